@@ -14,7 +14,7 @@ RELEASE := $(abspath $(TARGET_DIR))/release/pgpalisade
 BENCH := $(abspath $(TARGET_DIR))/release/pgpalisade-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test proof outage mediation release release-profiled deb bench bench-micro check fuzz-build build
+.PHONY: help demo test unit it proof outage mediation release release-profiled deb bench bench-micro check fuzz-build build
 .PHONY: packages-build packages-demo packages-test
 
 help: ## Say what there is
@@ -37,6 +37,17 @@ test: build ## Install what the tests need, and run all of them, the code blocks
 		echo "+ $(CARGO) test --workspace --no-fail-fast   (cargo-nextest is not here)" && \
 		$(CARGO) test --workspace --locked --no-fail-fast; \
 	fi
+
+# What a developer runs all day. Neither needs cargo-nextest.
+UNIT := policies wire fence session logins
+unit: ## Test the pure crates, in a minute: no server, no packages but a C compiler and libclang
+	$(CARGO) test --locked --lib $(UNIT:%=--package pgpalisade-%)
+
+it: export PGPALISADE_BIN := $(BINARY)
+it: export PGPALISADE_KEEP := $(KEEP)
+it: ## Run some end-to-end tests: make it T=name (KEEP=1 keeps the directories of their servers)
+	$(CARGO) build --package pgpalisade --bins --locked
+	$(CARGO) test --locked --package pgpalisade-tests -- "$(T)"
 
 proof: export PGPALISADE_BIN := $(BINARY)
 proof: build ## The guarantee under faults, 30 minutes (ARGS='--minutes 5 --seed 7 --store postgres')

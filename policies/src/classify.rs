@@ -13,7 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pg_query::ParserOptions;
 
-use crate::verdict::{Opaque, Verdict};
+use crate::unread::{self, may_name_ours};
+use crate::verdict::{Opaque, Verdict, WriteReason};
 use crate::walk::UnknownShape;
 use statement::statement;
 
@@ -50,7 +51,7 @@ impl TextEncoding {
 /// before the server tells of it.
 #[must_use]
 pub fn classify(text: &[u8], encoding: TextEncoding) -> Verdict {
-    understand(text, encoding).unwrap_or_else(|why| Verdict::of_opaque(text, why))
+    understand(text, encoding).unwrap_or_else(|why| unread::verdict(text, why))
 }
 
 /// Whether a text is ASCII, and none of its names stands for other letters: `U&"\00e9"`.
@@ -60,16 +61,16 @@ pub fn is_ascii(text: &[u8]) -> bool {
     text.is_ascii() && !text.windows(2).any(escapes)
 }
 
-fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
+fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, WriteReason> {
     if text.len() > MAX_PARSED {
-        return Err(Opaque::TooLong);
+        return Err(Opaque::TooLong.into());
     }
     if text.contains(&0) {
-        return Err(Opaque::Nul);
+        return Err(Opaque::Nul.into());
     }
     // ASCII is the same in every encoding of a client.
     if encoding == TextEncoding::Other && !is_ascii(text) {
-        return Err(Opaque::Encoding);
+        return Err(Opaque::Encoding.into());
     }
     let text = str::from_utf8(text).map_err(|_| Opaque::NotUtf8)?;
     weight::check(text)?;
@@ -84,30 +85,27 @@ fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, Opaque> {
     let other = match parse(text, off) {
         // An escape that makes no character here, and may make one on the server. Strings end elsewhere only where a
         // backslash stands before a quote, so it matters only if what the string says does.
-        Err(Opaque::Syntax) if !text.contains("\\'") => parse(&text.replace('\\', "~"), on),
+        Err(WriteReason::Syntax(_)) if !text.contains("\\'") => parse(&text.replace('\\', "~"), on),
         other => other,
     };
-    if verdict == other {
-        verdict
-    } else {
-        Err(Opaque::Backslash)
+    match (&verdict, &other) {
+        (Err(WriteReason::Syntax(_)), Err(WriteReason::Syntax(_))) => verdict,
+        _ if verdict == other => verdict,
+        _ => Err(Opaque::Backslash.into()),
     }
 }
 
-fn parse(text: &str, options: ParserOptions) -> Result<Verdict, Opaque> {
+fn parse(text: &str, options: ParserOptions) -> Result<Verdict, WriteReason> {
     // The decoder of the tree recurses up to 100 levels of some 25 KiB each and does not look at the stack. A stack
     // that cannot be had, and a tree that pg_query does not expect, are panics.
     let parsed = catch_unwind(AssertUnwindSafe(|| {
         stacker::maybe_grow(PARSER_STACK, 2 * PARSER_STACK, || parse_here(text, options))
     }));
-    parsed.unwrap_or(Err(Opaque::Parser))
+    parsed.unwrap_or(Err(Opaque::Parser.into()))
 }
 
-fn parse_here(text: &str, options: ParserOptions) -> Result<Verdict, Opaque> {
-    let tree = pg_query::parse(text, options).map_err(|error| match error {
-        pg_query::Error::Parse(_) => Opaque::Syntax,
-        _ => Opaque::Parser,
-    })?;
+fn parse_here(text: &str, options: ParserOptions) -> Result<Verdict, WriteReason> {
+    let tree = pg_query::parse(text, options).map_err(|error| refused(text, error))?;
     let statements = tree
         .protobuf
         .stmts
@@ -116,6 +114,31 @@ fn parse_here(text: &str, options: ParserOptions) -> Result<Verdict, Opaque> {
         .collect::<Result<Box<[_]>, _>>()?;
     weight::check_statements(&statements)?;
     Ok(Verdict::new(statements))
+}
+
+/// Why the parser refuses a text. The token that it quotes is left out unless it is a word or an operator: a literal
+/// may be a secret, and texts that differ only in literals share a verdict.
+fn refused(text: &str, error: pg_query::Error) -> WriteReason {
+    let pg_query::Error::Parse(error) = error else {
+        return Opaque::Parser.into();
+    };
+    let shown = match error.split_once(" at or near \"") {
+        Some((what, token)) if !is_word_or_operator(token.trim_end_matches('"')) => what,
+        _ => &error,
+    };
+    let hint = match may_name_ours(text.as_bytes()) {
+        true => ". A value with a scope needs quotes: SET fencing.token = 'scheduler=34'",
+        false => "",
+    };
+    WriteReason::Syntax(format!("{shown}{hint}").into())
+}
+
+fn is_word_or_operator(token: &str) -> bool {
+    let is_in_word = |char: char| char.is_alphanumeric() || char == '_';
+    let is_word =
+        !token.starts_with(|first: char| first.is_numeric()) && token.chars().all(is_in_word);
+    let is_in_operator = |char: char| char.is_ascii_punctuation() && !"'\"$\\".contains(char);
+    token.len() < 64 && (is_word || token.chars().all(is_in_operator))
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod policy;
 pub mod scan;
 mod set_config;
 mod settings;
+mod unread;
 mod verdict;
 mod walk;
 

@@ -6,9 +6,6 @@ use std::sync::Arc;
 use crate::allocation::{boxed, counted};
 use crate::effects::{ANY_SETTING, Category, Class, Effects};
 
-/// What the names of our settings begin with.
-const OURS: &[u8] = b"fencing.";
-
 /// The access mode of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -204,8 +201,6 @@ pub enum Opaque {
     NotUtf8,
     /// Has bytes above 0x7F in a client encoding whose characters can contain ASCII bytes.
     Encoding,
-    /// PostgreSQL's grammar refuses it.
-    Syntax,
     /// Nested too deep for the parser, has too many operator characters in a row, or the parser failed.
     Parser,
     /// Reads differently with `standard_conforming_strings` off.
@@ -237,6 +232,22 @@ pub enum WriteReason {
     ExplainOption,
     /// It was not understood.
     Opaque(Opaque),
+    /// PostgreSQL's grammar refuses it: the parser's error, without literals.
+    Syntax(Box<str>),
+}
+
+impl WriteReason {
+    /// Whether it is that nobody has read the text. A newer server may know more of SQL than our grammar.
+    #[must_use]
+    pub const fn is_unparsed(&self) -> bool {
+        matches!(self, Self::Opaque(_) | Self::Syntax(_))
+    }
+}
+
+impl From<Opaque> for WriteReason {
+    fn from(why: Opaque) -> Self {
+        Self::Opaque(why)
+    }
 }
 
 impl fmt::Display for WriteReason {
@@ -255,6 +266,7 @@ impl fmt::Display for WriteReason {
             Self::LockMode => f.write_str("it locks a table in a mode above ACCESS SHARE"),
             Self::ExplainOption => f.write_str("it has an EXPLAIN option that is not known"),
             Self::Opaque(why) => write!(f, "it counts as a write because {why}"),
+            Self::Syntax(error) => write!(f, "it cannot be parsed: {error}"),
         }
     }
 }
@@ -269,7 +281,6 @@ impl fmt::Display for Opaque {
             Self::Encoding => {
                 "it has characters beyond ASCII, and it is not sure that client and server both use UTF8"
             }
-            Self::Syntax => "it could not be parsed",
             Self::Parser => "it is too complex to be examined",
             Self::Backslash => "its meaning depends on standard_conforming_strings",
         })
@@ -348,7 +359,7 @@ impl Statement {
     /// Whether it stands for a text that was not understood, and that the server may understand.
     #[must_use]
     pub fn is_unread(&self) -> bool {
-        matches!(self.why, Some(WriteReason::Opaque(why)) if why != Opaque::Syntax)
+        matches!(self.why, Some(WriteReason::Opaque(_)))
     }
 
     /// Whether it returns the default access mode to the value of the session's start, or may.
@@ -362,33 +373,6 @@ impl Statement {
         };
         self.is_unread() || self.controls.iter().any(resets)
     }
-}
-
-/// Whether a word of ASCII letters is in a text, in any case.
-fn contains(text: &[u8], word: &[u8]) -> bool {
-    let mut at = text.windows(word.len());
-    at.any(|bytes| bytes.eq_ignore_ascii_case(word))
-}
-
-/// Whether PREPARE stands there with TRANSACTION as its next word, or with a comment, which is not read.
-fn may_prepare_transaction(text: &[u8]) -> bool {
-    const PREPARE: &[u8] = b"prepare";
-    let starts_with = |text: &[u8], word: &[u8]| {
-        let start = text.get(..word.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(word))
-    };
-    (0..text.len()).any(|at| {
-        let rest = text.get(at..).unwrap_or_default();
-        if !starts_with(rest, PREPARE) {
-            return false;
-        }
-        let rest = rest.get(PREPARE.len()..).unwrap_or_default();
-        let is_space = |byte: &u8| b" \t\n\r\x0b\x0c".contains(byte);
-        let next = rest.iter().position(|byte| !is_space(byte));
-        let next = rest.get(next.unwrap_or(rest.len())..).unwrap_or_default();
-        let may_follow: [&[u8]; 3] = [b"transaction", b"--", b"/*"];
-        may_follow.iter().any(|word| starts_with(next, word))
-    })
 }
 
 impl Verdict {
@@ -423,16 +407,16 @@ impl Verdict {
     /// The verdict on a text that was not understood: one write that may do anything.
     #[must_use]
     pub fn opaque(why: Opaque) -> Self {
-        Self::opaque_with(why, Box::default())
+        Self::unread(why.into(), Box::default())
     }
 
-    fn opaque_with(why: Opaque, controls: Box<[Control]>) -> Self {
+    pub(crate) fn unread(why: WriteReason, controls: Box<[Control]>) -> Self {
         Self::new(Box::new([Statement {
             effects: Effects::unknown(Some(Category::Unparsed)),
             kind: "unparsed",
             controls,
             commits_inside: CommitsInside::Possibly,
-            why: Some(WriteReason::Opaque(why)),
+            why: Some(why),
             computes: Computes::Anything,
         }]))
     }
@@ -451,30 +435,6 @@ impl Verdict {
             ..statement.clone()
         });
         Self::new(statements.collect())
-    }
-
-    /// The same for a text that is at hand. One that names a setting of ours is no declaration, and no statement that
-    /// only has the word in it: it may be either. What PostgreSQL's grammar refuses, it refuses itself.
-    pub(crate) fn of_opaque(text: &[u8], why: Opaque) -> Self {
-        let names_ours = || contains(text, OURS);
-        let mut controls = Vec::new();
-        if why != Opaque::Syntax {
-            if names_ours() {
-                controls.push(Control::Mistake(Mistake::Unreadable(why)));
-            }
-            // Keywords are ASCII in every encoding.
-            let may_name: [&[u8]; 4] = [b"prepare", b"deallocate", b"discard", b"execute"];
-            if may_name.iter().any(|word| contains(text, word)) {
-                controls.push(Control::MayChangeNames);
-            }
-        }
-        let mut verdict = Self::opaque_with(why, controls.into());
-        if may_prepare_transaction(text) {
-            for statement in &mut verdict.statements {
-                statement.effects.category = Some(Category::PrepareTransaction);
-            }
-        }
-        verdict
     }
 
     /// The strongest class of its statements.
@@ -520,7 +480,7 @@ impl Verdict {
         let statements = self.statements.iter().map(|statement| {
             let names: usize = statement.controls.iter().map(Control::heap_bytes).sum();
             let why = match &statement.why {
-                Some(WriteReason::Function(name, _)) => boxed(&**name),
+                Some(WriteReason::Function(text, _) | WriteReason::Syntax(text)) => boxed(&**text),
                 _ => 0,
             };
             statement.effects.heap_bytes() + boxed(&*statement.controls) + names + why

@@ -2,7 +2,7 @@
 //!
 //! The way of a message is in crates of their own, `server` above all. Here is what is around it: `serve` runs
 //! listeners, workers and takeovers, with the `store` and the policy that the configuration names; `console` and
-//! `http` show what there is; `inspect` looks at all of it for `check`, `status` and `audit`; `elect` runs a
+//! `http` show what there is; `inspect` looks at all of it for `check` and `status`; `elect` runs a
 //! command while it leads; `bench` measures as a client does. `config`, `cli`, `logging` and `demo` are the
 //! command line. `ARCHITECTURE.md` has the map and the invariants.
 

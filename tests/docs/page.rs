@@ -40,7 +40,9 @@ pub(crate) enum Run {
 
 /// Every page: those at the root, and those under `docs`.
 pub(crate) fn all() -> Vec<Page> {
-    let mut names = vec![PathBuf::from("README.md"), PathBuf::from("ARCHITECTURE.md")];
+    let mut names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+        .map(PathBuf::from)
+        .to_vec();
     collect(Path::new("docs"), &mut names);
     names.sort();
     names

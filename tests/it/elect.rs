@@ -5,7 +5,6 @@ mod kubernetes;
 mod loss;
 mod no_wait;
 mod process_one;
-mod zookeeper;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -382,11 +381,7 @@ fn what_does_not_fit_is_said() {
             "--with etcd:KEY needs etcd's address",
         ),
         (
-            &["jobs", "--with", "zookeeper:/a"],
-            "--with zookeeper:PATH needs ZooKeeper's address",
-        ),
-        (
-            &["jobs", "--with", "zookeeper:/a", "--zookeeper", "h"],
+            &["jobs", "--with", "etcd:/a", "--etcd", "http://h"],
             "--proxied names no host, and PGHOST is not set",
         ),
         (
@@ -400,7 +395,7 @@ fn what_does_not_fit_is_said() {
         (&["jobs", "--with", "advisory-lock:x"], "advisory-lock:42"),
         (
             &["jobs", "--with", "redis:x"],
-            "write lease, etcd:KEY, zookeeper:PATH, kubernetes:NAMESPACE/NAME or advisory-lock:NUMBER",
+            "write lease, etcd:KEY, kubernetes:NAMESPACE/NAME or advisory-lock:NUMBER",
         ),
         (
             &["jobs", "--with", "advisory-lock:1", "--etcd", "http://h"],

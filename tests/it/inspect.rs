@@ -17,7 +17,7 @@ use pgpalisade_tests::proxy::subcommand;
 use serde_json::Value;
 
 /// The ids of all checks, in the order in which they run.
-const IDS: [&str; 24] = [
+const IDS: [&str; 25] = [
     "config",
     "user",
     "files",
@@ -41,6 +41,7 @@ const IDS: [&str; 24] = [
     "marks",
     "sessions",
     "takeovers",
+    "ways-in",
     "listen",
 ];
 

@@ -9,13 +9,13 @@
     reason = "a test that cannot go on fails"
 )]
 
-mod audit;
 mod authority_down;
 mod bench;
 mod codes;
 mod console;
 mod crowd;
 mod dashboard;
+mod history;
 
 mod elect;
 mod elected;

@@ -15,7 +15,7 @@ const BANNED: &str = "(s)| is no | are no |anew|in vain| own key|nobody knows|is
 /// English all the same.
 const FINE: [&str; 3] = ["is no longer", "here is no", "here are no"];
 /// Names that a message may begin with.
-const NAMES: [&str; 4] = ["PostgreSQL", "PostgreSQL's", "Kubernetes", "ZooKeeper"];
+const NAMES: [&str; 3] = ["PostgreSQL", "PostgreSQL's", "Kubernetes"];
 
 struct Text {
     place: String,

@@ -187,13 +187,40 @@ fn plain_reads_and_writes() {
 
 #[test]
 fn t1_what_does_not_parse_is_a_write() {
-    check_opaque(b"selec 1", SAFE, Opaque::Syntax);
-    check_opaque(b"select 1; selec 1", SAFE, Opaque::Syntax);
-    check_opaque(
-        b"START_REPLICATION SLOT x LOGICAL 0/0",
-        SAFE,
-        Opaque::Syntax,
-    );
+    for (text, error) in [
+        ("selec 1", "syntax error at or near \"selec\""),
+        ("select 1; selec 1", "syntax error at or near \"selec\""),
+        (
+            "START_REPLICATION SLOT x LOGICAL 0/0",
+            "syntax error at or near \"START_REPLICATION\"",
+        ),
+        ("select (1", "syntax error at end of input"),
+        ("select (1 = 2 ))", "syntax error at or near \")\""),
+        // No literal is shown: it may be secret, and may be that of another text of this form.
+        ("select 1 'secret'", "syntax error"),
+        ("select 1 E'secret'", "syntax error"),
+        ("select 1 $$secret$$", "syntax error"),
+        ("select 1 2345", "syntax error"),
+        ("select 'secret", "unterminated quoted string"),
+        ("select 1 \"secret", "unterminated quoted identifier"),
+        (
+            "SET fencing.token = scheduler=34",
+            "syntax error at or near \"=\". A value with a scope needs quotes: SET fencing.token = 'scheduler=34'",
+        ),
+    ] {
+        let verdict = of(text);
+        assert_eq!(
+            verdict.why(),
+            Some(&WriteReason::Syntax(error.into())),
+            "{text}"
+        );
+        assert_eq!(
+            (verdict.class(), verdict.has_controls()),
+            (Write, false),
+            "{text}"
+        );
+        assert!(verdict.commits_midway(), "{text}");
+    }
     check_opaque(b"select 1\0delete from t", SAFE, Opaque::Nul);
     check_opaque(b"select '\xff'", SAFE, Opaque::NotUtf8);
     check_opaque("select 'é'".as_bytes(), UNSAFE, Opaque::Encoding);

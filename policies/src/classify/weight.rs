@@ -3,8 +3,9 @@
 //! A tree takes up to 4 KiB for each item of a list, and the time to fill them. So it is tokens that are limited, and
 //! bytes only beside that.
 
+use super::refused;
 use crate::effects::{Effects, Tables};
-use crate::verdict::{Control, Opaque, Statement};
+use crate::verdict::{Control, Opaque, Statement, WriteReason};
 
 /// Texts longer than this many bytes are not parsed: they are writes.
 ///
@@ -50,22 +51,22 @@ pub fn weigh(text: &[u8]) -> Weight {
 }
 
 /// Refuses a text whose tree would be too large.
-pub(super) fn check(text: &str) -> Result<(), Opaque> {
+pub(super) fn check(text: &str) -> Result<(), WriteReason> {
     if has_long_operator_run(text.as_bytes()) {
-        return Err(Opaque::Parser);
+        return Err(Opaque::Parser.into());
     }
     if tokens_at_most(text.as_bytes()) <= TOKENS_MAX {
         return Ok(());
     }
     // Perhaps they are words in a long string. With a backslash, what is a string depends on the session.
     if text.contains('\\') {
-        return Err(Opaque::Parser);
+        return Err(Opaque::Parser.into());
     }
-    let scanned = pg_query::scan(text).map_err(|_| Opaque::Syntax)?;
+    let scanned = pg_query::scan(text).map_err(|error| refused(text, error))?;
     if scanned.tokens.len() <= TOKENS_MAX {
         Ok(())
     } else {
-        Err(Opaque::Parser)
+        Err(Opaque::Parser.into())
     }
 }
 

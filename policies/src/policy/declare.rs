@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::session::{SessionPolicy, Who};
 use super::terms::{By, Said, Terms};
 use super::who::WhoPattern;
+use super::{Policy, Rule};
 use crate::verdict::Lifetime;
 
 /// Which scopes the sessions of a rule may declare.
@@ -94,6 +95,22 @@ pub struct MayNotDeclare {
     pub why: String,
     /// What to do, with the key of the policy file.
     pub hint: String,
+}
+
+impl Policy {
+    /// Whether it names this user as one that may declare: as a holder, or in a rule for sessions with scopes to
+    /// declare.
+    #[must_use]
+    pub fn names_as_leader(&self, user: &str) -> bool {
+        let holders = self.declarers.holders.values().map(|holders| &holders.who);
+        let lists_scopes = |rule: &&Rule| match &rule.terms.declarable.value {
+            Declarable::Any => false,
+            Declarable::Listed(scopes) => !scopes.is_empty(),
+        };
+        let rules = self.rules.iter().filter(lists_scopes).map(|rule| &rule.who);
+        let mut named = holders.chain(rules).flat_map(|who| &who.user);
+        named.any(|glob| glob.matches(user))
+    }
 }
 
 impl SessionPolicy {

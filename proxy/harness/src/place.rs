@@ -18,7 +18,8 @@ const PORTS: u16 = 12_000;
 /// A directory that is removed when it is dropped. Other users may pass through to what is theirs inside.
 ///
 /// It is in the usual place for temporary files, unless that does not suit PostgreSQL: a socket's path has 107 bytes
-/// at most, and started by root PostgreSQL runs as another user, who must get there.
+/// at most, and started by root PostgreSQL runs as another user, who must get there. `PGPALISADE_KEEP` keeps it, for
+/// somebody who wants to read the logs.
 ///
 /// # Errors
 /// Where it cannot be made.
@@ -29,7 +30,9 @@ pub fn scratch_directory(prefix: &str) -> Result<TempDir, HarnessError> {
         parent = PathBuf::from("/tmp");
     }
     let make = || {
-        let directory = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
+        let mut directory = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
+        let is_kept = std::env::var_os("PGPALISADE_KEEP").is_some_and(|value| !value.is_empty());
+        directory.disable_cleanup(is_kept);
         fs::set_permissions(directory.path(), Permissions::from_mode(0o711))?;
         Ok(directory)
     };

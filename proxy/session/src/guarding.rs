@@ -64,7 +64,8 @@ impl Session {
     /// What comes before a Parse: it can run functions of the database, the checks of a domain in an array's literal.
     pub(super) fn before_parse(&mut self, judged: &Judged<'_>) -> Result<Leave, Action> {
         let statements = &judged.verdict.statements;
-        let unread = |statement: &Statement| matches!(statement.why, Some(WriteReason::Opaque(_)));
+        let unread =
+            |statement: &Statement| statement.why.as_ref().is_some_and(WriteReason::is_unparsed);
         let may_read_one = has_literal(judged.text) || statements.iter().any(unread);
         let may_run = may_read_one && statements.iter().any(Statement::may_hide_a_write);
         self.before_running(may_run, Some(judged))

@@ -12,7 +12,7 @@ use super::{Failure, failed, leaders_scope, runtime, tell};
 use crate::config::{Environment, parse_dsn, parse_time, show_time};
 use crate::elect::{
     self, Cluster, ElectError, EtcdElection, Event, Kind, KubernetesElection, Lock, LockSpec, Plan,
-    Proxied, Runs, Servers, ZooKeeperElection,
+    Proxied, Runs,
 };
 use pgpalisade_session::startup_options;
 
@@ -43,7 +43,6 @@ const GRACE_MAX: Duration = Duration::from_secs(3600);
 Locks:\n  \
     lease               a lease of the scope, kept by the proxy's authority; the token is the scope's next one\n  \
     etcd:KEY            an election in etcd, as of \"etcdctl elect KEY\"; the token is the candidacy's revision\n  \
-    zookeeper:PATH      an election in ZooKeeper, as of kazoo's Lock and Election; the token is the node's czxid\n  \
     kubernetes:NS/NAME  a Lease of Kubernetes, as of client-go; the token is the scope's next one\n  \
     advisory-lock:ID    pg_advisory_lock(ID) of the database behind the proxy; the token is the scope's next one\n\n\
 Examples:\n  \
@@ -55,15 +54,12 @@ pub(super) struct ElectArgs {
     /// What the token is for: the scope of the policy, or "default"
     #[arg(value_parser = leaders_scope)]
     scope: Scope,
-    /// The lock whose holder leads: lease, etcd:KEY, zookeeper:PATH, kubernetes:NAMESPACE/NAME or advisory-lock:ID
+    /// The lock whose holder leads: lease, etcd:KEY, kubernetes:NAMESPACE/NAME or advisory-lock:ID
     #[arg(long, value_name = "LOCK")]
     with: LockSpec,
     /// etcd, for etcd:KEY: http://host:2379, several with commas; ?ca=, cert=, key=, user=, password_file= after it
     #[arg(long, value_name = "URLS")]
     etcd: Option<etcd::Options>,
-    /// ZooKeeper, for zookeeper:PATH: host:2181, several with commas
-    #[arg(long, value_name = "SERVERS")]
-    zookeeper: Option<Servers>,
     /// Kubernetes, for kubernetes:NAMESPACE/NAME: https://host:6443; ?ca=, token_file=, cert=, key= after it; in a
     /// pod the default is its service account
     #[arg(long, value_name = "URL")]
@@ -122,15 +118,8 @@ fn not_run(error: &std::io::Error) -> u8 {
 fn check_options(args: &ElectArgs) -> Result<(), String> {
     let with = &args.with;
     let with_etcd = matches!(with, LockSpec::Etcd(_));
-    let with_zookeeper = matches!(with, LockSpec::ZooKeeper(_));
     for (option, given, fits, locks) in [
         ("--etcd", args.etcd.is_some(), with_etcd, "etcd:KEY"),
-        (
-            "--zookeeper",
-            args.zookeeper.is_some(),
-            with_zookeeper,
-            "zookeeper:PATH",
-        ),
         (
             "--kubernetes",
             args.kubernetes.is_some(),
@@ -158,13 +147,6 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
             let options = options
                 .ok_or("--with etcd:KEY needs etcd's address: --etcd http://10.0.0.1:2379")?;
             Lock::Etcd(EtcdElection { options, key })
-        }
-        LockSpec::ZooKeeper(path) => {
-            let servers = args.zookeeper.clone();
-            let servers = servers.ok_or(
-                "--with zookeeper:PATH needs ZooKeeper's address: --zookeeper 10.0.0.1:2181",
-            )?;
-            Lock::ZooKeeper(ZooKeeperElection { servers, path })
         }
         LockSpec::Kubernetes(lease) => {
             let cluster = args.kubernetes.clone();

@@ -2,7 +2,6 @@
 //!
 //! Exit codes: 0 it went well, 1 it failed, 2 the command line or the configuration is wrong.
 
-mod audit;
 mod bench;
 mod check;
 mod check_policy;
@@ -61,7 +60,6 @@ enum Command {
     Explain(explain::ExplainArgs),
     Report(report::ReportArgs),
     Rejections(rejections::RejectionsArgs),
-    Audit(audit::AuditArgs),
     Bench(bench::BenchArgs),
     Elect(Box<elect::ElectArgs>),
     Demo(demo::DemoArgs),
@@ -101,7 +99,6 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Rejections(args) => rejections::run(&args),
-        Command::Audit(args) => audit::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Elect(args) => elect::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -10,7 +10,6 @@ use super::etcd::{EtcdCandidate, EtcdElection};
 use super::kubernetes::{KubernetesCandidate, KubernetesElection, KubernetesError, LeaseName};
 use super::proxied::{Kind, ProxiedCandidate};
 use super::session::Proxied;
-use super::zookeeper::{ElectionPath, ZooKeeperCandidate, ZooKeeperElection, ZooKeeperError};
 use crate::server::hosts::UpstreamAddr;
 
 /// What is written after `--with`.
@@ -20,8 +19,6 @@ pub(crate) enum LockSpec {
     Lease,
     /// `etcd:KEY`.
     Etcd(String),
-    /// `zookeeper:PATH`.
-    ZooKeeper(ElectionPath),
     /// `kubernetes:NAMESPACE/NAME`.
     Kubernetes(LeaseName),
     /// `advisory-lock:ID`.
@@ -39,13 +36,13 @@ impl std::str::FromStr for LockSpec {
                 Err("name the election's key: etcd:/elections/jobs".to_owned())
             }
             "etcd" => Ok(Self::Etcd(name.to_owned())),
-            "zookeeper" => name.parse().map(Self::ZooKeeper),
             "kubernetes" => name.parse().map(Self::Kubernetes),
             "advisory-lock" => name.parse().map(Self::AdvisoryLock).map_err(|_| {
                 "name the lock by a number, as pg_advisory_lock does: advisory-lock:42".to_owned()
             }),
             _ => Err(
-                "write lease, etcd:KEY, zookeeper:PATH, kubernetes:NAMESPACE/NAME or advisory-lock:NUMBER".to_owned(),
+                "write lease, etcd:KEY, kubernetes:NAMESPACE/NAME or advisory-lock:NUMBER"
+                    .to_owned(),
             ),
         }
     }
@@ -56,7 +53,6 @@ impl fmt::Display for LockSpec {
         match self {
             Self::Lease => f.write_str("lease"),
             Self::Etcd(key) => write!(f, "etcd:{key}"),
-            Self::ZooKeeper(path) => write!(f, "zookeeper:{path}"),
             Self::Kubernetes(lease) => write!(f, "kubernetes:{lease}"),
             Self::AdvisoryLock(id) => write!(f, "advisory-lock:{id}"),
         }
@@ -67,7 +63,6 @@ impl fmt::Display for LockSpec {
 #[derive(Debug)]
 pub(crate) enum Lock {
     Etcd(EtcdElection),
-    ZooKeeper(ZooKeeperElection),
     Kubernetes(KubernetesElection),
     Proxied(Kind),
 }
@@ -82,12 +77,8 @@ impl Lock {
         if !matches!(self, Self::Proxied(_)) {
             proxied.check().await?;
         }
-        let ttl = proxied.ttl;
         Ok(match self {
-            Self::Etcd(election) => Box::new(EtcdCandidate::register(election, ttl).await?),
-            Self::ZooKeeper(election) => {
-                Box::new(ZooKeeperCandidate::register(election, ttl).await?)
-            }
+            Self::Etcd(election) => Box::new(EtcdCandidate::register(election, proxied.ttl).await?),
             Self::Kubernetes(election) => {
                 Box::new(KubernetesCandidate::register(election, proxied))
             }
@@ -102,9 +93,6 @@ pub(crate) enum LockError {
     /// etcd does not answer, or refuses, or a file for it cannot be read.
     #[error(transparent)]
     Etcd(#[from] etcd::OpenError),
-    /// ZooKeeper does not answer, or refuses.
-    #[error("ZooKeeper: {0}")]
-    ZooKeeper(#[from] ZooKeeperError),
     /// Kubernetes does not answer, or refuses, or a file for it cannot be read.
     #[error("Kubernetes: {0}")]
     Kubernetes(#[from] KubernetesError),
@@ -168,8 +156,6 @@ mod tests {
         assert_eq!(read("etcd:/jobs"), Ok(LockSpec::Etcd("/jobs".to_owned())));
         assert_eq!(read("lease"), Ok(LockSpec::Lease));
         assert_eq!(read("etcd:a:b"), Ok(LockSpec::Etcd("a:b".to_owned())));
-        let path = "/jobs".parse().unwrap();
-        assert_eq!(read("zookeeper:/jobs"), Ok(LockSpec::ZooKeeper(path)));
         let lease = "default/jobs".parse().unwrap();
         assert_eq!(
             read("kubernetes:default/jobs"),
@@ -181,8 +167,7 @@ mod tests {
             "",
             "etcd",
             "etcd:",
-            "zookeeper",
-            "zookeeper:jobs",
+            "zookeeper:/jobs",
             "kubernetes:jobs",
             "advisory-lock",
             "advisory-lock:x",

@@ -11,7 +11,6 @@ mod lock;
 mod proxied;
 mod session;
 mod signals;
-mod zookeeper;
 
 use std::ffi::OsString;
 use std::io;
@@ -30,7 +29,6 @@ pub(crate) use kubernetes::{Cluster, KubernetesElection};
 pub(crate) use lock::{Lock, LockSpec};
 pub(crate) use proxied::Kind;
 pub(crate) use session::Proxied;
-pub(crate) use zookeeper::{Servers, ZooKeeperElection};
 
 /// The exit code where leadership was lost and that is to be the end: EX_TEMPFAIL of `sysexits.h`.
 pub(crate) const LOST: u8 = 75;

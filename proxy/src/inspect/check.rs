@@ -5,6 +5,7 @@ mod elections;
 mod logins;
 mod machine;
 mod postgres;
+mod ways_in;
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -93,10 +94,14 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let seen = proxies.as_ref().map(Vec::len).ok();
     match &control {
         Some(control) => {
+            let served = proxies.as_deref().unwrap_or_default().to_vec();
             let witnessed = witnessed.as_ref();
             authority::checks(control, location, &store.held, proxies, witnessed, report).await;
+            let ways_in =
+                ways_in::check(control, policy.ok().map(|loaded| &loaded.policy), &served).await;
+            report.add(Check::WaysIn, ways_in);
         }
-        None => report.skip(authority::CHECKS, WITHOUT_CONTROL),
+        None => report.skip(Check::Cluster..=Check::WaysIn, WITHOUT_CONTROL),
     }
     let running = machine::running(location, &store.held, seen);
     report.add(Check::Listen, machine::listen(&tried.places, running));

@@ -1,11 +1,13 @@
 //! Questions to the protected cluster.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::net::IpAddr;
 
 use pgpalisade_authority::{Backend, Mark, Registered, Scope};
 use serde::Serialize;
-use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use tokio_postgres::{Client as PgClient, Row};
 
 use crate::takeover::control::{STARTED_US, answer};
 use crate::takeover::{ControlError, witness};
@@ -24,7 +26,7 @@ pub(super) struct Server {
 }
 
 /// Who answers, as the connection itself sees it.
-pub(super) async fn server(client: &Client) -> Result<Server, ControlError> {
+pub(super) async fn server(client: &PgClient) -> Result<Server, ControlError> {
     let sql = "SELECT pg_catalog.current_setting('server_version'), \
         pg_catalog.current_database()::pg_catalog.text, pg_catalog.host(a.client_addr), \
         NULLIF(a.client_port, -1), \
@@ -44,14 +46,14 @@ pub(super) async fn server(client: &Client) -> Result<Server, ControlError> {
 }
 
 /// When a session began, microseconds since the Unix epoch. `None`: there is no such session, or it is hidden.
-pub(super) async fn started(client: &Client, pid: i32) -> Result<Option<i64>, ControlError> {
+pub(super) async fn started(client: &PgClient, pid: i32) -> Result<Option<i64>, ControlError> {
     let sql = format!("SELECT {STARTED_US} FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1");
     let rows = client.query_typed(&sql, &[(&pid, Type::INT4)]).await?;
     rows.first().map_or(Ok(None), |row| answer(row, 0))
 }
 
 /// Superusers that are connected as clients now.
-pub(super) async fn superusers(client: &Client) -> Result<Vec<String>, ControlError> {
+pub(super) async fn superusers(client: &PgClient) -> Result<Vec<String>, ControlError> {
     let sql = "SELECT DISTINCT r.rolname::pg_catalog.text \
         FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid \
         WHERE r.rolsuper AND a.backend_type = 'client backend' ORDER BY 1";
@@ -59,8 +61,110 @@ pub(super) async fn superusers(client: &Client) -> Result<Vec<String>, ControlEr
     rows.iter().map(|row| answer(row, 0)).collect()
 }
 
+/// A client's session.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    pub(super) pid: i32,
+    pub(super) role: String,
+    /// `None` for a unix socket.
+    pub(super) address: Option<IpAddr>,
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "{} from {address}", self.role),
+            None => write!(f, "{} from a unix socket", self.role),
+        }
+    }
+}
+
+/// All sessions of clients, but for superusers.
+pub(super) async fn clients(client: &PgClient) -> Result<Vec<Client>, ControlError> {
+    let sql = "SELECT a.pid, r.rolname::pg_catalog.text, pg_catalog.host(a.client_addr) \
+        FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid \
+        WHERE a.backend_type = 'client backend' AND (NOT r.rolsuper OR r.rolname = current_user)";
+    let rows = client.query_typed(sql, &[]).await?;
+    let read = |row: &Row| {
+        let address: Option<String> = answer(row, 2)?;
+        Ok(Client {
+            pid: answer(row, 0)?,
+            role: answer(row, 1)?,
+            address: address.and_then(|text| text.parse().ok()),
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+/// The roles that may log in, but for superusers.
+pub(super) async fn roles(client: &PgClient) -> Result<Vec<String>, ControlError> {
+    let sql = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles WHERE rolcanlogin AND NOT rolsuper";
+    let rows = client.query_typed(sql, &[]).await?;
+    rows.iter().map(|row| answer(row, 0)).collect()
+}
+
+/// The groups that a role is in.
+pub(super) async fn groups(client: &PgClient, role: &str) -> Result<Vec<String>, ControlError> {
+    let sql = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles \
+        WHERE pg_catalog.pg_has_role($1::pg_catalog.name, oid, 'MEMBER')";
+    let rows = client.query_typed(sql, &[(&role, Type::TEXT)]).await?;
+    rows.iter().map(|row| answer(row, 0)).collect()
+}
+
+/// A line of pg_hba.conf for TCP connections.
+#[derive(Debug, Clone)]
+pub(super) struct HbaRule {
+    pub(super) line: i32,
+    pub(super) users: Vec<String>,
+    /// An address, the name of a host, or `all`, `samehost`, `samenet`.
+    pub(super) address: String,
+    pub(super) netmask: Option<IpAddr>,
+    pub(super) rejects: bool,
+}
+
+impl HbaRule {
+    pub(super) fn is_for_all_addresses(&self) -> bool {
+        self.address == "all"
+    }
+
+    /// The only address that it is for.
+    pub(super) fn single_address(&self) -> Option<IpAddr> {
+        let is_whole = match self.netmask? {
+            IpAddr::V4(mask) => mask.is_broadcast(),
+            IpAddr::V6(mask) => mask.to_bits() == u128::MAX,
+        };
+        self.address.parse().ok().filter(|_| is_whole)
+    }
+}
+
+/// The lines of pg_hba.conf for TCP connections to databases; `None` if the role may not read them.
+pub(super) async fn hba_rules(client: &PgClient) -> Result<Option<Vec<HbaRule>>, ControlError> {
+    let sql = "SELECT pg_catalog.has_table_privilege('pg_catalog.pg_hba_file_rules', 'SELECT') \
+        AND pg_catalog.has_function_privilege('pg_catalog.pg_hba_file_rules()', 'EXECUTE')";
+    let rows = client.query_typed(sql, &[]).await?;
+    if !answer(rows.first().ok_or(ControlError::Lost)?, 0)? {
+        return Ok(None);
+    }
+    let sql = "SELECT line_number, user_name, address, netmask, auth_method = 'reject' \
+        FROM pg_catalog.pg_hba_file_rules \
+        WHERE error IS NULL AND type <> 'local' AND database <> '{replication}' ORDER BY line_number";
+    let rows = client.query_typed(sql, &[]).await?;
+    let read = |row: &Row| {
+        let netmask: Option<String> = answer(row, 3)?;
+        Ok(HbaRule {
+            line: answer(row, 0)?,
+            users: answer(row, 1)?,
+            address: answer(row, 2)?,
+            netmask: netmask.and_then(|text| text.parse().ok()),
+            rejects: answer(row, 4)?,
+        })
+    };
+    let rules: Result<_, ControlError> = rows.iter().map(read).collect();
+    rules.map(Some)
+}
+
 /// Connections that roles without special rights can have at one time.
-pub(super) async fn places(client: &Client) -> Result<i64, ControlError> {
+pub(super) async fn places(client: &PgClient) -> Result<i64, ControlError> {
     let sql = "SELECT pg_catalog.sum(CASE name WHEN 'max_connections' THEN 1 ELSE -1 END \
         * setting::pg_catalog.int8)::pg_catalog.int8 FROM pg_catalog.pg_settings \
         WHERE name IN ('max_connections', 'superuser_reserved_connections', 'reserved_connections')";
@@ -79,7 +183,7 @@ pub(crate) struct Prepared {
 }
 
 /// The oldest prepared transactions, up to a limit.
-pub(super) async fn prepared(client: &Client) -> Result<Vec<Prepared>, ControlError> {
+pub(super) async fn prepared(client: &PgClient) -> Result<Vec<Prepared>, ControlError> {
     let sql = "SELECT gid, owner::pg_catalog.text, database::pg_catalog.text, \
         (extract(epoch FROM prepared) * 1000000)::pg_catalog.int8 \
         FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT $1";
@@ -108,7 +212,7 @@ pub(super) enum Witness {
 }
 
 /// Reads the witness.
-pub(super) async fn witness(client: &Client) -> Result<Witness, ControlError> {
+pub(super) async fn witness(client: &PgClient) -> Result<Witness, ControlError> {
     if witness::is_usable(client).await? {
         return witness::read(client).await.map(Witness::Kept);
     }
@@ -122,7 +226,7 @@ pub(super) async fn witness(client: &Client) -> Result<Witness, ControlError> {
 
 /// Which of the registered sessions are still there. One whose start is hidden counts as there.
 pub(super) async fn alive(
-    client: &Client,
+    client: &PgClient,
     sessions: &[(Scope, Registered)],
 ) -> Result<BTreeSet<Backend>, ControlError> {
     let sql = format!("SELECT a.pid, {STARTED_US} FROM pg_catalog.pg_stat_get_activity(NULL) a");

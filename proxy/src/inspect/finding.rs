@@ -44,6 +44,7 @@ pub(crate) enum Check {
     Marks,
     Sessions,
     Takeovers,
+    WaysIn,
     Listen,
 }
 

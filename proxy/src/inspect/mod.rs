@@ -1,9 +1,8 @@
-//! Looking at a set-up without changing it: what `check`, `status` and `audit` report.
+//! Looking at a set-up without changing it: what `check` and `status` report.
 //!
 //! No lock is taken, nothing is enrolled, no table is made. Every statement runs in a READ ONLY transaction with a
 //! timeout of its own, so that even a pooler in between keeps nothing of it.
 
-pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod cluster;
 mod connection;

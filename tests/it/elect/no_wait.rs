@@ -9,18 +9,16 @@ use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::Endpoint;
-use pgpalisade_tests::zookeeper::ZooKeeper;
 
 use super::kubernetes::url;
-use super::{Candidate, etcd_arguments, kubernetes, pause, token_of, zookeeper};
+use super::{Candidate, etcd_arguments, kubernetes, pause, token_of};
 
 /// What follows `elect` for each kind of lock.
-fn locks<'a>(etcd: &'a str, zookeeper: &'a str, kubernetes: &'a str) -> [Vec<&'a str>; 5] {
+fn locks<'a>(etcd: &'a str, kubernetes: &'a str) -> [Vec<&'a str>; 4] {
     [
         vec!["jobs", "--with", "lease"],
         vec!["jobs", "--with", "advisory-lock:42"],
         etcd_arguments(etcd, &[]),
-        zookeeper::arguments(zookeeper, &[]),
         kubernetes::arguments(kubernetes, &[]),
     ]
 }
@@ -42,8 +40,8 @@ fn assert_held(arguments: &[&str], proxy: &Endpoint) {
 fn it_runs_where_nobody_leads_and_not_behind_another() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    let (zookeeper, kubernetes) = (ZooKeeper::start(1), Kubernetes::start());
-    for lock in locks(&urls, &zookeeper.hosts(), &url(&kubernetes)) {
+    let kubernetes = Kubernetes::start();
+    for lock in locks(&urls, &url(&kubernetes)) {
         println!("{lock:?}");
         let mut leader = now(&lock, "sleep 60", &proxy);
         let token = token_of(&leader);
@@ -73,9 +71,9 @@ fn it_runs_where_nobody_leads_and_not_behind_another() {
 fn a_command_that_would_go_past_the_proxy_does_not_run() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
     let urls = etcd.urls().join(",");
-    let (zookeeper, kubernetes) = (ZooKeeper::start(1), Kubernetes::start());
+    let kubernetes = Kubernetes::start();
     let directly = stage.postgres.tcp();
-    for lock in locks(&urls, &zookeeper.hosts(), &url(&kubernetes)) {
+    for lock in locks(&urls, &url(&kubernetes)) {
         println!("{lock:?}");
         let mut leads = now(&lock, "echo never", &directly);
         assert_eq!(leads.exit_code(), 1, "{}", leads.output());
@@ -96,8 +94,8 @@ fn a_command_that_would_go_past_the_proxy_does_not_run() {
 fn of_many_at_once_one_runs() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    let (zookeeper, kubernetes) = (ZooKeeper::start(1), Kubernetes::start());
-    for lock in locks(&urls, &zookeeper.hosts(), &url(&kubernetes)) {
+    let kubernetes = Kubernetes::start();
+    for lock in locks(&urls, &url(&kubernetes)) {
         let mut all: Vec<Candidate> = (0..6).map(|_| now(&lock, "sleep 8", &proxy)).collect();
         let mut codes: Vec<i32> = all.iter_mut().map(Candidate::exit_code).collect();
         codes.sort_unstable();
@@ -139,10 +137,6 @@ fn where_nobody_knows_who_leads_it_fails() {
             "the token authority does not answer",
         ),
         (&etcd_arguments(&urls, &[]), "etcd"),
-        (
-            &zookeeper::arguments("127.0.0.1:1", &[]),
-            "ZooKeeper: no connection",
-        ),
         (
             &kubernetes::arguments("http://127.0.0.1:1", &[]),
             "Kubernetes: no connection",

@@ -318,3 +318,77 @@ fn prepared_transactions() {
         assert!(!text.contains('\x1b'), "a terminal would obey it: {text}");
     }
 }
+
+#[test]
+fn ways_past_the_proxies_are_named() {
+    let postgres = Postgres::start();
+    postgres.sql("CREATE ROLE leader LOGIN; CREATE ROLE web LOGIN");
+    let (_dir, store) = fresh_store();
+    let (scratch, settings) = (
+        tempfile::tempdir().unwrap(),
+        Settings::new(&postgres, &store),
+    );
+    let holders = |settings: &Settings, user: &str| {
+        let policy = scratch.path().join(format!("{user}.policy"));
+        let config = scratch.path().join(format!("{user}.toml"));
+        let rules = format!("[scope.default]\nholders = {{ user = \"{user}*\" }}\n");
+        std::fs::write(&policy, rules).unwrap();
+        std::fs::write(&config, format!("policy = \"{}\"\n", policy.display())).unwrap();
+        settings
+            .clone()
+            .flag(&format!("--config={}", config.display()))
+    };
+    let named = holders(&settings, "lead");
+    let hba = |rules: &str| {
+        std::fs::write(postgres.data().join("pg_hba.conf"), rules).unwrap();
+        postgres.sql("SELECT pg_reload_conf()");
+    };
+    let ours = "local all postgres trust\nhost all postgres,control 127.0.0.1/32 trust\n";
+    let closed =
+        "host all leader 127.0.0.1/32 trust\nhost all leader all reject\nlocal all all trust\n";
+    let open = "host all all 0.0.0.0/0 trust\n";
+
+    hba(&format!("{ours}{closed}{open}"));
+    let nobody = settings.check();
+    nobody.expect("ways-in", "ok", "no client is connected", "");
+    let from_proxies = "leader: pg_hba.conf lets them in from the proxies only";
+    named.check().expect("ways-in", "ok", from_proxies, "");
+    hba(&format!("{ours}{open}{closed}"));
+    named.check().expect(
+        "ways-in",
+        "warn",
+        "from elsewhere: leader by line 3",
+        "not fenced",
+    );
+
+    // By a socket, where no proxy is.
+    hba(&format!("{ours}{closed}{open}"));
+    let _past = Wire::login(
+        &postgres.socket(),
+        &[("user", "leader"), ("database", "postgres")],
+    );
+    named.check().expect(
+        "ways-in",
+        "warn",
+        "where no proxy is: leader from a unix socket",
+        "",
+    );
+    settings
+        .check()
+        .expect("ways-in", "warn", "leader from a unix socket", "");
+
+    // A control role that may not read the file says so.
+    postgres
+        .sql("CREATE ROLE control LOGIN; GRANT pg_signal_backend, pg_read_all_stats TO control");
+    let control = format!(
+        "host=127.0.0.1 port={} user=control dbname=postgres",
+        postgres.port()
+    );
+    let blind = holders(&settings.control(control), "web");
+    blind.check().expect(
+        "ways-in",
+        "ok",
+        "role control may not read pg_hba_file_rules",
+        "",
+    );
+}

@@ -6,7 +6,7 @@ use super::{Candidate, stage, who_sleeps_is_refused};
 
 #[test]
 fn a_lock_of_zookeeper_has_a_number() {
-    let (stage, zookeeper) = (stage(), ZooKeeper::with_sessions(1, 2000));
+    let (stage, zookeeper) = (stage(), ZooKeeper::start());
     let (hosts, proxy) = (zookeeper.hosts(), stage.proxy.endpoint());
     let start = |name| Candidate::start(name, "zookeeper_lock.py", &[&hosts], &proxy);
     who_sleeps_is_refused(&stage, start);

@@ -206,7 +206,7 @@ fn check<T>(what: &str, few: &T, many: &T, time: impl Fn(&T) -> Duration) {
 /// What is done with a text before anybody knows what it does.
 fn look(text: &str) -> Duration {
     let mut cache = VerdictCache::new(64 << 20);
-    let verdict = Arc::new(Verdict::opaque(pgpalisade_policies::Opaque::Syntax));
+    let verdict = Arc::new(Verdict::opaque(pgpalisade_policies::Opaque::Parser));
     timed(|| {
         black_box((weigh(text.as_bytes()), needs_parse(text.as_bytes())));
         cache.keep(text.as_bytes(), UTF8, &verdict);

@@ -1,0 +1,59 @@
+//! What is known of a text that the parser has not read.
+
+use crate::effects::Category;
+use crate::verdict::{Control, Mistake, Verdict, WriteReason};
+
+/// Whether a text may name a setting of ours.
+pub(crate) fn may_name_ours(text: &[u8]) -> bool {
+    contains(text, b"fencing.")
+}
+
+/// The verdict on it: one write that may do anything. A text that names a setting of ours is no declaration, and no
+/// statement that only has the word in it: it may be either. What PostgreSQL's grammar refuses, it refuses itself.
+pub(crate) fn verdict(text: &[u8], why: WriteReason) -> Verdict {
+    let mut controls = Vec::new();
+    if let WriteReason::Opaque(why) = why {
+        if may_name_ours(text) {
+            controls.push(Control::Mistake(Mistake::Unreadable(why)));
+        }
+        // Keywords are ASCII in every encoding.
+        let may_name: [&[u8]; 4] = [b"prepare", b"deallocate", b"discard", b"execute"];
+        if may_name.iter().any(|word| contains(text, word)) {
+            controls.push(Control::MayChangeNames);
+        }
+    }
+    let mut verdict = Verdict::unread(why, controls.into());
+    if may_prepare_transaction(text) {
+        for statement in &mut verdict.statements {
+            statement.effects.category = Some(Category::PrepareTransaction);
+        }
+    }
+    verdict
+}
+
+/// Whether a word of ASCII letters is in a text, in any case.
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    let mut at = text.windows(word.len());
+    at.any(|bytes| bytes.eq_ignore_ascii_case(word))
+}
+
+/// Whether PREPARE stands there with TRANSACTION as its next word, or with a comment, which is not read.
+fn may_prepare_transaction(text: &[u8]) -> bool {
+    const PREPARE: &[u8] = b"prepare";
+    let starts_with = |text: &[u8], word: &[u8]| {
+        let start = text.get(..word.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(word))
+    };
+    (0..text.len()).any(|at| {
+        let rest = text.get(at..).unwrap_or_default();
+        if !starts_with(rest, PREPARE) {
+            return false;
+        }
+        let rest = rest.get(PREPARE.len()..).unwrap_or_default();
+        let is_space = |byte: &u8| b" \t\n\r\x0b\x0c".contains(byte);
+        let next = rest.iter().position(|byte| !is_space(byte));
+        let next = rest.get(next.unwrap_or(rest.len())..).unwrap_or_default();
+        let may_follow: [&[u8]; 3] = [b"transaction", b"--", b"/*"];
+        may_follow.iter().any(|word| starts_with(next, word))
+    })
+}
