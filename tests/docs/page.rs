@@ -17,25 +17,89 @@ pub(crate) struct Page {
 pub(crate) struct Block {
     /// The line of its opening fence, from 1.
     pub(crate) line: usize,
-    /// The first word behind the fence.
-    pub(crate) language: String,
-    /// Whether and how it is run.
-    pub(crate) run: Option<Run>,
+    /// What its reader does with it.
+    pub(crate) kind: Kind,
     /// What is in it.
     pub(crate) text: String,
     /// What the `text` block behind it says that it prints.
     pub(crate) prints: Option<String>,
 }
 
-/// How a block marked `test` is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Run {
-    /// By psql.
-    Sql,
-    /// By a shell.
-    Sh,
-    /// By `check --policy`.
+/// What stands behind a fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `sh run`: in a shell of root's, in the repository. What it exports is there for those that follow.
+    Run,
+    /// `python run`: by Python, as such a shell would run it.
+    Python,
+    /// `sh stopped`: the same, while the proxy does not run.
+    Stopped,
+    /// `sh start`: in a terminal of its own. It starts the proxy.
+    Start,
+    /// `sh psql`: a psql, for the next blocks of SQL.
+    Psql,
+    /// `sql run`: in a psql of its own. `sql run NAME`: in one that stays open.
+    Sql(String),
+    /// `sql admin`: as PostgreSQL's superuser, straight to the server.
+    Admin,
+    /// `.. file PATH`: is the file.
+    File(String),
+    /// `.. top PATH`: goes to the top of the file.
+    Top(String),
+    /// `toml set`: goes into the configuration, in the place of the same keys. The proxy is restarted.
+    Set,
+    /// `toml policy`: must pass `check --policy`.
     Policy,
+    /// `.. shown: REASON`: is not run.
+    Shown,
+}
+
+impl Kind {
+    fn of(info: &str) -> Option<Self> {
+        let (language, how) = info.split_once(' ')?;
+        let (word, rest) = how.split_once(' ').unwrap_or((how, ""));
+        let text = || (!rest.is_empty()).then(|| rest.to_owned());
+        let kind = match (language, word) {
+            (_, "shown:") => text().map(|_| Self::Shown)?,
+            (_, "file") => Self::File(text()?),
+            (_, "top") => Self::Top(text()?),
+            ("sql", "run") => Self::Sql(rest.to_owned()),
+            _ if !rest.is_empty() => return None,
+            ("sh", "run") => Self::Run,
+            ("python", "run") => Self::Python,
+            ("sh", "stopped") => Self::Stopped,
+            ("sh", "start") => Self::Start,
+            ("sh", "psql") => Self::Psql,
+            ("sql", "admin") => Self::Admin,
+            ("toml", "set") => Self::Set,
+            ("toml", "policy") => Self::Policy,
+            _ => return None,
+        };
+        Some(kind)
+    }
+
+    /// Whether it prints something that a page can show.
+    fn prints(&self) -> bool {
+        !matches!(
+            self,
+            Self::Psql | Self::File(_) | Self::Top(_) | Self::Set | Self::Shown
+        )
+    }
+}
+
+/// Whether a text is as the page shows it, where `..` stands for anything.
+pub(crate) fn fits(shown: &str, text: &str) -> bool {
+    let parts: Vec<&str> = shown.trim_end().split("..").collect();
+    let [first, middle @ .., last] = parts.as_slice() else {
+        return shown.trim_end() == text.trim_end();
+    };
+    let rest = middle
+        .iter()
+        .try_fold(text.strip_prefix(first), |rest, part| {
+            Some(rest?.split_once(part).map(|(_, after)| after))
+        });
+    rest.flatten()
+        .is_some_and(|rest| rest.trim_end().ends_with(last))
 }
 
 /// Every page: those at the root, and those under `docs`.
@@ -76,52 +140,46 @@ impl Page {
     /// Its fenced blocks in their order.
     ///
     /// # Panics
-    /// When a fence is not closed, when a block is marked `test` that nothing can run, and when its output
-    /// is not directly behind it.
+    /// When a fence is not closed, and when a block does not say what to do with it.
     pub(crate) fn blocks(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
         // Whether only blank lines came since the last block, so that a `text` block belongs to it.
         let mut adjacent = false;
         let mut lines = self.text.lines().enumerate();
         while let Some((number, line)) = lines.next() {
-            let Some(info) = line.strip_prefix("```") else {
-                adjacent &= line.trim().is_empty();
+            let code = line.trim_start();
+            let Some(info) = code.strip_prefix("```") else {
+                adjacent &= code.is_empty();
                 continue;
             };
+            let indent = line.len() - code.len();
             let place = format!("{}:{}", self.name, number + 1);
             let mut text = String::new();
             loop {
                 match lines.next() {
-                    Some((_, "```")) => break,
+                    Some((_, line)) if line.trim_start() == "```" => break,
                     Some((_, line)) => {
-                        text.push_str(line);
+                        text.push_str(line.get(indent..).unwrap_or_default());
                         text.push('\n');
                     }
                     None => panic!("{place}: the fence is not closed"),
                 }
             }
-            if info == "text" && adjacent && blocks.last().is_some_and(|last| last.run.is_some()) {
-                blocks.last_mut().expect("just looked at").prints = Some(text);
+            if let Some(last) = blocks.last_mut().filter(|_| info == "text" && adjacent) {
+                last.prints = Some(text);
                 adjacent = false;
                 continue;
             }
-            let mut words = info.split_whitespace();
-            let language = words.next().unwrap_or_default().to_owned();
-            let run = match (language.as_str(), words.next()) {
-                (_, None) => None,
-                ("sql", Some("test")) => Some(Run::Sql),
-                ("sh", Some("test")) => Some(Run::Sh),
-                ("toml", Some("policy")) => Some(Run::Policy),
-                _ => panic!("{place}: a block marked {info:?} is not known"),
+            let Some(kind) = Kind::of(info) else {
+                panic!("{place}: a block marked {info:?} does not say what to do with it");
             };
+            adjacent = kind.prints();
             blocks.push(Block {
                 line: number + 1,
-                language,
-                run,
+                kind,
                 text,
                 prints: None,
             });
-            adjacent = true;
         }
         blocks
     }
@@ -130,7 +188,7 @@ impl Page {
     fn prose(&self) -> impl Iterator<Item = &str> {
         let mut fenced = false;
         self.text.lines().filter(move |line| {
-            let fence = line.starts_with("```");
+            let fence = line.trim_start().starts_with("```");
             fenced ^= fence;
             !fenced && !fence
         })
@@ -237,36 +295,64 @@ mod tests {
 
     #[test]
     fn output_belongs_to_the_block_before_it() {
-        let blocks = page("```sql test\nSELECT 1;\n```\n\n```text\n1\n```\n").blocks();
+        let blocks = page("```sql run\nSELECT 1;\n```\n\n```text\n1\n```\n").blocks();
         assert_eq!(blocks.len(), 1);
         assert_eq!(
             blocks.first().and_then(|block| block.prints.as_deref()),
             Some("1\n")
         );
-        let blocks = page("```sql test\nSELECT 1;\n```\nwords\n```text\n1\n```\n").blocks();
-        assert_eq!(blocks.len(), 2);
-        assert!(blocks.iter().all(|block| block.prints.is_none()));
     }
 
     #[test]
-    fn only_marked_blocks_are_run() {
-        let blocks =
-            page("```sql\nDROP TABLE t;\n```\n```sh test\ntrue\n```\n```toml\na = 1\n```\n")
-                .blocks();
-        let runs: Vec<_> = blocks.iter().map(|block| block.run).collect();
-        assert_eq!(runs, [None, Some(Run::Sh), None]);
+    #[should_panic(expected = "page.md:5: a block marked \"text\" does not say what to do with it")]
+    fn words_part_output_from_its_block() {
+        page("```sql run\nSELECT 1;\n```\nwords\n```text\n1\n```\n").blocks();
     }
 
     #[test]
-    #[should_panic(expected = "page.md:1: a block marked \"python test\" is not known")]
-    fn an_unknown_mark_is_an_error() {
-        page("```python test\n```\n").blocks();
+    fn every_block_says_what_to_do_with_it() {
+        for (info, kind) in [
+            ("sh run", Some(Kind::Run)),
+            ("sh start", Some(Kind::Start)),
+            ("sql run", Some(Kind::Sql(String::new()))),
+            ("sql run A", Some(Kind::Sql("A".to_owned()))),
+            ("text file /etc/x", Some(Kind::File("/etc/x".to_owned()))),
+            ("python shown: a part of a program", Some(Kind::Shown)),
+            ("python shown:", None),
+            ("python", None),
+            ("python run", Some(Kind::Python)),
+            ("go run", None),
+            ("sh run A", None),
+            ("", None),
+        ] {
+            assert_eq!(Kind::of(info), kind, "{info}");
+        }
+    }
+
+    #[test]
+    fn dots_stand_for_anything() {
+        for (shown, text, fit) in [
+            ("SET\n1\n", "SET\n1\n", true),
+            ("SET\n", "SET\n1\n", false),
+            (
+                "ERROR:  PF001: ..\n1\n",
+                "ERROR:  PF001: stale\nHINT:  Stop.\n1\n",
+                true,
+            ),
+            ("ERROR:  PF001: ..\n1\n", "ERROR:  PF002: none\n1\n", false),
+            ("ERROR:  PF001: ..\n1\n", "ERROR:  PF001: stale\n", false),
+            ("..PF001..PF002..", "PF002 PF001\n", false),
+            ("..\nready\n..\n", "log\nready\n", true),
+            ("..\nready\n..\n", "log\nready\nlog\n", true),
+        ] {
+            assert_eq!(fits(shown, text), fit, "{shown:?} of {text:?}");
+        }
     }
 
     #[test]
     #[should_panic(expected = "page.md:1: the fence is not closed")]
     fn an_open_fence_is_an_error() {
-        page("```sql\n").blocks();
+        page("```sql run\n").blocks();
     }
 
     #[test]
