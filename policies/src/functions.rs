@@ -47,15 +47,15 @@ const XID: Writer = Writer {
     reach: Reach::NoTable(None),
 };
 const ELSEWHERE: Writer = Writer {
-    why: "it runs SQL in another session, past read-only mode",
+    why: "it runs SQL in another session, outside read-only mode",
     reach: Reach::Anything,
 };
 const TEXT: Writer = Writer {
-    why: "it runs SQL that is given to it as text",
+    why: "it runs SQL that is passed to it as text",
     reach: Reach::Anything,
 };
 const LARGE_OBJECT: Writer = Writer {
-    why: "large objects are changed past read-only mode up to PostgreSQL 15",
+    why: "it changes large objects, which read-only mode allows up to PostgreSQL 15",
     reach: Reach::Anything,
 };
 const INDEX: Writer = Writer {
@@ -87,11 +87,11 @@ const NOTIFY: Writer = Writer {
     reach: Reach::NoTable(Some(Category::Notify)),
 };
 const STATISTICS: Writer = Writer {
-    why: "it changes statistics of the server",
+    why: "it changes the server's statistics",
     reach: Reach::Anything,
 };
 const FILES: Writer = Writer {
-    why: "it changes files of the server",
+    why: "it changes files on the server",
     reach: Reach::Anything,
 };
 const CATALOG: Writer = Writer {

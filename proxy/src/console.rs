@@ -208,7 +208,7 @@ async fn accept(listener: &Listener, console: &Arc<Console>) {
                 logins.push_back(login.abort_handle());
             }
             Err(error) => {
-                tracing::warn!(%error, "accepting a connection to the console");
+                tracing::warn!(%error, "cannot accept a connection to the console");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -253,7 +253,7 @@ impl Console {
         };
         let place = Arc::clone(places).try_acquire_owned().map_err(|_| {
             let message = format!("{OPERATORS_MAX} {who} are connected to the console already");
-            let hint = "Whoever sends nothing for ten minutes is disconnected.";
+            let hint = "An operator who sends nothing for ten minutes is disconnected.";
             Failure::new("53300", message, hint)
         })?;
         login::welcome(link).await?;
@@ -276,7 +276,7 @@ impl Console {
         tracing::info!(
             user = operator.user,
             order = tag,
-            "an operator gives an order"
+            "an operator gave a command"
         );
         match command {
             Command::Show(_) | Command::Set => Ok(()),
@@ -286,7 +286,7 @@ impl Console {
                 false => Err(Failure::new(
                     "42704",
                     format!("there is no client {id}"),
-                    "SHOW CLIENTS shows the ids of those who are connected.",
+                    "SHOW CLIENTS shows the ids of connected clients.",
                 )),
             },
             Command::Pause => self.pause().await,
@@ -308,7 +308,7 @@ impl Console {
                 Failure::new(
                     "F0000",
                     why,
-                    "What is in force has not changed where a file is wrong.",
+                    "If a file has an error, what was in force stays in force.",
                 )
             })
         };
@@ -316,7 +316,7 @@ impl Console {
             Failure::new(
                 "57014",
                 "the files are not read yet",
-                "The log says when they are.",
+                "See the log of pgpalisade.",
             )
         };
         tokio::time::timeout(RELOAD_WITHIN, reloading)

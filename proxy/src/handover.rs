@@ -46,20 +46,20 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) enum HandoverError {
     /// A container ends with its first process, and takes the new one along.
     #[error(
-        "this is process 1, and what it starts would end with it: replace the container instead"
+        "this is process 1, and a process that it starts would end with it: replace the container instead"
     )]
     FirstProcess,
     /// It cannot be started.
     #[error("cannot start the new process: {0}")]
     Start(io::Error),
     /// It has ended, and its last words say why.
-    #[error("the new process has ended")]
+    #[error("the new process ended")]
     Ended,
     /// It takes too long.
     #[error("the new process was not ready within {START_WITHIN:?}")]
     Late,
     /// It says something else.
-    #[error("the new process speaks another language")]
+    #[error("the new process does not understand this version")]
     Unknown,
 }
 
@@ -102,7 +102,7 @@ impl Handover {
                     return successor;
                 }
                 Err(error) => {
-                    tracing::error!(%error, "no new process has taken over: this one goes on");
+                    tracing::error!(%error, "no new process has taken over: this one continues");
                     claim(listeners.iter().map(Arc::as_ref));
                 }
             }

@@ -193,7 +193,7 @@ fn run(
 async fn serve(listener: StdListener, answers: &Arc<Answers>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "there is no HTTP"),
+        Err(error) => return tracing::error!(%error, "cannot serve HTTP"),
     };
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -209,7 +209,7 @@ async fn serve(listener: StdListener, answers: &Arc<Answers>) {
                 open.push_back(connection.abort_handle());
             }
             Err(error) => {
-                tracing::warn!(%error, "accepting a connection for HTTP");
+                tracing::warn!(%error, "cannot accept a connection for HTTP");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -227,8 +227,8 @@ async fn begin(stream: TcpStream, answers: Arc<Answers>) {
             let peer = certificate.map_or(Peer::Unknown, |_| Peer::Certified);
             converse(stream, peer, answers).await;
         }
-        Ok(Err(error)) => tracing::debug!(%error, "TLS over HTTP"),
-        Err(_) => tracing::debug!("TLS over HTTP took too long"),
+        Ok(Err(error)) => tracing::debug!(%error, "TLS for HTTP failed"),
+        Err(_) => tracing::debug!("TLS for HTTP took too long"),
     }
 }
 
@@ -255,7 +255,7 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, peer: Peer, answe
     }
     match ended {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a request over HTTP"),
+        Ok(Err(error)) => tracing::debug!(%error, "a request over HTTP failed"),
         Err(_) => tracing::debug!("a request over HTTP took too long"),
     }
 }

@@ -80,7 +80,7 @@ impl Collector for InForce {
         one.encode(info.encode_family(&sha256)?)?;
         let (name, help) = (
             "pgpalisade_reload_ok",
-            "Whether the files that were read last are in force.",
+            "Whether the files read last are in force.",
         );
         let mut family = encoder.encode_descriptor(name, help, None, one.metric_type())?;
         for file in Reread::ALL {

@@ -52,7 +52,7 @@ pub(crate) fn read_for(
         column: elected.column,
         message: format!(
             "scope {:?} has the number of an election of etcd, and this proxy keeps its marks in {authority} (use \
-             authority = \"etcd:...\", with the etcd that holds the election, or another source of numbers)",
+                authority = \"etcd:...\", with the etcd that holds the election, or other numbers)",
             elected.scope
         ),
     };

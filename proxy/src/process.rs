@@ -102,7 +102,7 @@ impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         let one = ConstGauge::new(1_u32);
-        let (name, help) = ("pgpalisade_build_info", "The version that runs.");
+        let (name, help) = ("pgpalisade_build_info", "The running version.");
         let mut info = encoder.encode_descriptor(name, help, None, one.metric_type())?;
         one.encode(info.encode_family(&version)?)?;
         if let Some(stat) = Stat::read() {
@@ -115,7 +115,7 @@ impl Collector for Process {
             gauge(
                 encoder,
                 "process_resident_memory_bytes",
-                "Memory that is held.",
+                "Resident memory.",
                 resident,
             )?;
             let size = stat.virtual_bytes;
@@ -132,11 +132,11 @@ impl Collector for Process {
             gauge(&mut encoder, "process_open_fds", help, open as f64)?;
         }
         if let Some(most) = getrlimit(Resource::Nofile).current {
-            let help = "Files and sockets that may be open.";
+            let help = "Limit of open files and sockets.";
             gauge(&mut encoder, "process_max_fds", help, most as f64)?;
         }
         let started = self.started.duration_since(SystemTime::UNIX_EPOCH);
-        let (name, help) = ("process_start_time_seconds", "When the proxy was started.");
+        let (name, help) = ("process_start_time_seconds", "Start time of the proxy.");
         gauge(
             &mut encoder,
             name,

@@ -258,7 +258,7 @@ async fn inherit_http(config: &HttpAddr, closing: &CancellationToken) -> Option<
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => {
-                tracing::error!(%error, "there is no HTTP");
+                tracing::error!(%error, "cannot serve HTTP");
                 return None;
             }
             Ok(listener) => return Some(listener),

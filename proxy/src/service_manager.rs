@@ -16,7 +16,7 @@ pub(crate) fn ready() {
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::warn!(%error, "telling systemd"),
+        Err(error) => tracing::warn!(%error, "cannot notify systemd"),
     }
 }
 
@@ -45,6 +45,6 @@ pub(crate) async fn feed_watchdog() {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "telling systemd");
+        tracing::warn!(%error, "cannot notify systemd");
     }
 }

@@ -82,7 +82,7 @@ impl Scene {
         );
         // Not a matter of the machine's load: a write that asked the authority would wait for seconds.
         assert!(away > 10, "{away} writes");
-        self.assert_told("the authority is lost");
+        self.assert_told("the authority does not answer");
     }
 
     /// It is back: declarations succeed again without a restart, and the old session is ended.

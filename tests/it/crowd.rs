@@ -406,7 +406,7 @@ fn the_server_process_that_does_not_end_is_named() {
     );
     let output = wait_for("the log", || {
         let output = stage.proxy.output();
-        let told = output.contains("was told to end and does not");
+        let told = output.contains("was told to end and has not ended");
         told.then_some(output)
     });
     assert!(output.contains("BEGIN; SELECT ?"), "{output}");

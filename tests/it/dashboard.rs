@@ -62,7 +62,7 @@ async fn it_shows_what_there_is_and_what_to_do() {
     let _second = scene.leader("34", MARKUP);
     let browser = Browser::open(1280, 900).await;
     browser.page.goto(&scene.address()).await.unwrap();
-    browser.until(&text("#standing", "serves")).await;
+    browser.until(&text("#standing", "serving")).await;
     browser.until(&text("[data-table=scopes]", "34")).await;
     browser
         .until("document.querySelectorAll('[data-table=takeovers] tbody tr').length === 2")
@@ -83,7 +83,9 @@ async fn it_shows_what_there_is_and_what_to_do() {
         0
     );
     // It is told of what happens, without being asked.
-    scene.leader("33", "zombie");
+    for _ in 0..3 {
+        scene.leader("33", "zombie");
+    }
     browser
         .until(&text(
             "#banner",
@@ -91,8 +93,14 @@ async fn it_shows_what_there_is_and_what_to_do() {
         ))
         .await;
     browser
-        .until(&text("[data-table=rejections]", "PF001"))
+        .until("document.querySelectorAll('[data-table=rejections] td.bad').length === 3")
         .await;
+    // One process, three connections.
+    let named = "document.getElementById('banner').innerText.split('zombie').length - 1";
+    assert_eq!(browser.value(named).await, 1);
+    let seen = "[...document.querySelectorAll('[data-table=rejections] th')].find((e) => e.innerText === 'statement')\
+                .getBoundingClientRect().right <= innerWidth";
+    assert_eq!(browser.value(seen).await, true);
     // Filters.
     let filter = "(() => { const field = document.querySelector('[data-filter=rejections]'); \
                   field.value = 'zombie no'; field.dispatchEvent(new Event('input')); return true; })()";
@@ -174,7 +182,7 @@ async fn it_asks_for_the_token() {
         0
     );
     answer("a-token-of-the-operator").await;
-    browser.until(&text("#standing", "serves")).await;
+    browser.until(&text("#standing", "serving")).await;
     browser
         .until(&text("[data-table=proxies]", "pgpalisade control"))
         .await;
@@ -186,7 +194,7 @@ async fn it_fits_a_phone_and_says_when_something_is_gone() {
     scene.leader("33", "first");
     let browser = Browser::open(390, 800).await;
     browser.page.goto(&scene.address()).await.unwrap();
-    browser.until(&text("#standing", "serves")).await;
+    browser.until(&text("#standing", "serving")).await;
     let wide = "document.documentElement.scrollWidth <= innerWidth";
     assert_eq!(browser.value(wide).await, true);
     keep(&browser, "dashboard-phone.png").await;

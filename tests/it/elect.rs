@@ -386,7 +386,7 @@ fn what_does_not_fit_is_said() {
         ),
         (
             &["jobs", "--with", "kubernetes:default/jobs"],
-            "this is no pod",
+            "this is not a pod",
         ),
         (
             &["jobs", "--with", "lease", "--kubernetes", "http://h"],

@@ -17,7 +17,7 @@ fn rings(mode: &str) -> (usize, bool) {
     let rings = targets.filter(|target| target.as_os_str() == "anon_inode:[io_uring]");
     (
         rings.count(),
-        stage.proxy.output().contains("no io_uring here"),
+        stage.proxy.output().contains("io_uring is not available"),
     )
 }
 

@@ -28,6 +28,7 @@ mod interpreters;
 mod io_uring;
 mod log;
 mod logins;
+mod messages;
 mod metrics;
 mod open_files;
 mod openapi;

@@ -161,12 +161,12 @@ fn it_says_what_the_proxy_does() {
             .map(|one| one["outcome"].as_str().unwrap().to_owned());
         outcomes.collect()
     };
-    let hidden = "passes; a write that it hides PostgreSQL refuses (25006)";
+    let hidden = "passes; PostgreSQL refuses a write that it hides (25006)";
     assert_eq!(outcomes("SELECT f()"), [hidden]);
     assert_eq!(outcomes("SELECT 1; COMMIT; SELECT 2"), ["passes"; 3]);
     let doubtful = outcomes("SELECT f(); COMMIT; SELECT f()");
     assert_eq!(&doubtful[..2], [hidden, "passes"]);
-    assert!(doubtful[2].starts_with("refused: PF002, a transaction ends before it"));
+    assert!(doubtful[2].starts_with("refused: PF002, a transaction ends earlier"));
     let seems = outcomes("SELECT set_config('fencing.token', $1, false)");
     assert!(seems[0].starts_with("refused: PF003, "), "{seems:?}");
     assert!(outcomes("SET fencing.tokn = 34")[0].starts_with("refused: PF003, "));

@@ -74,8 +74,8 @@ fn a_good_file_is_summarised() {
 scopes    default, jobs
 rule 1    reporting (line 3)
 rule 2    without a name (line 7)
-warning   policy.toml:9:10: writes = \"allow\" frees these sessions from the fence, also for the tables of scopes \
-(give them a scope of their own where they can declare a token)
+warning   policy.toml:9:10: writes = \"allow\" lets these sessions bypass the fence, even for the \
+tables of scopes (give them a scope of their own if they can declare a token)
 
 policy.toml is valid, 1 warning
 ";
@@ -188,7 +188,7 @@ fn explain_names_the_rule_and_what_happens() {
     );
     assert_eq!(report["session"]["read_only_until"], json!([]));
     let write = &report["statements"][1];
-    assert_eq!(write["needs"], json!("nothing helps"));
+    assert_eq!(write["needs"], json!("no token helps"));
     assert_eq!(
         write["outcome"],
         json!("refused: PF005, refused by the policy")
@@ -224,7 +224,7 @@ fn explain_follows_tokens_and_prepared_statements() {
     assert_eq!(outcome(4), missing);
     assert_eq!(
         outcome(6),
-        "passes; a write that it hides PostgreSQL refuses (25006)"
+        "passes; PostgreSQL refuses a write that it hides (25006)"
     );
     assert_eq!(outcome(7), missing);
 }
@@ -269,7 +269,7 @@ class      write: NOTIFY counts as a write
     assert!(told.out.starts_with(expect), "{}", told.out);
     let nothing = run(subcommand("explain").args(["--user", "app", "/* nothing */"]));
     assert!(
-        nothing.out.contains("The text has no statement"),
+        nothing.out.contains("The query has no statement"),
         "{}",
         nothing.out
     );

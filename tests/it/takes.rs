@@ -57,7 +57,7 @@ fn who_slept_is_refused() {
     for words in [
         "the next fencing token of scope \"default\" is taken: its mark is 1",
         "The session claims \"after:0\". The mark of scope \"default\" was raised to 1 at ",
-        "read SHOW fencing.mark, make sure of the lock after that",
+        "read SHOW fencing.mark, check that this process still holds the lock",
     ] {
         assert!(refused.contains(words), "{words}: {refused}");
     }

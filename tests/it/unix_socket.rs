@@ -151,7 +151,7 @@ fn the_socket_of_a_living_proxy_is_not_taken() {
     assert!(
         scene
             .refused()
-            .contains("there is a file that is no socket")
+            .contains("a file that is not a socket is in the way")
     );
     assert!(scene.socket().exists());
 }

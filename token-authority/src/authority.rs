@@ -207,7 +207,7 @@ impl Declaration {
         match &self.election {
             None => Ok(()),
             Some(election) => Err(AuthorityError::Unavailable(format!(
-                "this store holds no elections, so nobody knows who leads {election:?}"
+                "this store holds no elections, so the leader of {election:?} cannot be determined"
             ))),
         }
     }
@@ -343,7 +343,7 @@ pub enum AuthorityError {
     #[error("the authority's data is damaged: {0}")]
     Damaged(String),
     /// It has forgotten what it had answered before: it was restored from an older snapshot, say.
-    #[error("the authority has gone back in time: {0}")]
+    #[error("the authority's store was replaced or restored: {0}")]
     WentBack(String),
     /// It has been closed.
     #[error("the authority is closed")]

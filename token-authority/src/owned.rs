@@ -96,7 +96,7 @@ impl fmt::Display for Strange {
         let named: Vec<&str> = self.found.iter().take(NAMED).map(String::as_str).collect();
         write!(
             f,
-            "not used, since it could run somebody else's code with the rights of pgpalisade's role: {}",
+            "not used, because it could run foreign code with the rights of pgpalisade's role: {}",
             named.join(", ")
         )?;
         if let Some(more @ 1..) = self.found.len().checked_sub(NAMED) {

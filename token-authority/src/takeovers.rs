@@ -137,7 +137,7 @@ impl History {
     /// As it is stored. What cannot be read is as good as nothing: it is for people, and may hold up nothing else.
     pub(crate) fn read(scope: &Scope, json: &[u8]) -> Self {
         let all: Vec<serde_json::Value> = serde_json::from_slice(json).unwrap_or_else(|error| {
-            tracing::debug!(%scope, %error, "what is kept of the takeovers of a scope cannot be read");
+            tracing::debug!(%scope, %error, "the stored takeovers of a scope cannot be read");
             Vec::new()
         });
         let read = all.into_iter().map(serde_json::from_value);

@@ -47,7 +47,7 @@ impl Watchers {
                 }
             };
             if timeout(PATIENCE, all).await.is_err() {
-                tracing::debug!("authority: a watcher does not read; it misses changes");
+                tracing::debug!("authority: a watcher does not read and misses changes");
             }
         }
         self.0.lock().retain(|watcher| !watcher.is_closed());

@@ -242,7 +242,7 @@ impl SessionPolicy {
         };
         match tables {
             Tables::Named(names) if names.is_empty() => {
-                trace.say(|| "it writes, but no table by name".to_owned());
+                trace.say(|| "it writes, but names no table".to_owned());
                 self.unlisted(half, needs, trace)
             }
             tables => self.tables(half, tables, needs, trace),
@@ -299,7 +299,7 @@ impl SessionPolicy {
         let said = self.terms().unknown_tables;
         trace.say(|| {
             format!(
-                "the text does not say which tables it {}: unknown_tables = \"{}\" ({})",
+                "the query does not say which tables it {}: unknown_tables = \"{}\" ({})",
                 half.side.verb(),
                 said.value.as_str(),
                 self.terms().source(said.by)
@@ -391,7 +391,7 @@ impl SessionPolicy {
     fn refusal(&self, what: &str, by: By) -> Reason {
         if matches!(by, By::Nobody) {
             return Reason::new(format!(
-                "The policy refuses {what} by default, and allow = [\"{what}\"] allows it"
+                "The policy refuses {what} by default; allow = [\"{what}\"] permits it"
             ));
         }
         let source = self.terms().source(by);

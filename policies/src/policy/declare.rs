@@ -126,8 +126,8 @@ impl SessionPolicy {
         {
             return Err(MayNotDeclare {
                 why: format!(
-                    "The policy names no scope {scope:?}, and no other may exist (tokens.scopes = \"listed\", line \
-                     {line})"
+                    "The policy does not name scope {scope:?}, and only the scopes it names may exist (tokens.scopes \
+                        = \"listed\", line {line})"
                 ),
                 hint: format!(
                     "Correct the name, or have an operator add [scope.{scope}] to the policy."
@@ -140,12 +140,13 @@ impl SessionPolicy {
             if !self.identity().is_some_and(is_one) {
                 return Err(MayNotDeclare {
                     why: format!(
-                        "The policy says who may hold scope {scope:?} (line {}), and this session is not among them",
+                        "The policy lists the holders of scope {scope:?} (line {}), and this session is not one of \
+                            them",
                         holders.line
                     ),
                     hint: format!(
-                        "Connect as one that may lead, or have an operator change holders of [scope.{scope}] in the \
-                         policy."
+                        "Connect as a holder of the scope, or have an operator change holders of [scope.{scope}] in \
+                            the policy."
                     ),
                 });
             }
@@ -165,10 +166,10 @@ impl SessionPolicy {
         };
         let declarers = &self.policy().declarers;
         if !declarers.holders.is_empty() && words != "nothing" {
-            words.push_str(", but scopes with holders only as one of them");
+            words.push_str(", but a scope with holders only as one of them");
         }
         if terms.declare_for.value == DeclareFor::Transaction && words != "nothing" {
-            words.push_str(", for a transaction only");
+            words.push_str(", each for one transaction only");
         }
         words
     }
@@ -197,7 +198,7 @@ impl Terms {
             let source = self.source(self.writes.by);
             return Err(MayNotDeclare {
                 why: format!(
-                    "These sessions may write nothing, so they may declare nothing: writes = \"refuse\" ({source})"
+                    "These sessions may not write, so they may not declare a token: writes = \"refuse\" ({source})"
                 ),
                 hint: hint("that rule of the policy"),
             });
@@ -226,10 +227,10 @@ impl Terms {
                 let source = self.source(self.declare_for.by);
                 Err(MayNotDeclare {
                     why: format!(
-                        "A pooler may lend this connection to another client, so what is set for the session belongs \
-                         to nobody: declare = \"transaction\" ({source})"
+                        "A pooler may lend this connection to another client, so a token holds for one transaction \
+                            only: declare = \"transaction\" ({source})"
                     ),
-                    hint: "Write BEGIN; SET LOCAL fencing.token = 34; ...; COMMIT, each time."
+                    hint: "Declare it in each transaction: BEGIN; SET LOCAL fencing.token = 34; ...; COMMIT."
                         .to_owned(),
                 })
             }

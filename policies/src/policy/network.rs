@@ -34,7 +34,7 @@ impl Network {
         if network != written {
             let (address, most) = (written.addr(), written.max_prefix_len());
             return Err(Fault::new(
-                format!("{text:?} has bits of an address behind its prefix"),
+                format!("{text:?} has address bits beyond its prefix"),
                 format!("write {network}, or {address}/{most} for that address alone"),
             ));
         }

@@ -62,7 +62,7 @@ fn split(text: &str) -> Result<Vec<Glob>, Fault> {
             None if behind.is_empty() => return Ok(parts),
             None => {
                 return Err(Fault::new(
-                    format!("{text:?} goes on behind a closing quote"),
+                    format!("{text:?} has text after a closing quote"),
                     "write a dot between schema and table",
                 ));
             }
@@ -199,7 +199,7 @@ mod tests {
         refuse("public.my jobs", "contains ' '", "double quotes");
         refuse(" public.jobs", "contains ' '", "double quotes");
         refuse("public.\"jobs", "not closed", "schema.\"Table\"");
-        refuse("\"public\"jobs", "behind a closing quote", "a dot");
+        refuse("\"public\"jobs", "after a closing quote", "a dot");
         refuse("public.jo\"bs\"", "contains '\"'", "double quotes");
         refuse(
             &format!("public.{}", "x".repeat(64)),

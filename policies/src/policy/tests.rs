@@ -334,8 +334,7 @@ allow = [\"ddl\", \"replication\"]
         words(&app, Category::Ddl),
         "The policy refuses ddl ([defaults], line 2)"
     );
-    let nothing =
-        "The policy refuses replication by default, and allow = [\"replication\"] allows it";
+    let nothing = "The policy refuses replication by default; allow = [\"replication\"] permits it";
     assert_eq!(words(&app, Category::Replication), nothing);
     assert_eq!(app.allows(Category::Call), Ok(()));
 
@@ -513,7 +512,7 @@ fn decisions_name_what_decided() {
     assert_eq!(
         because("loose", &write_anything()),
         [
-            "the text does not say which tables it writes: unknown_tables = \"session-scope\" \
+            "the query does not say which tables it writes: unknown_tables = \"session-scope\" \
              (session rule 3, line 14)",
             "writes = \"token\" (the default), for the session's scope \"jobs\"",
         ]

@@ -17,7 +17,7 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
     if let Some(at) = is(draft.defaults.writes.as_ref(), Writes::Allow) {
         let message = "defaults.writes = \"allow\" switches PostgreSQL's read-only mode off for sessions without a \
                        token, so a write that a function, trigger or view hides is not caught \
-                       (write \"token\" where every writer can declare one)";
+                       (write \"token\" if every writer can declare one)";
         warn(&at, message);
     }
     if let Some(at) = is(draft.defaults.mode.as_ref(), Mode::Observe) {
@@ -31,9 +31,9 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
     }
     let rules = draft.rules.iter().map(|rule| &rule.section);
     for at in rules.chain([&draft.defaults]).filter_map(replication) {
-        let message = "replication connections are not fenced: whom this matches can write past the fence by \
-                       adding replication=database to a connection string \
-                       (allow it for a role of its own, with REPLICATION and no rights on tables)";
+        let message = "replication connections are not fenced: a client that this matches can bypass the fence by \
+            adding replication=database to its connection string (allow it for a separate role, with REPLICATION and \
+            no rights on tables)";
         warn(&at, message);
     }
     who_may_declare(draft, &mut warn);
@@ -48,8 +48,8 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
     }
     for rule in &draft.rules {
         if let Some(at) = is(rule.section.writes.as_ref(), Writes::Allow) {
-            let message = "writes = \"allow\" frees these sessions from the fence, also for the tables of scopes \
-                           (give them a scope of their own where they can declare a token)";
+            let message = "writes = \"allow\" lets these sessions bypass the fence, even for the tables of scopes \
+                (give them a scope of their own if they can declare a token)";
             warn(&at, message);
         }
         if let Some(at) = is(rule.section.mode.as_ref(), Mode::Observe) {
@@ -62,8 +62,8 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
     for (rule, first) in shadowed(&draft.rules) {
         let line = lines.line(&first.span());
         let message = format!(
-            "this rule never matches: the one in line {line} comes first and matches all that it does \
-             (put this one before it, or take one away)"
+            "this rule never matches: the one in line {line} comes first and matches all that it does (move this one \
+                before it, or remove one)"
         );
         warn(&rule.at.span(), &message);
     }
@@ -80,8 +80,8 @@ fn who_may_declare(draft: &Draft, warn: &mut impl FnMut(&Range<usize>, &str)) {
     if let [_, second, ..] = draft.scopes.as_slice()
         && !said
     {
-        let message = "there are several scopes, and every session may declare each of them: whoever can connect can \
-                       depose any leader (write holders below [scope.NAME], or declare in [[session]])";
+        let message = "there are several scopes, and every session may declare each of them: anyone who can connect \
+            can depose any leader (write holders below [scope.NAME], or declare in [[session]])";
         warn(&second.name.span(), message);
     }
     for rule in &draft.rules {
@@ -108,9 +108,9 @@ fn who_may_declare(draft: &Draft, warn: &mut impl FnMut(&Range<usize>, &str)) {
             .filter(|_| rolls_back(draft.tokens.prepared))
     }) && draft.scopes.len() > 1
     {
-        let message = "PostgreSQL does not say for which scope a transaction was prepared: prepared_transactions = \
-                       \"roll-back\" rolls back those of every scope that are older than the takeover \
-                       (write \"refuse\", or let one scope alone prepare transactions)";
+        let message = "PostgreSQL does not record which scope prepared a transaction: prepared_transactions = \
+            \"roll-back\" rolls back those of every scope that are older than the takeover (write \"refuse\", or let \
+            only one scope prepare transactions)";
         warn(&scope.name.span(), message);
     }
 }
@@ -118,7 +118,7 @@ fn who_may_declare(draft: &Draft, warn: &mut impl FnMut(&Range<usize>, &str)) {
 fn observed(key: &str, whom: &str) -> String {
     format!(
         "{key} = \"observe\" refuses nothing, and switches PostgreSQL's read-only mode off {whom} \
-         (write \"enforce\" once the rejection log has nothing unexpected)"
+         (write \"enforce\" once the rejection log shows nothing unexpected)"
     )
 }
 

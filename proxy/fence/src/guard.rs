@@ -21,18 +21,17 @@ impl fmt::Display for Unguarded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TransactionEnded => {
-                "a transaction, or a part of one, has ended before it in the same text or pipeline, \
-                 so read-only mode is in doubt"
+                "a transaction or savepoint ended earlier in the same query or pipeline, so read-only mode is in doubt"
             }
             Self::BegunOtherwise => {
                 "the session could write when this transaction began, so the transaction is not read-only: \
                  end it first"
             }
             Self::TokenLaidDown => {
-                "the token was given up earlier in the same text, so the transaction is not read-only"
+                "the token was cleared earlier in the same query, so the transaction is not read-only"
             }
             Self::TokenDeclaredLater => {
-                "the token is declared later in the same text, so the transaction is not read-only"
+                "the token is declared later in the same query, so the transaction is not read-only"
             }
         })
     }

@@ -1,6 +1,7 @@
 //! Texts of others, fit to be shown to people.
 
 use std::borrow::Cow;
+use std::fmt;
 
 /// Longest name in a text that others read.
 const SHOWN_NAME: usize = 63;
@@ -39,6 +40,33 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// The reason as DETAIL has it: it begins with a capital letter, unless its first word is a name, and ends with a full
+/// stop.
+#[must_use]
+pub fn sentence(why: &dyn fmt::Display) -> String {
+    let mut text = why.to_string();
+    let first = text.split(' ').next().unwrap_or_default();
+    if first != "etcd" && first.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        let length = first.len().min(1);
+        if let Some(letter) = text.get_mut(..length) {
+            letter.make_ascii_uppercase();
+        }
+    }
+    if !text.ends_with('.') {
+        text.push('.');
+    }
+    text
+}
+
+/// "1 session", "2 sessions".
+#[must_use]
+pub fn counted(count: impl TryInto<u64>, what: &str) -> String {
+    match count.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}
+
 /// Whether a terminal or an editor would obey it rather than show it. None of them is beyond U+FFFF.
 fn steers(c: char) -> bool {
     let invisible = matches!(
@@ -63,5 +91,27 @@ mod tests {
         );
         assert!(matches!(escaped("plain, käse"), Cow::Borrowed(_)));
         assert_eq!(without_controls("a\u{1b}\u{202e}b"), "a??b");
+    }
+
+    #[test]
+    fn reasons_become_sentences() {
+        for (why, expect) in [
+            ("the mark is 3", "The mark is 3."),
+            ("Stop it. Run it again.", "Stop it. Run it again."),
+            ("max_token is 9", "max_token is 9."),
+            ("etcd does not answer", "etcd does not answer."),
+            ("\u{fc}ber", "\u{fc}ber."),
+        ] {
+            assert_eq!(sentence(&why), expect);
+        }
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        let counted = |count: u64| counted(count, "old session");
+        assert_eq!(
+            [0, 1, 2].map(counted),
+            ["0 old sessions", "1 old session", "2 old sessions"]
+        );
     }
 }

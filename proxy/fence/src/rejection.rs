@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::Class;
 
-use crate::readable::without_controls;
+use crate::readable::{sentence, without_controls};
 use crate::wire::encode::{self, ErrorFields, Severity};
 
 /// The next step of a leader that has been deposed.
@@ -89,8 +89,8 @@ impl Rejection {
         );
         let detail = raised(scope, token, &mark);
         let hint = format!(
-            "{DEPOSED} If every election gives a lower token than the mark, an operator can set the mark right: \
-                pgpalisade scope repair."
+            "{DEPOSED} If every election gives a token below the mark, an operator can correct the mark with \
+                \"pgpalisade scope repair\"."
         );
         let rejection = Self::new(RejectionKind::StaleToken, message, detail, hint);
         rejection.about(scope, Some(token), Some(mark))
@@ -101,7 +101,7 @@ impl Rejection {
     pub fn invalid_value(setting: &str, value: &str, why: &dyn fmt::Display) -> Self {
         let shown: String = value.chars().take(100).collect();
         let message = format!("invalid value for {setting}: \"{shown}\"");
-        let detail = format!("{why}.");
+        let detail = sentence(why);
         let hint = "Write SET fencing.token = 34, or SET fencing.token = 'scope=34,other=7'. A \
             token is a whole number from 1 to 9223372036854775807.";
         Self::new(RejectionKind::InvalidToken, message, detail, hint)
@@ -113,9 +113,8 @@ impl Rejection {
         Self::new(
             RejectionKind::InvalidToken,
             "cannot change the fencing token of a transaction that may have written",
-            "What was written belongs to the token it was written under. A function that was called \
-                may have written.",
-            "COMMIT or ROLLBACK first, then set the token. The statements of one text are one transaction.",
+            "What a transaction writes belongs to one token. A function that it called may have written.",
+            "COMMIT or ROLLBACK first, then set the token. All statements of one query string are one transaction.",
         )
     }
 
@@ -125,10 +124,9 @@ impl Rejection {
         Self::new(
             RejectionKind::InvalidToken,
             "cannot declare a fencing token after the first query or savepoint of a transaction",
-            "The transaction began without a token, so it is read-only, and PostgreSQL does not \
-                allow that to change after its first query, or in a savepoint. The mark may have been \
-                raised all the same.",
-            "Declare the token right after BEGIN, or outside of a transaction.",
+            "The transaction began without a token, so it is read-only, and PostgreSQL does not allow that to change \
+                after the first query or in a savepoint. The mark may have been raised nevertheless.",
+            "Declare the token right after BEGIN, or outside a transaction.",
         )
     }
 
@@ -138,10 +136,9 @@ impl Rejection {
         let rejection = Self::new(
             RejectionKind::AuthorityUnavailable,
             "the fencing token could not be accepted: the token authority is not available",
-            format!("{why}."),
-            "Try again. If DETAIL says that the store is missing or older than it was, an operator has to restore \
-                it first. Sessions that have declared a token go on writing; only new declarations need \
-                the authority.",
+            sentence(why),
+            "Try again. If DETAIL says that the store is missing, or was replaced or restored, an operator has to \
+                repair it first. Sessions that hold a token can still write; only new declarations need the authority.",
         );
         rejection.about_any(scope)
     }
@@ -152,8 +149,8 @@ impl Rejection {
         Self::new(
             RejectionKind::AuthorityUnavailable,
             "cannot read the history of takeovers: the token authority is not available",
-            format!("{why}."),
-            "Try again. Whether the session may write does not depend on it.",
+            sentence(why),
+            "Try again. The tokens of the session are not affected.",
         )
     }
 
@@ -177,7 +174,7 @@ impl Rejection {
         let rejection = Self::new(
             RejectionKind::TakeoverIncomplete,
             "the takeover is not complete: sessions with lower tokens could not be confirmed gone",
-            format!("{why}."),
+            sentence(why),
             "Declare the same token again. If it keeps failing, see the proxy's log and check its control connection.",
         );
         rejection.about_any(scope)
@@ -189,7 +186,7 @@ impl Rejection {
         let rejection = Self::new(
             RejectionKind::TakeoverIncomplete,
             "the takeover is not complete: the mark could not be copied into the cluster",
-            format!("{why}."),
+            sentence(why),
             "Declare the same token again. If it keeps failing, look at the table pgpalisade.mark in the control \
                 connection's database: it may be locked, or the disk may be full.",
         );
@@ -203,7 +200,7 @@ impl Rejection {
             RejectionKind::TakeoverIncomplete,
             "the fencing token cannot be accepted: the session's server process cannot be \
                 identified",
-            format!("{why}."),
+            sentence(why),
             "Connect pgpalisade to PostgreSQL directly, and GRANT pg_read_all_stats, \
                 pg_signal_backend to its control role.",
         )
@@ -215,9 +212,9 @@ impl Rejection {
         Self::new(
             RejectionKind::TakeoverIncomplete,
             "the session cannot be guarded: default_transaction_read_only does not hold in its server process",
-            "The proxy has set it to \"on\". The server process of the login has not confirmed that.",
-            "Connect pgpalisade to PostgreSQL directly, version 14 or later: a pooler in between lends the session \
-                other server processes.",
+            "The proxy set it to \"on\", but the server process of the login has not confirmed it.",
+            "Connect pgpalisade directly to PostgreSQL 14 or later: a pooler in between moves the session to other \
+                server processes.",
         )
     }
 
@@ -227,7 +224,7 @@ impl Rejection {
         Self::new(
             RejectionKind::DeposedPrimary,
             "this server is no longer the primary: it was deposed by a failover",
-            "The token authority has a newer timeline of the cluster on record than the one that this session is on.",
+            "The token authority has a newer timeline of the cluster on record than this session's.",
             "Connect again. If it keeps failing, point the proxy's upstream and control connection to the new primary.",
         )
         .about(scope, Some(token), None)
@@ -239,8 +236,8 @@ impl Rejection {
         Self::new(
             RejectionKind::DeposedPrimary,
             "terminating connection: this server is no longer the primary",
-            "Another server has become the primary, or this one was started again. What this session had not \
-                committed is rolled back.",
+            "Another server became the primary, or this one was restarted. What this session had not committed is \
+                rolled back.",
             "Connect again.",
         )
     }
@@ -252,8 +249,8 @@ impl Rejection {
             RejectionKind::OutcomeUnknown,
             "terminating connection: this server is no longer the primary, and it is not known whether the last \
                 statement was committed",
-            "Another server has become the primary, or this one was started again. It has what it had received by \
-                then.",
+            "Another server became the primary, or this one was restarted. The primary keeps what it received before \
+                that.",
             "Connect again, and read the data to find out.",
         )
     }
@@ -264,7 +261,7 @@ impl Rejection {
         let rejection = Self::new(
             RejectionKind::DeposedPrimary,
             "the fencing token cannot be accepted: this server is not the primary on record",
-            format!("{why}."),
+            sentence(why),
             "Connect again. If it keeps failing, point the proxy's upstream and control connection to the new primary; \
                 if this server is the right one, run \"pgpalisade recover\".",
         );
@@ -299,8 +296,8 @@ impl Rejection {
         Self::new(
             RejectionKind::InvalidToken,
             "a replication connection cannot hold a fencing token",
-            "It is not fenced: no takeover would end it.",
-            "Take fencing.token out of the connection string and of PGOPTIONS.",
+            "A replication connection is not fenced: no takeover would end it.",
+            "Remove fencing.token from the connection string and from PGOPTIONS.",
         )
     }
 
@@ -309,11 +306,11 @@ impl Rejection {
     pub fn changes_by_name() -> Self {
         Self::new(
             RejectionKind::Policy,
-            "cannot run by its name what may change the session",
-            "The name stands for a statement that sets something, declares a token or ends a transaction, or for one \
-                that cannot be told from such a statement.",
+            "cannot run by name a statement that may change the session",
+            "The name stands for a statement that changes a setting, declares a token or ends a transaction, or that \
+                may do so.",
             "Send the statement itself. A prepared statement that changes the session needs a name of ASCII letters, \
-                and is not run by EXECUTE or FETCH.",
+                and cannot be run by EXECUTE or FETCH.",
         )
     }
 

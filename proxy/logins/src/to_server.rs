@@ -23,24 +23,26 @@ pub enum Credentials {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerLoginError {
     /// Keys are good for SCRAM only.
-    #[error("PostgreSQL asks for {0}, and with SCRAM on the client's side no password is known")]
+    #[error(
+        "PostgreSQL asks for {0}, but with SCRAM between client and pgpalisade no password is known"
+    )]
     NeedsPassword(&'static str),
     /// A password would be readable on the way.
     #[error(
-        "PostgreSQL asks for the password in the clear, and the connection to it is not encrypted"
+        "PostgreSQL asks for the password in clear text, but the connection to it is not encrypted"
     )]
     Readable,
     /// GSSAPI and others, by the number of the protocol.
     #[error("PostgreSQL asks for an authentication method that is not supported (code {0})")]
     Method(i32),
     /// SCRAM.
-    #[error("PostgreSQL and SCRAM: {0}")]
+    #[error("SCRAM with PostgreSQL failed: {0}")]
     Scram(#[from] ServerFault),
     /// The library's SCRAM, for a password.
-    #[error("PostgreSQL and SCRAM: {0}")]
+    #[error("SCRAM with PostgreSQL failed: {0}")]
     Library(String),
     /// Out of turn.
-    #[error("PostgreSQL has sent an authentication message that was not expected (code {0})")]
+    #[error("PostgreSQL sent an unexpected authentication message (code {0})")]
     Unexpected(i32),
 }
 

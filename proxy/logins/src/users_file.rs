@@ -21,7 +21,7 @@ pub enum UsersFileError {
     #[error("line {0}: write \"user\" \"SCRAM-SHA-256$...\", each in double quotes")]
     Form(usize),
     /// Its verifier.
-    #[error("line {line}: what user {user:?} has {error}")]
+    #[error("line {line}: the password of user {user:?} {error}")]
     Verifier {
         /// From 1.
         line: usize,
@@ -31,7 +31,7 @@ pub enum UsersFileError {
         error: VerifierError,
     },
     /// A user has two lines.
-    #[error("line {line}: user {user:?} has a line already")]
+    #[error("line {line}: user {user:?} already has a line")]
     Twice {
         /// From 1.
         line: usize,
@@ -39,7 +39,7 @@ pub enum UsersFileError {
         user: String,
     },
     /// There is no line.
-    #[error("it has no user")]
+    #[error("it names no user")]
     Empty,
 }
 
@@ -170,15 +170,15 @@ mod tests {
         refused(&format!("\"\" \"{VERIFIER}\""), "line 1: write");
         refused(
             "\n\"app\" \"hunter2\"",
-            "line 2: what user \"app\" has is no SCRAM",
+            "line 2: the password of user \"app\" is not a SCRAM",
         );
-        refused("\"app\" \"\"", "is no SCRAM");
+        refused("\"app\" \"\"", "is not a SCRAM");
         refused(
             "\"app\" \"md55f4dcc3b5aa765d61d8327deb882cf99\"",
             "is an MD5 hash",
         );
-        refused("\"app\" \"SCRAM-SHA-256$hunter2\"", "is a broken SCRAM");
+        refused("\"app\" \"SCRAM-SHA-256$hunter2\"", "is a malformed SCRAM");
         let line = format!("\"app\" \"{VERIFIER}\"\n");
-        refused(&line.repeat(2), "line 2: user \"app\" has a line already");
+        refused(&line.repeat(2), "line 2: user \"app\" already has a line");
     }
 }

@@ -35,18 +35,16 @@ pub struct Verifier {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VerifierError {
     /// A hash of the method `md5`.
-    #[error(
-        "is an MD5 hash, and SCRAM needs \"SCRAM-SHA-256$...\", as pg_authid.rolpassword has it"
-    )]
+    #[error("is an MD5 hash, but SCRAM needs \"SCRAM-SHA-256$...\", as in pg_authid.rolpassword")]
     Md5,
     /// Something else: most often a password.
     #[error(
-        "is no SCRAM verifier: it has to begin with SCRAM-SHA-256$, as pg_authid.rolpassword has it"
+        "is not a SCRAM verifier: it must begin with SCRAM-SHA-256$, as in pg_authid.rolpassword"
     )]
     Other,
     /// Begins as one.
     #[error(
-        "is a broken SCRAM verifier: SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey> was expected"
+        "is a malformed SCRAM verifier: it must be SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>"
     )]
     Broken,
 }

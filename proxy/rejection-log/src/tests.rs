@@ -383,7 +383,7 @@ fn each_refused_record_is_one_event() {
     assert_eq!(events[0]["target"], "pgpalisade::rejection");
     assert_eq!(events[0]["fields"]["token"], 33);
     assert_eq!(events[0]["fields"]["statement"], "INSERT INTO t VALUES (?)");
-    assert_eq!(events[1]["fields"]["message"], "rejections in all");
+    assert_eq!(events[1]["fields"]["message"], "rejections in total");
     assert_eq!(events[1]["fields"]["refused"], "1 (stale_token 1)");
     assert_eq!(events[1]["fields"]["observed"], "0");
 }
@@ -394,7 +394,7 @@ fn what_was_only_observed_does_not_flood_the_log() {
     let told = events(tracing::Level::INFO, many);
     assert_eq!(told.len(), 2, "{told:#?}");
     let first = told[0]["fields"]["message"].as_str().unwrap();
-    assert!(first.starts_with("rejections that were not carried out"));
+    assert!(first.starts_with("rejections that were only observed"));
     assert_eq!(told[1]["fields"]["observed"], "1000 (no_token 1000)");
     assert_eq!(events(tracing::Level::DEBUG, many).len(), 1002);
     assert_eq!(events(tracing::Level::INFO, |_| {}).len(), 0);

@@ -204,7 +204,7 @@ impl Writer {
         tracing::warn!(
             target: TARGET,
             left_out,
-            "more was refused before the login was authenticated than is recorded"
+            "more requests were refused before authentication than are recorded"
         );
         self.write_missing();
         let time = rfc3339(SystemTime::now());
@@ -221,7 +221,8 @@ impl Writer {
                 tracing::info!(path = %sink.path.display(), "rejection log reopened");
             }
             Err(error) => {
-                tracing::error!(path = %sink.path.display(), %error, "cannot reopen the file; the old one stays");
+                tracing::error!(path = %sink.path.display(), %error, "cannot reopen the rejection log; the old file \
+                    stays open");
             }
         }
     }
@@ -254,7 +255,7 @@ impl Writer {
                 observed = %counts.by_kind(Enforcement::Observed),
                 unauthenticated = counts.unproved(),
                 dropped = counts.dropped(),
-                "rejections in all"
+                "rejections in total"
             );
         }
     }
@@ -281,7 +282,7 @@ impl Writer {
             tracing::info!(
                 target: TARGET,
                 observed = %counts.by_kind(Enforcement::Observed),
-                "rejections that were not carried out, as the policy says; see \"pgpalisade report\""
+                "rejections that were only observed, as the policy says; see \"pgpalisade report\""
             );
             self.observed_told = Some(Instant::now());
         }

@@ -80,7 +80,7 @@ async fn accept(
         match accepted {
             Ok(accepted) => wait = hand_over(accepted, wait, &workers, &overflow).await,
             Err(error) => {
-                tracing::warn!(%error, "accepting a connection");
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -30,7 +30,7 @@ pub enum LinkError {
     #[error(transparent)]
     Wire(#[from] WireError),
     /// No message came in time.
-    #[error("no message came in time")]
+    #[error("no message arrived in time")]
     Idle,
 }
 

@@ -186,7 +186,7 @@ impl Drop for SocketFile {
             return;
         }
         if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "removing the socket");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
     }
 }
@@ -253,7 +253,7 @@ impl Drop for LockFile {
             return;
         }
         if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "removing the lock of a socket");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the lock of a socket");
         }
     }
 }
@@ -271,7 +271,11 @@ fn stale(path: &Path) -> io::Result<Stale> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Stale::Nothing),
         Err(error) => return Err(error),
         Ok(metadata) if metadata.file_type().is_socket() => {}
-        Ok(_) => return Err(io::Error::other("there is a file that is no socket")),
+        Ok(_) => {
+            return Err(io::Error::other(
+                "a file that is not a socket is in the way",
+            ));
+        }
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match probe.connect(&SockAddr::unix(path)?) {

@@ -55,7 +55,7 @@ pub(crate) async fn serve_client(
     let mut client = match socket(&worker, accepted.stream) {
         Ok(client) => client,
         Err(error) => {
-            tracing::debug!(%client_addr, %error, "taking over a connection");
+            tracing::debug!(%client_addr, %error, "cannot take over a connection");
             return None;
         }
     };

@@ -53,7 +53,7 @@ pub struct Metrics {
 /// A few sums since the proxy was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
-    /// Sessions that have begun.
+    /// Sessions begun.
     pub sessions: u64,
     /// Statements that were sent to PostgreSQL.
     pub statements: u64,
@@ -148,27 +148,23 @@ impl Metrics {
         let ours = registry.sub_registry_with_prefix("pgpalisade");
         ours.register(
             "connections",
-            "Connections of clients that were accepted",
+            "Client connections accepted",
             self.connections.clone(),
         );
         ours.register(
             "connections_open",
-            "Connections of clients that are open",
+            "Open client connections",
             self.open.clone(),
         );
         ours.register(
             "logins_refused",
-            "Clients that the proxy itself has refused a session, by SQLSTATE",
+            "Clients that the proxy itself refused, by SQLSTATE",
             self.refused.clone(),
         );
-        ours.register(
-            "sessions",
-            "Sessions that have begun",
-            self.sessions.clone(),
-        );
+        ours.register("sessions", "Sessions begun", self.sessions.clone());
         ours.register(
             "sessions_ended",
-            "Sessions that have ended, by the reason",
+            "Sessions ended, by reason",
             self.ended.clone(),
         );
         ours.register_collector(Box::new(Traffic(Arc::clone(&self.tallies))));
@@ -188,33 +184,33 @@ impl Collector for Traffic {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let tallies = self.0.lock();
         let total = Total::of(&tallies);
-        let help = "Statements that were sent to PostgreSQL, by what their permit rests on.";
+        let help = "Statements sent to PostgreSQL, by the basis of their permit.";
         let kind = ConstCounter::new(0_u64).metric_type();
         let mut family = encoder.encode_descriptor("statements", help, None, kind)?;
         for (basis, count) in total.statements() {
             let label = [("basis", basis)];
             ConstCounter::new(count).encode(family.encode_family(&label)?)?;
         }
-        let help = "Bytes that were received, without TLS.";
+        let help = "Bytes received, without TLS.";
         let mut family = encoder.encode_descriptor("received_bytes", help, None, kind)?;
         for (from, count) in total.received() {
             let label = [("from", from)];
             ConstCounter::new(count).encode(family.encode_family(&label)?)?;
         }
-        let help = "Texts whose verdict was looked up, by what of them was known.";
+        let help = "Lookups of query texts among the cached verdicts, by result.";
         let mut family = encoder.encode_descriptor("verdicts", help, None, kind)?;
         for (known, count) in total.verdicts() {
             let label = [("known", known)];
             ConstCounter::new(count).encode(family.encode_family(&label)?)?;
         }
-        let help = "Verdicts that are kept.";
+        let help = "Cached verdicts.";
         gauge(
             &mut encoder,
             "verdicts_kept",
             help,
             total.verdicts_kept() as f64,
         )?;
-        let help = "Memory of the verdicts that are kept.";
+        let help = "Memory of the cached verdicts.";
         gauge(
             &mut encoder,
             "verdicts_kept_bytes",

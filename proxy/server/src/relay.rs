@@ -327,7 +327,7 @@ impl Relay {
                     user = self.label.user,
                     %reply,
                     command_tag,
-                    "PostgreSQL has done something else than the fence has judged: the session is ended"
+                    "PostgreSQL's reply does not match the proxy's decision: ending the session"
                 );
             }
             Ending::Unanswered
@@ -382,7 +382,7 @@ impl Relay {
     /// KILL is for, and another may lead soon after a lost lease.
     fn end_for(&mut self, cause: Cause) -> End {
         let (why, end) = match cause {
-            Cause::Killed => ("an operator has ended it with KILL", End::Killed),
+            Cause::Killed => ("an operator ended it with KILL", End::Killed),
             Cause::LeaseLost => ("its lease could not be renewed in time", End::LeaseLost),
         };
         let mut message = format!("terminating connection because {why}");

@@ -19,7 +19,7 @@ pub enum Ending {
     #[error("protocol violation: {0}")]
     ProtocolViolation(WireError),
     /// The server has done something else than was judged.
-    #[error("the reply {reply:?} {command_tag:?} contradicts the judgement of its request")]
+    #[error("the reply {reply:?} {command_tag:?} does not match the decision on its request")]
     Contradiction {
         /// The type of the reply.
         reply: char,
@@ -30,7 +30,7 @@ pub enum Ending {
     #[error("a statement of the proxy's own failed: {0}")]
     OwnStatement(String),
     /// A declaration has had no answer, and the session could go on under a lower token.
-    #[error("a declaration has had no answer")]
+    #[error("a declaration was not answered")]
     Unanswered,
     /// A takeover has ended it, and nothing was in doubt.
     #[error("ended by a takeover")]
@@ -39,7 +39,7 @@ pub enum Ending {
     #[error("ended by a takeover, outcome unknown")]
     OutcomeUnknown,
     /// Another server is the primary.
-    #[error("the server is not the primary any more")]
+    #[error("the server is no longer the primary")]
     Deposed,
     /// The server has ended it and has said why.
     #[error("the server ended the session")]
@@ -109,7 +109,7 @@ impl Session {
         let command_tag = String::from_utf8_lossy(command_tag).into_owned();
         self.say_fatal(
             "58000",
-            "terminating connection because PostgreSQL has done something else than pgpalisade has judged",
+            "terminating connection because PostgreSQL's reply does not match the proxy's decision",
             &format!("The reply {command_tag:?} does not fit the request."),
             "Report this as a defect of pgpalisade, with the statements of the session.",
         );

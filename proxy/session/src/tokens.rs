@@ -236,7 +236,7 @@ impl Session {
             self.server.granted.note_declared(&wanted.value);
             return Ok(());
         };
-        let why = "An earlier declaration of a higher token has had no answer";
+        let why = "An earlier declaration of a higher token was not answered";
         let rejection = Rejection::authority_unavailable(Some(scope), &why);
         Err(self.end_unanswered(rejection))
     }

@@ -8,20 +8,20 @@ use serde::Serialize;
 
 use super::check_policy::{self, Form, Warnings};
 use super::settings::Settings;
-use super::text::{name, plain, print, print_json};
+use super::text::{counted, name, plain, print, print_json};
 use super::{Failure, configuration, failed, run_to_end};
 use crate::inspect::{Check, Finding, Outcome, check};
 
 /// Check the set-up: PostgreSQL, the control role, the authority, and whether they fit together
 ///
-/// Changes nothing, so run it before the proxy starts or while it runs. Ends with 0 if no check failed, with 1 if one
+/// Changes nothing, so run it before the proxy starts or while it runs. Exits with 0 if no check failed, with 1 if one
 /// did, with 2 if the configuration is wrong. With --policy it checks that file and nothing else.
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// End with 1 if there are warnings, too
+    /// Exit with 1 if there are warnings, too
     #[arg(long)]
     strict: bool,
     /// Check this policy file only; no other setting is needed and no server is asked
@@ -112,10 +112,7 @@ fn show(finding: &Finding) -> io::Result<()> {
 }
 
 fn summarize(report: &Report<'_>) -> io::Result<()> {
-    let warnings = match report.warnings {
-        1 => "1 warning".to_owned(),
-        n => format!("{n} warnings"),
-    };
+    let warnings = counted(report.warnings, "warning");
     print(&format!(
         "\n{} ok, {warnings}, {} failed, {} skipped\n",
         report.ok, report.failed, report.skipped

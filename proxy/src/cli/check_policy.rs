@@ -7,7 +7,7 @@ use std::path::Path;
 use pgpalisade_policies::{Policy, Remark, SessionRule};
 use serde::Serialize;
 
-use super::text::{plain, print, print_json};
+use super::text::{counted, plain, print, print_json};
 use super::{Failure, failed, tell};
 use crate::policy_file::{self, Placed, PolicyFileErrors};
 
@@ -121,8 +121,7 @@ fn summarize(path: &Path, policy: &Policy) -> io::Result<()> {
     }
     let warnings = match policy.warnings().len() {
         0 => "no warnings".to_owned(),
-        1 => "1 warning".to_owned(),
-        n => format!("{n} warnings"),
+        n => counted(n, "warning"),
     };
     let _ = writeln!(
         text,

@@ -9,7 +9,7 @@ use crate::demo::{self, Afterwards, DemoError};
 ///
 /// Starts a PostgreSQL of its own on a free port in a temporary directory, the proxy in front of it, and plays
 /// two leaders through real connections. Leaves nothing running and nothing behind. Needs PostgreSQL's server
-/// programs: looks in $PG_BIN, where pg_config says, and in /usr/lib/postgresql. Ends with 1 if anything went
+/// programs: looks in $PG_BIN, where pg_config says, and in /usr/lib/postgresql. Exits with 1 if anything went
 /// otherwise.
 #[derive(Debug, clap::Args)]
 pub(super) struct DemoArgs {

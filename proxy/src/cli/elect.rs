@@ -26,13 +26,13 @@ const GRACE_MAX: Duration = Duration::from_secs(3600);
 /// Run a command while this process leads, with the fencing token of its term
 ///
 /// Waits for a lock. Once it holds it, the command runs, with FENCING_TOKEN, FENCING_SCOPE and PGOPTIONS in its
-/// environment: so whatever uses libpq declares its token, unchanged. If the lock is lost, the command and what it has
-/// started get a SIGTERM, and a SIGKILL after the grace; then this process campaigns again. When the command ends, the
-/// lock is given back at once, and the exit code is the command's.
+/// environment, so every program that uses libpq declares its token, unchanged. If the lock is lost, the command and
+/// what it has started get a SIGTERM, and a SIGKILL after the grace; then this process campaigns again. When the
+/// command ends, the lock is released at once, and the exit code is the command's.
 ///
 /// It does not run the command if the server at --proxied is not pgpalisade: nothing would fence it.
 ///
-/// Signals are passed on to the command and what it has started. What a leader that has slept still writes is
+/// Signals are passed on to the command and what it has started. What a paused leader still writes is
 /// refused by the proxy as soon as the next one has declared its token.
 ///
 /// Exits with the code of the command (128 plus the number of a signal that has ended it), with 75 if leadership is
@@ -54,23 +54,23 @@ pub(super) struct ElectArgs {
     /// What the token is for: the scope of the policy, or "default"
     #[arg(value_parser = leaders_scope)]
     scope: Scope,
-    /// Whose holder leads: lease, etcd:KEY, kubernetes:NAMESPACE/NAME or advisory-lock:ID
+    /// The lock whose holder leads: lease, etcd:KEY, kubernetes:NAMESPACE/NAME or advisory-lock:ID
     #[arg(long, value_name = "LOCK")]
     with: LockSpec,
-    /// etcd, for etcd:KEY: http://host:2379, several with commas; ?ca=, cert=, key=, user=, password_file= behind it
+    /// etcd, for etcd:KEY: http://host:2379, several with commas; ?ca=, cert=, key=, user=, password_file= after it
     #[arg(long, value_name = "URLS")]
     etcd: Option<etcd::Options>,
-    /// Kubernetes, for kubernetes:NAMESPACE/NAME: https://host:6443; ?ca=, token_file=, cert=, key= behind it; in a
-    /// pod what its service account says
+    /// Kubernetes, for kubernetes:NAMESPACE/NAME: https://host:6443; ?ca=, token_file=, cert=, key= after it; in a
+    /// pod the default is its service account
     #[arg(long, value_name = "URL")]
     kubernetes: Option<Cluster>,
     /// The database through pgpalisade, as the command reaches it; what is left out comes from PGHOST and the like
     #[arg(long, value_name = "DSN")]
     proxied: Option<String>,
-    /// A leader that is not heard of for so long has lost the lock, 3s to 1h
+    /// A leader that is silent for this long has lost the lock, 3s to 1h
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = ttl)]
     ttl: Duration,
-    /// How long the command has to end once the lock is lost
+    /// Time that the command has to end after the lock is lost
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = grace)]
     grace: Duration,
     /// Exit with status 75 if leadership is lost
@@ -152,7 +152,7 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
             let cluster = args.kubernetes.clone();
             let cluster = cluster.or_else(|| Cluster::of_this_pod(&Environment::of_this_process()));
             let cluster = cluster.ok_or(
-                "this is no pod: --with kubernetes:NAMESPACE/NAME needs the API's address: \
+                "this is not a pod: --with kubernetes:NAMESPACE/NAME needs the API's address: \
                  --kubernetes 'https://10.0.0.1:6443?ca=FILE&token_file=FILE'",
             )?;
             Lock::Kubernetes(KubernetesElection { cluster, lease })
@@ -166,8 +166,8 @@ fn plan(args: &ElectArgs) -> Result<Plan, String> {
     let settings = startup_options::from_switches(options.as_encoded_bytes());
     if startup_options::last(&settings, "fencing.token").is_some() {
         return Err(
-            "PGOPTIONS has a fencing.token, which the command's own would replace: leave it out, and let the command \
-             declare both"
+            "PGOPTIONS already has a fencing.token, which this command would replace: remove it, and let the command \
+                declare both"
                 .to_owned(),
         );
     }
@@ -213,7 +213,7 @@ fn say(args: &ElectArgs, event: &Event<'_>) {
             let (why, grace) = (plain(why), show_time(args.grace));
             format!("pgpalisade: lost {lock}: {why}; the command has {grace} to end")
         }
-        Event::Kills => "pgpalisade: the command has not ended in time and is killed".to_owned(),
+        Event::Kills => "pgpalisade: the command did not end in time and is killed".to_owned(),
     });
 }
 

@@ -25,11 +25,11 @@ const SQL_BYTES_MAX: u64 = MAX_PARSED as u64 + 1;
 /// Show what a policy does with a statement, and why
 ///
 /// Asks no server and needs no other setting. For each statement of the text: what it does, the rule that decides,
-/// what the session must hold, and what happens. Ends with 0 whatever the answer is, with 1 if the
+/// what the session must hold, and what happens. Exits with 0 whatever the answer is, with 1 if the
 /// text cannot be read, with 2 if the command line or the policy file is wrong.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainArgs {
-    /// The policy file; without it, the policy that holds without a file
+    /// The policy file; without it, the default policy
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// The user that the session logs in as
@@ -41,7 +41,7 @@ pub(super) struct ExplainArgs {
     /// The application_name of its connection string
     #[arg(long, value_name = "NAME")]
     application_name: Option<String>,
-    /// The common name in the certificate of the client [default: it shows none]
+    /// The common name in the client certificate [default: none]
     #[arg(long, value_name = "NAME")]
     cn: Option<String>,
     /// The address that it comes from [default: a unix socket]
@@ -233,7 +233,7 @@ fn needs(session: &SessionPolicy, requirement: &Requirement) -> String {
             let names: Vec<&str> = scopes.map(|scope| scope_name(session, *scope)).collect();
             format!("the current token of {}", names.join(" and of "))
         }
-        Requirement::Refuse(_) => "nothing helps".to_owned(),
+        Requirement::Refuse(_) => "no token helps".to_owned(),
     }
 }
 
@@ -297,11 +297,11 @@ fn read_only(
     }
     Some(if holder.guard.in_doubt().is_some() {
         let why =
-            "PF002, a transaction ends before it in the same text, so read-only mode is in doubt";
+            "PF002, a transaction ends earlier in the same query, so read-only mode is in doubt";
         refused(Mode::Enforce, why)
     } else {
         (
-            "passes; a write that it hides PostgreSQL refuses (25006)".to_owned(),
+            "passes; PostgreSQL refuses a write that it hides (25006)".to_owned(),
             mode_name(session.mode(None)),
         )
     })

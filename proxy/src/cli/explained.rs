@@ -98,10 +98,10 @@ impl Explained {
         }
         let is_refused = |one: &ExplainedStatement| one.outcome.starts_with("refused");
         if self.statements.len() > 1 && self.statements.iter().any(is_refused) {
-            text.push_str("\nOne statement is refused, so the whole text is.\n");
+            text.push_str("\nOne statement is refused, so the whole query is.\n");
         }
         if self.statements.is_empty() {
-            text.push_str("\nThe text has no statement: it passes.\n");
+            text.push_str("\nThe query has no statement: it passes.\n");
         }
         text
     }
@@ -123,7 +123,7 @@ impl ExplainedStatement {
             ("reads", self.reads.as_ref()),
         ] {
             match names {
-                None => line(text, label, "the text does not say which tables"),
+                None => line(text, label, "the query does not say which tables"),
                 Some(names) => list(text, label, names),
             }
         }

@@ -13,7 +13,7 @@ use crate::{logging, store};
 const WITHIN: Duration = Duration::from_secs(60);
 /// What is said when the marks and the record show nothing to do.
 const IN_STEP: &str = "Nothing to reconcile. After a restore of the authority run it with --end-all-sessions all the \
-    same: sessions that joined since the backup are missing from it, and no mark shows that.\n";
+    same: sessions that registered after the backup are missing from it, and no mark shows that.\n";
 /// Forgotten marks that are listed one by one.
 const LISTED: usize = 20;
 
@@ -23,7 +23,7 @@ const LISTED: usize = 20;
 /// or lost), or because another cluster or timeline is on record (a major upgrade, a restored dump, a failover that was
 /// undone). Stop all proxies of the cluster first. It raises the marks to those that the cluster has seen, ends EVERY
 /// client session of the cluster, since the authority may have forgotten some that can write, and puts the cluster on
-/// record. No mark falls. Without --end-all-sessions it only says what it would do, and ends with 1 if there is
+/// record. No mark falls. Without --end-all-sessions it only says what it would do, and exits with 1 if there is
 /// something to do.
 #[derive(Debug, clap::Args)]
 pub(super) struct RecoverArgs {
@@ -67,7 +67,7 @@ async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
     let performed = recovery.perform(authority.as_ref(), witness, WITHIN).await;
     performed.map_err(failed)?;
     tracing::warn!(%cluster, marks, sessions, authority = %location, "recovered on an operator's word");
-    say("Done. The proxies may be started again.\n").map_err(failed)
+    say("Done. The proxies can be started again.\n").map_err(failed)
 }
 
 fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
@@ -91,7 +91,7 @@ fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
         say(&format!("  and {more} more\n"))?;
     }
     if config.takeover.witness == WitnessMode::Off {
-        say("The witness is off, so forgotten marks cannot be found.\n")?;
+        say("The witness is off, so forgotten marks cannot be detected.\n")?;
     }
     Ok(())
 }

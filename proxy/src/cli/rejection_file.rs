@@ -20,8 +20,8 @@ pub(super) enum RejectionFileError {
         path: PathBuf,
         command: &'static str,
     },
-    #[error("{} is not a rejection log: none of its {lines} lines is a record", path.display())]
-    NoLog { path: PathBuf, lines: u64 },
+    #[error("{} is not a rejection log: it has no line that is a record", path.display())]
+    NoLog { path: PathBuf },
 }
 
 impl RejectionFileError {
@@ -30,9 +30,9 @@ impl RejectionFileError {
         Self::Read { path, source }
     }
 
-    pub(super) fn no_log(path: &Path, lines: u64) -> Self {
+    pub(super) fn no_log(path: &Path) -> Self {
         let path = path.to_path_buf();
-        Self::NoLog { path, lines }
+        Self::NoLog { path }
     }
 }
 

@@ -22,7 +22,7 @@ use follow::Followed;
 /// Show the records of a rejection log, and follow it
 ///
 /// Prints one line for each refused or observed request, the oldest first. No server is needed, and nothing is
-/// changed. --follow goes on with what comes, whoever rotates the file, until Ctrl-C.
+/// changed. --follow keeps printing new records, across rotations of the file, until Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     pgpalisade rejections --since 10m /var/log/pgpalisade/rejections.jsonl\n  \
@@ -38,7 +38,7 @@ pub(super) struct RejectionsArgs {
     /// Only records of this scope
     #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
     scope: Option<Scope>,
-    /// Only records of this time or later: 2026-11-21T03:00:00Z, 2026-11-21 (UTC), or 10m, 24h, 7d ago
+    /// Only records from this time on: 2026-11-21T03:00:00Z, 2026-11-21 (UTC), or 10m, 24h, 7d ago
     #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Timestamp>,
     /// Print the lines of the log as they are, one JSON object each
@@ -147,7 +147,7 @@ fn print(path: &Path, form: Form, filter: Filter) -> Result<(), PrintError> {
     }
     printer.out.flush()?;
     if printer.foreign > 0 && printer.understood == 0 {
-        return Err(RejectionFileError::no_log(path, printer.foreign).into());
+        return Err(RejectionFileError::no_log(path).into());
     }
     Ok(())
 }

@@ -71,7 +71,7 @@ impl Reload {
                 all.into_iter().filter_map(wrong).collect::<Vec<_>>()
             });
             let mut wrong = files.await.unwrap_or_else(|error| {
-                tracing::error!(%error, "reading files again");
+                tracing::error!(%error, "reloading files");
                 Reread::ALL.map(|file| (file, error.to_string())).into()
             });
             let (done, is_done) = oneshot::channel();

@@ -30,7 +30,7 @@ pub(super) struct ReportArgs {
     /// Files to read, rotated ones too, in any order; "-" is standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Only records of this time or later: 2026-11-21T03:00:00Z, 2026-11-21 (UTC), or 90min, 24h, 7d ago
+    /// Only records from this time on: 2026-11-21T03:00:00Z, 2026-11-21 (UTC), or 90min, 24h, 7d ago
     #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Timestamp>,
     /// Only records before this time
@@ -82,7 +82,7 @@ fn read(path: &Path, report: &mut Report) -> Result<(), RejectionFileError> {
         .read(&mut from)
         .map_err(|source| RejectionFileError::read(path, source))?;
     if understood.foreign_lines > 0 && !understood.is_a_log() {
-        return Err(RejectionFileError::no_log(path, understood.foreign_lines));
+        return Err(RejectionFileError::no_log(path));
     }
     Ok(())
 }

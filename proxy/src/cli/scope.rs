@@ -8,7 +8,7 @@ use pgpalisade_authority::{Mark, Scope, Token};
 use serde::Serialize;
 
 use super::settings::Settings;
-use super::text::{plain, print_json_line};
+use super::text::{counted, plain, print_json_line};
 use super::{Failure, configuration, failed, leaders_scope, operator, run_to_end, tell};
 use crate::config::{AuthorityLocation, Config};
 use crate::logging;
@@ -145,13 +145,13 @@ fn describe(repair: &ScopeRepair, config: &Config) -> String {
     };
     let mut text = format!(
         "scope       {scope}\nmark        {}, raised at {} by {}\nauthority   {}\ncluster     {}\n\
-         will        {will} {} registered sessions",
+         will        {will} {}",
         mark.rank(),
         utc(mark.raised_at),
         plain(&mark.raised_by),
         config.takeover.authority,
         repair.cluster,
-        repair.sessions.len(),
+        counted(repair.sessions.len(), "registered session"),
     );
     for session in repair.sessions.iter().take(LISTED) {
         let (pid, since) = (session.backend.pid, utc(session.since));

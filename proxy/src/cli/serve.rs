@@ -27,7 +27,7 @@ use crate::{logging, service_manager};
 ///
 /// Every flag is also a key of the TOML file (--config) and an environment variable; a flag wins over the variable, the
 /// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP reads the policy file,
-/// the files for TLS and the users file again, and opens the rejection log anew; SIGUSR2 starts the installed program,
+/// the files for TLS and the users file again, and reopens the rejection log; SIGUSR2 starts the installed program,
 /// which takes over the listeners, and ends this process cleanly.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
@@ -212,7 +212,7 @@ async fn obey(
             Some(order) = stops.recv() => match order {
                 Stop::Now => stop(replaced),
                 Stop::WhenClientsHaveLeft => {
-                    tracing::info!("no more clients are taken; the proxy ends when the last one has left");
+                    tracing::info!("no more clients are accepted; the proxy ends when the last one has left");
                     closing.cancel();
                 }
             },

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use pgpalisade_authority::{Scope, TakeoverEnd};
 
 use super::settings::Settings;
-use super::text::{plain, print, print_json, table};
+use super::text::{counted, plain, print, print_json, table};
 use super::{Failure, configuration, failed, run_to_end};
 use crate::inspect::cluster::Prepared;
 use crate::inspect::hosts::Host;
@@ -20,7 +20,7 @@ const SCOPES_SHOWN: usize = 50;
 /// Show the cluster, the authority, the proxies, the marks and unfinished takeovers
 ///
 /// Changes nothing. An embedded store can be read only while no proxy runs; otherwise the marks come from the cluster's
-/// copy, and may be higher by now. Ends with 1 if the cluster or the authority cannot be read.
+/// copy, and may be higher by now. Exits with 1 if the cluster or the authority cannot be read.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
     /// Print one JSON object
@@ -176,8 +176,7 @@ fn scopes(scopes: &[ScopeStatus], from: MarksFrom) -> String {
             },
             match scope.alive_below_mark {
                 Some(0) => "completed".to_owned(),
-                Some(1) => "1 old session left".to_owned(),
-                Some(left) => format!("{left} old sessions left"),
+                Some(left) => format!("{} left", counted(left, "old session")),
                 None => "-".to_owned(),
             },
             utc(scope.raised_at_us),

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::fence::readable::escaped;
 /// Names in PostgreSQL may hold any character, and a terminal would obey some.
-pub(super) use crate::fence::readable::without_controls as plain;
+pub(super) use crate::fence::readable::{counted, without_controls as plain};
 
 /// Longest text of a statement that is shown; --json has all of it.
 const TEXT_SHOWN: usize = 200;

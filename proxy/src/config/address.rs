@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use pgpalisade_tls::SslSettings;
 
+use crate::fence::readable::counted;
 use crate::server::hosts::{Hosts, UpstreamAddr};
 
 /// PostgreSQL's own port.
@@ -82,7 +83,11 @@ fn parse_addresses(text: &str) -> Result<Vec<UpstreamAddr>, String> {
 fn pair_up(hosts: Vec<Option<String>>, ports: &[Option<u16>]) -> Result<Vec<UpstreamAddr>, String> {
     if ports.len() != 1 && ports.len() != hosts.len() {
         let (hosts, ports) = (hosts.len(), ports.len());
-        return Err(format!("gives {ports} ports for {hosts} hosts"));
+        return Err(format!(
+            "gives {} for {}",
+            counted(ports, "port"),
+            counted(hosts, "host")
+        ));
     }
     let ports = ports.iter().chain(std::iter::repeat_n(
         ports.first().unwrap_or(&None),

@@ -35,17 +35,17 @@ fn fit(
     match (method, file, query) {
         (Method::Scram, Some(file), None) => Ok(Auth::Scram(VerifierSource::File(file))),
         (Method::Scram, None, Some(query)) => Ok(Auth::Scram(VerifierSource::Query(query))),
-        (Method::Scram, None, None) => Err(
-            "auth is scram, and nothing says where the verifiers are: give auth_file or auth_query",
-        ),
+        (Method::Scram, None, None) => {
+            Err("auth is scram, but neither auth_file nor auth_query is given")
+        }
         (Method::Scram, Some(_), Some(_)) => {
-            Err("auth_file and auth_query are both given: give one of them")
+            Err("auth_file and auth_query are both given: remove one of them")
         }
         (_, Some(_), _) | (_, _, Some(_)) => {
             Err("auth_file and auth_query are for auth = \"scram\" only")
         }
         (Method::Password, ..) if tls == Some(&ClientTls::Off) => Err(
-            "auth is password, and a password is asked for over TLS only: write tls.mode = \"require\"",
+            "auth is password, but a password is accepted over TLS only: write tls.mode = \"require\"",
         ),
         (Method::Password, ..) => Ok(Auth::Password),
         (Method::Relay, ..) => Ok(Auth::Relay),
@@ -94,7 +94,7 @@ mod tests {
         let source = VerifierSource::Query("SELECT $1, $1".to_owned());
         assert_eq!(finished(&[scram, query]), Ok(Auth::Scram(source)));
         for (values, part) in [
-            (vec![scram], "where the verifiers are"),
+            (vec![scram], "neither auth_file nor auth_query"),
             (vec![scram, file, query], "both given"),
             (vec![file], "are for auth = \"scram\" only"),
             (vec![(Key::Auth, "password"), query], "are for auth"),

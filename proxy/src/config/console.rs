@@ -38,7 +38,7 @@ impl ConsoleAddr {
 
 fn name(text: &str) -> Result<String, String> {
     match text.is_empty() {
-        true => Err(String::from("names nobody")),
+        true => Err(String::from("names no user")),
         false => Ok(text.to_owned()),
     }
 }
@@ -52,14 +52,14 @@ fn fit(
         return match (auth_file, admins.is_empty()) {
             (None, true) => Ok(None),
             _ => Err(String::from(
-                "console_auth_file or console_admins is set, and console is not: write where to listen, such as \
+                "console_auth_file or console_admins is set, but console is not: write where to listen, such as \
                  console = \"127.0.0.1:6433\"",
             )),
         };
     };
     match (&listen, &auth_file) {
         (ListenAddr::Tcp(address), _) if !address.ip().is_loopback() => Err(format!(
-            "console listens on {address}, which other machines may reach, and it has no TLS: listen on 127.0.0.1:{}, \
+            "console listens on {address}, which other machines may reach, but it has no TLS: listen on 127.0.0.1:{}, \
              or on a unix socket",
             address.port()
         )),
@@ -69,7 +69,7 @@ fn fit(
              need no password"
         )),
         (_, None) if !admins.is_empty() => Err(String::from(
-            "console_admins names users, and console_auth_file, which has their verifiers, is not set",
+            "console_admins names users, but console_auth_file, which has their verifiers, is not set",
         )),
         _ => Ok(Some(ConsoleAddr {
             listen,

@@ -5,6 +5,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use super::Environment;
+use crate::fence::readable::counted;
 use crate::server::hosts::{Hosts, UpstreamAddr};
 
 /// Name under which the proxy shows in `pg_stat_activity`, unless the DSN says otherwise.
@@ -27,11 +28,19 @@ pub(crate) fn parse(text: &str) -> Result<Login, String> {
     let config = &login.config;
     let (hosts, ports) = (config.get_hosts().len(), config.get_ports().len());
     if ports > 1 && ports != hosts {
-        return Err(format!("gives {ports} ports for {hosts} hosts"));
+        return Err(format!(
+            "gives {} for {}",
+            counted(ports, "port"),
+            counted(hosts, "host")
+        ));
     }
     let addresses = config.get_hostaddrs().len();
     if addresses > 0 && hosts > 0 && addresses != hosts {
-        return Err(format!("gives {addresses} IP addresses for {hosts} hosts"));
+        return Err(format!(
+            "gives {} for {}",
+            counted(addresses, "hostaddr"),
+            counted(hosts, "host")
+        ));
     }
     Ok(login)
 }
@@ -54,7 +63,7 @@ pub(crate) fn parse_for_client(
         let port = environment
             .get("PGPORT")
             .map_or(Ok(DEFAULT_PORT), str::parse);
-        config.port(port.map_err(|_| "names no port, and PGPORT is none")?);
+        config.port(port.map_err(|_| "names no port, and PGPORT is not a port")?);
     }
     if config.get_options().is_none()
         && let Some(options) = environment.get("PGOPTIONS")
@@ -111,8 +120,9 @@ pub(crate) fn complete(
     let (theirs, ours) = (upstream.all().len(), addresses(&control).all().len());
     if theirs != ours {
         return Err(format!(
-            "control names {ours} hosts and upstream {theirs}: name as many, in the same order, or leave them out of \
-             control"
+            "control names {} and upstream {theirs}: name the same hosts in the same order, or leave them out of \
+             control",
+            counted(ours, "host")
         ));
     }
     fill_up(&mut control, environment, APPLICATION_NAME);
@@ -294,7 +304,7 @@ mod tests {
         let dsn = Some(parse("host=a user=c").unwrap());
         let refused = complete(dsn, &upstream, &ssl, &environment(&[])).unwrap_err();
         assert!(
-            refused.contains("control names 1 hosts and upstream 2"),
+            refused.contains("control names 1 host and upstream 2"),
             "{refused}"
         );
     }

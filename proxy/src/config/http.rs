@@ -54,7 +54,7 @@ fn tls(
         })),
         (None, None, None) => Ok(None),
         (None, None, Some(_)) => Err(String::from(
-            "http_client_ca needs http_certificate and http_key: clients show a certificate where there is TLS",
+            "http_client_ca needs http_certificate and http_key: clients show a certificate over TLS only",
         )),
         _ => Err(String::from(
             "http_certificate and http_key are needed together: the certificate for HTTP and its private key",
@@ -72,7 +72,7 @@ fn fit(
     match address {
         None if token_file.is_none() && tls.is_none() => Ok(None),
         None => Err(format!(
-            "{} is set, and http is not: write where to listen, such as http = \"127.0.0.1:6434\"",
+            "{} is set, but http is not: write where to listen, such as http = \"127.0.0.1:6434\"",
             match tls {
                 Some(_) => "http_certificate",
                 None => "http_token_file",
@@ -139,11 +139,11 @@ mod tests {
         for (keys, part) in [
             (
                 [None, token, None, None, None],
-                "http_token_file is set, and http is not",
+                "http_token_file is set, but http is not",
             ),
             (
                 [None, None, crt, key, None],
-                "http_certificate is set, and http is not",
+                "http_certificate is set, but http is not",
             ),
             ([address, None, crt, None, None], "are needed together"),
             ([address, token, None, key, ca], "are needed together"),

@@ -133,24 +133,24 @@ pub(crate) const KEYS: [(Key, KeySpec); 37] = [
         default: Some("127.0.0.1:6432"), heading: ADDRESSES,
         help: "Address that clients connect to: IP:PORT, or for a unix socket DIR:PORT; may be given several times",
         more: "In the directory clients find .s.PGSQL.PORT, as PostgreSQL's own; the port is 6432 if it is left out. \
-               Anyone who can enter the directory can connect. There is no TLS on it, and tls.mode asks for none.",
+               Anyone who can enter the directory can connect. The socket has no TLS, whatever tls.mode says.",
     }),
     (Key::ProxyProtocol, KeySpec {
         name: "proxy_protocol", flag: "proxy-protocol", env: "PGPALISADE_PROXY_PROTOCOL", value_name: "NETWORK",
         shape: Shape::List, default: None, heading: ADDRESSES,
         help: "Network of load balancers that send the PROXY protocol, version 1 or 2; may be given several times",
-        more: "A connection from there has to begin with its header. The address in it is what policies, logs and \
-               rejections see. From anywhere else such a header is nonsense, and the connection is closed.",
+        more: "A connection from there must begin with its header. Policies, logs and rejections see the address in \
+            it. A connection from anywhere else that begins with such a header is closed.",
     }),
     (Key::Upstream, KeySpec {
         name: "upstream", flag: "upstream", env: "PGPALISADE_UPSTREAM", value_name: "ADDRESS", shape: Shape::Text,
         default: None, heading: ADDRESSES,
         help: "The PostgreSQL to protect: postgres://host:port, several hosts as postgres://a:5432,b:5432, or a unix \
                socket directory (/var/run/postgresql, or postgres:///?host=/dir&port=5433)",
-        more: "TLS to it is asked for as libpq's parameters do: postgres://host?sslmode=verify-full&sslrootcert=FILE. \
+        more: "TLS to it is set as with libpq's parameters: postgres://host?sslmode=verify-full&sslrootcert=FILE. \
                The modes are disable, which is the default, prefer, require, verify-ca and verify-full; \
-               sslrootcert=system trusts whom the system trusts; sslcert and sslkey are the proxy's own certificate. \
-               docs/tls.md has examples.",
+               sslrootcert=system trusts the system's certificate authorities; sslcert and sslkey are the proxy's own \
+               certificate. docs/tls.md has examples.",
     }),
     (Key::Control, KeySpec {
         name: "control", flag: "control", env: "PGPALISADE_CONTROL", value_name: "DSN", shape: Shape::Text,
@@ -164,8 +164,8 @@ pub(crate) const KEYS: [(Key, KeySpec); 37] = [
         name: "tls.mode", flag: "tls-mode", env: "PGPALISADE_TLS_MODE", value_name: "off|allow|require",
         shape: Shape::Text, default: Some("off"), heading: TLS,
         help: "Whether clients may use TLS, or must",
-        more: "require refuses every session that is not encrypted. A cancel request may come in the clear, as at \
-               PostgreSQL: many clients send it so. TLS 1.2 and 1.3, after an SSLRequest or at once \
+        more: "require refuses every session that is not encrypted. A cancel request may be unencrypted, as with \
+            PostgreSQL: many clients send it so. TLS 1.2 and 1.3, after an SSLRequest or at once \
                (sslnegotiation=direct).",
     }),
     (Key::TlsCertificate, KeySpec {
@@ -178,26 +178,26 @@ pub(crate) const KEYS: [(Key, KeySpec); 37] = [
         name: "tls.key", flag: "tls-key", env: "PGPALISADE_TLS_KEY", value_name: "FILE",
         shape: Shape::Text, default: None, heading: TLS,
         help: "Its private key, in PEM format, without a passphrase",
-        more: "As for PostgreSQL, nobody else may read it: 0600, or 0640 where root owns it.",
+        more: "As for PostgreSQL, nobody else may read it: 0600, or 0640 if root owns it.",
     }),
     (Key::TlsClientCa, KeySpec {
         name: "tls.client_ca", flag: "tls-client-ca", env: "PGPALISADE_TLS_CLIENT_CA", value_name: "FILE",
         shape: Shape::Text, default: None, heading: TLS,
-        help: "Who signs certificates of clients, in PEM format; without it clients are not asked for one",
+        help: "Certificate authority of client certificates, in PEM format; without it clients are not asked for one",
         more: "",
     }),
     (Key::TlsClientCertificates, KeySpec {
         name: "tls.client_certificates", flag: "tls-client-certificates",
         env: "PGPALISADE_TLS_CLIENT_CERTIFICATES", value_name: "optional|required",
         shape: Shape::Text, default: Some("optional"), heading: TLS,
-        help: "Whether a session needs a certificate of the client",
-        more: "One that is shown has to be valid in any case.",
+        help: "Whether a session needs a client certificate",
+        more: "A certificate that is shown must be valid in any case.",
     }),
     (Key::Auth, KeySpec {
         name: "auth", flag: "auth", env: "PGPALISADE_AUTH", value_name: "relay|scram|password",
         shape: Shape::Text, default: Some("relay"), heading: LOGINS,
-        help: "Who authenticates clients: PostgreSQL, by what is relayed; the proxy, with SCRAM; or PostgreSQL, with \
-               the password that clients send to the proxy over TLS",
+        help: "How clients are authenticated: by PostgreSQL, relayed; by the proxy, with SCRAM; or by PostgreSQL, \
+            with the password that clients send to the proxy over TLS",
         more: "With TLS on both legs, relay works for clients with channel_binding=disable only. docs/tls.md has the \
                table, and \"pgpalisade check\" says which of them works here.",
     }),
@@ -205,14 +205,14 @@ pub(crate) const KEYS: [(Key, KeySpec); 37] = [
         name: "auth_file", flag: "auth-file", env: "PGPALISADE_AUTH_FILE", value_name: "FILE",
         shape: Shape::Text, default: None, heading: LOGINS,
         help: "Users and their verifiers, for auth = scram, in the form of pgbouncer's userlist.txt",
-        more: "Only SCRAM-SHA-256 verifiers, as pg_authid.rolpassword has them. Others may not read the file. SIGHUP \
+        more: "Only SCRAM-SHA-256 verifiers, as in pg_authid.rolpassword. Others may not read the file. SIGHUP \
                reads it again; if it has an error, the old one stays in force.",
     }),
     (Key::AuthQuery, KeySpec {
         name: "auth_query", flag: "auth-query", env: "PGPALISADE_AUTH_QUERY", value_name: "SQL",
         shape: Shape::Text, default: None, heading: LOGINS,
         help: "SQL that finds a user and its verifier, for auth = scram; $1 is the user",
-        more: "Runs as the role of the control connection, on a connection of its own, with search_path pg_catalog. It \
+        more: "Runs as the role of the control connection, on a separate connection, with search_path pg_catalog. It \
                returns one row of two columns, the user and the verifier, or none.",
     }),
     (Key::Authority, KeySpec {
@@ -272,7 +272,7 @@ pub(crate) const KEYS: [(Key, KeySpec); 37] = [
         name: "http", flag: "http", env: "PGPALISADE_HTTP", value_name: "ADDRESS",
         shape: Shape::Text, default: None, heading: RECORD,
         help: "IP:PORT that answers HTTP: /metrics for Prometheus, /healthz and /readyz for probes, and tables",
-        more: "Without http_token_file or http_client_ca it has to be an address of this machine, such as \
+        more: "Without http_token_file or http_client_ca it must be an address of this machine, such as \
                127.0.0.1:6434.",
     }),
     (Key::HttpTokenFile, KeySpec {
@@ -280,7 +280,7 @@ pub(crate) const KEYS: [(Key, KeySpec); 37] = [
         shape: Shape::Text, default: None, heading: RECORD,
         help: "File with the bearer token that admits a request",
         more: "One line of at least 16 characters, which others may not read. It is read at each request, so a new \
-               token counts at once. Without the token, probes are told the status and nothing else.",
+            token works at once. Without the token, probes get only the status.",
     }),
     (Key::HttpCertificate, KeySpec {
         name: "http_certificate", flag: "http-certificate", env: "PGPALISADE_HTTP_CERTIFICATE", value_name: "FILE",
@@ -297,7 +297,8 @@ pub(crate) const KEYS: [(Key, KeySpec); 37] = [
     (Key::HttpClientCa, KeySpec {
         name: "http_client_ca", flag: "http-client-ca", env: "PGPALISADE_HTTP_CLIENT_CA", value_name: "FILE",
         shape: Shape::Text, default: None, heading: RECORD,
-        help: "Who signs certificates of clients, in PEM format: each of these admits, as the token does",
+        help: "Certificate authority of client certificates, in PEM format: each such certificate admits, as the \
+            token does",
         more: "",
     }),
     (Key::Console, KeySpec {

@@ -245,7 +245,7 @@ impl Upstream {
 impl Takeover {
     fn read(values: &mut Values<'_>) -> Option<Self> {
         let what = "embedded:DIR, etcd:URL,URL or postgres:DSN; \
-                    no default, since an empty store would forget the marks";
+                    no default, because an empty store has forgotten the marks";
         let authority = values.required(Key::Authority, what, AuthorityLocation::parse);
         let barrier = values.last(Key::Barrier, barrier);
         let witness = values.last(Key::Witness, witness);
@@ -309,7 +309,7 @@ fn mode(observe: &str) -> Result<Mode, String> {
     match observe {
         "on" | "true" => Ok(Mode::Observe),
         "off" | "false" => Ok(Mode::Enforce),
-        _ => Err(format!("{observe:?} is neither: write on or off")),
+        _ => Err(format!("{observe:?}: write on or off")),
     }
 }
 

@@ -245,7 +245,7 @@ x = 1
         "--takeover-timeout: takeover.timeout: \"1ms\" is out of range: write 100ms to 10min",
         "--barrier: barrier: \"local\" is not in this version: write cluster",
         "configuration: authority is not set: give --authority, PGPALISADE_AUTHORITY or the key \"authority\" \
-         (embedded:DIR, etcd:URL,URL or postgres:DSN; no default, since an empty store would forget the marks)",
+         (embedded:DIR, etcd:URL,URL or postgres:DSN; no default, because an empty store has forgotten the marks)",
     ];
     for line in expect {
         assert!(

@@ -39,7 +39,7 @@ fn fit(
             let given = [certificate, key, client_ca];
             return match given.iter().any(Option::is_some) {
                 true => Err(String::from(
-                    "tls.mode is off, and files for TLS are given: write tls.mode = \"allow\" or \"require\"",
+                    "tls.mode is off, but files for TLS are given: write tls.mode = \"allow\" or \"require\"",
                 )),
                 false => Ok(ClientTls::Off),
             };
@@ -52,10 +52,10 @@ fn fit(
     };
     match (certificates, plain, &client_ca) {
         (ClientCertificates::Required, _, None) => Err(String::from(
-            "tls.client_certificates is required, and tls.client_ca does not say who signs them",
+            "tls.client_certificates is required, but tls.client_ca is not set",
         )),
         (ClientCertificates::Required, Plain::Allowed, _) => Err(String::from(
-            "tls.client_certificates is required, and a client without TLS has none: write tls.mode = \"require\"",
+            "tls.client_certificates is required, but a client without TLS has none: write tls.mode = \"require\"",
         )),
         _ => Ok(ClientTls::On {
             files: AcceptFiles {
@@ -131,7 +131,7 @@ mod tests {
             ),
             (
                 vec![(TlsMode, "require"), crt, key, required],
-                "who signs them",
+                "but tls.client_ca is not set",
             ),
             (
                 vec![(TlsMode, "allow"), crt, key, ca, required],

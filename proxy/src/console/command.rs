@@ -28,16 +28,16 @@ pub(super) const ORDERS: [(&str, &str); 6] = [
     ),
     (
         "PAUSE",
-        "lets no session begin anything, and is answered when nothing is open",
+        "lets no session begin a transaction, and answers when none is open",
     ),
-    ("RESUME", "lets them go on"),
+    ("RESUME", "lets sessions begin transactions again"),
     (
         "SHUTDOWN",
         "ends the proxy as SIGTERM does: open transactions have shutdown.grace",
     ),
     (
         "SHUTDOWN WAIT_FOR_CLIENTS",
-        "takes no more clients, and ends the proxy when the last one has left",
+        "accepts no more clients, and ends the proxy when the last one has left",
     ),
 ];
 
@@ -116,22 +116,22 @@ impl Command {
             [word, ..] if SQL.contains(word) => Err(Failure::new(
                 "0A000",
                 format!(
-                    "the console is no database: it knows no {}",
+                    "the console is not a database: it has no {}",
                     word.to_ascii_uppercase()
                 ),
-                "It knows no transactions either: set autocommit in a driver. SHOW HELP lists the commands.",
+                "It has no transactions either: set autocommit in a driver. SHOW HELP lists the commands.",
             )),
             [word, ..] if POOLING.contains(word) => Err(Failure::new(
                 "0A000",
                 format!(
-                    "pgpalisade lends no server connections, so there is no {}",
+                    "pgpalisade does not pool server connections, so there is no {}",
                     word.to_ascii_uppercase()
                 ),
                 HELP,
             )),
             _ => Err(Failure::new(
                 "42601",
-                "this is no command of the console",
+                "this is not a command of the console",
                 HELP,
             )),
         }
@@ -174,7 +174,7 @@ fn set(setting: &str, value: &str) -> Result<Command, Failure> {
         _ => Err(Failure::new(
             "0A000",
             "the console has no settings to change",
-            "SHOW CONFIG shows those of pgpalisade, which are in its configuration.",
+            "SHOW CONFIG shows the settings of pgpalisade, which are in its configuration.",
         )),
     }
 }

@@ -60,7 +60,7 @@ pub(crate) struct Users {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
     /// It has left, or sent what is no startup packet: PostgreSQL says nothing to it either.
-    #[error("no startup packet came")]
+    #[error("no startup packet was received")]
     NoStartup,
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -91,7 +91,7 @@ impl Users {
         if request.database != DATABASE {
             return Err(Refused::Told(Failure::new(
                 "3D000",
-                "this is the console of pgpalisade, and has one database only",
+                "this is the console of pgpalisade, which has one database only",
                 "Connect to the database pgpalisade.",
             )));
         }
@@ -106,8 +106,8 @@ impl Users {
         let Some(accounts) = &self.accounts else {
             return Err(Refused::Told(Failure::new(
                 "28000",
-                "only the user that runs pgpalisade and root are let in here",
-                "With console_auth_file others log in with a password.",
+                "only the user that runs pgpalisade and root can log in here",
+                "With console_auth_file, other users can log in with a password.",
             )));
         };
         prove(link, accounts, &request.user).await?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Console, Failure};
+use crate::fence::readable::counted;
 use crate::server::pause::Traffic;
 
 /// For all open transactions that PAUSE waits for.
@@ -21,7 +22,7 @@ impl Console {
             let obeyed = tokio::time::timeout_at(until, pause.obeyed()).await;
             let order = obeyed.map_err(|_| stuck())?;
             if order.traffic == Traffic::Flows {
-                return Err(overtaken("another operator lets all go on"));
+                return Err(overtaken("another operator resumed all sessions"));
             }
             // Behind the look at the gates, and before the look whether they are shut still.
             let clients = self.facts.shared.connected.all();
@@ -33,8 +34,11 @@ impl Console {
             if Instant::now() >= until {
                 return Err(Failure::new(
                     "55006",
-                    format!("nothing begins any more, but {busy} sessions have not come to an end"),
-                    "SHOW SESSIONS shows them. PAUSE waits again, KILL ends one, RESUME lets all go on.",
+                    format!(
+                        "no transaction begins any more, but {} did not end in time",
+                        counted(busy, "session")
+                    ),
+                    "SHOW SESSIONS shows them. PAUSE waits again, KILL ends one, RESUME lets all continue.",
                 ));
             }
             tokio::time::sleep(PAUSED_LOOK_EVERY).await;
@@ -47,14 +51,14 @@ impl Console {
         let obeyed = tokio::time::timeout(PAUSED_WITHIN, self.facts.shared.pause.obeyed()).await;
         match obeyed.map_err(|_| stuck())?.traffic {
             Traffic::Flows => Ok(()),
-            Traffic::Held => Err(overtaken("another operator holds all up")),
+            Traffic::Held => Err(overtaken("another operator paused all sessions")),
         }
     }
 }
 
 /// Another operator has said otherwise meanwhile.
 fn overtaken(how: &str) -> Failure {
-    let hint = "SHOW DATABASES says in its column paused how it stands.";
+    let hint = "SHOW DATABASES shows the present state in its column paused.";
     Failure::new("57014", how, hint)
 }
 
@@ -63,6 +67,6 @@ fn stuck() -> Failure {
     Failure::new(
         "58000",
         "a worker thread does not answer",
-        "The log of pgpalisade may say why.",
+        "See the log of pgpalisade.",
     )
 }

@@ -41,7 +41,7 @@ pub(super) const TABLES: [Table; 9] = [
     },
     Table {
         name: "LISTS",
-        help: "how many there are of what",
+        help: "counts of what the proxy holds",
         columns: "list text, items int8",
         rows: Rows::Known(lists),
     },

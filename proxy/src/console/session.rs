@@ -198,7 +198,7 @@ impl Session {
         let console = Arc::clone(&self.console);
         let reading = match table.rows {
             Rows::Asked(ask) => {
-                let hint = "SHOW AUTHORITY says what stands in the way.";
+                let hint = "SHOW AUTHORITY shows the reason.";
                 let unanswered = |why: String| Failure::new("08006", &why, hint);
                 return ask(&console.facts).await.map_err(unanswered);
             }
@@ -210,7 +210,7 @@ impl Session {
             Failure::new(
                 "58000",
                 "the table could not be read",
-                "The log of pgpalisade says why.",
+                "See the log of pgpalisade.",
             )
         };
         reading.await.map_err(failed)

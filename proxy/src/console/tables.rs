@@ -25,7 +25,7 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 pub(super) const TABLES: [Table; 9] = [
     Table {
         name: "AUTHORITY",
-        help: "the store of marks, and the control connection",
+        help: "the token authority, and the control connection",
         columns: "key text, value text",
         rows: Rows::Asked(authority),
     },
@@ -37,7 +37,7 @@ pub(super) const TABLES: [Table; 9] = [
     },
     Table {
         name: "OVERLAPS",
-        help: "writers without a token, in observe mode, that took turns in one scope",
+        help: "writers without a token that took turns in one scope, in observe mode",
         columns: "\
             scope text, application_name text, client_host text, other_application_name text, \
             other_client_host text, since text, until text, seconds int8, turns int8",

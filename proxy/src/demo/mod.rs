@@ -40,10 +40,10 @@ pub enum DemoError {
     #[error(transparent)]
     Servers(#[from] HarnessError),
     /// A step went otherwise. This is what the demo is there to find.
-    #[error("the demo did not go as told: {0}")]
+    #[error("the demo did not go as planned: {0}")]
     NotAsTold(String),
     /// A process that must stay up has ended.
-    #[error("{0} has ended by itself")]
+    #[error("{0} ended unexpectedly")]
     Ended(&'static str),
     /// The output could not be written.
     #[error("cannot write the output")]

@@ -34,20 +34,18 @@ pub(super) fn play<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<()
         "CREATE TABLE payments (id int, paid_by text, token text DEFAULT current_setting('fencing.token', true))",
     )?;
 
-    page.step("Leader A has won an election, with token 33. It says so, and writes.")?;
+    page.step("Leader A has won an election, with token 33. It declares the token, and writes.")?;
     let mut a = connect(stage, &stage.proxied, "leader A")?;
     told(page, "A", &mut a, "SET fencing.token = 33")?;
     told(page, "A", &mut a, "INSERT INTO payments VALUES (1, 'A')")?;
 
-    page.step(
-        "A is in the middle of a transaction when it is paused: a long GC, a VM that is moved.",
-    )?;
+    page.step("A is paused in the middle of a transaction: a long GC, or a VM being moved.")?;
     told(page, "A", &mut a, "BEGIN")?;
     told(page, "A", &mut a, "INSERT INTO payments VALUES (2, 'A')")?;
     let backend = backend_pid(&mut a)?;
-    page.note("... A stands still. Its connection is open, its transaction too, and it believes that it leads.")?;
+    page.note("... A is paused. Its connection and its transaction are open, and it believes that it leads.")?;
 
-    page.step("The election gives the lead to B, with token 34. B says so, and writes.")?;
+    page.step("B wins the next election, with token 34. B declares the token, and writes.")?;
     let mut b = connect(stage, &stage.proxied, "leader B")?;
     let start = Instant::now();
     told(page, "B", &mut b, "SET fencing.token = 34")?;
@@ -58,21 +56,21 @@ pub(super) fn play<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<()
     ))?;
     told(page, "B", &mut b, "INSERT INTO payments VALUES (2, 'B')")?;
 
-    page.step("A wakes up and goes on where it stopped.")?;
+    page.step("A wakes up and continues where it stopped.")?;
     refused(page, "A", "COMMIT", a.run("COMMIT").map(drop))?;
 
     page.step(
-        "A does what applications do: it connects anew, still with token 33, and writes again.",
+        "A does what applications do: it reconnects, still with token 33, and writes again.",
     )?;
     reconnect_and_write(stage, page)?;
 
-    page.step("What the rejection log says about it:")?;
+    page.step("The rejection log:")?;
     show_records(stage, page)?;
 
-    page.step("What is in the table, asked of PostgreSQL itself:")?;
+    page.step("The table, read from PostgreSQL directly:")?;
     show_rows(page, &mut direct)?;
     page.line("")?;
-    page.title("A's late writes are not there. B's leadership was never broken.")?;
+    page.title("A's late writes are not in the table. Only B wrote after its takeover.")?;
     Ok(())
 }
 

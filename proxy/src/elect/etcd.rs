@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// What is said where somebody has removed a candidate.
-const REMOVED: &str = "somebody has deleted its key in etcd";
+const REMOVED: &str = "its key in etcd was deleted";
 
 /// Which election.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use super::etcd::{EtcdCandidate, EtcdElection};
 use super::kubernetes::{KubernetesCandidate, KubernetesElection, KubernetesError, LeaseName};
 use super::proxied::{Kind, ProxiedCandidate};
 use super::session::Proxied;
+use crate::server::hosts::UpstreamAddr;
 
 /// What is written after `--with`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,10 +103,16 @@ pub(crate) enum LockError {
     #[error(
         "the server at {0} is not pgpalisade, so it would not fence the command: give the proxy's address to --proxied"
     )]
-    NotProxied(String),
+    NotProxied(UpstreamAddr),
     /// Nobody has answered in time.
-    #[error("no answer from {0} within {1:?}")]
-    Silent(&'static str, Duration),
+    #[error("no answer from the proxy at {0} within {1:?}")]
+    Silent(UpstreamAddr, Duration),
+    /// There is no connection.
+    #[error("cannot connect to the proxy at {at}: {error}")]
+    Connect {
+        at: UpstreamAddr,
+        error: pgpalisade_tls::ConnectError,
+    },
     /// The lease was lost while others led.
     #[error("the candidacy was lost: {0}")]
     Lost(String),

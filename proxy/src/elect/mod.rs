@@ -220,7 +220,7 @@ async fn lead(
             code = leader.exit_code() => match code {
                 // It may have been refused, and known of the loss before this process.
                 code if code == 0 || candidate.leads().await => return Ok(Ended::ByItself(code)),
-                _ => break "the command has ended, and it is not sure that it still led".to_owned(),
+                _ => break "the command ended, and leadership until then cannot be confirmed".to_owned(),
             },
             caught = signals.any() => {
                 leader.signal(caught.signal());

@@ -70,7 +70,7 @@ impl Candidate for ProxiedCandidate {
                 let attempt = format!("SELECT pg_catalog.pg_try_advisory_lock({id})");
                 while self.session.ask(&attempt).await?.as_deref() != Some("t") {
                     if patience == Patience::NoWait {
-                        return Err(LockError::Held("its session has the lock".to_owned()));
+                        return Err(LockError::Held("its session holds the lock".to_owned()));
                     }
                     sleep(ATTEMPT_EVERY).await;
                 }

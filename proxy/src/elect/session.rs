@@ -15,6 +15,7 @@ use super::lock::LockError;
 use crate::config::address_of;
 use crate::fence::TokenValue;
 use crate::rejection::LEASE_IS_ANOTHERS;
+use crate::server::hosts::UpstreamAddr;
 
 pub(super) const SHOW_TOKEN: &str = "SHOW fencing.token";
 /// PostgreSQL has no such setting, and takes any `fencing.token`:
@@ -49,6 +50,8 @@ pub(super) struct Session {
     /// Ends with the session.
     pub(super) driver: JoinHandle<()>,
     pub(super) end: LastWords,
+    /// The proxy.
+    at: UpstreamAddr,
     pub(super) scope: Scope,
     answers_within: Duration,
 }
@@ -99,10 +102,13 @@ impl Session {
     pub(super) async fn log_in(proxied: &Proxied) -> Result<Self, LockError> {
         let Proxied { login, scope, ttl } = proxied;
         let login = login.expose();
+        let at = address_of(&login.config);
         let connected = timeout(*ttl, login.connect()).await;
-        let connected = connected.map_err(|_| LockError::Silent("the proxy", *ttl))?;
-        let (client, connection) =
-            connected.map_err(|error| LockError::Session(error.to_string()))?;
+        let connected = connected.map_err(|_| LockError::Silent(at.clone(), *ttl))?;
+        let (client, connection) = connected.map_err(|error| LockError::Connect {
+            at: at.clone(),
+            error,
+        })?;
         let end = LastWords::default();
         let ended = end.clone();
         let driver = tokio::spawn(async move {
@@ -116,6 +122,7 @@ impl Session {
             client,
             driver,
             end,
+            at: at.clone(),
             scope: scope.clone(),
             answers_within: *ttl,
         };
@@ -124,9 +131,7 @@ impl Session {
             Err(error) => {
                 session.end().await;
                 Err(match error {
-                    Unasked::Unknown(_) => {
-                        LockError::NotProxied(address_of(&login.config).to_string())
-                    }
+                    Unasked::Unknown(_) => LockError::NotProxied(at),
                     error => error.into(),
                 })
             }
@@ -143,7 +148,10 @@ impl Session {
     pub(super) async fn token(&self) -> Result<Token, LockError> {
         let shown = self.ask(SHOW_TOKEN).await?.unwrap_or_default();
         own_token(&shown, &self.scope).ok_or_else(|| {
-            LockError::Session("no token was given: the proxy only observes this scope".to_owned())
+            LockError::Session(format!(
+                "the proxy at {} gave no token: it only observes this scope",
+                self.at
+            ))
         })
     }
 
@@ -164,7 +172,7 @@ impl Session {
     pub(super) async fn ask(&self, sql: &str) -> Result<Option<String>, Unasked> {
         let answer = timeout(self.answers_within * 2, self.client.simple_query(sql)).await;
         let answer = answer.map_err(|_| {
-            Unasked::Failed(LockError::Silent("the proxy", self.answers_within * 2))
+            Unasked::Failed(LockError::Silent(self.at.clone(), self.answers_within * 2))
         })?;
         let error = match answer {
             Ok(rows) => return Ok(first_value(&rows)),

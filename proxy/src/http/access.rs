@@ -23,7 +23,7 @@ pub(crate) enum TokenError {
     File(#[from] FileError),
     /// It is no token.
     #[error(
-        "http_token_file {0} has to hold one line of {TOKEN_MIN} to {TOKEN_MAX} visible ASCII characters: \
+        "http_token_file {0} must hold one line of {TOKEN_MIN} to {TOKEN_MAX} visible ASCII characters: \
          openssl rand -hex 32"
     )]
     Content(PathBuf),
@@ -315,7 +315,7 @@ mod tests {
             &long,
         ] {
             let error = error(text, 0o600);
-            assert!(error.contains("has to hold one line"), "{error}");
+            assert!(error.contains("must hold one line"), "{error}");
             assert!(text.is_empty() || !error.contains(text), "{error}");
         }
     }

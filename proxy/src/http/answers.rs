@@ -157,7 +157,7 @@ fn refusal(access: &Access, path: &str) -> Option<Response<Body>> {
         (Access::Certificate { or_token: None }, _) => {
             return Some(plain(
                 StatusCode::FORBIDDEN,
-                "a client certificate is needed: http_client_ca says who signs it\n",
+                "a client certificate is needed, signed by http_client_ca\n",
             ));
         }
         // Nor has a browser a token, before the page has asked for it.
@@ -181,7 +181,7 @@ fn not_meant() -> Response<Body> {
 }
 
 fn nothing_there() -> Response<Body> {
-    let paths = "there are / (the dashboard), /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions, \
+    let paths = "the paths are / (the dashboard), /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions, \
                  takeovers, proxies, rejections, overlaps and events\n";
     plain(StatusCode::NOT_FOUND, paths)
 }

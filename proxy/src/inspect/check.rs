@@ -128,7 +128,7 @@ fn who_may_declare(policy: &Policy) -> Verdict {
     })
 }
 
-const WITHOUT_CONTROL: &str = "not looked at: there is no control connection";
+const WITHOUT_CONTROL: &str = "not checked: there is no control connection";
 
 /// The marks that the cluster has seen; `None` where it keeps none.
 type Witnessed = Option<HashMap<Scope, Mark>>;
@@ -180,7 +180,7 @@ fn introduce(chosen: &Result<Chosen, Unseen>) -> Verdict {
 
 fn unanswered(error: ControlError) -> Verdict {
     Verdict::fail(
-        format!("the question was not answered: {error}"),
+        format!("the query failed: {error}"),
         "look at the server's log",
     )
 }
@@ -189,7 +189,7 @@ fn unanswered(error: ControlError) -> Verdict {
 async fn witness(config: &Config, control: &Chosen) -> (Verdict, Witnessed) {
     if config.takeover.witness == WitnessMode::Off {
         let verdict = Verdict::warn(
-            "it is off, so an authority that was restored from an older snapshot would not be noticed",
+            "it is off, so an authority restored from an older snapshot would not be noticed",
             "set witness = \"auto\"",
         );
         return (verdict, None);
@@ -204,7 +204,7 @@ async fn witness(config: &Config, control: &Chosen) -> (Verdict, Witnessed) {
         }
         Ok(Witness::None { can_be_made: true }) => {
             let seen =
-                "the cluster keeps no copy of the marks yet; the first start of a proxy makes it";
+                "the cluster keeps no copy of the marks yet; the first start of a proxy creates it";
             (Verdict::ok(seen), None)
         }
         Ok(Witness::None { can_be_made: false }) => {
@@ -221,7 +221,7 @@ async fn witness(config: &Config, control: &Chosen) -> (Verdict, Witnessed) {
             (verdict, None)
         }
         Err(error @ ControlError::Strange(_)) => {
-            let advice = "a proxy does not start, and a takeover fails, until that is done";
+            let advice = "until that is done, a proxy does not start, and a takeover fails";
             (Verdict::fail(error.to_string(), advice), None)
         }
         Err(error) => (unanswered(error), None),

@@ -39,13 +39,13 @@ pub(super) enum ConnectError {
     #[error("{0} does not answer within {1:?}")]
     Timeout(UpstreamAddr, Duration),
     /// It is no PostgreSQL.
-    #[error("what listens at {0} is not PostgreSQL: {1}")]
+    #[error("the server at {0} is not PostgreSQL: {1}")]
     Foreign(UpstreamAddr, &'static str),
     /// The files that TLS needs are not sound.
-    #[error("TLS to {0}: {1}")]
+    #[error("TLS to {0} failed: {1}")]
     Files(UpstreamAddr, Arc<FileError>),
     /// There is no TLS with it.
-    #[error("TLS to {0}: {1}")]
+    #[error("TLS to {0} failed: {1}")]
     Tls(UpstreamAddr, Arc<io::Error>),
     /// The login was refused.
     #[error("the login at {0} failed: {1}")]
@@ -158,7 +158,7 @@ fn login_error(error: tokio_postgres::Error) -> ControlError {
 pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), ConnectError> {
     let greeting = async {
         let (mut stream, _) = dial(addr).await?;
-        let closed = |_| ConnectError::Foreign(addr.clone(), "it closes the connection");
+        let closed = |_| ConnectError::Foreign(addr.clone(), "it closed the connection");
         stream.write_all(&SSL_REQUEST).await.map_err(closed)?;
         match stream.read_u8().await.map_err(closed)? {
             b'S' | b'N' => Ok(()),
@@ -166,7 +166,7 @@ pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), C
             b'E' => Ok(()),
             _ => Err(ConnectError::Foreign(
                 addr.clone(),
-                "it does not know an SSLRequest",
+                "it does not understand an SSLRequest",
             )),
         }
     };

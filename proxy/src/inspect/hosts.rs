@@ -54,7 +54,7 @@ pub(super) struct Chosen {
 pub(super) enum Unseen {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("the question was not answered: {0}")]
+    #[error("the query failed: {0}")]
     Question(#[from] ControlError),
 }
 
@@ -152,11 +152,11 @@ impl Chosen {
             }
             Some(cluster) => {
                 let timeline = cluster.timeline;
-                let seen = format!("takes writes on timeline {timeline}, and is not the primary");
+                let seen = format!("takes writes on timeline {timeline}, but is not the primary");
                 (HostRole::Deposed, seen)
             }
             None if !self.rights.standby => {
-                let seen = "does not tell which cluster it is".to_owned();
+                let seen = "does not tell its cluster".to_owned();
                 (HostRole::Unknown, seen)
             }
             None if self.streams => (HostRole::Standby, "a standby, streaming".to_owned()),

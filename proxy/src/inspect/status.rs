@@ -250,7 +250,8 @@ async fn cluster(config: &Config, within: Duration) -> (Option<Connection>, Seen
     seen.cluster.version = Some(server.version);
     seen.cluster.system_identifier = Some(server.system_identifier.to_string());
     if rights.standby {
-        let note = "the control connection leads to a standby: it knows no proxies and no timeline";
+        let note =
+            "the control connection leads to a standby, which knows no proxies and no timeline";
         seen.cluster.problems.push(note.to_owned());
     } else {
         let identity = connection.look(prepare::cluster).await;

@@ -91,7 +91,7 @@ fn unknown(seen: String, advice: &str) -> Store {
 }
 
 fn nothing(place: &str) -> Store {
-    let seen = format!("{place}: there is no store yet; the first start of a proxy makes it");
+    let seen = format!("{place}: there is no store yet; the first start of a proxy creates it");
     let advice = "make sure that this is the right place: an empty store has forgotten every mark";
     Store {
         held: Held::Nothing,
@@ -125,7 +125,7 @@ async fn embedded(place: &str, dir: &Path, within: Duration) -> Store {
         },
         Ok(Ok(Ok(embedded::Found::InUse))) => Store {
             verdict: Verdict::ok(format!(
-                "{place} is in use, as it is while its proxy runs; only that proxy can read it"
+                "{place} is in use, probably by its running proxy; only that proxy can read it"
             )),
             held: Held::InUse,
         },
@@ -200,7 +200,7 @@ fn of_members(endpoints: &[etcd::Endpoint], seen: String) -> Verdict {
     if clusters.len() > 1 {
         let advice =
             "name the members of one etcd cluster only: marks of two clusters are two marks";
-        return Verdict::fail(format!("{seen}; they are of different clusters"), advice);
+        return Verdict::fail(format!("{seen}; they belong to different clusters"), advice);
     }
     if complaints.is_empty() {
         return Verdict::ok(seen);

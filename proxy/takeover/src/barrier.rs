@@ -18,7 +18,7 @@ use tokio_postgres::error::SqlState;
 use super::control::Control;
 use super::error::{ControlError, DeclareError};
 use super::history::Notes;
-use super::meters::Meters;
+use super::meters::{Meters, millis};
 use super::sessions::Holdout;
 use super::{in_time, sessions};
 
@@ -206,11 +206,11 @@ impl Barriers {
             let told = self.authority.drained(scope, *rank, &left);
             match in_time(told, deadline).await? {
                 Drained::Complete => {
-                    let (token, took) = (rank.token.get(), began.elapsed().as_secs_f64());
-                    self.meters.completed.observe(took);
+                    let (token, took) = (rank.token.get(), began.elapsed());
+                    self.meters.completed.observe(took.as_secs_f64());
                     let (ended, transactions) = (work.sessions, work.transactions);
                     self.meters.sessions_ended.inc_by(ended);
-                    let took_ms = took * 1000.0;
+                    let took_ms = millis(took);
                     tracing::info!(%scope, token, ended, transactions, took_ms, "the takeover is complete");
                     return Ok(());
                 }
@@ -243,7 +243,7 @@ impl Barriers {
             let refused = is_refused(&error);
             let moved = matches!(error, ControlError::Moved { .. });
             let hint = if refused {
-                " (an old session of a superuser can be ended only by a control role that is superuser)"
+                " (only a superuser control role can end an old session of a superuser)"
             } else {
                 ""
             };
@@ -285,7 +285,7 @@ impl Barriers {
                 if left.is_empty() {
                     return Ok(());
                 }
-                running.note(&left, "they were told to end and are still there");
+                running.note(&left, "told to end, but still there");
                 if look_closer.is_some_and(|after| told.elapsed() >= after) {
                     look_closer = None;
                     let seen = sessions::holdouts(&self.control, &left, running.deadline).await?;

@@ -90,8 +90,8 @@ async fn take_spare(client: &Client, ours: AuthorityId, kind: StoreLock) -> Resu
     tracing::warn!(
         holder = %holder,
         user = user.unwrap_or_default(),
-        "a session without the rights of a control role holds the lock by which proxies see each other; another one is \
-         taken"
+        "a session without the rights of a control role holds the lock by which proxies find each other; taking \
+            another lock"
     );
     for _ in 0..SPARE_TRIES {
         let class = rand::rng().random_range(SPARE_CLASSES);

@@ -434,7 +434,7 @@ async fn end_registered(plan: &Plan, client: &Client) -> Result<(), StartError> 
     let sessions = registered.len();
     tracing::error!(
         sessions,
-        "another authority serves this cluster; the sessions that hold tokens of ours are ended"
+        "another authority serves this cluster; ending the sessions that hold our tokens"
     );
     Ok(())
 }

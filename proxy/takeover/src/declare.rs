@@ -218,7 +218,7 @@ impl Inner {
                 DeclareError::WrongCluster { ours, recorded }
             }
             _ => DeclareError::Authority(AuthorityError::WentBack(
-                "it does not know the cluster that was on record; stop all proxies of this cluster and run \
+                "it does not know the cluster on record; stop all proxies of this cluster and run \
                  \"pgpalisade recover\""
                     .to_owned(),
             )),

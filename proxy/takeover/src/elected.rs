@@ -67,7 +67,7 @@ async fn follow(takeover: Takeover, Elected { scope, terms }: Elected) {
         return;
     };
     let Some(mut leader) = takeover.inner.authority.follow(&election) else {
-        return tracing::error!(%scope, %election, "the store of marks holds no elections to follow");
+        return tracing::error!(%scope, %election, "the token authority holds no elections to follow");
     };
     let follower = Follower {
         takeover,
@@ -113,7 +113,9 @@ impl Follower {
                     let number = number.get();
                     tracing::warn!(%scope, %election, number, %error, "the election's leader is not in force yet");
                 }
-                Err(error) => tracing::debug!(%scope, %election, %error, "nor is it now"),
+                Err(error) => {
+                    tracing::debug!(%scope, %election, %error, "the election's leader is still not in force")
+                }
             }
             let mut told = leader.clone();
             tokio::select! {

@@ -8,6 +8,7 @@ use pgpalisade_authority::owned::Strange;
 use pgpalisade_authority::{
     AuthorityError, AuthorityId, Backend, Cluster, Mark, Rank, Scope, Token,
 };
+use pgpalisade_fence::readable::counted;
 use tokio_postgres::error::SqlState;
 
 use super::Bound;
@@ -16,7 +17,7 @@ use super::Bound;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StartError {
     /// No connection to the cluster.
-    #[error("the control connection to {at} cannot be made: {error}")]
+    #[error("the control connection to {at} failed: {error}")]
     Connect {
         /// The server.
         at: String,
@@ -80,11 +81,11 @@ pub enum StartError {
     },
     /// The cluster has seen higher marks than the authority knows.
     #[error(
-        "the authority has forgotten marks: scope {scope} is at {} there, but {witnessed} was accepted before{}; \
-         it was restored from an older snapshot, or is another store than before. Stop all proxies of this \
-         cluster and run \"pgpalisade recover\" with the same configuration: it brings the marks up",
-        kept.map_or("none".to_owned(), |rank| rank.to_string()),
-        match others { 0 => String::new(), n => format!(" (and {n} more scopes)") }
+        "the authority has forgotten marks: scope {scope} {} there, but {witnessed} was accepted before{}; \
+         its store was replaced, or restored from an older snapshot. Stop all proxies of this cluster and run \
+         \"pgpalisade recover\" with the same configuration: it raises the marks again",
+        kept.map_or("has no mark".to_owned(), |rank| format!("is at {rank}")),
+        match others { 0 => String::new(), n => format!(" (and {})", counted(*n, "more scope")) }
     )]
     AuthorityWentBack {
         /// One of the scopes.
@@ -145,15 +146,15 @@ impl From<DeclareError> for StartError {
 /// What an operator does whose control connection leads to another cluster than the one on record.
 pub fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str {
     if (ours.system_identifier, ours.timeline) == (recorded.system_identifier, recorded.timeline) {
-        "a server with the same storage was started later. Where that is a copy, and this server is the right one, \
-         stop the copy and restart this server; where the clock was set back, stop all proxies and run \
+        "a server with the same storage was started later. If that is a copy, and this server is the right one, stop \
+            the copy and restart this server; if the clock was set back, stop all proxies and run \
          \"pgpalisade recover\""
     } else if ours.system_identifier == recorded.system_identifier {
-        "this server was deposed by a failover: point upstream and control to the new primary. Where this server is \
-         the right one after all, stop all proxies and run \"pgpalisade recover\""
+        "this server was deposed by a failover: point upstream and control to the new primary. If this server is the \
+            right one after all, stop all proxies and run \"pgpalisade recover\""
     } else {
-        "every cluster needs an authority of its own. Where this cluster replaces the old one (a major upgrade, a \
-         restored dump), stop all proxies and run \"pgpalisade recover\""
+        "every cluster needs an authority of its own. If this cluster replaces the old one (a major upgrade, a \
+            restored dump), stop all proxies and run \"pgpalisade recover\""
     }
 }
 
@@ -196,7 +197,7 @@ pub enum ControlError {
     Lost,
     /// It was made anew and leads to another cluster, timeline or start of the server, so it says nothing about the
     /// sessions that were asked about.
-    #[error("the control connection leads to cluster {now} now, the session is on {ours}")]
+    #[error("the control connection now leads to cluster {now}, but the session is on {ours}")]
     Moved {
         /// Where the session is.
         ours: Cluster,
@@ -216,10 +217,10 @@ pub enum ControlError {
     #[error("the server did not answer in time")]
     Timeout,
     /// The answer does not have the form that was asked for.
-    #[error("unexpected answer of the server: {}", server_text(.0))]
+    #[error("unexpected answer from the server: {}", server_text(.0))]
     Answer(Arc<tokio_postgres::Error>),
     /// The files that TLS to the server needs are not sound.
-    #[error("TLS to the server: {0}")]
+    #[error("cannot use TLS to the server: {0}")]
     Files(Arc<pgpalisade_tls::FileError>),
 }
 
@@ -246,11 +247,10 @@ const PASSING: [SqlState; 4] = [
     SqlState::CANNOT_CONNECT_NOW,
 ];
 
+/// What a takeover waits for, as the subject and its verb.
 fn old_sessions(left: usize) -> String {
-    match left {
-        1 => "1 old session remains".to_owned(),
-        _ => format!("{left} old sessions remain"),
-    }
+    let verb = if left == 1 { "remains" } else { "remain" };
+    format!("{} {verb}", counted(left, "old session"))
 }
 
 /// tokio-postgres says no more than "db error" by itself.
@@ -272,7 +272,7 @@ pub enum DeclareError {
         mark: Mark,
     },
     /// The mark is below the one that a take names. Nothing was registered, and no mark was raised.
-    #[error("the mark is not as high as the one that was to be followed")]
+    #[error("the mark is below the one to be followed")]
     MarkIsLower {
         /// The mark, where there is one.
         mark: Option<Mark>,
@@ -286,7 +286,7 @@ pub enum DeclareError {
         bound: Bound,
     },
     /// The lease could not be had for as long as it was waited for. Nothing was registered, and no mark was raised.
-    #[error("the lease of the scope could not be had")]
+    #[error("the lease of the scope could not be obtained")]
     LeaseHeld {
         /// What the authority last said, where it did not answer.
         unanswered: Option<String>,
@@ -311,8 +311,7 @@ pub enum DeclareError {
     #[error(transparent)]
     Authority(#[from] AuthorityError),
     /// The token is stored, but old sessions could not be confirmed gone in time. Declaring again goes on.
-    #[error("takeover of scope {scope} with token {token} is not completed, \
-             {}: {why}", old_sessions(left.len()))]
+    #[error("the takeover of scope {scope} with token {token} is not complete, {}: {why}", old_sessions(left.len()))]
     Incomplete {
         /// The scope.
         scope: Scope,
@@ -334,7 +333,7 @@ pub enum DeclareError {
         recorded: Cluster,
     },
     /// Prepared transactions of earlier tokens are left.
-    #[error("prepared transactions that are older than the mark of scope {scope} are left: {}; {why}", left.join(", "))]
+    #[error("prepared transactions older than the mark of scope {scope} remain: {}; {why}", left.join(", "))]
     Prepared {
         /// The scope.
         scope: Scope,
@@ -378,11 +377,13 @@ pub enum BackendFault {
     Hidden,
     /// There is a process with this id, and it is another session's.
     #[error(
-        "what has this id in pg_stat_activity is another session; the control connection leads to another server than \
-             the session, or a pooler is in between"
+        "another session has this id in pg_stat_activity; the control connection leads to a different server, or a \
+            pooler is in between"
     )]
     Other,
     /// Whether it is the session's cannot be seen.
-    #[error("track_activities is off for it, so it cannot be told from one of another server")]
+    #[error(
+        "track_activities is off for it, so it cannot be told apart from one of another server"
+    )]
     Untracked,
 }

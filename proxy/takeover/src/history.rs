@@ -75,7 +75,7 @@ impl Notes {
             complete.insert(scope.clone(), record.rank());
         }
         if self.sender.try_send((scope.clone(), record)).is_err() {
-            tracing::debug!(%scope, "too many takeovers wait to be noted; this one is not");
+            tracing::debug!(%scope, "too many takeovers wait to be recorded; this one is not recorded");
         }
     }
 
@@ -132,7 +132,7 @@ impl Noted {
             Ok(()) => true,
             Err(error) => {
                 // That the authority is lost is told elsewhere.
-                tracing::debug!(%scope, %error, "a takeover is not noted yet");
+                tracing::debug!(%scope, %error, "a takeover is not recorded yet");
                 false
             }
         }

@@ -329,7 +329,7 @@ impl Takeover {
     ) -> Result<T, DeclareError> {
         self.inner.handle.spawn(step).await.unwrap_or_else(|error| {
             // As unanswered as by a store that is away: nobody knows how far it got.
-            let why = format!("the step was given up: {error}");
+            let why = format!("the step was abandoned: {error}");
             Err(DeclareError::Authority(AuthorityError::Unavailable(why)))
         })
     }

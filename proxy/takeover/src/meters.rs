@@ -43,7 +43,7 @@ pub struct Meters {
     pub(super) incomplete: Counter,
     pub(super) sessions_ended: Counter,
     pub(super) control_lost: Counter,
-    /// Leases that sessions of this proxy hold.
+    /// Leases held by sessions of this proxy.
     pub(super) leases: Gauge,
     pub(super) lease_renewed: Histogram,
     pub(super) lease_vacant: Histogram,
@@ -78,33 +78,33 @@ impl Meters {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "marks_raised",
-            "Marks that were raised through this proxy",
+            "Marks raised through this proxy",
             self.marks_raised.clone(),
         );
         registry.register_with_unit(
             "takeover_duration",
-            "Time of takeovers that had sessions to end, until the authority knew that none was left",
+            "Time of takeovers that had sessions to end, until the authority knew that none remained",
             Unit::Seconds,
             self.completed.clone(),
         );
         registry.register(
             "takeovers_incomplete",
-            "Takeovers that could not be completed in time (PF006)",
+            "Takeovers that were not completed in time (PF006)",
             self.incomplete.clone(),
         );
         registry.register(
             "takeover_sessions_ended",
-            "Sessions that completed takeovers have ended",
+            "Sessions ended by completed takeovers",
             self.sessions_ended.clone(),
         );
         registry.register(
             "control_connection_lost",
-            "How often the control connection was lost",
+            "Losses of the control connection",
             self.control_lost.clone(),
         );
         registry.register(
             "leases_held",
-            "Leases that sessions of this proxy hold",
+            "Leases held by sessions of this proxy",
             self.leases.clone(),
         );
         registry.register_with_unit(
@@ -121,13 +121,13 @@ impl Meters {
         );
         registry.register_with_unit(
             "authority_answer",
-            "Time in which the token authority has answered",
+            "Time the token authority took to answer",
             Unit::Seconds,
             self.answers.clone(),
         );
         registry.register(
             "authority_errors",
-            "Requests that the token authority has not answered, or with an error",
+            "Requests that the token authority did not answer, or answered with an error",
             self.errors.clone(),
         );
     }
@@ -141,5 +141,22 @@ impl Meters {
     /// Counts a request that was answered with an error, or not.
     pub(super) fn unanswered(&self, operation: &'static str) {
         self.errors.get_or_create(&[("operation", operation)]).inc();
+    }
+}
+
+/// Milliseconds for the log, to the hundredth.
+pub(super) fn millis(took: Duration) -> f64 {
+    (took.as_secs_f64() * 1e5).round() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_are_rounded() {
+        for (nanos, expect) in [(4_747_822, "4.75"), (999, "0"), (60_000_000_001, "60000")] {
+            assert_eq!(millis(Duration::from_nanos(nanos)).to_string(), expect);
+        }
     }
 }

@@ -95,14 +95,14 @@ impl Patrol {
             return;
         }
         if other.follows(&primary) {
-            tracing::warn!(server = %at, cluster = %other, %primary, "another server has become the primary");
+            tracing::warn!(server = %at, cluster = %other, %primary, "another server became the primary");
             self.control.renew();
         } else if self.told.insert(at.place, other) != Some(other) {
             tracing::error!(
                 server = %at,
                 cluster = %other,
                 %primary,
-                "a server takes writes that is not the primary on record: stop it, or make it a standby"
+                "a server that is not the primary on record takes writes: stop it, or make it a standby"
             );
         }
     }

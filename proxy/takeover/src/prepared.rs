@@ -65,7 +65,7 @@ async fn roll_back(control: &Control, prepared: &[Prepared], deadline: Instant) 
                 gid = one.gid,
                 owner = one.owner,
                 database = one.database,
-                "a takeover has rolled a prepared transaction back"
+                "a takeover rolled back a prepared transaction"
             ),
             Err(error) => why = format!("{} could not be rolled back: {error}", one.gid),
         }
@@ -77,7 +77,7 @@ async fn roll_back(control: &Control, prepared: &[Prepared], deadline: Instant) 
 pub(super) async fn report(control: &Control, deadline: Instant) {
     let all = match older(control, i64::MAX, deadline).await {
         Ok(all) => all,
-        Err(error) => return tracing::warn!(%error, "prepared transactions are not known"),
+        Err(error) => return tracing::warn!(%error, "cannot read the prepared transactions"),
     };
     for one in all {
         tracing::warn!(

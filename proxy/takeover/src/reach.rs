@@ -17,7 +17,7 @@ use pgpalisade_authority::{
 };
 use tokio::time::Instant;
 
-use super::meters::Meters;
+use super::meters::{Meters, millis};
 
 /// Who asks and gives up after less than this has not found out anything.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(500);
@@ -58,14 +58,14 @@ impl Reach {
         if lost.is_none() {
             *lost = Some(Instant::now());
             drop(lost);
-            tracing::warn!(%error, "the authority is lost: no new token is accepted until it is back");
+            tracing::warn!(%error, "the authority does not answer: no new token is accepted until it is back");
         }
     }
 
     fn is_back(&self) {
         let lost = self.lost.lock().take();
         if let Some(since) = lost {
-            let took_ms = since.elapsed().as_secs_f64() * 1000.0;
+            let took_ms = millis(since.elapsed());
             tracing::info!(took_ms, "the authority is back");
         }
     }

@@ -61,7 +61,7 @@ impl Reaper {
         loop {
             ticks.tick().await;
             if let Err(error) = self.0.raise().await {
-                tracing::warn!(%error, "the epoch is not raised");
+                tracing::warn!(%error, "cannot raise the epoch");
             }
             if let Err(error) = self.reap().await {
                 tracing::warn!(%error, "cleanup of ended sessions failed, will retry");

@@ -11,6 +11,7 @@ use std::time::Duration;
 use pgpalisade_authority::{
     Authority, AuthorityError, Backend, Cluster, Enrolled, Mark, Rank, Scope,
 };
+use pgpalisade_fence::readable::counted;
 use pgpalisade_tls::Login;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::Client;
@@ -34,7 +35,8 @@ pub enum RecoverError {
     Start(#[from] StartError),
     /// Sessions did not end in time.
     #[error(
-        "{left} client sessions did not end in time; nothing was changed in the authority. Run it again"
+        "{} did not end in time; nothing was changed in the authority; run it again",
+        counted(*left, "client session")
     )]
     Sessions {
         /// How many are left.
@@ -42,7 +44,7 @@ pub enum RecoverError {
     },
     /// Somebody else has put another cluster on record.
     #[error(
-        "cluster {recorded} has come on record meanwhile; nothing was changed in the authority. Run it again"
+        "cluster {recorded} was put on record meanwhile; nothing was changed in the authority; run it again"
     )]
     Changed {
         /// What is there now.
@@ -50,7 +52,7 @@ pub enum RecoverError {
     },
     /// Nothing says which of them is the right one.
     #[error(
-        "several hosts take writes ({named}): stop those that are not the primary, or name it alone"
+        "several hosts take writes ({named}): stop those that are not the primary, or name only the primary"
     )]
     SeveralPrimaries {
         /// They.

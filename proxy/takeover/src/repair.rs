@@ -51,7 +51,7 @@ pub enum RepairError {
     #[error(transparent)]
     Start(#[from] StartError),
     /// The authority did not answer.
-    #[error("{0}; nothing is known to have changed. Run it again")]
+    #[error("{0}; nothing is known to have changed; run it again")]
     Authority(AuthorityError),
     /// No token was ever accepted in the scope.
     #[error(
@@ -60,8 +60,8 @@ pub enum RepairError {
     NoMark(Scope),
     /// Somebody else was faster.
     #[error(
-        "the mark of scope {scope} has changed since it was looked at: it is {}; nothing was changed. Run it again to \
-         see what it would do now",
+        "the mark of scope {scope} has changed since it was read: it is {}; nothing was changed; run it again to see \
+            what it would do now",
         mark.as_ref().map_or("none".to_owned(), |mark| format!("{}, by {}", mark.rank(), mark.raised_by))
     )]
     Changed {
@@ -71,15 +71,13 @@ pub enum RepairError {
         mark: Option<Mark>,
     },
     /// Another cluster was put on record in between.
-    #[error(
-        "another cluster is on record by now; nothing was changed. Run it again on the primary"
-    )]
+    #[error("another cluster was put on record; nothing was changed; run it again on the primary")]
     OtherCluster,
     /// The mark is set, but not everything that belongs to it is done.
     #[error(
-        "the mark of scope {} is set, but the repair is not complete: {why}. No session of before can declare a token \
-         below the new mark, but those that are left may still write. See to what stands in the way, and run the \
-         same command again: it goes on with this repair", report.scope
+        "the mark of scope {} is set, but the repair is not complete: {why}. Earlier sessions cannot declare a token \
+            below the new mark, but those that remain may still write. Remove the obstacle, and run the same command \
+            again: it continues this repair", report.scope
     )]
     Incomplete {
         /// What was done.

@@ -163,7 +163,7 @@ impl Holdout {
             since = self.since,
             waits_for = self.waits_for,
             statement = query.as_str(),
-            "a server process was told to end and does not"
+            "a server process was told to end and has not ended"
         );
     }
 }

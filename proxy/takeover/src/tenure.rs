@@ -44,7 +44,7 @@ impl Tenure {
     fn end(&self) {
         if !self.0.is_over.swap(true, Ordering::AcqRel) {
             let cluster = self.0.cluster;
-            tracing::warn!(%cluster, "the time of this server as the primary is over: its sessions are ended");
+            tracing::warn!(%cluster, "this server is no longer the primary: ending its sessions");
             self.0.over.cancel();
         }
     }

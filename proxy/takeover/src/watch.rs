@@ -62,7 +62,7 @@ impl Watcher {
         if current.is_some_and(|current| current != recorded && recorded.follows(&current)) {
             tracing::warn!(
                 %recorded,
-                "a newer timeline or start of the cluster is on record; the control connection is made anew"
+                "a newer timeline or start of the cluster is on record; reconnecting"
             );
             self.control.renew();
         }

@@ -39,8 +39,8 @@ const OWN: Objects = Objects {
     schema: "pgpalisade",
     tables: &["mark"],
     expressions: &["0"],
-    advice: "if the witness is your own, let the control role or a superuser own it, and nothing be attached to it; \
-             else have a superuser run: DROP SCHEMA pgpalisade CASCADE. It is a copy, which a proxy makes anew",
+    advice: "if the witness is yours, let the control role or a superuser own it, and attach nothing to it; if not, \
+        have a superuser run: DROP SCHEMA pgpalisade CASCADE. It is a copy, which a proxy creates again",
 };
 
 /// In the catalogs, because to_regclass fails where the role may not look into the schema.
@@ -125,7 +125,7 @@ impl Witness {
         let witness = Arc::clone(self);
         tokio::spawn(async move {
             if let Err(error) = witness.record(&scope, &mark, deadline).await {
-                tracing::debug!(%error, "the next control connection brings the witness up");
+                tracing::debug!(%error, "the next control connection updates the witness");
             }
         });
     }
@@ -256,8 +256,8 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
             tracing::warn!(
                 %error,
                 setup = SETUP,
-                "the cluster keeps no witness of the marks, so an authority that was restored from an older snapshot \
-                 would not be noticed; let a superuser run \"setup\" in the control connection's database and GRANT \
+                "the cluster keeps no witness of the marks, so an authority restored from an older snapshot would not \
+                    be noticed; let a superuser run \"setup\" in the control connection's database and GRANT \
                  the control role USAGE on the schema and SELECT, INSERT, UPDATE on the table, or set witness = \"off\""
             );
             return Ok(Table::Missing);

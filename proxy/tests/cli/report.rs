@@ -108,7 +108,7 @@ fn what_cannot_be_read_is_an_error_that_says_what_to_do() {
         ("directory", "cannot read directory: Is a directory"),
         (
             "other.log",
-            "other.log is not a rejection log: none of its 2 lines is a record",
+            "other.log is not a rejection log: it has no line that is a record",
         ),
         ("r.gz", "zcat r.gz | pgpalisade report -"),
     ] {

@@ -77,7 +77,7 @@ fn from_url(url: &str, written: &mut Written) -> Result<String, String> {
         let is_ours = written.place(name).is_some();
         if is_ours {
             let value = percent_decode(value)
-                .ok_or_else(|| format!("has an {name} with a % that is no escape"))?;
+                .ok_or_else(|| format!("has an {name} with a % that does not begin an escape"))?;
             set(written, name, value)?;
         } else if !pair.is_empty() {
             kept.push(pair);
@@ -232,17 +232,17 @@ mod tests {
         wrong("sslmode=on", "unknown sslmode");
         wrong("sslmode=allow", "prefer or require");
         wrong("sslrootcert=/r", "no sslmode");
-        wrong("sslmode=verify-ca", "names nobody to trust");
-        wrong("sslmode=verify-full", "names nobody to trust");
+        wrong("sslmode=verify-ca", "trusts no certificate authority");
+        wrong("sslmode=verify-full", "trusts no certificate authority");
         wrong(
             "sslmode=verify-ca sslrootcert=system",
-            "wants sslmode=verify-full",
+            "needs sslmode=verify-full",
         );
         wrong("sslmode=prefer sslrootcert=/r", "verifies nothing");
         wrong("sslmode=require sslcert=/c", "without the other");
         wrong("sslmode=require sslmode=disable", "twice");
         wrong("postgres://h?sslmode=require&sslmode=disable", "twice");
-        wrong("postgres://h?sslmode=%zz", "no escape");
+        wrong("postgres://h?sslmode=%zz", "does not begin an escape");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use rustls::server::VerifierBuilderError;
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// What is wrong with the permissions of a file with a secret.
-pub const OPEN_TO_ALL: &str = "may be read or written by everybody: chmod o-rwx";
+pub const OPEN_TO_ALL: &str = "can be read or written by everybody: chmod o-rwx";
 
 /// What a file holds, and so who may have access to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub enum FileError {
     #[error("cannot verify with these certificates: {0}")]
     Verifier(#[from] VerifierBuilderError),
     /// The library refuses its settings.
-    #[error("TLS cannot be set up: {0}")]
+    #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
 

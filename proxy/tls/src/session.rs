@@ -26,7 +26,7 @@ pub enum TlsError {
     #[error("the handshake is longer than {HANDSHAKE_BYTES_MAX} bytes")]
     TooLong,
     /// A server whose name cannot be one.
-    #[error("{0:?} is not a host name that a certificate could be for")]
+    #[error("{0:?} is not a host name that a certificate can be for")]
     Name(String),
     /// The server has none.
     #[error("the server does not support TLS, and sslmode requires it")]

@@ -77,7 +77,7 @@ impl Written {
 
     fn checked(self) -> Result<SslSettings, String> {
         let mode = match self.mode.as_deref() {
-            None => return Err(String::from("names files for TLS and no sslmode")),
+            None => return Err(String::from("names files for TLS but no sslmode")),
             Some("disable") => SslMode::Disable,
             Some("prefer") => SslMode::Prefer,
             Some("require") => SslMode::Require,
@@ -102,17 +102,19 @@ impl Written {
         match (mode, &root) {
             (SslMode::VerifyCa | SslMode::VerifyFull, None) => {
                 return Err(String::from(
-                    "verifies the server and names nobody to trust: add sslrootcert=FILE, or sslrootcert=system",
+                    "verifies the server but trusts no certificate authority: add sslrootcert=FILE, or \
+                        sslrootcert=system",
                 ));
             }
             (SslMode::Require | SslMode::VerifyCa, Some(Root::System)) => {
                 return Err(String::from(
-                    "trusts all whom the system trusts, in any name: sslrootcert=system wants sslmode=verify-full",
+                    "accepts any certificate that the system trusts, for any host: sslrootcert=system needs \
+                        sslmode=verify-full",
                 ));
             }
             (SslMode::Disable | SslMode::Prefer, Some(_)) => {
                 return Err(String::from(
-                    "has sslrootcert, and an sslmode that verifies nothing: write require, verify-ca or verify-full",
+                    "has sslrootcert, but an sslmode that verifies nothing: write require, verify-ca or verify-full",
                 ));
             }
             _ => {}

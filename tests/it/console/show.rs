@@ -405,7 +405,7 @@ fn psql_reads_it_with_a_password() {
     for (command, says) in [
         (
             "\\d",
-            "0A000: the console is no database: it knows no SELECT",
+            "0A000: the console is not a database: it has no SELECT",
         ),
         ("BEGIN", "0A000"),
         ("SHOW fencing.token", "42704"),

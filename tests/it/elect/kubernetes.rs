@@ -313,7 +313,7 @@ fn a_leader_whose_clock_is_wrong_leads_all_the_same() {
         renew(count);
         if late
             .output()
-            .contains("another leads: somebody has the Lease")
+            .contains("another leads: somebody holds the Lease")
         {
             break;
         }

@@ -75,7 +75,7 @@ fn a_key_that_was_deleted_ends_its_term() {
     let leader = Candidate::start(&arguments, &writer(), &proxy);
     let token = token_of(&leader);
     depose(&etcd);
-    leader.wait_for("somebody has deleted its key");
+    leader.wait_for("its key in etcd was deleted");
     leader.wait_for("told to end");
     wait_for_terms(&leader, 2);
     assert_ne!(token_of(&leader), token);
@@ -88,7 +88,7 @@ fn a_key_that_was_deleted_ends_its_term() {
     });
     let keys = keys();
     etcd.ctl(&["del", keys.split_whitespace().last().unwrap()]);
-    next.wait_for("the candidacy was lost: somebody has deleted its key");
+    next.wait_for("the candidacy was lost: its key in etcd was deleted");
     assert!(!next.output().contains("leads"), "{}", next.output());
 }
 

@@ -108,7 +108,7 @@ fn what_cannot_be_followed_is_said() {
     let says = |scene: &Scene, words: &str| {
         wait_for(words, || scene.proxy.output().contains(words).then_some(()));
     };
-    says(&scene, "the election cannot be followed");
+    says(&scene, "cannot follow the election");
     scene.etcd.restart(0);
-    says(&scene, "the election is followed again");
+    says(&scene, "following the election again");
 }

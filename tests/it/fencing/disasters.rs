@@ -205,7 +205,10 @@ fn an_authority_that_is_lost() {
     let mut stage = forgetful(|store, _| std::fs::remove_dir_all(store).unwrap());
     assert_does_not_start(
         &mut stage.proxy,
-        &["scope default is at none", "but 34 was accepted before"],
+        &[
+            "scope default has no mark there",
+            "but 34 was accepted before",
+        ],
     );
     let done = recover(&stage.proxy, &["--end-all-sessions"]);
     assert_output(&done, 0, &["default: none -> 34"]);
@@ -227,7 +230,7 @@ fn a_scope_that_comes_back() {
     marks.sql("DELETE FROM pgpalisade_authority.marks WHERE scope = 'default'");
     assert_refused(&proxy, "33", "PF001");
     proxy.terminate();
-    assert_does_not_start(&mut proxy, &["scope default is at none"]);
+    assert_does_not_start(&mut proxy, &["scope default has no mark there"]);
     let done = recover(&proxy, &["--end-all-sessions"]);
     assert_output(&done, 0, &["default: none -> 34"]);
     proxy.restart();

@@ -126,7 +126,7 @@ fn one_address_that_leads_elsewhere() {
     wait_for("the control connection to follow", || {
         proxy
             .output()
-            .contains("another server has become the primary")
+            .contains("another server became the primary")
             .then_some(())
     });
     assert_ended(&mut old, "PF007");

@@ -20,7 +20,7 @@ fn before_the_first_start_nothing_fails_and_nothing_is_made() {
     let checked = settings.check();
     checked
         .expect("authority", "warn", "there is no store yet", "right place")
-        .expect("witness", "ok", "the first start of a proxy makes it", "")
+        .expect("witness", "ok", "the first start of a proxy creates it", "")
         .expect("proxies", "ok", "no proxy is connected", "")
         .expect("rights", "ok", "superuser", "")
         .expect_bad(&["authority"]);

@@ -47,7 +47,7 @@ fn what_each_host_is() {
             "primary",
             "warn",
             &format!("{}: cannot connect", at(nobody)),
-            "see to the hosts",
+            "look after the hosts",
         )
         .expect_bad(&["upstream", "primary", "authority"]);
     let roles = |status: &serde_json::Value| {

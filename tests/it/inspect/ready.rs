@@ -294,7 +294,7 @@ fn serve_waits_for_one_postgresql_too() {
     let mut serve = Serve::start(&settings);
     assert_eq!(serve.ends().code(), Some(1));
     let said = format!(
-        "the control connection to 127.0.0.1:{} cannot be made: cannot connect: Connection refused",
+        "the control connection to 127.0.0.1:{} failed: cannot connect: Connection refused",
         postgres.port()
     );
     assert!(serve.output().contains(&said), "{}", serve.output());

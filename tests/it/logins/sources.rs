@@ -57,7 +57,7 @@ fn a_file_that_changes() {
     way.denied("app", PASSWORD, &failed("app"));
     wait_for("the log to say why", || {
         let output = way.proxy.output();
-        let why = "the verifier that is known here is not PostgreSQL's";
+        let why = "the verifier known here is not PostgreSQL's";
         output.contains(why).then_some(())
     });
 
@@ -98,20 +98,20 @@ fn files_that_are_wrong() {
     does_not_start(
         &stage,
         &file,
-        "line 1: what user \"app\" has is no SCRAM verifier",
+        "line 1: the password of user \"app\" is not a SCRAM verifier",
     );
     let file = stage.write_file("\"app\" \"md55f4dcc3b5aa765d61d8327deb882cf99\"\n");
     does_not_start(
         &stage,
         &file,
-        "line 1: what user \"app\" has is an MD5 hash",
+        "line 1: the password of user \"app\" is an MD5 hash",
     );
     let file = stage.write_users("app");
     set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     does_not_start(
         &stage,
         &file,
-        "may be read or written by everybody: chmod o-rwx",
+        "can be read or written by everybody: chmod o-rwx",
     );
 }
 
@@ -223,19 +223,19 @@ fn queries_that_are_wrong() {
     for (query, log) in [
         (
             "SELECT rolname, rolpassword FROM pg_authid WHERE $1 <> 'x'",
-            "there are more rows",
+            "it has several rows",
         ),
         (
             "SELECT rolpassword FROM pg_authid WHERE rolname = $1",
-            "it has not two columns",
+            "it does not have two columns",
         ),
         (
             "SELECT oid, rolpassword FROM pg_authid WHERE rolname = $1",
-            "a column is no text",
+            "a column is not text",
         ),
         (
             "SELECT 'other', rolpassword FROM pg_authid WHERE rolname = $1",
-            "it is another user's",
+            "it is for another user",
         ),
         (
             "SELECT nothing FROM pg_authid WHERE rolname = $1",
@@ -259,7 +259,7 @@ fn queries_that_are_wrong() {
             "FATAL:  08006: pgpalisade cannot look up how clients log in",
         );
         assert!(
-            said.contains("The log of pgpalisade says why") && !said.contains(log),
+            said.contains("See the log of pgpalisade") && !said.contains(log),
             "{said}"
         );
         wait_for("the log to say why", || {

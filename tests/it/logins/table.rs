@@ -79,8 +79,8 @@ fn a_password_for_md5() {
 /// What the server asks for in the clear is not sent where everybody could read it.
 #[test]
 fn a_password_for_a_password() {
-    const READABLE: &str = "DETAIL:  PostgreSQL asks for the password in the clear, and the connection to it is not \
-                            encrypted";
+    const READABLE: &str = "DETAIL:  PostgreSQL asks for the password in clear text, but the connection to it is not \
+        encrypted";
     let mut rows = BY_PASSWORD;
     rows[2].2 = [READABLE, READABLE, NOT_SUPPORTED];
     check(&rows, |server| {

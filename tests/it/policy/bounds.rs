@@ -119,6 +119,6 @@ fn small_steps_are_counted_by_each_proxy() {
     let refused = wire.query("SET fencing.token = 112");
     assert_eq!(refused[0].sqlstate(), "PF003");
     let text = pretty(&refused);
-    let said = "all declarations of 10 s through one proxy together to raise the mark by 10";
+    let said = "all declarations through one proxy in 10 s together to raise it by 10";
     assert!(text.contains(said), "{text}");
 }

@@ -253,7 +253,10 @@ fn a_text_that_cannot_be_read_declares_nothing() {
     for answer in [wire.query(text), wire.extended(text)] {
         let shown = pretty(&answer);
         assert!(shown.contains("PF003"), "{shown}");
-        assert!(shown.contains("cannot read what this text does"), "{shown}");
+        assert!(
+            shown.contains("cannot tell what this query does"),
+            "{shown}"
+        );
     }
     assert_eq!(wire.rows("SHOW fencing.mark"), [["34"]]);
     wire.ok("SET fencing.token = 35");

@@ -254,8 +254,8 @@ fn who_has_waited_long_enough_is_told() {
         );
         for words in [
             "55P03: another session holds the lease of scope \"default\"",
-            "The session has asked for \"lease:3s\". Nothing was changed.",
-            "To wait on, ask for the lease again.",
+            "The session asked for \"lease:3s\". Nothing was changed.",
+            "To keep waiting, ask for the lease again.",
         ] {
             assert!(refused.contains(words), "{words}: {refused}");
         }

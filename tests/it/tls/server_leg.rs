@@ -42,7 +42,7 @@ fn logged(proxy: &Proxy) -> String {
         let log = proxy.output();
         let why = log
             .lines()
-            .find(|line| line.contains("connecting to PostgreSQL"));
+            .find(|line| line.contains("cannot connect to PostgreSQL"));
         why.map(str::to_owned)
     })
 }

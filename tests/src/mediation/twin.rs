@@ -48,7 +48,7 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
 pub fn is_own_word(message: &Message) -> bool {
     let by_name = || {
         let text = message.field(b'M').unwrap_or_default();
-        text.contains("cannot run by its name")
+        text.contains("cannot run by name")
     };
     message.tag == b'E'
         && match message.sqlstate().as_str() {

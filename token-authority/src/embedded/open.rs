@@ -29,8 +29,10 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Anybody on this machine could forge marks.
-    #[error("the authority's directory {path} may be written by every user (mode {mode:03o}); \
-             run: chmod 700 {path}", path = path.display())]
+    #[error(
+        "every user can write to the authority's directory {path} (mode {mode:03o}); run: chmod 700 {path}",
+        path = path.display()
+    )]
     Exposed {
         /// The directory.
         path: PathBuf,
@@ -46,7 +48,7 @@ pub enum OpenError {
     },
     /// Another version of this program has written it.
     #[error("the authority in {dir} has format {found}, and this version uses {FORMAT}; \
-             use the pgpalisade that has written it", dir = dir.display())]
+             use the version of pgpalisade that wrote it", dir = dir.display())]
     OtherFormat {
         /// The directory.
         dir: PathBuf,
@@ -282,7 +284,7 @@ fn read_meta(database: &Database) -> Result<(String, AuthorityId), Fault> {
     txn.abort()?;
     match (format, identity) {
         (Some(format), Some(bytes)) => Ok((format, AuthorityId::from_bytes(bytes))),
-        _ => Err(Fault::Record("it has no format or no identity".into())),
+        _ => Err(Fault::Record("it lacks a format or an identity".into())),
     }
 }
 

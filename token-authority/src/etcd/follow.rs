@@ -104,15 +104,20 @@ impl Store {
                 Ended::Broken(fault) if absence.is_to_be_told() => tracing::warn!(
                     error = fault.text,
                     election,
-                    "etcd: the election cannot be followed: no leader is ended before the next one declares"
+                    "etcd: cannot follow the election; until it is followed again, a leader is ended only when the \
+                        next one declares"
                 ),
                 Ended::Broken(fault) => {
-                    tracing::debug!(error = fault.text, election, "etcd: it is followed anew");
+                    tracing::debug!(
+                        error = fault.text,
+                        election,
+                        "etcd: following the election again"
+                    );
                 }
                 // It is read anew in any case.
                 Ended::Compacted => {}
                 Ended::Over(error) => {
-                    tracing::warn!(%error, election, "etcd: the election cannot be followed");
+                    tracing::warn!(%error, election, "etcd: cannot follow the election");
                     if self.history.intact().is_err() {
                         return;
                     }
@@ -143,7 +148,7 @@ impl Store {
             Err(fault) => return Ended::Broken(fault),
         };
         if absence.ends() {
-            tracing::info!(election, "etcd: the election is followed again");
+            tracing::info!(election, "etcd: following the election again");
         }
         loop {
             let message = match next(&mut stream).await {

@@ -45,7 +45,7 @@ impl History {
         floor: Floor,
     ) -> Result<i64, AuthorityError> {
         let Some(header) = header else {
-            return Err(AuthorityError::Damaged("an answer without header".into()));
+            return Err(AuthorityError::Damaged("an answer without a header".into()));
         };
         let (id, revision) = (header.cluster_id(), header.revision());
         let before = self
@@ -62,7 +62,7 @@ impl History {
             && revision < floor
         {
             return Err(self.went_back(format!(
-                "its revision is {revision}, and was {floor} before"
+                "its revision is {revision}, but was {floor} before"
             )));
         }
         self.highest.fetch_max(revision, Ordering::SeqCst);

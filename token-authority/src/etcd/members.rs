@@ -237,7 +237,7 @@ impl Members {
 
     async fn client(&self, index: usize) -> Result<Connected, Fault> {
         let Some(member) = self.members.get(index) else {
-            return Err(Fault::new(Kind::Foreign, "there is no such endpoint"));
+            return Err(Fault::new(Kind::Foreign, "the endpoint does not exist"));
         };
         if let Some(connected) = member.get() {
             return Ok(connected);

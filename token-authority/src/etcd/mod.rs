@@ -147,7 +147,7 @@ impl Etcd {
     pub async fn connect(options: Options) -> Result<Self, OpenError> {
         match open::open(options, Missing::Make).await? {
             Some((store, revision)) => Ok(Self::new(store, revision)),
-            None => Err(OpenError::Unreachable("no store was made".to_owned())),
+            None => Err(OpenError::Unreachable("no store was created".to_owned())),
         }
     }
 

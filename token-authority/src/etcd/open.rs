@@ -53,8 +53,8 @@ pub enum OpenError {
     Foreign(String),
     /// Another version of this program has made the store.
     #[error(
-        "the store at {prefix} has format {found}, and this version uses {FORMAT}; use the pgpalisade that has \
-         written it"
+        "the store at {prefix} has format {found}, and this version uses {FORMAT}; use the version of pgpalisade that \
+            wrote it"
     )]
     OtherFormat {
         /// The prefix of its keys.

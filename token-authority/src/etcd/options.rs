@@ -70,14 +70,14 @@ pub enum OptionsError {
     MixedUsers,
     /// An unknown name after `?`.
     #[error(
-        "{0:?} is not an option of etcd; there are prefix, ca, cert, key, user and password_file"
+        "{0:?} is not an option of etcd; the options are prefix, ca, cert, key, user and password_file"
     )]
     Unknown(String),
     /// The same name twice.
     #[error("{0} is given twice; write it once")]
     Twice(&'static str),
     /// No value, or one that cannot be.
-    #[error("{name}={value} is not possible: {why}")]
+    #[error("{name}={value} is not valid: {why}")]
     Value {
         /// The option.
         name: &'static str,
@@ -109,7 +109,7 @@ pub enum OptionsError {
     )]
     NoPassword,
     /// A password, and no user.
-    #[error("there is a password and no user; write user=NAME too")]
+    #[error("a password needs a user; write user=NAME too")]
     NoUser,
     /// Two passwords, or two users.
     #[error("{0} is given in the URL and after the ?; write it in one place")]
@@ -215,7 +215,7 @@ impl Endpoint {
         let in_brackets = host.starts_with('[') && host.ends_with(']');
         let named = !host.is_empty() && !host.contains(|c: char| "[]: ".contains(c));
         if !named && !in_brackets {
-            return Err(wrong("its host is missing or cannot be"));
+            return Err(wrong("its host is missing or not valid"));
         }
         let port = port.map_or(Ok(DEFAULT_PORT), str::parse);
         let port = port.map_err(|_| wrong("its port is not a number up to 65535"))?;

@@ -29,7 +29,7 @@ impl Conflicts {
         self.0 += 1;
         if self.0 >= CONFLICTS_MAX {
             return Err(AuthorityError::Unavailable(format!(
-                "{what} was changed by others {CONFLICTS_MAX} times in a row; try again"
+                "{what} was changed by another client {CONFLICTS_MAX} times in a row; try again"
             )));
         }
         Ok(())

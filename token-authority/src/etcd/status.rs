@@ -99,7 +99,7 @@ impl Store {
             |client: etcd_client::Client| async move { client.maintenance_client().status().await };
         let status = self.members.attempt(index, until, &ask).await;
         let status = status.map_err(|fault| fault.text)?;
-        let header = status.header().ok_or("an answer without header")?;
+        let header = status.header().ok_or("an answer without a header")?;
         let role = match (status.leader(), header.member_id()) {
             (0, _) => Role::NoLeader,
             (leader, own) if leader == own => Role::Leader,

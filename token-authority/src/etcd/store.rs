@@ -87,7 +87,7 @@ impl Store {
         match keys::read_identity(found.value()) {
             Ok(identity) if identity == self.identity => Ok(()),
             Ok(other) => Err(self.history.went_back(format!(
-                "its identity is {other}, and was {}",
+                "its identity is {other}, but was {}",
                 self.identity
             ))),
             Err(NotOurs::OtherFormat(format)) => {

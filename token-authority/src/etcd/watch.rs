@@ -70,14 +70,14 @@ impl Store {
             match ended {
                 Ok(()) => {}
                 Err(Ended::Broken(fault)) => {
-                    tracing::debug!(error = fault.text, "etcd: the watch is opened anew");
+                    tracing::debug!(error = fault.text, "etcd: the watch is reopened");
                 }
                 Err(Ended::Compacted) => {}
                 Err(Ended::Over(error)) => {
                     if self.history.intact().is_err() {
                         return;
                     }
-                    tracing::warn!(%error, "etcd: the watch cannot read on");
+                    tracing::warn!(%error, "etcd: cannot continue the watch");
                 }
             }
             pause.after(began).await;
@@ -124,7 +124,7 @@ impl Store {
         let fault = match opening {
             Ok(Ok(stream)) => return Ok((index, stream)),
             Ok(Err(error)) => error.into(),
-            Err(_) => Fault::new(Kind::Unavailable, "no watch in time"),
+            Err(_) => Fault::new(Kind::Unavailable, "no watch was opened in time"),
         };
         self.members.leave(index);
         Err(fault)
@@ -150,7 +150,7 @@ impl Store {
             let Some(kv) = event.kv() else { continue };
             if let Err(error) = self.hear_event(event.event_type(), kv).await {
                 self.history.intact()?;
-                tracing::warn!(%error, "etcd: the watch leaves out what it cannot read");
+                tracing::warn!(%error, "etcd: the watch skips what it cannot read");
             }
             *seen = (*seen).max(kv.mod_revision());
         }

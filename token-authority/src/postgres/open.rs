@@ -51,8 +51,8 @@ pub enum OpenError {
     },
     /// Another version of this program has written it.
     #[error(
-        "the PostgreSQL authority at {place} has format {found}, and this version uses {FORMAT}; use the pgpalisade \
-         that has written it"
+        "the PostgreSQL authority at {place} has format {found}, and this version uses {FORMAT}; use the version of \
+            pgpalisade that wrote it"
     )]
     OtherFormat {
         /// Where the server is.
@@ -98,7 +98,7 @@ pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
         (None, Err(error)) => Err(open_error(options, error)),
         (None, Ok(())) => Err(OpenError::Damaged {
             place: options.to_string(),
-            why: "it was removed while it was made".into(),
+            why: "it was removed while it was created".into(),
         }),
     }
 }
@@ -159,7 +159,7 @@ async fn read_identity(
         .ok_or_else(|| LinkError::Record("its table \"store\" is empty".into()))?;
     let bytes: &[u8] = get(row, 1)?;
     let bytes = <[u8; 16]>::try_from(bytes)
-        .map_err(|_| LinkError::Record("its identity has not 16 bytes".into()))?;
+        .map_err(|_| LinkError::Record("its identity does not have 16 bytes".into()))?;
     Ok(Some((get(row, 0)?, AuthorityId::from_bytes(bytes))))
 }
 

@@ -95,10 +95,10 @@ fn parse(dsn: &str) -> Result<Login, String> {
     let login = Login::parse(dsn, "postgres:host=... user=... dbname=...")?;
     let config = &login.config;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err("names no host; the PG* variables of the environment are not read".into());
+        return Err("names no host; PG* environment variables are not read".into());
     }
     if config.get_user().is_none() {
-        return Err("names no user; the PG* variables of the environment are not read".into());
+        return Err("names no user; PG* environment variables are not read".into());
     }
     Ok(login)
 }
@@ -186,7 +186,7 @@ mod tests {
             ("host=h user=u password='hunter2", "write postgres://"),
             (
                 "//u:hunter2@h/d?sslmode=verify-full",
-                "names nobody to trust",
+                "trusts no certificate authority",
             ),
         ] {
             let message = text.parse::<Options>().unwrap_err().to_string();

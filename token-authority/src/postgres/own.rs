@@ -34,8 +34,8 @@ pub(super) const OWN: Objects = Objects {
         "(token > 0)",
         "(octet_length(identity) = 16)",
     ],
-    advice: "let all proxies log in as the owner of the store; if nobody of you has made it, have a superuser run: \
-             DROP SCHEMA pgpalisade_authority CASCADE",
+    advice: "let all proxies log in as the owner of the store; if it is not yours, have a superuser run: DROP SCHEMA \
+        pgpalisade_authority CASCADE",
 };
 
 /// What a transaction keeps as it is before it looks whose the store is.

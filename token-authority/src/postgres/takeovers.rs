@@ -37,7 +37,7 @@ impl Postgres {
                 return Ok(());
             }
         }
-        let why = format!("the takeovers of scope {scope} were changed by others all the time");
+        let why = format!("the takeovers of scope {scope} kept changing");
         Err(AuthorityError::Unavailable(why))
     }
 

@@ -40,10 +40,10 @@ fn declared_but_not_listed(draft: &Draft, reader: &mut Reader<'_>) {
             if !known.contains(&name) {
                 let to_do = match nearest(name, known.iter().copied()) {
                     Some(near) => format!("did you mean {near:?}?"),
-                    None => format!("add [scope.{name}], or take the name away"),
+                    None => format!("add [scope.{name}], or remove the name"),
                 };
                 let message = format!(
-                    "declare names scope {name:?}, which tokens.scopes = \"listed\" does not let exist ({to_do})"
+                    "declare names scope {name:?}, which tokens.scopes = \"listed\" does not allow ({to_do})"
                 );
                 reader.error(&scope.span(), message);
             }
@@ -57,7 +57,7 @@ fn contradictions(table: &str, section: &Section, reader: &mut Reader<'_>) {
     for allowed in &section.allow {
         let category = allowed.get_ref();
         if refused.contains(category) {
-            let message = format!("{table} refuses and allows \"{category}\" (take one away)");
+            let message = format!("{table} refuses and allows \"{category}\" (remove one)");
             reader.error(&allowed.span(), message);
         }
     }

@@ -48,7 +48,7 @@ fn election_name(text: &str) -> Result<Arc<str>, Fault> {
         let to_do = format!(
             "write 1 to {NAME_MAX} bytes without control characters, as in \"etcdctl elect NAME\""
         );
-        return Err(Fault::new("is not the name of an election", to_do));
+        return Err(Fault::new("is not a valid name of an election", to_do));
     }
     Ok(text.into())
 }
@@ -62,8 +62,8 @@ pub(super) fn check(scopes: &[ScopeDraft], reader: &mut Reader<'_>) {
     for (scope, election) in elected() {
         if scope.bounds.max_step.is_some() || scope.bounds.max_token.is_some() {
             let message = format!(
-                "scope {:?} has the number of an election, and its own max_step or max_token (take these away: the \
-                 number is compared exactly, and it jumps)",
+                "scope {:?} has the number of an election, and its own max_step or max_token (remove them: the number \
+                    is compared exactly, and it jumps)",
                 scope.name.get_ref()
             );
             reader.error(&election.span(), message);

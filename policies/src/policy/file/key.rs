@@ -32,8 +32,8 @@ const ISSUED: &str = "\"any\" or \"issued\"; an election below [scope.NAME]";
 const ELECTED: &str = "\"any\", \"issued\" or { etcd_election = \"...\" }";
 const PREPARED: &str = "\"report\", \"refuse\" or \"roll-back\"";
 const SECONDS: &str = "seconds, as \"30s\"";
-const DEFAULTS: &str = "what [defaults] says";
-const TOKENS: &str = "what [tokens] says";
+const DEFAULTS: &str = "the value of [defaults]";
+const TOKENS: &str = "the value of [tokens]";
 const ANY: &str = "any";
 
 /// All keys that a policy file may have, in the order of the documentation.
@@ -59,7 +59,7 @@ pub const POLICY_KEYS: [PolicyKey; 39] = [
     key("scope.NAME.max_step", NUMBER, TOKENS),
     key("scope.NAME.max_token", NUMBER, TOKENS),
     key("scope.NAME.numbers", ELECTED, TOKENS),
-    key("scope.NAME.numbers.etcd_election", "the name of an election", "must be there"),
+    key("scope.NAME.numbers.etcd_election", "the name of an election", "required"),
     key("scope.NAME.holders", "a table as session.match", "any session"),
     key("scope.NAME.prepared_transactions", PREPARED, TOKENS),
     key("scope.NAME.lock_delay", SECONDS, TOKENS),
@@ -71,13 +71,13 @@ pub const POLICY_KEYS: [PolicyKey; 39] = [
     key("session.name", "any text", "none"),
     key("session.writes", WRITES, DEFAULTS),
     key("session.reads", READS, DEFAULTS),
-    key("session.mode", MODE, "that of the scope"),
+    key("session.mode", MODE, "the scope's"),
     key("session.scope", SCOPE, DEFAULTS),
-    key("session.refuse", KINDS, "none more"),
+    key("session.refuse", KINDS, "no others"),
     key("session.allow", KINDS, "none"),
     key("session.unknown_tables", UNKNOWN, DEFAULTS),
     key("session.declare", DECLARE, DEFAULTS),
-    key("session.match", "a table of these five", "must be there"),
+    key("session.match", "a table of these five", "required"),
 ];
 
 /// The names of the keys directly in a table: `defaults`, `scope.NAME`, `session.match`, or the empty name for the top.

@@ -225,7 +225,7 @@ impl Reader<'_> {
         for (key, value) in table.into_iter().flat_map(from_the_top) {
             let known = key::names_in("scope.NAME").any(|known| *known == **key.get_ref());
             if known && !matches!(value.get_ref(), DeValue::Table(_)) {
-                let message = format!("scope.{} stands in no scope ({to_do})", key.get_ref());
+                let message = format!("scope.{} is not in a scope ({to_do})", key.get_ref());
                 self.error(&key.span(), message);
                 continue;
             }
@@ -326,7 +326,7 @@ impl Reader<'_> {
         }
         if !has_match {
             let message = "the rule has no match (write match = { user = \"...\" }; \
-                           what is to hold for everybody belongs below [defaults])";
+                           what holds for every session belongs below [defaults])";
             self.error(&value.span(), message);
         }
         Some(rule)
@@ -341,8 +341,8 @@ impl Reader<'_> {
         };
         if table.is_empty() {
             let what = match last {
-                "match" => "what is to hold for everybody belongs below [defaults]",
-                _ => "leave the key out if everybody may hold it",
+                "match" => "what holds for every session belongs below [defaults]",
+                _ => "leave the key out if every session may hold it",
             };
             let message = format!(
                 "{written} is empty (name a user, database, application_name, cn or network; {what})"
@@ -407,7 +407,7 @@ fn rule_name(text: &str) -> Result<Box<str>, Fault> {
     const MOST: usize = 63;
     if text.is_empty() || text.len() > MOST || text.chars().any(char::is_control) {
         let to_do = format!("write 1 to {MOST} bytes without control characters, or leave it out");
-        return Err(Fault::new("is not a good name", to_do));
+        return Err(Fault::new("is not a valid name", to_do));
     }
     Ok(text.into())
 }

@@ -57,7 +57,7 @@ impl Reader<'_> {
         let known: Vec<&str> = names_in(table).collect();
         let to_do = match nearest(wrong, known.iter().copied()) {
             Some(near) => format!("did you mean {near:?}?"),
-            None => format!("known here: {}", known.join(", ")),
+            None => format!("valid here: {}", known.join(", ")),
         };
         let dot = if written.is_empty() { "" } else { "." };
         let message = format!("unknown key \"{written}{dot}{wrong}\" ({to_do})");
@@ -143,7 +143,7 @@ impl Reader<'_> {
                 continue;
             };
             if read.iter().any(|before| before.get_ref() == one.get_ref()) {
-                let fault = Fault::new("says the same twice", "take one away");
+                let fault = Fault::new("is listed twice", "take one away");
                 self.fault(&item.span(), name, &fault);
             } else if read.len() == super::LIST_MAX {
                 let most = super::LIST_MAX;
@@ -186,7 +186,7 @@ impl Reader<'_> {
             let (least, most) = SECONDS.into_inner();
             seconds.map(Duration::from_secs).ok_or_else(|| {
                 let to_do = format!("write seconds, from \"{least}s\" to \"{most}s\"");
-                Fault::new(format!("{text:?} is no time"), to_do)
+                Fault::new(format!("{text:?} is not a time"), to_do)
             })
         });
         time.map(Spanned::into_inner)

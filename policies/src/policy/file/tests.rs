@@ -97,17 +97,17 @@ replication, unparsed)
 17:11: scope.a.tables: \"jobs\" names no schema (write schema.table, such as public.jobs, or *.jobs for every schema)
 17:19: scope.a.tables: \"public.Jobs\" has capital letters (write jobs, as PostgreSQL does with a name that is not \
 quoted, or \"Jobs\" for one that was quoted when it was created)
-17:49: scope.a.tables: says the same twice (take one away)
+17:49: scope.a.tables: is listed twice (take one away)
 18:1: unknown key \"scope.a.mod\" (did you mean \"mode\"?)
 19:1: unknown key \"scope.a.max_steps\" (did you mean \"max_step\"?)
 21:8: \"b c\" is not a valid scope name (allowed are A-Z a-z 0-9 _ . : / -)
 22:10: scope.b c.tables: is empty (leave the key out instead)
-24:1: the rule has no match (write match = { user = \"...\" }; what is to hold for everybody belongs below [defaults])
-28:9: session.match is empty (name a user, database, application_name, cn or network; what is to hold for everybody \
-belongs below [defaults])
-29:8: session.name: is not a good name (write 1 to 63 bytes without control characters, or leave it out)
+24:1: the rule has no match (write match = { user = \"...\" }; what holds for every session belongs below [defaults])
+28:9: session.match is empty (name a user, database, application_name, cn or network; what holds for \
+every session belongs below [defaults])
+29:8: session.name: is not a valid name (write 1 to 63 bytes without control characters, or leave it out)
 32:11: unknown key \"session.match.users\" (did you mean \"user\"?)
-32:35: session.match.network: \"10.1.2.3/8\" has bits of an address behind its prefix (write 10.0.0.0/8, or \
+32:35: session.match.network: \"10.1.2.3/8\" has address bits beyond its prefix (write 10.0.0.0/8, or \
 10.1.2.3/32 for that address alone)
 32:49: session.match.network: \"nonsense\" is not a network (write an address and a prefix, such as 10.0.0.0/8, \
 192.0.2.7/32 or fd00::/8)
@@ -149,7 +149,7 @@ fn tables_of_the_wrong_shape_say_how_to_write_them() {
     );
     refuse(
         "[scope]\ntables = [\"a.b\"]\n",
-        &["2:1: scope.tables stands in no scope", "[scope.NAME]"],
+        &["2:1: scope.tables is not in a scope", "[scope.NAME]"],
     );
     refuse(
         "[scope]\na = 1\n",
@@ -298,7 +298,10 @@ fn a_lock_delay_has_seconds() {
     assert_eq!(delays, [3600, 30, 30].map(|s| Some(Duration::from_secs(s))));
     for wrong in ["30", "0s", "3601s", "+5s", "5 s", "5m", "s", ""] {
         let text = format!("[tokens]\nlock_delay = \"{wrong}\"\n");
-        refuse(&text, &["2:14: ", "is no time", "from \"1s\" to \"3600s\""]);
+        refuse(
+            &text,
+            &["2:14: ", "is not a time", "from \"1s\" to \"3600s\""],
+        );
     }
     refuse("[tokens]\nlock_delay = 30\n", &["2:14: ", "\"30s\""]);
 }
@@ -413,7 +416,7 @@ fn what_may_surprise_is_warned_of() {
         "3:8: defaults.mode = \"observe\" refuses nothing",
         "4:10: replication connections are not fenced",
         "7:8: scope.a.mode = \"observe\" refuses nothing",
-        "10:10: writes = \"allow\" frees these sessions",
+        "10:10: writes = \"allow\" lets these sessions bypass the fence",
         "11:8: session.mode = \"observe\" refuses nothing",
         "13:16: replication connections are not fenced",
         "14:1: this rule never matches: the one in line 8 comes first",
@@ -635,7 +638,7 @@ fn who_may_declare_what_and_for_how_long() {
         "other",
         "jobs",
         Local,
-        Some("who may hold scope \"jobs\" (line 4)"),
+        Some("the holders of scope \"jobs\" (line 4)"),
     );
     check("other", "bills", Local, None);
     check("other", "default", Local, None);

@@ -30,11 +30,11 @@ impl fmt::Display for Bound {
             Self::MaxStep(most) => write!(f, "max_step is {most}"),
             Self::Pace(most, within) => write!(
                 f,
-                "max_step allows all declarations of {} s through one proxy together to raise the mark by {most}",
+                "max_step allows all declarations through one proxy in {} s together to raise the mark by {most}",
                 within.as_secs()
             ),
             Self::Issued => f.write_str("numbers is \"issued\""),
-            Self::MaxScopes(most) => write!(f, "there may be {most} scopes"),
+            Self::MaxScopes(most) => write!(f, "max_scopes is {most}"),
             Self::Reserved => f.write_str("the scope is pgpalisade's own"),
         }
     }

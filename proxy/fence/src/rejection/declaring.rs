@@ -7,6 +7,7 @@ use pgpalisade_policies::{MayNotDeclare, Mistake, nearest};
 
 use super::RejectionKind;
 use super::{Bound, Rejection, raised_to};
+use crate::readable::sentence;
 
 /// How the message begins where another session has the lease. Whoever asks may also be told that nobody knows.
 pub const LEASE_IS_ANOTHERS: &str = "another session holds the lease";
@@ -35,17 +36,20 @@ impl Rejection {
                 "max_step of scope \"{scope}\" allows one declaration to raise it by {most}"
             ),
             Bound::Issued => format!(
-                "numbers of scope \"{scope}\" lets a session bring only a token that pgpalisade has given to one"
+                "numbers of scope \"{scope}\" admits only tokens that pgpalisade has issued"
             ),
-            Bound::Pace(..) | Bound::MaxScopes(_) | Bound::Last | Bound::Reserved => {
-                format!("{bound} of scope \"{scope}\"")
-            }
+            Bound::Pace(most, within) => format!(
+                "max_step of scope \"{scope}\" allows all declarations through one proxy in {} s together to raise it \
+                    by {most}",
+                within.as_secs()
+            ),
+            Bound::MaxScopes(_) | Bound::Last | Bound::Reserved => bound.to_string(),
         };
         let detail =
             format!("The session's token is {number}, {at}, and {limit}. Nothing was changed.");
         if bound == Bound::Issued {
-            let hint = "Let pgpalisade give the token: SET fencing.token = 'lease', or 'after:' and the mark, or \
-                'next'. To bring the number of an election, an operator can set numbers = \"any\" in the policy.";
+            let hint = "Let pgpalisade issue the token: SET fencing.token = 'lease', or 'next', or 'after:' followed \
+                by the mark. To admit the numbers of an election, an operator can set numbers = \"any\" in the policy.";
             let rejection = Self::new(RejectionKind::InvalidToken, message, detail, hint);
             return rejection.about(scope, token, mark);
         }
@@ -88,8 +92,9 @@ impl Rejection {
             "The session claims \"{claim}\". {}",
             raised_to(scope, &mark)
         );
-        let hint = "Somebody else has taken the lead since the mark was read. Do not act as leader. To try again, read \
-            SHOW fencing.mark, make sure of the lock after that, and take after the mark that was read.";
+        let hint = "Another process took the lead after the mark was read. Do not act as leader. To try again, read \
+            SHOW fencing.mark, check that this process still holds the lock, and declare 'after:' followed by that \
+            mark.";
         let rejection = Self::new(RejectionKind::StaleToken, message, detail, hint);
         rejection.about(scope, claim.token(), Some(mark))
     }
@@ -100,14 +105,14 @@ impl Rejection {
         let (message, detail, hint) = match unanswered {
             None => (
                 format!("{LEASE_IS_ANOTHERS} of scope \"{scope}\""),
-                format!("The session has asked for \"{claim}\". Nothing was changed."),
-                "Another process leads. To wait on, ask for the lease again.",
+                format!("The session asked for \"{claim}\". Nothing was changed."),
+                "Another process leads. To keep waiting, ask for the lease again.",
             ),
             Some(why) => (
                 format!(
-                    "the lease of scope \"{scope}\" could not be had: the token authority does not answer"
+                    "the lease of scope \"{scope}\" could not be obtained: the token authority does not answer"
                 ),
-                format!("The session has asked for \"{claim}\": {why}. No token was declared."),
+                format!("The session asked for \"{claim}\": {why}. No token was declared."),
                 "Ask for the lease again.",
             ),
         };
@@ -121,12 +126,12 @@ impl Rejection {
             Some(mark) => format!("its mark is {}", mark.rank()),
             None => "it has no mark".to_owned(),
         };
-        let message = format!("no fencing token follows this mark of scope \"{scope}\": {at}");
+        let message = format!("no fencing token follows the given mark of scope \"{scope}\": {at}");
         let detail = format!(
-            "The session claims \"{claim}\". A token is taken only after the mark as it is. Nothing was changed."
+            "The session claims \"{claim}\". A token can be taken only after the current mark. Nothing was changed."
         );
-        let hint = "Read the mark again with SHOW fencing.mark, and take after that. A scope without a mark has \
-            'after:0'.";
+        let hint = "Read the mark again with SHOW fencing.mark, and declare 'after:' followed by it, or 'after:0' if \
+            the scope has no mark.";
         let rejection = Self::new(RejectionKind::InvalidToken, message, detail, hint);
         rejection.about(scope, claim.token(), mark)
     }
@@ -136,12 +141,12 @@ impl Rejection {
     pub fn taken_beside_others() -> Self {
         Self::new(
             RejectionKind::InvalidToken,
-            "a fencing token is taken by a statement of its own",
-            "This text does more. What follows in it would run before PostgreSQL has the number in the place of \
-                \"after:\", \"next\" or \"lease\".",
-            "Send SET fencing.token = 'next', or SELECT set_config('fencing.token', 'next', false), as a text of its \
-                own; it may stand in a transaction, and in a pipeline. In a session that has taken its token at \
-                login, send RESET and DISCARD as the last statement of a text.",
+            "cannot take a fencing token in a query that does more",
+            "The other statements of the query would run before the number replaces \"after:\", \"next\" or \"lease\" \
+                in PostgreSQL.",
+            "Send SET fencing.token = 'next', or SELECT set_config('fencing.token', 'next', false), as a query of its \
+                own; it may be in a transaction or a pipeline. In a session that took its token at login, send RESET \
+                and DISCARD as the last statement of a query.",
         )
     }
 
@@ -157,8 +162,8 @@ impl Rejection {
         ];
         const SETTINGS: &str = "Settings below fencing. are pgpalisade's: fencing.token and fencing.scope can be set \
             and shown, fencing.mark, fencing.status and fencing.history can be shown.";
-        const LITERAL: &str = "Write SET fencing.token = 34, or SELECT set_config('fencing.token', '34', false) as the \
-            whole statement. Put the number into the text: a parameter such as $1 is not in it.";
+        const LITERAL: &str = "Write SET fencing.token = 34, or SELECT set_config('fencing.token', '34', false) as \
+            the whole statement. Write the number itself, not a parameter such as $1.";
         let (message, detail, hint) = match mistake {
             Mistake::UnknownSetting(name) => {
                 let near = nearest(&name.to_ascii_lowercase(), OURS.into_iter());
@@ -176,15 +181,15 @@ impl Rejection {
                 format!("Write SHOW {name}."),
             ),
             Mistake::Unreadable(why) => (
-                "cannot read what this text does with the settings of pgpalisade".to_owned(),
-                format!("It names one of them, and counts as unknown because {why}."),
-                "Send SET fencing.token as a text of its own, in ASCII characters.".to_owned(),
+                "cannot tell what this query does with the settings of pgpalisade".to_owned(),
+                format!("It names one of them, and cannot be judged because {why}."),
+                "Send SET fencing.token as a query of its own, in ASCII characters.".to_owned(),
             ),
             Mistake::DoesNotDeclare(variable) => {
                 let name = variable.name();
                 let detail = format!(
-                    "It would give {name} a value inside PostgreSQL, and the session would hold no token by it: \
-                        one is declared by a statement of its own that has the value in its text."
+                    "It would set {name} in PostgreSQL only, and the session would hold no token. A token is declared \
+                        by a separate statement that contains its value."
                 );
                 let message =
                     format!("this statement sets {name} without declaring a fencing token");
@@ -209,7 +214,7 @@ impl Rejection {
     /// One more scope than the policy allows.
     fn too_many_scopes(scope: &Scope, token: Option<Token>, most: u64) -> Self {
         let message = format!("scope \"{scope}\" is new, and there are too many scopes");
-        let detail = format!("There are {most} or more. Nothing was changed.");
+        let detail = format!("tokens.max_scopes is {most}. Nothing was changed.");
         let hint = "Correct the name, or have an operator add the scope to the policy, or raise tokens.max_scopes.";
         Self::new(RejectionKind::Policy, message, detail, hint).about(scope, token, None)
     }
@@ -220,7 +225,7 @@ impl Rejection {
         Self::new(
             RejectionKind::TakeoverIncomplete,
             "the takeover is not complete: prepared transactions of earlier leaders are left",
-            format!("{why}."),
+            sentence(why),
             "Finish them with COMMIT PREPARED or ROLLBACK PREPARED, connected to PostgreSQL directly, and declare the \
                 token again.",
         )

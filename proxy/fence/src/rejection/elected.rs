@@ -32,7 +32,7 @@ impl Rejection {
                 format!(
                     "fencing token {shown} has not won election \"{election}\": its leader has {leader}"
                 ),
-                "Wait until the own key leads in the election, and declare its create revision then.",
+                "Wait until your key leads the election, then declare its create revision.",
             ),
         };
         let at = mark.as_ref().map_or_else(
@@ -40,8 +40,8 @@ impl Rejection {
             |mark| format!("its mark is {}", mark.rank()),
         );
         let detail = format!(
-            "The session's token is {shown}, and numbers of scope \"{scope}\" lets in only the number of who leads \
-                this election of etcd; {at}. Nothing was changed."
+            "The session's token is {shown}, and numbers of scope \"{scope}\" admits only the number of the leader of \
+                this etcd election; {at}. Nothing was changed."
         );
         Self::new(kind, message, detail, hint).about(scope, token, mark)
     }
@@ -50,14 +50,14 @@ impl Rejection {
     #[must_use]
     pub fn not_taken(scope: &Scope, claim: Claim, election: &str) -> Self {
         let message = format!(
-            "the fencing token of scope \"{scope}\" cannot be taken: election \"{election}\" gives it"
+            "the fencing token of scope \"{scope}\" cannot be taken: election \"{election}\" issues it"
         );
         let detail = format!(
-            "The session claims \"{claim}\", and numbers of scope \"{scope}\" lets in only the number of who leads \
-                this election of etcd. Nothing was changed."
+            "The session claims \"{claim}\", and numbers of scope \"{scope}\" admits only the number of the leader of \
+                this etcd election. Nothing was changed."
         );
         let hint = format!(
-            "Stand in the election, and declare the create revision of the own key once it leads: SET fencing.token = \
+            "Stand in the election, and declare the create revision of your key once it leads: SET fencing.token = \
                 '{scope}=<number>'."
         );
         let rejection = Self::new(RejectionKind::InvalidToken, message, detail, hint);

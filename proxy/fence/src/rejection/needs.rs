@@ -34,7 +34,7 @@ impl Rejection {
         let message = format!("this {what} needs a fencing token for scope \"{scope}\"");
         let mut detail = match (needs.class, needs.why_write) {
             (Class::Read, _) => {
-                "This session has declared no token for it, and the policy lets nobody read without one."
+                "This session has declared no token for it, and the policy requires one to read."
                     .to_owned()
             }
             (Class::Write, Some(why)) => {
@@ -52,7 +52,7 @@ impl Rejection {
                 " It needs the tokens of more scopes than the {SCOPES_MAX} that a session can declare."
             ));
             let hint = "Write a statement that names its tables. If the policy asks for all scopes because of \
-                every-scope, an operator can set unknown_tables = \"session-scope\" in it.";
+                unknown_tables = \"every-scope\", an operator can set it to \"session-scope\".";
             return Self::new(RejectionKind::NoToken, message, detail, hint)
                 .about(scope, None, None)
                 .needing(needs.class);

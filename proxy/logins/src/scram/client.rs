@@ -9,19 +9,19 @@ use super::{BOUND, Key, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, attribute, is
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ServerFault {
     /// None of the two mechanisms.
-    #[error("it offers no SASL mechanism that is known here")]
+    #[error("it offers no supported SASL mechanism")]
     Mechanism,
     /// Not the form of a SCRAM message.
-    #[error("it has sent a malformed SCRAM message")]
+    #[error("it sent a malformed SCRAM message")]
     Malformed,
     /// Its nonce is not made of ours.
-    #[error("its SCRAM nonce is not made of ours")]
+    #[error("its SCRAM nonce does not begin with ours")]
     Nonce,
     /// It has another verifier than the one that the client was held against.
-    #[error("its verifier has another salt or iteration count than the one that is known here")]
+    #[error("its verifier has a different salt or iteration count from the one known here")]
     OtherVerifier,
     /// It does not know the password.
-    #[error("it has not proved that it knows the password")]
+    #[error("it did not prove that it knows the password")]
     Signature,
 }
 

@@ -218,7 +218,7 @@ fn text(message: &[u8]) -> Result<&str, Refusal> {
     }
     let text = std::str::from_utf8(message).ok();
     text.filter(|text| !text.contains('\0'))
-        .ok_or(Refusal::Malformed("The message is no text."))
+        .ok_or(Refusal::Malformed("The message is not valid UTF-8."))
 }
 
 /// The user's name counts for nothing here, as for PostgreSQL: it is in the startup packet.

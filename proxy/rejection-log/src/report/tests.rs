@@ -327,7 +327,7 @@ fn a_flood_of_names_is_bounded_and_no_ready() {
             .verdict
             .cautions
             .iter()
-            .any(|words| words.contains("than are counted apart"))
+            .any(|words| words.contains("than are counted separately"))
     );
 }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::tally::Tally;
 use super::{Count, Row, Understood};
+use pgpalisade_fence::readable::counted;
 use pgpalisade_fence::rejection::RejectionKind;
 
 /// Whom a record is about, and why there is one.
@@ -115,7 +116,7 @@ const fn advice(kind: RejectionKind) -> (Todo, &'static str) {
         ),
         RejectionKind::LeaseHeld => (
             Todo::Nothing,
-            "Candidates that have waited for a lease while another session held it: as it should be.",
+            "Candidates that waited for a lease while another session held it. This is normal.",
         ),
         RejectionKind::DeposedPrimary => (
             Todo::Something,
@@ -132,7 +133,7 @@ fn judge(kind: &str) -> (Todo, &'static str) {
     known.map_or(
         (
             Todo::Something,
-            "This version of pgpalisade does not know the kind. Read the log with the version that wrote it.",
+            "This version of pgpalisade does not know this kind. Read the log with the version that wrote it.",
         ),
         advice,
     )
@@ -210,30 +211,23 @@ fn headline(answer: Answer, open: &Count) -> String {
              is for."
             .to_owned(),
         Answer::Incomplete => "unknown. The records would allow switching the fence on, but some are missing. Observe \
-             for another while, and use --since."
+            for longer, and use --since."
             .to_owned(),
         Answer::NotYet => format!(
             "not yet. With the fence on, {} that no takeover explains would have been refused.",
-            requests(open.observed)
+            counted(open.observed, "request")
         ),
         Answer::On => {
             "the fence is on, and it refused only deposed leaders, which is what it is for.".to_owned()
         }
         Answer::OnWithWork => format!(
             "the fence is on, and it refused {} that no takeover explains.",
-            requests(open.refused)
+            counted(open.refused, "request")
         ),
-        Answer::NothingRecorded => "nothing is recorded, and that does not say whether the fence can be switched on: \
-             nothing would have been refused, or nothing came through the proxy. Make sure that every application \
-             used it in this time, in observe mode and with this log."
+        Answer::NothingRecorded => "nothing is recorded, which does not tell whether the fence can be switched on: \
+             either nothing would have been refused, or nothing came through the proxy. Make sure that every \
+             application used it in this time, in observe mode and with this log."
             .to_owned(),
-    }
-}
-
-fn requests(count: u64) -> String {
-    match count {
-        1 => "1 request".to_owned(),
-        count => format!("{count} requests"),
     }
 }
 
@@ -241,35 +235,35 @@ fn cautions(understood: &Understood, others: &Count) -> Vec<String> {
     let mut cautions = Vec::new();
     if understood.dropped > 0 {
         cautions.push(format!(
-            "{} records are missing: the proxy dropped them when they came too fast, or could not write them. Who is \
-             not listed may be among them.",
-            understood.dropped
+            "{} not in the log: the proxy dropped what came too fast, or could not write it. Sessions that are not \
+             listed may be among them.",
+            counted(understood.dropped, "record")
         ));
     }
     if understood.unauthenticated > 0 {
         cautions.push(format!(
-            "{} refusals came before the login was authenticated. Whoever reaches the proxy can cause them, in any \
-             name, so they are not counted. An application whose connection string has a wrong token is among them: \
-             its lines in the log have \"authenticated\": false.",
-            understood.unauthenticated
+            "{} before the login was authenticated. Anyone who reaches the proxy can cause these, under any name, so \
+             they are not counted. An application whose connection string has a wrong token is among them: its lines \
+             in the log have \"authenticated\": false.",
+            counted(understood.unauthenticated, "refusal")
         ));
     }
     if understood.foreign_lines > 0 {
         cautions.push(format!(
-            "{} lines could not be read as records. Who is not listed may be among them.",
-            understood.foreign_lines
+            "{} could not be read. Sessions that are not listed may be among them.",
+            counted(understood.foreign_lines, "line")
         ));
     }
     if others.total() > 0 {
         cautions.push(format!(
-            "{} records are of more users and applications than are counted apart. Use --since, --until and --scope \
+            "{} came from more users and applications than are counted separately. Use --since, --until and --scope \
              to see them.",
-            others.total()
+            counted(others.total(), "record")
         ));
     }
     if understood.records > 0 {
         cautions.push(
-            "The log also holds what has been corrected since: --since leaves out older records."
+            "The log also has records of problems that were corrected since: --since leaves out older records."
                 .to_owned(),
         );
     }

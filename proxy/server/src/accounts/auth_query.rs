@@ -31,7 +31,7 @@ const ITERATIONS: &str = "SELECT current_setting('scram_iterations', true)";
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LookupError {
     /// There is no connection.
-    #[error("no connection for auth_query: {0}")]
+    #[error("cannot connect for auth_query: {0}")]
     Connect(Arc<str>),
     /// PostgreSQL refuses the query.
     #[error("auth_query failed: {0}")]
@@ -40,7 +40,7 @@ pub enum LookupError {
     #[error("the connection for auth_query has ended: {0}")]
     Lost(Arc<str>),
     /// No answer in time.
-    #[error("auth_query was not answered within {WITHIN:?}")]
+    #[error("auth_query did not answer within {WITHIN:?}")]
     Late,
     /// It is not one row, or not two texts.
     #[error(
@@ -181,23 +181,23 @@ fn read(user: &str, rows: &[Row]) -> Result<Option<Verifier>, LookupError> {
     let row = match rows {
         [] => return Ok(None),
         [row] if row.len() == 2 => row,
-        [_] => return Err(LookupError::Answer("it has not two columns")),
-        _ => return Err(LookupError::Answer("there are more rows")),
+        [_] => return Err(LookupError::Answer("it does not have two columns")),
+        _ => return Err(LookupError::Answer("it has several rows")),
     };
     let text = |column| {
         row.try_get::<_, Option<&str>>(column)
-            .map_err(|_| LookupError::Answer("a column is no text"))
+            .map_err(|_| LookupError::Answer("a column is not text"))
     };
     let (Some(found), Some(verifier)) = (text(0)?, text(1)?) else {
         return Ok(None);
     };
     if found != user {
-        return Err(LookupError::Answer("it is another user's"));
+        return Err(LookupError::Answer("it is for another user"));
     }
     match verifier.parse() {
         Ok(verifier) => Ok(Some(verifier)),
         Err(error) => {
-            tracing::info!(user, %error, "what PostgreSQL has of a user is of no use for SCRAM");
+            tracing::info!(user, %error, "the user has no usable SCRAM verifier");
             Ok(None)
         }
     }

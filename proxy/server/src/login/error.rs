@@ -22,13 +22,13 @@ pub(super) enum LoginError {
     #[error("the connection was answered")]
     Answered,
     /// What came is no startup packet, or none came in time: PostgreSQL closes without a word.
-    #[error("no startup packet came: {0}")]
+    #[error("no startup packet was received: {0}")]
     NoStartup(Silence),
     /// The client did not answer PostgreSQL in time.
     #[error("canceling authentication due to timeout")]
     Unanswered,
     /// An operator has ended it.
-    #[error("terminating connection because an operator has ended it with KILL")]
+    #[error("terminating connection because an operator ended it with KILL")]
     Killed,
     /// As many sessions as there may be.
     #[error("sorry, too many clients already")]
@@ -174,11 +174,11 @@ impl Unproved {
 pub(super) enum Silence {
     #[error(transparent)]
     Nonsense(WireError),
-    #[error("none in time, or too many others came")]
+    #[error("none in time, or too many other packets")]
     Nothing,
     /// From a network whose clients are said to come through a load balancer.
     #[error(
-        "no header of the PROXY protocol was in front of it, and proxy_protocol asks for one from there"
+        "a connection from there must begin with a PROXY protocol header, as proxy_protocol says"
     )]
     NoProxyHeader,
 }

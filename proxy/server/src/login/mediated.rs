@@ -236,8 +236,8 @@ impl Mediator<'_, '_> {
             ServerLoginError::Scram(ServerFault::OtherVerifier) => {
                 tracing::warn!(
                     user,
-                    "the verifier that is known here is not PostgreSQL's: the password was set anew, and auth_file has \
-                     to be written anew; or the login has expired (VALID UNTIL)"
+                    "the verifier known here is not PostgreSQL's: the password was changed, and auth_file must be \
+                        updated; or the login has expired (VALID UNTIL)"
                 );
                 LoginError::Unproved(Unproved::Wrong(user))
             }

@@ -30,19 +30,19 @@ const fn advice(lacks: Unmet) -> &'static str {
     }
 }
 
-const SEE_LOG: &str = "The log of pgpalisade says why.";
+const SEE_LOG: &str = "See the log of pgpalisade.";
 
 /// What helps where PostgreSQL wants something else of the client than the proxy has.
 const fn remedy(error: &ServerLoginError) -> &'static str {
     match error {
         ServerLoginError::NeedsPassword(_) => {
-            "Let pg_hba.conf ask for scram-sha-256, and set the password anew if its verifier is of md5. Or use \
-             auth = \"password\"."
+            "Use scram-sha-256 in pg_hba.conf, and set the password again if it is stored as md5. Or use auth = \
+                \"password\"."
         }
         ServerLoginError::Readable => {
             "Use TLS to PostgreSQL (sslmode in upstream), or scram-sha-256 in pg_hba.conf."
         }
-        ServerLoginError::Method(_) => "Use auth = \"relay\" for it.",
+        ServerLoginError::Method(_) => "Use auth = \"relay\".",
         _ => "",
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn words(
         LoginError::OutOfTurn(..) => ("08P01", "", ""),
         LoginError::ReadablePassword => ("28000", "", advice(Unmet::Encryption)),
         LoginError::Lookup(why) => {
-            tracing::warn!(error = %why, "looking up how a client logs in");
+            tracing::warn!(error = %why, "cannot look up how a client logs in");
             ("08006", SEE_LOG, "")
         }
         LoginError::AtServer(_, why) => {
@@ -111,7 +111,7 @@ pub(super) fn words(
             ("28000", at_server.as_str(), remedy(why))
         }
         LoginError::ChannelBinding => ("28000", BOUND, UNBOUND),
-        LoginError::NoPrimary(why) => ("57P03", &**why, "Connect again once a failover is over."),
+        LoginError::NoPrimary(why) => ("57P03", &**why, "Connect again after the failover."),
         LoginError::Unreachable(_) => ("08006", "", ""),
         LoginError::NoTlsToServer(_) => ("08006", SEE_LOG, ""),
         LoginError::Unanswered => ("57014", "", ""),

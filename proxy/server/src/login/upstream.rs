@@ -80,7 +80,7 @@ pub(super) async fn connect(worker: &Worker) -> Result<Connected, LoginError> {
         Ok(Some(connected)) => Ok(connected),
         Ok(None) | Err(_) => Err(failed.unwrap_or_else(|| {
             let why = shared.takeover.why_no_primary();
-            tracing::warn!(error = %why, "a client has waited for a primary in vain");
+            tracing::warn!(error = %why, "timed out waiting for a primary");
             LoginError::NoPrimary(why)
         })),
     }
@@ -147,7 +147,7 @@ async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, Logi
     };
     opening.await.map_err(|error| {
         let upstream = host.to_string();
-        tracing::warn!(upstream, %error, "connecting to PostgreSQL");
+        tracing::warn!(upstream, %error, "cannot connect to PostgreSQL");
         match error {
             ConnectError::Dial(_) => LoginError::Unreachable(upstream),
             ConnectError::Tls(_) => LoginError::NoTlsToServer(upstream),
@@ -187,7 +187,7 @@ pub(super) async fn forward_cancel(worker: &Worker, packet: &[u8]) {
     };
     match worker.shared.timers.timeout(CANCEL_TIMEOUT, forward).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "forwarding a cancel request"),
-        Err(_) => tracing::warn!("forwarding a cancel request took too long"),
+        Ok(Err(error)) => tracing::warn!(%error, "cannot forward a cancel request"),
+        Err(_) => tracing::warn!("a cancel request was not forwarded in time"),
     }
 }

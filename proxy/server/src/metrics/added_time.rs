@@ -39,13 +39,13 @@ impl AddedTime {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register_with_unit(
             "decision",
-            "Time from reading what a client has sent until it is passed on, of one in 64 reads",
+            "Time from reading a client's bytes until they are passed on, for one in 64 reads",
             Unit::Seconds,
             self.decision.clone(),
         );
         registry.register_with_unit(
             "preparation",
-            "Time that messages of clients have waited for what had to come first",
+            "Time that client messages waited for what had to come first",
             Unit::Seconds,
             self.preparation.clone(),
         );

@@ -74,8 +74,7 @@ impl Rejections {
 
 impl Collector for Rejections {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let help =
-            "Refusals, carried out or only observed; of scopes beyond the first 1000 together.";
+        let help = "Refusals, carried out or only observed; scopes beyond the first 1000 are counted together.";
         let kind = ConstCounter::new(0_u64).metric_type();
         let mut family = encoder.encode_descriptor("rejections", help, None, kind)?;
         encode(&self.without, "", &mut family)?;

@@ -153,7 +153,7 @@ impl<'a> Total<'a> {
         ]
     }
 
-    /// Verdicts that are kept.
+    /// Cached verdicts.
     pub(super) fn verdicts_kept(&self) -> u64 {
         self.sum(|tally| &tally.verdicts.entries)
     }

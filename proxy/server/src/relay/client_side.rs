@@ -267,7 +267,7 @@ impl Relay {
         self.session.say_fatal(
             "54000",
             "terminating connection because a message did not arrive whole in time",
-            "A text is read when all of it is there, and what has come of it takes memory until then.",
+            "A query is read when all of it has arrived, and takes memory until then.",
             "",
         );
         self.put_output();

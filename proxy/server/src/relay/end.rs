@@ -28,13 +28,13 @@ pub(crate) enum End {
     #[error("the session was ended: the proxy is shutting down")]
     Shutdown,
     /// An operator has ended it.
-    #[error("an operator has ended it with KILL")]
+    #[error("an operator ended it with KILL")]
     Killed,
     /// A lease that the proxy renews for it may be another's soon.
     #[error("its lease could not be renewed in time")]
     LeaseLost,
     /// The server of a connection that is not looked at is not the primary any more.
-    #[error("the server is not the primary any more")]
+    #[error("the server is no longer the primary")]
     Deposed,
     /// The client has stopped in the middle of a message.
     #[error("the session was ended: a message did not arrive whole")]

@@ -46,7 +46,7 @@ pub(crate) fn allowed_batching(batching: Batching) -> Batching {
         Batching::Off => Batching::Off,
         Batching::Auto => SendRing::new(PARTS_MAX).map_or_else(
             |error| {
-                tracing::info!(%error, "no io_uring here: a system call for each message that is sent");
+                tracing::info!(%error, "io_uring is not available: one system call for each message sent");
                 Batching::Off
             },
             |_| Batching::Auto,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::bench::{Proof, Report, Row, Survey, Way};
-use crate::cli::text::{name, plain, table};
+use crate::cli::text::{counted, name, plain, table};
 use crate::config::show_time;
 
 pub(super) fn page(report: &Report) -> String {
@@ -12,7 +12,7 @@ pub(super) fn page(report: &Report) -> String {
     let mut text = format!(
         "{}\n{table}\nMedians of {}. In brackets: the smallest and the largest difference of any round.\n",
         head(report),
-        count(report.rounds, "round")
+        counted(report.rounds, "round")
     );
     if report.interrupted {
         text.push_str("Interrupted: only the complete rounds are shown.\n");
@@ -45,16 +45,9 @@ fn head(report: &Report) -> String {
         plain(status),
         name(&report.workload),
         name(&report.protocol),
-        count(report.clients, "client"),
+        counted(report.clients, "client"),
         show_time(Duration::from_millis(report.round_ms))
     )
-}
-
-fn count(number: usize, what: &str) -> String {
-    match number {
-        1 => format!("1 {what}"),
-        n => format!("{n} {what}s"),
-    }
 }
 
 fn cells(row: &Row) -> [String; 4] {

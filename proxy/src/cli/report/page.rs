@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use crate::cli::text::{plain, shown, table};
+use crate::cli::text::{counted, plain, shown, table};
 use crate::rejection_log::overlaps::Overlap;
 use crate::rejection_log::report::{
     Count, Deposed, Finding, First, Name, Overlapped, Row, Shape, Summary, Top, Verdict,
@@ -41,7 +41,7 @@ fn head(summary: &Summary) -> String {
         first,
         last,
     } = summary.total;
-    let mut text = format!("{} records", refused + observed);
+    let mut text = counted(refused + observed, "record");
     if let (Some(first), Some(last)) = (first, last) {
         let _ = write!(text, ", {} to {} UTC", second(first), second(last));
     }
@@ -58,7 +58,7 @@ fn head(summary: &Summary) -> String {
             "refusals before the login was authenticated",
         ),
         (read.foreign_lines, "lines that are not records"),
-        (read.torn_ends, "last lines that are not complete"),
+        (read.torn_ends, "incomplete last lines"),
     ] {
         if count > 0 {
             let _ = writeln!(text, "  without   {count}  {what}");
@@ -119,7 +119,7 @@ fn statements(summary: &Summary) -> String {
         ),
     ] {
         if count > 0 {
-            let _ = writeln!(text, "{count} records {what}");
+            let _ = writeln!(text, "{} {what}", counted(count, "record"));
         }
     }
     format!("\nSTATEMENTS\n{text}")
@@ -169,8 +169,8 @@ fn overlaps(found: &Overlapped) -> String {
         return String::new();
     };
     let head = format!(
-        "{}, the longest {} s: two writers without a token took turns in one scope. If one of them was to write \
-         alone, both believed to lead.",
+        "{}, the longest {} s: two writers without a token took turns in one scope. If only one of them should write, \
+            both believed that they led.",
         found.count,
         longest.duration().as_secs()
     );

@@ -43,21 +43,23 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Why Kubernetes has not done it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubernetesError {
-    #[error("no connection: {0}")]
+    #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
+    #[error("cannot connect to {at}: {error}")]
+    Connect { at: String, error: io::Error },
     #[error("no answer: {0}")]
     Http(#[from] hyper::Error),
     #[error(transparent)]
     Tls(#[from] FileError),
     #[error("cannot read the token in {}: {source}", path.display())]
     Token { path: PathBuf, source: io::Error },
-    #[error("the token in {} is none", .0.display())]
+    #[error("the file {} holds no token", .0.display())]
     NoToken(PathBuf),
     #[error("no answer in time")]
     Silent,
-    #[error("what answers there is no Kubernetes, or an answer is too long")]
+    #[error("not a Kubernetes API server, or its answer is too long")]
     Garbled,
-    #[error("somebody else has changed the Lease")]
+    #[error("another client changed the Lease")]
     Conflict,
     #[error("it refuses, with status {}{}: {words}", status.as_u16(), hint(*status))]
     Refused { status: StatusCode, words: String },
@@ -71,7 +73,9 @@ impl KubernetesError {
                 status.is_client_error() && *status != StatusCode::TOO_MANY_REQUESTS
             }
             Self::Tls(_) | Self::Token { .. } | Self::NoToken(_) | Self::Garbled => true,
-            Self::Io(_) | Self::Http(_) | Self::Silent | Self::Conflict => false,
+            Self::Io(_) | Self::Connect { .. } | Self::Http(_) | Self::Silent | Self::Conflict => {
+                false
+            }
         }
     }
 }
@@ -113,7 +117,7 @@ impl FromStr for Cluster {
         let address = address.strip_suffix('/').unwrap_or(address);
         let port = if is_https { HTTPS_PORT } else { HTTP_PORT };
         let (host, port) = host_and_port(address, port)
-            .ok_or_else(|| format!("{address:?} is no host with a port: {WRITE}"))?;
+            .ok_or_else(|| format!("{address:?} is not a host with a port: {WRITE}"))?;
         let [ca, token_file, cert, key] = files(query)?;
         let certificate = match (cert, key) {
             (Some(cert), Some(key)) => Some((cert, key)),
@@ -195,7 +199,7 @@ fn files(query: &str) -> Result<[Option<PathBuf>; 4], String> {
             .find(|(known, _)| **known == name);
         let Some((_, place)) = place else {
             return Err(format!(
-                "{name:?} is no option: there are ca, token_file, cert and key"
+                "{name:?} is not an option: the options are ca, token_file, cert and key"
             ));
         };
         let value = percent_decode(value).map_err(|why| format!("{name} {why}"))?;
@@ -319,10 +323,12 @@ impl Api {
         let Cluster { host, port, .. } = &self.cluster;
         let within = (self.answers_within / TRIES).max(LEAST_PATIENCE);
         let mut last = KubernetesError::Silent;
-        for address in lookup_host((host.as_str(), *port)).await? {
+        let failed = |at: String| move |error| KubernetesError::Connect { at, error };
+        let addresses = lookup_host((host.as_str(), *port)).await;
+        for address in addresses.map_err(failed(self.cluster.to_string()))? {
             match timeout(within, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => last = error.into(),
+                Ok(Err(error)) => last = failed(address.to_string())(error),
                 Err(_) => last = KubernetesError::Silent,
             }
         }
@@ -348,7 +354,7 @@ async fn converse(
     let words = body.get("message").and_then(Value::as_str);
     Err(KubernetesError::Refused {
         status,
-        words: words.map_or("it says no more".to_owned(), |words| {
+        words: words.map_or("no reason given".to_owned(), |words| {
             words.chars().take(WORDS_MAX).collect()
         }),
     })

@@ -138,9 +138,9 @@ impl KubernetesCandidate {
     /// have been left behind, or clocks differ: whether it changes has to be seen.
     fn check_patience(&self, patience: Patience) -> Result<(), LockError> {
         match &self.seen {
-            Some(seen) if patience == Patience::NoWait && seen.is_kept() => {
-                Err(LockError::Held(format!("{} has the Lease", seen.holder())))
-            }
+            Some(seen) if patience == Patience::NoWait && seen.is_kept() => Err(LockError::Held(
+                format!("{} holds the Lease", seen.holder()),
+            )),
             _ => Ok(()),
         }
     }
@@ -251,7 +251,9 @@ async fn take(holder: &Holder, proxied: &Proxied) -> Result<Token, LockError> {
     loop {
         let mark = session.mark().await?;
         if holder.own().await?.is_none() {
-            return Err(LockError::Lost("the Lease is another's".to_owned()));
+            return Err(LockError::Lost(
+                "another process holds the Lease".to_owned(),
+            ));
         }
         match session.claim(Claim::After(mark)).await {
             Ok(()) => break,

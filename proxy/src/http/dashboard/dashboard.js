@@ -3,7 +3,7 @@
 
 // Name of the column, what it is called here, and how it is shown.
 const TABLES = {
-  scopes: [["scope", "scope"], ["mark", "mark", "number"], ["raised_at", "age", "age"], ["raised_by", "holder", "long"],
+  scopes: [["scope", "scope"], ["mark", "mark", "number"], ["raised_at", "age", "age"], ["raised_by", "raised by", "long"],
     ["sessions", "sessions", "number"], ["stale_sessions", "stale sessions", "alarm"]],
   takeovers: [["scope", "scope"], ["from", "from", "number"], ["to", "to", "number"], ["raised_at", "when", "time"],
     ["raised_by", "by", "long"], ["outcome", "outcome", "outcome"], ["sessions", "ended", "number"],
@@ -12,9 +12,9 @@ const TABLES = {
     ["other_client_host", "at"], ["since", "since", "time"], ["until", "until", "time"], ["seconds", "seconds", "number"],
     ["turns", "turns", "number"]],
   rejections: [["time", "when", "time"], ["kind", "kind"], ["sqlstate", "code", "code"], ["scope", "scope"],
-    ["token", "token", "number"], ["mark", "mark", "number"], ["user", "user"], ["database", "database"],
-    ["application_name", "application"], ["client_addr", "client"], ["enforced", "enforced"],
-    ["count", "count", "number"], ["statement", "statement", "long"], ["reason", "reason", "long"]],
+    ["token", "token", "number"], ["mark", "mark", "number"], ["application_name", "application"],
+    ["statement", "statement", "long"], ["reason", "reason", "long"], ["user", "user"], ["database", "database"],
+    ["client_addr", "client"], ["enforced", "enforced"], ["count", "count", "number"]],
   sessions: [["id", "id", "number"], ["user", "user"], ["database", "database"], ["application_name", "application"],
     ["client_addr", "client"], ["since", "since", "time"], ["tls", "TLS"], ["state", "state"], ["tokens", "tokens"],
     ["backend_pid", "backend", "number"]],
@@ -155,7 +155,8 @@ function showLine() {
       if (to < begin) return;
       const [x, until] = [at(from), at(to)];
       const term = drawn("rect", { x, y, width: Math.max(1, until - x), height: 22, class: place ? "term" : "now" });
-      const told = `${scope} ${row.to}: ${row.raised_by}, ${row.outcome}, ${row.sessions} sessions ended`;
+      const ended = row.sessions === 1 ? "1 session" : `${row.sessions} sessions`;
+      const told = `${scope} ${row.to}: ${row.raised_by}, ${row.outcome}, ${ended} ended`;
       term.append(drawn("title", {}, told));
       line.append(term);
       if (until - x > 9 * String(row.to).length + 14) line.append(drawn("text", { x: x + 10, y: y + 15 }, row.to));
@@ -171,32 +172,34 @@ function concerns() {
   const say = (level, what, advice) => all.push({ level, what, advice });
   if (picture.not_ready) {
     say("bad", `This proxy is not ready: ${picture.not_ready}`,
-      "Leaders that hold a token go on; no new one is let in. Run: pgpalisade check");
+      "Leaders that hold a token keep working; no new token is accepted. Run: pgpalisade check");
   }
   const seen = new Set();
   for (const row of picture.takeovers.rows ?? []) {
     if (seen.has(row.scope)) continue;
     seen.add(row.scope);
     if (row.outcome === "incomplete") {
-      say("bad", `The takeover of scope ${row.scope} by token ${row.to} is not completed: ${row.why}`,
-        "The new leader is refused (PF006) until those sessions are gone: end the server processes that are named, "
-        + "or see to their machine. It goes on when the leader declares its token again.");
+      say("bad", `The takeover of scope ${row.scope} by token ${row.to} is not complete: ${row.why}`,
+        "The new leader is refused (PF006) until those sessions are gone: end the server processes named here, "
+        + "or restart their machine. The takeover continues when the leader declares its token again.");
     }
   }
   for (const row of picture.overlaps.rows ?? []) {
     if (now() - Date.parse(row.until) > RECENT_MS) continue;
     const name = (application, host) => `${application ?? "an application without a name"} at ${host}`;
-    say("warn", `Two take turns in writing to scope ${row.scope} without a token: `
+    say("warn", `Two writers take turns in scope ${row.scope} without a token: `
       + `${name(row.application_name, row.client_host)}, and ${name(row.other_application_name, row.other_client_host)}`,
-      "If only one of them may lead, both believe that they do. Let each declare the token of its election.");
+      "If only one of them should write, both believe that they lead. Let each declare the token of its election.");
   }
   const recent = (picture.rejections.rows ?? [])
     .filter((row) => row.sqlstate === "PF001" && row.enforced === "yes" && row.kind !== "session_ended")
     .filter((row) => now() - Date.parse(row.time) < RECENT_MS);
   if (recent.length > 0) {
-    const who = [...new Set(recent.map((row) => `${row.application_name ?? row.user ?? "?"} at ${row.client_addr ?? "?"}`))];
+    // Each connection has a port of its own: the host names the process.
+    const host = (row) => row.client_addr?.replace(/:\d+$/, "") ?? "?";
+    const who = [...new Set(recent.map((row) => `${row.application_name ?? row.user ?? "?"} at ${host(row)}`))];
     say("warn", `A deposed leader was refused in the last minute: ${who.slice(0, 3).join(", ")}`,
-      "Nothing of it was written. It believes that it leads: stop that process, or restart it.");
+      "Nothing was written. The process believes that it leads: stop it, or restart it.");
   }
   return all;
 }
@@ -230,7 +233,7 @@ function tick() {
   }
   if (!picture) return;
   const all = concerns();
-  stand(picture.not_ready ? "not ready" : "serves", picture.not_ready ? "bad" : "good");
+  stand(picture.not_ready ? "not ready" : "serving", picture.not_ready ? "bad" : "good");
   showBanner(all);
   for (const each of document.querySelectorAll("[data-age]")) each.textContent = ageOf(each.dataset.age);
 }

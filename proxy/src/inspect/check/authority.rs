@@ -28,10 +28,10 @@ pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Takeove
 /// A server process notices within this time that its proxy has ended.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 
-const IN_USE: &str = "not looked at: only the running proxy can read its store";
-const NO_STORE: &str = "nothing to look at: there is no store yet";
-const UNKNOWN: &str = "not looked at: the store cannot be read";
-const ON_STANDBY: &str = "not looked at: the control connection leads to a standby";
+const IN_USE: &str = "not checked: only the running proxy can read its store";
+const NO_STORE: &str = "nothing to check: there is no store yet";
+const UNKNOWN: &str = "not checked: the store cannot be read";
+const ON_STANDBY: &str = "not checked: the control connection leads to a standby";
 const RECOVER: &str =
     "stop all proxies of this cluster and run \"pgpalisade recover\" with the same configuration";
 
@@ -108,7 +108,7 @@ async fn on_record(control: &Chosen, held: &Held) -> Verdict {
             Verdict::ok(format!("cluster {ours} is the one on record"))
         }
         Some(recorded) if ours.follows(&recorded) => Verdict::ok(format!(
-            "cluster {ours}; {recorded} is on record, and a proxy that connects puts the new one there"
+            "cluster {ours}; {recorded} is on record until a proxy connects"
         )),
         Some(recorded) => Verdict::fail(
             format!("this is cluster {ours}, but the marks are for cluster {recorded}"),
@@ -160,7 +160,7 @@ fn served(
         }
         Held::InUse if served.is_empty() => Verdict::warn(
             "the store is in use, but no proxy is connected to this cluster",
-            "wait where a proxy is just starting; else it serves another cluster, or its control connection is down: \
+            "wait if a proxy is just starting; otherwise it serves another cluster, or its control connection is down: \
              see its log",
         ),
         _ if served.is_empty() => Verdict::ok("no proxy is connected to this cluster now"),
@@ -255,10 +255,10 @@ fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
     };
     Verdict::warn(
         format!(
-            "a takeover is not completed; below the mark are alive: {}",
+            "a takeover is not complete; alive below the mark: {}",
             list(old.iter().map(name))
         ),
-        "run this again; where it stays, see the proxy's log for what keeps it from ending them. Until then nobody \
-         with the new token may write",
+        "run this again; if they remain, see the proxy's log for the reason. Until they end, no session with the new \
+            token may write",
     )
 }

@@ -12,8 +12,7 @@ use crate::config::AuthorityLocation;
 /// Elections that are named in one line.
 const NAMED: usize = 5;
 
-const NEEDED: &str = "let etcd's user of the proxy read all keys below it: until then every token of the scope is \
-                      refused";
+const NEEDED: &str = "let the proxy's etcd user read all keys below it: until then every token of the scope is refused";
 
 /// Reads who leads each of them.
 pub(super) async fn check(
@@ -23,16 +22,16 @@ pub(super) async fn check(
 ) -> Verdict {
     // A policy that names some is refused with any other store.
     let AuthorityLocation::Etcd(options) = location else {
-        return Verdict::skip("no scope has its tokens from an election");
+        return Verdict::skip("no scope gets its tokens from an election");
     };
     if elected.is_empty() {
-        return Verdict::skip("no scope has its tokens from an election");
+        return Verdict::skip("no scope gets its tokens from an election");
     }
     let reading = timeout(within * 2, async {
         match Etcd::find(options.as_ref().clone()).await {
             Ok(Some(store)) => leaders(&store, elected).await,
-            Ok(None) => Verdict::skip("not looked at: there is no store yet"),
-            Err(_) => Verdict::skip("not looked at: the store cannot be read"),
+            Ok(None) => Verdict::skip("not checked: there is no store yet"),
+            Err(_) => Verdict::skip("not checked: the store cannot be read"),
         }
     });
     let silent = |_| Verdict::fail("they were not read in time", NEEDED);

@@ -80,16 +80,16 @@ impl Legs {
     const fn scram(self) -> Works {
         match self.method {
             Method::Scram | Method::Nothing => Works::Yes,
-            _ => Works::No("does not work: pg_hba.conf has to ask for scram-sha-256"),
+            _ => Works::No("does not work: pg_hba.conf must ask for scram-sha-256"),
         }
     }
 
     const fn password(self) -> Works {
         match (self.client, self.method, self.server) {
             (Encryption::None, ..) => Works::No("does not work: tls.mode is off"),
-            (_, Method::Other(_), _) => Works::No("does not work: PostgreSQL wants no password"),
+            (_, Method::Other(_), _) => Works::No("does not work: PostgreSQL asks for no password"),
             (_, Method::Password, Encryption::None) => {
-                Works::No("does not work: the password would go to PostgreSQL in the clear")
+                Works::No("does not work: the password would go to PostgreSQL unencrypted")
             }
             _ => Works::Yes,
         }
@@ -106,8 +106,8 @@ pub(super) async fn check(
     let database = login.get_dbname().unwrap_or(user);
     let legs = match timeout(within, look(config, user, database)).await {
         Ok(Ok(legs)) => legs,
-        Ok(Err(why)) => return Verdict::skip(format!("not looked at: {why}")),
-        Err(_) => return Verdict::skip("not looked at: PostgreSQL did not answer in time"),
+        Ok(Err(why)) => return Verdict::skip(format!("not checked: {why}")),
+        Err(_) => return Verdict::skip("not checked: PostgreSQL did not answer in time"),
     };
     if let Err(why) = verifiers(logins, user).await {
         return Verdict::fail(why, "correct auth_file or auth_query");
@@ -118,7 +118,7 @@ pub(super) async fn check(
 fn judge(auth: &Auth, user: &str, legs: Legs) -> Verdict {
     let asked = match legs.method {
         Method::Nothing => "nothing".to_owned(),
-        Method::Password => "a password in the clear".to_owned(),
+        Method::Password => "a clear-text password".to_owned(),
         Method::Md5 => "md5".to_owned(),
         Method::Scram => "SCRAM".to_owned(),
         Method::Other(code) => format!("a method with code {code}"),
@@ -141,7 +141,7 @@ fn judge(auth: &Auth, user: &str, legs: Legs) -> Verdict {
             seen,
             "set auth = \"scram\" or \"password\", or give pgpalisade the certificate and the key of PostgreSQL",
         ),
-        Works::No(_) => Verdict::fail(seen, "change auth, or what stands in the way"),
+        Works::No(_) => Verdict::fail(seen, "change auth, or remove the obstacle"),
     }
 }
 

@@ -102,11 +102,11 @@ fn user(config: &Config) -> Verdict {
     let others = places_of_proxy(config).into_iter().find_map(of_others);
     match others.filter(|_| uid == 0) {
         None => Verdict::ok(format!(
-            "all of this is tried as {user}, so the proxy should run as {user} too"
+            "all of this is checked as {user}, so the proxy should run as {user} too"
         )),
         Some((path, owner)) => Verdict::warn(
             format!(
-                "all of this is tried as {user}, but {} belongs to {owner}",
+                "all of this is checked as {user}, but {} belongs to {owner}",
                 path.display()
             ),
             format!("run it as the user of the proxy: sudo -u {owner} pgpalisade check .."),
@@ -134,7 +134,7 @@ fn of_files(wrong: [Option<String>; 3]) -> Verdict {
     if wrong.is_empty() {
         return Verdict::ok("all files for TLS, the console and HTTP can be used");
     }
-    let advice = "correct the file, or who may read it: a proxy does not start without it";
+    let advice = "correct the file or its permissions: a proxy does not start without it";
     Verdict::fail(wrong.join("; "), advice)
 }
 
@@ -148,7 +148,7 @@ fn of_rejections<E: Error>(config: &Config, tried: Result<(), E>) -> Verdict {
     let cause = error.source().map(|cause| format!(": {cause}"));
     Verdict::fail(
         format!("{error}{}", cause.unwrap_or_default()),
-        "make the directory, and let the user of the proxy write there",
+        "create the directory, and let the user of the proxy write there",
     )
 }
 

@@ -85,7 +85,7 @@ fn primary(control: &Chosen, hosts: &[Host]) -> Verdict {
         true => Verdict::ok(named.join("; ")),
         false => Verdict::warn(
             named.join("; "),
-            "see to the hosts that are neither the primary nor a standby of it",
+            "look after the hosts that are neither the primary nor a standby of it",
         ),
     }
 }
@@ -115,7 +115,7 @@ async fn superusers(control: &Chosen) -> Verdict {
     }
     // Which sessions are clients is hidden from it, and so from this check.
     if !control.rights.missing.is_empty() {
-        return Verdict::skip("not looked at: the control role lacks rights");
+        return Verdict::skip("not checked: the control role lacks rights");
     }
     match control.connection.look(cluster::superusers).await {
         Ok(roles) if roles.is_empty() => Verdict::ok("no client is connected as a superuser now"),
@@ -133,8 +133,7 @@ async fn superusers(control: &Chosen) -> Verdict {
 
 /// Whether the session that the server knows is the one that this process has a socket of.
 fn direct(control: &Chosen) -> Verdict {
-    const POOLER: &str =
-        "let \"control\" lead to PostgreSQL itself: behind a pooler its session is another's";
+    const POOLER: &str = "let \"control\" lead to PostgreSQL itself: a pooler gives it the session of another client";
     let own = control.rights.backend.pid;
     match control.connection.told_pid() {
         Some(told) if told == own => {}
@@ -270,7 +269,7 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
     };
     if wanted <= most {
         return Verdict::ok(format!(
-            "{each}, and the server takes {places} and those that it reserves"
+            "{each}, and the server takes {places} besides those that it reserves"
         ));
     }
     let share = match count.get() {
@@ -278,7 +277,7 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
         _ => " for each".to_owned(),
     };
     Verdict::warn(
-        format!("{each}, but the server takes only {places} and those that it reserves"),
+        format!("{each}, but the server takes only {places} besides those that it reserves"),
         format!(
             "set connections.max to {most} or less{share}, or raise the server's max_connections: if clients take \
              every place, the control connection cannot come back"

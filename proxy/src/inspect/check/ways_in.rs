@@ -16,7 +16,7 @@ use crate::takeover::cluster_lock::Proxy;
 const NAMED: usize = 5;
 
 const ADVICE: &str = "let these roles in from the proxies' addresses only (pg_hba.conf), and point their programs to a \
-                      proxy: what connects past it is not fenced";
+                      proxy: connections that bypass it are not fenced";
 
 pub(super) async fn check(control: &Chosen, policy: Option<&Policy>, proxies: &[Proxy]) -> Verdict {
     match look(control, policy, proxies).await {
@@ -86,7 +86,7 @@ async fn by_file(
     let roles = listed(may_lead.iter().map(String::as_str));
     let Some(rules) = connection.look(cluster::hba_rules).await? else {
         return Ok(Verdict::ok(format!(
-            "{roles}: not connected from elsewhere now; pg_hba.conf is not looked at, since role {} may not read \
+            "{roles}: not connected from elsewhere now; pg_hba.conf is not checked, because role {} may not read \
              pg_hba_file_rules",
             control.rights.role
         )));

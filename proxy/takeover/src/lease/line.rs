@@ -168,7 +168,7 @@ impl Place {
     pub(super) async fn give_back(&self) {
         let ends = Instant::now() + LIVES;
         while let Err(error) = self.step(LeaseStep::Release).await {
-            tracing::debug!(%error, scope = %self.scope, "a lease is not given back yet");
+            tracing::debug!(%error, scope = %self.scope, "a lease is not released yet");
             if Instant::now() > ends {
                 break;
             }
