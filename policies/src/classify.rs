@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pg_query::ParserOptions;
 
 use crate::unread::{self, may_name_ours};
-use crate::verdict::{Opaque, Verdict, WriteReason};
+use crate::verdict::{Opaque, SyntaxError, Verdict, WriteReason};
 use crate::walk::UnknownShape;
 use statement::statement;
 
@@ -124,13 +124,15 @@ fn refused(text: &str, error: pg_query::Error) -> WriteReason {
     };
     let shown = match error.split_once(" at or near \"") {
         Some((what, token)) if !is_word_or_operator(token.trim_end_matches('"')) => what,
-        _ => &error,
+        _ => &*error,
     };
-    let hint = match may_name_ours(text.as_bytes()) {
-        true => ". A value with a scope needs quotes: SET fencing.token = 'scheduler=34'",
-        false => "",
-    };
-    WriteReason::Syntax(format!("{shown}{hint}").into())
+    WriteReason::Syntax(SyntaxError {
+        error: shown.into(),
+        hint: match may_name_ours(text.as_bytes()) {
+            true => "Quote a value that is not a number: SET fencing.token = 'scheduler=34'.",
+            false => "Correct the query.",
+        },
+    })
 }
 
 fn is_word_or_operator(token: &str) -> bool {

@@ -38,5 +38,5 @@ pub use policy::{
 };
 pub use verdict::{
     Access, AccessShow, Chain, CommitsInside, Computes, Control, FencingShow, FencingVariable,
-    Lifetime, Mistake, Opaque, Statement, Verdict, WriteReason,
+    Lifetime, Mistake, Opaque, Statement, SyntaxError, Verdict, WriteReason,
 };

@@ -232,8 +232,17 @@ pub enum WriteReason {
     ExplainOption,
     /// It was not understood.
     Opaque(Opaque),
-    /// PostgreSQL's grammar refuses it: the parser's error, without literals.
-    Syntax(Box<str>),
+    /// PostgreSQL's grammar refuses it.
+    Syntax(SyntaxError),
+}
+
+/// Why PostgreSQL's grammar refuses a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyntaxError {
+    /// The parser's words, without literals.
+    pub error: Box<str>,
+    /// What to do.
+    pub hint: &'static str,
 }
 
 impl WriteReason {
@@ -266,7 +275,7 @@ impl fmt::Display for WriteReason {
             Self::LockMode => f.write_str("it locks a table in a mode above ACCESS SHARE"),
             Self::ExplainOption => f.write_str("it has an EXPLAIN option that is not known"),
             Self::Opaque(why) => write!(f, "it counts as a write because {why}"),
-            Self::Syntax(error) => write!(f, "it cannot be parsed: {error}"),
+            Self::Syntax(syntax) => write!(f, "it cannot be parsed: {}", syntax.error),
         }
     }
 }
@@ -480,7 +489,8 @@ impl Verdict {
         let statements = self.statements.iter().map(|statement| {
             let names: usize = statement.controls.iter().map(Control::heap_bytes).sum();
             let why = match &statement.why {
-                Some(WriteReason::Function(text, _) | WriteReason::Syntax(text)) => boxed(&**text),
+                Some(WriteReason::Function(name, _)) => boxed(&**name),
+                Some(WriteReason::Syntax(syntax)) => boxed(&*syntax.error),
                 _ => 0,
             };
             statement.effects.heap_bytes() + boxed(&*statement.controls) + names + why

@@ -24,6 +24,7 @@ pub use bound::Bound;
 pub use declaring::LEASE_IS_ANOTHERS;
 pub use kind::{Enforcement, OpenTransaction, RejectionKind};
 pub use needs::Needs;
+pub(crate) use needs::WhyWrite;
 
 /// A refusal with everything that the client and the log are told.
 #[derive(Debug, Clone, PartialEq, Eq)]

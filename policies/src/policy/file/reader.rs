@@ -143,7 +143,7 @@ impl Reader<'_> {
                 continue;
             };
             if read.iter().any(|before| before.get_ref() == one.get_ref()) {
-                let fault = Fault::new("is listed twice", "take one away");
+                let fault = Fault::new("is listed twice", "remove one");
                 self.fault(&item.span(), name, &fault);
             } else if read.len() == super::LIST_MAX {
                 let most = super::LIST_MAX;

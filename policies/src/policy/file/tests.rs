@@ -91,13 +91,13 @@ write = \"allow\"
 9:38: defaults.refuse: \"xyzzy\" is not a kind of statement (write some of: ddl, roles, server, maintenance, truncate, \
 copy-program, copy-file, do, call, lock, notify, prepare-transaction, prepared-transactions, function-call, \
 replication, unparsed)
-10:10: defaults refuses and allows \"ddl\" (take one away)
+10:10: defaults refuses and allows \"ddl\" (remove one)
 13:12: tokens.max_step: 0 is out of range (write a number from 1 to 9223372036854775807)
 14:13: tokens.max_token: is a string (write a whole number from 1)
 17:11: scope.a.tables: \"jobs\" names no schema (write schema.table, such as public.jobs, or *.jobs for every schema)
 17:19: scope.a.tables: \"public.Jobs\" has capital letters (write jobs, as PostgreSQL does with a name that is not \
 quoted, or \"Jobs\" for one that was quoted when it was created)
-17:49: scope.a.tables: is listed twice (take one away)
+17:49: scope.a.tables: is listed twice (remove one)
 18:1: unknown key \"scope.a.mod\" (did you mean \"mode\"?)
 19:1: unknown key \"scope.a.max_steps\" (did you mean \"max_step\"?)
 21:8: \"b c\" is not a valid scope name (allowed are A-Z a-z 0-9 _ . : / -)
@@ -163,7 +163,7 @@ fn tables_of_the_wrong_shape_say_how_to_write_them() {
 fn keys_of_another_table_are_unknown() {
     refuse(
         "writes = \"token\"\n",
-        &["1:1: unknown key \"writes\" (known here: defaults, "],
+        &["1:1: unknown key \"writes\" (valid here: defaults, "],
     );
     refuse(
         "[tokens]\nwrites = \"token\"\n",
@@ -348,7 +348,10 @@ fn a_scope_may_take_the_number_of_an_election() {
     for (numbers, parts) in [
         (
             "{ etcd_election = \"\" }",
-            ["2:29: ", "scope.a.numbers.etcd_election: is not the name"],
+            [
+                "2:29: ",
+                "scope.a.numbers.etcd_election: is not a valid name",
+            ],
         ),
         (
             "{ etcd_election = 3 }",

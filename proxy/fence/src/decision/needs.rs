@@ -1,6 +1,5 @@
 //! Whether a session holds what a statement needs.
 
-use std::fmt;
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
@@ -10,7 +9,7 @@ use pgpalisade_policies::{
 
 use super::permit::{Admitted, Basis, Grounds};
 use crate::guard::Unguarded;
-use crate::rejection::{Needs, Rejection};
+use crate::rejection::{Needs, Rejection, WhyWrite};
 use crate::wire::header::Header;
 use crate::{HeldTokens, SCOPES_MAX, SessionFence, TokenStatus, TokenValue};
 
@@ -69,7 +68,7 @@ impl SessionFence {
         &self,
         grounds: &mut Grounds,
         effects: &Effects,
-        why_write: Option<&dyn fmt::Display>,
+        why_write: Option<WhyWrite<'_>>,
         holding: Option<&Arc<HeldTokens>>,
     ) -> Result<Basis, Unmet> {
         let is_read = effects.class == Class::Read;
@@ -164,7 +163,7 @@ impl SessionFence {
         let standing = self.check_standing(&mut Grounds::none(), holding);
         Some(match standing {
             Err(stale) => *stale,
-            Ok(()) => self.missing(scope, Class::Write, Some(&why)),
+            Ok(()) => self.missing(scope, Class::Write, Some(WhyWrite::Unguarded(why))),
         })
     }
 
@@ -185,12 +184,7 @@ impl SessionFence {
     }
 
     /// The refusal for want of a token of one scope.
-    fn missing(
-        &self,
-        scope: ScopeId,
-        class: Class,
-        why_write: Option<&dyn fmt::Display>,
-    ) -> Rejection {
+    fn missing(&self, scope: ScopeId, class: Class, why_write: Option<WhyWrite<'_>>) -> Rejection {
         let scope = self.named(scope).scope();
         let needs = Needs {
             class,
@@ -218,7 +212,7 @@ impl SessionFence {
         grounds: &mut Grounds,
         effects: &Effects,
         scopes: &ScopeSet,
-        why_write: Option<&dyn fmt::Display>,
+        why_write: Option<WhyWrite<'_>>,
         holding: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Unmet> {
         let scope = |id: &ScopeId| self.named(*id).scope();

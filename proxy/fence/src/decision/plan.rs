@@ -1,7 +1,6 @@
 //! What to do with a whole text: admit it, refuse it, or declare a token first.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use super::permit::{Basis, Grounds};
 use super::situation::{Confirmed, Pipeline, Situation, Wrote};
 use crate::guard::{Guard, Unguarded, ends_transaction};
 use crate::prepared::{Meaning, Name};
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, WhyWrite};
 use crate::text_names::{InText, TextNames};
 use crate::variables::{self, Variables, apply, end_of_failed, find};
 use crate::wire::backend::TransactionStatus;
@@ -198,7 +197,7 @@ impl<'a> Walk<'a> {
     }
 
     fn check_requirement(&mut self, statement: &Statement) -> Result<(), Unmet> {
-        let why = statement.why.as_ref().map(|why| why as &dyn fmt::Display);
+        let why = statement.why.as_ref().map(WhyWrite::Statement);
         self.check(&statement.effects, why)?;
         for control in &statement.controls {
             match control {
@@ -286,7 +285,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn check(&mut self, effects: &Effects, why: Option<&dyn fmt::Display>) -> Result<(), Unmet> {
+    fn check(&mut self, effects: &Effects, why: Option<WhyWrite<'_>>) -> Result<(), Unmet> {
         let holding = self.variables.token();
         let basis = self.fence.check(&mut self.grounds, effects, why, holding)?;
         if basis != Basis::NotRequired {

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Class, ObjectName};
+use pgpalisade_policies::{Class, ObjectName, SyntaxError, WriteReason};
 
 use super::{Rejection, RejectionKind};
+use crate::guard::Unguarded;
 use crate::token_value::SCOPES_MAX;
 
 /// What a statement needs that was refused for want of a token.
@@ -18,9 +19,25 @@ pub struct Needs<'a> {
     /// The scope of a bare number.
     pub(crate) session_scope: &'a Scope,
     /// Why it counts as a write.
-    pub(crate) why_write: Option<&'a dyn fmt::Display>,
+    pub(crate) why_write: Option<WhyWrite<'a>>,
     /// A table without a schema that a scope may list.
     pub(crate) unqualified: Option<&'a ObjectName>,
+}
+
+/// Why a statement counts as a write.
+#[derive(Clone, Copy)]
+pub(crate) enum WhyWrite<'a> {
+    Statement(&'a WriteReason),
+    Unguarded(Unguarded),
+}
+
+impl fmt::Display for WhyWrite<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Statement(why) => why.fmt(f),
+            Self::Unguarded(why) => why.fmt(f),
+        }
+    }
 }
 
 impl Rejection {
@@ -31,22 +48,16 @@ impl Rejection {
             Class::Read => "read",
             Class::Write => "write",
         };
+        if let Some(WhyWrite::Statement(WriteReason::Syntax(syntax))) = needs.why_write {
+            return Self::unparsed(scope, syntax).needing(needs.class);
+        }
         let message = format!("this {what} needs a fencing token for scope \"{scope}\"");
-        let mut detail = match (needs.class, needs.why_write) {
-            (Class::Read, _) => {
-                "This session has declared no token for it, and the policy requires one to read."
-                    .to_owned()
-            }
-            (Class::Write, Some(why)) => {
-                format!(
-                    "This session has declared no token for it, and the statement is not a read: {why}."
-                )
-            }
-            (Class::Write, None) => {
-                "This session has declared no token for it, and the statement is not known to be a read."
-                    .to_owned()
-            }
+        let reason = match (needs.class, needs.why_write) {
+            (Class::Read, _) => "the policy requires one to read".to_owned(),
+            (Class::Write, Some(why)) => format!("the statement is not a read: {why}"),
+            (Class::Write, None) => "the statement is not known to be a read".to_owned(),
         };
+        let mut detail = format!("This session has declared no token for it, and {reason}.");
         if needs.scopes.len() > SCOPES_MAX {
             detail.push_str(&format!(
                 " It needs the tokens of more scopes than the {SCOPES_MAX} that a session can declare."
@@ -94,6 +105,15 @@ impl Rejection {
         Self::new(RejectionKind::NoToken, message, detail, hint)
             .about(scope, None, None)
             .needing(needs.class)
+    }
+
+    /// A text that PostgreSQL would most likely refuse itself.
+    fn unparsed(scope: &Scope, syntax: &SyntaxError) -> Self {
+        let message = format!(
+            "a query that cannot be parsed needs a fencing token for scope \"{scope}\", as a write does"
+        );
+        let detail = format!("The parser's error is: {}.", syntax.error);
+        Self::new(RejectionKind::NoToken, message, detail, syntax.hint).about(scope, None, None)
     }
 
     const fn needing(mut self, class: Class) -> Self {
