@@ -39,7 +39,8 @@ fn read(file: &str) -> (Vec<Value>, Vec<String>) {
     let path = repository().join("packaging").join(file);
     let read = command.args(["-c", READ]).arg(path).output().unwrap();
     let unknown = String::from_utf8(read.stderr).unwrap();
-    let documents = serde_json::from_slice(&read.stdout).expect(&unknown);
+    let documents = serde_json::from_slice(&read.stdout)
+        .unwrap_or_else(|error| panic!("{file}: {error}: {unknown}"));
     (documents, unknown.lines().map(str::to_owned).collect())
 }
 
@@ -58,7 +59,9 @@ impl Settings {
         let mut variables = self.variables.iter();
         let in_variable =
             || variables.find_map(|(name, value)| (*name == variable).then_some(&**value));
-        let value = in_file.or_else(in_variable).expect(key);
+        let value = in_file
+            .or_else(in_variable)
+            .unwrap_or_else(|| panic!("{key} is not set"));
         value.trim_matches('"')
     }
 

@@ -56,8 +56,8 @@ pub enum OpenError {
         found: String,
     },
     /// The file is not one of ours, or is damaged.
-    #[error("{path} is damaged or not an authority's file: {why}; restore it from a backup, or move \
-             it away to begin with no marks", path = path.display())]
+    #[error("{path} is damaged or not a store of pgpalisade: {why}; stop the proxy, move the file away and run \
+             \"pgpalisade recover\"", path = path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
