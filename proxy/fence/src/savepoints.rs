@@ -112,10 +112,7 @@ impl<V: Clone> Savepoints<V> {
                 self.changes = changes;
                 Back::Values(values)
             }
-            None => {
-                self.changed();
-                Back::Unknown
-            }
+            None => Back::Unknown,
         }
     }
 
