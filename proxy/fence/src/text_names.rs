@@ -62,9 +62,7 @@ impl<'a> TextNames<'a> {
         let is_sure = name.is_comparable() || self.latest == Some(name);
         match self.changed.get(&name) {
             Some(Some(effects)) if is_sure => InText::Effects(effects),
-            None if self.others == Others::AsBefore && (is_sure || self.changed.is_empty()) => {
-                InText::Nothing
-            }
+            None if self.others == Others::AsBefore => InText::Nothing,
             _ => InText::Unknown,
         }
     }

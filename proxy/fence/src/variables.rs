@@ -418,6 +418,22 @@ mod tests {
         check(&[SET_5, |s| s.rollback_to("unknown"), OPEN], Some(5));
     }
 
+    /// Also one that comes back.
+    #[test]
+    fn another_form_of_a_token_takes_its_place_everywhere() {
+        // So many savepoints that the first is not kept.
+        const MANY: Step = |s| (0..100).for_each(|_| s.savepoint("b"));
+        for (between, back) in [(SAVE, BACK), (SAVE, ROLLBACK), (SAVE, RESET), (MANY, BACK)] {
+            let mut settings = Variables::new(Some(1), None);
+            for step in [SAVE, between, SET_5] {
+                step(&mut settings);
+            }
+            settings.replace(|token| *token == 1, &10);
+            back(&mut settings);
+            assert_eq!(settings.token(), Some(&10));
+        }
+    }
+
     #[test]
     fn only_a_change_leaves_doubt() {
         let mut settings = Variables::new(Some(1), None);

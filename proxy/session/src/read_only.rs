@@ -468,6 +468,8 @@ mod tests {
             ("COMMIT; BEGIN", InTransaction, false),
             ("ROLLBACK; BEGIN READ ONLY", InTransaction, false),
             ("DISCARD ALL; BEGIN", InTransaction, false),
+            ("PREPARE TRANSACTION 'x'; BEGIN", InTransaction, false),
+            ("CALL p()", InTransaction, false),
             ("BEGIN READ WRITE", InTransaction, false),
             ("COMMIT", Idle, true),
         ] {

@@ -7,6 +7,7 @@
 //! `declare`: a token first. `end` of the session, `bye`. `-`: there is no such state.
 
 use pgpalisade_authority::{Scope, Token};
+use pgpalisade_policies::TextEncoding;
 
 use super::super::action::{Action, Prerequisite};
 use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
@@ -113,6 +114,10 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         ("P:read", parse("a", "SELECT 1")),
         ("P:write", parse("a", "INSERT INTO t VALUES (1)")),
         ("P:literal", parse("a", "SELECT '{1}'::d[]")),
+        (
+            "P:unread",
+            parse("a", &format!("SELECT {}1", "+".repeat(300))),
+        ),
         ("P:malformed", malformed(b'P')),
         ("P:begun", begun(parse("a", "SELECT 1"))),
         ("B:read", bind("a", "r")),
@@ -288,6 +293,70 @@ fn a_portal_that_is_bound_again_behind_a_commit() {
     assert_eq!(word(&action, &subject), "free");
 }
 
+/// In a failed transaction nothing runs, so nothing hides there. Behind its end, which was not answered yet, it may.
+#[test]
+fn what_could_hide_behind_the_end_of_a_failed_transaction() {
+    for end in ["ROLLBACK", "COMMIT"] {
+        let mut subject = Subject::new(Holds::None);
+        for (name, text) in [("end", end), ("hides", "SELECT f()")] {
+            subject.run(&parse(name, text), "", b'I');
+        }
+        subject.run(&query("BEGIN"), "BEGIN", b'T');
+        subject.send(&query("SELECT 1/0"));
+        let _ = subject.fail();
+        subject.answer("", b'E');
+        let hides = bind("", "hides");
+        let action = subject.ask(&hides);
+        assert!(matches!(action, Action::Forward(_)), "{end}: {action:?}");
+        subject.run(&sync(), "", b'E');
+        for message in [bind("", "end"), execute("", 0)] {
+            subject.send(&message);
+        }
+        let action = subject.ask(&hides);
+        let waits = matches!(action, Action::Need(Prerequisite::Replies));
+        assert!(waits, "{end}: {action:?}");
+    }
+}
+
+/// What runs a function of the database may have changed the encoding of what follows in the same request cycle.
+#[test]
+fn what_leaves_the_encoding_in_doubt() {
+    for holds in [Holds::None, Holds::Current] {
+        for message in [
+            parse("a", "SELECT '{1}'::d[]"),
+            parse("", "SELECT '{1}'::d[]"),
+            bind_one("a", "r"),
+            bind("a", "w"),
+            target(b'D', b'S', "w"),
+            execute("p", 0),
+        ] {
+            let mut subject = Subject::new(holds);
+            for (name, text) in [("r", "SELECT 1"), ("w", "INSERT INTO t VALUES (1)")] {
+                subject.run(&parse(name, text), "", b'I');
+            }
+            subject.run(&sync(), "", b'I');
+            if message[0] == b'E' {
+                subject.send(&bind("p", "r"));
+            }
+            let reads = |subject: &Subject| {
+                let server = &subject.session.server;
+                let text = "SELECT '\u{e9}'".as_bytes();
+                server.text_settings.for_text(text, server.ledger.settled())
+            };
+            assert_eq!(reads(&subject), Some(TextEncoding::Utf8));
+            subject.send(&message);
+            assert_eq!(
+                reads(&subject),
+                Some(TextEncoding::Other),
+                "{holds:?} {message:?}"
+            );
+            subject.send(&sync());
+            subject.answer("SELECT 1", b'I');
+            assert_eq!(reads(&subject), Some(TextEncoding::Utf8));
+        }
+    }
+}
+
 #[test]
 fn a_session_with_the_current_token() {
     check_table(CURRENT, &table(Holds::Current));
@@ -329,6 +398,7 @@ Q:begun      whole    whole    whole    whole    whole    whole    drop     end 
 P:read       free     free     free     free     free     free     drop     end      free     wait
 P:write      free     free     free     free     free     free     drop     end      free     wait
 P:literal    free     free     free     free     free     free     drop     end      free     wait
+P:unread     free     free     free     free     free     free     drop     end      free     wait
 P:malformed  free     free     free     free     free     free     drop     end      free     wait
 P:begun      whole    whole    whole    whole    whole    whole    drop     end      whole    wait
 B:read       free     free     free     free     free     free     drop     end      free     wait
@@ -387,6 +457,7 @@ Q:begun      whole    whole    whole    whole    whole    whole    drop     -   
 P:read       free     free     free     free     free     free     drop     -        wait     wait
 P:write      free     free     free     free     free     free     drop     -        wait     wait
 P:literal    free     free     free     free     free     +no      drop     -        wait     wait
+P:unread     free     free     free     free     free     +no      drop     -        wait     wait
 P:malformed  free     free     free     free     free     free     drop     -        wait     wait
 P:begun      whole    whole    whole    whole    whole    whole    drop     -        wait     wait
 B:read       free     free     free     free     free     free     drop     -        wait     wait
@@ -445,6 +516,7 @@ Q:begun      guard    whole    whole    whole    whole    whole    drop     end 
 P:read       guard    free     free     free     free     free     drop     end      wait     wait
 P:write      guard    free     free     free     free     free     drop     end      wait     wait
 P:literal    guard    +no      free     wait     +no      +no      drop     end      wait     wait
+P:unread     guard    +no      free     wait     +no      +no      drop     end      wait     wait
 P:malformed  guard    free     free     free     free     free     drop     end      wait     wait
 P:begun      guard    whole    whole    whole    whole    whole    drop     end      wait     wait
 B:read       guard    free     free     free     free     free     drop     end      wait     wait

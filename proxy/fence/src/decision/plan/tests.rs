@@ -126,6 +126,8 @@ impl Session {
             (Kind::Statement, "loops", "EXECUTE loops"),
             (Kind::Statement, "sets", "RESET ALL"),
             (Kind::Statement, "nests_set", "EXECUTE sets"),
+            (Kind::Statement, "declares", "SET fencing.token = 6"),
+            (Kind::Statement, "misspells", "SET fencing.tokn = 6"),
         ] {
             let classified = Classified {
                 verdict: Arc::new(classify(text.as_bytes(), SAFE)),
@@ -577,6 +579,7 @@ fn names_of_a_text_are_followed_through_it() {
             Refuse(NoToken),
         ),
         ("DEALLOCATE r; EXECUTE r", Refuse(NoToken)),
+        ("DEALLOCATE ALL; EXECUTE r", Refuse(NoToken)),
         ("DISCARD ALL; EXECUTE r", Refuse(NoToken)),
         ("DEALLOCATE w; PREPARE w AS SELECT 1; EXECUTE w", FREE),
         ("PREPARE n AS SELECT 1; EXECUTE n", FREE),
@@ -607,6 +610,11 @@ fn names_of_a_text_are_followed_through_it() {
             .unconfirmed()
             .check(text, Refuse(RejectionKind::Policy));
     }
+    Session::new("5").check("DISCARD ALL; EXECUTE r", TOKEN);
+    // Nor is read-only mode.
+    Session::new("")
+        .unconfirmed()
+        .check("SELECT f()", Refuse(NoToken));
 }
 
 /// What was not read may begin with the ROLLBACK that a failed transaction runs.
@@ -651,6 +659,16 @@ fn names_that_are_changed_by_a_name() {
             "EXECUTE nests_set",
             Refuse(RejectionKind::Policy),
             Refuse(RejectionKind::Policy),
+        ),
+        (
+            "EXECUTE declares",
+            Refuse(InvalidToken),
+            Refuse(InvalidToken),
+        ),
+        (
+            "EXECUTE misspells",
+            Refuse(InvalidToken),
+            Refuse(InvalidToken),
         ),
     ] {
         Session::new("5").check(text, holder);
