@@ -176,7 +176,8 @@ impl Rejection {
             RejectionKind::TakeoverIncomplete,
             "the takeover is not complete: sessions with lower tokens could not be confirmed gone",
             sentence(why),
-            "Declare the same token again. If it keeps failing, see the proxy's log and check its control connection.",
+            "Declare the same token again; if it was taken, that is the number in DETAIL. If it keeps failing, see \
+                the proxy's log and check its control connection.",
         );
         rejection.about_any(scope)
     }
@@ -188,8 +189,9 @@ impl Rejection {
             RejectionKind::TakeoverIncomplete,
             "the takeover is not complete: the mark could not be copied into the cluster",
             sentence(why),
-            "Declare the same token again. If it keeps failing, look at the table pgpalisade.mark in the control \
-                connection's database: it may be locked, or the disk may be full.",
+            "Declare the same token again; if it was taken, that is the number in DETAIL. If it keeps failing, look at \
+                the table pgpalisade.mark in the control connection's database: it may be locked, or the disk may be \
+                full.",
         );
         rejection.about_any(scope)
     }

@@ -82,8 +82,9 @@ pub enum StartError {
     /// The cluster has seen higher marks than the authority knows.
     #[error(
         "the authority has forgotten marks: scope {scope} {} there, but {witnessed} was accepted before{}; \
-         its store was replaced, or restored from an older snapshot. Stop all proxies of this cluster and run \
-         \"pgpalisade recover\" with the same configuration: it raises the marks again",
+         this is not the store that was used before, or that one was lost or restored from an older snapshot. In the \
+         first case correct \"authority\"; in the second stop all proxies of this cluster and run \"pgpalisade \
+         recover\" with the same configuration, which raises the marks again",
         kept.map_or("has no mark".to_owned(), |rank| format!("is at {rank}")),
         match others { 0 => String::new(), n => format!(" (and {})", counted(*n, "more scope")) }
     )]

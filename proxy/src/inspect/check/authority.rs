@@ -28,12 +28,14 @@ pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Takeove
 /// A server process notices within this time that its proxy has ended.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 
-const IN_USE: &str = "not checked: only the running proxy can read its store";
+const IN_USE: &str =
+    "not checked: only the running proxy can read its store; its console has SHOW TAKEOVERS";
 const NO_STORE: &str = "nothing to check: there is no store yet";
 const UNKNOWN: &str = "not checked: the store cannot be read";
 const ON_STANDBY: &str = "not checked: the control connection leads to a standby";
-const RECOVER: &str =
-    "stop all proxies of this cluster and run \"pgpalisade recover\" with the same configuration";
+const RECOVER: &str = "if this is not the store that was used before, correct \"authority\"; only if that store was \
+                       lost or restored, stop all proxies of this cluster and run \"pgpalisade recover\" with the \
+                       same configuration";
 
 pub(super) async fn checks(
     control: &Chosen,
