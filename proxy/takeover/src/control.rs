@@ -331,7 +331,7 @@ async fn supervise(
                     link.send_replace(Link::Down(why.as_str().into()));
                     // Once for each reason: it is tried twice a second.
                     if why != told {
-                        tracing::warn!(%error, "no control connection");
+                        tracing::warn!(%error, "there is no control connection");
                         told = why;
                     }
                 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use pgpalisade_authority::Cluster;
 use pgpalisade_authority::owned::NAMES;
-use pgpalisade_tls::Login;
+use pgpalisade_tls::{Login, words};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
@@ -188,7 +188,7 @@ async fn connect(login: &Login, at: &Candidate) -> Result<Link, ControlError> {
     let version = Arc::from(version);
     let connection = tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::warn!(%error, "control connection");
+            tracing::warn!(error = words(&error), "the control connection has failed");
         }
     });
     client.batch_execute(NAMES).await?;
