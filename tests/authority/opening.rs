@@ -144,7 +144,7 @@ async fn another_password() {
     etcd.change_password("fourth");
     let refused = declare(&store, &s, 4, 1).await.unwrap_err().to_string();
     assert!(
-        refused.contains("password may be read or written by everybody"),
+        refused.contains("password can be read or written by everybody"),
         "{refused}"
     );
     etcd.write_password("fourth");

@@ -33,8 +33,7 @@ rm -rf root/etc/postgresql/* root/var/lib/postgresql/*
 ip link set lo up
 chroot root sh -euc 'pg_createcluster --start --encoding UTF8 --locale C.UTF-8 \
     "$(ls /usr/lib/postgresql | sort -n | tail -n 1)" main >&2'
-echo ready
-exec chroot root bash -c 'read -r _'
+exec chroot root bash -c 'echo ready; read -r _'
 "#;
 
 /// What a command printed, standard output and error in the order in which they came.

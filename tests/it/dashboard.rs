@@ -93,9 +93,9 @@ async fn it_shows_what_there_is_and_what_to_do() {
         ))
         .await;
     browser
-        .until("document.querySelectorAll('[data-table=rejections] td.bad').length === 3")
+        .until("document.querySelectorAll('[data-table=rejections] td.bad').length === 4")
         .await;
-    // One process, three connections.
+    // One process, three connections, and the session that the takeover ended.
     let named = "document.getElementById('banner').innerText.split('zombie').length - 1";
     assert_eq!(browser.value(named).await, 1);
     let seen = "[...document.querySelectorAll('[data-table=rejections] th')].find((e) => e.innerText === 'statement')\

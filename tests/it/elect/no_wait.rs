@@ -139,7 +139,7 @@ fn where_nobody_knows_who_leads_it_fails() {
         (&etcd_arguments(&urls, &[]), "etcd"),
         (
             &kubernetes::arguments("http://127.0.0.1:1", &[]),
-            "Kubernetes: no connection",
+            "Kubernetes: cannot connect to ",
         ),
         (&["jobs", "--with", "advisory-lock:1"], "authority"),
     ] {
