@@ -433,5 +433,5 @@ fn what_does_not_fit_is_said() {
         .env("PGOPTIONS", "-c fencing.token=billing=7");
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("leave it out"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("remove it"));
 }

@@ -130,7 +130,7 @@ fn only_the_number_of_the_leader_counts() {
             &mut wire,
             take,
             "PF003",
-            "cannot be taken: election \"/elections/jobs\" gives it",
+            "cannot be taken: election \"/elections/jobs\" issues it",
         );
     }
     let mut login = Wire::connect(&scene.proxy.endpoint());

@@ -70,13 +70,13 @@ fn what_each_host_is() {
             "primary",
             "warn",
             &format!("{first}: the primary, on timeline 2"),
-            "see to",
+            "look after",
         )
         .expect(
             "primary",
             "warn",
-            "takes writes on timeline 1, and is not the primary",
-            "see to",
+            "takes writes on timeline 1, but is not the primary",
+            "look after",
         );
     assert_eq!(roles(&both.status()), ["\"primary\"", "\"deposed\""]);
     let text = String::from_utf8(both.run("status").stdout).unwrap();

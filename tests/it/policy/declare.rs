@@ -158,7 +158,7 @@ fn max_step_holds_over_time() {
     assert_refused(&mut wire, "SET fencing.token = 112", "PF003");
     let answer = wire.query("SET fencing.token = 112");
     assert!(
-        pretty(&answer).contains("of 10 s through one proxy together"),
+        pretty(&answer).contains("through one proxy in 10 s together"),
         "{}",
         pretty(&answer)
     );

@@ -153,7 +153,10 @@ async fn connect(login: &Secret<Login>) -> Result<(Client, Shapes), LookupError>
         connected.map_err(|error| LookupError::Connect(error.to_string().into()))?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::warn!(error = &*words(&error), "the connection for auth_query has failed");
+            tracing::warn!(
+                error = &*words(&error),
+                "the connection for auth_query has failed"
+            );
         }
     });
     let refused = |error| LookupError::Connect(words(&error));
