@@ -108,7 +108,14 @@ async fn measure(plan: &Plan) -> Result<Report, BenchError> {
         told.cancel();
     });
     let mut progress = |event: Event<'_>| match event {
-        Event::Surveyed => tell("both paths lead to the same server"),
+        Event::Surveyed => {
+            tell("both paths lead to the same server");
+            if cfg!(debug_assertions) {
+                tell(
+                    "this is a debug build, whose figures mean little: build it with \"make release\"",
+                );
+            }
+        }
         Event::Round(number, round) => tell(&format!(
             "round {number} of {}: direct {:.0}, proxied {:.0} statements/s",
             plan.rounds, round.direct.throughput, round.proxied.throughput

@@ -14,11 +14,6 @@ pub(super) fn page(report: &Report) -> String {
         head(report),
         counted(report.rounds, "round")
     );
-    if cfg!(debug_assertions) {
-        text.push_str(
-            "This is a debug build, whose figures mean little: build it with \"make release\".\n",
-        );
-    }
     if report.interrupted {
         text.push_str("Interrupted: only the complete rounds are shown.\n");
     }
