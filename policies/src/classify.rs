@@ -84,8 +84,9 @@ fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, WriteReaso
     }
     let other = match parse(text, off) {
         // An escape that makes no character here, and may make one on the server. Strings end elsewhere only where a
-        // backslash stands before a quote, so it matters only if what the string says does.
-        Err(WriteReason::Syntax(_)) if !text.contains("\\'") => parse(&text.replace('\\', "~"), on),
+        // backslash stands before a quote, so it matters only if what the string says does. Outside of strings, a brace
+        // is as wrong as a backslash.
+        Err(WriteReason::Syntax(_)) if !text.contains("\\'") => parse(&text.replace('\\', "{"), on),
         other => other,
     };
     match (&verdict, &other) {
