@@ -1,7 +1,7 @@
 //! Fencing tokens, and the authority that keeps their marks.
 //!
-//! A leaf crate: it knows tokens, scopes and server sessions, and nothing of the proxy. `docs/index.md` explains the
-//! words, `docs/guarantee.md` under "Why it holds" the protocol that an [`Authority`] carries.
+//! This crate knows tokens, scopes and server sessions, and nothing of the proxy. `docs/index.md` explains the words,
+//! "Why it holds" in `docs/guarantee.md` the protocol behind an [`Authority`].
 
 mod authority;
 mod claim;

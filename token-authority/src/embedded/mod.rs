@@ -1,7 +1,7 @@
 //! The embedded store: one `redb` file for one proxy.
 //!
-//! A thread of its own owns the file. It takes every request that is waiting, applies them in one durable
-//! transaction, then answers all of them, so that fifty declarations that arrive together pay for one commit.
+//! One thread owns the file. It applies all waiting requests in one durable transaction, then answers them. So fifty
+//! declarations that arrive together pay for one commit.
 
 mod leases;
 mod open;
@@ -30,10 +30,10 @@ use leases::Leases;
 use tables::{Fault, Tables};
 use worker::{Call, Job};
 
-/// Requests that may wait; more than that wait outside, in their callers.
+/// Queued requests; further callers wait to enqueue.
 const QUEUE: usize = 1024;
 
-/// The embedded store. Clones share one open file, which is closed with the last of them.
+/// The embedded store. Clones share one open file, closed with the last clone.
 #[derive(Debug, Clone)]
 pub struct Embedded {
     inner: Arc<Inner>,
@@ -49,11 +49,10 @@ struct Inner {
 }
 
 impl Embedded {
-    /// Opens `dir/authority.redb`, or makes it. `dir` is made too (mode 0700) when it is missing.
+    /// Opens `dir/authority.redb`, and creates it and `dir` (mode 0700) if missing.
     ///
-    /// Blocks while it reads the disk. Errors: no rights, a directory that everybody may write to, a file
-    /// that another
-    /// process has open, that is damaged, or that a newer version has written.
+    /// Blocks while it reads the disk. Errors: missing rights, a directory writable by every user, and a file that is
+    /// open in another process, damaged, or written by a newer version.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let store = open::open(dir)?;
         let identity = store.identity();
@@ -73,7 +72,7 @@ impl Embedded {
         })
     }
 
-    /// Hands one step to the thread and waits until it is durable.
+    /// Sends one step to the thread and waits until it is durable.
     async fn call<T, F>(&self, step: F) -> Result<T, AuthorityError>
     where
         T: Send + 'static,
@@ -89,7 +88,7 @@ impl Embedded {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The thread ends when the queue is closed and empty; waiting for it makes the lock free on return.
+        // The thread ends once the queue is closed and empty; after the join the file lock is free.
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()

@@ -1,4 +1,4 @@
-//! Opening the file of the embedded store, and one transaction on it.
+//! Opens the file of the embedded store, and runs transactions on it.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -12,23 +12,23 @@ use super::tables::{FORMAT, FORMAT_KEY, Fault, META, Tables};
 use crate::{AuthorityError, AuthorityId};
 
 pub(super) const FILE: &str = "authority.redb";
-/// Where a new file is made, before it gets its name.
+/// Name of a new file until it is complete.
 const NEW_FILE: &str = "authority.redb.new";
 /// Enough for thousands of scopes and sessions.
 pub(super) const CACHE_BYTES: usize = 8 * 1024 * 1024;
 
-/// Why the store cannot be opened.
+/// Reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A file or directory cannot be made, read or written.
+    /// A file or directory cannot be created, read or written.
     #[error("{path}: {source}", path = path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the operating system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Anybody on this machine could forge marks.
+    /// Every user of this machine could forge marks.
     #[error(
         "every user can write to the authority's directory {path} (mode {mode:03o}); run: chmod 700 {path}",
         path = path.display()
@@ -39,14 +39,14 @@ pub enum OpenError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Another process has it open.
+    /// Another process has the file open.
     #[error("the authority in {dir} is in use by another process; an embedded authority serves one \
              proxy only", dir = dir.display())]
     Locked {
         /// The directory.
         dir: PathBuf,
     },
-    /// Another version of this program has written it.
+    /// Another version of this program wrote the file.
     #[error("the authority in {dir} has format {found}, and this version uses {FORMAT}; \
              use the version of pgpalisade that wrote it", dir = dir.display())]
     OtherFormat {
@@ -55,7 +55,7 @@ pub enum OpenError {
         /// The format in the file.
         found: String,
     },
-    /// The file is not one of ours, or is damaged.
+    /// The file is not a store of pgpalisade, or is damaged.
     #[error("{path} is damaged or not a store of pgpalisade: {why}; stop the proxy, move the file away and run \
              \"pgpalisade recover\"", path = path.display())]
     Damaged {
@@ -64,7 +64,7 @@ pub enum OpenError {
         /// What was found.
         why: String,
     },
-    /// The operating system gives no thread.
+    /// The operating system cannot create a thread.
     #[error("cannot start the authority's thread: {0}")]
     Thread(#[source] io::Error),
 }
@@ -78,17 +78,16 @@ impl OpenError {
     }
 }
 
-/// The open file.
 pub(super) struct Store {
     dir: PathBuf,
     identity: AuthorityId,
-    /// The file that was opened, by device and inode.
+    /// Device and inode of the opened file.
     file: FileId,
-    /// `None` after an error of the disk: redb wants the file to be opened anew then.
+    /// `None` after a disk error: redb then needs the file to be reopened.
     database: Option<Database>,
 }
 
-/// Opens the store in `dir`, or makes it.
+/// Opens the store in `dir`, or creates it.
 pub(super) fn open(dir: &Path) -> Result<Store, OpenError> {
     prepare_directory(dir)?;
     let path = dir.join(FILE);
@@ -104,7 +103,7 @@ pub(super) fn open(dir: &Path) -> Result<Store, OpenError> {
     })
 }
 
-/// A file, whatever its name.
+/// Identity of a file, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -142,8 +141,8 @@ pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenErro
     Ok(())
 }
 
-/// Makes a new file under another name and links it to its own once it is complete. So a file that is empty
-/// or lacks its identity is damage, never a store that is just being made: marks cannot vanish unseen.
+/// Creates a file under another name and links it to the final name once complete. So a file that is empty or lacks
+/// its identity is damaged, never half-created, and marks cannot vanish unnoticed.
 pub(super) fn create(dir: &Path) -> Result<(), OpenError> {
     let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
     let file = OpenOptions::new()
@@ -159,7 +158,7 @@ pub(super) fn create(dir: &Path) -> Result<(), OpenError> {
     drop(database);
     match fs::hard_link(&new, &path) {
         Ok(()) => {}
-        // Another process was faster; its file counts.
+        // Another process was faster; its file is used.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(io_error(&path)(error)),
     }
@@ -183,7 +182,7 @@ fn initialise(database: &Database) -> Result<(), Fault> {
             meta.insert(FORMAT_KEY, FORMAT.to_string().as_bytes())?;
         }
     }
-    // Makes the tables that are missing.
+    // Creates missing tables.
     drop(Tables::open(&txn)?);
     txn.commit()?;
     Ok(())
@@ -211,7 +210,7 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), OpenErro
     Ok((database, checked?, FileId::of(&metadata)))
 }
 
-/// Looks whether this version can read the file, and gives its identity.
+/// Checks that this version can read the file, and returns its identity.
 pub(super) fn check_meta(
     dir: &Path,
     path: &Path,
@@ -231,7 +230,7 @@ pub(super) fn check_meta(
     }
 }
 
-/// redb checks what it reads, but a file that was changed under it can still make it panic.
+/// redb checks what it reads, but can still panic on a file that changes under it.
 fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, OpenError> {
     let opened = catch_unwind(AssertUnwindSafe(|| {
         Database::builder()
@@ -260,8 +259,8 @@ fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, OpenEr
     }
 }
 
-/// Whether the fault lies with the disk or the rights, not with the content: redb reports bad content as
-/// `InvalidData` and a cut file as `UnexpectedEof`.
+/// Whether the disk or missing rights caused the error, not the content. redb reports bad content as `InvalidData`
+/// and a truncated file as `UnexpectedEof`.
 fn is_environment(error: &io::Error) -> bool {
     !matches!(
         error.kind(),
@@ -293,8 +292,8 @@ impl Store {
         self.identity
     }
 
-    /// Runs `steps` in one transaction and commits it durably if anything changed. After an error
-    /// none of the steps counts, though a commit whose answer was lost may still be on disk.
+    /// Runs `steps` in one transaction, durably committed if anything changed. After an error no step counts,
+    /// although a commit whose answer was lost may be on disk.
     pub(super) fn transaction(
         &mut self,
         mut steps: impl FnMut(&mut Tables<'_>) -> Result<(), Fault>,
@@ -310,7 +309,7 @@ impl Store {
         match done {
             Ok(Ok(database)) => {
                 self.database = Some(database);
-                // Last, so that what is answered is in the file that has the name.
+                // Last, so that the answers are in the file that has the name.
                 self.check_file()
             }
             Ok(Err(Fault::Record(why))) => Err(AuthorityError::Damaged(self.named(&why))),
@@ -324,7 +323,7 @@ impl Store {
         }
     }
 
-    /// What is written to a file without a name is lost at the next start, and another proxy would not see it.
+    /// Writes to a file without a name are lost at the next start, and another proxy would not see them.
     fn check_file(&self) -> Result<(), AuthorityError> {
         let why = match fs::metadata(self.dir.join(FILE)) {
             Ok(metadata) if FileId::of(&metadata) == self.file => return Ok(()),
@@ -364,7 +363,7 @@ fn commit(
         steps(&mut tables)?;
         tables.changed
     };
-    // redb commits durably (fsync) unless it is told otherwise.
+    // redb commits durably (fsync) by default.
     if changed {
         txn.commit()?
     } else {

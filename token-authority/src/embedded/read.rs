@@ -1,5 +1,5 @@
-//! Looking at an embedded store without changing it, not even by the repair that an unclean end makes necessary:
-//! the file is copied into memory, and opened there.
+//! Reads an embedded store without changing it. The file is copied into memory and opened there, so that redb's
+//! repair after an unclean end changes only the copy.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -16,27 +16,27 @@ use super::open::{
 use super::tables::{Fault, Tables};
 use crate::{AuthorityId, Contents};
 
-/// A larger file is not read: it would not be one of ours, and it has to fit into memory.
+/// Limit for files to read: a larger file is not one of ours, and the copy must fit into memory.
 const FILE_MAX: u64 = 1 << 30;
 
-/// What is in a directory.
+/// Contents of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// No store.
     Nothing,
-    /// A store that another process has open, so that it cannot be read.
+    /// A store that cannot be read, because another process has it open.
     InUse,
     /// A store.
     Contents(Contents),
 }
 
-/// Reads the store in `dir` where there is one. Writes nothing, and needs no right to. Blocks while it reads the disk.
+/// Reads the store in `dir`, if any. Writes nothing and needs no right to write. Blocks while it reads the disk.
 ///
-/// The file is locked against a proxy that starts for as long as it is copied: some milliseconds.
+/// A proxy cannot open the file during the copy, which takes some milliseconds.
 ///
 /// # Errors
 ///
-/// As [`super::Embedded::open`], but neither a missing store nor one that is in use.
+/// As [`super::Embedded::open`]; a missing store or one in use is no error.
 pub fn read(dir: &Path) -> Result<Found, OpenError> {
     let path = dir.join(FILE);
     let mut file = match File::open(&path) {
@@ -45,7 +45,7 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
         Err(error) => return Err(io_error(&path)(error)),
     };
     check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
-    // The store holds the same lock, exclusively, as long as it is open.
+    // An open store holds the same lock exclusively.
     match file.try_lock_shared() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(Found::InUse),
@@ -66,12 +66,12 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
     })
 }
 
-/// Whether this process may open the store in `dir`, or make it: what [`super::Embedded::open`] needs of the disk.
-/// Leaves nothing behind: a store that is missing is made in a directory beside it, which is removed.
+/// Checks that this process may open or create the store in `dir`, as [`super::Embedded::open`] would. A missing
+/// store is created in a temporary directory next to it, which is then removed.
 ///
 /// # Errors
 ///
-/// As [`super::Embedded::open`], but for what is in the file, which [`read()`] tells.
+/// As [`super::Embedded::open`], except for the content of the file; [`read()`] checks that.
 pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     let path = dir.join(FILE);
     if path.try_exists().map_err(io_error(&path))? {
@@ -93,7 +93,7 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     let made = create(&scratch);
     fs::remove_dir_all(&scratch).map_err(io_error(&scratch))?;
     made.map_err(|error| match error {
-        // The scratch directory is nobody's concern.
+        // The user does not know the scratch directory.
         OpenError::Io { source, .. } => io_error(dir)(source),
         other => other,
     })

@@ -1,4 +1,4 @@
-//! The tables of the embedded store, and the steps of an authority on them. No decision is taken elsewhere.
+//! Tables of the embedded store, and an authority's steps on them. All decisions are here.
 
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
@@ -9,7 +9,6 @@ use crate::{
     Registered, RepairRequest, Repaired, Scope, Token,
 };
 
-/// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: u32 = 3;
 
 /// Format version, identity, and the cluster as JSON.
@@ -19,24 +18,19 @@ const MARKS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("marks
 /// (scope, pid, started_us) -> (incarnation, token, since).
 const SESSIONS: TableDefinition<'static, (&str, i32, i64), (u32, u64, i64)> =
     TableDefinition::new("sessions");
-/// (pid, started_us, scope): the same sessions, to find all records of a backend.
+/// (pid, started_us, scope): the same sessions, by backend.
 const BACKENDS: TableDefinition<'static, (i32, i64, &str), ()> = TableDefinition::new("backends");
 
-/// The key of the cluster in [`META`].
 const CLUSTER: &str = "cluster";
-/// The key of the format in [`META`].
 pub(super) const FORMAT_KEY: &str = "format";
 
-/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    /// The file cannot be read or written.
     #[error(transparent)]
     Redb(#[from] redb::Error),
-    /// A record makes no sense.
     #[error("{0}")]
     Record(String),
-    /// A scope was repaired as often as there are numbers for it.
+    /// No incarnation number is left for the scope.
     #[error("the scope was repaired 4294967295 times and cannot be repaired again")]
     NoIncarnation,
 }
@@ -57,7 +51,7 @@ fault_from!(
     redb::CommitError
 );
 
-/// The open tables of one transaction.
+/// Open tables of a transaction.
 pub(super) struct Tables<'txn> {
     meta: Table<'txn, &'static str, &'static [u8]>,
     marks: Table<'txn, &'static str, &'static [u8]>,
@@ -158,7 +152,7 @@ impl<'txn> Tables<'txn> {
             self.lower(scope, rank)?
         };
         if lower.is_empty() && !row.drained {
-            // Nothing to drain. Noted, so that the sessions that follow need not be looked through each time.
+            // No lower session. Recorded so that later declarations skip the scan.
             row.drained = true;
             self.put_mark(scope, &row)?;
         }
@@ -169,7 +163,7 @@ impl<'txn> Tables<'txn> {
         })
     }
 
-    /// The answer to a declaration below the mark, once the session is registered where that is wanted.
+    /// Answers a declaration below the mark, and registers the session if the declaration asks for it.
     fn stale(
         &mut self,
         declaration: &Declaration,
@@ -317,7 +311,7 @@ impl<'txn> Tables<'txn> {
         backend: Backend,
         now: i64,
     ) -> Result<(), Fault> {
-        // Never down: a session that moved up and is stale in a lower token stays where it is.
+        // Never down: a session that moved up and now declares a stale token stays at its rank.
         let registered = self.registered(scope, backend)?;
         if registered.is_some_and(|session| session.rank() >= rank) {
             return Ok(());

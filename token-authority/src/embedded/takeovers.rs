@@ -1,4 +1,4 @@
-//! How takeovers went: one value for each scope, replaced as a whole.
+//! History of takeovers: one value for each scope, replaced as a whole.
 
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
@@ -6,12 +6,12 @@ use super::tables::{Fault, stored_scope};
 use crate::takeovers::History;
 use crate::{Scope, TakeoverRecord};
 
-/// scope -> when a takeover was noted last, and its [`History`] as JSON.
+/// scope -> time of the last record, and the [`History`] as JSON.
 const TAKEOVERS: TableDefinition<'static, &str, (i64, &str)> = TableDefinition::new("takeovers");
-/// (when a takeover was noted last, scope), to find the last ones of all.
+/// (time of the last record, scope), to find the scopes with the latest records.
 const NOTED: TableDefinition<'static, (i64, &str), ()> = TableDefinition::new("takeovers_noted");
 
-/// The open tables of one transaction.
+/// Open tables of a transaction.
 pub(super) struct Takeovers<'txn> {
     of: Table<'txn, &'static str, (i64, &'static str)>,
     noted: Table<'txn, (i64, &'static str), ()>,

@@ -1,4 +1,4 @@
-//! What the embedded store does with directories and files that are not as they should be, and group commit.
+//! Unusual directories and files of the embedded store, and group commit.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -173,12 +173,12 @@ fn damaged_files_are_an_error_that_names_them() {
             error.to_string().contains("authority.redb"),
             "{what}: {error}"
         );
-        // Nothing is made out of a file that is not ours, not even out of an empty one.
+        // No store is created from a foreign file, not even from an empty one.
         if bytes.is_empty() {
             assert_eq!(fs::metadata(file(dir.path())).unwrap().len(), 0);
         }
     }
-    // Damage in the header: redb may recover from it or refuse. It never panics.
+    // A damaged header: redb may repair it or refuse it, but never panics.
     fs::write(file(dir.path()), &good).unwrap();
     let mut refused = 0;
     for at in (0..good.len().min(8192)).step_by(37) {
@@ -258,7 +258,7 @@ async fn requests_that_wait_together_share_a_commit() {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(dir.path()).unwrap();
     store.enrol(CLUSTER).await.unwrap();
-    // Keep the thread busy, so that the others queue up behind.
+    // Keep the thread busy so that the others queue up.
     let (entered, is_busy) = oneshot::channel();
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let blocker = tokio::spawn({
@@ -278,7 +278,7 @@ async fn requests_that_wait_together_share_a_commit() {
         let store = store.clone();
         calls.spawn(async move {
             let step = move |tables: &mut Tables<'_>| {
-                // The first step of a transaction finds it untouched.
+                // The first step of a transaction finds it unchanged.
                 let first = !tables.changed;
                 let declared = tables.declare(&declaration(&scope(), 1, pid), 0);
                 declared.map(|_| first)
@@ -299,7 +299,7 @@ async fn requests_that_wait_together_share_a_commit() {
     assert_eq!(store.sessions().await.unwrap().len(), 50);
 }
 
-/// What is written to a file that has no name any more is gone at the next start.
+/// Writes to a file without a name are gone at the next start.
 #[tokio::test]
 async fn a_file_that_is_removed_or_replaced_takes_no_step() {
     let dir = tempfile::tempdir().unwrap();
@@ -362,7 +362,7 @@ async fn reading_tells_all_and_changes_nothing() {
     let store = Embedded::open(&path).unwrap();
     declare(&store, 7, 1).await.unwrap();
     assert_eq!(read(&path).unwrap(), Found::InUse);
-    // As a killed process leaves it: redb wants to repair it first.
+    // As a killed process leaves it: redb has to repair it.
     let unclean = dir.path().join("b");
     fs::create_dir(&unclean).unwrap();
     fs::copy(file(&path), file(&unclean)).unwrap();
@@ -376,7 +376,7 @@ async fn reading_tells_all_and_changes_nothing() {
     }
 }
 
-/// Rights are those of the file system, which root does not notice: the end-to-end tests try them as somebody else.
+/// Rights of the file system do not apply to root: the end-to-end tests try them as another user.
 #[test]
 fn trying_to_open_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();

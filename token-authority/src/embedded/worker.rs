@@ -1,4 +1,4 @@
-//! The thread that owns the file: group commit, and starting over after an error of the disk.
+//! Thread that owns the file: group commit, and recovery after a disk error.
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -6,18 +6,18 @@ use super::open::Store;
 use super::tables::{Fault, Tables};
 use crate::AuthorityError;
 
-/// Steps in one transaction at most, so that the first caller is not kept waiting for ever.
+/// Maximum steps of a transaction, so that the first caller is not kept waiting forever.
 const BATCH: usize = 1024;
 
-/// One step of one caller.
+/// Step of one caller.
 pub(super) trait Job: Send {
-    /// Takes the step inside the transaction.
+    /// Runs the step in the transaction.
     fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Fault>;
-    /// Answers, once the transaction is durable or has failed.
+    /// Answers once the transaction is durable or has failed.
     fn answer(self: Box<Self>, committed: Result<(), AuthorityError>);
 }
 
-/// A step with its result and the caller who waits for it.
+/// Step with its result and its caller.
 pub(super) struct Call<T, F> {
     step: Option<F>,
     value: Option<T>,
@@ -48,7 +48,7 @@ where
 
     fn answer(self: Box<Self>, committed: Result<(), AuthorityError>) {
         let Self { value, reply, .. } = *self;
-        // The caller may have gone; the step is taken all the same.
+        // The caller may be gone; the step counts anyway.
         let _ = reply.send(committed.and_then(|()| value.ok_or(AuthorityError::Closed)));
     }
 }

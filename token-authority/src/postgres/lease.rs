@@ -1,5 +1,5 @@
-//! Leases: a row of the scope, whose time is counted by the server's clock. Where that is set forward a lease lapses
-//! early, and its holder is deposed like any that was late.
+//! Leases: a row for each scope, timed by the server's clock. If that clock is set forward, a lease lapses early, and
+//! its holder is deposed like any late one.
 
 use tokio_postgres::types::{ToSql, Type};
 

@@ -1,4 +1,4 @@
-//! Finding the store in a database, making it on first use, and refusing what will not do.
+//! Finds the store in a database, creates it on first use, and refuses an unsuitable one.
 
 use std::time::Duration;
 
@@ -11,61 +11,60 @@ use super::own::Locks;
 use crate::owned::Strange;
 use crate::{AuthorityError, AuthorityId};
 
-/// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: i32 = 6;
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
-/// First key of the advisory lock under which a store is made; the second is made of the schema's name.
+/// First key of the advisory lock for creating a store; the second is a hash of the schema's name.
 const MAKING: i32 = 0x7067_7061;
-/// Another proxy has made the store in the meantime.
+/// Another proxy created the store in the meantime.
 const ALREADY_MADE: &str = "PFA04";
 
-/// Why the store cannot be opened.
+/// Reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No connection, or no answer in time.
     #[error("the PostgreSQL authority at {place} cannot be reached: {why}")]
     Unreachable {
-        /// Where it was looked for.
+        /// Location of the store.
         place: String,
         /// What went wrong.
         why: String,
     },
-    /// The server cannot be used as it is: a standby, too old, another encoding than UTF8.
+    /// The server is unsuitable: a standby, too old, or with an encoding other than UTF8.
     #[error("the PostgreSQL authority at {place} cannot be used: {why}")]
     Unsuitable {
-        /// Where the server is.
+        /// Location of the server.
         place: String,
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         why: String,
     },
-    /// The role may not make or use the schema.
+    /// The role may not create or use the schema.
     #[error("the PostgreSQL authority at {place}: {why}; have a superuser run: {sql}")]
     Rights {
-        /// Where the server is.
+        /// Location of the server.
         place: String,
-        /// What the server said.
+        /// The server's message.
         why: String,
-        /// What gives the right.
+        /// SQL that grants the right.
         sql: String,
     },
-    /// Another version of this program has written it.
+    /// Another version of this program wrote the store.
     #[error(
         "the PostgreSQL authority at {place} has format {found}, and this version uses {FORMAT}; use the version of \
             pgpalisade that wrote it"
     )]
     OtherFormat {
-        /// Where the server is.
+        /// Location of the server.
         place: String,
         /// The format in the schema.
         found: i32,
     },
-    /// Somebody else could run code by it.
+    /// Another role could run code through the store.
     #[error("the PostgreSQL authority at {place} is {why}")]
     NotOurs {
-        /// Where the server is.
+        /// Location of the server.
         place: String,
-        /// What is in the way, whose it is, and what to do.
+        /// Foreign objects with their owners, and the remedy.
         why: Strange,
     },
     /// The schema is not ours, or is damaged.
@@ -73,14 +72,14 @@ pub enum OpenError {
         "the PostgreSQL authority at {place} is damaged or not an authority: {why}; restore it from a backup"
     )]
     Damaged {
-        /// Where the server is.
+        /// Location of the server.
         place: String,
         /// What was found.
         why: String,
     },
 }
 
-/// Connects, and makes the store where there is none. Several may do it at once.
+/// Connects, and creates the store if missing. Several processes may do so at once.
 pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
     let link = Link::connect(options, Purpose::Steps)
         .await
@@ -89,7 +88,7 @@ pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
         return Ok(identity);
     }
     let made = make(&link, options).await;
-    // Whatever became of it: another proxy may have been faster.
+    // Even after an error: another proxy may have been faster.
     match (find(&link, options).await?, made) {
         (Some(identity), _) => Ok(identity),
         (None, Err(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
@@ -103,7 +102,7 @@ pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
     }
 }
 
-/// Looks whether it is still the store with this identity.
+/// Checks that the store still has this identity.
 pub(super) async fn verify(
     link: &Link,
     options: &Options,
@@ -122,7 +121,7 @@ pub(super) async fn verify(
     Err(AuthorityError::Damaged(format!("{place}: {why}")))
 }
 
-/// The store, where there is one.
+/// Identity of the store, if it exists.
 pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<AuthorityId>, OpenError> {
     match read_identity(link, options).await {
         Ok(None) => Ok(None),
@@ -163,7 +162,7 @@ async fn read_identity(
     Ok(Some((get(row, 0)?, AuthorityId::from_bytes(bytes))))
 }
 
-/// Makes all of it in one transaction, or nothing.
+/// Creates everything in one transaction.
 async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
     let scripts = [TABLES, FUNCTIONS]
         .concat()
@@ -183,12 +182,12 @@ async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
          END $$;
          {scripts}"
     );
-    // The server takes them as one transaction, for they come in one message.
+    // One message is one transaction.
     let bound: Duration = options.timeout() * 2;
     link.script(bound, &all).await
 }
 
-/// The refusal, with what an owner has to run.
+/// The refusal, with SQL for an owner to run.
 async fn rights(link: &Link, options: &Options, error: &LinkError) -> OpenError {
     let asked = "SELECT quote_ident(current_user), to_regnamespace($1) IS NOT NULL";
     let answer = link

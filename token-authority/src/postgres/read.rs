@@ -1,4 +1,4 @@
-//! Looking at a PostgreSQL store without changing it.
+//! Reads a PostgreSQL store without changing it.
 
 use super::link::{Link, LinkError, Purpose};
 use super::open::{OpenError, find, open_error};
@@ -9,8 +9,7 @@ use super::takeovers::{HISTORY, history};
 use crate::takeovers::History;
 use crate::{Contents, TakeoverRecord};
 
-/// Reads the store where there is one. Makes nothing, and leaves nothing behind. Bounded by a few times the options'
-/// timeout.
+/// Reads the store, if any. Creates nothing and leaves no trace. Takes at most a few times the options' timeout.
 ///
 /// # Errors
 ///
@@ -26,7 +25,7 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
     let bound = options.timeout();
     let contents = async {
         let ask = async |sql: String| link.own(bound, Locks::Look, &sql, &[]).await;
-        // Sessions first: the mark that is read after them is never below one of their tokens.
+        // Sessions first: the mark read after them is never below one of their tokens.
         let sessions = format!("SELECT s.scope, {SESSION} FROM {SCHEMA}.sessions s");
         let sessions = ask(sessions).await?;
         let cluster = format!("SELECT {CLUSTER} FROM {SCHEMA}.store s");

@@ -1,4 +1,4 @@
-//! The steps as the server knows them: their arguments, and what their rows mean.
+//! Arguments of the server's functions, and meaning of their rows.
 
 use std::collections::BTreeSet;
 
@@ -14,26 +14,26 @@ use crate::{
     Mark, Outcome, Registered, Repair, Repaired, Scope, Token,
 };
 
-/// Where the answer to a step goes.
+/// Sender of a step's answer.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, AuthorityError>>;
 
-/// A declaration that waits for the server.
+/// Declaration in the queue.
 pub(super) struct Declare {
     pub(super) declaration: Declaration,
     pub(super) reply: Reply<Declared>,
 }
 
-/// Sessions to be removed.
+/// Removal of ended sessions in the queue.
 pub(super) struct Forget {
     pub(super) gone: Vec<Backend>,
     pub(super) reply: Reply<()>,
 }
 
-/// Steps that share one commit, as columns: what the server's function takes.
+/// Steps that share one commit, as columns for the server's function.
 #[derive(Default)]
 pub(super) struct Together {
     scopes: Vec<String>,
-    /// NULL where only the server finds it out.
+    /// NULL if only the server can determine the token.
     tokens: Vec<Option<i64>>,
     takes: Takes,
     pids: Vec<i32>,
@@ -48,10 +48,10 @@ pub(super) struct Together {
     gone: Backends,
 }
 
-/// What there is of takes besides the token, as columns.
+/// Columns of takes besides the token.
 #[derive(Default)]
 struct Takes {
-    /// The mark that it is to follow, 0 for none and NULL for any; NULL for what is no take, too.
+    /// Mark that the take follows, 0 for none and NULL for any; also NULL if not a take.
     after: Vec<Option<i64>>,
     is_take: Vec<bool>,
     ids: Vec<Option<String>>,
@@ -187,17 +187,17 @@ pub(super) fn call(function: &str, arguments: &Arguments<'_>) -> String {
     format!("SELECT * FROM {SCHEMA}.{function}({})", places.join(", "))
 }
 
-/// A bound for a bigint: no step is longer than a token.
+/// Limit as a bigint: no step is longer than a token.
 fn most(bound: u64) -> i64 {
     i64::try_from(bound).unwrap_or(i64::MAX)
 }
 
-/// A token for a bigint, which every token fits.
+/// Token as a bigint, which holds every token.
 pub(super) fn number(token: Token) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// A cluster as it is stored. The system identifier as PostgreSQL itself shows it: the same 64 bits with a sign.
+/// Cluster as stored. PostgreSQL shows the system identifier as the same 64 bits with a sign.
 pub(super) fn cluster_columns(cluster: Cluster) -> [i64; 3] {
     [
         cluster.system_identifier.cast_signed(),
@@ -206,12 +206,12 @@ pub(super) fn cluster_columns(cluster: Cluster) -> [i64; 3] {
     ]
 }
 
-/// PostgreSQL's text holds everything but NUL.
+/// Replaces NUL, which PostgreSQL's text cannot hold.
 pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-/// Answers to declarations, each with the place of its declaration, counted from 0.
+/// Answer to a declaration, with the declaration's place, counted from 0.
 pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
     let place: i64 = get(row, 0)?;
     let place = usize::try_from(place - 1)
@@ -260,7 +260,7 @@ fn lower(row: &Row) -> Result<Vec<Registered>, LinkError> {
     sessions.collect()
 }
 
-/// What a repair has answered.
+/// Answer to a repair.
 pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, LinkError> {
     let row = rows.first().ok_or_else(LinkError::no_row)?;
     match get::<&str>(row, 0)? {
@@ -286,7 +286,7 @@ pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, LinkError> {
     }
 }
 
-/// The sessions that `drained` has left.
+/// Answer to `drained`.
 pub(super) fn drained(rows: &[Row]) -> Result<Drained, LinkError> {
     let left: Result<Vec<_>, _> = rows.iter().map(|row| registered(row, 0)).collect();
     let left = left?;
@@ -328,12 +328,10 @@ fn session(
     })
 }
 
-/// The columns of [`mark`].
 pub(super) const MARK: &str = "m.token, m.incarnation, m.raised_at, m.raised_by, m.repair";
-/// The columns of [`registered`].
 pub(super) const SESSION: &str = "s.pid, s.started_us, s.token, s.incarnation, s.since";
 
-/// A mark in five columns from `at`: token, incarnation, when, by whom, the last repair as JSON.
+/// Mark in five columns from `at`: token, incarnation, time, author, the last repair as JSON.
 pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, LinkError> {
     let repair = match get::<Option<&str>>(row, at + 4)? {
         Some(json) => serde_json::from_str(json)
@@ -349,7 +347,7 @@ pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, LinkError> {
     })
 }
 
-/// The same where there may be none: NULL.
+/// As [`mark`]; NULL for none.
 fn some_mark(row: &Row, at: usize) -> Result<Option<Mark>, LinkError> {
     match get::<Option<i64>>(row, at)? {
         Some(_) => mark(row, at).map(Some),
@@ -357,15 +355,13 @@ fn some_mark(row: &Row, at: usize) -> Result<Option<Mark>, LinkError> {
     }
 }
 
-/// The record of a repair as it is stored.
 pub(super) fn repair_text(repair: &Repair) -> Result<String, LinkError> {
     serde_json::to_string(repair).map_err(|error| LinkError::Record(error.to_string()))
 }
 
-/// The columns of [`cluster`].
 pub(super) const CLUSTER: &str = "s.system_identifier, s.timeline, s.postmaster_us";
 
-/// A cluster in three columns from `at`, NULL where none is on record.
+/// Cluster in three columns from `at`, NULL if none is recorded.
 pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, LinkError> {
     let (system, timeline): (Option<i64>, Option<i64>) = (get(row, at)?, get(row, at + 1)?);
     let (Some(system), Some(timeline)) = (system, timeline) else {

@@ -1,4 +1,4 @@
-//! How takeovers went: one row for each scope, whose text is replaced as a whole.
+//! History of takeovers: one row for each scope, whose text is replaced as a whole.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -11,7 +11,7 @@ use super::worker::Worker;
 use crate::takeovers::History;
 use crate::{AuthorityError, Scope, TakeoverRecord};
 
-/// How often noting begins again because another proxy has noted something in between.
+/// Attempts to record takeovers while other proxies record theirs.
 const CONFLICTS_MAX: u32 = 64;
 
 impl Postgres {
@@ -21,7 +21,7 @@ impl Postgres {
         records: &[TakeoverRecord],
     ) -> Result<(), AuthorityError> {
         for _ in 0..CONFLICTS_MAX {
-            // The name of a scope needs no quoting: see Scope.
+            // Scope names need no quoting.
             let sql =
                 format!("SELECT t.history FROM {SCHEMA}.takeovers t WHERE t.scope = '{scope}'");
             let read = self.rows(sql, |row| get::<String>(row, 0)).await?;
@@ -73,7 +73,6 @@ impl Worker {
     }
 }
 
-/// The columns of [`history`].
 pub(super) const HISTORY: &str = "SELECT t.scope, t.history";
 
 pub(super) fn history(row: &Row) -> Result<(Scope, History), LinkError> {

@@ -1,8 +1,8 @@
-//! What changes in the store: heard by NOTIFY, and looked for every few seconds in case that nothing was heard.
+//! Changes in the store: announced by NOTIFY, and polled every few seconds in case a notification was lost.
 //!
-//! A notification says only that something has changed; what it is, the table says. Every mark carries the
-//! transaction that raised it. A look reads what is at or above the horizon of the look before: the oldest transaction
-//! that was under way then (`pg_snapshot_xmin`). All below had ended and were seen; so nothing is missed, whatever the
+//! A notification only says that something changed; the tables say what. Every mark carries the transaction that
+//! raised it. Each poll reads marks at or above the horizon of the previous poll: the oldest transaction in progress
+//! at that time (`pg_snapshot_xmin`). All transactions below it had ended and were seen. So nothing is missed in any
 //! order of commits, and little is read twice.
 
 use std::collections::HashMap;
@@ -21,29 +21,29 @@ use super::worker::Backoff;
 use crate::watchers::Watchers;
 use crate::{AuthorityError, AuthorityId, Change, Cluster, Rank, Scope};
 
-/// Between looks, while nothing is heard.
+/// Interval of polls without notifications.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// Above every transaction.
 const NOTHING: &str = "18446744073709551615";
 /// Below every transaction.
 const EVERYTHING: &str = "0";
 
-/// The side of the store that reads: one connection, for the looks and for everything that is only read.
+/// Reading side of the store: one connection for polls and all other reads.
 pub(super) struct Reader {
     options: Options,
     identity: AuthorityId,
-    /// Where the store was opened. A call may come from a runtime that ends before the connection does.
+    /// Runtime that opened the store. A call may come from a runtime that ends before the connection does.
     home: Handle,
     link: tokio::sync::Mutex<Option<Arc<Link>>>,
     pub(super) watchers: Watchers,
 }
 
-/// What a watch has told so far.
+/// State of a watch.
 #[derive(Debug)]
 pub(super) struct Told {
     horizon: String,
     cluster: Option<Cluster>,
-    /// What the last look has read. While an old transaction holds the horizon back, every look reads it again.
+    /// Marks of the last poll. While an old transaction holds the horizon back, every poll reads them again.
     marks: HashMap<Scope, Rank>,
 }
 
@@ -58,7 +58,7 @@ impl Reader {
         }
     }
 
-    /// The connection, made anew where it was lost.
+    /// The connection, reopened if lost.
     pub(super) async fn link(&self) -> Result<Arc<Link>, AuthorityError> {
         let mut current = self.link.lock().await;
         if let Some(link) = current.as_ref()
@@ -75,14 +75,14 @@ impl Reader {
             open::verify(&link, &options, identity).await?;
             Ok::<_, AuthorityError>(link)
         });
-        // The only other end of that task is the end of its runtime.
+        // The task ends otherwise only with its runtime.
         let connected = connecting.await.map_err(|_| AuthorityError::Closed)?;
         let link = Arc::new(connected?);
         *current = Some(Arc::clone(&link));
         Ok(link)
     }
 
-    /// Gives up a connection that does not answer.
+    /// Drops a connection that does not answer.
     pub(super) async fn discard(&self, broken: &Arc<Link>) {
         let mut current = self.link.lock().await;
         if current
@@ -93,7 +93,7 @@ impl Reader {
         }
     }
 
-    /// Where a watch begins: with what changes from now on.
+    /// State that reports changes from now on.
     pub(super) async fn begin(&self) -> Result<Told, AuthorityError> {
         let mut told = Told {
             horizon: NOTHING.to_owned(),
@@ -106,7 +106,7 @@ impl Reader {
         Ok(told)
     }
 
-    /// Tells the watchers for ever.
+    /// Tells the watchers, until the store is closed.
     pub(super) async fn run(self: Arc<Self>, mut told: Told) {
         let mut backoff = Backoff::default();
         loop {
@@ -133,7 +133,7 @@ impl Reader {
         }
     }
 
-    /// What has changed since the last look.
+    /// Changes since the last poll.
     async fn look(&self, link: &Link, told: &mut Told) -> Result<Vec<Change>, LinkError> {
         let horizon = self.horizon_after(link, told).await?;
         let sql = format!(
@@ -167,8 +167,7 @@ impl Reader {
         Ok(changes)
     }
 
-    /// Reads from the last horizon, unless the server's transactions have gone back behind it: it was restored, and
-    /// everything is to be read.
+    /// The last horizon, or everything if the server's transactions have gone back below it, because it was restored.
     async fn horizon_after(&self, link: &Link, told: &Told) -> Result<String, LinkError> {
         if told.horizon == NOTHING {
             return Ok(NOTHING.to_owned());
