@@ -23,6 +23,7 @@ const QUESTION: &str = include_str!("owned.sql");
 pub struct Objects {
     /// Name, which needs no quoting.
     pub schema: &'static str,
+    /// Its tables.
     pub tables: &'static [&'static str],
     /// Defaults and checks of the tables, as PostgreSQL shows them.
     pub expressions: &'static [&'static str],

@@ -89,7 +89,9 @@ impl Mark {
 /// Server session that is registered for a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Registered {
+    /// The session.
     pub backend: Backend,
+    /// The token it declared.
     pub token: Token,
     /// Incarnation of the scope at the declaration.
     pub(crate) incarnation: Incarnation,

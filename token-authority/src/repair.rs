@@ -72,6 +72,7 @@ pub enum Repaired {
     },
     /// No cluster is recorded, or another cluster, timeline or start. Nothing changed.
     OtherCluster {
+        /// What is on record.
         recorded: Option<Cluster>,
     },
 }

@@ -19,7 +19,9 @@ pub struct TakeoverRecord {
     pub raised_at: i64,
     /// Who raised the mark, for people.
     pub raised_by: String,
+    /// How it ended.
     pub end: TakeoverEnd,
+    /// What it has ended.
     #[serde(flatten)]
     pub work: TakeoverWork,
 }

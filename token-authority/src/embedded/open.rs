@@ -61,7 +61,7 @@ pub enum OpenError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// Description of the damage.
         why: String,
     },
     /// The operating system cannot create a thread.

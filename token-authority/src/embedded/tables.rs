@@ -9,6 +9,7 @@ use crate::{
     Registered, RepairRequest, Repaired, Scope, Token,
 };
 
+/// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: u32 = 3;
 
 /// Format version, identity, and the cluster as JSON.

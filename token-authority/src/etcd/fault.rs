@@ -1,4 +1,4 @@
-//! What went wrong with one call to etcd, and what to do about it.
+//! Errors of calls to etcd, and what to do about them.
 
 use std::error::Error as _;
 
@@ -6,27 +6,26 @@ use etcd_client::Error;
 
 use crate::AuthorityError;
 
-/// Why a call failed.
 #[derive(Debug, Clone)]
 pub(super) struct Fault {
     pub(super) kind: Kind,
     pub(super) text: String,
 }
 
-/// What to do about it.
+/// Remedy for a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Another endpoint, or the same one later, may answer.
     Unavailable,
-    /// The revision that was asked for has been compacted: begin again at a newer one.
+    /// The requested revision has been compacted: start again at a newer one.
     Compacted,
-    /// User, password or rights are wrong.
+    /// Wrong user, password or rights.
     Denied,
-    /// etcd has no room.
+    /// etcd has no space left.
     Full,
-    /// etcd says that its data is corrupt, or a record makes no sense.
+    /// etcd reports corrupt data, or a record is invalid.
     Damaged,
-    /// It is not an etcd of version 3, or does not take the request.
+    /// The server is not etcd 3, or does not accept the request.
     Foreign,
 }
 
@@ -71,7 +70,7 @@ impl From<Fault> for AuthorityError {
     }
 }
 
-/// By the codes of gRPC (<https://grpc.io/docs/guides/status-codes/>) and what etcd means by them
+/// Remedy by the codes of gRPC (<https://grpc.io/docs/guides/status-codes/>) and their meaning in etcd
 /// (`api/v3rpc/rpctypes/error.go` in its sources).
 fn kind_of(code: i32, message: &str) -> Kind {
     const INVALID_ARGUMENT: i32 = 3;
@@ -83,10 +82,10 @@ fn kind_of(code: i32, message: &str) -> Kind {
     const DATA_LOSS: i32 = 15;
     match code {
         OUT_OF_RANGE if message.contains("compacted") => Kind::Compacted,
-        // A member that has not got a revision yet; another one has.
+        // This member does not have the revision yet; another one has.
         OUT_OF_RANGE => Kind::Unavailable,
         RESOURCE_EXHAUSTED if message.contains("space exceeded") => Kind::Full,
-        // Users or roles were changed since we logged in: the next attempt logs in again.
+        // Users or roles changed after our login: the next attempt logs in again.
         INVALID_ARGUMENT if message.contains("auth store is old") => Kind::Unavailable,
         INVALID_ARGUMENT | FAILED_PRECONDITION if message.contains("authentication") => {
             Kind::Denied
@@ -99,7 +98,7 @@ fn kind_of(code: i32, message: &str) -> Kind {
     }
 }
 
-/// The message and its causes, each said once.
+/// The message and its causes, without repetition.
 fn chain(error: &Error) -> String {
     let mut text = match error {
         Error::GRpcStatus(status) if !status.message().is_empty() => status.message().to_owned(),

@@ -1,4 +1,4 @@
-//! Leases: a key of the scope that lives as long as a lease of etcd's own, which keeps its time by a monotonic clock.
+//! Leases: a key of the scope, tied to a lease of etcd, which counts its time by a monotonic clock.
 //! <https://etcd.io/docs/v3.5/learning/api/#lease-api>
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Store {
     ) -> Result<Leased, AuthorityError> {
         self.history.intact()?;
         let key = self.keys.lease(scope);
-        // It may be old. Then nothing is renewed that is not there, and nothing acquired that is.
+        // This read may be old. Even then no missing lease is renewed and no held lease acquired.
         let read = self.members.get(&key, &GetOptions::new()).await?;
         let own = |kv: &KeyValue| kv.value() == holder.to_string().as_bytes();
         match (read.kvs().first(), step) {
@@ -29,7 +29,7 @@ impl Store {
                 Ok(Leased::NotHeld)
             }
             (Some(kv), _) if own(kv) => Ok(keep_alive(&self.members, kv.lease()).await?),
-            // A key that does not end by itself is none of ours.
+            // A key without a lease is not ours.
             (found, LeaseStep::Acquire(time)) if found.is_none_or(|kv| kv.lease() == 0) => {
                 let revision = found.map_or(0, KeyValue::mod_revision);
                 self.acquire(key, revision, holder, time).await
@@ -61,7 +61,7 @@ impl Store {
     }
 }
 
-/// A new lease, of whole seconds. To be called inside the runtime of the connections.
+/// Grants a lease, in whole seconds. Must be called in the runtime of the connections.
 pub(super) async fn grant(members: &Members, time: Duration) -> Result<i64, Fault> {
     let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     let granted =
@@ -73,7 +73,7 @@ pub(super) async fn grant(members: &Members, time: Duration) -> Result<i64, Faul
 pub(super) async fn keep_alive(members: &Members, lease: i64) -> Result<Leased, Fault> {
     let renewed = members.call(|client| async move {
         match client.lease_client().keep_alive(lease).await {
-            // The answer to the first request on the stream has come.
+            // The answer to the first request on the stream has arrived.
             Ok(_stream) => Ok(Leased::Held),
             Err(Error::LeaseKeepAliveError(_)) => Ok(Leased::NotHeld),
             Err(error) => Err(error),
@@ -82,7 +82,7 @@ pub(super) async fn keep_alive(members: &Members, lease: i64) -> Result<Leased, 
     renewed.await
 }
 
-/// Ends a lease, and what was written with it.
+/// Ends a lease, and removes the keys tied to it.
 pub(super) async fn revoke(members: &Members, lease: i64) -> Result<(), Fault> {
     let revoked = members.call(|client| async move { client.lease_client().revoke(lease).await });
     revoked.await.map(drop)

@@ -1,12 +1,12 @@
-//! The endpoints: one client for each, our own rotation, and a bound for every attempt.
+//! Endpoints of etcd: one client for each, our own rotation, and a limit for every attempt.
 //!
-//! One client with several endpoints would spread the calls over all of them, also over one that hangs. So each
-//! endpoint has a client of its own. All calls go to the same one until it fails or does not answer in time, then
-//! to the next. One that is only slow may still answer: its attempt goes on beside the others, and what is called here
-//! must bear being taken twice.
+//! One client with several endpoints would spread the calls over all of them, including one that hangs. So each
+//! endpoint has a separate client. All calls go to the same one until it fails or does not answer in time, then to
+//! the next. A slow endpoint may still answer: its attempt continues in parallel, so every request must tolerate
+//! being executed twice.
 //!
-//! Each connection reads the files with password, certificates and key again. So after a change of them a login that is
-//! refused is made once more, over a new connection.
+//! Each connection reads the files with password, certificates and key again. So after these change, a refused login
+//! is retried once over a new connection.
 
 use std::fmt;
 use std::future::Future;
@@ -24,24 +24,24 @@ use super::fault::{Fault, Kind};
 use super::open::client_options;
 use super::options::Options;
 
-/// The longest that a call takes, with all its attempts. Less than the 5 s that a takeover has by default, so that
-/// the client hears the reason; more than etcd needs to elect a leader (about 2 s).
+/// Limit of a call with all its attempts. Below the 5 s that a takeover has by default, so that the client gets the
+/// reason. Above the time in which etcd elects a leader (about 2 s).
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long one endpoint may take to answer before the next is asked.
+/// Time for one endpoint before the next is asked.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(800);
-/// Between two rounds over all endpoints.
+/// Pause between rounds over all endpoints.
 const PAUSE: Duration = Duration::from_millis(50);
-/// etcd lets a client ping every 5 s and disconnects it where it does so more often.
+/// etcd lets a client ping every 5 s, and disconnects one that pings more often.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// All endpoints of an etcd cluster.
+/// Endpoints of an etcd cluster.
 pub(super) struct Members {
     members: Vec<Member>,
     options: Options,
     /// Index of the endpoint in use.
     current: AtomicUsize,
-    /// Where connections live: they must not end with the runtime of whoever calls first.
+    /// Runtime of the connections, which must not end with the runtime of the first caller.
     runtime: Handle,
 }
 
@@ -50,14 +50,14 @@ struct Member {
     slot: Mutex<Slot>,
 }
 
-/// The client of an endpoint, and how many it has had.
+/// Client of an endpoint, and how many it has had.
 #[derive(Default)]
 struct Slot {
     made: usize,
     client: Option<Client>,
 }
 
-/// A client, and which of the endpoint's clients it is.
+/// Client with its number at the endpoint.
 #[derive(Clone)]
 struct Connected {
     client: Client,
@@ -71,19 +71,19 @@ impl fmt::Debug for Members {
     }
 }
 
-/// The bounds and habits that every client has.
+/// Limits and settings of every client.
 pub(super) fn habits() -> ConnectOptions {
     ConnectOptions::new()
         .with_connect_timeout(ATTEMPT_TIMEOUT)
         .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE_TIMEOUT)
         .with_keep_alive_while_idle(false)
-        // A member that has lost its leader says so at once, also on open watches.
+        // A member that has lost its leader reports it at once, also on open watches.
         .with_require_leader(true)
         .with_auto_token_refresh(true)
 }
 
 impl Members {
-    /// Connects to nobody yet. To be called inside the runtime that the connections shall live in.
+    /// Does not connect yet. Must be called in the runtime that will run the connections.
     pub(super) fn new(options: &Options) -> Self {
         let member = |url: &String| Member {
             url: url.clone(),
@@ -97,13 +97,13 @@ impl Members {
         }
     }
 
-    /// Takes a transaction; twice, where an answer is lost.
+    /// Runs a transaction; twice, if an answer is lost.
     pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, Fault> {
         let ask = |client: Client| async move { client.kv_client().txn(txn.clone()).await };
         self.call(ask).await
     }
 
-    /// Reads one key, or what the options say.
+    /// Reads one key, or as the options say.
     pub(super) async fn get(&self, key: &[u8], options: &GetOptions) -> Result<GetResponse, Fault> {
         let ask = |client: Client| async move {
             client.kv_client().get(key, Some(options.clone())).await
@@ -111,9 +111,9 @@ impl Members {
         self.call(ask).await
     }
 
-    /// The first answer that an endpoint gives within [`CALL_TIMEOUT`].
+    /// First answer of an endpoint within [`CALL_TIMEOUT`].
     ///
-    /// One that is silent is not waited for, nor given up: the next is asked beside it.
+    /// A silent endpoint stays asked, while the next is asked in parallel.
     pub(super) async fn call<T, F, A>(&self, ask: F) -> Result<T, Fault>
     where
         F: Fn(Client) -> A + Send + Sync,
@@ -146,7 +146,7 @@ impl Members {
             }
             self.leave(index);
             let all_asked = attempt.is_multiple_of(self.count());
-            // Wrong rights do not mend by waiting; another endpoint may be another etcd.
+            // Waiting does not mend wrong rights; another endpoint may be another etcd.
             if all_asked && kind != Kind::Unavailable {
                 break;
             }
@@ -160,7 +160,7 @@ impl Members {
         Err(Fault::new(kind, self.summary(&said)))
     }
 
-    /// A client of the endpoint in use, and its index for [`Self::leave`].
+    /// Client of the endpoint in use, and its index for [`Self::leave`].
     pub(super) async fn current(&self) -> Result<(usize, Client), Fault> {
         let index = self.current.load(Ordering::Relaxed);
         let client = timeout(ATTEMPT_TIMEOUT, self.client(index)).await;
@@ -174,7 +174,7 @@ impl Members {
         }
     }
 
-    /// Takes the next endpoint, if this one is still in use.
+    /// Moves to the next endpoint, if this one is still in use.
     pub(super) fn leave(&self, index: usize) {
         let next = (index + 1).checked_rem(self.members.len()).unwrap_or(0);
         let left = self
@@ -185,13 +185,13 @@ impl Members {
         }
     }
 
-    /// The endpoints, in the order given.
+    /// Endpoints, in the given order.
     pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
         self.members.iter().map(|member| member.url.as_str())
     }
 
-    /// One answer from one endpoint. A login over a connection of before may be refused because the password is another
-    /// by now.
+    /// One answer from one endpoint. A refusal over an old connection is retried, because the password may have
+    /// changed.
     pub(super) async fn attempt<T, F, A>(
         &self,
         index: usize,
@@ -229,7 +229,7 @@ impl Members {
         if let (Err(fault), Some(number)) = (&answer, number)
             && fault.kind != Kind::Compacted
         {
-            // A connection that leads nowhere, or a login that is no longer good.
+            // A dead connection, or an expired login.
             self.discard(index, number);
         }
         answer
@@ -243,13 +243,13 @@ impl Members {
             return Ok(connected);
         }
         let (url, options) = (member.url.clone(), self.options.clone());
-        // A set, for it ends its task when it is dropped: a login may hang.
+        // A set ends its task when dropped: a login may hang.
         let mut connecting = JoinSet::new();
         let connect = async move {
             let read = spawn_blocking(move || client_options(&options)).await;
             let options = read.map_err(|error| error.to_string());
             let options = options.and_then(|read| read.map_err(|error| error.to_string()));
-            // They may be in the middle of being replaced.
+            // The files may be in the middle of a replacement.
             let options = options.map_err(|why| Fault::new(Kind::Unavailable, why))?;
             Client::connect([url], Some(options))
                 .await
@@ -262,7 +262,7 @@ impl Members {
         }
     }
 
-    /// Lets the next attempt connect anew, for this connection may lead nowhere.
+    /// Makes the next attempt reconnect, because this connection may be dead.
     fn forget(&self, index: usize) {
         if let Some(member) = self.members.get(index) {
             member.slot.lock().client = None;
@@ -304,8 +304,8 @@ impl Member {
             .map(|client| Connected { client, number })
     }
 
-    /// Where two have connected at the same time, the second connection replaces the first, which ends when
-    /// nobody uses it any more.
+    /// If two tasks connected at the same time, the second connection replaces the first, which ends after its last
+    /// use.
     fn put(&self, client: Client) -> Connected {
         let mut slot = self.slot.lock();
         slot.made += 1;

@@ -1,4 +1,4 @@
-//! Connecting: files, login, identity.
+//! Connection to the store: files, login, identity.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use super::store::{Store, found};
 use crate::watchers::Watchers;
 use crate::{AuthorityError, AuthorityId};
 
-/// The longest that connecting takes.
+/// Limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the store cannot be opened.
+/// Reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A file for TLS or the password cannot be read, or is none.
+    /// A file for TLS or the password cannot be read, or has the wrong content.
     #[error("{what}: {error}")]
     File {
-        /// What it is for.
+        /// Use of the file.
         what: &'static str,
-        /// What is wrong with it.
+        /// Error of the file.
         error: FileError,
     },
     /// No endpoint answered.
@@ -38,55 +38,53 @@ pub enum OpenError {
         "etcd does not answer: {0}; check that it runs, the addresses, and http:// or https://"
     )]
     Unreachable(String),
-    /// User, password or rights.
+    /// Wrong user, password or rights.
     #[error(
         "etcd refuses: {why}; check user and password, and that the user may read and write all keys from {prefix}"
     )]
     Denied {
-        /// What etcd says.
+        /// Message of etcd.
         why: String,
-        /// The prefix of the keys that are needed.
+        /// Prefix of the required keys.
         prefix: String,
     },
-    /// Something else answers there.
+    /// Another server answers.
     #[error("this is not etcd 3.4 or later, or it refuses our requests: {0}")]
     Foreign(String),
-    /// Another version of this program has made the store.
+    /// Another version of this program created the store.
     #[error(
         "the store at {prefix} has format {found}, and this version uses {FORMAT}; use the version of pgpalisade that \
             wrote it"
     )]
     OtherFormat {
-        /// The prefix of its keys.
+        /// Prefix of the store's keys.
         prefix: String,
         /// The format of the store.
         found: u32,
     },
-    /// What is stored there is not ours, or is damaged, or cannot be stored.
+    /// The stored data is not ours, is damaged, or cannot be stored.
     #[error("the store at {prefix}: {why}; choose another prefix, or restore it from a snapshot")]
     Damaged {
-        /// The prefix of its keys.
+        /// Prefix of the store's keys.
         prefix: String,
-        /// What was found.
+        /// Description of the damage.
         why: String,
     },
 }
 
-/// What becomes of a store that is not there.
+/// Treatment of a missing store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// It is made.
     Make,
-    /// It stays away.
     Leave,
 }
 
-/// Connects, and answers with the store and the revision. `None`: there is no store, and none was to be made.
+/// Connects, and returns the store and its revision. `None`: the store is missing, and was not to be created.
 pub(super) async fn open(
     options: Options,
     missing: Missing,
 ) -> Result<Option<(Store, i64)>, OpenError> {
-    // Each connection reads the files again; here their faults are an operator's, and said at once.
+    // Each connection reads the files again; an operator learns of their errors here.
     client_options(&options)?;
     let members = Members::new(&options);
     let keys = Keys::new(&options.prefix);
@@ -115,13 +113,12 @@ pub(super) async fn open(
     Ok(Some((store, found.revision)))
 }
 
-/// The identity of the store, and the revision at which it was found.
+/// Identity of the store, and its revision.
 struct Identified {
     identity: AuthorityId,
     revision: i64,
 }
 
-/// Why there is no identity.
 pub(super) enum Failure {
     Fault(Fault),
     History(AuthorityError),
@@ -153,8 +150,8 @@ impl Failure {
     }
 }
 
-/// Reads the identity, and makes one where there is none, if it may: one step, so that of two proxies that are first at
-/// the same time both take the same one.
+/// Reads the identity, or creates it if missing and allowed. One step, so that two proxies that come first at the
+/// same time get the same identity.
 async fn identify(
     members: &Members,
     keys: &Keys,
@@ -189,7 +186,7 @@ async fn identify(
     Ok(Some(Identified { identity, revision }))
 }
 
-/// What a connection needs, with the files as they are now.
+/// Options of a connection, with the current files.
 pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {
     let mut connect = members::habits();
     if let Some(tls) = &options.tls {

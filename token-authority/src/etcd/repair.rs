@@ -1,4 +1,4 @@
-//! Repairing a scope, and reading the mark of one.
+//! Repair of a scope, and reading of its mark.
 
 use etcd_client::{TxnOp, TxnOpResponse};
 
@@ -9,13 +9,13 @@ use super::store::{Stepped, Store, found, page_of, touch, unexpected};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Mark, RepairRequest, Repaired, Scope};
 
-/// What a repair does if the mark is still the one that is known.
+/// Step of a repair if the mark is still the known one.
 enum Plan {
     /// Writes this mark.
     Write(MarkRow),
-    /// Nothing: this repair was taken, and its answer lost.
+    /// Writes nothing: this repair was taken, and its answer lost.
     Taken(MarkRow),
-    /// Nothing: it is another mark than the operator has seen.
+    /// Writes nothing: the mark is not the one that the operator has seen.
     Leave(Option<MarkRow>),
 }
 
@@ -71,7 +71,7 @@ impl Store {
         }
     }
 
-    /// The answer to a repair whose step was taken.
+    /// Answer to a repair whose step was taken.
     async fn repaired(
         &self,
         scope: &Scope,

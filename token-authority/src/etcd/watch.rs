@@ -1,4 +1,4 @@
-//! The watch: one stream from etcd for all watchers of a handle, opened anew whenever it breaks or falls silent.
+//! The watch: one stream from etcd for all watchers of a handle, reopened if it breaks or falls silent.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use super::members::ATTEMPT_TIMEOUT;
 use super::store::Store;
 use crate::{AuthorityError, Change};
 
-/// After so much silence etcd is asked whether it is still there, and has as much time again to answer.
+/// Silence after which etcd is probed, and time for its answer.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Between two streams: this long at first, twice as long after each that did not last.
+/// Pause between streams, doubled after each that did not last.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Why a stream has ended.
+/// Reason for the end of a stream.
 pub(super) enum Ended {
-    /// It broke. The next one goes on where it was.
+    /// The stream broke. The next one continues from there.
     Broken(Fault),
-    /// What comes next has been compacted: all marks are to be read.
+    /// The next changes have been compacted: all marks must be read.
     Compacted,
-    /// Nothing is accepted from this store any more.
+    /// This store is not accepted any more.
     Over(AuthorityError),
 }
 
-/// The pause between two streams.
+/// Pause between streams.
 pub(super) struct Pause(Duration);
 
 impl Default for Pause {
@@ -38,7 +38,7 @@ impl Default for Pause {
 }
 
 impl Pause {
-    /// Waits after a stream that was begun then.
+    /// Waits after a stream that began at `began`.
     pub(super) async fn after(&mut self, began: Instant) {
         self.0 = match began.elapsed() > PAUSE_MAX {
             true => PAUSE,
@@ -58,7 +58,7 @@ impl From<AuthorityError> for Ended {
 }
 
 impl Store {
-    /// Tells what changes after `seen`, a revision, for ever. Ends when the store has gone back.
+    /// Reports changes after the revision `seen`, until the store has gone back.
     pub(super) async fn run_watch(&self, mut seen: i64) {
         let mut pause = Pause::default();
         loop {
@@ -84,9 +84,9 @@ impl Store {
         }
     }
 
-    /// One stream, until it ends. `seen` follows it.
+    /// Follows one stream until it ends, and moves `seen` with it.
     async fn stream(&self, seen: &mut i64) -> Ended {
-        // Tells an etcd that was wiped or restored from one that is only quiet.
+        // Distinguishes a wiped or restored etcd from a quiet one.
         if let Err(error) = self.sync(Vec::new()).await {
             return error.into();
         }
@@ -112,7 +112,7 @@ impl Store {
         }
     }
 
-    /// A stream, and the index of its member for [`super::members::Members::leave`].
+    /// Opens a stream. Returns it with the index of its member for [`super::members::Members::leave`].
     pub(super) async fn open_watch(
         &self,
         from: Vec<u8>,
@@ -130,7 +130,7 @@ impl Store {
         Err(fault)
     }
 
-    /// What a message says of the stream itself.
+    /// Whether the stream continues after this message.
     pub(super) fn goes_on(&self, message: &WatchResponse) -> Result<(), Ended> {
         self.history.check(message.header(), Floor::None)?;
         if message.compact_revision() > 0 {
@@ -143,7 +143,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes in one message of the stream.
+    /// Handles one message of the stream.
     async fn hear(&self, message: &WatchResponse, seen: &mut i64) -> Result<(), Ended> {
         self.goes_on(message)?;
         for event in message.events() {
@@ -171,7 +171,7 @@ impl Store {
             (Some(Watched::Mark(scope)), _) => {
                 self.learn(&scope, kv.mod_revision(), value)?;
                 let row = keys::read_mark(&scope, kv.value()).map_err(AuthorityError::Damaged)?;
-                // Nobody waits to hear that a scope was drained.
+                // No watcher needs to know that a scope was drained.
                 if !row.drained {
                     self.watchers.tell(&[Change::Mark(scope, row.mark)]).await;
                 }
@@ -181,7 +181,7 @@ impl Store {
         Ok(())
     }
 
-    /// What the stream has missed for good: reads everything, and tells what has changed since.
+    /// Reads everything, and reports what changed since the stream lost its place.
     async fn catch_up(&self, seen: &mut i64) -> Result<(), Ended> {
         tracing::info!(
             after = *seen,
@@ -205,7 +205,7 @@ impl Store {
     }
 }
 
-/// The next message. Where none comes, etcd is asked for one.
+/// The next message. If none comes, etcd is asked for one.
 pub(super) async fn next(stream: &mut WatchStream) -> Result<WatchResponse, Fault> {
     let ended = || Fault::new(Kind::Unavailable, "the watch has ended");
     match timeout(SILENCE, stream.message()).await {

@@ -11,6 +11,7 @@ use super::own::Locks;
 use crate::owned::Strange;
 use crate::{AuthorityError, AuthorityId};
 
+/// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: i32 = 6;
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
@@ -27,7 +28,7 @@ pub enum OpenError {
     Unreachable {
         /// Location of the store.
         place: String,
-        /// What went wrong.
+        /// Reason of the failure.
         why: String,
     },
     /// The server is unsuitable: a standby, too old, or with an encoding other than UTF8.
@@ -74,7 +75,7 @@ pub enum OpenError {
     Damaged {
         /// Location of the server.
         place: String,
-        /// What was found.
+        /// Description of the damage.
         why: String,
     },
 }
