@@ -1,4 +1,4 @@
-//! How far a declaration may raise a mark.
+//! Limits on how far a declaration may raise a mark.
 
 use super::{CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, sessions_of, token};
 use crate::{Authority, Backend, Declaration, Declared, Outcome, Scope, Token};
@@ -19,7 +19,7 @@ async fn declare_within(
 
 pub(super) async fn a_step_that_is_too_long_changes_nothing(store: &dyn Authority) {
     let (s, a, b) = (fresh_scope(), fresh_backend(), fresh_backend());
-    // A scope without a mark takes any token: there is nothing to count the step from.
+    // A scope without a mark accepts any token: no step can be counted.
     let (first, outcome, _) = accepted(declare_within(store, &s, 1000, 10, a).await);
     assert_eq!(outcome, Outcome::Raised);
     for value in [1011, Token::MAX] {

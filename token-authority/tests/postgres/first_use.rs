@@ -1,4 +1,4 @@
-//! Finding the store, making it, and servers that will not do.
+//! Finding and creating the store, and unsuitable servers.
 
 use pgpalisade_authority::postgres::{OpenError, Options, inspect};
 use pgpalisade_authority::{Authority, Postgres};
@@ -10,7 +10,7 @@ async fn open_error(options: &Options) -> OpenError {
     Postgres::connect(options).await.expect_err("must not open")
 }
 
-/// For another role, without a password, by the unix socket.
+/// Options for another role, without a password, over the unix socket.
 fn options_of(server: &Server, role: &str, database: &str) -> Options {
     let (dir, port) = (server.socket_dir().display(), server.port());
     let dsn = format!("host={dir} port={port} user={role} dbname={database}");
@@ -41,13 +41,13 @@ async fn missing_rights_are_said_with_the_sql_that_gives_them() {
     let error = open_error(&options_of(&server, "second", "postgres")).await;
     assert!(matches!(error, OpenError::NotOurs { .. }), "{error}");
     assert!(error.to_string().contains("(role App-1)"), "{error}");
-    // One that a superuser has made serves everybody.
+    // A store that a superuser created serves every role.
     server.sql("DROP SCHEMA pgpalisade_authority CASCADE");
     Postgres::connect(&options(&server)).await.unwrap();
     can_use(&server, "second").await;
 }
 
-/// Once what the refusal says is run.
+/// Connects after running the SQL of the refusal.
 async fn can_use(server: &Server, role: &str) {
     let options = options_of(server, role, "postgres");
     let error = open_error(&options).await;
