@@ -1,4 +1,4 @@
-//! The chart: CPU time of a transaction, a panel for each number of clients, a bar for each target.
+//! Chart: CPU time of a transaction, a panel for each number of clients, a bar for each target.
 
 use std::error::Error;
 use std::ops::Range;
@@ -14,7 +14,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 const SIZE: (u32, u32) = (1080, 400);
 const FONT: &str = "sans-serif";
 
-/// Those that have a process, with their colours.
+/// Targets with a process, with their colours.
 const BARS: [(Target, RGBColor); 4] = [
     (Target::Pgpalisade, RGBColor(38, 105, 171)),
     (Target::Pgbouncer, RGBColor(226, 134, 43)),
@@ -22,10 +22,10 @@ const BARS: [(Target, RGBColor); 4] = [
     (Target::Relay, RGBColor(150, 150, 150)),
 ];
 
-/// Of the room of a protocol, which is 1.
+/// Share of a protocol's width, which is 1.
 const BAR_WIDTH: f64 = 0.2;
 
-/// Draws the file. Nothing is drawn where no transactions were measured.
+/// Draws the file, unless no transactions were measured.
 pub(crate) fn draw(path: &Path, records: &[Record]) -> Result<(), Box<dyn Error>> {
     let records: Vec<&Record> = records
         .iter()

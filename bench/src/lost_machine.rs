@@ -1,6 +1,6 @@
-//! How long the next leader waits when the machine of the old one is gone without a word, in a transaction.
+//! Wait of the next leader after the old one's machine vanishes during a transaction.
 //!
-//! PostgreSQL finds out by TCP keep-alives, which give up after [`GIVEN_UP_AFTER`] here. Linux's own settings take two
+//! PostgreSQL notices by TCP keep-alives, which give up after [`GIVEN_UP_AFTER`] here. Linux's defaults take two
 //! hours and eleven minutes.
 
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::plan::{Cell, Plan};
 use crate::record::{Figure, Measurement, Record, Target};
 use crate::takeover::{USER, durable};
 
-/// When PostgreSQL gives a silent client up: idle, and two probes.
+/// Time until PostgreSQL gives up a silent client: idle, and two probes.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
 const KEEP_ALIVES: [&str; 3] = [
     "tcp_keepalives_idle=1",
@@ -20,13 +20,13 @@ const KEEP_ALIVES: [&str; 3] = [
     "tcp_keepalives_count=2",
 ];
 
-/// One round takes as long as the keep-alives.
+/// A round takes as long as the keep-alives.
 const ROUNDS: u32 = 3;
 
 const SETUP: &str =
     "CREATE TABLE jobs (who int); CREATE TABLE epoch (number bigint); INSERT INTO epoch VALUES (1)";
 
-/// What the old leader has done when its machine vanishes, and what the next one waits for.
+/// Statements of the old leader before its machine vanishes, and the statement of the next one that waits.
 const FENCES: [(&str, Target, &str, &str); 3] = [
     (
         "advisory lock",

@@ -1,11 +1,11 @@
-//! The table: a row for each figure, a column for each target, medians over the rounds.
+//! Table: a row for each figure, a column for each target, medians over the rounds.
 
 use crate::record::{Figure, Measurement, Record, Target, counted, median};
 
-/// What a row is about.
+/// Key of a row.
 type Key<'a> = (Measurement, &'a str, u32, Figure);
 
-/// The table as Markdown.
+/// Table as Markdown.
 pub(crate) fn markdown(records: &[Record]) -> String {
     let mut keys: Vec<Key<'_>> = Vec::new();
     for key in records.iter().map(key) {
@@ -83,9 +83,9 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
     format!("{what}: {}", figure.name())
 }
 
-/// The median of the rounds. Behind it in brackets the median of its ratios, round by round: of CPU time to the bare
-/// relay's, with TLS to pgbouncer's; of what depends on PostgreSQL to the direct way's. CPU time without either has
-/// half of its spread there.
+/// Median of the rounds, followed in brackets by the median of its ratios, round by round. CPU time is compared with
+/// the bare relay's, with TLS with pgbouncer's; values that depend on PostgreSQL with the direct target's. CPU time
+/// without a ratio has half of its spread there.
 fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
     let of = |target: Target| {
         records
@@ -97,7 +97,7 @@ fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
         return "-".to_owned();
     };
     let base = match (wanted.0, wanted.3) {
-        // What a bare relay carries it does not encrypt.
+        // A bare relay does not encrypt what it carries.
         (Measurement::Tls, Figure::Cpu) => Target::Pgbouncer,
         (_, Figure::Cpu) => Target::Relay,
         _ => Target::Direct,
@@ -119,7 +119,7 @@ fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
     }
 }
 
-/// No more digits than mean something.
+/// Formats only significant digits.
 fn number(value: f64) -> String {
     match value {
         small if small < 99.95 => format!("{value:.1}"),
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(markdown(&all.concat()), expect);
     }
 
-    /// What the page shows of its CSV file: the deciding figure, and takeovers over none, one and many.
+    /// Records of the CSV file that the page shows: the deciding figure, and takeovers over none, one and many.
     fn is_shown(record: &Record) -> bool {
         match record.measurement {
             Measurement::Transactions | Measurement::Copy => record.figure == Figure::Cpu,
@@ -176,7 +176,6 @@ mod tests {
         }
     }
 
-    /// The page shows what its CSV file says.
     #[test]
     fn the_table_of_the_docs_is_that_of_its_rounds() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");

@@ -19,13 +19,13 @@ const PROTOCOLS: [&str; 3] = ["simple", "extended", "prepared"];
 /// pgbench's tables with a million rows.
 const SCALE: u32 = 10;
 
-/// A row of a COPY, with its line feed.
+/// Bytes of a COPY row, with its line feed.
 const ROW: usize = 100;
 
-/// Sessions that are refused at one time.
+/// Concurrent sessions with refused writes.
 const CROWDS: [u32; 2] = [1, 16];
 
-/// Every way to a server, and the server. Dropped from the first to the last.
+/// Every way to a server, and the server. Fields are dropped from first to last.
 struct Ways {
     ways: Vec<Way>,
     postgres: Postgres,
@@ -116,7 +116,7 @@ pub(crate) fn copy(plan: &Plan) -> Vec<Record> {
     records
 }
 
-/// Runs a command of psql that must copy all rows.
+/// Runs a psql command that must copy all rows.
 fn psql(way: &Way, command: &str) {
     let mut psql = program("psql", way.endpoint());
     psql.args(["-X", "-q", "-c", command])
@@ -124,7 +124,7 @@ fn psql(way: &Way, command: &str) {
     stdout(&psql.output().expect("start psql"));
 }
 
-/// Measures writes of sessions that have no token. PostgreSQL never sees them.
+/// Measures writes of sessions without a token. PostgreSQL never sees them.
 pub(crate) fn refusals(plan: &Plan) -> Vec<Record> {
     let postgres = server(32, &[]);
     postgres.sql("CREATE TABLE ledger (id int)");
@@ -169,7 +169,7 @@ pub(crate) fn refused(client: &mut Wire) {
     assert!(is_refusal, "a write without a token:\n{}", pretty(&answer));
 }
 
-/// The seconds that it takes, and the microseconds of CPU time that the target has used meanwhile.
+/// Seconds of the work, and the target's CPU time for it in microseconds.
 fn timed(way: &Way, work: impl FnOnce()) -> (f64, Option<f64>) {
     let cpu = || way.pid().map(process::cpu_time);
     let (before, begin) = (cpu(), Instant::now());

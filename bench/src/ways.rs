@@ -1,4 +1,4 @@
-//! The ways to one PostgreSQL that are compared, each with its process.
+//! Compared ways to one PostgreSQL, each with its process.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -14,22 +14,21 @@ use tempfile::TempDir;
 
 use crate::record::Target;
 
-/// Connections that are ending while the next ones begin, and the proxy's own.
+/// Connections that end while the next ones begin, and the proxy's own.
 const CONNECTIONS_MORE: u32 = 60;
 
-/// The token that sessions hold. It is the first of its scope, and stays the current one.
+/// Token of the sessions: the first of its scope, and always the current one.
 pub(crate) const TOKEN: &str = "1";
 
-/// A way that is open.
+/// Open way.
 #[derive(Debug)]
 pub(crate) struct Way {
-    /// Which.
     pub(crate) target: Target,
     endpoint: Endpoint,
     process: Process,
 }
 
-/// The process of a way. It ends when it is dropped.
+/// Process of a way, ended on drop.
 #[derive(Debug)]
 enum Process {
     None,
@@ -38,20 +37,20 @@ enum Process {
     Other(Other),
 }
 
-/// What the settings of a way say of TLS. The default is: nothing.
+/// TLS settings of a way; none by default.
 #[derive(Debug, Default)]
 pub(crate) struct Encryption {
-    /// What follows the URL of pgpalisade's `upstream`.
+    /// Suffix of the URL of pgpalisade's `upstream`.
     pub(crate) upstream: &'static str,
     /// Flags of pgpalisade with their values.
     pub(crate) flags: Vec<(&'static str, String)>,
     /// Lines of pgbouncer's settings.
     pub(crate) pgbouncer: String,
-    /// Words behind haproxy's `bind`.
+    /// Words after haproxy's `bind`.
     pub(crate) haproxy: String,
 }
 
-/// A PostgreSQL that keeps nothing safe and does nothing at its own time, for so many sessions at once.
+/// A PostgreSQL without durability and background work, for this many concurrent sessions.
 pub(crate) fn server(sessions_max: u32, settings: &[&str]) -> Postgres {
     let connections = format!("max_connections={}", sessions_max + CONNECTIONS_MORE);
     let ours = [
@@ -70,12 +69,12 @@ pub(crate) fn server(sessions_max: u32, settings: &[&str]) -> Postgres {
 }
 
 impl Way {
-    /// Opens a way for at most so many sessions.
+    /// Opens a way for at most this many sessions.
     pub(crate) fn open(target: Target, postgres: &Postgres, sessions_max: u32) -> Self {
         Self::encrypted(target, postgres, sessions_max, &Encryption::default())
     }
 
-    /// The same with TLS.
+    /// As [`Self::open`], with TLS.
     pub(crate) fn encrypted(
         target: Target,
         postgres: &Postgres,
@@ -113,7 +112,7 @@ impl Way {
         }
     }
 
-    /// Opens the way through a pgpalisade that is started so.
+    /// Opens the way through a pgpalisade with these options.
     pub(crate) fn pgpalisade(options: Options) -> Self {
         let proxy = Proxy::start_with(options);
         Self {
@@ -131,12 +130,12 @@ impl Way {
         }
     }
 
-    /// Where clients connect.
+    /// Address for clients.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The process whose CPU time and memory count. PostgreSQL's own do not.
+    /// Process whose CPU time and memory count. PostgreSQL's do not.
     pub(crate) fn pid(&self) -> Option<u32> {
         match &self.process {
             Process::None => None,
@@ -146,8 +145,8 @@ impl Way {
         }
     }
 
-    /// The setting that declares the token, for libpq's `PGOPTIONS`. pgbouncer takes no such settings, and the others
-    /// need none.
+    /// Setting that declares the token, for libpq's `PGOPTIONS`. pgbouncer rejects such settings, and the others need
+    /// none.
     pub(crate) fn options(&self) -> String {
         match self.target {
             Target::Pgpalisade => format!("-c fencing.token={TOKEN}"),
@@ -155,12 +154,12 @@ impl Way {
         }
     }
 
-    /// A session, with the token where there is a fence.
+    /// A session, with the token if there is a fence.
     pub(crate) fn login(&self) -> Wire {
         self.login_over(Wire::connect(&self.endpoint))
     }
 
-    /// The same over a connection that is there.
+    /// As [`Self::login`], over an existing connection.
     pub(crate) fn login_over(&self, mut wire: Wire) -> Wire {
         let mut parameters = vec![("user", "postgres"), ("database", "postgres")];
         if self.target == Target::Pgpalisade {
@@ -175,10 +174,10 @@ fn tcp(port: u16) -> Endpoint {
     Endpoint::Tcp(([127, 0, 0, 1], port).into())
 }
 
-/// Ports that are tried for one process.
+/// Attempts to find a free port.
 const ATTEMPTS: usize = 3;
 
-/// A process that only the benchmarks start. It ends when it is dropped.
+/// Process that only the benchmarks start, ended on drop.
 #[derive(Debug)]
 struct Other {
     process: Running,
@@ -187,7 +186,7 @@ struct Other {
 }
 
 impl Other {
-    /// Threads, buffers and polling are at their defaults.
+    /// Threads, buffers and polling have their defaults.
     fn haproxy(server: &str, sessions_max: u32, tls: &str) -> Self {
         Self::start(|dir, port| {
             let settings = format!(
@@ -208,7 +207,7 @@ impl Other {
         })
     }
 
-    /// Starts it on a free port; where somebody else has taken that meanwhile, it ends, and another is tried.
+    /// Starts the process on a free port. If another process took the port, tries the next one.
     fn start(command: impl Fn(&Path, u16) -> Command) -> Self {
         let dir = scratch_dir();
         for _ in 0..ATTEMPTS {

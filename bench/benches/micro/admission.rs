@@ -1,4 +1,4 @@
-//! From a message to a permit, or to a refusal.
+//! Cost of a permit or a refusal for a message.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use pgpalisade_wire::header::Header;
 use super::policy::{SCOPES, WHO, insert_into, policy_of};
 use super::{INSERT, POINT_SELECT, SAFE};
 
-/// A session that has prepared nothing.
+/// A session without prepared statements.
 struct NoNames;
 
 impl PreparedNames for NoNames {
@@ -31,7 +31,7 @@ const QUERY: Header = Header {
     body_len: INSERT.len() + 1,
 };
 
-/// One session, and what is known of it.
+/// A session and its state.
 struct Session {
     fence: SessionFence,
     variables: Variables<Arc<HeldTokens>>,
@@ -44,7 +44,7 @@ fn fence(policy: Policy) -> Arc<Fence> {
 }
 
 impl Session {
-    /// With a token of a scope, whose mark is 34, or without one.
+    /// A session with a token of a scope, whose mark is 34, or without one.
     fn new(policy: Policy, token: Option<(&str, u64)>) -> Self {
         let fence = fence(policy).for_session(&WHO);
         let of = |token: u64| Token::new(token).expect("a token");
@@ -75,7 +75,7 @@ impl Session {
         })
     }
 
-    /// As `session/judgement.rs` asks for a text, idle and outside of a transaction.
+    /// As `session/judgement.rs` decides a text, outside a transaction.
     fn plan(&mut self, text: &str) -> Decision {
         let verdict = self.verdict(text.as_bytes());
         let situation = Situation {
@@ -94,7 +94,7 @@ impl Session {
     }
 }
 
-/// As `session/judgement.rs` does it for a session that holds the current token: no verdict is asked for.
+/// As `session/judgement.rs` decides for a session with the current token: without a verdict.
 #[divan::bench]
 fn write_by_the_token_alone(bencher: Bencher<'_, '_>) {
     let session = Session::new(Policy::default(), Some(("default", 34)));
@@ -146,7 +146,7 @@ fn copy_data(bencher: Bencher<'_, '_>) {
     bencher.bench_local(admit);
 }
 
-/// What holds for a session that logs in.
+/// Rules of a session at its login.
 #[divan::bench(args = SCOPES)]
 fn start_of_a_session(bencher: Bencher<'_, '_>, scopes: u32) {
     let fence = fence(policy_of(scopes));
