@@ -36,13 +36,13 @@ pub trait Authority: Send + Sync + 'static {
     /// - no cluster recorded, or another cluster, timeline or start than the declaration's: nothing changes,
     ///   [`Declared::OtherCluster`];
     /// - mark above the token: [`Declared::Stale`], and what [`IfStale`] says;
-    /// - mark equal: the session is registered, [`Outcome::Current`];
+    /// - mark equal: the session is registered, [`DeclareOutcome::Current`];
     /// - mark below by more than the declaration allows: nothing changes, [`Declared::TooFar`];
-    /// - mark below, or none: the mark rises and the session is registered, [`Outcome::Raised`].
+    /// - mark below, or none: the mark rises and the session is registered, [`DeclareOutcome::Raised`].
     ///
     /// A take asks for the token after the mark of this very step. A take that names another mark changes nothing: it
     /// is [`Declared::Stale`] if the mark is above the named one, [`Declared::MarkIsLower`] if below. A take whose
-    /// [`TakeId`] has already raised the mark is [`Outcome::Current`].
+    /// [`TakeId`] has already raised the mark is [`DeclareOutcome::Current`].
     ///
     /// If the declaration names an election, the token must also be the number of its leader in this very step.
     /// Otherwise nothing changes: [`Declared::NotElected`]. A store without elections accepts no such declaration.
@@ -262,7 +262,7 @@ pub enum Declared {
         /// The mark, with the declared token.
         mark: Mark,
         /// Whether this declaration raised it.
-        outcome: Outcome,
+        outcome: DeclareOutcome,
         /// Every registered session of the scope with a lower rank, in the order of [`Backend`]. Empty once the scope
         /// was drained for this rank.
         lower: Vec<Registered>,
@@ -271,7 +271,7 @@ pub enum Declared {
 
 /// Effect of an accepted declaration on the mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum DeclareOutcome {
     /// The mark rose: a takeover.
     Raised,
     /// The mark was already there; this very take may have raised it before.

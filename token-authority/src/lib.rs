@@ -23,8 +23,8 @@ mod token;
 mod watchers;
 
 pub use authority::{
-    Answer, Authority, AuthorityError, AuthorityId, Change, Declaration, Declared, Drained,
-    Enrolled, Following, IfStale, Outcome, Watch,
+    Answer, Authority, AuthorityError, AuthorityId, Change, Declaration, DeclareOutcome, Declared,
+    Drained, Enrolled, Following, IfStale, Watch,
 };
 pub use claim::{Claim, TakeId};
 pub use cluster::Cluster;

@@ -4,7 +4,7 @@ use super::{
     CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, recover, sessions_of, stale,
     token,
 };
-use crate::{Authority, Cluster, Declaration, Declared, Drained, Enrolled, Mark, Outcome};
+use crate::{Authority, Cluster, Declaration, DeclareOutcome, Declared, Drained, Enrolled, Mark};
 
 const fn on_timeline(timeline: u32) -> Cluster {
     Cluster {
@@ -129,7 +129,7 @@ pub(super) async fn recovery_lets_no_mark_fall(store: &dyn Authority) {
     }
     assert_eq!(stale(declare(store, &missing, 3, b).await), mark(4));
     let (_, outcome, old) = accepted(declare(store, &lower, 9, b).await);
-    assert_eq!(outcome, Outcome::Current);
+    assert_eq!(outcome, DeclareOutcome::Current);
     assert_eq!(old.len(), 1, "a raised scope is not drained: {old:?}");
 }
 

@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::{backends, declare, fresh_backend, fresh_scope, mark_of, sessions_of, token};
-use crate::{Authority, Backend, Declared, Mark, Outcome, Scope, Token};
+use crate::{Authority, Backend, DeclareOutcome, Declared, Mark, Scope, Token};
 
 /// Step of a concurrent test with its answer.
 struct Seen {
@@ -65,7 +65,7 @@ pub(super) async fn raises_see_every_lower_session(handles: &[Arc<dyn Authority>
             expect,
             "token {declared} of {s}, seed {seed}"
         );
-        if *outcome == Outcome::Raised {
+        if *outcome == DeclareOutcome::Raised {
             assert!(
                 raised.insert(*declared),
                 "token {declared} was raised twice, seed {seed}"

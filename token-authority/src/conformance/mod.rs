@@ -26,8 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Drained, Enrolled, Mark,
-    Outcome, Registered, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, DeclareOutcome, Declared, Drained,
+    Enrolled, Mark, Registered, Scope, Token,
 };
 
 /// Runs all tests. `seed` fixes the schedule of the concurrent ones as far as the threads allow; it is printed.
@@ -153,7 +153,7 @@ async fn declare_on(
 }
 
 #[track_caller]
-fn accepted(declared: Declared) -> (Mark, Outcome, Vec<Registered>) {
+fn accepted(declared: Declared) -> (Mark, DeclareOutcome, Vec<Registered>) {
     match declared {
         Declared::Accepted {
             mark,
@@ -195,13 +195,13 @@ async fn raises_and_refuses(store: &dyn Authority) {
     let (raised, outcome, lower) = accepted(declare(store, &s, 5, a).await);
     assert_eq!(
         (raised.token, outcome, lower),
-        (token(5), Outcome::Raised, vec![])
+        (token(5), DeclareOutcome::Raised, vec![])
     );
     assert_eq!(raised.raised_by, "suite");
     let (current, outcome, _) = accepted(declare(store, &s, 5, b).await);
     assert_eq!(
         (&current, outcome),
-        (&raised, Outcome::Current),
+        (&raised, DeclareOutcome::Current),
         "equal changes nothing"
     );
     assert_eq!(stale(declare(store, &s, 4, fresh_backend()).await), raised);
@@ -223,7 +223,7 @@ async fn lists_lower_sessions_until_drained(store: &dyn Authority) {
     declare(store, &s, 1, a).await;
     declare(store, &s, 2, b).await;
     let (_, outcome, lower) = accepted(declare(store, &s, 3, c).await);
-    assert_eq!(outcome, Outcome::Raised);
+    assert_eq!(outcome, DeclareOutcome::Raised);
     assert_eq!(backends(&lower), BTreeSet::from([a, b]));
     assert_eq!(
         lower.iter().map(|r| r.token.get()).sum::<u64>(),
@@ -231,7 +231,7 @@ async fn lists_lower_sessions_until_drained(store: &dyn Authority) {
         "with their tokens"
     );
     let (_, outcome, lower) = accepted(declare(store, &s, 3, d).await);
-    assert_eq!(outcome, Outcome::Current);
+    assert_eq!(outcome, DeclareOutcome::Current);
     assert_eq!(
         backends(&lower),
         BTreeSet::from([a, b]),
@@ -278,7 +278,11 @@ async fn moves_up_and_never_down(store: &dyn Authority) {
         .collect();
     assert_eq!(held, BTreeMap::from([(a, 2), (b, 1)]));
     let (_, outcome, lower) = accepted(declare(store, &s, 2, b).await);
-    assert_eq!((outcome, lower), (Outcome::Current, vec![]), "b moved too");
+    assert_eq!(
+        (outcome, lower),
+        (DeclareOutcome::Current, vec![]),
+        "b moved too"
+    );
 }
 
 async fn drained_removes_lower_records_only(store: &dyn Authority) {
@@ -415,7 +419,7 @@ async fn scopes_are_apart(store: &dyn Authority) {
     let (a, b) = (fresh_backend(), fresh_backend());
     declare(store, &s, 8, a).await;
     let (_, outcome, lower) = accepted(declare(store, &longer, 3, b).await);
-    assert_eq!((outcome, lower), (Outcome::Raised, vec![]));
+    assert_eq!((outcome, lower), (DeclareOutcome::Raised, vec![]));
     let (.., lower) = accepted(declare(store, &s, 9, b).await);
     assert_eq!(backends(&lower), BTreeSet::from([a]));
     assert_eq!(

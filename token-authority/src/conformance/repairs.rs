@@ -15,8 +15,8 @@ use super::{
     sessions_of, stale, token,
 };
 use crate::{
-    Authority, Backend, Cluster, Declared, Drained, Incarnation, Mark, Outcome, Rank, Registered,
-    Repair, RepairRequest, Repaired, Scope, Token,
+    Authority, Backend, Cluster, DeclareOutcome, Declared, Drained, Incarnation, Mark, Rank,
+    Registered, Repair, RepairRequest, Repaired, Scope, Token,
 };
 
 /// Rounds of a race. Each has only one moment that counts.
@@ -96,7 +96,7 @@ pub(super) async fn set_the_mark_in_a_new_incarnation(store: &dyn Authority) {
     let late = store.drained(&s, rank(0, Token::MAX), &[]).await;
     assert!(matches!(late, Ok(Drained::Left(_))), "{late:?}");
     let (at, outcome, lower) = accepted(declare(store, &s, 34, moving).await);
-    assert_eq!((at, outcome), (mark.clone(), Outcome::Current));
+    assert_eq!((at, outcome), (mark.clone(), DeclareOutcome::Current));
     assert_eq!(
         backends(&lower),
         BTreeSet::from([old, poisoned]),
@@ -105,7 +105,7 @@ pub(super) async fn set_the_mark_in_a_new_incarnation(store: &dyn Authority) {
     let (raised, outcome, lower) = accepted(declare(store, &s, 35, fresh_backend()).await);
     assert_eq!(
         (raised.rank(), outcome),
-        (rank(1, 35), Outcome::Raised),
+        (rank(1, 35), DeclareOutcome::Raised),
         "in the same incarnation"
     );
     assert_eq!(raised.repair, mark.repair, "the record stays");

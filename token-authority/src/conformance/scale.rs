@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::{accepted, backends, declare, fresh_backend, fresh_scope, recover, scope, sessions_of};
 use super::{mark_of, token};
-use crate::{Authority, Backend, Drained, Outcome, Scope};
+use crate::{Authority, Backend, DeclareOutcome, Drained, Scope};
 
 /// Size of a test.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ async fn many_sessions(authority: &Arc<dyn Authority>, count: usize) {
         "at scale: raise over {count} sessions in {:?}",
         begin.elapsed()
     );
-    assert_eq!(outcome, Outcome::Raised);
+    assert_eq!(outcome, DeclareOutcome::Raised);
     assert!(lower.is_sorted_by_key(|r| r.backend), "in order");
     assert_eq!(lower.len(), sessions.len(), "each once");
     assert!(backends(&lower) == sessions, "all of them are lower");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{CLUSTER, accepted, backends, declare, fresh_backend, fresh_scope, stale, token};
-use crate::{Authority, Declaration, Drained, IfStale, Outcome};
+use crate::{Authority, Declaration, DeclareOutcome, Drained, IfStale};
 
 /// A stale session that goes on must be ended by the next takeover, even if the scope was drained.
 pub(super) async fn sessions_are_registered_where_that_is_wanted(store: &dyn Authority) {
@@ -24,7 +24,7 @@ pub(super) async fn sessions_are_registered_where_that_is_wanted(store: &dyn Aut
         assert_eq!(mark.token, token(5), "the mark stays");
     }
     let (_, outcome, lower) = accepted(declare(store, &s, 5, current).await);
-    assert_eq!(outcome, Outcome::Current);
+    assert_eq!(outcome, DeclareOutcome::Current);
     let found: Vec<_> = lower.iter().map(|r| (r.backend, r.token)).collect();
     assert_eq!(found, [(old, token(4))], "never down, and not drained");
     // A refused session is not registered.

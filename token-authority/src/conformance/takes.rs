@@ -13,7 +13,8 @@ use super::{
     token,
 };
 use crate::{
-    Authority, Backend, Claim, Declaration, Declared, Drained, IfStale, Outcome, Scope, TakeId,
+    Authority, Backend, Claim, Declaration, DeclareOutcome, Declared, Drained, IfStale, Scope,
+    TakeId,
 };
 
 fn take(scope: &Scope, claim: Claim, backend: Backend, number: u64) -> Declaration {
@@ -33,7 +34,7 @@ async fn answer(store: &dyn Authority, declaration: &Declaration) -> Declared {
 }
 
 #[track_caller]
-fn taken(declared: Declared) -> (u64, Outcome) {
+fn taken(declared: Declared) -> (u64, DeclareOutcome) {
     let (mark, outcome, _) = accepted(declared);
     (mark.token.get(), outcome)
 }
@@ -45,10 +46,10 @@ pub(super) async fn follow_the_mark_that_was_read(store: &dyn Authority) {
     assert_eq!(unread, Declared::MarkIsLower { mark: None });
     assert_eq!(mark_of(store, &s).await, None);
     let first = answer(store, &take(&s, after(0), a, 0)).await;
-    assert_eq!(taken(first), (1, Outcome::Raised));
+    assert_eq!(taken(first), (1, DeclareOutcome::Raised));
     stale(answer(store, &take(&s, after(0), b, 0)).await);
     let (mark, outcome, lower) = accepted(answer(store, &take(&s, after(1), b, 0)).await);
-    assert_eq!((mark.token, outcome), (token(2), Outcome::Raised));
+    assert_eq!((mark.token, outcome), (token(2), DeclareOutcome::Raised));
     assert_eq!(mark.raised_by, "taker");
     assert_eq!(backends(&lower), BTreeSet::from([a]), "a takeover like any");
     let slept = fresh_backend();
@@ -75,7 +76,7 @@ pub(super) async fn whatever_the_mark_is(store: &dyn Authority) {
     let (s, a, b) = (fresh_scope(), fresh_backend(), fresh_backend());
     for (at, backend) in [(1, a), (2, b), (3, a)] {
         let next = answer(store, &take(&s, Claim::Next, backend, at)).await;
-        assert_eq!(taken(next), (at, Outcome::Raised));
+        assert_eq!(taken(next), (at, DeclareOutcome::Raised));
     }
     declare(store, &s, 10, a).await;
     let (mark, _, lower) = accepted(answer(store, &take(&s, Claim::Next, a, 4)).await);
@@ -108,7 +109,10 @@ pub(super) async fn stay_within_their_bounds(store: &dyn Authority) {
         max_token: Some(11),
         ..take(&s, after(10), a, 0)
     };
-    assert_eq!(taken(answer(store, &bounded).await), (11, Outcome::Raised));
+    assert_eq!(
+        taken(answer(store, &bounded).await),
+        (11, DeclareOutcome::Raised)
+    );
     declare(store, &s, crate::Token::MAX, a).await;
     let mark = mark_of(store, &s).await.expect("a mark");
     let full = answer(store, &take(&s, Claim::Next, a, 1)).await;
@@ -120,9 +124,12 @@ pub(super) async fn made_again_are_the_same(store: &dyn Authority) {
     let (s, a, b) = (fresh_scope(), fresh_backend(), fresh_backend());
     for (at, claim) in [(1, after(0)), (2, after(1)), (3, Claim::Next)] {
         let made = take(&s, claim, a, at);
-        assert_eq!(taken(answer(store, &made).await), (at, Outcome::Raised));
+        assert_eq!(
+            taken(answer(store, &made).await),
+            (at, DeclareOutcome::Raised)
+        );
         let again = answer(store, &made).await;
-        assert_eq!(taken(again), (at, Outcome::Current));
+        assert_eq!(taken(again), (at, DeclareOutcome::Current));
         assert_eq!(
             mark_of(store, &s).await.map(|mark| mark.token),
             Some(token(at))
@@ -135,16 +142,22 @@ pub(super) async fn made_again_are_the_same(store: &dyn Authority) {
     stale(answer(store, &anonymous).await);
     // It names its own token as the mark, so it is the next take.
     let next = answer(store, &take(&s, after(3), a, 3)).await;
-    assert_eq!(taken(next), (4, Outcome::Raised));
+    assert_eq!(taken(next), (4, DeclareOutcome::Raised));
     // Another session overtakes it.
     let made = take(&s, Claim::Next, a, 5);
     assert_eq!(taken(answer(store, &made).await).0, 5);
     let joined = take(&s, after(4), a, 5);
-    assert_eq!(taken(answer(store, &joined).await), (5, Outcome::Current));
+    assert_eq!(
+        taken(answer(store, &joined).await),
+        (5, DeclareOutcome::Current)
+    );
     declare(store, &s, 6, b).await;
     stale(answer(store, &take(&s, after(4), a, 5)).await);
     // A declared number has raised the mark since, which no take did.
-    assert_eq!(taken(answer(store, &made).await), (7, Outcome::Raised));
+    assert_eq!(
+        taken(answer(store, &made).await),
+        (7, DeclareOutcome::Raised)
+    );
 }
 
 /// All takes name the same mark. In every round one of them gets the token after it.

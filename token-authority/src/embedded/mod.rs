@@ -23,8 +23,8 @@ pub use read::{Found, read, try_open};
 use crate::watchers::Watchers;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
-    Declared, Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Outcome, Rank, Registered,
-    RepairRequest, Repaired, Scope, TakeoverRecord, Watch, now_us,
+    DeclareOutcome, Declared, Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank,
+    Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Watch, now_us,
 };
 use leases::Leases;
 use tables::{Fault, Tables};
@@ -119,7 +119,7 @@ impl Authority for Embedded {
         let declared = self.call(step).await?;
         if let Declared::Accepted {
             mark,
-            outcome: Outcome::Raised,
+            outcome: DeclareOutcome::Raised,
             ..
         } = &declared
         {

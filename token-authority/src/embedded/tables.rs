@@ -5,8 +5,8 @@ use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 use super::takeovers::Takeovers;
 use crate::record::{Judged, MarkRow};
 use crate::{
-    Backend, Cluster, Declaration, Declared, Drained, Enrolled, Incarnation, Mark, Outcome, Rank,
-    Registered, RepairRequest, Repaired, Scope, Token,
+    Backend, Cluster, Declaration, DeclareOutcome, Declared, Drained, Enrolled, Incarnation, Mark,
+    Rank, Registered, RepairRequest, Repaired, Scope, Token,
 };
 
 /// The format that this version writes. Any other is refused.
@@ -139,10 +139,10 @@ impl<'txn> Tables<'txn> {
         let (mut row, outcome) = match MarkRow::judge(known, declaration, now) {
             Judged::Stale(row) => return self.stale(declaration, row, now),
             Judged::Refused(declared) => return Ok(declared),
-            Judged::Join(row) => (row, Outcome::Current),
+            Judged::Join(row) => (row, DeclareOutcome::Current),
             Judged::Raise(row) => {
                 self.put_mark(scope, &row)?;
-                (row, Outcome::Raised)
+                (row, DeclareOutcome::Raised)
             }
         };
         let rank = row.rank();

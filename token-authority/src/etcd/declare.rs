@@ -8,7 +8,8 @@ use super::scope_step::{Conflicts, Tried};
 use super::store::{Stepped, Store, page_of, touch, unexpected};
 use crate::record::{Judged, MarkRow};
 use crate::{
-    AuthorityError, Backend, Declaration, Declared, Outcome, Rank, Registered, Scope, Token, now_us,
+    AuthorityError, Backend, Declaration, DeclareOutcome, Declared, Rank, Registered, Scope, Token,
+    now_us,
 };
 
 /// Operations of a declaration's step, for an unchanged mark.
@@ -158,11 +159,11 @@ impl Store {
                 return Ok(Declared::Stale { mark: row.mark });
             }
             Judged::Refused(declared) => return Ok(declared),
-            Judged::Join(row) => (row, Outcome::Current),
+            Judged::Join(row) => (row, DeclareOutcome::Current),
             Judged::Raise(row) => {
                 let raised = row.clone();
                 self.marks.put(&declaration.scope, stepped.revision, raised);
-                (row, Outcome::Raised)
+                (row, DeclareOutcome::Raised)
             }
         };
         let lower = match stepped.answers.last() {

@@ -10,8 +10,8 @@ use super::link::{Arguments, LinkError, get};
 use super::options::SCHEMA;
 use crate::record::cut_by;
 use crate::{
-    AuthorityError, Backend, Claim, Cluster, Declaration, Declared, Drained, Enrolled, Incarnation,
-    Mark, Outcome, Registered, Repair, Repaired, Scope, Token,
+    AuthorityError, Backend, Claim, Cluster, Declaration, DeclareOutcome, Declared, Drained,
+    Enrolled, Incarnation, Mark, Registered, Repair, Repaired, Scope, Token,
 };
 
 /// Sender of a step's answer.
@@ -234,8 +234,8 @@ pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
             let mark = some_mark(row, 2)?;
             return Ok((place, Declared::MarkIsLower { mark }));
         }
-        "raised" => Outcome::Raised,
-        "current" => Outcome::Current,
+        "raised" => DeclareOutcome::Raised,
+        "current" => DeclareOutcome::Current,
         other => return Err(LinkError::Record(format!("an answer {other:?}"))),
     };
     let declared = Declared::Accepted {
