@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pgpalisade_authority::Token;
-use pgpalisade_authority::etcd::{self, OpenError, Options, Standing};
+use pgpalisade_authority::etcd::{self, EtcdOpenError, Options, Standing};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::host_and_process;
@@ -29,7 +29,7 @@ pub(crate) struct EtcdElection {
 
 /// A candidate, whose lease is renewed while it waits and while it leads.
 pub(super) struct EtcdCandidate {
-    candidate: etcd::Candidate,
+    candidate: etcd::ElectionCandidate,
     lease: Lease,
 }
 
@@ -37,11 +37,11 @@ impl EtcdCandidate {
     pub(super) async fn register(
         election: &EtcdElection,
         ttl: Duration,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, EtcdOpenError> {
         let EtcdElection { options, key } = election;
         let asked_at = Instant::now();
         Ok(Self {
-            candidate: etcd::Candidate::register(options, key, ttl).await?,
+            candidate: etcd::ElectionCandidate::register(options, key, ttl).await?,
             lease: Lease { ttl, asked_at },
         })
     }

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 
-pub use open::OpenError;
+pub use open::EmbeddedOpenError;
 pub use read::{Found, read, try_open};
 
 use crate::watchers::Watchers;
@@ -27,7 +27,7 @@ use crate::{
     Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Watch, now_us,
 };
 use leases::Leases;
-use tables::{Fault, Tables};
+use tables::{StepError, StoreTables};
 use worker::{Call, Job};
 
 /// Queued requests; further callers wait to enqueue.
@@ -53,14 +53,14 @@ impl Embedded {
     ///
     /// Blocks while it reads the disk. Errors: missing rights, a directory writable by every user, and a file that is
     /// open in another process, damaged, or written by a newer version.
-    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+    pub fn open(dir: &Path) -> Result<Self, EmbeddedOpenError> {
         let store = open::open(dir)?;
         let identity = store.identity();
         let (jobs, queue) = mpsc::channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("authority".into())
             .spawn(move || worker::run(store, queue))
-            .map_err(OpenError::Thread)?;
+            .map_err(EmbeddedOpenError::Thread)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 identity,
@@ -76,7 +76,7 @@ impl Embedded {
     async fn call<T, F>(&self, step: F) -> Result<T, AuthorityError>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Tables<'_>) -> Result<T, Fault> + Send + 'static,
+        F: FnOnce(&mut StoreTables<'_>) -> Result<T, StepError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let jobs = self.inner.jobs.as_ref().ok_or(AuthorityError::Closed)?;
@@ -115,7 +115,7 @@ impl Authority for Embedded {
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
         declaration.names_no_election()?;
         let own = declaration.clone();
-        let step = move |tables: &mut Tables<'_>| tables.declare(&own, now_us());
+        let step = move |tables: &mut StoreTables<'_>| tables.declare(&own, now_us());
         let declared = self.call(step).await?;
         if let Declared::Accepted {
             mark,

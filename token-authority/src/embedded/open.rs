@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, ReadableTable, StorageError};
 
-use super::tables::{FORMAT, FORMAT_KEY, Fault, META, Tables};
+use super::tables::{FORMAT, FORMAT_KEY, META, StepError, StoreTables};
 use crate::{AuthorityError, AuthorityId};
 
 pub(super) const FILE: &str = "authority.redb";
@@ -19,7 +19,7 @@ pub(super) const CACHE_BYTES: usize = 8 * 1024 * 1024;
 
 /// Reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum EmbeddedOpenError {
     /// A file or directory cannot be created, read or written.
     #[error("{path}: {source}", path = path.display())]
     Io {
@@ -69,7 +69,7 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
-impl OpenError {
+impl EmbeddedOpenError {
     pub(super) fn empty(path: &Path) -> Self {
         Self::Damaged {
             path: path.to_owned(),
@@ -78,7 +78,7 @@ impl OpenError {
     }
 }
 
-pub(super) struct Store {
+pub(super) struct StoreFile {
     dir: PathBuf,
     identity: AuthorityId,
     /// Device and inode of the opened file.
@@ -88,14 +88,14 @@ pub(super) struct Store {
 }
 
 /// Opens the store in `dir`, or creates it.
-pub(super) fn open(dir: &Path) -> Result<Store, OpenError> {
+pub(super) fn open(dir: &Path) -> Result<StoreFile, EmbeddedOpenError> {
     prepare_directory(dir)?;
     let path = dir.join(FILE);
     if !path.try_exists().map_err(io_error(&path))? {
         create(dir)?;
     }
     let (database, identity, file) = open_existing(dir)?;
-    Ok(Store {
+    Ok(StoreFile {
         dir: dir.to_owned(),
         identity,
         file,
@@ -119,7 +119,7 @@ impl FileId {
     }
 }
 
-fn prepare_directory(dir: &Path) -> Result<(), OpenError> {
+fn prepare_directory(dir: &Path) -> Result<(), EmbeddedOpenError> {
     if !dir.try_exists().map_err(io_error(dir))? {
         fs::DirBuilder::new()
             .recursive(true)
@@ -130,10 +130,10 @@ fn prepare_directory(dir: &Path) -> Result<(), OpenError> {
     check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)
 }
 
-pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenError> {
+pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), EmbeddedOpenError> {
     let mode = metadata.mode() & 0o7777;
     if mode & 0o002 != 0 {
-        return Err(OpenError::Exposed {
+        return Err(EmbeddedOpenError::Exposed {
             path: dir.to_owned(),
             mode,
         });
@@ -143,7 +143,7 @@ pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenErro
 
 /// Creates a file under another name and links it to the final name once complete. So a file that is empty or lacks
 /// its identity is damaged, never half-created, and marks cannot vanish unnoticed.
-pub(super) fn create(dir: &Path) -> Result<(), OpenError> {
+pub(super) fn create(dir: &Path) -> Result<(), EmbeddedOpenError> {
     let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
     let file = OpenOptions::new()
         .read(true)
@@ -172,7 +172,7 @@ pub(super) fn create(dir: &Path) -> Result<(), OpenError> {
         .map_err(io_error(dir))
 }
 
-fn initialise(database: &Database) -> Result<(), Fault> {
+fn initialise(database: &Database) -> Result<(), StepError> {
     let txn = database.begin_write()?;
     {
         let mut meta = txn.open_table(META)?;
@@ -183,12 +183,12 @@ fn initialise(database: &Database) -> Result<(), Fault> {
         }
     }
     // Creates missing tables.
-    drop(Tables::open(&txn)?);
+    drop(StoreTables::open(&txn)?);
     txn.commit()?;
     Ok(())
 }
 
-fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), OpenError> {
+fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), EmbeddedOpenError> {
     let path = dir.join(FILE);
     let file = OpenOptions::new()
         .read(true)
@@ -197,12 +197,12 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), OpenErro
         .map_err(io_error(&path))?;
     let metadata = file.metadata().map_err(io_error(&path))?;
     if metadata.len() == 0 {
-        return Err(OpenError::empty(&path));
+        return Err(EmbeddedOpenError::empty(&path));
     }
     let database = open_database(dir, &path, file)?;
     let checked =
         catch_unwind(AssertUnwindSafe(|| check_meta(dir, &path, &database))).map_err(|panic| {
-            OpenError::Damaged {
+            EmbeddedOpenError::Damaged {
                 path: path.clone(),
                 why: panic_text(panic.as_ref()),
             }
@@ -215,15 +215,15 @@ pub(super) fn check_meta(
     dir: &Path,
     path: &Path,
     database: &Database,
-) -> Result<AuthorityId, OpenError> {
+) -> Result<AuthorityId, EmbeddedOpenError> {
     let (format, identity) = read_meta(database).map_err(|fault| fault_error(path, &fault))?;
     match format.parse::<u32>() {
         Ok(FORMAT) => Ok(identity),
-        Ok(_) => Err(OpenError::OtherFormat {
+        Ok(_) => Err(EmbeddedOpenError::OtherFormat {
             dir: dir.to_owned(),
             found: format,
         }),
-        Err(_) => Err(OpenError::Damaged {
+        Err(_) => Err(EmbeddedOpenError::Damaged {
             path: path.to_owned(),
             why: format!("its format is {format:?}"),
         }),
@@ -231,7 +231,7 @@ pub(super) fn check_meta(
 }
 
 /// redb checks what it reads, but can still panic on a file that changes under it.
-fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, OpenError> {
+fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, EmbeddedOpenError> {
     let opened = catch_unwind(AssertUnwindSafe(|| {
         Database::builder()
             .set_cache_size(CACHE_BYTES)
@@ -239,20 +239,20 @@ fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, OpenEr
     }));
     match opened {
         Ok(Ok(database)) => Ok(database),
-        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(OpenError::Locked {
+        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(EmbeddedOpenError::Locked {
             dir: dir.to_owned(),
         }),
         Ok(Err(DatabaseError::Storage(StorageError::Io(source)))) if is_environment(&source) => {
-            Err(OpenError::Io {
+            Err(EmbeddedOpenError::Io {
                 path: path.to_owned(),
                 source,
             })
         }
-        Ok(Err(error)) => Err(OpenError::Damaged {
+        Ok(Err(error)) => Err(EmbeddedOpenError::Damaged {
             path: path.to_owned(),
             why: error.to_string(),
         }),
-        Err(panic) => Err(OpenError::Damaged {
+        Err(panic) => Err(EmbeddedOpenError::Damaged {
             path: path.to_owned(),
             why: panic_text(panic.as_ref()),
         }),
@@ -268,7 +268,7 @@ fn is_environment(error: &io::Error) -> bool {
     )
 }
 
-fn read_meta(database: &Database) -> Result<(String, AuthorityId), Fault> {
+fn read_meta(database: &Database) -> Result<(String, AuthorityId), StepError> {
     let txn = database.begin_write()?;
     let (format, identity) = {
         let meta = txn.open_table(META)?;
@@ -283,11 +283,11 @@ fn read_meta(database: &Database) -> Result<(String, AuthorityId), Fault> {
     txn.abort()?;
     match (format, identity) {
         (Some(format), Some(bytes)) => Ok((format, AuthorityId::from_bytes(bytes))),
-        _ => Err(Fault::Record("it lacks a format or an identity".into())),
+        _ => Err(StepError::Record("it lacks a format or an identity".into())),
     }
 }
 
-impl Store {
+impl StoreFile {
     pub(super) fn identity(&self) -> AuthorityId {
         self.identity
     }
@@ -296,7 +296,7 @@ impl Store {
     /// although a commit whose answer was lost may be on disk.
     pub(super) fn transaction(
         &mut self,
-        mut steps: impl FnMut(&mut Tables<'_>) -> Result<(), Fault>,
+        mut steps: impl FnMut(&mut StoreTables<'_>) -> Result<(), StepError>,
     ) -> Result<(), AuthorityError> {
         let database = match self.database.take() {
             Some(database) => database,
@@ -304,7 +304,7 @@ impl Store {
         };
         let done = catch_unwind(AssertUnwindSafe(|| {
             commit(&database, &mut steps)?;
-            Ok::<_, Fault>(database)
+            Ok::<_, StepError>(database)
         }));
         match done {
             Ok(Ok(database)) => {
@@ -312,8 +312,8 @@ impl Store {
                 // Last, so that the answers are in the file that has the name.
                 self.check_file()
             }
-            Ok(Err(Fault::Record(why))) => Err(AuthorityError::Damaged(self.named(&why))),
-            Ok(Err(Fault::Redb(error @ redb::Error::Corrupted(_)))) => {
+            Ok(Err(StepError::Record(why))) => Err(AuthorityError::Damaged(self.named(&why))),
+            Ok(Err(StepError::Redb(error @ redb::Error::Corrupted(_)))) => {
                 Err(AuthorityError::Damaged(self.named(&error.to_string())))
             }
             Ok(Err(error)) => Err(AuthorityError::Storage(self.named(&error.to_string()))),
@@ -355,11 +355,11 @@ impl Store {
 
 fn commit(
     database: &Database,
-    steps: &mut impl FnMut(&mut Tables<'_>) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    steps: &mut impl FnMut(&mut StoreTables<'_>) -> Result<(), StepError>,
+) -> Result<(), StepError> {
     let txn = database.begin_write()?;
     let changed = {
-        let mut tables = Tables::open(&txn)?;
+        let mut tables = StoreTables::open(&txn)?;
         steps(&mut tables)?;
         tables.changed
     };
@@ -372,16 +372,16 @@ fn commit(
     Ok(())
 }
 
-pub(super) fn fault_error(path: &Path, fault: &Fault) -> OpenError {
-    OpenError::Damaged {
+pub(super) fn fault_error(path: &Path, fault: &StepError) -> EmbeddedOpenError {
+    EmbeddedOpenError::Damaged {
         path: path.to_owned(),
         why: fault.to_string(),
     }
 }
 
-pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError + use<> {
+pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> EmbeddedOpenError + use<> {
     let path = path.to_owned();
-    |source| OpenError::Io { path, source }
+    |source| EmbeddedOpenError::Io { path, source }
 }
 
 pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -11,9 +11,10 @@ use redb::backends::InMemoryBackend;
 use redb::{Database, StorageBackend};
 
 use super::open::{
-    CACHE_BYTES, FILE, OpenError, check_meta, check_mode, create, fault_error, io_error, panic_text,
+    CACHE_BYTES, EmbeddedOpenError, FILE, check_meta, check_mode, create, fault_error, io_error,
+    panic_text,
 };
-use super::tables::{Fault, Tables};
+use super::tables::{StepError, StoreTables};
 use crate::{AuthorityId, Contents};
 
 /// Limit for files to read: a larger file is not one of ours, and the copy must fit into memory.
@@ -37,7 +38,7 @@ pub enum Found {
 /// # Errors
 ///
 /// As [`super::Embedded::open`]; a missing store or one in use is no error.
-pub fn read(dir: &Path) -> Result<Found, OpenError> {
+pub fn read(dir: &Path) -> Result<Found, EmbeddedOpenError> {
     let path = dir.join(FILE);
     let mut file = match File::open(&path) {
         Ok(file) => file,
@@ -54,12 +55,12 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
     let bytes = copy(&mut file).map_err(io_error(&path))?;
     drop(file);
     if bytes.is_empty() {
-        return Err(OpenError::empty(&path));
+        return Err(EmbeddedOpenError::empty(&path));
     }
     // redb checks what it reads, but a damaged file can still make it panic.
     let looked = catch_unwind(AssertUnwindSafe(|| look(dir, &path, &bytes)));
     looked.unwrap_or_else(|panic| {
-        Err(OpenError::Damaged {
+        Err(EmbeddedOpenError::Damaged {
             path: path.clone(),
             why: panic_text(panic.as_ref()),
         })
@@ -72,7 +73,7 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
 /// # Errors
 ///
 /// As [`super::Embedded::open`], except for the content of the file; [`read()`] checks that.
-pub fn try_open(dir: &Path) -> Result<(), OpenError> {
+pub fn try_open(dir: &Path) -> Result<(), EmbeddedOpenError> {
     let path = dir.join(FILE);
     if path.try_exists().map_err(io_error(&path))? {
         check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
@@ -94,7 +95,7 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     fs::remove_dir_all(&scratch).map_err(io_error(&scratch))?;
     made.map_err(|error| match error {
         // The user does not know the scratch directory.
-        OpenError::Io { source, .. } => io_error(dir)(source),
+        EmbeddedOpenError::Io { source, .. } => io_error(dir)(source),
         other => other,
     })
 }
@@ -110,8 +111,8 @@ fn copy(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn look(dir: &Path, path: &Path, bytes: &[u8]) -> Result<Found, OpenError> {
-    let damaged = |fault: Fault| fault_error(path, &fault);
+fn look(dir: &Path, path: &Path, bytes: &[u8]) -> Result<Found, EmbeddedOpenError> {
+    let damaged = |fault: StepError| fault_error(path, &fault);
     let database = database(bytes).map_err(damaged)?;
     let identity = check_meta(dir, path, &database)?;
     contents(&database, identity)
@@ -119,23 +120,23 @@ fn look(dir: &Path, path: &Path, bytes: &[u8]) -> Result<Found, OpenError> {
         .map_err(damaged)
 }
 
-fn database(bytes: &[u8]) -> Result<Database, Fault> {
+fn database(bytes: &[u8]) -> Result<Database, StepError> {
     let memory = InMemoryBackend::new();
     let write = || {
         memory.set_len(bytes.len() as u64)?;
         memory.write(0, bytes)
     };
-    write().map_err(|error| Fault::Record(error.to_string()))?;
+    write().map_err(|error| StepError::Record(error.to_string()))?;
     Database::builder()
         .set_cache_size(CACHE_BYTES)
         .create_with_backend(memory)
-        .map_err(|error| Fault::Record(error.to_string()))
+        .map_err(|error| StepError::Record(error.to_string()))
 }
 
-fn contents(database: &Database, identity: AuthorityId) -> Result<Contents, Fault> {
+fn contents(database: &Database, identity: AuthorityId) -> Result<Contents, StepError> {
     let txn = database.begin_write()?;
     let contents = {
-        let tables = Tables::open(&txn)?;
+        let tables = StoreTables::open(&txn)?;
         Contents {
             identity,
             cluster: tables.cluster()?,

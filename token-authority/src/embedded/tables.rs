@@ -26,7 +26,7 @@ const CLUSTER: &str = "cluster";
 pub(super) const FORMAT_KEY: &str = "format";
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum StepError {
     #[error(transparent)]
     Redb(#[from] redb::Error),
     #[error("{0}")]
@@ -38,7 +38,7 @@ pub(super) enum Fault {
 
 macro_rules! fault_from {
     ($($kind:ty),*) => {$(
-        impl From<$kind> for Fault {
+        impl From<$kind> for StepError {
             fn from(error: $kind) -> Self {
                 Self::Redb(error.into())
             }
@@ -53,7 +53,7 @@ fault_from!(
 );
 
 /// Open tables of a transaction.
-pub(super) struct Tables<'txn> {
+pub(super) struct StoreTables<'txn> {
     meta: Table<'txn, &'static str, &'static [u8]>,
     marks: Table<'txn, &'static str, &'static [u8]>,
     sessions: Table<'txn, (&'static str, i32, i64), (u32, u64, i64)>,
@@ -63,8 +63,8 @@ pub(super) struct Tables<'txn> {
     pub(super) changed: bool,
 }
 
-impl<'txn> Tables<'txn> {
-    pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, Fault> {
+impl<'txn> StoreTables<'txn> {
+    pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, StepError> {
         Ok(Self {
             meta: txn.open_table(META)?,
             marks: txn.open_table(MARKS)?,
@@ -76,7 +76,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::enrol`].
-    pub(super) fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, Fault> {
+    pub(super) fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, StepError> {
         match self.cluster()? {
             Some(recorded) if !cluster.follows(&recorded) => {
                 return Ok(Enrolled::Refused { recorded });
@@ -88,11 +88,11 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::cluster`].
-    pub(super) fn cluster(&self) -> Result<Option<Cluster>, Fault> {
+    pub(super) fn cluster(&self) -> Result<Option<Cluster>, StepError> {
         match self.meta.get(CLUSTER)? {
             Some(json) => serde_json::from_slice(json.value())
                 .map(Some)
-                .map_err(|e| Fault::Record(format!("the cluster: {e}"))),
+                .map_err(|e| StepError::Record(format!("the cluster: {e}"))),
             None => Ok(None),
         }
     }
@@ -103,7 +103,7 @@ impl<'txn> Tables<'txn> {
         seen: Option<Cluster>,
         cluster: Cluster,
         marks: &[(Scope, Mark)],
-    ) -> Result<Enrolled, Fault> {
+    ) -> Result<Enrolled, StepError> {
         if let Some(recorded) = self.cluster()?
             && !cluster.recovers(seen, recorded)
         {
@@ -124,7 +124,7 @@ impl<'txn> Tables<'txn> {
         &mut self,
         declaration: &Declaration,
         now: i64,
-    ) -> Result<Declared, Fault> {
+    ) -> Result<Declared, StepError> {
         let Declaration {
             scope,
             backend,
@@ -170,7 +170,7 @@ impl<'txn> Tables<'txn> {
         declaration: &Declaration,
         mut row: MarkRow,
         now: i64,
-    ) -> Result<Declared, Fault> {
+    ) -> Result<Declared, StepError> {
         if let Some(token) = declaration.stale_token() {
             let rank = row.rank_of(token);
             self.register(&declaration.scope, rank, declaration.backend, now)?;
@@ -188,7 +188,7 @@ impl<'txn> Tables<'txn> {
         scope: &Scope,
         rank: Rank,
         gone: &[Backend],
-    ) -> Result<Drained, Fault> {
+    ) -> Result<Drained, StepError> {
         for backend in gone {
             let registered = self.registered(scope, *backend)?;
             if registered.is_some_and(|session| session.rank() < rank) {
@@ -210,7 +210,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::repair`].
-    pub(super) fn repair(&mut self, request: &RepairRequest) -> Result<Repaired, Fault> {
+    pub(super) fn repair(&mut self, request: &RepairRequest) -> Result<Repaired, StepError> {
         let scope = &request.scope;
         let recorded = self.cluster()?;
         if recorded != Some(request.cluster) {
@@ -219,7 +219,7 @@ impl<'txn> Tables<'txn> {
         let row = match self.mark_row(scope)? {
             Some(row) if row.mark.is_after(request) => row,
             Some(row) if row.rank() == request.expected => {
-                let repaired = Mark::repaired(request).ok_or(Fault::NoIncarnation)?;
+                let repaired = Mark::repaired(request).ok_or(StepError::NoIncarnation)?;
                 let row = MarkRow::raised(repaired);
                 self.put_mark(scope, &row)?;
                 row
@@ -236,7 +236,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::forget`].
-    pub(super) fn forget(&mut self, gone: &[Backend]) -> Result<(), Fault> {
+    pub(super) fn forget(&mut self, gone: &[Backend]) -> Result<(), StepError> {
         for backend in gone {
             let mut scopes = Vec::new();
             let from = (backend.pid, backend.started_us, "");
@@ -256,7 +256,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::sessions`].
-    pub(super) fn sessions(&self) -> Result<Vec<(Scope, Registered)>, Fault> {
+    pub(super) fn sessions(&self) -> Result<Vec<(Scope, Registered)>, StepError> {
         let mut all = Vec::new();
         for entry in self.sessions.iter()? {
             let (key, value) = entry?;
@@ -268,7 +268,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::marks`].
-    pub(super) fn marks(&self) -> Result<Vec<(Scope, Mark)>, Fault> {
+    pub(super) fn marks(&self) -> Result<Vec<(Scope, Mark)>, StepError> {
         let mut all = Vec::new();
         for entry in self.marks.iter()? {
             let (key, value) = entry?;
@@ -280,26 +280,26 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::mark`].
-    pub(super) fn mark(&self, scope: &Scope) -> Result<Option<Mark>, Fault> {
+    pub(super) fn mark(&self, scope: &Scope) -> Result<Option<Mark>, StepError> {
         Ok(self.mark_row(scope)?.map(|row| row.mark))
     }
 
-    fn mark_row(&self, scope: &Scope) -> Result<Option<MarkRow>, Fault> {
+    fn mark_row(&self, scope: &Scope) -> Result<Option<MarkRow>, StepError> {
         match self.marks.get(scope.as_str())? {
             Some(value) => mark_row(scope, value.value()).map(Some),
             None => Ok(None),
         }
     }
 
-    fn put_cluster(&mut self, cluster: Cluster) -> Result<(), Fault> {
-        let json = serde_json::to_vec(&cluster).map_err(|e| Fault::Record(e.to_string()))?;
+    fn put_cluster(&mut self, cluster: Cluster) -> Result<(), StepError> {
+        let json = serde_json::to_vec(&cluster).map_err(|e| StepError::Record(e.to_string()))?;
         self.meta.insert(CLUSTER, json.as_slice())?;
         self.changed = true;
         Ok(())
     }
 
-    fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Result<(), Fault> {
-        let json = serde_json::to_vec(row).map_err(|e| Fault::Record(e.to_string()))?;
+    fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Result<(), StepError> {
+        let json = serde_json::to_vec(row).map_err(|e| StepError::Record(e.to_string()))?;
         self.marks.insert(scope.as_str(), json.as_slice())?;
         self.changed = true;
         Ok(())
@@ -311,7 +311,7 @@ impl<'txn> Tables<'txn> {
         rank: Rank,
         backend: Backend,
         now: i64,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StepError> {
         // Never down: a session that moved up and now declares a stale token stays at its rank.
         let registered = self.registered(scope, backend)?;
         if registered.is_some_and(|session| session.rank() >= rank) {
@@ -327,7 +327,7 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    fn registered(&self, scope: &Scope, backend: Backend) -> Result<Option<Registered>, Fault> {
+    fn registered(&self, scope: &Scope, backend: Backend) -> Result<Option<Registered>, StepError> {
         let key = (scope.as_str(), backend.pid, backend.started_us);
         match self.sessions.get(key)? {
             Some(value) => registered(backend, value.value()).map(Some),
@@ -335,7 +335,7 @@ impl<'txn> Tables<'txn> {
         }
     }
 
-    fn remove(&mut self, scope: &str, backend: Backend) -> Result<(), Fault> {
+    fn remove(&mut self, scope: &str, backend: Backend) -> Result<(), StepError> {
         let key = (scope, backend.pid, backend.started_us);
         self.sessions.remove(key)?;
         self.backends
@@ -344,7 +344,7 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    fn lower(&self, scope: &Scope, rank: Rank) -> Result<Vec<Registered>, Fault> {
+    fn lower(&self, scope: &Scope, rank: Rank) -> Result<Vec<Registered>, StepError> {
         let name = scope.as_str();
         let mut lower = Vec::new();
         for entry in self
@@ -362,19 +362,21 @@ impl<'txn> Tables<'txn> {
     }
 }
 
-fn mark_row(scope: &Scope, json: &[u8]) -> Result<MarkRow, Fault> {
-    serde_json::from_slice(json).map_err(|e| Fault::Record(format!("mark of scope {scope}: {e}")))
+fn mark_row(scope: &Scope, json: &[u8]) -> Result<MarkRow, StepError> {
+    serde_json::from_slice(json)
+        .map_err(|e| StepError::Record(format!("mark of scope {scope}: {e}")))
 }
 
-pub(super) fn stored_scope(name: &str) -> Result<Scope, Fault> {
-    Scope::new(name).map_err(|e| Fault::Record(format!("scope {name:?}: {e}")))
+pub(super) fn stored_scope(name: &str) -> Result<Scope, StepError> {
+    Scope::new(name).map_err(|e| StepError::Record(format!("scope {name:?}: {e}")))
 }
 
 fn registered(
     backend: Backend,
     (incarnation, token, since): (u32, u64, i64),
-) -> Result<Registered, Fault> {
-    let token = Token::new(token).map_err(|e| Fault::Record(format!("session {backend}: {e}")))?;
+) -> Result<Registered, StepError> {
+    let token =
+        Token::new(token).map_err(|e| StepError::Record(format!("session {backend}: {e}")))?;
     Ok(Registered {
         backend,
         token,

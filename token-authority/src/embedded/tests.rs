@@ -10,7 +10,7 @@ use super::tables::META;
 use super::*;
 use crate::{Incarnation, Repair, Token};
 
-fn open_error(dir: &Path) -> OpenError {
+fn open_error(dir: &Path) -> EmbeddedOpenError {
     Embedded::open(dir).map(|_| ()).expect_err("must not open")
 }
 
@@ -128,7 +128,7 @@ fn second_opener_is_refused_until_the_first_closes() {
     let second = first.clone();
     drop(first);
     let error = open_error(dir.path());
-    assert!(matches!(error, OpenError::Locked { .. }), "{error}");
+    assert!(matches!(error, EmbeddedOpenError::Locked { .. }), "{error}");
     assert!(
         error
             .to_string()
@@ -166,7 +166,7 @@ fn damaged_files_are_an_error_that_names_them() {
         fs::write(file(dir.path()), &bytes).unwrap();
         let error = open_error(dir.path());
         assert!(
-            matches!(error, OpenError::Damaged { .. }),
+            matches!(error, EmbeddedOpenError::Damaged { .. }),
             "{what}: {error}"
         );
         assert!(
@@ -191,7 +191,7 @@ fn damaged_files_are_an_error_that_names_them() {
         fs::write(file(dir.path()), &bytes).unwrap();
         match Embedded::open(dir.path()) {
             Ok(_) => {}
-            Err(OpenError::Damaged { .. }) => refused += 1,
+            Err(EmbeddedOpenError::Damaged { .. }) => refused += 1,
             Err(error) => panic!("64 bytes turned at {at}: {error}"),
         }
     }
@@ -218,19 +218,25 @@ fn other_formats_are_refused() {
         set(other);
         let error = open_error(dir.path());
         assert!(
-            matches!(&error, OpenError::OtherFormat { found, .. } if found == other),
+            matches!(&error, EmbeddedOpenError::OtherFormat { found, .. } if found == other),
             "{error}"
         );
     }
     set("one");
     let error = open_error(dir.path());
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(
+        matches!(error, EmbeddedOpenError::Damaged { .. }),
+        "{error}"
+    );
     set("3");
     Embedded::open(dir.path()).unwrap();
     let foreign = tempfile::tempdir().unwrap();
     drop(Database::create(file(foreign.path())).unwrap());
     let error = open_error(foreign.path());
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(
+        matches!(error, EmbeddedOpenError::Damaged { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -241,16 +247,16 @@ fn directories_that_will_not_do() {
     fs::set_permissions(&exposed, fs::Permissions::from_mode(0o777)).unwrap();
     let error = open_error(&exposed);
     assert!(
-        matches!(error, OpenError::Exposed { mode: 0o777, .. }),
+        matches!(error, EmbeddedOpenError::Exposed { mode: 0o777, .. }),
         "{error}"
     );
     let not_a_directory = dir.path().join("file");
     fs::write(&not_a_directory, "").unwrap();
     let error = open_error(&not_a_directory);
-    assert!(matches!(error, OpenError::Io { .. }), "{error}");
+    assert!(matches!(error, EmbeddedOpenError::Io { .. }), "{error}");
     // Root may write anywhere but here.
     let error = open_error(Path::new("/proc/1/authority"));
-    assert!(matches!(error, OpenError::Io { .. }), "{error}");
+    assert!(matches!(error, EmbeddedOpenError::Io { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -264,7 +270,7 @@ async fn requests_that_wait_together_share_a_commit() {
     let blocker = tokio::spawn({
         let store = store.clone();
         async move {
-            let step = move |_: &mut Tables<'_>| {
+            let step = move |_: &mut StoreTables<'_>| {
                 entered.send(()).unwrap();
                 wait.recv().unwrap();
                 Ok(())
@@ -277,7 +283,7 @@ async fn requests_that_wait_together_share_a_commit() {
     for pid in 1..=50 {
         let store = store.clone();
         calls.spawn(async move {
-            let step = move |tables: &mut Tables<'_>| {
+            let step = move |tables: &mut StoreTables<'_>| {
                 // The first step of a transaction finds it unchanged.
                 let first = !tables.changed;
                 let declared = tables.declare(&declaration(&scope(), 1, pid), 0);
@@ -327,7 +333,7 @@ async fn a_failed_step_undoes_its_transaction_and_the_store_goes_on() {
     let failed = store
         .call(|tables| {
             tables.declare(&declaration(&scope(), 9, 1), 0)?;
-            Err::<(), _>(Fault::Record("on purpose".into()))
+            Err::<(), _>(StepError::Record("on purpose".into()))
         })
         .await;
     assert!(
@@ -391,10 +397,13 @@ fn trying_to_open_leaves_nothing_behind() {
     fs::write(dir.path().join("file"), "").unwrap();
     for nowhere in [dir.path().join("file"), "/proc/authority".into()] {
         let error = try_open(&nowhere).unwrap_err();
-        assert!(matches!(error, OpenError::Io { .. }), "{error}");
+        assert!(matches!(error, EmbeddedOpenError::Io { .. }), "{error}");
     }
     fs::set_permissions(&missing, fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(matches!(try_open(&missing), Err(OpenError::Exposed { .. })));
+    assert!(matches!(
+        try_open(&missing),
+        Err(EmbeddedOpenError::Exposed { .. })
+    ));
 }
 
 #[test]
@@ -403,7 +412,7 @@ fn reading_what_is_damaged_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(file(dir.path()), text).unwrap();
         assert!(
-            matches!(read(dir.path()), Err(OpenError::Damaged { .. })),
+            matches!(read(dir.path()), Err(EmbeddedOpenError::Damaged { .. })),
             "{} bytes",
             text.len()
         );

@@ -2,8 +2,8 @@
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::open::Store;
-use super::tables::{Fault, Tables};
+use super::open::StoreFile;
+use super::tables::{StepError, StoreTables};
 use crate::AuthorityError;
 
 /// Maximum steps of a transaction, so that the first caller is not kept waiting forever.
@@ -12,7 +12,7 @@ const BATCH: usize = 1024;
 /// Step of one caller.
 pub(super) trait Job: Send {
     /// Runs the step in the transaction.
-    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Fault>;
+    fn apply(&mut self, tables: &mut StoreTables<'_>) -> Result<(), StepError>;
     /// Answers once the transaction is durable or has failed.
     fn answer(self: Box<Self>, committed: Result<(), AuthorityError>);
 }
@@ -37,9 +37,9 @@ impl<T, F> Call<T, F> {
 impl<T, F> Job for Call<T, F>
 where
     T: Send,
-    F: FnOnce(&mut Tables<'_>) -> Result<T, Fault> + Send,
+    F: FnOnce(&mut StoreTables<'_>) -> Result<T, StepError> + Send,
 {
-    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Fault> {
+    fn apply(&mut self, tables: &mut StoreTables<'_>) -> Result<(), StepError> {
         if let Some(step) = self.step.take() {
             self.value = Some(step(tables)?);
         }
@@ -54,7 +54,7 @@ where
 }
 
 /// Serves until every handle is gone and the queue is empty.
-pub(super) fn run(mut store: Store, mut queue: mpsc::Receiver<Box<dyn Job>>) {
+pub(super) fn run(mut store: StoreFile, mut queue: mpsc::Receiver<Box<dyn Job>>) {
     let mut batch: Vec<Box<dyn Job>> = Vec::new();
     while let Some(first) = queue.blocking_recv() {
         batch.push(first);

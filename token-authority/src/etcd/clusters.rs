@@ -7,7 +7,7 @@ use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 use super::keys;
 use super::marks::Known;
 use super::scope_step::Conflicts;
-use super::store::{OPERATIONS_MAX, Path, Store, found, touch};
+use super::store::{EtcdStore, OPERATIONS_MAX, Path, found, touch};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Cluster, Enrolled, Mark, Scope};
 
@@ -18,7 +18,7 @@ struct OnRecord {
     mod_revision: i64,
 }
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::enrol`].
     pub(super) async fn enrol(&self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
         let mut on_record = self.on_record().await?;

@@ -2,10 +2,10 @@
 
 use etcd_client::{Compare, CompareOp, GetResponse, Txn, TxnOp, TxnOpResponse};
 
-use super::follow::Leader;
+use super::follow::ElectionLeader;
 use super::keys::{self, Keys};
 use super::scope_step::{Conflicts, Tried};
-use super::store::{Stepped, Store, page_of, touch, unexpected};
+use super::store::{EtcdStore, Stepped, page_of, touch, unexpected};
 use crate::record::{Judged, MarkRow};
 use crate::{
     AuthorityError, Backend, Declaration, DeclareOutcome, Declared, Rank, Registered, Scope, Token,
@@ -79,12 +79,12 @@ fn not_drained(row: &MarkRow) -> MarkRow {
 enum Elected {
     /// The declaration names no election, or is refused anyway.
     NotAsked,
-    Leads(Leader),
+    Leads(ElectionLeader),
     /// Another candidate leads, or none.
     LeadsNot(Option<Token>),
 }
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::declare`].
     pub(super) async fn declare(
         &self,

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
 
-use super::fault::Fault;
+use super::fault::EtcdFault;
 use super::lease;
 use super::members::Members;
-use super::open::{Failure, OpenError, client_options};
+use super::open::{EtcdOpenError, IdentityError, client_options};
 use super::options::Options;
 use super::store::found;
 use crate::{Leased, Token};
 
 /// Lease, and its key in the queue of an election. Every call is limited in time, and tries one member after another.
 #[derive(Debug)]
-pub struct Candidate {
+pub struct ElectionCandidate {
     members: Members,
     election: String,
     lease: i64,
@@ -36,7 +36,7 @@ pub enum Standing {
     Gone,
 }
 
-impl Candidate {
+impl ElectionCandidate {
     /// Acquires a lease, but does not join the queue yet. Must be called in the runtime that will run the
     /// connections.
     ///
@@ -47,7 +47,7 @@ impl Candidate {
         options: &Options,
         election: &str,
         ttl: Duration,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, EtcdOpenError> {
         client_options(options)?;
         let members = Members::new(options);
         let granted = lease::grant(&members, ttl).await;
@@ -64,10 +64,10 @@ impl Candidate {
     /// # Errors
     ///
     /// etcd does not answer, refuses, or has ended the lease.
-    pub async fn join(&self, about: &str) -> Result<Token, OpenError> {
+    pub async fn join(&self, about: &str) -> Result<Token, EtcdOpenError> {
         let absent = Compare::version(self.key(), CompareOp::Equal, 0);
         let joined = self.put(about, absent).await?;
-        joined.ok_or_else(|| self.explain(Fault::damaged("its key is gone")))
+        joined.ok_or_else(|| self.explain(EtcdFault::damaged("its key is gone")))
     }
 
     /// Joins the queue if it is empty, in one step. `None`: it is not.
@@ -75,14 +75,14 @@ impl Candidate {
     /// # Errors
     ///
     /// Those of [`Self::join`].
-    pub async fn join_alone(&self, about: &str) -> Result<Option<Token>, OpenError> {
+    pub async fn join_alone(&self, about: &str) -> Result<Option<Token>, EtcdOpenError> {
         // Compared with every key of the queue: true if there is none.
         let line = Compare::create_revision(format!("{}/", self.election), CompareOp::Equal, 0);
         self.put(about, line.with_prefix()).await
     }
 
     /// Puts the key on this condition. `None`: the key is missing.
-    async fn put(&self, about: &str, condition: Compare) -> Result<Option<Token>, OpenError> {
+    async fn put(&self, about: &str, condition: Compare) -> Result<Option<Token>, EtcdOpenError> {
         let key = self.key();
         let options = PutOptions::new().with_lease(self.lease);
         let txn = Txn::new()
@@ -102,7 +102,7 @@ impl Candidate {
         let token = made.and_then(|made| Token::new(u64::try_from(made).ok()?).ok());
         match token {
             Some(token) => Ok(Some(token)),
-            None => Err(self.explain(Fault::damaged("its key has no revision"))),
+            None => Err(self.explain(EtcdFault::damaged("its key has no revision"))),
         }
     }
 
@@ -111,7 +111,7 @@ impl Candidate {
     /// # Errors
     ///
     /// etcd does not answer, or refuses.
-    pub async fn standing(&self) -> Result<Standing, OpenError> {
+    pub async fn standing(&self) -> Result<Standing, EtcdOpenError> {
         let own = GetOptions::new().with_keys_only();
         let looks = vec![TxnOp::get(self.key(), Some(own)), first_of(&self.election)];
         let txn = Txn::new().and_then(looks);
@@ -130,7 +130,7 @@ impl Candidate {
     /// # Errors
     ///
     /// etcd does not answer, or refuses. Then the lease may or may not be alive.
-    pub async fn renew(&self) -> Result<Leased, OpenError> {
+    pub async fn renew(&self) -> Result<Leased, EtcdOpenError> {
         let renewed = lease::keep_alive(&self.members, self.lease).await;
         renewed.map_err(|fault| self.explain(fault))
     }
@@ -140,7 +140,7 @@ impl Candidate {
     /// # Errors
     ///
     /// etcd does not answer, or refuses. Then the lease expires.
-    pub async fn resign(&self) -> Result<(), OpenError> {
+    pub async fn resign(&self) -> Result<(), EtcdOpenError> {
         let revoked = lease::revoke(&self.members, self.lease).await;
         revoked.map_err(|fault| self.explain(fault))
     }
@@ -150,7 +150,7 @@ impl Candidate {
         format!("{}/{:x}", self.election, self.lease)
     }
 
-    fn explain(&self, fault: Fault) -> OpenError {
+    fn explain(&self, fault: EtcdFault) -> EtcdOpenError {
         explain(fault, &self.election)
     }
 }
@@ -165,6 +165,6 @@ pub(super) fn first_of(election: &str) -> TxnOp {
     TxnOp::get(format!("{election}/"), Some(first))
 }
 
-fn explain(fault: Fault, election: &str) -> OpenError {
-    Failure::from(fault).explain(election.to_owned())
+fn explain(fault: EtcdFault, election: &str) -> EtcdOpenError {
+    IdentityError::from(fault).explain(election.to_owned())
 }

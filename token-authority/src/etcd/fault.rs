@@ -7,14 +7,14 @@ use etcd_client::Error;
 use crate::AuthorityError;
 
 #[derive(Debug, Clone)]
-pub(super) struct Fault {
-    pub(super) kind: Kind,
+pub(super) struct EtcdFault {
+    pub(super) kind: FaultKind,
     pub(super) text: String,
 }
 
 /// Remedy for a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FaultKind {
     /// Another endpoint, or the same one later, may answer.
     Unavailable,
     /// The requested revision has been compacted: start again at a newer one.
@@ -29,8 +29,8 @@ pub(super) enum Kind {
     Foreign,
 }
 
-impl Fault {
-    pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {
+impl EtcdFault {
+    pub(super) fn new(kind: FaultKind, text: impl Into<String>) -> Self {
         Self {
             kind,
             text: text.into(),
@@ -38,41 +38,42 @@ impl Fault {
     }
 
     pub(super) fn damaged(text: impl Into<String>) -> Self {
-        Self::new(Kind::Damaged, text)
+        Self::new(FaultKind::Damaged, text)
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for EtcdFault {
     fn from(error: Error) -> Self {
         let text = chain(&error);
         let kind = match &error {
             Error::GRpcStatus(status) => kind_of(i32::from(status.code()), status.message()),
             Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => {
-                Kind::Foreign
+                FaultKind::Foreign
             }
-            _ => Kind::Unavailable,
+            _ => FaultKind::Unavailable,
         };
         Self { kind, text }
     }
 }
 
-impl From<Fault> for AuthorityError {
-    fn from(Fault { kind, text }: Fault) -> Self {
+impl From<EtcdFault> for AuthorityError {
+    fn from(EtcdFault { kind, text }: EtcdFault) -> Self {
         match kind {
-            Kind::Unavailable | Kind::Compacted | Kind::Denied | Kind::Foreign => {
-                Self::Unavailable(text)
-            }
-            Kind::Full => Self::Storage(format!(
+            FaultKind::Unavailable
+            | FaultKind::Compacted
+            | FaultKind::Denied
+            | FaultKind::Foreign => Self::Unavailable(text),
+            FaultKind::Full => Self::Storage(format!(
                 "{text}; compact and defragment etcd, then run: etcdctl alarm disarm"
             )),
-            Kind::Damaged => Self::Damaged(text),
+            FaultKind::Damaged => Self::Damaged(text),
         }
     }
 }
 
 /// Remedy by the codes of gRPC (<https://grpc.io/docs/guides/status-codes/>) and their meaning in etcd
 /// (`api/v3rpc/rpctypes/error.go` in its sources).
-fn kind_of(code: i32, message: &str) -> Kind {
+fn kind_of(code: i32, message: &str) -> FaultKind {
     const INVALID_ARGUMENT: i32 = 3;
     const PERMISSION_DENIED: i32 = 7;
     const RESOURCE_EXHAUSTED: i32 = 8;
@@ -81,20 +82,20 @@ fn kind_of(code: i32, message: &str) -> Kind {
     const UNIMPLEMENTED: i32 = 12;
     const DATA_LOSS: i32 = 15;
     match code {
-        OUT_OF_RANGE if message.contains("compacted") => Kind::Compacted,
+        OUT_OF_RANGE if message.contains("compacted") => FaultKind::Compacted,
         // This member does not have the revision yet; another one has.
-        OUT_OF_RANGE => Kind::Unavailable,
-        RESOURCE_EXHAUSTED if message.contains("space exceeded") => Kind::Full,
+        OUT_OF_RANGE => FaultKind::Unavailable,
+        RESOURCE_EXHAUSTED if message.contains("space exceeded") => FaultKind::Full,
         // Users or roles changed after our login: the next attempt logs in again.
-        INVALID_ARGUMENT if message.contains("auth store is old") => Kind::Unavailable,
+        INVALID_ARGUMENT if message.contains("auth store is old") => FaultKind::Unavailable,
         INVALID_ARGUMENT | FAILED_PRECONDITION if message.contains("authentication") => {
-            Kind::Denied
+            FaultKind::Denied
         }
-        INVALID_ARGUMENT if message.contains("user name is empty") => Kind::Denied,
-        PERMISSION_DENIED => Kind::Denied,
-        INVALID_ARGUMENT | FAILED_PRECONDITION | UNIMPLEMENTED => Kind::Foreign,
-        DATA_LOSS => Kind::Damaged,
-        _ => Kind::Unavailable,
+        INVALID_ARGUMENT if message.contains("user name is empty") => FaultKind::Denied,
+        PERMISSION_DENIED => FaultKind::Denied,
+        INVALID_ARGUMENT | FAILED_PRECONDITION | UNIMPLEMENTED => FaultKind::Foreign,
+        DATA_LOSS => FaultKind::Damaged,
+        _ => FaultKind::Unavailable,
     }
 }
 
@@ -130,37 +131,45 @@ mod tests {
             (
                 11,
                 "etcdserver: mvcc: required revision has been compacted",
-                Kind::Compacted,
+                FaultKind::Compacted,
             ),
             (
                 11,
                 "etcdserver: mvcc: required revision is a future revision",
-                Kind::Unavailable,
+                FaultKind::Unavailable,
             ),
-            (8, "etcdserver: mvcc: database space exceeded", Kind::Full),
-            (8, "etcdserver: too many requests", Kind::Unavailable),
+            (
+                8,
+                "etcdserver: mvcc: database space exceeded",
+                FaultKind::Full,
+            ),
+            (8, "etcdserver: too many requests", FaultKind::Unavailable),
             (
                 3,
                 "etcdserver: authentication failed, invalid user ID or password",
-                Kind::Denied,
+                FaultKind::Denied,
             ),
-            (9, "etcdserver: authentication is not enabled", Kind::Denied),
-            (3, "etcdserver: user name is empty", Kind::Denied),
+            (
+                9,
+                "etcdserver: authentication is not enabled",
+                FaultKind::Denied,
+            ),
+            (3, "etcdserver: user name is empty", FaultKind::Denied),
             (
                 3,
                 "etcdserver: revision of auth store is old",
-                Kind::Unavailable,
+                FaultKind::Unavailable,
             ),
-            (7, "etcdserver: permission denied", Kind::Denied),
+            (7, "etcdserver: permission denied", FaultKind::Denied),
             (
                 3,
                 "etcdserver: too many operations in txn request",
-                Kind::Foreign,
+                FaultKind::Foreign,
             ),
-            (12, "unknown service etcdserverpb.KV", Kind::Foreign),
-            (15, "etcdserver: corrupt cluster", Kind::Damaged),
-            (14, "etcdserver: no leader", Kind::Unavailable),
-            (4, "", Kind::Unavailable),
+            (12, "unknown service etcdserverpb.KV", FaultKind::Foreign),
+            (15, "etcdserver: corrupt cluster", FaultKind::Damaged),
+            (14, "etcdserver: no leader", FaultKind::Unavailable),
+            (4, "", FaultKind::Unavailable),
         ] {
             assert_eq!(kind_of(code, message), kind, "{code} {message}");
         }

@@ -1,7 +1,7 @@
 //! Leader of an election, for declarations restricted to the leader, and for followers of the election.
 //!
-//! Elections are those of [`super::Candidate`]: the oldest key leads, and its creation revision is the leader's
-//! number. So a leader leads until its key is deleted, and only then another one is chosen.
+//! Elections are those of [`super::ElectionCandidate`]: the oldest key leads, and its creation revision is the
+//! leader's number. So a leader leads until its key is deleted, and only then another one is chosen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::election::first_of;
-use super::store::{Store, found, unexpected};
+use super::store::{EtcdStore, found, unexpected};
 use super::watch::{Ended, Pause, next};
 use crate::{AuthorityError, Following, Token};
 
@@ -20,14 +20,14 @@ const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// Leading key of an election.
 #[derive(Debug)]
-pub(super) struct Leader {
+pub(super) struct ElectionLeader {
     key: Vec<u8>,
     /// Creation revision.
     made: i64,
     number: Token,
 }
 
-impl Leader {
+impl ElectionLeader {
     pub(super) const fn number(&self) -> Token {
         self.number
     }
@@ -60,13 +60,13 @@ impl Absence {
     }
 }
 
-impl Store {
+impl EtcdStore {
     /// Leader of an election, and the revision of the read. The read is a step, so the answer is not from before the
     /// call.
     pub(super) async fn leader(
         &self,
         election: &str,
-    ) -> Result<(i64, Option<Leader>), AuthorityError> {
+    ) -> Result<(i64, Option<ElectionLeader>), AuthorityError> {
         let stepped = self.sync(vec![first_of(election)]).await?;
         let Some(first) = found(stepped.answers.last()) else {
             return Ok((stepped.revision, None));
@@ -74,7 +74,7 @@ impl Store {
         let made = first.create_revision();
         let number = u64::try_from(made).ok();
         let number = number.and_then(|number| Token::new(number).ok());
-        let leader = Leader {
+        let leader = ElectionLeader {
             key: first.key().to_vec(),
             made,
             number: number.ok_or_else(unexpected)?,
@@ -179,7 +179,7 @@ impl Store {
 
 /// Whether the leader may have changed with this event: the leader's key is gone, or a candidate joined an empty
 /// queue. Joining later, or writing a key again, changes nothing.
-fn decides(event: &Event, leader: Option<&Leader>, read_at: i64) -> bool {
+fn decides(event: &Event, leader: Option<&ElectionLeader>, read_at: i64) -> bool {
     let Some(kv) = event.kv() else { return false };
     let is_news = kv.mod_revision() > read_at;
     is_news
@@ -189,8 +189,8 @@ fn decides(event: &Event, leader: Option<&Leader>, read_at: i64) -> bool {
         }
 }
 
-fn tell(told: &watch::Sender<Option<Token>>, leader: Option<&Leader>) {
-    let now = leader.map(Leader::number);
+fn tell(told: &watch::Sender<Option<Token>>, leader: Option<&ElectionLeader>) {
+    let now = leader.map(ElectionLeader::number);
     told.send_if_modified(|before| {
         let is_news = *before != now;
         *before = now;

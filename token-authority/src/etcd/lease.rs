@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, TxnOp};
 
-use super::fault::Fault;
+use super::fault::EtcdFault;
 use super::members::Members;
-use super::store::{Path, Store, found};
+use super::store::{EtcdStore, Path, found};
 use crate::{AuthorityError, LeaseId, LeaseStep, Leased, Scope};
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::lease`].
     pub(super) async fn lease(
         &self,
@@ -62,7 +62,7 @@ impl Store {
 }
 
 /// Grants a lease, in whole seconds. Must be called in the runtime of the connections.
-pub(super) async fn grant(members: &Members, time: Duration) -> Result<i64, Fault> {
+pub(super) async fn grant(members: &Members, time: Duration) -> Result<i64, EtcdFault> {
     let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     let granted =
         members.call(|client| async move { client.lease_client().grant(seconds, None).await });
@@ -70,7 +70,7 @@ pub(super) async fn grant(members: &Members, time: Duration) -> Result<i64, Faul
 }
 
 /// Renews a lease for its whole time, from the call on.
-pub(super) async fn keep_alive(members: &Members, lease: i64) -> Result<Leased, Fault> {
+pub(super) async fn keep_alive(members: &Members, lease: i64) -> Result<Leased, EtcdFault> {
     let renewed = members.call(|client| async move {
         match client.lease_client().keep_alive(lease).await {
             // The answer to the first request on the stream has arrived.
@@ -83,7 +83,7 @@ pub(super) async fn keep_alive(members: &Members, lease: i64) -> Result<Leased, 
 }
 
 /// Ends a lease, and removes the keys tied to it.
-pub(super) async fn revoke(members: &Members, lease: i64) -> Result<(), Fault> {
+pub(super) async fn revoke(members: &Members, lease: i64) -> Result<(), EtcdFault> {
     let revoked = members.call(|client| async move { client.lease_client().revoke(lease).await });
     revoked.await.map(drop)
 }

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::fault::{Fault, Kind};
+use super::fault::{EtcdFault, FaultKind};
 use super::open::client_options;
 use super::options::Options;
 
@@ -59,7 +59,7 @@ struct Slot {
 
 /// Client with its number at the endpoint.
 #[derive(Clone)]
-struct Connected {
+struct MemberConnection {
     client: Client,
     number: usize,
 }
@@ -98,13 +98,17 @@ impl Members {
     }
 
     /// Runs a transaction; twice, if an answer is lost.
-    pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, Fault> {
+    pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, EtcdFault> {
         let ask = |client: Client| async move { client.kv_client().txn(txn.clone()).await };
         self.call(ask).await
     }
 
     /// Reads one key, or as the options say.
-    pub(super) async fn get(&self, key: &[u8], options: &GetOptions) -> Result<GetResponse, Fault> {
+    pub(super) async fn get(
+        &self,
+        key: &[u8],
+        options: &GetOptions,
+    ) -> Result<GetResponse, EtcdFault> {
         let ask = |client: Client| async move {
             client.kv_client().get(key, Some(options.clone())).await
         };
@@ -114,7 +118,7 @@ impl Members {
     /// First answer of an endpoint within [`CALL_TIMEOUT`].
     ///
     /// A silent endpoint stays asked, while the next is asked in parallel.
-    pub(super) async fn call<T, F, A>(&self, ask: F) -> Result<T, Fault>
+    pub(super) async fn call<T, F, A>(&self, ask: F) -> Result<T, EtcdFault>
     where
         F: Fn(Client) -> A + Send + Sync,
         A: Future<Output = Result<T, etcd_client::Error>> + Send,
@@ -122,7 +126,7 @@ impl Members {
     {
         let end = Instant::now() + CALL_TIMEOUT;
         let mut said: Vec<Option<String>> = vec![None; self.members.len()];
-        let mut kind = Kind::Unavailable;
+        let mut kind = FaultKind::Unavailable;
         let mut asked = FuturesUnordered::new();
         for attempt in 1_u32.. {
             let index = self.current.load(Ordering::Relaxed);
@@ -137,7 +141,10 @@ impl Members {
                     (index, silent(ATTEMPT_TIMEOUT))
                 }
             };
-            if !matches!(fault.kind, Kind::Unavailable | Kind::Denied | Kind::Foreign) {
+            if !matches!(
+                fault.kind,
+                FaultKind::Unavailable | FaultKind::Denied | FaultKind::Foreign
+            ) {
                 return Err(fault);
             }
             kind = fault.kind;
@@ -147,7 +154,7 @@ impl Members {
             self.leave(index);
             let all_asked = attempt.is_multiple_of(self.count());
             // Waiting does not mend wrong rights; another endpoint may be another etcd.
-            if all_asked && kind != Kind::Unavailable {
+            if all_asked && kind != FaultKind::Unavailable {
                 break;
             }
             if all_asked {
@@ -157,11 +164,11 @@ impl Members {
                 break;
             }
         }
-        Err(Fault::new(kind, self.summary(&said)))
+        Err(EtcdFault::new(kind, self.summary(&said)))
     }
 
     /// Client of the endpoint in use, and its index for [`Self::leave`].
-    pub(super) async fn current(&self) -> Result<(usize, Client), Fault> {
+    pub(super) async fn current(&self) -> Result<(usize, Client), EtcdFault> {
         let index = self.current.load(Ordering::Relaxed);
         let client = timeout(ATTEMPT_TIMEOUT, self.client(index)).await;
         let client = client.unwrap_or_else(|_| Err(silent(ATTEMPT_TIMEOUT)));
@@ -197,7 +204,7 @@ impl Members {
         index: usize,
         until: Instant,
         ask: &F,
-    ) -> Result<T, Fault>
+    ) -> Result<T, EtcdFault>
     where
         F: Fn(Client) -> A,
         A: Future<Output = Result<T, etcd_client::Error>>,
@@ -205,14 +212,14 @@ impl Members {
         let is_connected = |member: &Member| member.get().is_some();
         let was_connected = self.members.get(index).is_some_and(is_connected);
         match self.answer(index, until, ask).await {
-            Err(fault) if fault.kind == Kind::Denied && was_connected => {
+            Err(fault) if fault.kind == FaultKind::Denied && was_connected => {
                 self.answer(index, until, ask).await
             }
             answer => answer,
         }
     }
 
-    async fn answer<T, F, A>(&self, index: usize, until: Instant, ask: &F) -> Result<T, Fault>
+    async fn answer<T, F, A>(&self, index: usize, until: Instant, ask: &F) -> Result<T, EtcdFault>
     where
         F: Fn(Client) -> A,
         A: Future<Output = Result<T, etcd_client::Error>>,
@@ -222,12 +229,12 @@ impl Members {
         let asked = async {
             let connected = self.client(index).await?;
             number = Some(connected.number);
-            ask(connected.client).await.map_err(Fault::from)
+            ask(connected.client).await.map_err(EtcdFault::from)
         };
         let answer = timeout_at(until, asked).await;
         let answer = answer.unwrap_or_else(|_| Err(silent(until - began)));
         if let (Err(fault), Some(number)) = (&answer, number)
-            && fault.kind != Kind::Compacted
+            && fault.kind != FaultKind::Compacted
         {
             // A dead connection, or an expired login.
             self.discard(index, number);
@@ -235,9 +242,12 @@ impl Members {
         answer
     }
 
-    async fn client(&self, index: usize) -> Result<Connected, Fault> {
+    async fn client(&self, index: usize) -> Result<MemberConnection, EtcdFault> {
         let Some(member) = self.members.get(index) else {
-            return Err(Fault::new(Kind::Foreign, "the endpoint does not exist"));
+            return Err(EtcdFault::new(
+                FaultKind::Foreign,
+                "the endpoint does not exist",
+            ));
         };
         if let Some(connected) = member.get() {
             return Ok(connected);
@@ -250,15 +260,18 @@ impl Members {
             let options = read.map_err(|error| error.to_string());
             let options = options.and_then(|read| read.map_err(|error| error.to_string()));
             // The files may be in the middle of a replacement.
-            let options = options.map_err(|why| Fault::new(Kind::Unavailable, why))?;
+            let options = options.map_err(|why| EtcdFault::new(FaultKind::Unavailable, why))?;
             Client::connect([url], Some(options))
                 .await
-                .map_err(Fault::from)
+                .map_err(EtcdFault::from)
         };
         connecting.spawn_on(connect, &self.runtime);
         match connecting.join_next().await {
             Some(Ok(client)) => Ok(member.put(client?)),
-            _ => Err(Fault::new(Kind::Unavailable, "the runtime has ended")),
+            _ => Err(EtcdFault::new(
+                FaultKind::Unavailable,
+                "the runtime has ended",
+            )),
         }
     }
 
@@ -290,28 +303,31 @@ impl Members {
     }
 }
 
-fn silent(waited: Duration) -> Fault {
+fn silent(waited: Duration) -> EtcdFault {
     let waited = waited.as_millis();
-    Fault::new(Kind::Unavailable, format!("no answer within {waited} ms"))
+    EtcdFault::new(
+        FaultKind::Unavailable,
+        format!("no answer within {waited} ms"),
+    )
 }
 
 impl Member {
-    fn get(&self) -> Option<Connected> {
+    fn get(&self) -> Option<MemberConnection> {
         let slot = self.slot.lock();
         let number = slot.made;
         slot.client
             .clone()
-            .map(|client| Connected { client, number })
+            .map(|client| MemberConnection { client, number })
     }
 
     /// If two tasks connected at the same time, the second connection replaces the first, which ends after its last
     /// use.
-    fn put(&self, client: Client) -> Connected {
+    fn put(&self, client: Client) -> MemberConnection {
         let mut slot = self.slot.lock();
         slot.made += 1;
         slot.client = Some(client.clone());
         let number = slot.made;
-        Connected { client, number }
+        MemberConnection { client, number }
     }
 
     fn discard(&self, number: usize) {

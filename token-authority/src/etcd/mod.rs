@@ -101,10 +101,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::task::AbortHandle;
 
-pub use election::{Candidate, Standing};
-pub use open::OpenError;
+pub use election::{ElectionCandidate, Standing};
+pub use open::EtcdOpenError;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
-pub use status::{Endpoint, Member, Role};
+pub use status::{Endpoint, Member, MemberRole};
 
 use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
@@ -112,7 +112,7 @@ use crate::{
     TakeoverRecord, Token, Watch,
 };
 use open::Missing;
-use store::Store;
+use store::EtcdStore;
 
 /// The etcd store. Clones share the connections, closed with the last clone.
 #[derive(Debug, Clone)]
@@ -122,7 +122,7 @@ pub struct Etcd {
 
 #[derive(Debug)]
 struct Inner {
-    store: Arc<Store>,
+    store: Arc<EtcdStore>,
     watch: AbortHandle,
 }
 
@@ -139,22 +139,24 @@ impl Etcd {
     ///
     /// Errors: unreadable files, no endpoint that answers, a refused login, a server that is not etcd, a store of
     /// another version.
-    pub async fn connect(options: Options) -> Result<Self, OpenError> {
+    pub async fn connect(options: Options) -> Result<Self, EtcdOpenError> {
         match open::open(options, Missing::Make).await? {
             Some((store, revision)) => Ok(Self::new(store, revision)),
-            None => Err(OpenError::Unreachable("no store was created".to_owned())),
+            None => Err(EtcdOpenError::Unreachable(
+                "no store was created".to_owned(),
+            )),
         }
     }
 
     /// As [`Self::connect`], but `None` if there is no store; creates none.
     ///
     /// Errors: as [`Self::connect`].
-    pub async fn find(options: Options) -> Result<Option<Self>, OpenError> {
+    pub async fn find(options: Options) -> Result<Option<Self>, EtcdOpenError> {
         let found = open::open(options, Missing::Leave).await?;
         Ok(found.map(|(store, revision)| Self::new(store, revision)))
     }
 
-    fn new(store: Store, revision: i64) -> Self {
+    fn new(store: EtcdStore, revision: i64) -> Self {
         let store = Arc::new(store);
         let watching = Arc::clone(&store);
         let watch = tokio::spawn(async move { watching.run_watch(revision).await });
@@ -177,7 +179,7 @@ impl Etcd {
         Ok(leader.map(|leader| leader.number()))
     }
 
-    fn store(&self) -> &Store {
+    fn store(&self) -> &EtcdStore {
         &self.inner.store
     }
 }

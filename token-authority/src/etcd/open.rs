@@ -9,13 +9,13 @@ use etcd_client::{
 use pgpalisade_tls::{FileError, Holds, read_file, read_secret};
 use tokio::time::timeout;
 
-use super::fault::{Fault, Kind};
+use super::fault::{EtcdFault, FaultKind};
 use super::history::{Floor, History};
 use super::keys::{self, FORMAT, Keys, NotOurs};
 use super::marks::Marks;
 use super::members::{self, Members};
 use super::options::{Login, Options, Password, Tls};
-use super::store::{Store, found};
+use super::store::{EtcdStore, found};
 use crate::watchers::Watchers;
 use crate::{AuthorityError, AuthorityId};
 
@@ -24,7 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum EtcdOpenError {
     /// A file for TLS or the password cannot be read, or has the wrong content.
     #[error("{what}: {error}")]
     File {
@@ -83,7 +83,7 @@ pub(super) enum Missing {
 pub(super) async fn open(
     options: Options,
     missing: Missing,
-) -> Result<Option<(Store, i64)>, OpenError> {
+) -> Result<Option<(EtcdStore, i64)>, EtcdOpenError> {
     // Each connection reads the files again; an operator learns of their errors here.
     client_options(&options)?;
     let members = Members::new(&options);
@@ -96,13 +96,17 @@ pub(super) async fn open(
     .await;
     let opened = opened.unwrap_or_else(|_| {
         let waited = CONNECT_TIMEOUT.as_secs();
-        Err(Fault::new(Kind::Unavailable, format!("no answer within {waited} s")).into())
+        Err(EtcdFault::new(
+            FaultKind::Unavailable,
+            format!("no answer within {waited} s"),
+        )
+        .into())
     });
     let prefix = options.prefix.clone();
     let Some(found) = opened.map_err(|failure| failure.explain(prefix))? else {
         return Ok(None);
     };
-    let store = Store {
+    let store = EtcdStore {
         keys,
         members,
         identity: found.identity,
@@ -119,33 +123,35 @@ struct Identified {
     revision: i64,
 }
 
-pub(super) enum Failure {
-    Fault(Fault),
+pub(super) enum IdentityError {
+    Fault(EtcdFault),
     History(AuthorityError),
     NotOurs(NotOurs),
 }
 
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Self {
+impl From<EtcdFault> for IdentityError {
+    fn from(fault: EtcdFault) -> Self {
         Self::Fault(fault)
     }
 }
 
-impl Failure {
-    pub(super) fn explain(self, prefix: String) -> OpenError {
+impl IdentityError {
+    pub(super) fn explain(self, prefix: String) -> EtcdOpenError {
         match self {
-            Self::Fault(Fault { kind, text: why }) => match kind {
-                Kind::Unavailable | Kind::Compacted => OpenError::Unreachable(why),
-                Kind::Denied => OpenError::Denied { why, prefix },
-                Kind::Foreign => OpenError::Foreign(why),
-                Kind::Full | Kind::Damaged => OpenError::Damaged { prefix, why },
+            Self::Fault(EtcdFault { kind, text: why }) => match kind {
+                FaultKind::Unavailable | FaultKind::Compacted => EtcdOpenError::Unreachable(why),
+                FaultKind::Denied => EtcdOpenError::Denied { why, prefix },
+                FaultKind::Foreign => EtcdOpenError::Foreign(why),
+                FaultKind::Full | FaultKind::Damaged => EtcdOpenError::Damaged { prefix, why },
             },
-            Self::History(error) => OpenError::Damaged {
+            Self::History(error) => EtcdOpenError::Damaged {
                 prefix,
                 why: error.to_string(),
             },
-            Self::NotOurs(NotOurs::OtherFormat(found)) => OpenError::OtherFormat { prefix, found },
-            Self::NotOurs(NotOurs::Damaged(why)) => OpenError::Damaged { prefix, why },
+            Self::NotOurs(NotOurs::OtherFormat(found)) => {
+                EtcdOpenError::OtherFormat { prefix, found }
+            }
+            Self::NotOurs(NotOurs::Damaged(why)) => EtcdOpenError::Damaged { prefix, why },
         }
     }
 }
@@ -157,7 +163,7 @@ async fn identify(
     keys: &Keys,
     history: &History,
     missing: Missing,
-) -> Result<Option<Identified>, Failure> {
+) -> Result<Option<Identified>, IdentityError> {
     let fresh = AuthorityId::random();
     let key = keys.identity();
     let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
@@ -171,7 +177,7 @@ async fn identify(
         .or_else(vec![TxnOp::get(key, None)]);
     let answer = members.txn(&txn).await?;
     let revision = history.check(answer.header(), Floor::None);
-    let revision = revision.map_err(Failure::History)?;
+    let revision = revision.map_err(IdentityError::History)?;
     if answer.succeeded() {
         return Ok((missing == Missing::Make).then_some(Identified {
             identity: fresh,
@@ -180,14 +186,14 @@ async fn identify(
     }
     let answers = answer.op_responses();
     let Some(kv) = found(answers.first()) else {
-        return Err(Fault::damaged("it has no identity").into());
+        return Err(EtcdFault::damaged("it has no identity").into());
     };
-    let identity = keys::read_identity(kv.value()).map_err(Failure::NotOurs)?;
+    let identity = keys::read_identity(kv.value()).map_err(IdentityError::NotOurs)?;
     Ok(Some(Identified { identity, revision }))
 }
 
 /// Options of a connection, with the current files.
-pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {
+pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, EtcdOpenError> {
     let mut connect = members::habits();
     if let Some(tls) = &options.tls {
         connect = connect.with_tls(tls_options(tls)?);
@@ -197,7 +203,8 @@ pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenEr
             Password::Given(password) => password.clone(),
             Password::File(path) => {
                 let what = "the password file";
-                let text = read_secret(path).map_err(|error| OpenError::File { what, error })?;
+                let text =
+                    read_secret(path).map_err(|error| EtcdOpenError::File { what, error })?;
                 // Editors end a file with a line break.
                 text.trim_end_matches(['\r', '\n']).to_owned()
             }
@@ -207,7 +214,7 @@ pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenEr
     Ok(connect)
 }
 
-fn tls_options(tls: &Tls) -> Result<TlsOptions, OpenError> {
+fn tls_options(tls: &Tls) -> Result<TlsOptions, EtcdOpenError> {
     let what = "the certificate authority (ca)";
     let ca = Certificate::from_pem(pem(what, &tls.ca, Holds::Certificates)?);
     let mut options = TlsOptions::new().ca_certificate(ca);
@@ -219,8 +226,8 @@ fn tls_options(tls: &Tls) -> Result<TlsOptions, OpenError> {
     Ok(options)
 }
 
-fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, OpenError> {
-    let bytes = read_file(path, holds).map_err(|error| OpenError::File { what, error })?;
+fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, EtcdOpenError> {
+    let bytes = read_file(path, holds).map_err(|error| EtcdOpenError::File { what, error })?;
     if bytes.windows(11).any(|part| part == b"-----BEGIN ") {
         return Ok(bytes);
     }
@@ -228,5 +235,5 @@ fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, OpenErr
         path: path.to_owned(),
         what: "is not PEM: a line -----BEGIN is missing".to_owned(),
     };
-    Err(OpenError::File { what, error })
+    Err(EtcdOpenError::File { what, error })
 }

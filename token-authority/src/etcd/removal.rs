@@ -8,11 +8,11 @@ use super::history::Floor;
 use super::keys;
 use super::marks::Known;
 use super::scope_step::Conflicts;
-use super::store::{OPERATIONS_MAX, Path, Store, found, page_of, touch, unexpected};
+use super::store::{EtcdStore, OPERATIONS_MAX, Path, found, page_of, touch, unexpected};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Backend, Drained, Rank, Registered, Scope};
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::drained`].
     pub(super) async fn drained(
         &self,
@@ -174,7 +174,7 @@ impl Store {
     }
 }
 
-/// Result of [`Store::try_mark_drained`].
+/// Result of [`EtcdStore::try_mark_drained`].
 enum Looked {
     /// No lower session is left, and the scope is marked.
     Marked,

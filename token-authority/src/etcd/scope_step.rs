@@ -7,7 +7,7 @@ use etcd_client::{Compare, CompareOp, TxnOp};
 
 use super::keys;
 use super::marks::Known;
-use super::store::{Path, Stepped, Store, found, unexpected};
+use super::store::{EtcdStore, Path, Stepped, found, unexpected};
 use crate::{AuthorityError, Cluster, Scope};
 
 /// Attempts of a step while the state it depends on keeps changing.
@@ -45,7 +45,7 @@ pub(super) enum Tried {
     Conflict(Option<Known>),
 }
 
-impl Store {
+impl EtcdStore {
     /// Takes a step if the recorded cluster and the scope's mark are still these, and the extra condition holds.
     pub(super) async fn step_on(
         &self,

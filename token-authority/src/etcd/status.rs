@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::members::ATTEMPT_TIMEOUT;
-use super::store::Store;
+use super::store::EtcdStore;
 
 /// Current state of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Member {
     /// Cluster of the member. All endpoints should name the same one.
     pub cluster_id: u64,
     /// Whether the member leads, follows a leader, or knows none.
-    pub role: Role,
+    pub role: MemberRole,
     /// Bytes of the data file.
     pub db_size: i64,
     /// Alarms and other errors. Empty if the member is healthy.
@@ -39,7 +39,7 @@ pub struct Member {
 
 /// Role of a member in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum MemberRole {
     /// The member leads.
     Leader,
     /// The member follows a leader.
@@ -50,7 +50,7 @@ pub enum Role {
     NoLeader,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for MemberRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Leader => "leader",
@@ -74,7 +74,7 @@ fn has_stale_reads(version: &str) -> bool {
     }
 }
 
-impl Store {
+impl EtcdStore {
     /// Asks every endpoint in parallel. Takes about a second at most.
     pub(super) async fn endpoints(self: &Arc<Self>) -> Vec<Endpoint> {
         let mut asked = JoinSet::new();
@@ -101,10 +101,10 @@ impl Store {
         let status = status.map_err(|fault| fault.text)?;
         let header = status.header().ok_or("an answer without a header")?;
         let role = match (status.leader(), header.member_id()) {
-            (0, _) => Role::NoLeader,
-            (leader, own) if leader == own => Role::Leader,
-            _ if status.is_learner() => Role::Learner,
-            _ => Role::Follower,
+            (0, _) => MemberRole::NoLeader,
+            (leader, own) if leader == own => MemberRole::Leader,
+            _ if status.is_learner() => MemberRole::Learner,
+            _ => MemberRole::Follower,
         };
         Ok(Member {
             version: status.version().to_owned(),

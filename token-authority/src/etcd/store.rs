@@ -2,7 +2,7 @@
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 
-use super::fault::{Fault, Kind};
+use super::fault::{EtcdFault, FaultKind};
 use super::history::{Floor, History};
 use super::keys::{self, Keys, NotOurs, Range};
 use super::marks::{Known, Marks, Wrong};
@@ -12,14 +12,14 @@ use crate::{AuthorityError, AuthorityId, Scope};
 
 /// Records in one answer: some hundred bytes each, and tonic accepts answers of up to 4 MiB.
 pub(super) const PAGE: i64 = 2000;
-/// Operations of a step. etcd's default limit is 128, including conditions and the two of [`Store::step`].
+/// Operations of a step. etcd's default limit is 128, including conditions and the two of [`EtcdStore::step`].
 pub(super) const OPERATIONS_MAX: usize = 120;
 /// Attempts to read while the revision keeps being compacted.
 const COMPACTIONS_MAX: u32 = 3;
 
 /// State shared by all handles and the watch.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct EtcdStore {
     pub(super) keys: Keys,
     pub(super) members: Members,
     pub(super) identity: AuthorityId,
@@ -45,7 +45,7 @@ pub(super) enum Path {
     Else,
 }
 
-impl Store {
+impl EtcdStore {
     /// Takes one step, if the identity of the store is still the known one.
     ///
     /// At least one operation of `then` must write. So the step goes through etcd's log and is never answered from
@@ -184,7 +184,7 @@ impl Store {
                 .with_serializable();
             let page = self.members.get(&from, &options).await;
             let page = page.map_err(|fault| match fault.kind {
-                Kind::Compacted => Trouble::Compacted(fault),
+                FaultKind::Compacted => Trouble::Compacted(fault),
                 _ => Trouble::Other(fault.into()),
             })?;
             let checked = self.history.check(page.header(), Floor::None);
@@ -202,7 +202,7 @@ impl Store {
 
 enum Trouble {
     /// The revision has been compacted in the meantime.
-    Compacted(Fault),
+    Compacted(EtcdFault),
     Other(AuthorityError),
 }
 
@@ -234,5 +234,5 @@ pub(super) fn found(answer: Option<&TxnOpResponse>) -> Option<&KeyValue> {
 }
 
 pub(super) fn unexpected() -> AuthorityError {
-    Fault::damaged("an answer of etcd does not fit the request").into()
+    EtcdFault::damaged("an answer of etcd does not fit the request").into()
 }

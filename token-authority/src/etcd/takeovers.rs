@@ -6,11 +6,11 @@ use std::collections::HashSet;
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 
 use super::scope_step::Conflicts;
-use super::store::{OPERATIONS_MAX, Path, Store, found};
+use super::store::{EtcdStore, OPERATIONS_MAX, Path, found};
 use crate::takeovers::History;
 use crate::{AuthorityError, Scope, TakeoverRecord, now_us};
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::note_takeovers`].
     pub(super) async fn note_takeovers(
         &self,

@@ -5,11 +5,11 @@ use std::time::Duration;
 use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::fault::{Fault, Kind};
+use super::fault::{EtcdFault, FaultKind};
 use super::history::Floor;
 use super::keys::{self, Watched};
 use super::members::ATTEMPT_TIMEOUT;
-use super::store::Store;
+use super::store::EtcdStore;
 use crate::{AuthorityError, Change};
 
 /// Silence after which etcd is probed, and time for its answer.
@@ -21,7 +21,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Reason for the end of a stream.
 pub(super) enum Ended {
     /// The stream broke. The next one continues from there.
-    Broken(Fault),
+    Broken(EtcdFault),
     /// The next changes have been compacted: all marks must be read.
     Compacted,
     /// This store is not accepted any more.
@@ -51,13 +51,15 @@ impl Pause {
 impl From<AuthorityError> for Ended {
     fn from(error: AuthorityError) -> Self {
         match error {
-            AuthorityError::Unavailable(why) => Self::Broken(Fault::new(Kind::Unavailable, why)),
+            AuthorityError::Unavailable(why) => {
+                Self::Broken(EtcdFault::new(FaultKind::Unavailable, why))
+            }
             error => Self::Over(error),
         }
     }
 }
 
-impl Store {
+impl EtcdStore {
     /// Reports changes after the revision `seen`, until the store has gone back.
     pub(super) async fn run_watch(&self, mut seen: i64) {
         let mut pause = Pause::default();
@@ -117,14 +119,14 @@ impl Store {
         &self,
         from: Vec<u8>,
         options: WatchOptions,
-    ) -> Result<(usize, WatchStream), Fault> {
+    ) -> Result<(usize, WatchStream), EtcdFault> {
         let (index, client) = self.members.current().await?;
         let mut watch = client.watch_client();
         let opening = timeout(ATTEMPT_TIMEOUT, watch.watch(from, Some(options))).await;
         let fault = match opening {
             Ok(Ok(stream)) => return Ok((index, stream)),
             Ok(Err(error)) => error.into(),
-            Err(_) => Fault::new(Kind::Unavailable, "no watch was opened in time"),
+            Err(_) => EtcdFault::new(FaultKind::Unavailable, "no watch was opened in time"),
         };
         self.members.leave(index);
         Err(fault)
@@ -138,7 +140,7 @@ impl Store {
         }
         if message.canceled() {
             let why = format!("the watch was cancelled: {}", message.cancel_reason());
-            return Err(Ended::Broken(Fault::new(Kind::Unavailable, why)));
+            return Err(Ended::Broken(EtcdFault::new(FaultKind::Unavailable, why)));
         }
         Ok(())
     }
@@ -206,14 +208,17 @@ impl Store {
 }
 
 /// The next message. If none comes, etcd is asked for one.
-pub(super) async fn next(stream: &mut WatchStream) -> Result<WatchResponse, Fault> {
-    let ended = || Fault::new(Kind::Unavailable, "the watch has ended");
+pub(super) async fn next(stream: &mut WatchStream) -> Result<WatchResponse, EtcdFault> {
+    let ended = || EtcdFault::new(FaultKind::Unavailable, "the watch has ended");
     match timeout(SILENCE, stream.message()).await {
         Ok(message) => return message?.ok_or_else(ended),
         Err(_) => stream.request_progress().await?,
     }
     match timeout(SILENCE, stream.message()).await {
         Ok(message) => message?.ok_or_else(ended),
-        Err(_) => Err(Fault::new(Kind::Unavailable, "the watch is silent")),
+        Err(_) => Err(EtcdFault::new(
+            FaultKind::Unavailable,
+            "the watch is silent",
+        )),
     }
 }

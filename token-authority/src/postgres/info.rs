@@ -2,8 +2,8 @@
 
 use tokio_postgres::types::Type;
 
-use super::link::{Link, LinkError, Purpose, get};
-use super::open::{self, OpenError};
+use super::connection::{ConnectionError, Purpose, StoreConnection, get};
+use super::open::{self, PostgresOpenError};
 use super::options::{Options, SCHEMA};
 
 /// Server with a store, or for one.
@@ -35,28 +35,28 @@ impl ServerInfo {
 
 /// Inspects the server without changing anything. Errors: as [`super::Postgres::connect`], but a standby is no error.
 /// Takes at most twice the options' timeout.
-pub async fn inspect(options: &Options) -> Result<ServerInfo, OpenError> {
+pub async fn inspect(options: &Options) -> Result<ServerInfo, PostgresOpenError> {
     look(options)
         .await
         .map_err(|error| open::open_error(options, error))
 }
 
-async fn look(options: &Options) -> Result<ServerInfo, LinkError> {
-    let link = Link::connect(options, Purpose::Inspect).await?;
+async fn look(options: &Options) -> Result<ServerInfo, ConnectionError> {
+    let link = StoreConnection::connect(options, Purpose::Inspect).await?;
     let bound = options.timeout();
     let asked = "SELECT current_setting('server_version'), pg_is_in_recovery(), \
                         current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
                         current_setting('fsync'), to_regnamespace($1) IS NOT NULL";
     let rows = link.ask(bound, asked, &[(&SCHEMA, Type::TEXT)]).await?;
-    let row = rows.first().ok_or_else(LinkError::no_row)?;
+    let row = rows.first().ok_or_else(ConnectionError::no_row)?;
     let cluster = "SELECT system_identifier FROM pg_control_system()";
     let system_identifier = match link.ask(bound, cluster, &[]).await {
         Ok(rows) => {
-            let signed: i64 = get(rows.first().ok_or_else(LinkError::no_row)?, 0)?;
+            let signed: i64 = get(rows.first().ok_or_else(ConnectionError::no_row)?, 0)?;
             Some(signed.cast_unsigned())
         }
         // EXECUTE on the function can be revoked.
-        Err(LinkError::Refused(_)) => None,
+        Err(ConnectionError::Refused(_)) => None,
         Err(error) => return Err(error),
     };
     Ok(ServerInfo {

@@ -3,7 +3,7 @@
 
 use tokio_postgres::types::{ToSql, Type};
 
-use super::link::{LinkError, get};
+use super::connection::{ConnectionError, get};
 use super::worker::Worker;
 use crate::{AuthorityError, LeaseStep, Leased};
 
@@ -25,7 +25,7 @@ impl Worker {
             (&time_us, Type::INT8),
         ];
         let rows = self.step("lease", &arguments, 1).await?;
-        let is_held = rows.first().ok_or_else(LinkError::no_row);
+        let is_held = rows.first().ok_or_else(ConnectionError::no_row);
         match is_held.and_then(|row| get(row, 0)) {
             Ok(true) => Ok(Leased::Held),
             Ok(false) => Ok(Leased::NotHeld),

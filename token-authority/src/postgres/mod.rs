@@ -25,7 +25,7 @@
 //!   each other in a circle. If they do, the server aborts one, which is retried.
 //!
 //! An answer counts once the server sends ReadyForQuery, which it does after the commit, without a warning (see
-//! `link`). `synchronous_commit` is at least `on`.
+//! `connection`). `synchronous_commit` is at least `on`.
 //!
 //! # A store that has gone back in time
 //!
@@ -33,9 +33,9 @@
 //! connection. A server keeps a prefix of its log: if the last answered step is there, so are all before it. This is
 //! checked first after a lost connection. If the step is missing, every call ends with [`AuthorityError::WentBack`].
 
+mod connection;
 mod info;
 mod lease;
-mod link;
 mod open;
 mod options;
 mod own;
@@ -57,7 +57,7 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 
 pub use info::{ServerInfo, inspect};
-pub use open::OpenError;
+pub use open::PostgresOpenError;
 pub use options::{Options, OptionsError};
 pub use read::read;
 
@@ -66,11 +66,11 @@ use crate::{
     Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired,
     Scope, TakeoverRecord, Watch,
 };
-use link::LinkError;
+use connection::ConnectionError;
 use options::SCHEMA;
 use own::Locks;
-use steps::{CLUSTER, Declare, Forget, MARK, Reply, SESSION};
-use watch::Reader;
+use steps::{AnswerSender, CLUSTER, Declare, Forget, MARK, SESSION};
+use watch::StoreReader;
 use worker::{Alone, Job, RECOVERY, Taking, Worker};
 
 /// Queued steps; further callers wait to enqueue.
@@ -86,7 +86,7 @@ struct Inner {
     identity: AuthorityId,
     options: Options,
     jobs: mpsc::Sender<Job>,
-    reader: Arc<Reader>,
+    reader: Arc<StoreReader>,
     watching: JoinHandle<()>,
 }
 
@@ -96,13 +96,13 @@ impl Postgres {
     ///
     /// Errors: no connection, a standby, missing rights (with the SQL that grants them), a schema that is damaged or
     /// of another version.
-    pub async fn connect(options: &Options) -> Result<Self, OpenError> {
+    pub async fn connect(options: &Options) -> Result<Self, PostgresOpenError> {
         let identity = open::open(options).await?;
         let mut worker = Worker::new(options.clone(), identity);
         let error = |error| open::open_error(options, error);
         worker.connected().await.map_err(error)?;
-        let reader = Arc::new(Reader::new(options.clone(), identity));
-        let unreachable = |error: AuthorityError| OpenError::Unreachable {
+        let reader = Arc::new(StoreReader::new(options.clone(), identity));
+        let unreachable = |error: AuthorityError| PostgresOpenError::Unreachable {
             place: options.to_string(),
             why: error.to_string(),
         };
@@ -126,7 +126,7 @@ impl Postgres {
     async fn step<T>(
         &self,
         patience: u32,
-        job: impl FnOnce(Reply<T>) -> Job,
+        job: impl FnOnce(AnswerSender<T>) -> Job,
     ) -> Result<T, AuthorityError> {
         let (reply, answer) = oneshot::channel();
         let job = job(reply);
@@ -145,7 +145,7 @@ impl Postgres {
         patience: u32,
         take: impl for<'w> FnOnce(&'w mut Worker) -> Taking<'w, Answer<T>> + Send + 'static,
     ) -> Answer<T> {
-        let job = |reply: Reply<T>| -> Alone {
+        let job = |reply: AnswerSender<T>| -> Alone {
             Box::new(|worker| {
                 Box::pin(async move {
                     // Without a caller the step can be skipped.
@@ -162,7 +162,7 @@ impl Postgres {
     async fn rows<T>(
         &self,
         sql: String,
-        read: impl Fn(&Row) -> Result<T, LinkError>,
+        read: impl Fn(&Row) -> Result<T, ConnectionError>,
     ) -> Result<Vec<T>, AuthorityError> {
         let bound = self.inner.options.timeout();
         let link = self.bounded(bound, self.inner.reader.link()).await?;
@@ -170,7 +170,7 @@ impl Postgres {
         match rows.and_then(|rows| rows.iter().map(read).collect()) {
             Ok(all) => Ok(all),
             Err(error) => {
-                if matches!(error, LinkError::Broken(_)) {
+                if matches!(error, ConnectionError::Broken(_)) {
                     self.inner.reader.discard(&link).await;
                 }
                 Err(error.into_authority(&self.inner.options.to_string()))

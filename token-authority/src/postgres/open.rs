@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
-use super::link::{Link, LinkError, Purpose, get};
+use super::connection::{ConnectionError, Purpose, StoreConnection, get};
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
 use crate::owned::Strange;
@@ -22,7 +22,7 @@ const ALREADY_MADE: &str = "PFA04";
 
 /// Reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum PostgresOpenError {
     /// No connection, or no answer in time.
     #[error("the PostgreSQL authority at {place} cannot be reached: {why}")]
     Unreachable {
@@ -81,8 +81,8 @@ pub enum OpenError {
 }
 
 /// Connects, and creates the store if missing. Several processes may do so at once.
-pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
-    let link = Link::connect(options, Purpose::Steps)
+pub(super) async fn open(options: &Options) -> Result<AuthorityId, PostgresOpenError> {
+    let link = StoreConnection::connect(options, Purpose::Steps)
         .await
         .map_err(|error| open_error(options, error))?;
     if let Some(identity) = find(&link, options).await? {
@@ -96,7 +96,7 @@ pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
             Err(rights(&link, options, &error).await)
         }
         (None, Err(error)) => Err(open_error(options, error)),
-        (None, Ok(())) => Err(OpenError::Damaged {
+        (None, Ok(())) => Err(PostgresOpenError::Damaged {
             place: options.to_string(),
             why: "it was removed while it was created".into(),
         }),
@@ -105,7 +105,7 @@ pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
 
 /// Checks that the store still has this identity.
 pub(super) async fn verify(
-    link: &Link,
+    link: &StoreConnection,
     options: &Options,
     identity: AuthorityId,
 ) -> Result<(), AuthorityError> {
@@ -114,7 +114,9 @@ pub(super) async fn verify(
         Ok(Some(found)) if found == identity => return Ok(()),
         Ok(Some(found)) => format!("is now authority {found}, was {identity}"),
         Ok(None) => "the schema is gone".into(),
-        Err(OpenError::Unreachable { why, .. } | OpenError::Unsuitable { why, .. }) => {
+        Err(
+            PostgresOpenError::Unreachable { why, .. } | PostgresOpenError::Unsuitable { why, .. },
+        ) => {
             return Err(AuthorityError::Unavailable(format!("{place}: {why}")));
         }
         Err(error) => error.to_string(),
@@ -123,11 +125,14 @@ pub(super) async fn verify(
 }
 
 /// Identity of the store, if it exists.
-pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<AuthorityId>, OpenError> {
+pub(super) async fn find(
+    link: &StoreConnection,
+    options: &Options,
+) -> Result<Option<AuthorityId>, PostgresOpenError> {
     match read_identity(link, options).await {
         Ok(None) => Ok(None),
         Ok(Some((FORMAT, identity))) => Ok(Some(identity)),
-        Ok(Some((found, _))) => Err(OpenError::OtherFormat {
+        Ok(Some((found, _))) => Err(PostgresOpenError::OtherFormat {
             place: options.to_string(),
             found,
         }),
@@ -139,9 +144,9 @@ pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<Author
 }
 
 async fn read_identity(
-    link: &Link,
+    link: &StoreConnection,
     options: &Options,
-) -> Result<Option<(i32, AuthorityId)>, LinkError> {
+) -> Result<Option<(i32, AuthorityId)>, ConnectionError> {
     let bound = options.timeout();
     let table = format!("{SCHEMA}.store");
     if let Some(strange) = link.strange(bound).await {
@@ -149,22 +154,22 @@ async fn read_identity(
     }
     let there = "SELECT to_regclass($1) IS NOT NULL";
     let rows = link.ask(bound, there, &[(&table, Type::TEXT)]).await?;
-    if !get::<bool>(rows.first().ok_or_else(LinkError::no_row)?, 0)? {
+    if !get::<bool>(rows.first().ok_or_else(ConnectionError::no_row)?, 0)? {
         return Ok(None);
     }
     let asked = format!("SELECT format, identity FROM {table}");
     let rows = link.own(bound, Locks::Identity, &asked, &[]).await?;
     let row = rows
         .first()
-        .ok_or_else(|| LinkError::Record("its table \"store\" is empty".into()))?;
+        .ok_or_else(|| ConnectionError::Record("its table \"store\" is empty".into()))?;
     let bytes: &[u8] = get(row, 1)?;
     let bytes = <[u8; 16]>::try_from(bytes)
-        .map_err(|_| LinkError::Record("its identity does not have 16 bytes".into()))?;
+        .map_err(|_| ConnectionError::Record("its identity does not have 16 bytes".into()))?;
     Ok(Some((get(row, 0)?, AuthorityId::from_bytes(bytes))))
 }
 
 /// Creates everything in one transaction.
-async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
+async fn make(link: &StoreConnection, options: &Options) -> Result<(), ConnectionError> {
     let scripts = [TABLES, FUNCTIONS]
         .concat()
         .replace("@schema@", SCHEMA)
@@ -189,7 +194,11 @@ async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
 }
 
 /// The refusal, with SQL for an owner to run.
-async fn rights(link: &Link, options: &Options, error: &LinkError) -> OpenError {
+async fn rights(
+    link: &StoreConnection,
+    options: &Options,
+    error: &ConnectionError,
+) -> PostgresOpenError {
     let asked = "SELECT quote_ident(current_user), to_regnamespace($1) IS NOT NULL";
     let answer = link
         .ask(options.timeout(), asked, &[(&SCHEMA, Type::TEXT)])
@@ -199,7 +208,7 @@ async fn rights(link: &Link, options: &Options, error: &LinkError) -> OpenError 
         Some((get::<String>(row, 0).ok()?, get::<bool>(row, 1).ok()?))
     });
     let (role, there) = known.unwrap_or_else(|| ("the role of the DSN".into(), false));
-    OpenError::Rights {
+    PostgresOpenError::Rights {
         place: options.to_string(),
         why: error.to_string(),
         sql: if there {
@@ -213,18 +222,18 @@ async fn rights(link: &Link, options: &Options, error: &LinkError) -> OpenError 
     }
 }
 
-pub(super) fn open_error(options: &Options, error: LinkError) -> OpenError {
+pub(super) fn open_error(options: &Options, error: ConnectionError) -> PostgresOpenError {
     let place = options.to_string();
     let why = error.to_string();
     match error {
-        LinkError::Standby | LinkError::TooOld(_) | LinkError::Encoding(_) => {
-            OpenError::Unsuitable { place, why }
+        ConnectionError::Standby | ConnectionError::TooOld(_) | ConnectionError::Encoding(_) => {
+            PostgresOpenError::Unsuitable { place, why }
         }
-        LinkError::Strange(why) => OpenError::NotOurs { place, why },
-        LinkError::Record(_) => OpenError::Damaged { place, why },
-        LinkError::Broken(_) => OpenError::Unreachable { place, why },
-        LinkError::Refused(refusal) => match refusal.code().code() {
-            "42501" => OpenError::Rights {
+        ConnectionError::Strange(why) => PostgresOpenError::NotOurs { place, why },
+        ConnectionError::Record(_) => PostgresOpenError::Damaged { place, why },
+        ConnectionError::Broken(_) => PostgresOpenError::Unreachable { place, why },
+        ConnectionError::Refused(refusal) => match refusal.code().code() {
+            "42501" => PostgresOpenError::Rights {
                 place,
                 why,
                 sql: format!(
@@ -232,8 +241,8 @@ pub(super) fn open_error(options: &Options, error: LinkError) -> OpenError {
                      GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{SCHEMA}\" TO the_role;"
                 ),
             },
-            "42703" | "42P01" | "42883" | "3F000" => OpenError::Damaged { place, why },
-            _ => OpenError::Unreachable { place, why },
+            "42703" | "42P01" | "42883" | "3F000" => PostgresOpenError::Damaged { place, why },
+            _ => PostgresOpenError::Unreachable { place, why },
         },
     }
 }

@@ -9,7 +9,7 @@ use futures_util::future::maybe_done;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 
-use super::link::{Arguments, Link, LinkError};
+use super::connection::{Arguments, ConnectionError, StoreConnection};
 use super::options::SCHEMA;
 use crate::owned::{Objects, PREPARED_GUARD, Strange};
 
@@ -72,7 +72,7 @@ impl Locks {
     }
 }
 
-impl Link {
+impl StoreConnection {
     /// Runs a statement in a transaction that first checks the store's ownership, and waits for its commit. Each part
     /// of the answer must arrive within `bound`.
     ///
@@ -84,8 +84,8 @@ impl Link {
         locks: Locks,
         sql: &str,
         arguments: &Arguments<'_>,
-    ) -> Result<Vec<Row>, LinkError> {
-        let silence = |_| LinkError::Broken(format!("no answer within {bound:?}"));
+    ) -> Result<Vec<Row>, ConnectionError> {
+        let silence = |_| ConnectionError::Broken(format!("no answer within {bound:?}"));
         let turn = timeout(bound, self.turn.lock()).await.map_err(silence)?;
         let begin = locks.begin();
         let arguments = arguments.iter().map(|(value, of)| (*value, of.clone()));
@@ -104,7 +104,10 @@ impl Link {
             return Err(self.strange(bound).await.unwrap_or(error.into()));
         }
         timeout(bound, asked.as_mut()).await.map_err(silence)?;
-        let answer = asked.as_mut().take_output().ok_or_else(LinkError::no_row)?;
+        let answer = asked
+            .as_mut()
+            .take_output()
+            .ok_or_else(ConnectionError::no_row)?;
         let (mut answer, mut rows) = (pin!(answer?), Vec::new());
         loop {
             let next = poll_fn(|context| answer.as_mut().poll_next(context));
@@ -117,16 +120,16 @@ impl Link {
         ended
             .as_mut()
             .take_output()
-            .ok_or_else(LinkError::no_row)??;
+            .ok_or_else(ConnectionError::no_row)??;
         self.unwarned()?;
         Ok(rows)
     }
 
     /// Foreign objects, if any.
-    pub(super) async fn strange(&self, bound: Duration) -> Option<LinkError> {
+    pub(super) async fn strange(&self, bound: Duration) -> Option<ConnectionError> {
         let asked = self.ask(bound, &OWN.question(), &[]).await;
         match asked.map(|rows| Strange::read(&OWN, &rows)) {
-            Ok(Ok(strange)) => strange.map(LinkError::Strange),
+            Ok(Ok(strange)) => strange.map(ConnectionError::Strange),
             Ok(Err(error)) => Some(error.into()),
             Err(error) => Some(error),
         }

@@ -1,7 +1,7 @@
 //! Reads a PostgreSQL store without changing it.
 
-use super::link::{Link, LinkError, Purpose};
-use super::open::{OpenError, find, open_error};
+use super::connection::{ConnectionError, Purpose, StoreConnection};
+use super::open::{PostgresOpenError, find, open_error};
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
 use super::steps::{self, CLUSTER, MARK, SESSION};
@@ -14,9 +14,9 @@ use crate::{Contents, TakeoverRecord};
 /// # Errors
 ///
 /// As [`super::Postgres::connect`].
-pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
+pub async fn read(options: &Options) -> Result<Option<Contents>, PostgresOpenError> {
     let failed = |error| open_error(options, error);
-    let link = Link::connect(options, Purpose::Inspect)
+    let link = StoreConnection::connect(options, Purpose::Inspect)
         .await
         .map_err(failed)?;
     let Some(identity) = find(&link, options).await? else {
@@ -50,11 +50,11 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
             marks: marks
                 .iter()
                 .map(|row| Ok((steps::scope(row, 0)?, steps::mark(row, 1)?)))
-                .collect::<Result<_, LinkError>>()?,
+                .collect::<Result<_, ConnectionError>>()?,
             sessions: sessions
                 .iter()
                 .map(|row| Ok((steps::scope(row, 0)?, steps::registered(row, 1)?)))
-                .collect::<Result<_, LinkError>>()?,
+                .collect::<Result<_, ConnectionError>>()?,
             takeovers: History::list(takeovers),
         })
     };

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::link::{Arguments, LinkError, get};
+use super::connection::{Arguments, ConnectionError, get};
 use super::options::SCHEMA;
 use crate::record::cut_by;
 use crate::{
@@ -15,18 +15,18 @@ use crate::{
 };
 
 /// Sender of a step's answer.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, AuthorityError>>;
+pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, AuthorityError>>;
 
 /// Declaration in the queue.
 pub(super) struct Declare {
     pub(super) declaration: Declaration,
-    pub(super) reply: Reply<Declared>,
+    pub(super) reply: AnswerSender<Declared>,
 }
 
 /// Removal of ended sessions in the queue.
 pub(super) struct Forget {
     pub(super) gone: Vec<Backend>,
-    pub(super) reply: Reply<()>,
+    pub(super) reply: AnswerSender<()>,
 }
 
 /// Steps that share one commit, as columns for the server's function.
@@ -155,7 +155,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    pub(super) fn new(marks: &[(Scope, Mark)]) -> Result<Self, LinkError> {
+    pub(super) fn new(marks: &[(Scope, Mark)]) -> Result<Self, ConnectionError> {
         let mut columns = Self::default();
         for (scope, mark) in marks {
             columns.scopes.push(scope.as_str().to_owned());
@@ -212,10 +212,10 @@ pub(super) fn without_nul(text: &str) -> String {
 }
 
 /// Answer to a declaration, with the declaration's place, counted from 0.
-pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
+pub(super) fn declared(row: &Row) -> Result<(usize, Declared), ConnectionError> {
     let place: i64 = get(row, 0)?;
     let place = usize::try_from(place - 1)
-        .map_err(|_| LinkError::Record(format!("an answer with place {place}")))?;
+        .map_err(|_| ConnectionError::Record(format!("an answer with place {place}")))?;
     let verdict: &str = get(row, 1)?;
     let outcome = match verdict {
         "other" => {
@@ -236,7 +236,7 @@ pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
         }
         "raised" => DeclareOutcome::Raised,
         "current" => DeclareOutcome::Current,
-        other => return Err(LinkError::Record(format!("an answer {other:?}"))),
+        other => return Err(ConnectionError::Record(format!("an answer {other:?}"))),
     };
     let declared = Declared::Accepted {
         mark: mark(row, 2)?,
@@ -247,7 +247,7 @@ pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
 }
 
 /// Columns 10 to 14: arrays of pid, start, token, incarnation, since, or NULL.
-fn lower(row: &Row) -> Result<Vec<Registered>, LinkError> {
+fn lower(row: &Row) -> Result<Vec<Registered>, ConnectionError> {
     let Some(pids) = get::<Option<Vec<i32>>>(row, 10)? else {
         return Ok(Vec::new());
     };
@@ -261,8 +261,8 @@ fn lower(row: &Row) -> Result<Vec<Registered>, LinkError> {
 }
 
 /// Answer to a repair.
-pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, LinkError> {
-    let row = rows.first().ok_or_else(LinkError::no_row)?;
+pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, ConnectionError> {
+    let row = rows.first().ok_or_else(ConnectionError::no_row)?;
     match get::<&str>(row, 0)? {
         "other" => Ok(Repaired::OtherCluster {
             recorded: cluster(row, 1)?,
@@ -282,12 +282,12 @@ pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, LinkError> {
                 lower,
             })
         }
-        other => Err(LinkError::Record(format!("an answer {other:?}"))),
+        other => Err(ConnectionError::Record(format!("an answer {other:?}"))),
     }
 }
 
 /// Answer to `drained`.
-pub(super) fn drained(rows: &[Row]) -> Result<Drained, LinkError> {
+pub(super) fn drained(rows: &[Row]) -> Result<Drained, ConnectionError> {
     let left: Result<Vec<_>, _> = rows.iter().map(|row| registered(row, 0)).collect();
     let left = left?;
     Ok(if left.is_empty() {
@@ -297,19 +297,19 @@ pub(super) fn drained(rows: &[Row]) -> Result<Drained, LinkError> {
     })
 }
 
-pub(super) fn enrolled(rows: &[Row]) -> Result<Enrolled, LinkError> {
-    let row = rows.first().ok_or_else(LinkError::no_row)?;
+pub(super) fn enrolled(rows: &[Row]) -> Result<Enrolled, ConnectionError> {
+    let row = rows.first().ok_or_else(ConnectionError::no_row)?;
     if get(row, 0)? {
         return Ok(Enrolled::Accepted);
     }
     match cluster(row, 1)? {
         Some(recorded) => Ok(Enrolled::Refused { recorded }),
-        None => Err(LinkError::Record("refused for no cluster".into())),
+        None => Err(ConnectionError::Record("refused for no cluster".into())),
     }
 }
 
 /// A session in five columns from `at`: pid, start, token, incarnation, since.
-pub(super) fn registered(row: &Row, at: usize) -> Result<Registered, LinkError> {
+pub(super) fn registered(row: &Row, at: usize) -> Result<Registered, ConnectionError> {
     let backend = (get(row, at)?, get(row, at + 1)?);
     let rank = (get(row, at + 2)?, get(row, at + 3)?);
     session(backend, rank, get(row, at + 4)?)
@@ -319,7 +319,7 @@ fn session(
     (pid, started_us): (i32, i64),
     (token, incarnation): (i64, i64),
     since: i64,
-) -> Result<Registered, LinkError> {
+) -> Result<Registered, ConnectionError> {
     Ok(Registered {
         backend: Backend { pid, started_us },
         token: stored_token(token)?,
@@ -332,10 +332,10 @@ pub(super) const MARK: &str = "m.token, m.incarnation, m.raised_at, m.raised_by,
 pub(super) const SESSION: &str = "s.pid, s.started_us, s.token, s.incarnation, s.since";
 
 /// Mark in five columns from `at`: token, incarnation, time, author, the last repair as JSON.
-pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, LinkError> {
+pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, ConnectionError> {
     let repair = match get::<Option<&str>>(row, at + 4)? {
         Some(json) => serde_json::from_str(json)
-            .map_err(|error| LinkError::Record(format!("a repair: {error}")))?,
+            .map_err(|error| ConnectionError::Record(format!("a repair: {error}")))?,
         None => None,
     };
     Ok(Mark {
@@ -348,27 +348,27 @@ pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, LinkError> {
 }
 
 /// As [`mark`]; NULL for none.
-fn some_mark(row: &Row, at: usize) -> Result<Option<Mark>, LinkError> {
+fn some_mark(row: &Row, at: usize) -> Result<Option<Mark>, ConnectionError> {
     match get::<Option<i64>>(row, at)? {
         Some(_) => mark(row, at).map(Some),
         None => Ok(None),
     }
 }
 
-pub(super) fn repair_text(repair: &Repair) -> Result<String, LinkError> {
-    serde_json::to_string(repair).map_err(|error| LinkError::Record(error.to_string()))
+pub(super) fn repair_text(repair: &Repair) -> Result<String, ConnectionError> {
+    serde_json::to_string(repair).map_err(|error| ConnectionError::Record(error.to_string()))
 }
 
 pub(super) const CLUSTER: &str = "s.system_identifier, s.timeline, s.postmaster_us";
 
 /// Cluster in three columns from `at`, NULL if none is recorded.
-pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, LinkError> {
+pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, ConnectionError> {
     let (system, timeline): (Option<i64>, Option<i64>) = (get(row, at)?, get(row, at + 1)?);
     let (Some(system), Some(timeline)) = (system, timeline) else {
         return Ok(None);
     };
-    let timeline =
-        u32::try_from(timeline).map_err(|_| LinkError::Record(format!("a timeline {timeline}")))?;
+    let timeline = u32::try_from(timeline)
+        .map_err(|_| ConnectionError::Record(format!("a timeline {timeline}")))?;
     Ok(Some(Cluster {
         system_identifier: system.cast_unsigned(),
         timeline,
@@ -376,18 +376,19 @@ pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, LinkError
     }))
 }
 
-pub(super) fn scope(row: &Row, at: usize) -> Result<Scope, LinkError> {
+pub(super) fn scope(row: &Row, at: usize) -> Result<Scope, ConnectionError> {
     let name: &str = get(row, at)?;
-    Scope::new(name).map_err(|error| LinkError::Record(format!("scope {name:?}: {error}")))
+    Scope::new(name).map_err(|error| ConnectionError::Record(format!("scope {name:?}: {error}")))
 }
 
-fn stored_token(value: i64) -> Result<Token, LinkError> {
-    let value = u64::try_from(value).map_err(|_| LinkError::Record(format!("a token {value}")))?;
-    Token::new(value).map_err(|error| LinkError::Record(format!("token {value}: {error}")))
+fn stored_token(value: i64) -> Result<Token, ConnectionError> {
+    let value =
+        u64::try_from(value).map_err(|_| ConnectionError::Record(format!("a token {value}")))?;
+    Token::new(value).map_err(|error| ConnectionError::Record(format!("token {value}: {error}")))
 }
 
-fn stored_incarnation(value: i64) -> Result<Incarnation, LinkError> {
+fn stored_incarnation(value: i64) -> Result<Incarnation, ConnectionError> {
     u32::try_from(value)
         .map(Incarnation::new)
-        .map_err(|_| LinkError::Record(format!("an incarnation {value}")))
+        .map_err(|_| ConnectionError::Record(format!("an incarnation {value}")))
 }

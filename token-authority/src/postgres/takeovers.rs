@@ -4,7 +4,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::Postgres;
-use super::link::{LinkError, get};
+use super::connection::{ConnectionError, get};
 use super::options::SCHEMA;
 use super::steps;
 use super::worker::Worker;
@@ -67,7 +67,7 @@ impl Worker {
             (&history, Type::TEXT),
         ];
         let rows = self.step("note_takeover", &arguments, 1).await?;
-        let replaced = rows.first().ok_or_else(LinkError::no_row);
+        let replaced = rows.first().ok_or_else(ConnectionError::no_row);
         let replaced = replaced.and_then(|row| get(row, 0));
         replaced.map_err(|error| error.into_authority(self.place()))
     }
@@ -75,7 +75,7 @@ impl Worker {
 
 pub(super) const HISTORY: &str = "SELECT t.scope, t.history";
 
-pub(super) fn history(row: &Row) -> Result<(Scope, History), LinkError> {
+pub(super) fn history(row: &Row) -> Result<(Scope, History), ConnectionError> {
     let scope = steps::scope(row, 0)?;
     let history = History::read(&scope, get::<&str>(row, 1)?.as_bytes());
     Ok((scope, history))

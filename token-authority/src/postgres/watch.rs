@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_postgres::types::Type;
 
-use super::link::{Arguments, Link, LinkError, Purpose, get};
+use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, get};
 use super::open;
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
@@ -29,25 +29,25 @@ const NOTHING: &str = "18446744073709551615";
 const EVERYTHING: &str = "0";
 
 /// Reading side of the store: one connection for polls and all other reads.
-pub(super) struct Reader {
+pub(super) struct StoreReader {
     options: Options,
     identity: AuthorityId,
     /// Runtime that opened the store. A call may come from a runtime that ends before the connection does.
     home: Handle,
-    link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    link: tokio::sync::Mutex<Option<Arc<StoreConnection>>>,
     pub(super) watchers: Watchers,
 }
 
 /// State of a watch.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct WatchState {
     horizon: String,
     cluster: Option<Cluster>,
     /// Marks of the last poll. While an old transaction holds the horizon back, every poll reads them again.
     marks: HashMap<Scope, Rank>,
 }
 
-impl Reader {
+impl StoreReader {
     pub(super) fn new(options: Options, identity: AuthorityId) -> Self {
         Self {
             options,
@@ -59,7 +59,7 @@ impl Reader {
     }
 
     /// The connection, reopened if lost.
-    pub(super) async fn link(&self) -> Result<Arc<Link>, AuthorityError> {
+    pub(super) async fn link(&self) -> Result<Arc<StoreConnection>, AuthorityError> {
         let mut current = self.link.lock().await;
         if let Some(link) = current.as_ref()
             && !link.is_closed()
@@ -69,7 +69,7 @@ impl Reader {
         *current = None;
         let (options, identity) = (self.options.clone(), self.identity);
         let connecting = self.home.spawn(async move {
-            let link = Link::connect(&options, Purpose::Watch)
+            let link = StoreConnection::connect(&options, Purpose::Watch)
                 .await
                 .map_err(|error| error.into_authority(&options.to_string()))?;
             open::verify(&link, &options, identity).await?;
@@ -83,7 +83,7 @@ impl Reader {
     }
 
     /// Drops a connection that does not answer.
-    pub(super) async fn discard(&self, broken: &Arc<Link>) {
+    pub(super) async fn discard(&self, broken: &Arc<StoreConnection>) {
         let mut current = self.link.lock().await;
         if current
             .as_ref()
@@ -94,8 +94,8 @@ impl Reader {
     }
 
     /// State that reports changes from now on.
-    pub(super) async fn begin(&self) -> Result<Told, AuthorityError> {
-        let mut told = Told {
+    pub(super) async fn begin(&self) -> Result<WatchState, AuthorityError> {
+        let mut told = WatchState {
             horizon: NOTHING.to_owned(),
             cluster: None,
             marks: HashMap::new(),
@@ -107,7 +107,7 @@ impl Reader {
     }
 
     /// Tells the watchers, until the store is closed.
-    pub(super) async fn run(self: Arc<Self>, mut told: Told) {
+    pub(super) async fn run(self: Arc<Self>, mut told: WatchState) {
         let mut backoff = Backoff::default();
         loop {
             match self.link().await {
@@ -134,7 +134,11 @@ impl Reader {
     }
 
     /// Changes since the last poll.
-    async fn look(&self, link: &Link, told: &mut Told) -> Result<Vec<Change>, LinkError> {
+    async fn look(
+        &self,
+        link: &StoreConnection,
+        told: &mut WatchState,
+    ) -> Result<Vec<Change>, ConnectionError> {
         let horizon = self.horizon_after(link, told).await?;
         let sql = format!(
             "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, {CLUSTER}, m.scope, {MARK} \
@@ -143,7 +147,7 @@ impl Reader {
         let bound = self.options.timeout();
         let arguments: &Arguments<'_> = &[(&horizon, Type::TEXT)];
         let rows = link.own(bound, Locks::Look, &sql, arguments).await?;
-        let first = rows.first().ok_or_else(LinkError::no_row)?;
+        let first = rows.first().ok_or_else(ConnectionError::no_row)?;
         let cluster = steps::cluster(first, 1)?;
         let (mut changes, mut marks) = (Vec::new(), HashMap::new());
         if let Some(cluster) = cluster
@@ -168,14 +172,18 @@ impl Reader {
     }
 
     /// The last horizon, or everything if the server's transactions have gone back below it, because it was restored.
-    async fn horizon_after(&self, link: &Link, told: &Told) -> Result<String, LinkError> {
+    async fn horizon_after(
+        &self,
+        link: &StoreConnection,
+        told: &WatchState,
+    ) -> Result<String, ConnectionError> {
         if told.horizon == NOTHING {
             return Ok(NOTHING.to_owned());
         }
         let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot()) >= $1::text::xid8";
         let bound = self.options.timeout();
         let rows = link.ask(bound, sql, &[(&told.horizon, Type::TEXT)]).await?;
-        let went_on: bool = get(rows.first().ok_or_else(LinkError::no_row)?, 0)?;
+        let went_on: bool = get(rows.first().ok_or_else(ConnectionError::no_row)?, 0)?;
         Ok(if went_on {
             told.horizon.clone()
         } else {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, error::SqlState};
 
-use super::link::{Arguments, Link, LinkError, Purpose, WENT_BACK};
+use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, WENT_BACK};
 use super::open::FORMAT;
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
@@ -73,7 +73,7 @@ pub(super) struct Worker {
     options: Options,
     place: String,
     identity: AuthorityId,
-    link: Option<Link>,
+    link: Option<StoreConnection>,
     backoff: Backoff,
     /// Random number of the connection, and the steps begun on it.
     connection: i64,
@@ -163,7 +163,7 @@ impl Worker {
             }
         }
         for reply in replies.into_iter().flatten() {
-            let error = LinkError::Record("a declaration without an answer".into());
+            let error = ConnectionError::Record("a declaration without an answer".into());
             let _ = reply.send(Err(error.into_authority(&self.place)));
         }
         for forget in forgets {
@@ -285,7 +285,7 @@ impl Worker {
         function: &str,
         own: &[(&(dyn ToSql + Sync), Type)],
         bound: Duration,
-    ) -> Result<Vec<Row>, LinkError> {
+    ) -> Result<Vec<Row>, ConnectionError> {
         let identity = self.identity.to_bytes().to_vec();
         let (connection, step) = (self.connection, self.step + 1);
         self.step = step;
@@ -299,7 +299,7 @@ impl Worker {
         let link = self
             .link
             .as_ref()
-            .ok_or_else(|| LinkError::Broken("not connected".into()))?;
+            .ok_or_else(|| ConnectionError::Broken("not connected".into()))?;
         let sql = steps::call(function, &arguments);
         let locks = match function {
             "enrol" | "recover" => Locks::Cluster,
@@ -311,7 +311,7 @@ impl Worker {
     }
 
     /// Connects if necessary.
-    pub(super) async fn connected(&mut self) -> Result<(), LinkError> {
+    pub(super) async fn connected(&mut self) -> Result<(), ConnectionError> {
         if self.link.as_ref().is_some_and(|link| !link.is_closed()) {
             return Ok(());
         }
@@ -329,8 +329,8 @@ impl Worker {
         }
     }
 
-    async fn connect(&mut self) -> Result<(), LinkError> {
-        let link = Link::connect(&self.options, Purpose::Steps).await?;
+    async fn connect(&mut self) -> Result<(), ConnectionError> {
+        let link = StoreConnection::connect(&self.options, Purpose::Steps).await?;
         let connection: i64 = rand::random();
         let identity = self.identity.to_bytes().to_vec();
         let (before, steps) = self.answered.unzip();
@@ -357,7 +357,7 @@ impl Worker {
     }
 
     /// Records a failure, and converts it for the caller.
-    fn failed(&mut self, error: LinkError) -> AuthorityError {
+    fn failed(&mut self, error: ConnectionError) -> AuthorityError {
         let went_back = error.code().map(SqlState::code) == Some(WENT_BACK);
         if error.ends_connection() {
             self.link = None;
@@ -373,9 +373,9 @@ impl Worker {
 /// Limits the wait for an answer. Exceeding it ends the connection.
 async fn within<T>(
     bound: Duration,
-    answer: impl Future<Output = Result<T, LinkError>>,
-) -> Result<T, LinkError> {
-    let silence = |_| LinkError::Broken(format!("no answer within {bound:?}"));
+    answer: impl Future<Output = Result<T, ConnectionError>>,
+) -> Result<T, ConnectionError> {
+    let silence = |_| ConnectionError::Broken(format!("no answer within {bound:?}"));
     timeout(bound, answer).await.map_err(silence)?
 }
 

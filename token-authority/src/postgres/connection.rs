@@ -29,7 +29,7 @@ pub(super) const OLDEST_VERSION: i32 = 13;
 /// Arguments of a step with their types.
 pub(super) type Arguments<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
-pub(super) struct Link {
+pub(super) struct StoreConnection {
     client: Client,
     /// Held during each exchange: no other message may come between those of a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
@@ -46,7 +46,7 @@ pub(super) struct Heard {
 }
 
 #[derive(Debug)]
-pub(super) enum LinkError {
+pub(super) enum ConnectionError {
     /// The connection is unusable.
     Broken(String),
     /// The server refused; the statement is undone.
@@ -74,17 +74,25 @@ pub(super) enum Purpose {
     Inspect,
 }
 
-impl Link {
+impl StoreConnection {
     /// Connects and prepares the session, within the options' timeout.
-    pub(super) async fn connect(options: &Options, purpose: Purpose) -> Result<Self, LinkError> {
+    pub(super) async fn connect(
+        options: &Options,
+        purpose: Purpose,
+    ) -> Result<Self, ConnectionError> {
         let bound = options.timeout();
         match timeout(bound, Self::connect_unbounded(options, purpose)).await {
             Ok(connected) => connected,
-            Err(_) => Err(LinkError::Broken(format!("no connection within {bound:?}"))),
+            Err(_) => Err(ConnectionError::Broken(format!(
+                "no connection within {bound:?}"
+            ))),
         }
     }
 
-    async fn connect_unbounded(options: &Options, purpose: Purpose) -> Result<Self, LinkError> {
+    async fn connect_unbounded(
+        options: &Options,
+        purpose: Purpose,
+    ) -> Result<Self, ConnectionError> {
         let mut login = options.login().clone();
         let config = &mut login.config;
         // Set here too: a read-only connection is turned away before the settings are made.
@@ -92,8 +100,8 @@ impl Link {
         let given = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("{given} {read_write}").trim_start());
         let (client, connection) = login.connect().await.map_err(|error| match error {
-            ConnectError::Server(error) => LinkError::from(error),
-            ConnectError::Files(error) => LinkError::Broken(format!("TLS: {error}")),
+            ConnectError::Server(error) => ConnectionError::from(error),
+            ConnectError::Files(error) => ConnectionError::Broken(format!("TLS: {error}")),
         })?;
         let heard = Arc::new(Heard::default());
         let driver = tokio::spawn(drive(connection, Arc::clone(&heard)));
@@ -114,21 +122,21 @@ impl Link {
         Ok(link)
     }
 
-    async fn check_server(&self) -> Result<(), LinkError> {
+    async fn check_server(&self) -> Result<(), ConnectionError> {
         let asked = "SELECT pg_is_in_recovery(), current_setting('server_version_num')::int, \
                      current_setting('server_version'), current_setting('server_encoding')";
         let rows = self.client.query_typed(asked, &[]).await?;
-        let row = rows.first().ok_or_else(LinkError::no_row)?;
+        let row = rows.first().ok_or_else(ConnectionError::no_row)?;
         let number: i32 = get(row, 1)?;
         if number / 10_000 < OLDEST_VERSION {
-            return Err(LinkError::TooOld(get(row, 2)?));
+            return Err(ConnectionError::TooOld(get(row, 2)?));
         }
         let encoding: String = get(row, 3)?;
         if encoding != "UTF8" {
-            return Err(LinkError::Encoding(encoding));
+            return Err(ConnectionError::Encoding(encoding));
         }
         if get(row, 0)? {
-            return Err(LinkError::Standby);
+            return Err(ConnectionError::Standby);
         }
         Ok(())
     }
@@ -140,34 +148,42 @@ impl Link {
         bound: Duration,
         sql: &str,
         arguments: &Arguments<'_>,
-    ) -> Result<Vec<Row>, LinkError> {
+    ) -> Result<Vec<Row>, ConnectionError> {
         let asked = async {
             let _turn = self.turn.lock().await;
             self.client.query_typed(sql, arguments).await
         };
         let rows = match timeout(bound, asked).await {
             Ok(answer) => answer?,
-            Err(_) => return Err(LinkError::Broken(format!("no answer within {bound:?}"))),
+            Err(_) => {
+                return Err(ConnectionError::Broken(format!(
+                    "no answer within {bound:?}"
+                )));
+            }
         };
         self.unwarned()?;
         Ok(rows)
     }
 
     /// Runs several statements as one transaction.
-    pub(super) async fn script(&self, bound: Duration, sql: &str) -> Result<(), LinkError> {
+    pub(super) async fn script(&self, bound: Duration, sql: &str) -> Result<(), ConnectionError> {
         match timeout(bound, self.client.batch_execute(sql)).await {
             Ok(done) => done?,
-            Err(_) => return Err(LinkError::Broken(format!("no answer within {bound:?}"))),
+            Err(_) => {
+                return Err(ConnectionError::Broken(format!(
+                    "no answer within {bound:?}"
+                )));
+            }
         }
         self.unwarned()
     }
 
     /// Fails if the server warned. No step warns, but the server warns if the wait for a synchronous standby was cut
     /// short, and then the commit is only local.
-    pub(super) fn unwarned(&self) -> Result<(), LinkError> {
+    pub(super) fn unwarned(&self) -> Result<(), ConnectionError> {
         let mut warning = self.heard.warning.lock();
         match warning.take() {
-            Some(warning) => Err(LinkError::Broken(format!(
+            Some(warning) => Err(ConnectionError::Broken(format!(
                 "it answered with a warning, so its answer may not be durable: {warning}"
             ))),
             None => Ok(()),
@@ -187,7 +203,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for StoreConnection {
     fn drop(&mut self) {
         // Closes the socket, even during a statement. The server then ends the statement.
         self.driver.abort();
@@ -250,15 +266,15 @@ fn settings(options: &Options, purpose: Purpose) -> String {
 }
 
 /// Reads a column of a row.
-pub(super) fn get<'a, T>(row: &'a Row, index: usize) -> Result<T, LinkError>
+pub(super) fn get<'a, T>(row: &'a Row, index: usize) -> Result<T, ConnectionError>
 where
     T: tokio_postgres::types::FromSql<'a>,
 {
     row.try_get(index)
-        .map_err(|error| LinkError::Record(words(&error)))
+        .map_err(|error| ConnectionError::Record(words(&error)))
 }
 
-impl From<tokio_postgres::Error> for LinkError {
+impl From<tokio_postgres::Error> for ConnectionError {
     fn from(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
             Some(refusal) => Self::Refused(Box::new(refusal.clone())),
@@ -267,7 +283,7 @@ impl From<tokio_postgres::Error> for LinkError {
     }
 }
 
-impl LinkError {
+impl ConnectionError {
     pub(super) fn no_row() -> Self {
         Self::Record("an answer without rows".into())
     }
@@ -322,7 +338,7 @@ impl LinkError {
     }
 }
 
-impl std::fmt::Display for LinkError {
+impl std::fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Broken(why) | Self::Record(why) => f.write_str(why),
