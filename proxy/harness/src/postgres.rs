@@ -45,9 +45,10 @@ impl Programs {
     /// The programs are missing, or this process is root and there is no other user to run them.
     pub fn find(group: ProcessGroup) -> Result<Self, HarnessError> {
         let directory = find_programs().ok_or(HarnessError::NotInstalled)?;
-        let user = match geteuid().is_root() {
-            true => Some(unprivileged_user().ok_or(HarnessError::NoUser)?),
-            false => None,
+        let user = if geteuid().is_root() {
+            Some(unprivileged_user().ok_or(HarnessError::NoUser)?)
+        } else {
+            None
         };
         Ok(Self {
             directory,

@@ -25,9 +25,9 @@ pub struct ElectionCandidate {
     lease: i64,
 }
 
-/// Standing of a candidate.
+/// Status of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum CandidateStatus {
     /// The candidate is first.
     Leads,
     /// Others are in front of the candidate.
@@ -91,13 +91,13 @@ impl ElectionCandidate {
             .or_else(vec![TxnOp::get(key, None)]);
         let answer = self.members.txn(&txn).await;
         let answer = answer.map_err(|fault| self.explain(fault))?;
-        let made = match answer.succeeded() {
-            true => answer.header().map(|header| header.revision()),
+        let made = if answer.succeeded() {
+            answer.header().map(|header| header.revision())
+        } else if let Some(key) = found(answer.op_responses().first()) {
             // The answer was lost, and the request repeated.
-            false => match found(answer.op_responses().first()) {
-                Some(key) => Some(key.create_revision()),
-                None => return Ok(None),
-            },
+            Some(key.create_revision())
+        } else {
+            return Ok(None);
         };
         let token = made.and_then(|made| Token::new(u64::try_from(made).ok()?).ok());
         match token {
@@ -106,12 +106,12 @@ impl ElectionCandidate {
         }
     }
 
-    /// Reads the candidate's standing.
+    /// Reads the candidate's status.
     ///
     /// # Errors
     ///
     /// etcd does not answer, or refuses.
-    pub async fn standing(&self) -> Result<Standing, EtcdOpenError> {
+    pub async fn status(&self) -> Result<CandidateStatus, EtcdOpenError> {
         let own = GetOptions::new().with_keys_only();
         let looks = vec![TxnOp::get(self.key(), Some(own)), first_of(&self.election)];
         let txn = Txn::new().and_then(looks);
@@ -119,9 +119,9 @@ impl ElectionCandidate {
         let answer = answer.map_err(|fault| self.explain(fault))?;
         let looked = answer.op_responses();
         Ok(match (found(looked.first()), found(looked.get(1))) {
-            (None, _) => Standing::Gone,
-            (Some(own), Some(first)) if own.key() == first.key() => Standing::Leads,
-            (Some(_), _) => Standing::Waits,
+            (None, _) => CandidateStatus::Gone,
+            (Some(own), Some(first)) if own.key() == first.key() => CandidateStatus::Leads,
+            (Some(_), _) => CandidateStatus::Waits,
         })
     }
 

@@ -101,7 +101,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::task::AbortHandle;
 
-pub use election::{ElectionCandidate, Standing};
+pub use election::{CandidateStatus, ElectionCandidate};
 pub use open::EtcdOpenError;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
 pub use status::{Endpoint, Member, MemberRole};

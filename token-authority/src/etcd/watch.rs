@@ -40,9 +40,10 @@ impl Default for Pause {
 impl Pause {
     /// Waits after a stream that began at `began`.
     pub(super) async fn after(&mut self, began: Instant) {
-        self.0 = match began.elapsed() > PAUSE_MAX {
-            true => PAUSE,
-            false => PAUSE_MAX.min(self.0 * 2),
+        self.0 = if began.elapsed() > PAUSE_MAX {
+            PAUSE
+        } else {
+            PAUSE_MAX.min(self.0 * 2)
         };
         sleep(self.0).await;
     }
