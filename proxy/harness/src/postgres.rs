@@ -142,13 +142,13 @@ impl Programs {
 
 /// Running PostgreSQL, shut down on drop. The caller removes its files.
 #[derive(Debug)]
-pub struct Server {
+pub struct PrivatePostgres {
     process: Running,
     directory: PathBuf,
     port: u16,
 }
 
-impl Server {
+impl PrivatePostgres {
     /// Starts a server on `directory/data` with these settings (`name=value`; the last one counts). Socket and log
     /// are in `directory`, the port is a free one of 127.0.0.1. Nothing is durable: fsync is off.
     ///
