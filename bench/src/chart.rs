@@ -7,7 +7,7 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::record::{Figure, Measurement, Record, Target, counted, median};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted, median};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -15,11 +15,11 @@ const SIZE: (u32, u32) = (1080, 400);
 const FONT: &str = "sans-serif";
 
 /// Targets with a process, with their colours.
-const BARS: [(Target, RGBColor); 4] = [
-    (Target::Pgpalisade, RGBColor(38, 105, 171)),
-    (Target::Pgbouncer, RGBColor(226, 134, 43)),
-    (Target::Haproxy, RGBColor(120, 160, 90)),
-    (Target::Relay, RGBColor(150, 150, 150)),
+const BARS: [(ComparedTarget, RGBColor); 4] = [
+    (ComparedTarget::Pgpalisade, RGBColor(38, 105, 171)),
+    (ComparedTarget::Pgbouncer, RGBColor(226, 134, 43)),
+    (ComparedTarget::Haproxy, RGBColor(120, 160, 90)),
+    (ComparedTarget::Relay, RGBColor(150, 150, 150)),
 ];
 
 /// Share of a protocol's width, which is 1.
@@ -62,7 +62,7 @@ fn draw_panel(
     protocols: &[&str],
     records: &[&Record],
 ) -> Result<(), Box<dyn Error>> {
-    let value = |target: Target, protocol: &str| {
+    let value = |target: ComparedTarget, protocol: &str| {
         let values = records
             .iter()
             .filter(|record| record.target == target && record.variant == protocol);

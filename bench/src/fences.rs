@@ -9,9 +9,9 @@ use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::postgres::Postgres;
 
 use crate::pgbench::{self, Load};
-use crate::plan::{Cell, Plan, in_turn};
+use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::process;
-use crate::record::{Figure, Measurement, Record, Target, counted};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
 use crate::ways::{Way, server};
 
 const SETUP: &str = "CREATE TABLE ledger (amount int);
@@ -27,32 +27,40 @@ CREATE TRIGGER check_epoch BEFORE INSERT ON guarded EXECUTE FUNCTION check_epoch
 
 /// Fence that lets only the leader write, and its transaction. A connection with an advisory lock writes as in the
 /// first entry.
-const FENCES: [(&str, Target, &str); 4] = [
-    ("plain", Target::Direct, "INSERT INTO ledger VALUES (1);"),
+const FENCES: [(&str, ComparedTarget, &str); 4] = [
     (
         "plain",
-        Target::Pgpalisade,
+        ComparedTarget::Direct,
+        "INSERT INTO ledger VALUES (1);",
+    ),
+    (
+        "plain",
+        ComparedTarget::Pgpalisade,
         "INSERT INTO ledger VALUES (1);",
     ),
     (
         "epoch row",
-        Target::Direct,
+        ComparedTarget::Direct,
         "SELECT FROM epoch WHERE number = 34 FOR SHARE;\nINSERT INTO ledger VALUES (1);",
     ),
-    ("trigger", Target::Direct, "INSERT INTO guarded VALUES (1);"),
+    (
+        "trigger",
+        ComparedTarget::Direct,
+        "INSERT INTO guarded VALUES (1);",
+    ),
 ];
 
 /// Time for PostgreSQL to reap the process of an ended session.
 const REAPED: Duration = Duration::from_millis(100);
 
 /// Measures transactions of one INSERT.
-pub(crate) fn fences(plan: &Plan) -> Vec<Record> {
+pub(crate) fn fences(plan: &BenchPlan) -> Vec<Record> {
     let clients_max = plan.clients.iter().copied().max().unwrap_or_default();
     // Avoids whole pages in the log after each checkpoint, for every target alike.
     let postgres = server(2 * clients_max, &["full_page_writes=off"]);
     postgres.sql(SETUP);
-    let direct = Way::open(Target::Direct, &postgres, clients_max);
-    let proxied = Way::open(Target::Pgpalisade, &postgres, clients_max);
+    let direct = Way::open(ComparedTarget::Direct, &postgres, clients_max);
+    let proxied = Way::open(ComparedTarget::Pgpalisade, &postgres, clients_max);
     let dir = tempfile::tempdir().expect("a scratch directory");
     let mut records = Vec::new();
     for round in 1..=plan.rounds {
@@ -65,7 +73,7 @@ pub(crate) fn fences(plan: &Plan) -> Vec<Record> {
             );
             for &(variant, target, statements) in in_turn(&FENCES, round) {
                 let way = match target {
-                    Target::Pgpalisade => &proxied,
+                    ComparedTarget::Pgpalisade => &proxied,
                     _ => &direct,
                 };
                 let cell = Cell {

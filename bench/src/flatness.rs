@@ -13,9 +13,9 @@ use pgpalisade_tests::wire::Wire;
 use tempfile::TempDir;
 
 use crate::pgbench::{self, Load};
-use crate::plan::{Cell, Plan, in_turn};
+use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::process;
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::ways::{TOKEN, Way, server};
 
 /// Sessions that work while others are idle.
@@ -39,7 +39,7 @@ struct Crowd {
 
 /// Measures the memory of idle sessions. For pgpalisade also the cost of a transaction, without idle sessions and
 /// with more and more of them, in turns.
-pub(crate) fn sessions(plan: &Plan) -> Vec<Record> {
+pub(crate) fn sessions(plan: &BenchPlan) -> Vec<Record> {
     let cell = |number, round| Cell {
         measurement: Measurement::Sessions,
         variant: "prepared",
@@ -48,29 +48,33 @@ pub(crate) fn sessions(plan: &Plan) -> Vec<Record> {
     };
     let mut records = Vec::new();
     let fewest = plan.sessions.iter().copied().min().unwrap_or_default();
-    for target in [Target::Pgbouncer, Target::Haproxy, Target::Relay] {
+    for target in [
+        ComparedTarget::Pgbouncer,
+        ComparedTarget::Haproxy,
+        ComparedTarget::Relay,
+    ] {
         let memory = (Figure::Memory, Crowd::open(target, fewest).memory);
         records.extend(cell(fewest, 1).records(target, [memory]));
     }
     let numbers = [&[0], plan.sessions].concat();
-    let open = |number: &u32| Crowd::open(Target::Pgpalisade, *number);
+    let open = |number: &u32| Crowd::open(ComparedTarget::Pgpalisade, *number);
     let crowds: Vec<Crowd> = numbers.iter().map(open).collect();
     for crowd in crowds.iter().filter(|crowd| crowd.number > 0) {
         let memory = (Figure::Memory, crowd.memory);
-        records.extend(cell(crowd.number, 1).records(Target::Pgpalisade, [memory]));
+        records.extend(cell(crowd.number, 1).records(ComparedTarget::Pgpalisade, [memory]));
     }
     for round in 1..=plan.rounds {
         eprintln!("sessions: round {round} of {}", plan.rounds);
         for crowd in in_turn(&crowds, round) {
             let cost = cost(&crowd.way, None, &crowd.way.options(), plan.window);
-            records.extend(cell(crowd.number, round).records(Target::Pgpalisade, cost));
+            records.extend(cell(crowd.number, round).records(ComparedTarget::Pgpalisade, cost));
         }
     }
     records
 }
 
 impl Crowd {
-    fn open(target: Target, number: u32) -> Self {
+    fn open(target: ComparedTarget, number: u32) -> Self {
         eprintln!("sessions: {}, {number} idle", target.name());
         let postgres = server(number + ACTIVE, &[FEW_BUFFERS]);
         pgbench::initialise(&postgres, 1);
@@ -118,7 +122,7 @@ fn cost(
 }
 
 /// PostgreSQL behind a proxy that knows many scopes. Fields are dropped from first to last.
-struct Place {
+struct ManyScopes {
     way: Way,
     _postgres: Postgres,
     dir: TempDir,
@@ -126,11 +130,11 @@ struct Place {
 }
 
 /// Measures a write in one scope of many. The store has a mark for each, and the policy file a table.
-pub(crate) fn scopes(plan: &Plan) -> Vec<Record> {
-    let places: Vec<Place> = plan
+pub(crate) fn scopes(plan: &BenchPlan) -> Vec<Record> {
+    let places: Vec<ManyScopes> = plan
         .scopes
         .iter()
-        .map(|&scopes| Place::start(scopes))
+        .map(|&scopes| ManyScopes::start(scopes))
         .collect();
     let mut records = Vec::new();
     for round in 1..=plan.rounds {
@@ -146,13 +150,13 @@ pub(crate) fn scopes(plan: &Plan) -> Vec<Record> {
                 round,
             };
             let cost = cost(&place.way, Some(script), &options, plan.window);
-            records.extend(cell.records(Target::Pgpalisade, cost));
+            records.extend(cell.records(ComparedTarget::Pgpalisade, cost));
         }
     }
     records
 }
 
-impl Place {
+impl ManyScopes {
     fn start(scopes: u32) -> Self {
         eprintln!("scopes: a proxy that knows {scopes}");
         let postgres = server(4 * ACTIVE, &[FEW_BUFFERS]);

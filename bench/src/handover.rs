@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_tests::wire::{Endpoint, Wire};
 
-use crate::plan::{Cell, Plan};
-use crate::record::{Figure, Measurement, Record, Target, counted};
+use crate::plan::{BenchPlan, Cell};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
 use crate::takeover::{Stage, StoreKind, USER};
 
 /// Time for the next leader to ask for the lease and wait.
@@ -51,7 +51,7 @@ impl fmt::Display for End {
 }
 
 /// Measures handovers with each store.
-pub(crate) fn handover(plan: &Plan) -> Vec<Record> {
+pub(crate) fn handover(plan: &BenchPlan) -> Vec<Record> {
     let mut records = Vec::new();
     for kind in StoreKind::ALL {
         let stage = Stage::start(kind, 2);
@@ -70,7 +70,7 @@ pub(crate) fn handover(plan: &Plan) -> Vec<Record> {
                 };
                 let took = round_of(&stage.endpoint(), end);
                 let millis = [(Figure::Takeover, took.as_secs_f64() * 1e3)];
-                records.extend(cell.records(Target::Pgpalisade, millis));
+                records.extend(cell.records(ComparedTarget::Pgpalisade, millis));
                 stage.forget_rows();
             }
         }

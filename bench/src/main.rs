@@ -40,7 +40,7 @@ use clap::{Parser, ValueEnum};
 use pgpalisade_tests::machine::repository;
 use pgpalisade_tests::postgres::bin;
 use pgpalisade_tests::programs;
-use plan::{Plan, Size};
+use plan::{BenchPlan, Size};
 use procfs::Current;
 use record::{Measurement, Record};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -101,7 +101,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn measure(measurement: Measurement, plan: &Plan) -> Vec<Record> {
+fn measure(measurement: Measurement, plan: &BenchPlan) -> Vec<Record> {
     match measurement {
         Measurement::Transactions => transactions::transactions(plan),
         Measurement::Copy => transactions::copy(plan),

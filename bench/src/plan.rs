@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 
 /// Duration of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -19,7 +19,7 @@ pub(crate) enum Size {
 
 /// Numbers of a size.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct BenchPlan {
     /// Rounds of everything but takeovers.
     pub(crate) rounds: u32,
     /// Time during which transactions are counted in a round.
@@ -55,8 +55,8 @@ pub(crate) struct Soak {
 }
 
 impl Size {
-    pub(crate) fn plan(self) -> Plan {
-        let full = Plan {
+    pub(crate) fn plan(self) -> BenchPlan {
+        let full = BenchPlan {
             rounds: 9,
             window: Duration::from_secs(1),
             clients: &[1, 16, 64],
@@ -76,7 +76,7 @@ impl Size {
         };
         match self {
             Self::Full => full,
-            Self::Quick => Plan {
+            Self::Quick => BenchPlan {
                 rounds: 5,
                 window: Duration::from_millis(500),
                 takeovers: 10,
@@ -89,7 +89,7 @@ impl Size {
                 },
                 ..full
             },
-            Self::Smoke => Plan {
+            Self::Smoke => BenchPlan {
                 rounds: 1,
                 window: Duration::from_millis(200),
                 clients: &[1, 2],
@@ -127,7 +127,7 @@ impl Cell<'_> {
     /// Records of a target's figures.
     pub(crate) fn records(
         self,
-        target: Target,
+        target: ComparedTarget,
         figures: impl IntoIterator<Item = (Figure, f64)>,
     ) -> impl Iterator<Item = Record> {
         figures.into_iter().map(move |(figure, value)| Record {

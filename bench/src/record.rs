@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Record {
     pub(crate) measurement: Measurement,
     /// What is between the client and PostgreSQL.
-    pub(crate) target: Target,
+    pub(crate) target: ComparedTarget,
     /// The protocol, the direction of a COPY, or the store. May be empty.
     pub(crate) variant: String,
     /// Number of clients, megabytes, idle sessions, scopes, or old sessions.
@@ -49,7 +49,7 @@ pub(crate) enum Measurement {
 /// Way to PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Target {
+pub(crate) enum ComparedTarget {
     /// PostgreSQL itself.
     Direct,
     /// `pgpalisade serve` with default settings; sessions hold the current token, unless noted.
@@ -62,7 +62,7 @@ pub(crate) enum Target {
     Relay,
 }
 
-impl Target {
+impl ComparedTarget {
     /// All targets, in the order of the table.
     pub(crate) const ALL: [Self; 5] = [
         Self::Direct,

@@ -1,6 +1,6 @@
 //! Table: a row for each figure, a column for each target, medians over the rounds.
 
-use crate::record::{Figure, Measurement, Record, Target, counted, median};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted, median};
 
 /// Key of a row.
 type Key<'a> = (Measurement, &'a str, u32, Figure);
@@ -13,16 +13,16 @@ pub(crate) fn markdown(records: &[Record]) -> String {
             keys.push(key);
         }
     }
-    let head = Target::ALL.map(|target| target.name().to_owned());
+    let head = ComparedTarget::ALL.map(|target| target.name().to_owned());
     let mut rows = vec![["".to_owned()].into_iter().chain(head).collect()];
     rows.extend(keys.iter().map(|key| {
-        let cells = Target::ALL.map(|target| cell(records, *key, target));
+        let cells = ComparedTarget::ALL.map(|target| cell(records, *key, target));
         [label(*key)]
             .into_iter()
             .chain(cells)
             .collect::<Vec<String>>()
     }));
-    let widths: Vec<usize> = (0..=Target::ALL.len())
+    let widths: Vec<usize> = (0..=ComparedTarget::ALL.len())
         .map(|column| width(&rows, column))
         .collect();
     let line = |row: &Vec<String>| {
@@ -86,8 +86,8 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
 /// Median of the rounds, followed in brackets by the median of its ratios, round by round. CPU time is compared with
 /// the bare relay's, with TLS with pgbouncer's; values that depend on PostgreSQL with the direct target's. CPU time
 /// without a ratio has half of its spread there.
-fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
-    let of = |target: Target| {
+fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
+    let of = |target: ComparedTarget| {
         records
             .iter()
             .filter(move |record| record.target == target && key(record) == wanted)
@@ -98,9 +98,9 @@ fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
     };
     let base = match (wanted.0, wanted.3) {
         // A bare relay does not encrypt what it carries.
-        (Measurement::Tls, Figure::Cpu) => Target::Pgbouncer,
-        (_, Figure::Cpu) => Target::Relay,
-        _ => Target::Direct,
+        (Measurement::Tls, Figure::Cpu) => ComparedTarget::Pgbouncer,
+        (_, Figure::Cpu) => ComparedTarget::Relay,
+        _ => ComparedTarget::Direct,
     };
     let ratios = of(target).filter_map(|record| {
         let base = of(base).find(|base| base.round == record.round)?;
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::plan::Cell;
 
-    fn records(target: Target, figure: Figure, values: &[f64]) -> Vec<Record> {
+    fn records(target: ComparedTarget, figure: Figure, values: &[f64]) -> Vec<Record> {
         let rounds = (1..).zip(values);
         let record = |(round, value): (u32, &f64)| {
             let cell = Cell {
@@ -151,11 +151,19 @@ mod tests {
     #[test]
     fn targets_are_compared_round_by_round() {
         let all = [
-            records(Target::Direct, Figure::Rate, &[100.0, 1000.0, 200.0]),
-            records(Target::Pgpalisade, Figure::Rate, &[50.0, 800.0, 120.0]),
-            records(Target::Pgpalisade, Figure::Cpu, &[21.0, 20.0, 25.0]),
-            records(Target::Haproxy, Figure::Cpu, &[50.0, 30.0, 30.0]),
-            records(Target::Relay, Figure::Cpu, &[25.0, 40.0, 20.0]),
+            records(
+                ComparedTarget::Direct,
+                Figure::Rate,
+                &[100.0, 1000.0, 200.0],
+            ),
+            records(
+                ComparedTarget::Pgpalisade,
+                Figure::Rate,
+                &[50.0, 800.0, 120.0],
+            ),
+            records(ComparedTarget::Pgpalisade, Figure::Cpu, &[21.0, 20.0, 25.0]),
+            records(ComparedTarget::Haproxy, Figure::Cpu, &[50.0, 30.0, 30.0]),
+            records(ComparedTarget::Relay, Figure::Cpu, &[25.0, 40.0, 20.0]),
         ];
         let expect = "\
 |                                | direct |  pgpalisade | pgbouncer |     haproxy | bare relay |

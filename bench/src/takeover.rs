@@ -11,8 +11,8 @@ use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::leader;
 use pgpalisade_tests::wire::{Endpoint, Message, Wire, pretty};
 
-use crate::plan::{Cell, Plan};
-use crate::record::{Figure, Measurement, Record, Target, counted};
+use crate::plan::{BenchPlan, Cell};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
 
 const WRITE: &str = "BEGIN; INSERT INTO jobs (who) VALUES (1)";
 pub(crate) const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
@@ -59,7 +59,7 @@ enum RunningStore {
 }
 
 /// Measures takeovers with each store.
-pub(crate) fn takeover(plan: &Plan) -> Vec<Record> {
+pub(crate) fn takeover(plan: &BenchPlan) -> Vec<Record> {
     let mut records = Vec::new();
     for kind in StoreKind::ALL {
         let most = plan.old_sessions.iter().copied().max().unwrap_or_default();
@@ -78,10 +78,13 @@ pub(crate) fn takeover(plan: &Plan) -> Vec<Record> {
                     round,
                 };
                 let millis = |time: Duration| [(Figure::Takeover, time.as_secs_f64() * 1e3)];
-                records.extend(cell.records(Target::Pgpalisade, millis(stage.takeover(number))));
+                records.extend(
+                    cell.records(ComparedTarget::Pgpalisade, millis(stage.takeover(number))),
+                );
                 stage.settle();
                 if number > 0 {
-                    records.extend(cell.records(Target::Direct, millis(stage.alone(number))));
+                    records
+                        .extend(cell.records(ComparedTarget::Direct, millis(stage.alone(number))));
                     stage.settle();
                 }
             }

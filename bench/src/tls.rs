@@ -12,9 +12,9 @@ use pgpalisade_tests::tls::{Authority, TlsClient};
 use pgpalisade_tests::wire::{Batch, Wire};
 
 use crate::pgbench::{self, Moment, WARM_UP, micros};
-use crate::plan::{Cell, Plan, in_turn};
-use crate::record::{Figure, Measurement, Record, Target, counted};
-use crate::ways::{Encryption, Way, server};
+use crate::plan::{BenchPlan, Cell, in_turn};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
+use crate::ways::{TlsSettings, Way, server};
 
 /// Rows of pgbench's tables.
 const SCALE: u32 = 1;
@@ -64,7 +64,7 @@ impl Stage {
         pgbench::initialise(&postgres, SCALE);
         let pem = authority.lend(&[&pair.certificate, &pair.key], authority.path("both.pem"));
         let pem = pem.display();
-        let mut tls = Encryption::default();
+        let mut tls = TlsSettings::default();
         if legs != Legs::None {
             tls.flags = vec![
                 ("--tls-mode", "require".to_owned()),
@@ -84,9 +84,10 @@ impl Stage {
                 tls.pgbouncer += "server_tls_sslmode = require\nserver_tls_protocols = tlsv1.3\n";
             }
         }
-        let targets = Target::ALL.into_iter();
+        let targets = ComparedTarget::ALL.into_iter();
         // The relay has no TLS, and PostgreSQL's would be on both legs.
-        let targets = targets.filter(|&target| (legs, target) != (Legs::Client, Target::Relay));
+        let targets =
+            targets.filter(|&target| (legs, target) != (Legs::Client, ComparedTarget::Relay));
         Self {
             legs,
             ways: targets
@@ -102,7 +103,7 @@ impl Stage {
     fn login(&self, way: &Way) -> Wire {
         let connected = match (self.legs, way.target) {
             (Legs::None, _) => Ok(Wire::connect(way.endpoint())),
-            (Legs::Client, Target::Haproxy) => {
+            (Legs::Client, ComparedTarget::Haproxy) => {
                 let client = self.client.clone().speaking(&["postgresql"]);
                 Wire::connect(way.endpoint()).encrypt(&client)
             }
@@ -116,7 +117,7 @@ impl Stage {
         let own =
             "SELECT concat_ws(' ', version, cipher) FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
         let is_encrypted = match way.target {
-            Target::Direct => self.legs != Legs::None,
+            ComparedTarget::Direct => self.legs != Legs::None,
             _ => self.legs == Legs::Both,
         };
         let expect = if is_encrypted {
@@ -129,7 +130,7 @@ impl Stage {
 }
 
 /// Measures one SELECT by primary key.
-pub(crate) fn tls(plan: &Plan) -> Vec<Record> {
+pub(crate) fn tls(plan: &BenchPlan) -> Vec<Record> {
     // Enough clients to keep the cores awake.
     let clients = plan.clients.get(1).copied().unwrap_or(1);
     let stages = Legs::ALL.map(|legs| Stage::open(legs, clients));
@@ -160,7 +161,13 @@ pub(crate) fn tls(plan: &Plan) -> Vec<Record> {
 }
 
 /// Runs one window, with a thread for each client.
-fn run(stage: &Stage, way: &Way, protocol: &str, clients: u32, plan: &Plan) -> Vec<(Figure, f64)> {
+fn run(
+    stage: &Stage,
+    way: &Way,
+    protocol: &str,
+    clients: u32,
+    plan: &BenchPlan,
+) -> Vec<(Figure, f64)> {
     let mut sessions: Vec<Wire> = (0..clients).map(|_| stage.login(way)).collect();
     sessions
         .iter_mut()

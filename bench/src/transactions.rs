@@ -9,9 +9,9 @@ use pgpalisade_tests::programs::{program, stdout};
 use pgpalisade_tests::wire::{Batch, Wire, pretty};
 
 use crate::pgbench::{self, Load};
-use crate::plan::{Cell, Plan, in_turn};
+use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::process;
-use crate::record::{Figure, Measurement, Record, Target, counted};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
 use crate::ways::{Way, server};
 
 const PROTOCOLS: [&str; 3] = ["simple", "extended", "prepared"];
@@ -35,7 +35,7 @@ impl Ways {
     fn open(sessions_max: u32) -> Self {
         // pgbouncer keeps its sessions.
         let postgres = server(2 * sessions_max, &["shared_buffers=256MB"]);
-        let ways = Target::ALL.map(|target| Way::open(target, &postgres, sessions_max));
+        let ways = ComparedTarget::ALL.map(|target| Way::open(target, &postgres, sessions_max));
         Self {
             ways: ways.into(),
             postgres,
@@ -44,7 +44,7 @@ impl Ways {
 }
 
 /// Measures one SELECT by primary key in every protocol.
-pub(crate) fn transactions(plan: &Plan) -> Vec<Record> {
+pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
     let ways = Ways::open(plan.clients.iter().copied().max().unwrap_or_default());
     pgbench::initialise(&ways.postgres, SCALE);
     let mut records = Vec::new();
@@ -80,7 +80,7 @@ pub(crate) fn transactions(plan: &Plan) -> Vec<Record> {
 }
 
 /// Measures COPY out of and into PostgreSQL, with psql as the client.
-pub(crate) fn copy(plan: &Plan) -> Vec<Record> {
+pub(crate) fn copy(plan: &BenchPlan) -> Vec<Record> {
     let ways = Ways::open(16);
     let rows = plan.megabytes as usize * 1_000_000 / ROW;
     let line = "x".repeat(ROW - 1);
@@ -125,10 +125,10 @@ fn psql(way: &Way, command: &str) {
 }
 
 /// Measures writes of sessions without a token. PostgreSQL never sees them.
-pub(crate) fn refusals(plan: &Plan) -> Vec<Record> {
+pub(crate) fn refusals(plan: &BenchPlan) -> Vec<Record> {
     let postgres = server(32, &[]);
     postgres.sql("CREATE TABLE ledger (id int)");
-    let way = Way::open(Target::Pgpalisade, &postgres, 32);
+    let way = Way::open(ComparedTarget::Pgpalisade, &postgres, 32);
     let write = Batch::new().query("INSERT INTO ledger (id) VALUES (34)");
     let mut records = Vec::new();
     for round in 1..=plan.rounds {

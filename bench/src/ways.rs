@@ -12,7 +12,7 @@ use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::wire::{Endpoint, Wire};
 use tempfile::TempDir;
 
-use crate::record::Target;
+use crate::record::ComparedTarget;
 
 /// Connections that end while the next ones begin, and the proxy's own.
 const CONNECTIONS_MORE: u32 = 60;
@@ -23,7 +23,7 @@ pub(crate) const TOKEN: &str = "1";
 /// Open way.
 #[derive(Debug)]
 pub(crate) struct Way {
-    pub(crate) target: Target,
+    pub(crate) target: ComparedTarget,
     endpoint: Endpoint,
     process: Process,
 }
@@ -39,7 +39,7 @@ enum Process {
 
 /// TLS settings of a way; none by default.
 #[derive(Debug, Default)]
-pub(crate) struct Encryption {
+pub(crate) struct TlsSettings {
     /// Suffix of the URL of pgpalisade's `upstream`.
     pub(crate) upstream: &'static str,
     /// Flags of pgpalisade with their values.
@@ -70,26 +70,26 @@ pub(crate) fn server(sessions_max: u32, settings: &[&str]) -> Postgres {
 
 impl Way {
     /// Opens a way for at most this many sessions.
-    pub(crate) fn open(target: Target, postgres: &Postgres, sessions_max: u32) -> Self {
-        Self::encrypted(target, postgres, sessions_max, &Encryption::default())
+    pub(crate) fn open(target: ComparedTarget, postgres: &Postgres, sessions_max: u32) -> Self {
+        Self::encrypted(target, postgres, sessions_max, &TlsSettings::default())
     }
 
     /// As [`Self::open`], with TLS.
     pub(crate) fn encrypted(
-        target: Target,
+        target: ComparedTarget,
         postgres: &Postgres,
         sessions_max: u32,
-        tls: &Encryption,
+        tls: &TlsSettings,
     ) -> Self {
         let sessions_max = sessions_max + CONNECTIONS_MORE;
         let server = format!("127.0.0.1:{}", postgres.port());
         match target {
-            Target::Direct => Self {
+            ComparedTarget::Direct => Self {
                 target,
                 endpoint: postgres.tcp(),
                 process: Process::None,
             },
-            Target::Pgpalisade => {
+            ComparedTarget::Pgpalisade => {
                 let mut options = Options::new(postgres);
                 options.upstream += tls.upstream;
                 for (flag, value) in &tls.flags {
@@ -97,7 +97,7 @@ impl Way {
                 }
                 Self::pgpalisade(options.flag("--connections-max", &sessions_max.to_string()))
             }
-            Target::Pgbouncer => {
+            ComparedTarget::Pgbouncer => {
                 let pooler = Pooler::of_sessions(postgres, sessions_max, &tls.pgbouncer);
                 Self {
                     target,
@@ -105,10 +105,10 @@ impl Way {
                     process: Process::Pgbouncer(pooler),
                 }
             }
-            Target::Haproxy => {
+            ComparedTarget::Haproxy => {
                 Self::other(target, Other::haproxy(&server, sessions_max, &tls.haproxy))
             }
-            Target::Relay => Self::other(target, Other::relay(&server)),
+            ComparedTarget::Relay => Self::other(target, Other::relay(&server)),
         }
     }
 
@@ -116,13 +116,13 @@ impl Way {
     pub(crate) fn pgpalisade(options: Options) -> Self {
         let proxy = Proxy::start_with(options);
         Self {
-            target: Target::Pgpalisade,
+            target: ComparedTarget::Pgpalisade,
             endpoint: proxy.endpoint(),
             process: Process::Pgpalisade(Box::new(proxy)),
         }
     }
 
-    fn other(target: Target, other: Other) -> Self {
+    fn other(target: ComparedTarget, other: Other) -> Self {
         Self {
             target,
             endpoint: tcp(other.port),
@@ -149,7 +149,7 @@ impl Way {
     /// none.
     pub(crate) fn options(&self) -> String {
         match self.target {
-            Target::Pgpalisade => format!("-c fencing.token={TOKEN}"),
+            ComparedTarget::Pgpalisade => format!("-c fencing.token={TOKEN}"),
             _ => String::new(),
         }
     }
@@ -162,7 +162,7 @@ impl Way {
     /// As [`Self::login`], over an existing connection.
     pub(crate) fn login_over(&self, mut wire: Wire) -> Wire {
         let mut parameters = vec![("user", "postgres"), ("database", "postgres")];
-        if self.target == Target::Pgpalisade {
+        if self.target == ComparedTarget::Pgpalisade {
             parameters.push(("fencing.token", TOKEN));
         }
         wire.log_in(&parameters);
