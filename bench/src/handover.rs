@@ -1,5 +1,5 @@
 //! Time without a leader when a scope's lease changes hands: from the end of one leader to the first write of the
-//! next, who is already waiting.
+//! next. The next leader is already waiting.
 
 use std::fmt;
 use std::thread::{sleep, spawn};

@@ -1,7 +1,7 @@
 //! Fencing tokens, and the authority that keeps their marks.
 //!
 //! This crate knows tokens, scopes and server sessions, and nothing of the proxy. `docs/index.md` explains the words,
-//! "Why it holds" in `docs/guarantee.md` the protocol behind an [`Authority`].
+//! "Why it holds" in `docs/guarantee.md` the protocol of an [`Authority`].
 
 mod authority;
 mod claim;
