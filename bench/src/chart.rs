@@ -1,4 +1,4 @@
-//! The chart: CPU time of a transaction, a panel for each number of clients, a bar for each target.
+//! Chart: CPU time of a transaction, a panel for each number of clients, a bar for each target.
 
 use std::error::Error;
 use std::ops::Range;
@@ -7,25 +7,25 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::record::{Figure, Measurement, Record, Target, counted, median};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted, median};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 const SIZE: (u32, u32) = (1080, 400);
 const FONT: &str = "sans-serif";
 
-/// Those that have a process, with their colours.
-const BARS: [(Target, RGBColor); 4] = [
-    (Target::Pgpalisade, RGBColor(38, 105, 171)),
-    (Target::Pgbouncer, RGBColor(226, 134, 43)),
-    (Target::Haproxy, RGBColor(120, 160, 90)),
-    (Target::Relay, RGBColor(150, 150, 150)),
+/// Targets with a process, with their colours.
+const BARS: [(ComparedTarget, RGBColor); 4] = [
+    (ComparedTarget::Pgpalisade, RGBColor(38, 105, 171)),
+    (ComparedTarget::Pgbouncer, RGBColor(226, 134, 43)),
+    (ComparedTarget::Haproxy, RGBColor(120, 160, 90)),
+    (ComparedTarget::Relay, RGBColor(150, 150, 150)),
 ];
 
-/// Of the room of a protocol, which is 1.
+/// Share of a protocol's width, which is 1.
 const BAR_WIDTH: f64 = 0.2;
 
-/// Draws the file. Nothing is drawn where no transactions were measured.
+/// Draws the file, unless no transactions were measured.
 pub(crate) fn draw(path: &Path, records: &[Record]) -> Result<(), Box<dyn Error>> {
     let records: Vec<&Record> = records
         .iter()
@@ -62,7 +62,7 @@ fn draw_panel(
     protocols: &[&str],
     records: &[&Record],
 ) -> Result<(), Box<dyn Error>> {
-    let value = |target: Target, protocol: &str| {
+    let value = |target: ComparedTarget, protocol: &str| {
         let values = records
             .iter()
             .filter(|record| record.target == target && record.variant == protocol);

@@ -1,4 +1,4 @@
-//! What a write costs with a fence that one builds oneself, and through the proxy: also in PostgreSQL itself.
+//! Cost of a write with hand-built fences, and through the proxy, including PostgreSQL's.
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +9,9 @@ use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::postgres::Postgres;
 
 use crate::pgbench::{self, Load};
-use crate::plan::{Cell, Plan, in_turn};
+use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::process;
-use crate::record::{Figure, Measurement, Record, Target, counted};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
 use crate::ways::{Way, server};
 
 const SETUP: &str = "CREATE TABLE ledger (amount int);
@@ -25,38 +25,46 @@ CREATE FUNCTION check_epoch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER check_epoch BEFORE INSERT ON guarded EXECUTE FUNCTION check_epoch();";
 
-/// Who sees to it that only the leader writes, and its transaction. The writes of a connection that holds an advisory
-/// lock are those of the first one.
-const FENCES: [(&str, Target, &str); 4] = [
-    ("plain", Target::Direct, "INSERT INTO ledger VALUES (1);"),
+/// Fence that lets only the leader write, and its transaction. A connection with an advisory lock writes as in the
+/// first entry.
+const FENCES: [(&str, ComparedTarget, &str); 4] = [
     (
         "plain",
-        Target::Pgpalisade,
+        ComparedTarget::Direct,
+        "INSERT INTO ledger VALUES (1);",
+    ),
+    (
+        "plain",
+        ComparedTarget::Pgpalisade,
         "INSERT INTO ledger VALUES (1);",
     ),
     (
         "epoch row",
-        Target::Direct,
+        ComparedTarget::Direct,
         "SELECT FROM epoch WHERE number = 34 FOR SHARE;\nINSERT INTO ledger VALUES (1);",
     ),
-    ("trigger", Target::Direct, "INSERT INTO guarded VALUES (1);"),
+    (
+        "trigger",
+        ComparedTarget::Direct,
+        "INSERT INTO guarded VALUES (1);",
+    ),
 ];
 
-/// From the end of a session until its process was waited for.
+/// Time for PostgreSQL to reap the process of an ended session.
 const REAPED: Duration = Duration::from_millis(100);
 
 /// Measures transactions of one INSERT.
-pub(crate) fn fences(plan: &Plan) -> Vec<Record> {
+pub(crate) fn fences(plan: &BenchPlan) -> Vec<Record> {
     let clients_max = plan.clients.iter().copied().max().unwrap_or_default();
-    // Whole pages would be in the log after each checkpoint, whoever writes.
+    // Avoids whole pages in the log after each checkpoint, for every target alike.
     let postgres = server(2 * clients_max, &["full_page_writes=off"]);
     postgres.sql(SETUP);
-    let direct = Way::open(Target::Direct, &postgres, clients_max);
-    let proxied = Way::open(Target::Pgpalisade, &postgres, clients_max);
+    let direct = Way::open(ComparedTarget::Direct, &postgres, clients_max);
+    let proxied = Way::open(ComparedTarget::Pgpalisade, &postgres, clients_max);
     let dir = tempfile::tempdir().expect("a scratch directory");
     let mut records = Vec::new();
     for round in 1..=plan.rounds {
-        // With more the cores are divided, and nothing else changes.
+        // More clients only divide the cores.
         for &clients in plan.clients.iter().take(2) {
             eprintln!(
                 "fences: round {round} of {}, {}",
@@ -65,7 +73,7 @@ pub(crate) fn fences(plan: &Plan) -> Vec<Record> {
             );
             for &(variant, target, statements) in in_turn(&FENCES, round) {
                 let way = match target {
-                    Target::Pgpalisade => &proxied,
+                    ComparedTarget::Pgpalisade => &proxied,
                     _ => &direct,
                 };
                 let cell = Cell {
@@ -95,7 +103,7 @@ fn script(dir: &Path, statements: &str) -> std::path::PathBuf {
     script
 }
 
-/// Throughput and latency, and for each write what PostgreSQL and the proxy have used. Logins are in that.
+/// Throughput, latency, and use of PostgreSQL and the proxy for each write, including logins.
 fn run(postgres: &Postgres, way: &Way, load: &Load) -> Vec<(Figure, f64)> {
     postgres.sql("TRUNCATE ledger, guarded");
     let before = Used::so_far(postgres, way);
@@ -120,7 +128,7 @@ fn run(postgres: &Postgres, way: &Way, load: &Load) -> Vec<(Figure, f64)> {
     figures
 }
 
-/// What PostgreSQL and the proxy have used.
+/// Resources used by PostgreSQL and the proxy.
 struct Used {
     cpu: Duration,
     wal: f64,

@@ -1,4 +1,4 @@
-//! What must not grow: the cost of a transaction with thousands of idle sessions, and with many scopes.
+//! Costs that must not grow: a transaction with thousands of idle sessions, and with many scopes.
 
 use std::fmt::Write;
 use std::fs;
@@ -13,33 +13,33 @@ use pgpalisade_tests::wire::Wire;
 use tempfile::TempDir;
 
 use crate::pgbench::{self, Load};
-use crate::plan::{Cell, Plan, in_turn};
+use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::process;
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::ways::{TOKEN, Way, server};
 
 /// Sessions that work while others are idle.
 const ACTIVE: u32 = 16;
 
-/// Until memory is given back, and what has been written is read.
+/// Time for memory to be given back, and written data to be read.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Each session of PostgreSQL maps all of them.
+/// Each session of PostgreSQL maps all buffers.
 pub(crate) const FEW_BUFFERS: &str = "shared_buffers=16MB";
 
-/// Idle sessions behind a proxy, and a PostgreSQL of their own. Dropped from the first to the last.
+/// Idle sessions behind a proxy, with a separate PostgreSQL. Fields are dropped from first to last.
 struct Crowd {
     _idle: Vec<Wire>,
     way: Way,
     _postgres: Postgres,
     number: u32,
-    /// What each of them takes of the proxy's memory, in KiB.
+    /// Proxy memory for each idle session, in KiB.
     memory: f64,
 }
 
-/// Measures the memory of idle sessions, and of pgpalisade the cost of a transaction meanwhile: without idle sessions,
-/// and with more and more of them, in turns.
-pub(crate) fn sessions(plan: &Plan) -> Vec<Record> {
+/// Measures the memory of idle sessions. For pgpalisade also the cost of a transaction, without idle sessions and
+/// with more and more of them, in turns.
+pub(crate) fn sessions(plan: &BenchPlan) -> Vec<Record> {
     let cell = |number, round| Cell {
         measurement: Measurement::Sessions,
         variant: "prepared",
@@ -48,35 +48,39 @@ pub(crate) fn sessions(plan: &Plan) -> Vec<Record> {
     };
     let mut records = Vec::new();
     let fewest = plan.sessions.iter().copied().min().unwrap_or_default();
-    for target in [Target::Pgbouncer, Target::Haproxy, Target::Relay] {
+    for target in [
+        ComparedTarget::Pgbouncer,
+        ComparedTarget::Haproxy,
+        ComparedTarget::Relay,
+    ] {
         let memory = (Figure::Memory, Crowd::open(target, fewest).memory);
         records.extend(cell(fewest, 1).records(target, [memory]));
     }
     let numbers = [&[0], plan.sessions].concat();
-    let open = |number: &u32| Crowd::open(Target::Pgpalisade, *number);
+    let open = |number: &u32| Crowd::open(ComparedTarget::Pgpalisade, *number);
     let crowds: Vec<Crowd> = numbers.iter().map(open).collect();
     for crowd in crowds.iter().filter(|crowd| crowd.number > 0) {
         let memory = (Figure::Memory, crowd.memory);
-        records.extend(cell(crowd.number, 1).records(Target::Pgpalisade, [memory]));
+        records.extend(cell(crowd.number, 1).records(ComparedTarget::Pgpalisade, [memory]));
     }
     for round in 1..=plan.rounds {
         eprintln!("sessions: round {round} of {}", plan.rounds);
         for crowd in in_turn(&crowds, round) {
             let cost = cost(&crowd.way, None, &crowd.way.options(), plan.window);
-            records.extend(cell(crowd.number, round).records(Target::Pgpalisade, cost));
+            records.extend(cell(crowd.number, round).records(ComparedTarget::Pgpalisade, cost));
         }
     }
     records
 }
 
 impl Crowd {
-    fn open(target: Target, number: u32) -> Self {
+    fn open(target: ComparedTarget, number: u32) -> Self {
         eprintln!("sessions: {}, {number} idle", target.name());
         let postgres = server(number + ACTIVE, &[FEW_BUFFERS]);
         pgbench::initialise(&postgres, 1);
         let way = Way::open(target, &postgres, number + ACTIVE);
         let pid = way.pid().unwrap_or_default();
-        // What is cached, and what the allocator keeps, is there before the idle ones come.
+        // Caches and the allocator's reserve are filled before the idle sessions come.
         cost(&way, None, &way.options(), SETTLE);
         sleep(SETTLE);
         let before = process::resident_kib(pid);
@@ -98,7 +102,7 @@ impl Crowd {
     }
 }
 
-/// The CPU time of a transaction, of `pgbench -S` or of a script.
+/// CPU time of a transaction, of `pgbench -S` or of a script.
 fn cost(
     way: &Way,
     script: Option<PathBuf>,
@@ -117,26 +121,26 @@ fn cost(
     figures.find(|(figure, _)| *figure == Figure::Cpu)
 }
 
-/// A PostgreSQL behind a proxy that knows many scopes. Dropped from the first to the last.
-struct Place {
+/// PostgreSQL behind a proxy that knows many scopes. Fields are dropped from first to last.
+struct ManyScopes {
     way: Way,
     _postgres: Postgres,
     dir: TempDir,
     scopes: u32,
 }
 
-/// Measures a write in one scope of many. The store has a mark of each, and the policy file a table.
-pub(crate) fn scopes(plan: &Plan) -> Vec<Record> {
-    let places: Vec<Place> = plan
+/// Measures a write in one scope of many. The store has a mark for each, and the policy file a table.
+pub(crate) fn scopes(plan: &BenchPlan) -> Vec<Record> {
+    let places: Vec<ManyScopes> = plan
         .scopes
         .iter()
-        .map(|&scopes| Place::start(scopes))
+        .map(|&scopes| ManyScopes::start(scopes))
         .collect();
     let mut records = Vec::new();
     for round in 1..=plan.rounds {
         eprintln!("scopes: round {round} of {}", plan.rounds);
         for place in in_turn(&places, round) {
-            // The last one of all: what goes through them from the beginning shows.
+            // The last scope, to reveal a search from the beginning.
             let options = format!("-c fencing.token=scope-{}={TOKEN}", place.scopes);
             let script = place.dir.path().join("script");
             let cell = Cell {
@@ -146,13 +150,13 @@ pub(crate) fn scopes(plan: &Plan) -> Vec<Record> {
                 round,
             };
             let cost = cost(&place.way, Some(script), &options, plan.window);
-            records.extend(cell.records(Target::Pgpalisade, cost));
+            records.extend(cell.records(ComparedTarget::Pgpalisade, cost));
         }
     }
     records
 }
 
-impl Place {
+impl ManyScopes {
     fn start(scopes: u32) -> Self {
         eprintln!("scopes: a proxy that knows {scopes}");
         let postgres = server(4 * ACTIVE, &[FEW_BUFFERS]);
@@ -181,7 +185,7 @@ impl Place {
     }
 }
 
-/// A table of one schema for each scope.
+/// Policy with a table of one schema for each scope.
 fn policy(scopes: u32) -> String {
     (1..=scopes).fold(String::new(), |mut text, number| {
         // Writing to a String does not fail.
@@ -193,14 +197,14 @@ fn policy(scopes: u32) -> String {
     })
 }
 
-/// Puts a mark of each scope into the store that the proxy is going to open.
+/// Writes a mark for each scope into the proxy's future store.
 fn fill(store: &Path, postgres: &Postgres, scopes: u32) {
     let system = postgres.value("SELECT system_identifier FROM pg_control_system()");
     let timeline = postgres.value("SELECT timeline_id FROM pg_control_checkpoint()");
     let cluster = Cluster {
         system_identifier: system.parse().expect("a system identifier"),
         timeline: timeline.parse().expect("a timeline"),
-        // Older than any: the proxy puts the real start on record.
+        // Older than any server: the proxy records the real start.
         postmaster_us: 0,
     };
     let token = Token::new(TOKEN.parse().expect("a number")).expect("a token");

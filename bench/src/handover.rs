@@ -1,5 +1,5 @@
-//! How long a scope is without a leader when its lease changes hands: from the end of the one to the first write of the
-//! next, who stands in line.
+//! Time without a leader when a scope's lease changes hands: from the end of one leader to the first write of the
+//! next. The next leader is already waiting.
 
 use std::fmt;
 use std::thread::{sleep, spawn};
@@ -7,31 +7,31 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_tests::wire::{Endpoint, Wire};
 
-use crate::plan::{Cell, Plan};
-use crate::record::{Figure, Measurement, Record, Target, counted};
+use crate::plan::{BenchPlan, Cell};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
 use crate::takeover::{Stage, StoreKind, USER};
 
-/// The next one has asked by then, and waits.
+/// Time for the next leader to ask for the lease and wait.
 const IN_LINE: Duration = Duration::from_millis(300);
 
-/// A leader that sleeps costs as long as its lease lives: so few of them show it.
+/// A paused leader costs its lease's whole time, so few rounds suffice.
 const PAUSED_ROUNDS: u32 = 3;
 
-/// How a leader ends.
+/// End of a leader.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// It gives its lease back.
+    /// The leader releases its lease.
     Released,
-    /// Its process is gone, and its connection with it.
+    /// The leader's process and connection are gone.
     Killed,
-    /// It does not say again that it wants the lease, which is for 3 s.
+    /// The leader does not renew its lease of 3 s.
     Paused,
 }
 
 impl End {
     const ALL: [Self; 3] = [Self::Released, Self::Killed, Self::Paused];
 
-    /// What the leader asks for.
+    /// Statement that asks for the lease.
     const fn lease(self) -> &'static str {
         match self {
             Self::Released | Self::Killed => "SET fencing.token = 'lease'",
@@ -51,7 +51,7 @@ impl fmt::Display for End {
 }
 
 /// Measures handovers with each store.
-pub(crate) fn handover(plan: &Plan) -> Vec<Record> {
+pub(crate) fn handover(plan: &BenchPlan) -> Vec<Record> {
     let mut records = Vec::new();
     for kind in StoreKind::ALL {
         let stage = Stage::start(kind, 2);
@@ -70,7 +70,7 @@ pub(crate) fn handover(plan: &Plan) -> Vec<Record> {
                 };
                 let took = round_of(&stage.endpoint(), end);
                 let millis = [(Figure::Takeover, took.as_secs_f64() * 1e3)];
-                records.extend(cell.records(Target::Pgpalisade, millis));
+                records.extend(cell.records(ComparedTarget::Pgpalisade, millis));
                 stage.forget_rows();
             }
         }

@@ -1,6 +1,6 @@
-//! How long the next leader waits when the machine of the old one is gone without a word, in a transaction.
+//! Wait of the next leader after the old one's machine vanishes during a transaction.
 //!
-//! PostgreSQL finds out by TCP keep-alives, which give up after [`GIVEN_UP_AFTER`] here. Linux's own settings take two
+//! PostgreSQL notices by TCP keep-alives, which give up after [`GIVEN_UP_AFTER`] here. Linux's defaults take two
 //! hours and eleven minutes.
 
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::wire::Wire;
 
-use crate::plan::{Cell, Plan};
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::plan::{BenchPlan, Cell};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::takeover::{USER, durable};
 
-/// When PostgreSQL gives a silent client up: idle, and two probes.
+/// Time until PostgreSQL gives up a silent client: idle, and two probes.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
 const KEEP_ALIVES: [&str; 3] = [
     "tcp_keepalives_idle=1",
@@ -20,36 +20,36 @@ const KEEP_ALIVES: [&str; 3] = [
     "tcp_keepalives_count=2",
 ];
 
-/// One round takes as long as the keep-alives.
+/// A round takes as long as the keep-alives.
 const ROUNDS: u32 = 3;
 
 const SETUP: &str =
     "CREATE TABLE jobs (who int); CREATE TABLE epoch (number bigint); INSERT INTO epoch VALUES (1)";
 
-/// What the old leader has done when its machine vanishes, and what the next one waits for.
-const FENCES: [(&str, Target, &str, &str); 3] = [
+/// Statements of the old leader before its machine vanishes, and the statement of the next one that waits.
+const FENCES: [(&str, ComparedTarget, &str, &str); 3] = [
     (
         "advisory lock",
-        Target::Direct,
+        ComparedTarget::Direct,
         "SELECT pg_advisory_lock(1); BEGIN; INSERT INTO jobs VALUES (1)",
         "SELECT pg_advisory_lock(1)",
     ),
     (
         "epoch row",
-        Target::Direct,
+        ComparedTarget::Direct,
         "BEGIN; SELECT FROM epoch FOR SHARE; INSERT INTO jobs VALUES (1)",
         "UPDATE epoch SET number = number + 1",
     ),
     (
         "fencing token",
-        Target::Pgpalisade,
+        ComparedTarget::Pgpalisade,
         "SET fencing.token = 'next'; BEGIN; INSERT INTO jobs VALUES (1)",
         "SET fencing.token = 'next'",
     ),
 ];
 
 /// Measures each fence.
-pub(crate) fn lost_machine(plan: &Plan) -> Vec<Record> {
+pub(crate) fn lost_machine(plan: &BenchPlan) -> Vec<Record> {
     let postgres = durable(2, &KEEP_ALIVES);
     postgres.sql(SETUP);
     let proxy = Proxy::start_with(Options::new(&postgres));
@@ -58,7 +58,7 @@ pub(crate) fn lost_machine(plan: &Plan) -> Vec<Record> {
         for (variant, target, leads, follows) in FENCES {
             eprintln!("lost machine: {variant}, round {round}");
             let endpoint = match target {
-                Target::Direct => postgres.tcp(),
+                ComparedTarget::Direct => postgres.tcp(),
                 _ => proxy.endpoint(),
             };
             let mut old = Wire::login(&endpoint, &USER);
@@ -77,7 +77,7 @@ pub(crate) fn lost_machine(plan: &Plan) -> Vec<Record> {
             let millis = [(Figure::Takeover, took.as_secs_f64() * 1e3)];
             records.extend(cell.records(target, millis));
             assert!(
-                target == Target::Pgpalisade || took > GIVEN_UP_AFTER / 2,
+                target == ComparedTarget::Pgpalisade || took > GIVEN_UP_AFTER / 2,
                 "{variant}: nobody waited for the machine that is gone"
             );
         }

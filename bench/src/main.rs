@@ -1,13 +1,13 @@
-//! What the proxy costs, beside PostgreSQL reached directly, pgbouncer, haproxy and a bare relay.
+//! Cost of the proxy, compared with PostgreSQL reached directly, pgbouncer, haproxy and a bare relay.
 //!
-//! - `plan`: how much is measured. `record`: one measured value; all of them are the CSV file.
-//! - `ways`: the targets, started by the harness of the tests. `process`: their CPU time and memory.
-//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `handover`, `tls`, `fences`, `lost_machine`: what is
-//!   measured.
-//! - `table`, `chart`: what is made of the records.
-//! - `soak`: minutes under load with everything observed, by itself.
+//! - `plan`: amount of measurements. `record`: one measured value; the CSV file has all of them.
+//! - `ways`: the targets, started by the test harness. `process`: their CPU time and memory.
+//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `handover`, `tls`, `fences`, `lost_machine`: the
+//!   measurements.
+//! - `table`, `chart`: views of the records.
+//! - `soak`: a separate run of minutes under load, with monitoring.
 //!
-//! A run that cannot go on ends with a panic that says why, as the harness itself does.
+//! A run that cannot go on panics with the reason, as the test harness does.
 
 #![expect(
     clippy::expect_used,
@@ -40,7 +40,7 @@ use clap::{Parser, ValueEnum};
 use pgpalisade_tests::machine::repository;
 use pgpalisade_tests::postgres::bin;
 use pgpalisade_tests::programs;
-use plan::{Plan, Size};
+use plan::{BenchPlan, Size};
 use procfs::Current;
 use record::{Measurement, Record};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut records = Vec::new();
     for measurement in flags.only {
         records.extend(measure(measurement, &plan));
-        // As it comes, so that what was measured is kept whatever happens later.
+        // Written after each measurement, so that a later failure loses nothing.
         record::write(&out.join("overhead.csv"), &records)?;
     }
     chart::draw(&out.join("overhead.svg"), &records)?;
@@ -101,7 +101,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn measure(measurement: Measurement, plan: &Plan) -> Vec<Record> {
+fn measure(measurement: Measurement, plan: &BenchPlan) -> Vec<Record> {
     match measurement {
         Measurement::Transactions => transactions::transactions(plan),
         Measurement::Copy => transactions::copy(plan),
@@ -116,7 +116,7 @@ fn measure(measurement: Measurement, plan: &Plan) -> Vec<Record> {
     }
 }
 
-/// As many open files as this user may have: proxies inherit it, and need two for each session.
+/// Raises the limit of open files as far as this user may: proxies inherit it, and need two for each session.
 fn raise_open_files() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limit = Rlimit {
@@ -128,7 +128,7 @@ fn raise_open_files() {
     }
 }
 
-/// Where it was measured, and with which versions.
+/// Machine and versions of the measurement.
 fn machine() -> Result<String, Box<dyn Error>> {
     let cpus = procfs::CpuInfo::current()?;
     let kernel = procfs::sys::kernel::Version::current()?;

@@ -1,4 +1,4 @@
-//! pgbench as the source of load: how many transactions are done within a window, and what they cost the target.
+//! pgbench as the load: transactions within a window, and their cost for the target.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -15,30 +15,29 @@ use crate::process;
 use crate::record::Figure;
 use crate::ways::Way;
 
-/// From the first transactions until the caches are warm and all clients run.
+/// Time from the first transactions until caches are warm and all clients run.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 
-/// pgbench logs in one client after the other, and a busy machine takes its time for each.
+/// pgbench logs clients in one after another, which takes time on a busy machine.
 const LOGIN_MAX: Duration = Duration::from_millis(200);
 
-/// What pgbench is to do.
+/// Load that pgbench generates.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     /// `simple`, `extended` or `prepared`.
     pub(crate) protocol: &'static str,
-    /// How many.
     pub(crate) clients: u32,
-    /// The script; without it: one SELECT by primary key, as `pgbench -S` has it.
+    /// Script; without one, one SELECT by primary key, as `pgbench -S`.
     pub(crate) script: Option<PathBuf>,
     /// `PGOPTIONS` of the sessions.
     pub(crate) options: String,
-    /// Transactions in a second, of all clients together. Without it: as many as they can.
+    /// Transactions per second of all clients together. Without it, as many as possible.
     pub(crate) rate: Option<u32>,
-    /// For how long the transactions are counted.
+    /// Time during which transactions are counted.
     pub(crate) window: Duration,
 }
 
-/// Makes pgbench's tables.
+/// Creates pgbench's tables.
 pub(crate) fn initialise(postgres: &Postgres, scale: u32) {
     let mut command = program("pgbench", &postgres.socket());
     let output = command
@@ -47,10 +46,10 @@ pub(crate) fn initialise(postgres: &Postgres, scale: u32) {
     stdout(&output.expect("start pgbench"));
 }
 
-/// Runs pgbench and says what was within the window: transactions in a second, their latencies, and their CPU time.
+/// Runs pgbench and returns the figures of the window: transactions per second, their latencies, and their CPU time.
 ///
-/// The window begins when all clients have long been logged in, so that no login is in it. pgbench logs the moment when
-/// each transaction was done. Those of the window are counted.
+/// The window begins after all clients have logged in, so no login is in it. pgbench logs the end of each
+/// transaction. Those that end in the window count.
 pub(crate) fn run(way: &Way, load: &Load) -> Vec<(Figure, f64)> {
     let pgbench = Pgbench::start(way, load);
     sleep(WARM_UP);
@@ -61,7 +60,7 @@ pub(crate) fn run(way: &Way, load: &Load) -> Vec<(Figure, f64)> {
     figures(&log, &from, &to)
 }
 
-/// A pgbench that runs until it is told to end.
+/// A pgbench that runs until stopped.
 #[derive(Debug)]
 pub(crate) struct Pgbench {
     process: Child,
@@ -69,7 +68,7 @@ pub(crate) struct Pgbench {
 }
 
 impl Pgbench {
-    /// Starts it, and waits for the first transactions.
+    /// Starts pgbench, and waits for the first transactions.
     pub(crate) fn start(way: &Way, load: &Load) -> Self {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let mut command = program("pgbench", way.endpoint());
@@ -103,9 +102,9 @@ impl Pgbench {
         pgbench
     }
 
-    /// Ends it, and says what it has logged.
+    /// Ends pgbench, and returns its log.
     pub(crate) fn end(mut self) -> String {
-        // Its own timer ends it so, too.
+        // pgbench's own timer sends the same signal.
         machine::signal(self.process.id(), Signal::ALARM);
         let status = machine::reap(&mut self.process, machine::PATIENCE);
         assert!(status.success(), "pgbench: {status}: {}", self.said());
@@ -125,7 +124,7 @@ fn errors(dir: &TempDir) -> PathBuf {
     dir.path().join("errors")
 }
 
-/// A moment, and the CPU time that the target has used until then.
+/// A moment, and the target's CPU time until then.
 #[derive(Debug)]
 pub(crate) struct Moment {
     micros: u64,
@@ -142,19 +141,19 @@ impl Moment {
     }
 }
 
-/// Microseconds since 1970.
+/// Microseconds since the Unix epoch.
 pub(crate) fn micros() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let micros = since.expect("after 1970").as_micros();
     u64::try_from(micros).expect("before the year 500,000")
 }
 
-/// What was between two moments, by pgbench's log.
+/// Figures between two moments, from pgbench's log.
 pub(crate) fn figures(log: &str, from: &Moment, to: &Moment) -> Vec<(Figure, f64)> {
     summary(log.lines().filter_map(transaction), from, to)
 }
 
-/// What was between two moments, by the end and the latency of each transaction, in microseconds.
+/// Figures between two moments, from the end and the latency of each transaction in microseconds.
 pub(crate) fn summary(
     transactions: impl Iterator<Item = (u64, f64)>,
     from: &Moment,
@@ -177,10 +176,10 @@ pub(crate) fn summary(
     figures
 }
 
-/// The end of a transaction, in microseconds since 1970, and its latency, in microseconds.
+/// End of a transaction in microseconds since the Unix epoch, and its latency in microseconds.
 ///
-/// <https://www.postgresql.org/docs/current/pgbench.html>, "Per-Transaction Logging": client, number, latency, script,
-/// seconds, microseconds.
+/// <https://www.postgresql.org/docs/current/pgbench.html>, "Per-Transaction Logging": client, number, latency,
+/// script, seconds, microseconds.
 fn transaction(line: &str) -> Option<(u64, f64)> {
     let words: Vec<&str> = line.split(' ').collect();
     let &[_, _, latency, _, seconds, micros, ..] = words.as_slice() else {

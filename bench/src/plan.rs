@@ -1,12 +1,12 @@
-//! How much is measured.
+//! Amount of measurements.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::record::{Figure, Measurement, Record, Target};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 
-/// How long a run takes.
+/// Duration of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Size {
     /// Nine rounds, 40 minutes
@@ -17,50 +17,46 @@ pub(crate) enum Size {
     Smoke,
 }
 
-/// What a size means.
+/// Numbers of a size.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct BenchPlan {
     /// Rounds of everything but takeovers.
     pub(crate) rounds: u32,
-    /// For how long transactions are counted in a round.
+    /// Time during which transactions are counted in a round.
     pub(crate) window: Duration,
-    /// Clients of `pgbench -S`. With TLS the second number only.
+    /// Clients of `pgbench -S`. With TLS only the second number.
     pub(crate) clients: &'static [u32],
-    /// Data of one COPY.
     pub(crate) megabytes: u32,
-    /// Refused writes of one round.
     pub(crate) refusals: u32,
-    /// Idle sessions, fewest first. The peers have the fewest only.
+    /// Idle sessions, fewest first. Other targets have only the fewest.
     pub(crate) sessions: &'static [u32],
     /// Scopes that the store and the policy file know, fewest first.
     pub(crate) scopes: &'static [u32],
-    /// Rounds of takeovers.
     pub(crate) takeovers: u32,
     /// Sessions that a takeover ends.
     pub(crate) old_sessions: &'static [u32],
-    /// What is asked for by itself: it is no part of a run.
+    /// Used only with `--soak`.
     pub(crate) soak: Soak,
 }
 
-/// How much a soak is.
+/// Numbers of a soak.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Soak {
-    /// Sessions that do nothing.
+    /// Idle sessions.
     pub(crate) idle: u32,
     /// Sessions of pgbench.
     pub(crate) active: u32,
-    /// Their transactions in a second, all together: fewer than there could be, so that latency is not a queue.
+    /// Transactions per second of all sessions together: below capacity, so that latency is not a queue.
     pub(crate) rate: u32,
-    /// How often the phases follow each other.
+    /// How often the phases repeat.
     pub(crate) cycles: u32,
-    /// One phase.
+    /// Duration of a phase.
     pub(crate) phase: Duration,
 }
 
 impl Size {
-    /// The numbers of this size.
-    pub(crate) fn plan(self) -> Plan {
-        let full = Plan {
+    pub(crate) fn plan(self) -> BenchPlan {
+        let full = BenchPlan {
             rounds: 9,
             window: Duration::from_secs(1),
             clients: &[1, 16, 64],
@@ -80,7 +76,7 @@ impl Size {
         };
         match self {
             Self::Full => full,
-            Self::Quick => Plan {
+            Self::Quick => BenchPlan {
                 rounds: 5,
                 window: Duration::from_millis(500),
                 takeovers: 10,
@@ -93,7 +89,7 @@ impl Size {
                 },
                 ..full
             },
-            Self::Smoke => Plan {
+            Self::Smoke => BenchPlan {
                 rounds: 1,
                 window: Duration::from_millis(200),
                 clients: &[1, 2],
@@ -115,10 +111,9 @@ impl Size {
     }
 }
 
-/// A place in the table, in one round.
+/// A cell of the table, in one round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell<'a> {
-    /// Which measurement.
     pub(crate) measurement: Measurement,
     /// As in [`Record`].
     pub(crate) variant: &'a str,
@@ -129,10 +124,10 @@ pub(crate) struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// What a target has shown here.
+    /// Records of a target's figures.
     pub(crate) fn records(
         self,
-        target: Target,
+        target: ComparedTarget,
         figures: impl IntoIterator<Item = (Figure, f64)>,
     ) -> impl Iterator<Item = Record> {
         figures.into_iter().map(move |(figure, value)| Record {
@@ -147,7 +142,7 @@ impl Cell<'_> {
     }
 }
 
-/// The items; each round begins with the next one, so that nobody always comes first.
+/// The items, beginning with another one each round, so that none is always first.
 pub(crate) fn in_turn<T>(items: &[T], round: u32) -> impl Iterator<Item = &T> {
     let (front, back) = items.split_at((round as usize - 1) % items.len().max(1));
     back.iter().chain(front)

@@ -1,4 +1,4 @@
-//! What another process has used, as the kernel counts it.
+//! Resources that another process used, as the kernel counts them.
 
 use std::time::Duration;
 

@@ -1,29 +1,26 @@
-//! What was measured: one value of one round.
+//! Measured values: one value of one round.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// A line of the CSV file.
+/// Line of the CSV file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// Which measurement.
     pub(crate) measurement: Measurement,
-    /// What stood between the client and PostgreSQL.
-    pub(crate) target: Target,
+    /// What is between the client and PostgreSQL.
+    pub(crate) target: ComparedTarget,
     /// The protocol, the direction of a COPY, or the store. May be empty.
     pub(crate) variant: String,
-    /// How many: clients, megabytes, idle sessions, scopes, or old sessions.
+    /// Number of clients, megabytes, idle sessions, scopes, or old sessions.
     pub(crate) number: u32,
-    /// From 1. What has the same round was measured within seconds of each other.
+    /// From 1. Values of the same round were measured within seconds of each other.
     pub(crate) round: u32,
-    /// Which of the measurement's values.
     pub(crate) figure: Figure,
-    /// The value, in the unit of the figure.
+    /// Value in the figure's unit.
     pub(crate) value: f64,
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Measurement {
@@ -49,24 +46,24 @@ pub(crate) enum Measurement {
     LostMachine,
 }
 
-/// A way to PostgreSQL.
+/// Way to PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Target {
+pub(crate) enum ComparedTarget {
     /// PostgreSQL itself.
     Direct,
-    /// `pgpalisade serve` with its default settings; sessions hold the current token, unless said otherwise.
+    /// `pgpalisade serve` with default settings; sessions hold the current token, unless noted.
     Pgpalisade,
-    /// In session mode, nothing logged.
+    /// pgbouncer in session mode, without logging.
     Pgbouncer,
-    /// In `mode tcp`, nothing logged.
+    /// haproxy in `mode tcp`, without logging.
     Haproxy,
     /// `bare-relay` of this package.
     Relay,
 }
 
-impl Target {
-    /// All of them, in the order of the table.
+impl ComparedTarget {
+    /// All targets, in the order of the table.
     pub(crate) const ALL: [Self; 5] = [
         Self::Direct,
         Self::Pgpalisade,
@@ -75,7 +72,7 @@ impl Target {
         Self::Relay,
     ];
 
-    /// Its name in tables and charts.
+    /// Name in tables and charts.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -87,44 +84,44 @@ impl Target {
     }
 }
 
-/// A kind of value, with its unit.
+/// Kind of value, with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Figure {
     /// User and system time of the target's process, for each transaction, refusal or megabyte.
     #[serde(rename = "CPU us")]
     Cpu,
-    /// Transactions in a second.
+    /// Transactions per second.
     #[serde(rename = "per second")]
     Rate,
-    /// Megabytes in a second.
+    /// Megabytes per second.
     #[serde(rename = "MB/s")]
     Megabytes,
-    /// Half of the transactions took at most so long.
+    /// Latency that half of the transactions do not exceed.
     #[serde(rename = "p50 us")]
     Median,
-    /// All but one in a hundred took at most so long.
+    /// Latency that all but one in a hundred do not exceed.
     #[serde(rename = "p99 us")]
     Tail,
     /// Resident memory of the target's process, for each idle session.
     #[serde(rename = "KiB")]
     Memory,
-    /// From sending SET to its answer; directly, from telling PostgreSQL to end sessions until they are gone. From the
-    /// end of a leader to the first write of the next, or to its leadership.
+    /// Time from SET to its answer; for the direct target, from PostgreSQL's order to end sessions until they are
+    /// gone. For handovers, from the end of a leader to the first write of the next, or to its leadership.
     #[serde(rename = "ms")]
     Takeover,
-    /// User and system time of PostgreSQL and of the target, for each write.
+    /// User and system time of PostgreSQL and the target, for each write.
     #[serde(rename = "servers' CPU us")]
     ServersCpu,
     /// Bytes in PostgreSQL's log, for each write.
     #[serde(rename = "WAL bytes")]
     Wal,
-    /// Rows locked by several transactions at once, for each write: each is written down.
+    /// Rows locked by several transactions at once, for each write; PostgreSQL stores each.
     #[serde(rename = "multixacts")]
     Multixacts,
 }
 
 impl Figure {
-    /// Its name, as in the CSV file.
+    /// Name in the CSV file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cpu => "CPU us",
@@ -141,7 +138,7 @@ impl Figure {
     }
 }
 
-/// Writes all of them, with a head line.
+/// Writes all records, with a header.
 pub(crate) fn write(path: &Path, records: &[Record]) -> csv::Result<()> {
     let mut writer = csv::Writer::from_path(path)?;
     records
@@ -150,13 +147,13 @@ pub(crate) fn write(path: &Path, records: &[Record]) -> csv::Result<()> {
     Ok(writer.flush()?)
 }
 
-/// A number with its noun.
+/// Number with its noun.
 pub(crate) fn counted(number: u32, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
 }
 
-/// The median. `None` of nothing.
+/// Median; `None` without values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,7 +1,7 @@
-//! Minutes under load with everything observed: whether memory stays, and what the watching costs those who work.
+//! Minutes under load with monitoring: whether memory stays constant, and what monitoring costs the working sessions.
 //!
-//! The same sessions are there all the time. Phases follow each other, so that what else the machine does meets all of
-//! them: with a deposed client that retries as fast as it can and without, with everybody watching and without.
+//! The sessions stay for the whole run. Phases alternate, so that other load of the machine affects all of them: with
+//! and without a deposed client that retries as fast as it can, with and without monitoring.
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -25,13 +25,13 @@ use crate::transactions::refused;
 use crate::ways::{Way, server};
 
 const SCRAPE_EVERY: Duration = Duration::from_secs(1);
-/// Until whoever watches or retries has begun, and for seeing that they are to end.
+/// Time for monitors and retries to begin, and interval for checking the end.
 const TICK: Duration = Duration::from_millis(100);
-/// The nice value of what runs last.
+/// Nice value of the lowest priority.
 const LOWEST: i32 = 19;
 const TOKEN: &str = "a-token-of-the-benchmark";
 
-/// What is there beside the sessions.
+/// Clients of a phase besides the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Phase {
     name: &'static str,
@@ -57,7 +57,7 @@ const PHASES: [Phase; 4] = [
     phase("storm, watched", 1, 1, 10),
 ];
 
-/// What was done in a phase, and when it was.
+/// Result of a phase.
 #[derive(Debug)]
 struct Done {
     name: &'static str,
@@ -68,7 +68,7 @@ struct Done {
     counts: [u64; 3],
 }
 
-/// Runs all phases, and makes a table of them.
+/// Runs all phases, and returns a table of them.
 pub(crate) fn soak(plan: &Soak) -> String {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let postgres = server(plan.idle + plan.active, &[FEW_BUFFERS]);
@@ -151,7 +151,7 @@ fn run(phase: Phase, way: &Way, http: Http, window: Duration) -> Done {
     })
 }
 
-/// What a client does until it is told to end, and how often it did.
+/// Runs a client until told to end, and returns its count.
 type Work = fn(&Way, Http, &AtomicBool) -> u64;
 
 /// Retries a write as fast as it is refused.
@@ -189,7 +189,7 @@ fn scrape(_: &Way, http: Http, end: &AtomicBool) -> u64 {
     count
 }
 
-/// A dashboard, which counts the pictures that it is sent.
+/// Runs a dashboard, and counts its pictures.
 fn watch(_: &Way, http: Http, end: &AtomicBool) -> u64 {
     be_elsewhere();
     let mut stream = http.connect().expect("a connection");
@@ -204,7 +204,7 @@ fn watch(_: &Way, http: Http, end: &AtomicBool) -> u64 {
                 count += u64::from(line.starts_with(b"data: "));
                 line.clear();
             }
-            // What has arrived of a line is kept.
+            // The received part of a line is kept.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => panic!("a dashboard: {error}"),
         }
@@ -212,12 +212,12 @@ fn watch(_: &Way, http: Http, end: &AtomicBool) -> u64 {
     count
 }
 
-/// Has this thread run after all others: what reads on other machines takes no time of this one.
+/// Runs this thread after all others: monitors on other machines would take no time of this one.
 fn be_elsewhere() {
     setpriority_process(None, LOWEST).expect("set the priority");
 }
 
-/// Each phase in its row, and then the median of each kind with the least and the most.
+/// A row for each phase, then the median of each kind with least and most.
 fn table(plan: &Soak, all: &[Done], log: &str) -> String {
     let seconds = plan.phase.as_secs_f64();
     let mut text = format!(

@@ -1,11 +1,11 @@
-//! The table: a row for each figure, a column for each target, medians over the rounds.
+//! Table: a row for each figure, a column for each target, medians over the rounds.
 
-use crate::record::{Figure, Measurement, Record, Target, counted, median};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted, median};
 
-/// What a row is about.
+/// Key of a row.
 type Key<'a> = (Measurement, &'a str, u32, Figure);
 
-/// The table as Markdown.
+/// Table as Markdown.
 pub(crate) fn markdown(records: &[Record]) -> String {
     let mut keys: Vec<Key<'_>> = Vec::new();
     for key in records.iter().map(key) {
@@ -13,16 +13,16 @@ pub(crate) fn markdown(records: &[Record]) -> String {
             keys.push(key);
         }
     }
-    let head = Target::ALL.map(|target| target.name().to_owned());
+    let head = ComparedTarget::ALL.map(|target| target.name().to_owned());
     let mut rows = vec![["".to_owned()].into_iter().chain(head).collect()];
     rows.extend(keys.iter().map(|key| {
-        let cells = Target::ALL.map(|target| cell(records, *key, target));
+        let cells = ComparedTarget::ALL.map(|target| cell(records, *key, target));
         [label(*key)]
             .into_iter()
             .chain(cells)
             .collect::<Vec<String>>()
     }));
-    let widths: Vec<usize> = (0..=Target::ALL.len())
+    let widths: Vec<usize> = (0..=ComparedTarget::ALL.len())
         .map(|column| width(&rows, column))
         .collect();
     let line = |row: &Vec<String>| {
@@ -83,11 +83,11 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
     format!("{what}: {}", figure.name())
 }
 
-/// The median of the rounds. Behind it in brackets the median of its ratios, round by round: of CPU time to the bare
-/// relay's, with TLS to pgbouncer's; of what depends on PostgreSQL to the direct way's. CPU time without either has
-/// half of its spread there.
-fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
-    let of = |target: Target| {
+/// Median of the rounds, followed in brackets by the median of its ratios, round by round. CPU time is compared with
+/// the bare relay's, with TLS with pgbouncer's; values that depend on PostgreSQL with the direct target's. CPU time
+/// without a ratio has half of its spread there.
+fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
+    let of = |target: ComparedTarget| {
         records
             .iter()
             .filter(move |record| record.target == target && key(record) == wanted)
@@ -97,10 +97,10 @@ fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
         return "-".to_owned();
     };
     let base = match (wanted.0, wanted.3) {
-        // What a bare relay carries it does not encrypt.
-        (Measurement::Tls, Figure::Cpu) => Target::Pgbouncer,
-        (_, Figure::Cpu) => Target::Relay,
-        _ => Target::Direct,
+        // A bare relay does not encrypt what it carries.
+        (Measurement::Tls, Figure::Cpu) => ComparedTarget::Pgbouncer,
+        (_, Figure::Cpu) => ComparedTarget::Relay,
+        _ => ComparedTarget::Direct,
     };
     let ratios = of(target).filter_map(|record| {
         let base = of(base).find(|base| base.round == record.round)?;
@@ -119,7 +119,7 @@ fn cell(records: &[Record], wanted: Key<'_>, target: Target) -> String {
     }
 }
 
-/// No more digits than mean something.
+/// Formats only significant digits.
 fn number(value: f64) -> String {
     match value {
         small if small < 99.95 => format!("{value:.1}"),
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::plan::Cell;
 
-    fn records(target: Target, figure: Figure, values: &[f64]) -> Vec<Record> {
+    fn records(target: ComparedTarget, figure: Figure, values: &[f64]) -> Vec<Record> {
         let rounds = (1..).zip(values);
         let record = |(round, value): (u32, &f64)| {
             let cell = Cell {
@@ -151,11 +151,19 @@ mod tests {
     #[test]
     fn targets_are_compared_round_by_round() {
         let all = [
-            records(Target::Direct, Figure::Rate, &[100.0, 1000.0, 200.0]),
-            records(Target::Pgpalisade, Figure::Rate, &[50.0, 800.0, 120.0]),
-            records(Target::Pgpalisade, Figure::Cpu, &[21.0, 20.0, 25.0]),
-            records(Target::Haproxy, Figure::Cpu, &[50.0, 30.0, 30.0]),
-            records(Target::Relay, Figure::Cpu, &[25.0, 40.0, 20.0]),
+            records(
+                ComparedTarget::Direct,
+                Figure::Rate,
+                &[100.0, 1000.0, 200.0],
+            ),
+            records(
+                ComparedTarget::Pgpalisade,
+                Figure::Rate,
+                &[50.0, 800.0, 120.0],
+            ),
+            records(ComparedTarget::Pgpalisade, Figure::Cpu, &[21.0, 20.0, 25.0]),
+            records(ComparedTarget::Haproxy, Figure::Cpu, &[50.0, 30.0, 30.0]),
+            records(ComparedTarget::Relay, Figure::Cpu, &[25.0, 40.0, 20.0]),
         ];
         let expect = "\
 |                                | direct |  pgpalisade | pgbouncer |     haproxy | bare relay |
@@ -166,7 +174,7 @@ mod tests {
         assert_eq!(markdown(&all.concat()), expect);
     }
 
-    /// What the page shows of its CSV file: the deciding figure, and takeovers over none, one and many.
+    /// Records of the CSV file that the page shows: the deciding figure, and takeovers over none, one and many.
     fn is_shown(record: &Record) -> bool {
         match record.measurement {
             Measurement::Transactions | Measurement::Copy => record.figure == Figure::Cpu,
@@ -176,7 +184,6 @@ mod tests {
         }
     }
 
-    /// The page shows what its CSV file says.
     #[test]
     fn the_table_of_the_docs_is_that_of_its_rounds() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");

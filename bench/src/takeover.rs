@@ -1,4 +1,4 @@
-//! How long a takeover takes, and beside it how long PostgreSQL alone needs to end as many sessions.
+//! Duration of a takeover, compared with the time that PostgreSQL alone needs to end as many sessions.
 
 use std::fmt;
 use std::thread::sleep;
@@ -11,16 +11,16 @@ use pgpalisade_tests::proxy::{Options, Proxy, Store};
 use pgpalisade_tests::stage::leader;
 use pgpalisade_tests::wire::{Endpoint, Message, Wire, pretty};
 
-use crate::plan::{Cell, Plan};
-use crate::record::{Figure, Measurement, Record, Target, counted};
+use crate::plan::{BenchPlan, Cell};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
 
 const WRITE: &str = "BEGIN; INSERT INTO jobs (who) VALUES (1)";
 pub(crate) const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
-/// The proxy removes the records of ended sessions in the background. The next round is not to meet that.
+/// The proxy removes records of ended sessions in the background, which must not overlap with the next round.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Where the proxy keeps marks and sessions.
+/// Store of marks and sessions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StoreKind {
     Embedded,
@@ -29,7 +29,6 @@ pub(crate) enum StoreKind {
 }
 
 impl StoreKind {
-    /// All of them.
     pub(crate) const ALL: [Self; 3] = [Self::Embedded, Self::Etcd, Self::Postgres];
 }
 
@@ -43,16 +42,16 @@ impl fmt::Display for StoreKind {
     }
 }
 
-/// The servers of one store. Dropped from the first to the last, so that the proxy sees none of the others go.
+/// Servers of one store. Fields are dropped from first to last, so that the proxy outlives none of its servers.
 pub(crate) struct Stage {
     proxy: Proxy,
     postgres: Postgres,
     _store: RunningStore,
-    /// The token that was declared last.
+    /// Last declared token.
     token: u64,
 }
 
-/// Kept for its end.
+/// Kept until dropped.
 enum RunningStore {
     InTheProxy,
     Etcd(#[expect(dead_code, reason = "dropped")] Etcd),
@@ -60,7 +59,7 @@ enum RunningStore {
 }
 
 /// Measures takeovers with each store.
-pub(crate) fn takeover(plan: &Plan) -> Vec<Record> {
+pub(crate) fn takeover(plan: &BenchPlan) -> Vec<Record> {
     let mut records = Vec::new();
     for kind in StoreKind::ALL {
         let most = plan.old_sessions.iter().copied().max().unwrap_or_default();
@@ -79,10 +78,13 @@ pub(crate) fn takeover(plan: &Plan) -> Vec<Record> {
                     round,
                 };
                 let millis = |time: Duration| [(Figure::Takeover, time.as_secs_f64() * 1e3)];
-                records.extend(cell.records(Target::Pgpalisade, millis(stage.takeover(number))));
+                records.extend(
+                    cell.records(ComparedTarget::Pgpalisade, millis(stage.takeover(number))),
+                );
                 stage.settle();
                 if number > 0 {
-                    records.extend(cell.records(Target::Direct, millis(stage.alone(number))));
+                    records
+                        .extend(cell.records(ComparedTarget::Direct, millis(stage.alone(number))));
                     stage.settle();
                 }
             }
@@ -92,7 +94,7 @@ pub(crate) fn takeover(plan: &Plan) -> Vec<Record> {
 }
 
 impl Stage {
-    /// Starts them, with room for so many sessions.
+    /// Starts the servers, with room for the sessions.
     pub(crate) fn start(kind: StoreKind, sessions_max: u32) -> Self {
         let postgres = durable(sessions_max, &[]);
         postgres.sql("CREATE TABLE jobs (who int)");
@@ -122,17 +124,16 @@ impl Stage {
         }
     }
 
-    /// Where clients connect.
+    /// Address for clients.
     pub(crate) fn endpoint(&self) -> Endpoint {
         self.proxy.endpoint()
     }
 
-    /// Empties the table.
     pub(crate) fn forget_rows(&self) {
         self.postgres.sql("TRUNCATE jobs");
     }
 
-    /// From sending SET with the next token to its answer, over sessions with an open write transaction each.
+    /// Time from SET with the next token to its answer, over sessions with an open write transaction each.
     fn takeover(&mut self, sessions: u32) -> Duration {
         let endpoint = self.proxy.endpoint();
         let old = self.token.to_string();
@@ -152,7 +153,7 @@ impl Stage {
         took
     }
 
-    /// The time that PostgreSQL needs to end as many sessions of the same kind.
+    /// Time that PostgreSQL needs to end as many sessions of the same kind.
     fn alone(&self, sessions: u32) -> Duration {
         let [user, database] = USER;
         let parameters = [user, database, ("application_name", "alone")];
@@ -165,8 +166,8 @@ impl Stage {
         took
     }
 
-    /// Waits until a round has left nothing behind, and looks that no old session has got its row in. Sessions come by
-    /// TCP; the control connection and ours come by unix socket.
+    /// Waits until a round's sessions have ended, and checks that no old session wrote its row. Sessions use TCP; the
+    /// control connection and ours use the unix socket.
     fn settle(&self) {
         let mut admin = self.postgres.admin();
         machine::wait_for("the sessions of a round to end", || {
@@ -182,8 +183,8 @@ impl Stage {
     }
 }
 
-/// A server that loses nothing in a crash, as an operator's. The harness would have it without fsync; what comes later
-/// wins.
+/// A server that survives a crash, like an operator's. Turns fsync on, which the test harness turns off; the later
+/// setting wins.
 pub(crate) fn durable(sessions_max: u32, settings: &[&str]) -> Postgres {
     let connections = format!("max_connections={}", sessions_max + 50);
     let ours = ["fsync=on", &connections];

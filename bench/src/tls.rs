@@ -1,8 +1,8 @@
-//! SELECTs with TLS on no leg, on the client's, and on both: TLS 1.3 with `TLS_AES_256_GCM_SHA384`, whoever speaks.
+//! SELECTs with TLS on no leg, on the client's, and on both: TLS 1.3 with `TLS_AES_256_GCM_SHA384` for every target.
 //!
-//! The load is our own, since haproxy does not know PostgreSQL's SSLRequest: it takes TLS from the first byte only,
-//! which pgbench has since 17. To PostgreSQL it would need a server of that version. So with TLS on both legs haproxy
-//! and the bare relay carry what they cannot read.
+//! The load is our own, since haproxy does not know PostgreSQL's SSLRequest: it needs TLS from the first byte, which
+//! pgbench supports since 17. Towards PostgreSQL it would need a server of that version. So with TLS on both legs
+//! haproxy and the bare relay carry encrypted bytes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
@@ -12,20 +12,19 @@ use pgpalisade_tests::tls::{Authority, TlsClient};
 use pgpalisade_tests::wire::{Batch, Wire};
 
 use crate::pgbench::{self, Moment, WARM_UP, micros};
-use crate::plan::{Cell, Plan, in_turn};
-use crate::record::{Figure, Measurement, Record, Target, counted};
-use crate::ways::{Encryption, Way, server};
+use crate::plan::{BenchPlan, Cell, in_turn};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
+use crate::ways::{TlsSettings, Way, server};
 
-/// pgbench's tables, with this many rows.
+/// Rows of pgbench's tables.
 const SCALE: u32 = 1;
 const ROWS: u32 = SCALE * 100_000;
 
-/// From one row to the next: prime, so that every row has its turn.
+/// Distance between rows: prime, so that every row gets its turn.
 const STRIDE: u32 = 48_271;
 
 const PROTOCOLS: [&str; 2] = ["simple", "prepared"];
 
-/// Which legs are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Legs {
     None,
@@ -45,7 +44,7 @@ impl Legs {
     }
 }
 
-/// A server, and the ways to it, with TLS on these legs. Dropped from the first to the last.
+/// A server and its ways, with TLS on these legs. Fields are dropped from first to last.
 struct Stage {
     legs: Legs,
     ways: Vec<Way>,
@@ -65,7 +64,7 @@ impl Stage {
         pgbench::initialise(&postgres, SCALE);
         let pem = authority.lend(&[&pair.certificate, &pair.key], authority.path("both.pem"));
         let pem = pem.display();
-        let mut tls = Encryption::default();
+        let mut tls = TlsSettings::default();
         if legs != Legs::None {
             tls.flags = vec![
                 ("--tls-mode", "require".to_owned()),
@@ -85,9 +84,10 @@ impl Stage {
                 tls.pgbouncer += "server_tls_sslmode = require\nserver_tls_protocols = tlsv1.3\n";
             }
         }
-        let targets = Target::ALL.into_iter();
-        // It has no TLS of its own, and PostgreSQL's would be that of both legs.
-        let targets = targets.filter(|&target| (legs, target) != (Legs::Client, Target::Relay));
+        let targets = ComparedTarget::ALL.into_iter();
+        // The relay has no TLS, and PostgreSQL's would be on both legs.
+        let targets =
+            targets.filter(|&target| (legs, target) != (Legs::Client, ComparedTarget::Relay));
         Self {
             legs,
             ways: targets
@@ -99,11 +99,11 @@ impl Stage {
         }
     }
 
-    /// A session, encrypted where the client's leg is.
+    /// A session, encrypted if the client's leg is.
     fn login(&self, way: &Way) -> Wire {
         let connected = match (self.legs, way.target) {
             (Legs::None, _) => Ok(Wire::connect(way.endpoint())),
-            (Legs::Client, Target::Haproxy) => {
+            (Legs::Client, ComparedTarget::Haproxy) => {
                 let client = self.client.clone().speaking(&["postgresql"]);
                 Wire::connect(way.endpoint()).encrypt(&client)
             }
@@ -112,12 +112,12 @@ impl Stage {
         way.login_over(connected.expect("TLS"))
     }
 
-    /// PostgreSQL's end of a session is what is said to be measured.
+    /// Checks PostgreSQL's end of a session against the measured legs.
     fn check(&self, way: &Way, session: &mut Wire) {
         let own =
             "SELECT concat_ws(' ', version, cipher) FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
         let is_encrypted = match way.target {
-            Target::Direct => self.legs != Legs::None,
+            ComparedTarget::Direct => self.legs != Legs::None,
             _ => self.legs == Legs::Both,
         };
         let expect = if is_encrypted {
@@ -130,8 +130,8 @@ impl Stage {
 }
 
 /// Measures one SELECT by primary key.
-pub(crate) fn tls(plan: &Plan) -> Vec<Record> {
-    // Enough of them that the cores do not sleep.
+pub(crate) fn tls(plan: &BenchPlan) -> Vec<Record> {
+    // Enough clients to keep the cores awake.
     let clients = plan.clients.get(1).copied().unwrap_or(1);
     let stages = Legs::ALL.map(|legs| Stage::open(legs, clients));
     let mut records = Vec::new();
@@ -160,8 +160,14 @@ pub(crate) fn tls(plan: &Plan) -> Vec<Record> {
     records
 }
 
-/// One window, in which each client has a thread of its own.
-fn run(stage: &Stage, way: &Way, protocol: &str, clients: u32, plan: &Plan) -> Vec<(Figure, f64)> {
+/// Runs one window, with a thread for each client.
+fn run(
+    stage: &Stage,
+    way: &Way,
+    protocol: &str,
+    clients: u32,
+    plan: &BenchPlan,
+) -> Vec<(Figure, f64)> {
     let mut sessions: Vec<Wire> = (0..clients).map(|_| stage.login(way)).collect();
     sessions
         .iter_mut()
@@ -188,7 +194,7 @@ fn run(stage: &Stage, way: &Way, protocol: &str, clients: u32, plan: &Plan) -> V
     pgbench::summary(done.into_iter(), &from, &to)
 }
 
-/// What a client does until it is over: the end and the latency of each transaction.
+/// Runs a client until the end. Returns end and latency of each transaction.
 fn transactions(
     mut session: Wire,
     protocol: &str,

@@ -9,9 +9,9 @@ use pgpalisade_tests::programs::{program, stdout};
 use pgpalisade_tests::wire::{Batch, Wire, pretty};
 
 use crate::pgbench::{self, Load};
-use crate::plan::{Cell, Plan, in_turn};
+use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::process;
-use crate::record::{Figure, Measurement, Record, Target, counted};
+use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
 use crate::ways::{Way, server};
 
 const PROTOCOLS: [&str; 3] = ["simple", "extended", "prepared"];
@@ -19,13 +19,13 @@ const PROTOCOLS: [&str; 3] = ["simple", "extended", "prepared"];
 /// pgbench's tables with a million rows.
 const SCALE: u32 = 10;
 
-/// A row of a COPY, with its line feed.
+/// Bytes of a COPY row, with its line feed.
 const ROW: usize = 100;
 
-/// Sessions that are refused at one time.
+/// Concurrent sessions with refused writes.
 const CROWDS: [u32; 2] = [1, 16];
 
-/// Every way to a server, and the server. Dropped from the first to the last.
+/// Every way to a server, and the server. Fields are dropped from first to last.
 struct Ways {
     ways: Vec<Way>,
     postgres: Postgres,
@@ -35,7 +35,7 @@ impl Ways {
     fn open(sessions_max: u32) -> Self {
         // pgbouncer keeps its sessions.
         let postgres = server(2 * sessions_max, &["shared_buffers=256MB"]);
-        let ways = Target::ALL.map(|target| Way::open(target, &postgres, sessions_max));
+        let ways = ComparedTarget::ALL.map(|target| Way::open(target, &postgres, sessions_max));
         Self {
             ways: ways.into(),
             postgres,
@@ -44,7 +44,7 @@ impl Ways {
 }
 
 /// Measures one SELECT by primary key in every protocol.
-pub(crate) fn transactions(plan: &Plan) -> Vec<Record> {
+pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
     let ways = Ways::open(plan.clients.iter().copied().max().unwrap_or_default());
     pgbench::initialise(&ways.postgres, SCALE);
     let mut records = Vec::new();
@@ -80,7 +80,7 @@ pub(crate) fn transactions(plan: &Plan) -> Vec<Record> {
 }
 
 /// Measures COPY out of and into PostgreSQL, with psql as the client.
-pub(crate) fn copy(plan: &Plan) -> Vec<Record> {
+pub(crate) fn copy(plan: &BenchPlan) -> Vec<Record> {
     let ways = Ways::open(16);
     let rows = plan.megabytes as usize * 1_000_000 / ROW;
     let line = "x".repeat(ROW - 1);
@@ -116,7 +116,7 @@ pub(crate) fn copy(plan: &Plan) -> Vec<Record> {
     records
 }
 
-/// Runs a command of psql that must copy all rows.
+/// Runs a psql command that must copy all rows.
 fn psql(way: &Way, command: &str) {
     let mut psql = program("psql", way.endpoint());
     psql.args(["-X", "-q", "-c", command])
@@ -124,11 +124,11 @@ fn psql(way: &Way, command: &str) {
     stdout(&psql.output().expect("start psql"));
 }
 
-/// Measures writes of sessions that have no token. PostgreSQL never sees them.
-pub(crate) fn refusals(plan: &Plan) -> Vec<Record> {
+/// Measures writes of sessions without a token. PostgreSQL never sees them.
+pub(crate) fn refusals(plan: &BenchPlan) -> Vec<Record> {
     let postgres = server(32, &[]);
     postgres.sql("CREATE TABLE ledger (id int)");
-    let way = Way::open(Target::Pgpalisade, &postgres, 32);
+    let way = Way::open(ComparedTarget::Pgpalisade, &postgres, 32);
     let write = Batch::new().query("INSERT INTO ledger (id) VALUES (34)");
     let mut records = Vec::new();
     for round in 1..=plan.rounds {
@@ -169,7 +169,7 @@ pub(crate) fn refused(client: &mut Wire) {
     assert!(is_refusal, "a write without a token:\n{}", pretty(&answer));
 }
 
-/// The seconds that it takes, and the microseconds of CPU time that the target has used meanwhile.
+/// Seconds of the work, and the target's CPU time for it in microseconds.
 fn timed(way: &Way, work: impl FnOnce()) -> (f64, Option<f64>) {
     let cpu = || way.pid().map(process::cpu_time);
     let (before, begin) = (cpu(), Instant::now());

@@ -1,4 +1,4 @@
-//! The ways to one PostgreSQL that are compared, each with its process.
+//! Compared ways to one PostgreSQL, each with its process.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -12,24 +12,23 @@ use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::wire::{Endpoint, Wire};
 use tempfile::TempDir;
 
-use crate::record::Target;
+use crate::record::ComparedTarget;
 
-/// Connections that are ending while the next ones begin, and the proxy's own.
+/// Connections that end while the next ones begin, and the proxy's own.
 const CONNECTIONS_MORE: u32 = 60;
 
-/// The token that sessions hold. It is the first of its scope, and stays the current one.
+/// Token of the sessions: the first of its scope, and always the current one.
 pub(crate) const TOKEN: &str = "1";
 
-/// A way that is open.
+/// Open way.
 #[derive(Debug)]
 pub(crate) struct Way {
-    /// Which.
-    pub(crate) target: Target,
+    pub(crate) target: ComparedTarget,
     endpoint: Endpoint,
     process: Process,
 }
 
-/// The process of a way. It ends when it is dropped.
+/// Process of a way, ended on drop.
 #[derive(Debug)]
 enum Process {
     None,
@@ -38,20 +37,20 @@ enum Process {
     Other(Other),
 }
 
-/// What the settings of a way say of TLS. The default is: nothing.
+/// TLS settings of a way; none by default.
 #[derive(Debug, Default)]
-pub(crate) struct Encryption {
-    /// What follows the URL of pgpalisade's `upstream`.
+pub(crate) struct TlsSettings {
+    /// Suffix of the URL of pgpalisade's `upstream`.
     pub(crate) upstream: &'static str,
     /// Flags of pgpalisade with their values.
     pub(crate) flags: Vec<(&'static str, String)>,
     /// Lines of pgbouncer's settings.
     pub(crate) pgbouncer: String,
-    /// Words behind haproxy's `bind`.
+    /// Words after haproxy's `bind`.
     pub(crate) haproxy: String,
 }
 
-/// A PostgreSQL that keeps nothing safe and does nothing at its own time, for so many sessions at once.
+/// A PostgreSQL without durability and background work, for this many concurrent sessions.
 pub(crate) fn server(sessions_max: u32, settings: &[&str]) -> Postgres {
     let connections = format!("max_connections={}", sessions_max + CONNECTIONS_MORE);
     let ours = [
@@ -70,27 +69,27 @@ pub(crate) fn server(sessions_max: u32, settings: &[&str]) -> Postgres {
 }
 
 impl Way {
-    /// Opens a way for at most so many sessions.
-    pub(crate) fn open(target: Target, postgres: &Postgres, sessions_max: u32) -> Self {
-        Self::encrypted(target, postgres, sessions_max, &Encryption::default())
+    /// Opens a way for at most this many sessions.
+    pub(crate) fn open(target: ComparedTarget, postgres: &Postgres, sessions_max: u32) -> Self {
+        Self::encrypted(target, postgres, sessions_max, &TlsSettings::default())
     }
 
-    /// The same with TLS.
+    /// As [`Self::open`], with TLS.
     pub(crate) fn encrypted(
-        target: Target,
+        target: ComparedTarget,
         postgres: &Postgres,
         sessions_max: u32,
-        tls: &Encryption,
+        tls: &TlsSettings,
     ) -> Self {
         let sessions_max = sessions_max + CONNECTIONS_MORE;
         let server = format!("127.0.0.1:{}", postgres.port());
         match target {
-            Target::Direct => Self {
+            ComparedTarget::Direct => Self {
                 target,
                 endpoint: postgres.tcp(),
                 process: Process::None,
             },
-            Target::Pgpalisade => {
+            ComparedTarget::Pgpalisade => {
                 let mut options = Options::new(postgres);
                 options.upstream += tls.upstream;
                 for (flag, value) in &tls.flags {
@@ -98,7 +97,7 @@ impl Way {
                 }
                 Self::pgpalisade(options.flag("--connections-max", &sessions_max.to_string()))
             }
-            Target::Pgbouncer => {
+            ComparedTarget::Pgbouncer => {
                 let pooler = Pooler::of_sessions(postgres, sessions_max, &tls.pgbouncer);
                 Self {
                     target,
@@ -106,24 +105,24 @@ impl Way {
                     process: Process::Pgbouncer(pooler),
                 }
             }
-            Target::Haproxy => {
+            ComparedTarget::Haproxy => {
                 Self::other(target, Other::haproxy(&server, sessions_max, &tls.haproxy))
             }
-            Target::Relay => Self::other(target, Other::relay(&server)),
+            ComparedTarget::Relay => Self::other(target, Other::relay(&server)),
         }
     }
 
-    /// Opens the way through a pgpalisade that is started so.
+    /// Opens the way through a pgpalisade with these options.
     pub(crate) fn pgpalisade(options: Options) -> Self {
         let proxy = Proxy::start_with(options);
         Self {
-            target: Target::Pgpalisade,
+            target: ComparedTarget::Pgpalisade,
             endpoint: proxy.endpoint(),
             process: Process::Pgpalisade(Box::new(proxy)),
         }
     }
 
-    fn other(target: Target, other: Other) -> Self {
+    fn other(target: ComparedTarget, other: Other) -> Self {
         Self {
             target,
             endpoint: tcp(other.port),
@@ -131,12 +130,12 @@ impl Way {
         }
     }
 
-    /// Where clients connect.
+    /// Address for clients.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The process whose CPU time and memory count. PostgreSQL's own do not.
+    /// Process whose CPU time and memory count. PostgreSQL's do not.
     pub(crate) fn pid(&self) -> Option<u32> {
         match &self.process {
             Process::None => None,
@@ -146,24 +145,24 @@ impl Way {
         }
     }
 
-    /// The setting that declares the token, for libpq's `PGOPTIONS`. pgbouncer takes no such settings, and the others
-    /// need none.
+    /// Setting that declares the token, for libpq's `PGOPTIONS`. pgbouncer rejects such settings, and the others need
+    /// none.
     pub(crate) fn options(&self) -> String {
         match self.target {
-            Target::Pgpalisade => format!("-c fencing.token={TOKEN}"),
+            ComparedTarget::Pgpalisade => format!("-c fencing.token={TOKEN}"),
             _ => String::new(),
         }
     }
 
-    /// A session, with the token where there is a fence.
+    /// A session, with the token if there is a fence.
     pub(crate) fn login(&self) -> Wire {
         self.login_over(Wire::connect(&self.endpoint))
     }
 
-    /// The same over a connection that is there.
+    /// As [`Self::login`], over an existing connection.
     pub(crate) fn login_over(&self, mut wire: Wire) -> Wire {
         let mut parameters = vec![("user", "postgres"), ("database", "postgres")];
-        if self.target == Target::Pgpalisade {
+        if self.target == ComparedTarget::Pgpalisade {
             parameters.push(("fencing.token", TOKEN));
         }
         wire.log_in(&parameters);
@@ -175,10 +174,10 @@ fn tcp(port: u16) -> Endpoint {
     Endpoint::Tcp(([127, 0, 0, 1], port).into())
 }
 
-/// Ports that are tried for one process.
+/// Attempts to find a free port.
 const ATTEMPTS: usize = 3;
 
-/// A process that only the benchmarks start. It ends when it is dropped.
+/// Process that only the benchmarks start, ended on drop.
 #[derive(Debug)]
 struct Other {
     process: Running,
@@ -187,7 +186,7 @@ struct Other {
 }
 
 impl Other {
-    /// Threads, buffers and polling are at their defaults.
+    /// Threads, buffers and polling have their defaults.
     fn haproxy(server: &str, sessions_max: u32, tls: &str) -> Self {
         Self::start(|dir, port| {
             let settings = format!(
@@ -208,7 +207,7 @@ impl Other {
         })
     }
 
-    /// Starts it on a free port; where somebody else has taken that meanwhile, it ends, and another is tried.
+    /// Starts the process on a free port. If another process took the port, tries the next one.
     fn start(command: impl Fn(&Path, u16) -> Command) -> Self {
         let dir = scratch_dir();
         for _ in 0..ATTEMPTS {

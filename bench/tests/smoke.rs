@@ -1,4 +1,4 @@
-//! One run of everything, as small as it can be: each measurement has its figures of each target.
+//! Smallest possible run of everything: each measurement has figures for each target.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use std::process::Command;
 /// Rounds of a target, by measurement and figure.
 type Found = BTreeMap<(String, String, String), usize>;
 
-/// What one target has shown in one round, by figure.
+/// Values of one target in one round, by figure.
 type Shown = BTreeMap<String, f64>;
 
 const ALL: [&str; 5] = ["direct", "haproxy", "pgbouncer", "pgpalisade", "relay"];
@@ -52,13 +52,13 @@ fn read(csv: &Path) -> Found {
     found
 }
 
-/// These figures can be true together.
+/// Checks that the figures can be true together.
 #[track_caller]
 fn plausible(round: &[String; 5], shown: &Shown) {
     for (figure, value) in shown {
-        // So few idle sessions may fit into memory that the process has already, a window may be without CPU time, and
-        // not every write meets another one. pgbench looks at its clock only where it waits: on a busy machine the
-        // answers may be there before.
+        // A few idle sessions may fit into the process's present memory, a window may have no CPU time, and not every
+        // write meets another one. pgbench reads its clock only when it waits: on a busy machine the answers may
+        // arrive before.
         let may_be_none = ["KiB", "CPU us", "multixacts", "p50 us"].contains(&figure.as_str());
         let least = if may_be_none { 0.0 } else { f64::MIN_POSITIVE };
         assert!(
@@ -114,7 +114,7 @@ fn everything() {
     check(&found, "lost-machine", "ms", &["direct", "pgpalisade"]);
     check(&found, "tls", "per second", &ALL);
     check(&found, "tls", "CPU us", &PROXIES);
-    // Two protocols with TLS on no leg, on one, and on both; it is not the relay's own.
+    // Two protocols with TLS on no leg, on one, and on both; the relay has no TLS of its own.
     for (target, cells) in [("pgpalisade", 6), ("haproxy", 6), ("relay", 4)] {
         let key = ["tls", "CPU us", target].map(str::to_owned);
         assert_eq!(found.get(&key.into()), Some(&cells), "{target}");
@@ -168,7 +168,7 @@ fn a_soak_has_all_phases() {
         let [p50, p99, rate, memory] =
             [3, 4, 5, 7].map(|column| row[column].parse::<f64>().unwrap());
         assert!(1.0 < p50 && p50 <= p99 && p99.is_finite(), "{row:?}");
-        // 50 in a second are asked for, and a proxy needs some memory.
+        // The load is 50 per second, and a proxy needs some memory.
         assert!((25.0..100.0).contains(&rate) && memory > 1.0, "{row:?}");
         let [refusals, scrapes, pictures] = [8, 9, 10].map(|column| row[column] != "0");
         assert_eq!(

@@ -1,8 +1,8 @@
-//! SQL texts, as any client may send them.
+//! SQL texts from any client.
 //!
-//! Beyond "no panic": a read has no effect that writes, what PostgreSQL's grammar refuses is a write, the cache says
-//! the same as the classifier, also of texts with other digits and letters in their constants, and a text that the
-//! scan lets pass unseen has nothing to be followed.
+//! Beyond "no panic": a read has no writing effect, and a text that PostgreSQL's grammar refuses is a write. The
+//! cache agrees with the classifier, also for texts with other digits and letters in their constants. A text that the
+//! scan passes has no statement to follow.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ use pgpalisade_policies::{
 const SAFE: TextEncoding = TextEncoding::Utf8;
 
 fuzz_target!(|data: &[u8]| {
-    // Longer ones are read alike, and slower.
+    // Longer texts are read the same way, only slower.
     if data.len() > MAX_PARSED_INLINE {
         return;
     }
@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     let mut cache = VerdictCache::new(1 << 20);
     cache.keep(data, SAFE, &Arc::new(safe.clone()));
     for text in [data, &with_other_digits(data), &with_other_strings(data)] {
-        // One that takes too much of it was not kept.
+        // A verdict too large for the cache was not kept.
         if let Some(found) = cache.find(text, SAFE) {
             assert_eq!(*found, classify(text, SAFE));
         }
@@ -71,7 +71,7 @@ fn look(statement: &Statement) {
 fn look_at(effects: &Effects) {
     if effects.class == Class::Read {
         assert_eq!(effects.writes, Tables::none());
-        // LOCK TABLE in ACCESS SHARE MODE is one.
+        // LOCK TABLE in ACCESS SHARE MODE has one.
         let category = effects.category.map(|category| category.as_str());
         assert!(matches!(category, None | Some("lock")), "{category:?}");
     }
@@ -90,7 +90,7 @@ fn with_other_digits(text: &[u8]) -> Vec<u8> {
     text.iter().map(other).collect()
 }
 
-/// Letters between quotes become the next ones. It does not matter that some of the quotes are none.
+/// Replaces letters between quotes by the next ones. Some quotes may not be real ones, which does not matter.
 fn with_other_strings(text: &[u8]) -> Vec<u8> {
     let mut quotes = 0;
     let other = |byte: &u8| {

@@ -1,7 +1,7 @@
 //! A stream of messages from a client, after its session has begun.
 //!
-//! Beyond "no panic": the stream is cut into frames the same way wherever the network cuts it, no frame
-//! is larger than PostgreSQL takes, and no decoder returns bytes from outside its body.
+//! Beyond "no panic": the stream is cut into the same frames wherever the network cuts it. No frame is larger than
+//! PostgreSQL accepts, and no decoder returns bytes from outside its body.
 
 #![no_main]
 
@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The first whole frame, or `None` where the stream ends or is refused.
+/// The first whole frame, or `None` if the stream ends or is refused.
 fn next(stream: &[u8]) -> Option<(u8, &[u8])> {
     for cut in 0..HEADER_LEN.min(stream.len() + 1) {
         let part = &stream[..cut];
@@ -64,7 +64,7 @@ fn decode(tag: FrontendTag, body: &[u8]) {
             };
             inside(portal, body);
             inside(statement, body);
-            // More bytes behind the names change nothing: the proxy looks at a prefix.
+            // More bytes after the names change nothing: the proxy reads a prefix.
             let mut longer = body.to_vec();
             longer.push(0);
             assert_eq!(frontend::bind(&longer), Some((portal, statement)));
@@ -86,7 +86,7 @@ fn decode(tag: FrontendTag, body: &[u8]) {
     }
 }
 
-/// A string of the protocol: a part of the body, and without NUL.
+/// Checks a string of the protocol: a part of the body, without NUL.
 fn inside(text: &[u8], body: &[u8]) {
     assert!(body.as_ptr_range().start <= text.as_ptr_range().start);
     assert!(text.as_ptr_range().end <= body.as_ptr_range().end);

@@ -1,7 +1,7 @@
 //! Messages of both sides for one session, in any order.
 //!
-//! Beyond "no panic": what the session says itself stays within bounds, and it says whole messages; a message passes
-//! without a token only where its type or its text allows that; one that ends the session ends it for good.
+//! Beyond "no panic": the session's own output stays within bounds and consists of whole messages. A message passes
+//! without a token only if its type or text allows it. A message that ends the session ends it for good.
 
 #![no_main]
 
@@ -24,20 +24,18 @@ use pgpalisade_session::{Beginning, Session};
 use pgpalisade_wire::frontend;
 use pgpalisade_wire::header::{self, HEADER_LEN, Header};
 
-/// A message makes the session say at most so much besides: a few statements of its own, or one error with an excerpt.
+/// Maximum of the session's own output for a message: a few statements, or one error with an excerpt.
 const SAID_MAX: usize = 64 * 1024;
 
-/// Messages that run something, or carry data of it. All of them need a permit of their own.
+/// Messages that run a statement, or carry its data. Each needs a permit.
 const RUNNING: &[u8] = b"QEFdc";
 
-/// Whether the session has a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holds {
     Nothing,
     Token,
 }
 
-/// Whether the conversation goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Course {
     GoesOn,
@@ -61,7 +59,7 @@ fuzz_target!(|data: &[u8]| {
         raise(&fence, 6);
     }
     let verdicts = RefCell::new(VerdictCache::new(1 << 20));
-    // The first byte of each message says whose it is, and in which pieces it comes.
+    // The first byte of each message gives its sender and its pieces.
     while let Some((&how, bytes)) = rest.split_first() {
         let Some((header, message)) = next(bytes) else {
             return;
@@ -77,7 +75,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The first message, as long as the bytes that are there: what a header promises beyond them has yet to arrive.
+/// The first message, as far as its bytes are there: the rest of it has yet to arrive.
 fn next(bytes: &[u8]) -> Option<(Header, &[u8])> {
     let header = header::parse(bytes, frontend::body_max).ok()??;
     Some((header, &bytes[..header.frame_len().min(bytes.len())]))
@@ -103,7 +101,7 @@ fn on_client(
                 assert_ne!(permit.basis(), Basis::Token);
                 assert_ne!(permit.basis(), Basis::Exempt);
             }
-            // No type but these can change data by itself.
+            // No other type can change data.
             assert!(b"QPBDECSHFdcf".contains(&header.tag));
         }
         Action::Need(prerequisite) => satisfy(session, prerequisite),
@@ -131,7 +129,7 @@ fn on_server(session: &mut Session, header: Header, message: &[u8]) -> Course {
     course
 }
 
-/// Sees to what must come first, in the shortest way. Its replies are what the fuzzer says next.
+/// Satisfies a prerequisite in the shortest way. The fuzzer provides its replies next.
 fn satisfy(session: &mut Session, prerequisite: Prerequisite) {
     match prerequisite {
         Prerequisite::Replies => session.ask_for_replies(),
@@ -152,7 +150,7 @@ fn satisfy(session: &mut Session, prerequisite: Prerequisite) {
     }
 }
 
-/// Takes what the session has said.
+/// Takes the session's output.
 fn said(session: &mut Session) {
     let output = session.output();
     assert!(output.to_server.len() <= SAID_MAX && output.to_client.len() <= SAID_MAX);
@@ -201,7 +199,7 @@ fn raise(fence: &SessionFence, mark: u64) {
     fence.fence().cell(&Scope::default()).raise(&mark);
 }
 
-/// What holds for a session under a policy by which every write needs the token of the default scope.
+/// Rules of a session under a policy by which every write needs the token of the default scope.
 fn fence() -> SessionFence {
     let fence = session_fence();
     raise(&fence, 5);

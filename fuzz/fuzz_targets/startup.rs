@@ -1,7 +1,7 @@
-//! What a client sends before its session has begun: length word, request codes, parameter list.
+//! Input of a client before its session has begun: length word, request codes, parameter list.
 //!
-//! Beyond "no panic": a list that was taken must read back the same, and a parameter that the proxy adds
-//! must be the one that counts.
+//! Beyond "no panic": an accepted list reads back the same, and a parameter that the proxy adds must be the one that
+//! counts.
 
 #![no_main]
 
@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
             look(packet);
         }
     }
-    // And with a length that is right, so that the fuzzer need not find it.
+    // With a correct length, so that the fuzzer need not find it.
     if data.len() <= STARTUP_PACKET_MAX - 4 {
         let mut packet = (data.len() as u32 + 4).to_be_bytes().to_vec();
         packet.extend_from_slice(data);

@@ -14,20 +14,23 @@ use crate::takeover::StoreLock;
 pub(crate) enum StoreError {
     /// The file.
     #[error(transparent)]
-    Embedded(#[from] embedded::OpenError),
+    Embedded(#[from] embedded::EmbeddedOpenError),
     /// The etcd cluster.
     #[error(transparent)]
-    Etcd(#[from] etcd::OpenError),
+    Etcd(#[from] etcd::EtcdOpenError),
     /// The database.
     #[error(transparent)]
-    Postgres(#[from] postgres::OpenError),
+    Postgres(#[from] postgres::PostgresOpenError),
 }
 
 impl StoreError {
     /// Whether another process has it open: an embedded store, and its proxy runs.
     #[must_use]
     pub(crate) const fn is_in_use(&self) -> bool {
-        matches!(self, Self::Embedded(embedded::OpenError::Locked { .. }))
+        matches!(
+            self,
+            Self::Embedded(embedded::EmbeddedOpenError::Locked { .. })
+        )
     }
 }
 
@@ -77,11 +80,13 @@ pub(crate) fn look(directory: &Path) -> Result<(), StoreError> {
 }
 
 /// Another process has it open for a moment when it looks at it, or ends.
-async fn open_embedded(directory: &Path) -> Result<Embedded, embedded::OpenError> {
+async fn open_embedded(directory: &Path) -> Result<Embedded, embedded::EmbeddedOpenError> {
     let begun = Instant::now();
     loop {
         match Embedded::open(directory) {
-            Err(embedded::OpenError::Locked { .. }) if begun.elapsed() < RELEASED_WITHIN => {
+            Err(embedded::EmbeddedOpenError::Locked { .. })
+                if begun.elapsed() < RELEASED_WITHIN =>
+            {
                 tokio::time::sleep(RELEASED_WITHIN / 50).await;
             }
             opened => return opened,

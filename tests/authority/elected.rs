@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{
-    Authority, AuthorityError, Declaration, Declared, Embedded, Etcd, Following, IfStale, Outcome,
-    Scope, Token,
+    Authority, AuthorityError, Declaration, DeclareOutcome, Declared, Embedded, Etcd, Following,
+    IfStale, Scope, Token,
 };
 use pgpalisade_tests::etcd;
 use pgpalisade_tests::held_relay::{Direction, HeldRelay};
@@ -60,7 +60,7 @@ async fn only_the_leader_is_accepted() {
     assert!(matches!(
         accepted,
         Declared::Accepted {
-            outcome: Outcome::Raised,
+            outcome: DeclareOutcome::Raised,
             ..
         }
     ));
@@ -68,7 +68,7 @@ async fn only_the_leader_is_accepted() {
     assert!(matches!(
         again,
         Declared::Accepted {
-            outcome: Outcome::Current,
+            outcome: DeclareOutcome::Current,
             ..
         }
     ));
@@ -85,7 +85,7 @@ async fn only_the_leader_is_accepted() {
     assert!(matches!(
         accepted,
         Declared::Accepted {
-            outcome: Outcome::Raised,
+            outcome: DeclareOutcome::Raised,
             ..
         }
     ));

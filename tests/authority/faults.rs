@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use pgpalisade_authority::etcd::{Candidate, Options};
+use pgpalisade_authority::etcd::{ElectionCandidate, Options};
 use pgpalisade_authority::{
     Authority, AuthorityError, Declared, Drained, Etcd, Mark, Registered, TakeoverEnd,
     TakeoverRecord,
@@ -100,7 +100,8 @@ async fn a_late_answer_counts_when_the_others_are_silent() {
     );
     let options = urls.parse::<Options>().unwrap();
     etcd.pause(0);
-    let register = Candidate::register(&options, "/elections/late", Duration::from_secs(60));
+    let register =
+        ElectionCandidate::register(&options, "/elections/late", Duration::from_secs(60));
     let wakes = async {
         sleep(Duration::from_millis(2_600)).await;
         etcd.resume(0);

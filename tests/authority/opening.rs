@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use pgpalisade_authority::etcd::{OpenError, Options, Role};
+use pgpalisade_authority::etcd::{EtcdOpenError, MemberRole, Options};
 use pgpalisade_authority::{Authority, AuthorityError, Etcd};
 use pgpalisade_tests::etcd::{self, Setup, TlsFiles};
 use pgpalisade_tests::machine;
@@ -15,7 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use crate::stage::{CLUSTER, connect, connect_to, declare, scope, timed};
 
 /// The error of opening, which comes within 6 s.
-async fn open_error(text: &str) -> OpenError {
+async fn open_error(text: &str) -> EtcdOpenError {
     let options: Options = text.parse().unwrap();
     let (opened, took) = timed(text, Etcd::connect(options)).await;
     assert!(took < Duration::from_secs(6), "{took:?}");
@@ -29,7 +29,7 @@ async fn nobody_listens() {
     let (a, b) = (machine::free_port(), machine::free_port());
     let text = format!("http://127.0.0.1:{a},http://127.0.0.1:{b}");
     let error = open_error(&text).await;
-    assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
+    assert!(matches!(error, EtcdOpenError::Unreachable(_)), "{error:?}");
     let text = error.to_string();
     for port in [a, b] {
         assert!(text.contains(&port.to_string()), "{text}");
@@ -43,7 +43,7 @@ async fn somebody_else_listens() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let error = open_error(&url).await;
-    assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
+    assert!(matches!(error, EtcdOpenError::Unreachable(_)), "{error:?}");
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", other.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -54,7 +54,10 @@ async fn somebody_else_listens() {
         }
     });
     let error = open_error(&url).await;
-    let is_said = matches!(error, OpenError::Unreachable(_) | OpenError::Foreign(_));
+    let is_said = matches!(
+        error,
+        EtcdOpenError::Unreachable(_) | EtcdOpenError::Foreign(_)
+    );
     assert!(is_said, "{error:?}");
 }
 
@@ -65,12 +68,12 @@ async fn another_format_and_damage() {
     etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":4,"more":true}"#]);
     let error = open_error(&text).await;
     assert!(
-        matches!(&error, OpenError::OtherFormat { found: 4, .. }),
+        matches!(&error, EtcdOpenError::OtherFormat { found: 4, .. }),
         "{error:?}"
     );
     etcd.ctl(&["put", "/pgpalisade/identity", "?"]);
     let error = open_error(&text).await;
-    assert!(matches!(&error, OpenError::Damaged { .. }), "{error:?}");
+    assert!(matches!(&error, EtcdOpenError::Damaged { .. }), "{error:?}");
     let other = connect_to(&format!("etcd:{text}?prefix=/other")).await;
     other.enrol(CLUSTER).await.unwrap();
     let keys = etcd.ctl(&["get", "/other/", "--prefix", "--keys-only"]);
@@ -100,7 +103,7 @@ async fn users_and_passwords() {
         (format!("http://{address}"), "@"),
     ] {
         let error = open_error(&text).await;
-        assert!(matches!(error, OpenError::Denied { .. }), "{error:?}");
+        assert!(matches!(error, EtcdOpenError::Denied { .. }), "{error:?}");
         assert!(!format!("{error} {error:?}").contains(secret), "{error}");
     }
     let store = connect_to(&etcd.authority_with_login()).await;
@@ -229,17 +232,17 @@ async fn tls() {
         format!("{url}?ca={}", good.ca.display()),
     ] {
         let error = open_error(&wrong).await;
-        assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
+        assert!(matches!(error, EtcdOpenError::Unreachable(_)), "{error:?}");
     }
     let plain = url.replace("https", "http");
     let error = open_error(&plain).await;
-    assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
+    assert!(matches!(error, EtcdOpenError::Unreachable(_)), "{error:?}");
     let missing = dir.path().join("missing.pem");
     let error = open_error(&text(&missing, &good)).await;
     assert!(error.to_string().contains("missing.pem"), "{error}");
     std::fs::write(&missing, "no PEM").unwrap();
     let error = open_error(&text(&missing, &good)).await;
-    assert!(matches!(error, OpenError::File { .. }), "{error:?}");
+    assert!(matches!(error, EtcdOpenError::File { .. }), "{error:?}");
 }
 
 #[tokio::test]
@@ -258,9 +261,9 @@ async fn endpoints_tell_of_themselves() {
         match &endpoint.state {
             Ok(member) => {
                 let role = if index == leader {
-                    Role::Leader
+                    MemberRole::Leader
                 } else {
-                    Role::Follower
+                    MemberRole::Follower
                 };
                 assert_eq!(member.role, role);
                 assert_ne!(member.cluster_id, 0);

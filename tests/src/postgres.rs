@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use pgpalisade_harness::postgres::{Programs, Server};
+use pgpalisade_harness::postgres::{PrivatePostgres, Programs};
 use tempfile::TempDir;
 
 use crate::clock::{self, Clock};
@@ -56,7 +56,7 @@ impl Auth {
 /// A running server.
 #[derive(Debug)]
 pub struct Postgres {
-    server: Server,
+    server: PrivatePostgres,
     programs: Programs,
     settings: Vec<String>,
     dir: TempDir,
@@ -126,8 +126,10 @@ impl Postgres {
     ) -> Self {
         let patience = machine::patience();
         let server = match port {
-            Some(port) => Server::start_at(port, &programs, dir.path(), &settings, &patience),
-            None => Server::start(&programs, dir.path(), &settings, &patience),
+            Some(port) => {
+                PrivatePostgres::start_at(port, &programs, dir.path(), &settings, &patience)
+            }
+            None => PrivatePostgres::start(&programs, dir.path(), &settings, &patience),
         };
         Self {
             server: server.expect("PostgreSQL"),
@@ -159,7 +161,7 @@ impl Postgres {
         // It does not start as long as a process of its former life is there.
         self.server = machine::wait_for("PostgreSQL to recover", || {
             let (programs, patience) = (&self.programs, machine::patience());
-            Server::start_at(port, programs, dir, &self.settings, &patience).ok()
+            PrivatePostgres::start_at(port, programs, dir, &self.settings, &patience).ok()
         });
     }
 

@@ -1,4 +1,4 @@
-//! The contract of a store of marks: what every authority must do, and how it may fail.
+//! Contract of a store of marks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,114 +11,110 @@ use crate::{
     Repaired, Scope, TakeId, TakeoverRecord, Token,
 };
 
-/// The answer of an authority.
+/// Answer of an authority.
 pub type Answer<T> = Result<T, AuthorityError>;
 
-/// The durable, linearizable store of marks and of the sessions bound to them.
+/// Durable, linearizable store of marks and of the sessions registered for them.
 ///
-/// Every method is one atomic step, and what it answered is durable before it answers. A step whose future is
-/// dropped, or that ends in an error, may or may not have been taken; all of them can be repeated. The
-/// caller bounds the wait.
+/// Every method is one atomic step, durable before it answers. If its future is dropped or it fails, the step may or
+/// may not have been taken. Every step can be repeated. The caller limits the wait.
 #[async_trait]
 pub trait Authority: Send + Sync + 'static {
-    /// Which store this is: random, made when the store was created, the same for all who share it.
+    /// Identity of this store: random, made with the store, the same for all who share it.
     fn identity(&self) -> AuthorityId;
 
-    /// Records which cluster the marks are for, and how far its history has come.
+    /// Records which cluster the marks are for, and the latest point of its history.
     ///
-    /// Accepted where none is recorded, and where the same cluster is recorded on an older timeline, or on the same
-    /// one and a start of its server that is not later; this one is then on record. A primary that was deposed by a
-    /// failover is on an older timeline than its successor, so once the successor is on record the old one is refused.
-    /// So is a server beside which a copy of its storage was started, until it is started anew.
+    /// Accepted if no cluster is recorded. Also accepted if the same cluster is recorded on an older timeline, or on
+    /// the same timeline with a server start that is not later. A primary that a failover deposed is on an older
+    /// timeline than its successor, so it is refused once the successor is recorded. So is a server after a copy of
+    /// its storage was started, until that server restarts.
     async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled>;
 
-    /// Binds a session to a token.
+    /// Registers a session for a token.
     ///
-    /// - another cluster on record than the declaration's, another timeline or start of it, or none: nothing changes,
+    /// - no cluster recorded, or another cluster, timeline or start than the declaration's: nothing changes,
     ///   [`Declared::OtherCluster`];
     /// - mark above the token: [`Declared::Stale`], and what [`IfStale`] says;
-    /// - mark equal: the session is registered, [`Outcome::Current`];
+    /// - mark equal: the session is registered, [`DeclareOutcome::Current`];
     /// - mark below by more than the declaration allows: nothing changes, [`Declared::TooFar`];
-    /// - mark below, or none: the mark rises and the session is registered, [`Outcome::Raised`].
+    /// - mark below, or none: the mark rises and the session is registered, [`DeclareOutcome::Raised`].
     ///
-    /// The token of a take is the one after the mark as it is in this very step. A take that names another mark changes
-    /// nothing: [`Declared::Stale`] where the mark is above it, [`Declared::MarkIsLower`] where it is below. One that
-    /// has raised the mark already, by its [`TakeId`], is [`Outcome::Current`].
+    /// A take asks for the token after the mark of this very step. A take that names another mark changes nothing: it
+    /// is [`Declared::Stale`] if the mark is above the named one, [`Declared::MarkIsLower`] if below. A take whose
+    /// [`TakeId`] has already raised the mark is [`DeclareOutcome::Current`].
     ///
-    /// Where it names an election, a token that would be accepted so far is accepted only if it is the number of the
-    /// leader in this very step: else nothing changes, [`Declared::NotElected`]. A store that holds no elections
-    /// accepts none that names one.
+    /// If the declaration names an election, the token must also be the number of its leader in this very step.
+    /// Otherwise nothing changes: [`Declared::NotElected`]. A store without elections accepts no such declaration.
     ///
-    /// The token counts as one of the scope's present incarnation. A session that is registered in the scope at a
-    /// lower rank moves up and is not in its own `lower`. It never moves down.
+    /// The token belongs to the scope's present incarnation. A session that is registered in the scope at a lower
+    /// rank moves up, and is not in its own `lower`. It never moves down.
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared>;
 
-    /// Every registered session, for the reaper.
+    /// Lists every registered session, for the reaper.
     async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>>;
 
-    /// Every mark, to fill caches at start. Marks are never deleted.
+    /// Lists every mark, to fill caches at start. Marks are never deleted.
     async fn marks(&self) -> Answer<Vec<(Scope, Mark)>>;
 
     /// The mark of one scope.
     async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>>;
 
-    /// Tells that these sessions were seen to be gone from PostgreSQL. Removes their records in the scope where the
-    /// rank is lower, and no others. The scope is marked as drained for the rank only if no lower record is left and
-    /// it is still that of the mark.
+    /// Reports that these sessions are gone from PostgreSQL. Removes their records of a lower rank in the scope, and
+    /// no others. Marks the scope as drained if no lower record is left and the rank is still the mark's.
     async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained>;
 
-    /// Removes all records of sessions that have ended, in every scope. Unknown ones are no error.
+    /// Removes all records of ended sessions, in every scope. Unknown sessions are no error.
     ///
-    /// A session that has ended never comes back, for no other has its process id and its start. So this stays true
-    /// however late it comes, and however often. Nothing else removes a record, but [`Self::drained`], which is about
-    /// such sessions too.
+    /// An ended session never comes back: no other has its process id and start. So the report may come late, and
+    /// more than once. Only [`Self::drained`] removes records too, also of ended sessions.
     async fn forget(&self, gone: &[Backend]) -> Answer<()>;
 
-    /// For an operator: sets the mark of a scope, down or up, in the next incarnation of the scope. Everything that
-    /// was registered in it is below the new mark, so a declaration that comes before is among those that are to be
-    /// ended, and one that comes after is judged by the new mark. This is the only step that can lower a mark's
-    /// token; its rank rises.
+    /// Sets the mark of a scope, down or up, in the next incarnation of the scope; for an operator. All earlier
+    /// registrations are below the new mark. So an earlier declaration is among those to be ended, and a later one is
+    /// judged by the new mark. No other step lowers a mark's token; the rank rises here too.
     ///
-    /// Asked for again with the same record, it changes nothing and answers as before, with those who are left.
+    /// A repeated request with the same record changes nothing. It answers as before, with the sessions that are
+    /// left.
     async fn repair(&self, request: &RepairRequest) -> Answer<Repaired>;
 
-    /// Which cluster is on record.
+    /// The recorded cluster.
     async fn cluster(&self) -> Answer<Option<Cluster>>;
 
-    /// Takes a step with the lease of a scope. One candidate holds it at most, and loses it where it has not renewed it
-    /// in its time, which the store counts from this step on, by its own clock: so a holder that counts from before it
-    /// asked steps down first. One that has lapsed may be renewed as long as nobody else has acquired it.
+    /// Takes a step with the lease of a scope. At most one candidate holds the lease, and loses it unless it renews
+    /// in time. The store counts the time from this step, by its own clock, so a holder that counts from before its
+    /// request steps down first. A lapsed lease can be renewed until another candidate acquires it.
     ///
-    /// Raises no mark and decides nothing about writes: a holder that sleeps is fenced by its token, not by its lease.
+    /// Raises no mark and decides nothing about writes: the token fences a holder that sleeps, the lease does not.
     async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased>;
 
-    /// Keeps how takeovers of a scope went, the last [`TakeoverRecord::KEPT`] of them. Several attempts at one are one
-    /// record. For people: nothing is decided by it.
+    /// Records how takeovers of a scope went; keeps the last [`TakeoverRecord::KEPT`]. Attempts at one takeover share
+    /// one record. For people; no decision depends on it.
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()>;
 
-    /// The takeovers of one scope, or those of all, the newest first, [`TakeoverRecord::LISTED`] at most. Of all scopes
-    /// those are looked at that a takeover was noted of last, and the last one of each is among them.
+    /// Lists the takeovers of one scope or of all, newest first, at most [`TakeoverRecord::LISTED`]. For all scopes,
+    /// reads those with the latest records; the last takeover of each is in the list.
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>>;
 
-    /// What changes in the store from now on, through whichever proxy.
+    /// Reports changes in the store from now on, through any proxy.
     ///
-    /// For speed, never for safety: it may come late, tell the same twice and leave out what was overtaken. What
-    /// happened while the store could not be reached is told once it can be. Ends when the store is closed.
+    /// For speed, never for safety: reports may be late, repeated, or skip what was overtaken. What happened during
+    /// an outage of the store is reported after it. Ends when the store is closed.
     fn watch(&self) -> Watch;
 
-    /// Follows an election that is held in this store: who leads, from now on. `None`: it holds no elections.
+    /// Follows the leader of an election in this store from now on. `None`: the store holds no elections.
     ///
-    /// For speed, never for safety, as [`Self::watch`]. What it tells may be over by the time that it is heard. To be
-    /// called inside a runtime; ends with the receiver, or where the store accepts nothing any more.
+    /// For speed, never for safety, as [`Self::watch`]: the leader may have changed already. Needs a runtime. Ends
+    /// with the receiver, or when the store accepts nothing more.
     fn follow(&self, _election: &str) -> Option<Following> {
         None
     }
 
-    /// For an operator, when no proxy serves: records the cluster, and brings marks up to these where they are lower,
-    /// by their rank, or missing. No mark falls, no session is registered, and a scope whose mark rises is not drained.
+    /// Records the cluster, and raises marks to these if they are missing or lower in rank. For an operator, when no
+    /// proxy serves. No mark falls and no session is registered. A scope whose mark rises is not drained.
     ///
-    /// `seen` is what was on record when the operator decided. Refused, and nothing changes, where another cluster is
-    /// on record by now: a step that comes late or twice takes back nothing that came after it.
+    /// `seen` is what was on record when the operator decided. If another cluster is on record by now, the step is
+    /// refused and nothing changes. So a late or repeated step reverts nothing that came after it.
     async fn recover(
         &self,
         seen: Option<Cluster>,
@@ -127,60 +123,60 @@ pub trait Authority: Send + Sync + 'static {
     ) -> Answer<Enrolled>;
 }
 
-/// Changes of a store, as they become known. It is to be read all the time: a store may leave out what does not fit.
+/// Changes of a store. Must be read continuously: a store may leave out what does not fit.
 pub type Watch = mpsc::Receiver<Change>;
 
-/// The number of who leads an election; `None` where nobody does, or it is not known yet.
+/// Number of an election's leader; `None` if there is no leader, or it is not known yet.
 pub type Following = watch::Receiver<Option<Token>>;
 
-/// Something that has changed in a store.
+/// Change in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A mark has risen in rank: a higher token, or a repair.
+    /// A mark rose in rank: a higher token, or a repair.
     Mark(Scope, Mark),
-    /// A cluster, or a newer timeline or start of it, is on record.
+    /// Another cluster, or a newer timeline or start, was recorded.
     Cluster(Cluster),
 }
 
-/// The answer to [`Authority::enrol`] and [`Authority::recover`].
+/// Answer to [`Authority::enrol`] and [`Authority::recover`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enrolled {
     /// The cluster is on record.
     Accepted,
-    /// Nothing has changed: this one is on record.
+    /// Another one is recorded. Nothing changed.
     Refused {
-        /// Another cluster, or the same one on a newer timeline, or started later.
+        /// Another cluster, or the same one on a newer timeline or with a later start.
         recorded: Cluster,
     },
 }
 
-/// What a session declares.
+/// Declaration of a token by a session.
 #[derive(Debug, Clone)]
 pub struct Declaration {
     /// The scope.
     pub scope: Scope,
-    /// The token, or how it is to be found.
+    /// The token, or how the store determines it.
     pub claim: Claim,
-    /// Which take it is. One without cannot be made again.
+    /// Identity of a take. A take without one cannot be repeated.
     pub take: Option<TakeId>,
     /// The session.
     pub backend: Backend,
-    /// The cluster that the session is on, as enrolled.
+    /// Cluster of the session, as enrolled.
     pub cluster: Cluster,
-    /// Who declares, in words for people; kept with the mark, cut at 200 bytes.
+    /// Who declares, for people; kept with the mark, cut at 200 bytes.
     pub by: String,
-    /// How far the token may be above the mark, where the scope has one. `None`: any distance.
+    /// The largest distance above an existing mark. `None`: no limit.
     pub max_step: Option<u64>,
-    /// The highest token that a take may come to, where the scope has a mark.
+    /// The highest token that a take may reach in a scope with a mark.
     pub max_token: Option<u64>,
-    /// What becomes of the session where the token is below the mark.
+    /// What happens to the session if the token is below the mark.
     pub if_stale: IfStale,
-    /// The election whose leader's number the token must be, besides all else.
+    /// The token must also be the number of this election's leader.
     pub election: Option<Arc<str>>,
 }
 
 impl Declaration {
-    /// By any distance above the mark, and refused below it.
+    /// A declaration without limits, refused if the token is below the mark.
     pub fn new(
         scope: &Scope,
         claim: impl Into<Claim>,
@@ -202,7 +198,7 @@ impl Declaration {
         }
     }
 
-    /// Refuses it in a store that holds no elections, where it names one.
+    /// Refuses an election, for a store without elections.
     pub(crate) fn names_no_election(&self) -> Answer<()> {
         match &self.election {
             None => Ok(()),
@@ -212,7 +208,7 @@ impl Declaration {
         }
     }
 
-    /// The token at which the session is registered where the mark is above it. A take that is refused has none.
+    /// Token for the registration of a stale session. A refused take has none.
     pub(crate) const fn stale_token(&self) -> Option<Token> {
         match (self.if_stale, self.claim) {
             (IfStale::Register, Claim::Token(token)) => Some(token),
@@ -221,97 +217,94 @@ impl Declaration {
     }
 }
 
-/// What becomes of a session that declares a token below the mark.
+/// What happens to a session that declares a token below the mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfStale {
     /// Nothing changes.
     Refuse,
-    /// It may go on, for its refusal is only observed. So it is registered at its own rank, and the scope is not
-    /// drained any more: the next takeover ends it. The mark stays.
+    /// The session may go on, because its refusal is only observed. It is registered at its own rank and the scope is
+    /// no longer drained, so the next takeover ends it. The mark stays.
     Register,
 }
 
-/// The answer to a declaration.
+/// Answer to a declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Declared {
-    /// The token is below the mark, or the mark is above the one that a take names. It has not changed.
+    /// The token is below the mark, or the mark is above the one that a take names. The mark did not change.
     Stale {
-        /// The mark that stands above it.
+        /// The higher mark.
         mark: Mark,
     },
-    /// The token is further above the mark than the declaration allows. Nothing has changed.
+    /// The token is further above the mark than the declaration allows. Nothing changed.
     TooFar {
-        /// The mark that it would have raised.
+        /// The lower mark.
         mark: Mark,
     },
-    /// The mark is below the one that a take names, or there is none. Nothing has changed.
+    /// The mark is below the one that a take names, or missing. Nothing changed.
     MarkIsLower {
-        /// The mark, where there is one.
+        /// The mark, if any.
         mark: Option<Mark>,
     },
-    /// The token is not below the mark, and not the number of who leads the election. Nothing has changed.
+    /// The token is not below the mark, but not the number of the election's leader. Nothing changed.
     NotElected {
-        /// The number of who leads it, if anybody does.
+        /// Number of the leader, if any.
         leader: Option<Token>,
-        /// The mark, where there is one.
+        /// The mark, if any.
         mark: Option<Mark>,
     },
-    /// Another cluster is on record, or another timeline or start of it, or none. Nothing has changed.
+    /// No cluster is recorded, or another cluster, timeline or start. Nothing changed.
     OtherCluster {
         /// What is on record.
         recorded: Option<Cluster>,
     },
-    /// The session is registered. It may write only when no session of `lower` is left.
+    /// The session is registered. It may write once no session of `lower` is left.
     Accepted {
-        /// The mark, which is the declared token.
+        /// The mark, with the declared token.
         mark: Mark,
         /// Whether this declaration raised it.
-        outcome: Outcome,
-        /// Every registered session of the scope with a lower rank, in the order of [`Backend`]. Empty once the
-        /// scope was drained for this one.
+        outcome: DeclareOutcome,
+        /// Every registered session of the scope with a lower rank, in the order of [`Backend`]. Empty once the scope
+        /// was drained for this rank.
         lower: Vec<Registered>,
     },
 }
 
-/// What an accepted declaration did to the mark.
+/// Effect of an accepted declaration on the mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// It rose: a takeover.
+pub enum DeclareOutcome {
+    /// The mark rose: a takeover.
     Raised,
-    /// It was already there, also where this very take had brought it there before.
+    /// The mark was already there; this very take may have raised it before.
     Current,
 }
 
-/// The answer to [`Authority::drained`].
+/// Answer to [`Authority::drained`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Drained {
-    /// No lower session is registered. If the rank is still the mark's, this is now on record.
+    /// No lower session is registered. If the rank is still the mark's, the scope is recorded as drained.
     Complete,
-    /// These are still registered with a lower rank; the scope is not drained.
+    /// These sessions are still registered with a lower rank. The scope is not drained.
     Left(Vec<Registered>),
 }
 
-/// Which store an authority is.
+/// Identity of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AuthorityId(u128);
 
 impl AuthorityId {
-    /// A new random identity.
     pub(crate) fn random() -> Self {
         Self(rand::random())
     }
 
-    /// The identity as stored.
     pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
     }
 
-    /// To store it.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
 
-    /// The first 32 bits, for the object of the advisory lock by which proxies see each other.
+    /// First 32 bits, for the object of the advisory lock by which proxies detect each other.
     pub fn short(self) -> u32 {
         let [a, b, c, d, ..] = self.to_bytes();
         u32::from_be_bytes([a, b, c, d])
@@ -330,19 +323,19 @@ impl fmt::Debug for AuthorityId {
     }
 }
 
-/// Why an authority did not answer. Nothing may be taken as accepted.
+/// Reason why an authority did not answer. Nothing counts as accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthorityError {
-    /// It cannot be reached, or did not answer in time.
+    /// The store cannot be reached, or did not answer in time.
     #[error("the authority cannot be reached: {0}")]
     Unavailable(String),
-    /// It could not store the change: a full disk, say.
+    /// The store could not save the change, for example on a full disk.
     #[error("the authority cannot store the change: {0}")]
     Storage(String),
-    /// What it has stored cannot be read.
+    /// Stored data cannot be read.
     #[error("the authority's data is damaged: {0}")]
     Damaged(String),
-    /// It has forgotten what it had answered before: it was restored from an older snapshot, say.
+    /// The store lost what it had answered before; it may have been restored from an older snapshot.
     #[error("the authority's store was replaced or restored: {0}")]
     WentBack(String),
     /// It has been closed.

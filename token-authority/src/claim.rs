@@ -1,4 +1,4 @@
-//! What a session asks for when it declares: a token that it brings, or the next one.
+//! What a declaration asks for: a given token, or the next one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,26 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Backend, LeaseTime, Token, TokenError};
 
-/// In front of the mark that was read.
 const AFTER: &str = "after:";
-/// Whatever the mark is.
 const NEXT: &str = "next";
 
-/// The token that a declaration is for.
+/// Token that a declaration asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// This one, which a lock or an election has brought.
+    /// This token, from a lock or an election.
     Token(Token),
-    /// The one after this mark, if the mark is still this one. `None`: the first, if the scope has no mark.
+    /// The token after this mark, if it is still the mark. `None`: the first, if the scope has no mark.
     After(Option<Token>),
-    /// The one after the mark, whatever that is.
+    /// The token after the mark, whatever the mark is.
     Next,
-    /// The same, once the lease of the scope is held ([`crate::Authority::lease`]), which whoever asks sees to.
+    /// As [`Self::Next`]; the caller first acquires the scope's lease ([`crate::Authority::lease`]).
     Lease(LeaseTime),
 }
 
 impl Claim {
-    /// The token, if it is certain before the authority has answered, and there is one.
+    /// The token, if it is known without the authority and exists.
     #[must_use]
     pub fn token(self) -> Option<Token> {
         match self {
@@ -37,7 +35,7 @@ impl Claim {
         }
     }
 
-    /// Whether the authority is to say which token it is.
+    /// Whether the authority determines the token.
     #[must_use]
     pub const fn is_take(self) -> bool {
         !matches!(self, Self::Token(_))
@@ -53,7 +51,7 @@ impl From<Token> for Claim {
 impl FromStr for Claim {
     type Err = TokenError;
 
-    /// `34`, `after:33`, `next`, `lease`, `lease:15s` or `lease:nowait`, and nothing else. `after:0` is for a scope
+    /// Accepts only `34`, `after:33`, `next`, `lease`, `lease:15s` and `lease:nowait`. `after:0` is for a scope
     /// without a mark.
     fn from_str(text: &str) -> Result<Self, TokenError> {
         if text == NEXT {
@@ -85,8 +83,8 @@ impl fmt::Display for Claim {
     }
 }
 
-/// Which take of which session: kept with the mark that it has raised, so that it is known again where its answer was
-/// lost. No two takes that were answered with success have the same.
+/// Identity of a take, kept with the mark that the take raised. A repeated take whose answer was lost is recognized
+/// by it. Two takes answered with success never share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakeId {
     pid: i32,
@@ -95,7 +93,7 @@ pub struct TakeId {
 }
 
 impl TakeId {
-    /// The take of a session with this number among those of it.
+    /// The take of a session with this number.
     #[must_use]
     pub const fn new(backend: Backend, number: u64) -> Self {
         Self {

@@ -1,39 +1,39 @@
-//! Everything that a store holds, to look at.
+//! Everything that a store holds, for display.
 
 use crate::{
     Authority, AuthorityError, AuthorityId, Cluster, Mark, Registered, Scope, TakeoverRecord,
 };
 
-/// What a store holds. For people and reports: it is old as soon as it is read, and nothing may be admitted by it.
+/// Contents of a store, for people and reports. Outdated once read; must admit nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
-    /// Which store it is.
+    /// Identity of the store.
     pub identity: AuthorityId,
     /// The cluster on record.
     pub cluster: Option<Cluster>,
-    /// Every mark, in no order.
+    /// Every mark, unordered.
     pub marks: Vec<(Scope, Mark)>,
-    /// Every registered session, in no order.
+    /// Every registered session, unordered.
     pub sessions: Vec<(Scope, Registered)>,
-    /// The last takeovers, the newest first.
+    /// The last takeovers, newest first.
     pub takeovers: Vec<(Scope, TakeoverRecord)>,
 }
 
 impl Contents {
-    /// Reads an open store, one kind of record after the other. The caller bounds the wait.
+    /// Reads an open store, one kind of record after the other. The caller limits the wait.
     ///
     /// # Errors
     ///
-    /// The store's own.
+    /// Any error of the store.
     pub async fn read(authority: &dyn Authority) -> Result<Self, AuthorityError> {
-        // Sessions first: the mark that is read after them is never below one of their tokens.
+        // Sessions first: the mark read after them is never below one of their tokens.
         let sessions = authority.sessions().await?;
         Ok(Self {
             identity: authority.identity(),
             cluster: authority.cluster().await?,
             marks: authority.marks().await?,
             sessions,
-            // Without them the rest is worth as much.
+            // The rest is as useful without them.
             takeovers: authority.takeovers(None).await.unwrap_or_default(),
         })
     }

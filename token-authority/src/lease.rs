@@ -1,4 +1,4 @@
-//! Leases: which candidate of a scope leads, for as long as it renews in time.
+//! Leases: which candidate of a scope leads while it renews in time.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,31 +7,28 @@ use std::time::Duration;
 
 use crate::TokenError;
 
-/// What names a lease in the place of a token.
 const LEASE: &str = "lease";
-/// Between it and its time.
 const COLON: char = ':';
-/// In the place of its time.
 const NO_WAIT: &str = "nowait";
 
-/// How long a lease lives that nobody renews, and who renews it.
+/// Time that a lease lives without renewal, and who renews it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseTime {
-    /// The proxy, for as long as the session holds the token.
+    /// The proxy renews, while the session holds the token.
     WhileHeld,
-    /// The client, by asking for it again within so many seconds.
+    /// The client renews, by asking again within this many seconds.
     Asked(u16),
-    /// As [`Self::WhileHeld`], for a client that does not wait for one that another holds.
+    /// As [`Self::WhileHeld`], for a client that does not wait while another holds the lease.
     NoWait,
 }
 
 impl LeaseTime {
-    /// What a client may ask for, in seconds. Below it etcd may need longer to notice a lost member of its own.
+    /// Seconds that a client may ask for. With less, etcd may take longer to notice that it lost a member.
     pub(crate) const SECONDS: RangeInclusive<u16> = 3..=3600;
-    /// Of a lease that the proxy renews: what a successor waits for where the proxy's machine has vanished.
+    /// Time of a lease that the proxy renews. A successor waits this long if the proxy's machine vanished.
     const WHILE_HELD: Duration = Duration::from_secs(15);
 
-    /// The time that the store is asked for.
+    /// Time to request from the store.
     #[must_use]
     pub fn duration(self) -> Duration {
         match self {
@@ -40,7 +37,7 @@ impl LeaseTime {
         }
     }
 
-    /// How long whoever asks would wait for it.
+    /// How long the client waits for the lease.
     #[must_use]
     pub fn patience(self) -> Duration {
         match self {
@@ -49,7 +46,7 @@ impl LeaseTime {
         }
     }
 
-    /// Reads `lease`, `lease:15s` or `lease:nowait`; `None` where it is another word.
+    /// Reads `lease`, `lease:15s` or `lease:nowait`; `None` for another word.
     pub(crate) fn read(text: &str) -> Option<Result<Self, TokenError>> {
         let time = text.strip_prefix(LEASE)?;
         if time.is_empty() {
@@ -77,12 +74,12 @@ impl fmt::Display for LeaseTime {
     }
 }
 
-/// A candidacy for a lease. Random, and new each time, so what one has asked for says nothing of another.
+/// Candidacy for a lease. Random and new each time, so what one asked for says nothing of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseId(u128);
 
 impl LeaseId {
-    /// A new one.
+    /// A new candidacy.
     #[must_use]
     pub fn random() -> Self {
         Self(rand::random())
@@ -95,19 +92,19 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// What is to become of a lease.
+/// Step with a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseStep {
-    /// It is acquired where nobody holds it, or renewed by the one who does.
+    /// Acquires a free lease, or renews one's own.
     Acquire(Duration),
-    /// It is renewed by the one who holds it.
+    /// Renews a lease that the candidate holds.
     Renew(Duration),
-    /// It is given back by the one who holds it.
+    /// Releases a lease that the candidate holds.
     Release,
 }
 
 impl LeaseStep {
-    /// How long it is to live from this step on.
+    /// Time to live from this step on.
     pub(crate) const fn time(self) -> Option<Duration> {
         match self {
             Self::Acquire(time) | Self::Renew(time) => Some(time),
@@ -116,12 +113,12 @@ impl LeaseStep {
     }
 }
 
-/// The answer to [`crate::Authority::lease`].
+/// Answer to [`crate::Authority::lease`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leased {
-    /// Whoever asked holds it, for its whole time from the step on.
+    /// The candidate holds the lease, for its whole time from the step on.
     Held,
-    /// Whoever asked does not hold it.
+    /// The candidate does not hold the lease.
     NotHeld,
 }
 

@@ -1,7 +1,7 @@
 //! Fencing tokens, and the authority that keeps their marks.
 //!
-//! A leaf crate: it knows tokens, scopes and server sessions, and nothing of the proxy. `docs/index.md` explains the
-//! words, `docs/guarantee.md` under "Why it holds" the protocol that an [`Authority`] carries.
+//! This crate knows tokens, scopes and server sessions, and nothing of the proxy. `docs/index.md` explains the words,
+//! "Why it holds" in `docs/guarantee.md` the protocol of an [`Authority`].
 
 mod authority;
 mod claim;
@@ -23,8 +23,8 @@ mod token;
 mod watchers;
 
 pub use authority::{
-    Answer, Authority, AuthorityError, AuthorityId, Change, Declaration, Declared, Drained,
-    Enrolled, Following, IfStale, Outcome, Watch,
+    Answer, Authority, AuthorityError, AuthorityId, Change, Declaration, DeclareOutcome, Declared,
+    Drained, Enrolled, Following, IfStale, Watch,
 };
 pub use claim::{Claim, TakeId};
 pub use cluster::Cluster;

@@ -24,7 +24,7 @@ WITH space AS MATERIALIZED (
     UNION ALL SELECT 'type of ' || p.name, y.typowner FROM part p JOIN pg_catalog.pg_type y ON y.oid = p.reloftype
     UNION ALL SELECT 'type of column ' || a.attname || ' of ' || p.name, y.typowner
     FROM part p JOIN pg_catalog.pg_attribute a ON a.attrelid = p.oid JOIN pg_catalog.pg_type y ON y.oid = a.atttypid
-    -- From here on oids are of objects that somebody has made (FirstNormalObjectId, access/transam.h).
+    -- Oids from here on belong to objects that users created (FirstNormalObjectId, access/transam.h).
     WHERE y.oid >= 16384
     UNION ALL SELECT 'trigger ' || t.tgname || ' of ' || p.name, f.proowner
     FROM part p JOIN pg_catalog.pg_trigger t ON t.tgrelid = p.oid JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid

@@ -1,4 +1,4 @@
-//! How marks compare: by incarnation of the scope first, then by token.
+//! Order of marks: by incarnation of the scope, then by token.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Token;
 
-/// How often a scope was repaired; 0 at first. Tokens of different incarnations are never compared by their numbers:
-/// everything of a later incarnation is above everything of an earlier one.
+/// Number of repairs of a scope. Tokens of different incarnations are never compared by their numbers: everything of
+/// a later incarnation is above everything of an earlier one.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -15,10 +15,10 @@ use crate::Token;
 pub struct Incarnation(u32);
 
 impl Incarnation {
-    /// Of a scope that was never repaired.
+    /// Incarnation of a scope that was never repaired.
     pub const FIRST: Self = Self(0);
 
-    /// As stored.
+    /// The incarnation with this stored number.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number)
@@ -30,7 +30,7 @@ impl Incarnation {
         self.0
     }
 
-    /// The one after it; `None` after 2^32-1 repairs.
+    /// The next incarnation; `None` after 2^32-1 repairs.
     #[must_use]
     pub fn next(self) -> Option<Self> {
         self.0.checked_add(1).map(Self)
@@ -43,13 +43,13 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// A token with the incarnation of its scope. The order of these is the order of leaders: it is total, and what a
-/// scope's mark was raised or repaired to only ever rises in it.
+/// Token with the incarnation of its scope. Ranks order leaders, and the order is total. A scope's mark only ever
+/// rises in it, by a declaration or a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank {
     /// Compared first.
     pub incarnation: Incarnation,
-    /// Compared where the incarnation is the same.
+    /// Compared if the incarnations are equal.
     pub token: Token,
 }
 
@@ -64,7 +64,7 @@ impl From<Token> for Rank {
 }
 
 impl fmt::Display for Rank {
-    /// The number alone where the scope was never repaired: `34`, else `34 (incarnation 1)`.
+    /// Only the number if the scope was never repaired: `34`, else `34 (incarnation 1)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.incarnation == Incarnation::FIRST {
             return self.token.fmt(f);

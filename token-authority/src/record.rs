@@ -1,4 +1,4 @@
-//! What an authority keeps: marks, and the server sessions bound to them.
+//! Records of an authority: marks, and the server sessions registered for them.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,10 +9,10 @@ use crate::{
     Claim, Declaration, Declared, Incarnation, Rank, Repair, RepairRequest, TakeId, Token,
 };
 
-/// The most bytes of [`Mark::raised_by`].
+/// Maximum bytes of [`Mark::raised_by`].
 const BY_MAX: usize = 200;
 
-/// One server process of PostgreSQL. A pid alone is reused; with the start of the process it is unique.
+/// Server process of PostgreSQL. A pid alone is reused; with the start of the process it is unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backend {
     /// Process id, as in `pg_stat_activity.pid` and BackendKeyData.
@@ -27,19 +27,19 @@ impl fmt::Display for Backend {
     }
 }
 
-/// The highest token that was accepted in a scope, and who brought it. Its [`Mark::rank`] never falls.
+/// The highest accepted token of a scope, and who brought it. Its [`Mark::rank`] never falls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The token.
     pub token: Token,
-    /// How often the scope was repaired.
+    /// Number of repairs of the scope.
     pub incarnation: Incarnation,
-    /// When it was raised, microseconds since the Unix epoch, by the authority's clock. For people; nothing is decided
-    /// by it.
+    /// Time of the raise by the authority's clock, microseconds since the Unix epoch. For people; no decision depends
+    /// on it.
     pub raised_at: i64,
-    /// Who raised it, in words for people.
+    /// Who raised it, for people.
     pub raised_by: String,
-    /// The last repair of the scope, where it was repaired and that is known.
+    /// The last repair of the scope, if there was one and it is known.
     pub repair: Option<Box<Repair>>,
 }
 
@@ -56,7 +56,7 @@ impl Mark {
         }
     }
 
-    /// What it compares by.
+    /// Rank by which marks compare.
     #[must_use]
     pub const fn rank(&self) -> Rank {
         Rank {
@@ -65,7 +65,7 @@ impl Mark {
         }
     }
 
-    /// The mark after a repair; `None` where the scope can be repaired no more.
+    /// The mark after a repair; `None` after the last possible incarnation.
     pub(crate) fn repaired(request: &RepairRequest) -> Option<Self> {
         let repair = &request.repair;
         let by = format!("repair by {}: {}", repair.by, repair.reason);
@@ -78,7 +78,7 @@ impl Mark {
         })
     }
 
-    /// Whether it is what this repair has left: its answer was lost, and it is asked for again.
+    /// Whether this very repair left this mark, so that a request whose answer was lost is repeated.
     pub(crate) fn is_after(&self, request: &RepairRequest) -> bool {
         self.token == request.repair.to
             && Some(self.incarnation) == request.expected.incarnation.next()
@@ -86,21 +86,21 @@ impl Mark {
     }
 }
 
-/// A server session that is bound to a token.
+/// Server session that is registered for a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Registered {
     /// The session.
     pub backend: Backend,
     /// The token it declared.
     pub token: Token,
-    /// The incarnation of the scope in which it declared it.
+    /// Incarnation of the scope at the declaration.
     pub(crate) incarnation: Incarnation,
-    /// When it declared it, microseconds since the Unix epoch. For people.
+    /// Time of the declaration, microseconds since the Unix epoch. For people.
     pub since: i64,
 }
 
 impl Registered {
-    /// What it compares by.
+    /// Rank by which registrations compare.
     #[must_use]
     pub const fn rank(&self) -> Rank {
         Rank {
@@ -110,25 +110,25 @@ impl Registered {
     }
 }
 
-/// A mark as the stores keep it.
+/// Mark as the stores keep it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MarkRow {
     pub(crate) mark: Mark,
-    /// No session with a rank below that of the mark is left.
+    /// No session with a rank below the mark's is left.
     pub(crate) drained: bool,
-    /// The take that raised it.
+    /// Take that raised the mark.
     pub(crate) taken: Option<TakeId>,
 }
 
-/// What a declaration would do to a mark.
+/// Effect of a declaration on a mark.
 pub(crate) enum Judged {
-    /// It rises to this.
+    /// The mark rises to this.
     Raise(MarkRow),
-    /// It stays, and the session joins.
+    /// The mark stays, and the session joins it.
     Join(MarkRow),
-    /// It stands above the token.
+    /// The mark is above the token.
     Stale(MarkRow),
-    /// It stays, and this is the answer: the token is too far above it, or it is below the one that a take names.
+    /// The mark stays: the token is too far above it, or the mark is below the one that a take names.
     Refused(Declared),
 }
 
@@ -148,7 +148,7 @@ impl MarkRow {
         self.mark.rank()
     }
 
-    /// The rank of a token in the scope's present incarnation.
+    /// Rank of a token in the scope's present incarnation.
     pub(crate) const fn rank_of(&self, token: Token) -> Rank {
         Rank {
             incarnation: self.mark.incarnation,
@@ -156,7 +156,7 @@ impl MarkRow {
         }
     }
 
-    /// A mark that has just been raised: nobody has looked yet which lower sessions are left.
+    /// A mark just raised: lower sessions have not been looked for yet.
     pub(crate) const fn raised(mark: Mark) -> Self {
         Self {
             mark,
@@ -165,8 +165,8 @@ impl MarkRow {
         }
     }
 
-    /// Judges a declaration. A token is always one of the scope's present incarnation: who declares does not know
-    /// that there are any.
+    /// Judges a declaration. Its token belongs to the scope's present incarnation, because clients do not know of
+    /// incarnations.
     pub(crate) fn judge(known: Option<Self>, declaration: &Declaration, now: i64) -> Judged {
         let (token, known) = match Self::claimed(known, declaration) {
             Ok(claimed) => claimed,
@@ -191,7 +191,7 @@ impl MarkRow {
         })
     }
 
-    /// The token that a declaration is for, with the mark, unless the mark is not the one that a take names.
+    /// The token that a declaration asks for, with the mark, unless a take names another mark.
     fn claimed(
         known: Option<Self>,
         declaration: &Declaration,
@@ -214,7 +214,7 @@ impl MarkRow {
         }
     }
 
-    /// Whether this very take has raised it: its answer was lost, and it is made again.
+    /// Whether this very take raised the mark, and is repeated because its answer was lost.
     fn is_taken_by(&self, declaration: &Declaration) -> bool {
         let is_own = declaration.take.is_some() && self.taken == declaration.take;
         let named = declaration.claim.token();
@@ -228,7 +228,7 @@ fn is_too_far(mark: Token, token: Token, declaration: &Declaration) -> bool {
     declaration.max_step.is_some_and(|most| step > most) || (is_high && declaration.claim.is_take())
 }
 
-/// Who declares, as it is kept with a mark: at most 200 bytes, whole characters.
+/// Who declares, as kept with a mark: at most 200 bytes, whole characters.
 pub(crate) fn cut_by(by: &str) -> &str {
     cut(by, BY_MAX)
 }
@@ -242,7 +242,7 @@ pub(crate) fn cut(text: &str, max: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// Now, in microseconds since the Unix epoch.
+/// Current time, in microseconds since the Unix epoch.
 pub fn now_us() -> i64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

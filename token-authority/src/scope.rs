@@ -1,11 +1,11 @@
-//! The name of one leadership.
+//! Name of a leadership.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The name of one leadership, `scheduler`, say. Tokens are compared only inside a scope. Cheap to clone.
+/// Name of a leadership, for example `scheduler`. Tokens are compared only within a scope. Cheap to clone.
 ///
 /// 1 to 200 bytes of `A-Z a-z 0-9 _ . : / -`, compared byte by byte.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,10 +13,10 @@ pub struct Scope(Arc<str>);
 
 const EPOCH: &str = "pgpalisade.epoch";
 
-/// Why something is not the name of a scope.
+/// Reason why a text is not a scope's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
-    /// No text at all.
+    /// Empty text.
     #[error("the name of a scope is empty")]
     Empty,
     /// Longer than [`Scope::MAX_BYTES`].
@@ -28,7 +28,7 @@ pub enum ScopeError {
 }
 
 impl Scope {
-    /// The longest name, in bytes.
+    /// Maximum length of a name, in bytes.
     pub const MAX_BYTES: usize = 200;
 
     /// Checks a name. Errors: empty, too long, or a character that is not allowed.
@@ -48,8 +48,8 @@ impl Scope {
         }
     }
 
-    /// The scope of the proxies' own: its mark counts up, and a store where it is lower than the cluster has seen it is
-    /// an old copy. No session declares it.
+    /// Scope for the proxies' own use: its mark counts up. A store whose mark is lower than the cluster has seen is
+    /// an old copy. No session declares this scope.
     #[must_use]
     pub fn epoch() -> Self {
         Self(EPOCH.into())
@@ -68,7 +68,7 @@ impl Scope {
 }
 
 impl Default for Scope {
-    /// The scope of a bare token where nothing else is said: `default`.
+    /// The scope of a token without one: `default`.
     fn default() -> Self {
         Self("default".into())
     }

@@ -1,4 +1,4 @@
-//! Takeovers as they went, for people: who led when, and what a change of the leader has ended.
+//! History of takeovers, for people: who led when, and what a change of leader ended.
 
 use std::cmp::Reverse;
 
@@ -7,18 +7,17 @@ use serde::{Deserialize, Serialize};
 use crate::record::{cut, cut_by};
 use crate::{Incarnation, Mark, Rank, Scope, Token};
 
-/// How a takeover went. Nothing is decided by it.
+/// Record of a takeover. No decision depends on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakeoverRecord {
-    /// The mark before, as far as the proxy knew it.
+    /// Mark before, as far as the proxy knew it.
     pub from: Option<Token>,
-    /// What the mark was raised to.
+    /// Mark after.
     pub to: Token,
-    /// The incarnation of the scope.
     pub(crate) incarnation: Incarnation,
-    /// When, microseconds since the Unix epoch, as [`Mark::raised_at`].
+    /// Time, microseconds since the Unix epoch, as [`Mark::raised_at`].
     pub raised_at: i64,
-    /// By whom, in words for people.
+    /// Who raised the mark, for people.
     pub raised_by: String,
     /// How it ended.
     pub end: TakeoverEnd,
@@ -27,38 +26,38 @@ pub struct TakeoverRecord {
     pub work: TakeoverWork,
 }
 
-/// What a takeover had to do until no session of a lower token was left.
+/// Work of a takeover until no session of a lower token was left.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakeoverWork {
-    /// How many sessions were ended.
+    /// Number of ended sessions.
     pub sessions: u64,
-    /// How many of them had a transaction open, which was rolled back unless its COMMIT was under way.
+    /// Number of them with an open transaction, rolled back unless its COMMIT was in progress.
     pub transactions: u64,
-    /// How long that took, in microseconds.
+    /// Duration, in microseconds.
     pub took_us: u64,
 }
 
-/// How a takeover ended.
+/// End of a takeover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TakeoverEnd {
-    /// Refusals are only observed: nobody was ended.
+    /// Refusals are only observed: no session was ended.
     Observed,
-    /// Sessions of lower tokens were left, and why. Who declares the token again goes on with it.
+    /// Sessions of lower tokens were left, with the reason. The next declaration of the token continues the takeover.
     Incomplete(String),
     /// No session of a lower token was left.
     Complete,
 }
 
 impl TakeoverRecord {
-    /// Of each scope so many are kept.
+    /// Records kept for each scope.
     pub const KEPT: usize = 16;
-    /// Of all scopes so many are listed.
+    /// Records listed for all scopes.
     pub const LISTED: usize = 200;
-    /// The most bytes of a reason.
+    /// Maximum bytes of a reason.
     const WHY_MAX: usize = 300;
 
-    /// One that had nothing to do.
+    /// A record without work.
     #[must_use]
     pub fn new(from: Option<Token>, mark: &Mark, end: TakeoverEnd) -> Self {
         Self {
@@ -72,7 +71,7 @@ impl TakeoverRecord {
         }
     }
 
-    /// With this end, and what was done until then.
+    /// The record with this end, and the work until then.
     #[must_use]
     pub fn ended(mut self, end: TakeoverEnd, work: TakeoverWork) -> Self {
         self.end = match end {
@@ -85,7 +84,7 @@ impl TakeoverRecord {
         self
     }
 
-    /// What it compares by.
+    /// Rank by which records compare.
     #[must_use]
     pub const fn rank(&self) -> Rank {
         Rank {
@@ -94,7 +93,7 @@ impl TakeoverRecord {
         }
     }
 
-    /// Another attempt at the same takeover: each is told by what says the most.
+    /// Merges another attempt at the same takeover. For each field, the value that says the most is kept.
     fn attempted(&mut self, again: Self) {
         self.from = self.from.or(again.from);
         if self.end != TakeoverEnd::Complete && again.end != TakeoverEnd::Observed {
@@ -107,13 +106,13 @@ impl TakeoverRecord {
     }
 }
 
-/// The last takeovers of one scope, the oldest first.
+/// Last takeovers of one scope, oldest first.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct History(Vec<TakeoverRecord>);
 
 impl History {
-    /// Adds them. The oldest make room.
+    /// Adds records, and drops the oldest beyond the limit.
     pub(crate) fn note(&mut self, records: &[TakeoverRecord]) {
         for record in records {
             self.add(record);
@@ -122,7 +121,7 @@ impl History {
         self.0.drain(..surplus);
     }
 
-    /// Adds one, or what there is to say of one that was noted before.
+    /// Adds a record, or merges it into an earlier one of the same takeover.
     fn add(&mut self, record: &TakeoverRecord) {
         let rank = record.rank();
         match self.0.iter_mut().find(|known| known.rank() == rank) {
@@ -134,7 +133,7 @@ impl History {
         }
     }
 
-    /// As it is stored. What cannot be read is as good as nothing: it is for people, and may hold up nothing else.
+    /// Reads stored records. Unreadable records are skipped: they are for people, and must not block anything else.
     pub(crate) fn read(scope: &Scope, json: &[u8]) -> Self {
         let all: Vec<serde_json::Value> = serde_json::from_slice(json).unwrap_or_else(|error| {
             tracing::debug!(%scope, %error, "the stored takeovers of a scope cannot be read");
@@ -144,13 +143,13 @@ impl History {
         Self(read.filter_map(Result::ok).collect())
     }
 
-    /// To store it. None of its types can fail to be written.
+    /// Serializes the records; none of their types can fail.
     pub(crate) fn write(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The last takeovers of several scopes, the newest first, as many as are listed. The last one of a scope is left
-    /// out for no earlier one, so that a busy scope does not hide what another one needs.
+    /// The last takeovers of several scopes, newest first, up to the limit. The last one of each scope takes
+    /// precedence over earlier ones, so that a busy scope does not hide a quiet one.
     pub(crate) fn list(
         all: impl IntoIterator<Item = (Scope, Self)>,
     ) -> Vec<(Scope, TakeoverRecord)> {

@@ -11,27 +11,27 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "u64", into = "u64")]
 pub struct Token(NonZeroU64);
 
-/// Why something is not a token.
+/// Reason why a text or number is not a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// No text at all.
+    /// Empty text.
     #[error("a token is empty; it must be a number from 1 to 9223372036854775807")]
     Empty,
-    /// Something other than the digits 0 to 9, signs and spaces included.
+    /// Something other than the digits 0 to 9, including signs and spaces.
     #[error("a token has only the digits 0 to 9, but {found:?} is at position {position}")]
     NotADigit {
         /// The first character that is not a digit.
         found: char,
-        /// Where it is, counted in characters from 1.
+        /// Its position, counted in characters from 1.
         position: usize,
     },
-    /// Zero means "no token" and is never one.
+    /// Zero means "no token".
     #[error("0 is not a token; tokens begin at 1")]
     Zero,
     /// Above 2^63-1.
     #[error("a token is at most 9223372036854775807")]
     TooLarge,
-    /// The time of a lease.
+    /// A lease with an invalid time.
     #[error(
         "a lease is written lease, lease:nowait, or lease:15s with whole seconds from 3 to 3600"
     )]
@@ -39,7 +39,7 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// The highest token, 2^63-1: what fits a PostgreSQL bigint.
+    /// The highest token, 2^63-1: the maximum of a PostgreSQL bigint.
     pub const MAX: u64 = i64::MAX as u64;
 
     /// Checks a number. Errors: zero, or above [`Token::MAX`].
@@ -53,7 +53,7 @@ impl Token {
     /// The lowest token.
     pub const MIN: Self = Self(NonZeroU64::MIN);
 
-    /// The one after it, where there is one.
+    /// The next token, if any.
     #[must_use]
     pub fn next(self) -> Option<Self> {
         Self::new(self.get() + 1).ok()
@@ -82,7 +82,7 @@ impl From<Token> for u64 {
 impl FromStr for Token {
     type Err = TokenError;
 
-    /// Decimal digits only. Leading zeros are allowed, as fixed-width counters have them.
+    /// Reads decimal digits only. Leading zeros are allowed, because fixed-width counters have them.
     fn from_str(text: &str) -> Result<Self, TokenError> {
         if text.is_empty() {
             return Err(TokenError::Empty);

@@ -1,4 +1,4 @@
-//! Those who hear what changes in a store, whichever store it is.
+//! Watchers of changes in a store, for every kind of store.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use tokio::time::timeout;
 
 use crate::{Change, Watch};
 
-/// Changes that a watcher may be behind.
+/// Changes queued for a watcher.
 const QUEUE: usize = 1024;
-/// How long one that is behind by so many may hold up the others, before changes are left out for it.
+/// How long a watcher with a full queue may delay the others before it misses changes.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The watchers of a handle.
@@ -19,14 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Watchers(Mutex<Vec<mpsc::Sender<Change>>>);
 
 impl Watchers {
-    /// Takes in one more.
+    /// Adds a watcher.
     pub(crate) fn watch(&self) -> Watch {
         let (sender, watch) = mpsc::channel(QUEUE);
         self.0.lock().push(sender);
         watch
     }
 
-    /// Tells all of them without waiting; those that are gone are forgotten.
+    /// Tells all watchers without waiting, and forgets closed ones.
     pub(crate) fn tell_at_once(&self, change: &Change) {
         let told = |watcher: &mpsc::Sender<Change>| {
             let sent = watcher.try_send(change.clone());
@@ -35,7 +35,7 @@ impl Watchers {
         self.0.lock().retain(told);
     }
 
-    /// Tells all of them, and waits for those that are behind; those that are gone are forgotten.
+    /// Tells all watchers, waits for slow ones, and forgets closed ones.
     pub(crate) async fn tell(&self, changes: &[Change]) {
         let watchers = self.0.lock().clone();
         for watcher in &watchers {

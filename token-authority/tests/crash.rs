@@ -1,5 +1,5 @@
-//! What the embedded store has acknowledged survives kill -9 in the middle of commits, and a full disk does
-//! not bring it down. The store runs in a real child process: this test binary, started again.
+//! Acknowledged steps of the embedded store survive kill -9 during commits, and a full disk does not stop the store.
+//! The store runs in a child process: this test binary, started again.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ fn child_dir() -> PathBuf {
         .into()
 }
 
-/// Declares ever higher tokens in four scopes at once and prints each one that was acknowledged.
+/// Declares ever higher tokens in four scopes concurrently, and prints each acknowledged one.
 #[test]
 #[ignore = "a child process of the crash test"]
 fn child_declares_for_ever() {
@@ -87,7 +87,7 @@ fn child_declares_for_ever() {
     });
 }
 
-/// Fills a disk that has hardly any room, then tells what happened.
+/// Fills a small disk, then prints the result.
 #[test]
 #[ignore = "a child process of the full-disk test"]
 fn child_fills_the_disk() {
@@ -182,7 +182,7 @@ fn acknowledged_declarations_survive_kill_9() {
 fn a_full_disk_is_an_error_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     drop(Embedded::open(dir.path()).unwrap());
-    // A limit on the size of files stands in for the full disk: 1.6 MiB, in units of 512 bytes.
+    // A limit on file sizes replaces the full disk: 1.6 MiB, in units of 512 bytes.
     let limited = "trap '' XFSZ; ulimit -f 3300; exec \"$@\"";
     let mut process = child("child_fills_the_disk", dir.path(), limited);
     let mut text = String::new();

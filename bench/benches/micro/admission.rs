@@ -1,4 +1,4 @@
-//! From a message to a permit, or to a refusal.
+//! Cost of a permit or a refusal for a message.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use pgpalisade_wire::header::Header;
 use super::policy::{SCOPES, WHO, insert_into, policy_of};
 use super::{INSERT, POINT_SELECT, SAFE};
 
-/// A session that has prepared nothing.
+/// A session without prepared statements.
 struct NoNames;
 
 impl PreparedNames for NoNames {
@@ -31,8 +31,8 @@ const QUERY: Header = Header {
     body_len: INSERT.len() + 1,
 };
 
-/// One session, and what is known of it.
-struct Session {
+/// A session and its state.
+struct BenchSession {
     fence: SessionFence,
     variables: Variables<Arc<HeldTokens>>,
     verdicts: VerdictCache,
@@ -43,8 +43,8 @@ fn fence(policy: Policy) -> Arc<Fence> {
     Arc::new(Fence::new(policy, cells, Mode::Enforce).expect("a fence"))
 }
 
-impl Session {
-    /// With a token of a scope, whose mark is 34, or without one.
+impl BenchSession {
+    /// A session with a token of a scope, whose mark is 34, or without one.
     fn new(policy: Policy, token: Option<(&str, u64)>) -> Self {
         let fence = fence(policy).for_session(&WHO);
         let of = |token: u64| Token::new(token).expect("a token");
@@ -75,7 +75,7 @@ impl Session {
         })
     }
 
-    /// As `session/judgement.rs` asks for a text, idle and outside of a transaction.
+    /// As `session/judgement.rs` decides a text, outside a transaction.
     fn plan(&mut self, text: &str) -> Decision {
         let verdict = self.verdict(text.as_bytes());
         let situation = Situation {
@@ -94,10 +94,10 @@ impl Session {
     }
 }
 
-/// As `session/judgement.rs` does it for a session that holds the current token: no verdict is asked for.
+/// As `session/judgement.rs` decides for a session with the current token: without a verdict.
 #[divan::bench]
 fn write_by_the_token_alone(bencher: Bencher<'_, '_>) {
-    let session = Session::new(Policy::default(), Some(("default", 34)));
+    let session = BenchSession::new(Policy::default(), Some(("default", 34)));
     let admit = || {
         let (text, token) = divan::black_box((INSERT.as_bytes(), session.variables.token()));
         divan::black_box(session.fence.admit_text(QUERY, text, token)).is_some()
@@ -108,17 +108,21 @@ fn write_by_the_token_alone(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn read_without_a_token(bencher: Bencher<'_, '_>) {
-    admitted(bencher, Session::new(Policy::default(), None), POINT_SELECT);
+    admitted(
+        bencher,
+        BenchSession::new(Policy::default(), None),
+        POINT_SELECT,
+    );
 }
 
 #[divan::bench(args = SCOPES)]
 fn write_in_one_scope_of_many(bencher: Bencher<'_, '_>, scopes: u32) {
     let scope = format!("tenant-{}", scopes / 2);
-    let session = Session::new(policy_of(scopes), Some((&scope, 34)));
+    let session = BenchSession::new(policy_of(scopes), Some((&scope, 34)));
     admitted(bencher, session, &insert_into(scopes / 2));
 }
 
-fn admitted(bencher: Bencher<'_, '_>, mut session: Session, text: &str) {
+fn admitted(bencher: Bencher<'_, '_>, mut session: BenchSession, text: &str) {
     let plan = session.plan(text);
     assert!(
         matches!(plan, Ok(Admitted { observed: None, .. })),
@@ -129,7 +133,7 @@ fn admitted(bencher: Bencher<'_, '_>, mut session: Session, text: &str) {
 
 #[divan::bench]
 fn refusal_of_a_stale_token(bencher: Bencher<'_, '_>) {
-    let mut session = Session::new(Policy::default(), Some(("default", 33)));
+    let mut session = BenchSession::new(Policy::default(), Some(("default", 33)));
     let plan = session.plan(INSERT);
     assert!(matches!(plan, Err(Unmet::Refuse(_))), "{plan:?}");
     bencher.bench_local(|| session.plan(divan::black_box(INSERT)));
@@ -137,7 +141,7 @@ fn refusal_of_a_stale_token(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn copy_data(bencher: Bencher<'_, '_>) {
-    let session = Session::new(Policy::default(), Some(("default", 34)));
+    let session = BenchSession::new(Policy::default(), Some(("default", 34)));
     let admit = || {
         let token = divan::black_box(session.variables.token());
         divan::black_box(session.fence.admit_copy_data(QUERY, CopyIn::Reading, token)).is_ok()
@@ -146,7 +150,7 @@ fn copy_data(bencher: Bencher<'_, '_>) {
     bencher.bench_local(admit);
 }
 
-/// What holds for a session that logs in.
+/// Rules of a session at its login.
 #[divan::bench(args = SCOPES)]
 fn start_of_a_session(bencher: Bencher<'_, '_>, scopes: u32) {
     let fence = fence(policy_of(scopes));

@@ -7,13 +7,13 @@ use pgpalisade_policies::{Class, VerdictCache, Weight, classify, scan, weigh};
 
 use super::{INSERT, POINT_SELECT, SAFE};
 
-/// What a client sends that writes its values into the text.
+/// Text of a client that writes its values into the text.
 const CONSTANTS: &str = "SELECT id FROM job WHERE kind = 'mail' AND id = 00000001 ORDER BY x";
 
-/// Bytes of the cache of one worker.
+/// Bytes of one worker's cache.
 const CACHE: usize = 16 << 20;
 
-/// Items of two tokens in a text of nearly as many tokens as are classified in the session's thread, and as are
+/// Number of two-token items in a text with almost the most tokens that the session's thread classifies, and that are
 /// classified at all.
 const LIGHT_ITEMS: usize = 2_040;
 const ITEMS: usize = 32_760;
@@ -36,7 +36,7 @@ fn cached(bencher: Bencher<'_, '_>, text: &str) {
     bencher.bench_local(|| cache.find(divan::black_box(text.as_bytes()), SAFE));
 }
 
-/// Another number each time, so that no text comes twice.
+/// Each text has another number, so none comes twice.
 #[divan::bench]
 fn cached_with_other_constants(bencher: Bencher<'_, '_>) {
     let mut cache = cache_with(CONSTANTS);
@@ -64,7 +64,7 @@ fn classified(text: &str) {
     divan::black_box(classify(text.as_bytes(), SAFE));
 }
 
-/// The most work that is done in the session's thread, and that is done at all, in a thread of its own.
+/// The most work in the session's thread, and the most at all, in a separate thread.
 #[divan::bench(args = [LIGHT_ITEMS, ITEMS], sample_count = 10)]
 fn classified_at_most(bencher: Bencher<'_, '_>, items: usize) {
     let text = heaviest(items);
@@ -78,8 +78,8 @@ fn classified_at_most(bencher: Bencher<'_, '_>, items: usize) {
     bencher.bench(|| classify(divan::black_box(text.as_bytes()), SAFE));
 }
 
-/// Of all that two tokens can say, a star in a list takes longest: it is a column, a list of fields and a field. And
-/// with one backslash in a string the whole text is read twice.
+/// Of two tokens, a star in a list takes longest: it is a column, a list of fields and a field. With one backslash in
+/// a string, the whole text is read twice.
 fn heaviest(items: usize) -> String {
     format!(r"select e'\\'{}", ",*".repeat(items))
 }

@@ -1,4 +1,4 @@
-//! Bytes to messages, and messages to the ledger of what is in flight.
+//! Cost of cutting bytes into messages, and of the ledger of messages in flight.
 
 use bytes::{BufMut, BytesMut};
 use divan::Bencher;
@@ -11,7 +11,7 @@ use pgpalisade_wire::header::{self, HEADER_LEN, Header};
 
 use super::INSERT;
 
-/// As much as the proxy reads at once.
+/// Bytes that the proxy reads at once.
 const BUFFER: usize = 16 * 1024;
 
 /// Bind, Describe, Execute, Sync of a prepared statement with one parameter.
@@ -22,7 +22,7 @@ const REQUEST: [(u8, &[u8]); 4] = [
     (b'S', b""),
 ];
 
-/// What it is answered: BindComplete, RowDescription, DataRow, CommandComplete, ReadyForQuery.
+/// Answer to the request: BindComplete, RowDescription, DataRow, CommandComplete, ReadyForQuery.
 const ANSWER: [(u8, &[u8]); 5] = [
     (b'2', b""),
     (
@@ -34,7 +34,7 @@ const ANSWER: [(u8, &[u8]); 5] = [
     (b'Z', b"I"),
 ];
 
-/// Whole messages, as many as fit, and how many they are.
+/// As many whole messages as fit, and their number.
 fn fill(messages: &[(u8, &[u8])]) -> (Vec<u8>, usize) {
     let mut buffer = BytesMut::new();
     let mut count = 0;
@@ -50,7 +50,7 @@ fn fill(messages: &[(u8, &[u8])]) -> (Vec<u8>, usize) {
     (buffer.to_vec(), count)
 }
 
-/// The walk over a buffer from message to message.
+/// Walks a buffer from message to message, and returns their number.
 fn walk(buffer: &[u8], body_max: impl Fn(u8) -> usize, look: impl Fn(&Header, &[u8])) -> usize {
     let (mut rest, mut found) = (buffer, 0);
     while let Ok(Some(header)) = header::parse(rest, &body_max) {
@@ -97,7 +97,7 @@ fn parse_message(bencher: Bencher<'_, '_>) {
     bencher.bench(|| frontend::parse(divan::black_box(&body)).is_ok());
 }
 
-/// Requests that are all sent before the first is answered: Bind, Execute, and their replies.
+/// Bind and Execute requests that are all sent before the first reply.
 #[divan::bench(args = [1, 1_000])]
 fn ledger_of_a_pipeline(bencher: Bencher<'_, '_>, requests: usize) {
     let mut ledger = Ledger::default();

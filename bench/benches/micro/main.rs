@@ -1,6 +1,6 @@
-//! What each part of the data path costs, call by call: `make bench-micro`.
+//! Cost of each part of the data path, call by call: `make bench-micro`.
 //!
-//! Each benchmark does what the proxy does for one message, and nothing around it.
+//! Each benchmark does only what the proxy does for one message.
 
 #![expect(
     clippy::expect_used,
@@ -18,7 +18,7 @@ use pgpalisade_policies::TextEncoding;
 const INSERT: &str = "INSERT INTO job_result (job_id, worker, finished_at, result) \
     VALUES ($1, $2, now(), $3) RETURNING id";
 
-/// What pgbench -S sends.
+/// The query of pgbench -S.
 const POINT_SELECT: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = $1";
 
 const SAFE: TextEncoding = TextEncoding::Utf8;

@@ -1,4 +1,4 @@
-//! What a policy asks for a statement, with few scopes and with many.
+//! Cost of a policy's decision on a statement, with few and with many scopes.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -9,10 +9,9 @@ use pgpalisade_policies::{Effects, Policy, Requirement, Who, classify};
 
 use super::{POINT_SELECT, SAFE};
 
-/// Numbers of scopes.
 pub(crate) const SCOPES: [u32; 3] = [1, 100, 10_000];
 
-/// A session as the policy sees it.
+/// A session for the policy.
 pub(crate) const WHO: Who<'static> = Who {
     user: "app",
     database: "shop",
@@ -53,12 +52,12 @@ fn required(bencher: Bencher<'_, '_>, scopes: u32, text: &str) {
     bencher.bench_local(ask);
 }
 
-/// A write into the table of one scope of [`policy_of`].
+/// A write to the table of one scope of [`policy_of`].
 pub(crate) fn insert_into(scope: u32) -> String {
     format!("INSERT INTO public.job_{scope} (job_id, worker) VALUES ($1, $2)")
 }
 
-/// A table in each scope, all of one schema: what is slow where patterns are gone through one by one.
+/// A table in each scope, all in one schema: slow if patterns are tried one by one.
 pub(crate) fn policy_of(scopes: u32) -> Policy {
     parse(&text_of(scopes))
 }

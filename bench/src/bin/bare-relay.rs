@@ -1,12 +1,12 @@
-//! The floor of the comparison: carries bytes between clients and a server, and looks at none of them.
+//! The floor of the comparison: copies bytes between clients and a server without reading them.
 //!
-//! One thread, a plain copy of tokio's in both directions. `bare-relay LISTEN SERVER`, both `ADDRESS:PORT`.
+//! One thread, tokio's plain copy in both directions. `bare-relay LISTEN SERVER`, both `ADDRESS:PORT`.
 
 use std::io;
 
 use tokio::net::{TcpListener, TcpStream};
 
-/// What a proxy that reads messages has for a buffer, too.
+/// Buffer size of a proxy that reads messages.
 const BUFFER: usize = 16 * 1024;
 
 #[tokio::main(flavor = "current_thread")]
@@ -27,7 +27,7 @@ async fn main() -> io::Result<()> {
     }
 }
 
-/// Both directions of one connection, until both have ended.
+/// Copies both directions of one connection until both end.
 async fn carry(mut client: TcpStream, server: &str) -> io::Result<()> {
     let mut server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! A child process that writes to a log file and ends with its guard.
+//! Child process that writes to a log file and ends on drop.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,17 +13,17 @@ use crate::HarnessError;
 use crate::error::system;
 use crate::patience::Patience;
 
-/// Whom the signals of the terminal, and of whoever kills the caller's process group, are for.
+/// Recipient of signals from the terminal, or to the caller's process group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessGroup {
-    /// For the children too.
+    /// Children get them too.
     Shared,
-    /// For the caller alone, which ends its children in order.
+    /// Only the caller gets them, and ends its children in order.
     Own,
 }
 
 impl ProcessGroup {
-    /// A command in this group.
+    /// Creates a command in this group.
     pub fn command(self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         if self == Self::Own {
@@ -33,14 +33,14 @@ impl ProcessGroup {
     }
 }
 
-/// Signals that end a child, each with the time that it has for it. SIGKILL comes after them.
+/// Signals that end a child, each with its time limit. SIGKILL follows.
 pub type Farewell = &'static [(Signal, Duration)];
 
 /// SIGTERM, and time for an orderly end.
 pub const TERM: Farewell = &[(Signal::TERM, Duration::from_secs(10))];
 
-/// A child process. Dropping it ends it: by its pid, and only while it has not been waited for, so that the pid is its
-/// own.
+/// Child process, ended on drop. It is signalled by pid only until it has been waited for, so that the pid is still
+/// its own.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -51,10 +51,10 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a command that reads nothing. What it prints is appended to a log file.
+    /// Starts a command without input. Its output is appended to a log file.
     ///
     /// # Errors
-    /// Where the program cannot be run.
+    /// The program cannot be run.
     pub fn spawn(
         command: &mut Command,
         log: PathBuf,
@@ -78,31 +78,31 @@ impl Running {
         })
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its status, once it has ended.
+    /// Exit status, once the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits for the end for a limited time.
+    /// Waits for the end, up to a limit.
     pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let ended = Patience::at_most(limit).until(|| self.ended());
         ended.ok().flatten()
     }
 
-    /// Sends a signal, unless it has ended.
+    /// Sends a signal, unless the process has ended.
     pub fn signal(&mut self, signal: Signal) {
         if self.ended().is_none() {
-            // It may end meanwhile; it is not reaped before `ended`, so no other process can be hit.
+            // It may end now, but is not reaped before `ended`, so the signal cannot hit another process.
             let _gone_already = kill_process(Pid::from_child(&self.child), signal);
         }
     }
 
-    /// Ends it: by each signal in turn, at last by SIGKILL. `None` where even that cannot be told.
+    /// Ends the process: by each signal in turn, finally by SIGKILL. `None` if its status is unknown even then.
     pub fn end(&mut self) -> Option<ExitStatus> {
         for (signal, limit) in self.farewell {
             self.signal(*signal);
@@ -114,14 +114,14 @@ impl Running {
         self.child.wait().ok()
     }
 
-    /// What it has printed since it was started.
+    /// Output since the start.
     pub fn output(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let own = log.get(self.log_begins..).unwrap_or_default();
         String::from_utf8_lossy(own).into_owned()
     }
 
-    /// That it failed, with the end of what it has printed.
+    /// Error with the end of the output.
     pub(crate) fn failure(&self) -> HarnessError {
         let output = self.output();
         let lines: Vec<&str> = output.lines().collect();

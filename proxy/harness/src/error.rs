@@ -1,11 +1,11 @@
-//! Why a server is not there.
+//! Errors of the servers.
 
 use std::io;
 
-/// Why a server could not be started.
+/// Reason why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum HarnessError {
-    /// No server programs.
+    /// The server programs are missing.
     #[error(
         "PostgreSQL's server programs (initdb, postgres) were not found in $PG_BIN, where pg_config says, nor in \
          /usr/lib/postgresql: install them (apt-get install postgresql) or set PG_BIN to their directory"
@@ -16,29 +16,29 @@ pub enum HarnessError {
         "PostgreSQL does not run as root, and there is no user \"postgres\" or \"nobody\" to run it as"
     )]
     NoUser,
-    /// The system refused something.
+    /// The system refused an operation.
     #[error("{what}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// Why not.
+        /// The reason.
         #[source]
         source: io::Error,
     },
     /// A program failed.
     #[error("{program} failed: {output}")]
     Program {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// The end of what it printed.
+        /// The end of its output.
         output: String,
     },
-    /// Told to stop.
+    /// The wait was cancelled.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Says what the system refused.
+/// Converts an error of the system, for an operation.
 pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> HarnessError {
     let what = what.into();
     move |source| HarnessError::System { what, source }

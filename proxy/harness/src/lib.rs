@@ -1,12 +1,12 @@
 //! Private servers as child processes: PostgreSQL, and the proxy in front of it.
 //!
-//! `pgpalisade demo` is made of it, and so is the harness of the tests and benchmarks (`tests/src`), which adds etcd,
-//! pgbouncer and what a test asks of them. It is part of what is shipped: it gives errors and does not panic.
+//! `pgpalisade demo` uses them, and so do the servers of tests and benchmarks (`tests/src`), which add etcd and
+//! pgbouncer. This crate is shipped: it returns errors and does not panic.
 //!
-//! - [`child`]: a process with a log file that ends with its guard.
+//! - [`child`]: a process with a log file that ends on drop.
 //! - [`patience`]: waiting with a limit.
-//! - [`postgres`]: PostgreSQL's programs, run without root's rights, and a server of one's own.
-//! - [`proxy`]: commands of pgpalisade, and when it listens.
+//! - [`postgres`]: PostgreSQL's programs, run without root's rights, and a private server.
+//! - [`proxy`]: commands of pgpalisade, and waiting until it listens.
 
 pub mod child;
 mod error;

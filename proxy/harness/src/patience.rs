@@ -8,7 +8,7 @@ use crate::HarnessError;
 
 const POLL: Duration = Duration::from_millis(5);
 
-/// How long something may take, and who may end the wait earlier.
+/// Limit of a wait, with a token that ends it earlier.
 #[derive(Debug, Clone)]
 pub struct Patience {
     limit: Duration,
@@ -27,10 +27,10 @@ impl Patience {
         Self { limit, stop }
     }
 
-    /// Asks every few milliseconds until there is an answer; `None` after the limit.
+    /// Polls every few milliseconds until there is an answer; `None` after the limit.
     ///
     /// # Errors
-    /// [`HarnessError::Interrupted`] once told to stop.
+    /// [`HarnessError::Interrupted`] once cancelled.
     pub fn until<T>(&self, mut ask: impl FnMut() -> Option<T>) -> Result<Option<T>, HarnessError> {
         let start = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! Where a server can be: a directory and a port.
+//! Place for a server: a directory and a port.
 
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
@@ -11,18 +11,17 @@ use tempfile::TempDir;
 use crate::HarnessError;
 use crate::error::system;
 
-/// Below the range that the kernel gives to outgoing connections.
+/// Below the kernel's range for outgoing connections.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u16 = 12_000;
 
-/// A directory that is removed when it is dropped. Other users may pass through to what is theirs inside.
+/// Temporary directory, removed on drop. Other users can reach their own files inside.
 ///
-/// It is in the usual place for temporary files, unless that does not suit PostgreSQL: a socket's path has 107 bytes
-/// at most, and started by root PostgreSQL runs as another user, who must get there. `PGPALISADE_KEEP` keeps it, for
-/// somebody who wants to read the logs.
+/// Created in the usual place, unless that does not suit PostgreSQL: a socket's path has at most 107 bytes, and if
+/// root starts PostgreSQL, another user must reach the directory. `PGPALISADE_KEEP` keeps it, to read the logs.
 ///
 /// # Errors
-/// Where it cannot be made.
+/// The directory cannot be created.
 pub fn scratch_directory(prefix: &str) -> Result<TempDir, HarnessError> {
     const LONGEST_PARENT: usize = 50;
     let mut parent = std::env::temp_dir();
@@ -45,13 +44,13 @@ fn open_to_all(directory: &Path) -> bool {
     found.is_ok_and(|found| found.permissions().mode() & SEARCH_BY_OTHERS != 0)
 }
 
-/// A TCP port on 127.0.0.1 that nobody listens on. The kernel gives it to no outgoing connection in the meantime.
+/// A free TCP port on 127.0.0.1. The kernel does not use it for outgoing connections.
 ///
 /// # Errors
-/// Where all are taken.
+/// All ports are taken.
 pub fn free_port() -> Result<u16, HarnessError> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Processes that run at the same time begin at different places.
+    // Concurrent processes begin at different ports.
     let start = std::process::id().wrapping_mul(131);
     for _ in 0..PORTS {
         let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed)) * 7;

@@ -1,4 +1,4 @@
-//! PostgreSQL's programs, run without root's rights, and a private server made of them.
+//! PostgreSQL's programs, run without root's rights, and a private server.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -16,38 +16,39 @@ use crate::error::system;
 use crate::patience::Patience;
 use crate::place::free_port;
 
-/// The superuser that [`Programs::init`] makes.
+/// Superuser that [`Programs::init`] creates.
 pub const SUPERUSER: &str = "postgres";
 
-/// A free port can be taken between our look and PostgreSQL's bind.
+/// Another process can take a free port before PostgreSQL binds it.
 const PORT_ATTEMPTS: usize = 5;
 
-/// It takes about a second.
+/// initdb takes about a second.
 const INITDB_LIMIT: Duration = Duration::from_secs(30);
 
 /// Immediate shutdown, since no data is kept: <https://www.postgresql.org/docs/current/server-shutdown.html>.
 const FAREWELL: Farewell = &[(Signal::QUIT, Duration::from_secs(10))];
 
-/// Where PostgreSQL's programs are, and whom they run as.
+/// Directory of PostgreSQL's programs, and their user.
 #[derive(Debug, Clone)]
 pub struct Programs {
     directory: PathBuf,
-    /// User and group, where this process is root.
+    /// User and group, if this process is root.
     user: Option<(u32, u32)>,
     group: ProcessGroup,
     environment: Vec<(String, String)>,
 }
 
 impl Programs {
-    /// Finds them in `$PG_BIN`, where `pg_config` says, or in Debian's directories, the newest first.
+    /// Finds the programs in `$PG_BIN`, by `pg_config`, or in Debian's directories, newest first.
     ///
     /// # Errors
-    /// Where they are not there, or where this process is root and there is nobody else to run them as.
+    /// The programs are missing, or this process is root and there is no other user to run them.
     pub fn find(group: ProcessGroup) -> Result<Self, HarnessError> {
         let directory = find_programs().ok_or(HarnessError::NotInstalled)?;
-        let user = match geteuid().is_root() {
-            true => Some(unprivileged_user().ok_or(HarnessError::NoUser)?),
-            false => None,
+        let user = if geteuid().is_root() {
+            Some(unprivileged_user().ok_or(HarnessError::NoUser)?)
+        } else {
+            None
         };
         Ok(Self {
             directory,
@@ -57,19 +58,19 @@ impl Programs {
         })
     }
 
-    /// The same, with one more environment variable for servers.
+    /// Adds an environment variable for servers.
     #[must_use]
     pub fn with_environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The path of a program.
+    /// Path of a program.
     pub fn path(&self, program: &str) -> PathBuf {
         self.directory.join(program)
     }
 
-    /// A command, of PostgreSQL or not, that runs without root's rights.
+    /// A command, of PostgreSQL or not, without root's rights.
     pub fn unprivileged(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.group.command(program);
         if let Some((uid, gid)) = self.user {
@@ -79,15 +80,15 @@ impl Programs {
         command
     }
 
-    /// The id of the user that they run as.
+    /// Id of the programs' user.
     pub fn uid(&self) -> u32 {
         self.user.map_or_else(|| geteuid().as_raw(), |(uid, _)| uid)
     }
 
-    /// Gives a directory to the user that they run as, and closes it to all others.
+    /// Gives a directory to the programs' user, and closes it to all others.
     ///
     /// # Errors
-    /// Where the system refuses it.
+    /// The system refuses it.
     pub fn give(&self, directory: &Path) -> Result<(), HarnessError> {
         let give = || {
             fs::set_permissions(directory, Permissions::from_mode(0o700))?;
@@ -101,10 +102,10 @@ impl Programs {
         ))
     }
 
-    /// Makes a cluster in `directory/data`, with more options for `initdb`.
+    /// Creates a cluster in `directory/data`, with more options for `initdb`.
     ///
     /// # Errors
-    /// Where `initdb` fails.
+    /// `initdb` fails.
     pub fn init(
         &self,
         directory: &Path,
@@ -116,7 +117,7 @@ impl Programs {
         let mut initdb = Running::spawn(initdb.args(options), directory.join("log"), FAREWELL)?;
         let ended = patience.until(|| initdb.ended());
         if ended.is_err() {
-            // A signal would leave behind what it has started itself. It soon ends.
+            // A signal would leave the children of initdb running. It ends soon.
             initdb.wait(INITDB_LIMIT);
         }
         match ended? {
@@ -139,20 +140,20 @@ impl Programs {
     }
 }
 
-/// A running PostgreSQL. It is shut down when dropped; its files are the caller's to remove.
+/// Running PostgreSQL, shut down on drop. The caller removes its files.
 #[derive(Debug)]
-pub struct Server {
+pub struct PrivatePostgres {
     process: Running,
     directory: PathBuf,
     port: u16,
 }
 
-impl Server {
-    /// Starts a server on `directory/data`, with its socket and log in `directory`, on a free port of 127.0.0.1, with
-    /// these settings (`name=value`). Where one is given twice, the last counts. Nothing is durable: fsync is off.
+impl PrivatePostgres {
+    /// Starts a server on `directory/data` with these settings (`name=value`; the last one counts). Socket and log
+    /// are in `directory`, the port is a free one of 127.0.0.1. Nothing is durable: fsync is off.
     ///
     /// # Errors
-    /// Where it does not start.
+    /// The server does not start.
     pub fn start<S: AsRef<str>>(
         programs: &Programs,
         directory: &Path,
@@ -175,7 +176,7 @@ impl Server {
     /// As [`start`](Self::start), on this port.
     ///
     /// # Errors
-    /// As there.
+    /// As [`start`](Self::start).
     pub fn start_at<S: AsRef<str>>(
         port: u16,
         programs: &Programs,
@@ -212,24 +213,24 @@ impl Server {
         self.port
     }
 
-    /// The path of its socket.
+    /// Path of the socket.
     pub fn socket(&self) -> PathBuf {
         self.directory.join(format!(".s.PGSQL.{}", self.port))
     }
 
-    /// Its first process.
+    /// First process of the server.
     pub fn process(&mut self) -> &mut Running {
         &mut self.process
     }
 
-    /// The id of its first process.
+    /// Id of the first process.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 }
 
-/// The first line of the file is the id of the server's first process, the last one its state (PostgreSQL source,
-/// miscadmin.h, `LOCK_FILE_LINE_PM_STATUS`). It may be that of a server which was killed.
+/// Whether this server is ready. The file begins with the id of the server's first process and ends with its state
+/// (PostgreSQL source, miscadmin.h, `LOCK_FILE_LINE_PM_STATUS`). It may be left from a killed server.
 fn is_ready(directory: &Path, pid: u32) -> bool {
     let file = fs::read_to_string(directory.join("data/postmaster.pid")).unwrap_or_default();
     let own = file.lines().next() == Some(&pid.to_string());
@@ -241,7 +242,7 @@ fn find_programs() -> Option<PathBuf> {
         directory.join("initdb").is_file() && directory.join("postgres").is_file()
     };
     if let Some(directory) = std::env::var_os("PG_BIN").filter(|value| !value.is_empty()) {
-        // Where the user has said it, nothing else will do.
+        // An explicit choice of the user excludes all others.
         return Some(PathBuf::from(directory)).filter(complete);
     }
     let mut pg_config = Command::new("pg_config");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pgpalisade_harness::child::{Farewell, ProcessGroup, Running};
 use pgpalisade_harness::patience::Patience;
-use pgpalisade_harness::postgres::{Programs, SUPERUSER, Server};
+use pgpalisade_harness::postgres::{PrivatePostgres, Programs, SUPERUSER};
 use pgpalisade_harness::{HarnessError, Signal, proxy, system};
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,7 @@ const FAREWELL: Farewell = &[
 pub(super) struct Servers {
     proxy: Running,
     pub(super) proxy_port: u16,
-    pub(super) postgres: Server,
+    pub(super) postgres: PrivatePostgres,
     /// Password of the superuser, so that no other user of the machine can log in: a superuser may run programs.
     pub(super) password: String,
     /// The file of the proxy's rejection records.
@@ -95,7 +95,7 @@ fn start_postgres(
     directory: &Path,
     password: &str,
     patience: &Patience,
-) -> Result<Server, HarnessError> {
+) -> Result<PrivatePostgres, HarnessError> {
     let programs = Programs::find(ProcessGroup::Own)?;
     let file = directory.join("password");
     fs::create_dir(directory).map_err(system("cannot make the directory of PostgreSQL"))?;
@@ -108,5 +108,5 @@ fn start_postgres(
         &["-A", "scram-sha-256", &password_file],
         patience,
     )?;
-    Server::start::<&str>(&programs, directory, &[], patience)
+    PrivatePostgres::start::<&str>(&programs, directory, &[], patience)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pgpalisade_authority::Token;
-use pgpalisade_authority::etcd::{self, OpenError, Options, Standing};
+use pgpalisade_authority::etcd::{self, CandidateStatus, EtcdOpenError, Options};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::host_and_process;
@@ -29,7 +29,7 @@ pub(crate) struct EtcdElection {
 
 /// A candidate, whose lease is renewed while it waits and while it leads.
 pub(super) struct EtcdCandidate {
-    candidate: etcd::Candidate,
+    candidate: etcd::ElectionCandidate,
     lease: Lease,
 }
 
@@ -37,11 +37,11 @@ impl EtcdCandidate {
     pub(super) async fn register(
         election: &EtcdElection,
         ttl: Duration,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, EtcdOpenError> {
         let EtcdElection { options, key } = election;
         let asked_at = Instant::now();
         Ok(Self {
-            candidate: etcd::Candidate::register(options, key, ttl).await?,
+            candidate: etcd::ElectionCandidate::register(options, key, ttl).await?,
             lease: Lease { ttl, asked_at },
         })
     }
@@ -62,10 +62,10 @@ impl Candidate for EtcdCandidate {
         let turn = async {
             loop {
                 // One that does not answer is heard of when the lease cannot be renewed.
-                match candidate.standing().await {
-                    Ok(Standing::Leads) => return Ok(token),
-                    Ok(Standing::Gone) => return Err(LockError::Lost(REMOVED.to_owned())),
-                    Ok(Standing::Waits) | Err(_) => sleep(LOOK_EVERY).await,
+                match candidate.status().await {
+                    Ok(CandidateStatus::Leads) => return Ok(token),
+                    Ok(CandidateStatus::Gone) => return Err(LockError::Lost(REMOVED.to_owned())),
+                    Ok(CandidateStatus::Waits) | Err(_) => sleep(LOOK_EVERY).await,
                 }
             }
         };
@@ -76,7 +76,9 @@ impl Candidate for EtcdCandidate {
         let removed = async {
             loop {
                 sleep(LOOK_EVERY).await;
-                if let Ok(Standing::Gone | Standing::Waits) = self.candidate.standing().await {
+                if let Ok(CandidateStatus::Gone | CandidateStatus::Waits) =
+                    self.candidate.status().await
+                {
                     return REMOVED.to_owned();
                 }
             }
@@ -88,8 +90,8 @@ impl Candidate for EtcdCandidate {
     }
 
     async fn leads(&self) -> bool {
-        let looked = timeout_at(self.lease.sure_until(), self.candidate.standing()).await;
-        matches!(looked, Ok(Ok(Standing::Leads)))
+        let looked = timeout_at(self.lease.sure_until(), self.candidate.status()).await;
+        matches!(looked, Ok(Ok(CandidateStatus::Leads)))
     }
 
     async fn resign(self: Box<Self>) {

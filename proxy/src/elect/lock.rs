@@ -92,7 +92,7 @@ impl Lock {
 pub(crate) enum LockError {
     /// etcd does not answer, or refuses, or a file for it cannot be read.
     #[error(transparent)]
-    Etcd(#[from] etcd::OpenError),
+    Etcd(#[from] etcd::EtcdOpenError),
     /// Kubernetes does not answer, or refuses, or a file for it cannot be read.
     #[error("Kubernetes: {0}")]
     Kubernetes(#[from] KubernetesError),

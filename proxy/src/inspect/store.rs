@@ -190,7 +190,7 @@ fn of_members(endpoints: &[etcd::Endpoint], seen: String) -> Verdict {
                     );
                 }
                 complaints.extend(member.errors.iter().map(|error| format!("{url}: {error}")));
-                if member.role == etcd::Role::NoLeader {
+                if member.role == etcd::MemberRole::NoLeader {
                     complaints.push(format!("{url} knows no leader"));
                 }
             }
@@ -289,7 +289,7 @@ mod tests {
         Ok(etcd::Member {
             version: "3.4.23".to_owned(),
             cluster_id,
-            role: etcd::Role::Leader,
+            role: etcd::MemberRole::Leader,
             db_size: 1,
             errors: Vec::new(),
             stale_reads: true,
@@ -326,7 +326,7 @@ mod tests {
         full.as_mut().unwrap().errors = vec!["NOSPACE".to_owned()];
         check_members(&[full], Outcome::Warn, "NOSPACE");
         let mut alone = member(1);
-        alone.as_mut().unwrap().role = etcd::Role::NoLeader;
+        alone.as_mut().unwrap().role = etcd::MemberRole::NoLeader;
         check_members(&[alone], Outcome::Warn, "knows no leader");
     }
 

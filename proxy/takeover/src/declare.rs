@@ -1,8 +1,8 @@
 //! A declaration, from the step of the authority to the session that may write.
 
 use pgpalisade_authority::{
-    AuthorityError, Backend, Cluster, Declaration, Declared, IfStale, Mark, Outcome, Registered,
-    Scope, TakeoverEnd, TakeoverRecord, Token,
+    AuthorityError, Backend, Cluster, Declaration, DeclareOutcome, Declared, IfStale, Mark,
+    Registered, Scope, TakeoverEnd, TakeoverRecord, Token,
 };
 use pgpalisade_fence::{Purpose, Terms};
 use pgpalisade_policies::TokenBounds;
@@ -34,7 +34,7 @@ struct Accepted {
     /// The mark that was known before.
     before: Option<Token>,
     mark: Mark,
-    outcome: Outcome,
+    outcome: DeclareOutcome,
     lower: Vec<Registered>,
 }
 
@@ -119,14 +119,14 @@ impl Inner {
             outcome,
             lower,
         } = accepted;
-        let from = before.filter(|_| outcome == Outcome::Raised);
-        if outcome == Outcome::Raised {
+        let from = before.filter(|_| outcome == DeclareOutcome::Raised);
+        if outcome == DeclareOutcome::Raised {
             self.tell_raise(&scope, from, &mark, lower.len());
         }
         // From here on the old sessions of this proxy are refused; the barrier ends them all.
         self.cells.note(&scope, &mark);
         if purpose != Purpose::Admit {
-            if outcome == Outcome::Raised {
+            if outcome == DeclareOutcome::Raised {
                 let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Observed);
                 self.barriers.notes().push(&scope, record);
             }
@@ -134,7 +134,7 @@ impl Inner {
             return Ok(mark);
         }
         let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Complete);
-        if outcome == Outcome::Current && lower.is_empty() {
+        if outcome == DeclareOutcome::Current && lower.is_empty() {
             self.barriers.notes().push_found_complete(&scope, record);
             self.meet_prepared(bounds, &scope, &mark, deadline).await?;
             // A takeover that was completed before: its token binds without the control connection.

@@ -1,4 +1,4 @@
-//! Callers that go away in the middle: between any two steps, with the step taken or not.
+//! Callers that abandon calls: between any two steps, with the step taken or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use super::{CLUSTER, accepted, token};
 use super::{backends, declare, declare_on, fresh_backend, fresh_scope, mark_of, sessions_of};
 use crate::{Answer, Authority, Backend, Declared, Scope, Token};
 
-/// How often the store is looked at, until what was under way has ended.
+/// Checks of the store until abandoned steps have ended.
 const LOOKS: u32 = 40;
 
-/// What one task did, and what it was told.
+/// Actions of one task, and the answers to them.
 #[derive(Default)]
 struct Part {
-    /// Accepted, with the token.
+    /// Accepted declarations, with the token.
     held: BTreeMap<(Scope, Backend), Token>,
-    /// Declared, answered or not.
+    /// Declarations, answered or not.
     declared: BTreeSet<(Scope, Backend, Token)>,
-    /// A removal was begun; they are not used again.
+    /// Sessions with a removal begun; not used again.
     ending: BTreeSet<Backend>,
-    /// The highest token for which a session was reported as gone, answered or not.
+    /// Highest token for which a session was reported as gone, answered or not.
     reported: BTreeMap<(Scope, Backend), Token>,
-    /// The highest mark that was answered.
+    /// Highest mark in an answer.
     marks: BTreeMap<Scope, Token>,
-    /// Calls that were dropped without an answer.
+    /// Calls dropped without an answer.
     dropped: u32,
 }
 
-/// Many tasks whose calls are dropped at random moments. Then no accepted session is lost, no mark has fallen, nothing
-/// is registered that nobody has declared, and no scope counts as drained that has lower records.
+/// Many tasks whose calls are dropped at random moments. Then no accepted session is missing, no mark has fallen, and
+/// every registered session was declared. No scope with lower records counts as drained.
 pub(super) async fn calls_leave_nothing_broken(handles: &[Arc<dyn Authority>], seed: u64) {
     let scopes = [fresh_scope(), fresh_scope(), fresh_scope()];
     let mut tasks = JoinSet::new();
@@ -164,14 +164,14 @@ async fn assert_whole(store: &dyn Authority, scope: &Scope, all: &Part, seed: u6
     for look in 1..=LOOKS {
         match faults(store, scope, all).await {
             None => return,
-            // Dropped calls may still be under way.
+            // Dropped calls may still be in progress.
             Some(_) if look < LOOKS => tokio::time::sleep(Duration::from_millis(50)).await,
             Some(fault) => panic!("{scope}, seed {seed}: {fault}"),
         }
     }
 }
 
-/// What is wrong with a scope, if anything.
+/// Fault of a scope, if any.
 async fn faults(store: &dyn Authority, scope: &Scope, all: &Part) -> Option<String> {
     let mark = mark_of(store, scope).await?.token;
     if all.marks.get(scope).is_some_and(|seen| *seen > mark) {

@@ -1,7 +1,7 @@
-//! How far a declaration may raise a mark.
+//! Limits on how far a declaration may raise a mark.
 
 use super::{CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, sessions_of, token};
-use crate::{Authority, Backend, Declaration, Declared, Outcome, Scope, Token};
+use crate::{Authority, Backend, Declaration, DeclareOutcome, Declared, Scope, Token};
 
 async fn declare_within(
     store: &dyn Authority,
@@ -19,9 +19,9 @@ async fn declare_within(
 
 pub(super) async fn a_step_that_is_too_long_changes_nothing(store: &dyn Authority) {
     let (s, a, b) = (fresh_scope(), fresh_backend(), fresh_backend());
-    // A scope without a mark takes any token: there is nothing to count the step from.
+    // A scope without a mark accepts any token: no step can be counted.
     let (first, outcome, _) = accepted(declare_within(store, &s, 1000, 10, a).await);
-    assert_eq!(outcome, Outcome::Raised);
+    assert_eq!(outcome, DeclareOutcome::Raised);
     for value in [1011, Token::MAX] {
         let refused = declare_within(store, &s, value, 10, b).await;
         let mark = first.clone();
@@ -37,7 +37,11 @@ pub(super) async fn a_step_that_is_too_long_changes_nothing(store: &dyn Authorit
         Declared::Stale { .. }
     ));
     let (_, outcome, _) = accepted(declare_within(store, &s, 1010, 0, a).await);
-    assert_eq!(outcome, Outcome::Current, "an equal token is no step");
+    assert_eq!(
+        outcome,
+        DeclareOutcome::Current,
+        "an equal token is no step"
+    );
     accepted(declare_within(store, &s, Token::MAX, u64::MAX, a).await);
     let free = fresh_scope();
     declare(store, &free, 1, a).await;

@@ -1,10 +1,10 @@
-//! The cluster on record: a deposed primary is refused, and recovery lets no mark fall.
+//! Cluster on record: a deposed primary is refused, and recovery lets no mark fall.
 
 use super::{
     CLUSTER, accepted, declare, fresh_backend, fresh_scope, mark_of, recover, sessions_of, stale,
     token,
 };
-use crate::{Authority, Cluster, Declaration, Declared, Drained, Enrolled, Mark, Outcome};
+use crate::{Authority, Cluster, Declaration, DeclareOutcome, Declared, Drained, Enrolled, Mark};
 
 const fn on_timeline(timeline: u32) -> Cluster {
     Cluster {
@@ -35,7 +35,7 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
     assert_eq!(enrol(store, other).await, refused, "another cluster");
     let (s, a) = (fresh_scope(), fresh_backend());
     let mut declaration = Declaration::new(&s, token(1), a, older, "suite");
-    // A newer timeline too: whoever declares has enrolled, so the store has forgotten it.
+    // A newer timeline too: the declaring proxy has enrolled it, so the store has forgotten it.
     for cluster in [older, other, on_timeline(CLUSTER.timeline + 1)] {
         declaration.cluster = cluster;
         let recorded = Some(CLUSTER);
@@ -68,13 +68,13 @@ pub(super) async fn old_timelines_are_refused(store: &dyn Authority) {
     let declared = store.declare(&declaration).await.expect("declare answers");
     accepted(declared);
     store.forget(&[a]).await.expect("forget answers");
-    // Also: an operator can go back.
+    // An operator can also go back.
     recover(store, &[]).await;
     assert_eq!(on_record(store).await, Some(CLUSTER));
 }
 
-/// Of two servers with the same storage the one that was started last is on record. The other takes its place back once
-/// it is started anew.
+/// Of two servers with the same storage, the one started last is recorded. The other one is accepted again after a
+/// restart.
 pub(super) async fn a_server_beside_a_later_copy_is_refused(store: &dyn Authority) {
     let started = |later: i64| Cluster {
         postmaster_us: CLUSTER.postmaster_us + later,
@@ -94,7 +94,7 @@ pub(super) async fn a_server_beside_a_later_copy_is_refused(store: &dyn Authorit
     assert_eq!(enrol(store, again).await, Enrolled::Accepted);
     let recorded = again;
     assert_eq!(enrol(store, copy).await, Enrolled::Refused { recorded });
-    // A promoted replica may have been started before the server that it replaces.
+    // A promoted replica may have started before the server that it replaces.
     let promoted = Cluster {
         timeline: CLUSTER.timeline + 1,
         ..started(-10)
@@ -129,11 +129,11 @@ pub(super) async fn recovery_lets_no_mark_fall(store: &dyn Authority) {
     }
     assert_eq!(stale(declare(store, &missing, 3, b).await), mark(4));
     let (_, outcome, old) = accepted(declare(store, &lower, 9, b).await);
-    assert_eq!(outcome, Outcome::Current);
+    assert_eq!(outcome, DeclareOutcome::Current);
     assert_eq!(old.len(), 1, "a raised scope is not drained: {old:?}");
 }
 
-/// An operator's step is about what the operator has seen. Taken again after a promotion, it does not take that back.
+/// Recovery depends on what the operator has seen. Repeated after a promotion, it does not revert the promotion.
 pub(super) async fn recovery_that_comes_late_changes_nothing(store: &dyn Authority) {
     let other = Cluster {
         system_identifier: 1,

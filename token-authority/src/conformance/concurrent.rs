@@ -1,4 +1,4 @@
-//! Many tasks at once: the order that the store gives to their steps must explain every answer.
+//! Concurrent tasks: the order that the store gives to their steps must explain every answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::{backends, declare, fresh_backend, fresh_scope, mark_of, sessions_of, token};
-use crate::{Authority, Backend, Declared, Mark, Outcome, Scope, Token};
+use crate::{Authority, Backend, DeclareOutcome, Declared, Mark, Scope, Token};
 
-/// What a task of the concurrent tests saw.
+/// Step of a concurrent test with its answer.
 struct Seen {
     declared: Token,
     backend: Backend,
     answer: Declared,
 }
 
-/// Every session declares once and nothing is removed. Then the answer to each raise must name exactly the
-/// sessions that were accepted with a lower token, and each token has at most one raise.
+/// Every session declares once and nothing is removed. Then each raise must list exactly the sessions accepted with a
+/// lower token, and each token is raised at most once.
 pub(super) async fn raises_see_every_lower_session(handles: &[Arc<dyn Authority>], seed: u64) {
     let s = fresh_scope();
     let mut tasks = JoinSet::new();
@@ -65,7 +65,7 @@ pub(super) async fn raises_see_every_lower_session(handles: &[Arc<dyn Authority>
             expect,
             "token {declared} of {s}, seed {seed}"
         );
-        if *outcome == Outcome::Raised {
+        if *outcome == DeclareOutcome::Raised {
             assert!(
                 raised.insert(*declared),
                 "token {declared} was raised twice, seed {seed}"
@@ -79,8 +79,8 @@ pub(super) async fn raises_see_every_lower_session(handles: &[Arc<dyn Authority>
     );
 }
 
-/// Sessions declare, move, are released and are drained. In the end no session is missing: one that was
-/// accepted with a token below the mark is still registered, or somebody released or drained it.
+/// Sessions declare, move up, are released and are drained. In the end no session is missing: one accepted below the
+/// mark is still registered, or was released or drained.
 pub(super) async fn schedule_loses_no_session(handles: &[Arc<dyn Authority>], seed: u64) {
     let s = fresh_scope();
     let mut tasks = JoinSet::new();
@@ -131,7 +131,7 @@ pub(super) async fn schedule_loses_no_session(handles: &[Arc<dyn Authority>], se
 type Held = BTreeMap<Backend, Token>;
 type Gone = BTreeSet<(Backend, Token)>;
 
-/// One task's part: what it holds in the end, what it had drained, and the highest mark it saw.
+/// Runs one task. Returns what it holds in the end, what it had drained, and the highest mark it saw.
 async fn schedule(
     store: &dyn Authority,
     s: &Scope,

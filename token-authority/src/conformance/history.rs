@@ -1,4 +1,4 @@
-//! How takeovers went.
+//! History of takeovers.
 
 use super::{fresh_scope, scope, token};
 use crate::{
@@ -24,11 +24,10 @@ async fn of(store: &dyn Authority, scope: &Scope) -> Vec<TakeoverRecord> {
     all.into_iter().map(|(_, record)| record).collect()
 }
 
-/// The last ones are kept of each scope, by their rank and whatever the order in which they come, and listed with the
-/// newest first.
+/// Each scope keeps its last records by rank, in whatever order they come, and lists the newest first.
 pub(super) async fn is_kept_of_each_scope(store: &dyn Authority) {
     let s = fresh_scope();
-    // Names that begin alike must not meet.
+    // Names with a common beginning must not meet.
     let longer = scope(&format!("{s}/x"));
     assert_eq!(of(store, &s).await, []);
     let kept = TakeoverRecord::KEPT as u64;
@@ -39,7 +38,7 @@ pub(super) async fn is_kept_of_each_scope(store: &dyn Authority) {
         note(store, &s, record).await;
     }
     note(store, &longer, &record(7, TakeoverEnd::Observed)).await;
-    // One that was overtaken long ago has no place any more.
+    // A record older than all kept ones is dropped.
     note(store, &s, &record(1, TakeoverEnd::Complete)).await;
     records.drain(..2);
     records.reverse();
@@ -59,7 +58,7 @@ pub(super) async fn is_kept_of_each_scope(store: &dyn Authority) {
     assert_eq!(of(store, &s).await.first(), Some(&repaired));
 }
 
-/// Attempts at one takeover are one record, which says what the one has said that knew the most.
+/// Attempts at one takeover share one record, which keeps the most informative values.
 pub(super) async fn has_one_record_for_all_attempts(store: &dyn Authority) {
     let s = fresh_scope();
     let work = |sessions, transactions, took_us| TakeoverWork {
@@ -83,7 +82,7 @@ pub(super) async fn has_one_record_for_all_attempts(store: &dyn Authority) {
     assert_eq!(of(store, &s).await, [whole]);
 }
 
-/// What two proxies note at the same time is there.
+/// Records that two proxies write at the same time are all kept.
 pub(super) async fn loses_none_of_two(two: &[std::sync::Arc<dyn Authority>; 2]) {
     let s = fresh_scope();
     let tasks = (1..=TakeoverRecord::KEPT as u64).map(|to| {

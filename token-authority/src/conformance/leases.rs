@@ -1,4 +1,4 @@
-//! Leases: one holder at a time, for as long as it renews in time.
+//! Leases: one holder at a time, while it renews in time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use tokio::time::sleep;
 use super::fresh_scope;
 use crate::{Authority, LeaseId, LeaseStep, Leased, Scope};
 
-/// The shortest that a client may ask for.
+/// The shortest time that a client may ask for.
 const TIME: Duration = Duration::from_secs(3);
-/// Longer than a test lasts.
+/// Longer than a test runs.
 const LONG: Duration = Duration::from_secs(600);
-/// etcd may end a lease later than it could.
+/// etcd may end a lease later than necessary.
 const LATE: Duration = Duration::from_secs(12);
 
 async fn step(store: &dyn Authority, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Leased {
@@ -60,7 +60,7 @@ pub(super) async fn have_one_holder(store: &dyn Authority) {
     );
 }
 
-/// Whoever renews keeps it beyond its time, and whoever does not loses it, no sooner than its time is over.
+/// A holder that renews keeps the lease beyond its time. One that does not renew loses it, but not early.
 pub(super) async fn lapse([one, two]: &[Arc<dyn Authority>; 2]) {
     let (one, two, s) = (one.as_ref(), two.as_ref(), fresh_scope());
     let (a, b) = (LeaseId::random(), LeaseId::random());

@@ -1,4 +1,4 @@
-//! What every store must do, as tests that any store can be put through. They panic where it does not.
+//! Suite of tests that every store must pass. They panic on failure.
 //!
 //! Scopes and sessions get random names, so the suite can run on a store that is in use or has run it before.
 #![expect(
@@ -26,11 +26,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Drained, Enrolled, Mark,
-    Outcome, Registered, Scope, Token,
+    Authority, AuthorityError, Backend, Cluster, Declaration, DeclareOutcome, Declared, Drained,
+    Enrolled, Mark, Registered, Scope, Token,
 };
 
-/// All tests. `seed` fixes the schedule of the concurrent ones as far as the threads allow; it is printed.
+/// Runs all tests. `seed` fixes the schedule of the concurrent ones as far as the threads allow; it is printed.
 pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     let store = authority.as_ref();
     recover(store, &[]).await;
@@ -75,7 +75,7 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     clusters::recovery_that_comes_late_changes_nothing(store).await;
 }
 
-/// What two proxies that share a store need: `a` and `b` are two handles on it, opened apart where the store allows
+/// Tests for two proxies that share a store: `a` and `b` are two handles on it, opened separately if the store allows
 /// it.
 pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
     assert_eq!(a.identity(), b.identity(), "two handles on one store");
@@ -101,21 +101,21 @@ pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
     watching::repairs_are_told(b.as_ref(), a.as_ref()).await;
 }
 
-/// What all declarations of the suite are for.
+/// Cluster of all declarations.
 const CLUSTER: Cluster = Cluster {
     system_identifier: 0xffff_0000_1111_2222,
     timeline: 3,
     postmaster_us: 1_700_000_000_000_000,
 };
 
-/// Puts [`CLUSTER`] on record, whatever is there.
+/// Records [`CLUSTER`], whatever is recorded.
 async fn recover(store: &dyn Authority, marks: &[(Scope, Mark)]) {
     let seen = store.cluster().await.expect("cluster answers");
     let recovered = store.recover(seen, CLUSTER, marks).await;
     assert_eq!(recovered, Ok(Enrolled::Accepted));
 }
 
-/// A scope nobody else uses.
+/// A scope without other users.
 fn fresh_scope() -> Scope {
     scope(&format!("conformance/{:016x}", rand::random::<u64>()))
 }
@@ -128,7 +128,7 @@ fn token(value: u64) -> Token {
     Token::new(value).expect("a valid token")
 }
 
-/// A session nobody else uses.
+/// A session without other users.
 fn fresh_backend() -> Backend {
     Backend {
         pid: rand::random_range(1..=i32::MAX),
@@ -153,7 +153,7 @@ async fn declare_on(
 }
 
 #[track_caller]
-fn accepted(declared: Declared) -> (Mark, Outcome, Vec<Registered>) {
+fn accepted(declared: Declared) -> (Mark, DeclareOutcome, Vec<Registered>) {
     match declared {
         Declared::Accepted {
             mark,
@@ -195,13 +195,13 @@ async fn raises_and_refuses(store: &dyn Authority) {
     let (raised, outcome, lower) = accepted(declare(store, &s, 5, a).await);
     assert_eq!(
         (raised.token, outcome, lower),
-        (token(5), Outcome::Raised, vec![])
+        (token(5), DeclareOutcome::Raised, vec![])
     );
     assert_eq!(raised.raised_by, "suite");
     let (current, outcome, _) = accepted(declare(store, &s, 5, b).await);
     assert_eq!(
         (&current, outcome),
-        (&raised, Outcome::Current),
+        (&raised, DeclareOutcome::Current),
         "equal changes nothing"
     );
     assert_eq!(stale(declare(store, &s, 4, fresh_backend()).await), raised);
@@ -223,7 +223,7 @@ async fn lists_lower_sessions_until_drained(store: &dyn Authority) {
     declare(store, &s, 1, a).await;
     declare(store, &s, 2, b).await;
     let (_, outcome, lower) = accepted(declare(store, &s, 3, c).await);
-    assert_eq!(outcome, Outcome::Raised);
+    assert_eq!(outcome, DeclareOutcome::Raised);
     assert_eq!(backends(&lower), BTreeSet::from([a, b]));
     assert_eq!(
         lower.iter().map(|r| r.token.get()).sum::<u64>(),
@@ -231,7 +231,7 @@ async fn lists_lower_sessions_until_drained(store: &dyn Authority) {
         "with their tokens"
     );
     let (_, outcome, lower) = accepted(declare(store, &s, 3, d).await);
-    assert_eq!(outcome, Outcome::Current);
+    assert_eq!(outcome, DeclareOutcome::Current);
     assert_eq!(
         backends(&lower),
         BTreeSet::from([a, b]),
@@ -278,7 +278,11 @@ async fn moves_up_and_never_down(store: &dyn Authority) {
         .collect();
     assert_eq!(held, BTreeMap::from([(a, 2), (b, 1)]));
     let (_, outcome, lower) = accepted(declare(store, &s, 2, b).await);
-    assert_eq!((outcome, lower), (Outcome::Current, vec![]), "b moved too");
+    assert_eq!(
+        (outcome, lower),
+        (DeclareOutcome::Current, vec![]),
+        "b moved too"
+    );
 }
 
 async fn drained_removes_lower_records_only(store: &dyn Authority) {
@@ -320,7 +324,7 @@ async fn late_drained_does_not_count(store: &dyn Authority) {
     declare(store, &s, 1, a).await;
     declare(store, &s, 2, b).await;
     declare(store, &s, 3, c).await;
-    // The barrier of token 2 reports late, and one for a token that nobody has declared reports at all.
+    // The barrier of token 2 reports late, and one for an undeclared token reports too.
     assert_eq!(
         store.drained(&s, token(2).into(), &[a]).await,
         Ok(Drained::Complete)
@@ -379,8 +383,8 @@ async fn forget_removes_everywhere(store: &dyn Authority) {
     );
 }
 
-/// What says that a session is gone may come twice, and after its process id has come back. The session that has the
-/// id by now stays, and so do those that a later takeover is about.
+/// A report of an ended session may be repeated, and come after its process id was reused. The session with the
+/// reused id stays, and so do those that a later takeover must end.
 async fn removals_that_come_late_remove_nobody_else(store: &dyn Authority) {
     let s = fresh_scope();
     let (old, other) = (fresh_backend(), fresh_backend());
@@ -410,12 +414,12 @@ async fn removals_that_come_late_remove_nobody_else(store: &dyn Authority) {
 
 async fn scopes_are_apart(store: &dyn Authority) {
     let s = fresh_scope();
-    // Names that begin alike must not meet in a range scan.
+    // Names with a common beginning must not meet in a range scan.
     let longer = scope(&format!("{s}/x"));
     let (a, b) = (fresh_backend(), fresh_backend());
     declare(store, &s, 8, a).await;
     let (_, outcome, lower) = accepted(declare(store, &longer, 3, b).await);
-    assert_eq!((outcome, lower), (Outcome::Raised, vec![]));
+    assert_eq!((outcome, lower), (DeclareOutcome::Raised, vec![]));
     let (.., lower) = accepted(declare(store, &s, 9, b).await);
     assert_eq!(backends(&lower), BTreeSet::from([a]));
     assert_eq!(

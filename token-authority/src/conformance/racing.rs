@@ -1,4 +1,4 @@
-//! A failover, or a copy, while the old primary's proxies still declare.
+//! Failover, or copy, while the old primary's proxies still declare.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::{CLUSTER, backends, declare_on, fresh_backend, fresh_scope, recover};
 use crate::{Authority, Backend, Cluster, Declared, Enrolled, Registered, Scope};
 
-/// What takes the place of [`CLUSTER`]: a promoted replica, and a server that was started later.
+/// Successors of [`CLUSTER`]: a promoted replica, and a server that was started later.
 const SUCCESSORS: [Cluster; 2] = [
     Cluster {
         timeline: CLUSTER.timeline + 1,
@@ -22,7 +22,7 @@ const SUCCESSORS: [Cluster; 2] = [
     },
 ];
 
-/// Rounds, since each has only one moment that counts.
+/// Each round has only one moment that counts.
 const ROUNDS: u32 = 12;
 
 struct Race {
@@ -33,8 +33,8 @@ struct Race {
     enrolled: AtomicBool,
 }
 
-/// Once the successor was answered, no declaration for the cluster before is accepted that begins later. And the ones
-/// that began before are in front of all that come from the successor: none of them sees those as lower.
+/// After the enrolment of a successor is answered, no later declaration for the old cluster is accepted. Earlier ones
+/// come before all of the successor: none of them lists the successor's sessions as lower.
 pub(super) async fn enrolment_ends_the_cluster_before(handles: &[Arc<dyn Authority>]) {
     let store = handles.first().expect("a handle");
     for (_, successor) in (0..ROUNDS).zip(SUCCESSORS.into_iter().cycle()) {
@@ -80,7 +80,7 @@ pub(super) async fn enrolment_ends_the_cluster_before(handles: &[Arc<dyn Authori
     recover(store.as_ref(), &[]).await;
 }
 
-/// Declares for the cluster before until it is refused. Returns what was lower, for each accepted declaration.
+/// Declares for the old cluster until refused. Returns the lower sessions of each accepted declaration.
 async fn declare_until_refused(store: Arc<dyn Authority>, race: Arc<Race>) -> Vec<Vec<Registered>> {
     let mut accepted = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! Repairs: the mark is set down or up, and nothing of before counts any more.
+//! Repairs: the mark is set down or up, and everything before is lower.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::{
     sessions_of, stale, token,
 };
 use crate::{
-    Authority, Backend, Cluster, Declared, Drained, Incarnation, Mark, Outcome, Rank, Registered,
-    Repair, RepairRequest, Repaired, Scope, Token,
+    Authority, Backend, Cluster, DeclareOutcome, Declared, Drained, Incarnation, Mark, Rank,
+    Registered, Repair, RepairRequest, Repaired, Scope, Token,
 };
 
-/// Rounds of a race, since each has only one moment that counts.
+/// Rounds of a race. Each has only one moment that counts.
 const ROUNDS: u32 = 12;
 
-/// A record that no other repair has.
+/// A record unlike that of any other repair.
 pub(super) fn repair_of(from: u64, to: u64) -> Repair {
     let at = rand::random_range(0..1 << 62);
     Repair::new(
@@ -92,11 +92,11 @@ pub(super) async fn set_the_mark_in_a_new_incarnation(store: &dyn Authority) {
     assert_eq!(store.mark(&s).await, Ok(Some(mark.clone())));
     assert_eq!(mark_of(store, &s).await, Some(mark.clone()));
     assert_eq!(stale(declare(store, &s, 33, old).await), mark);
-    // A barrier of the old incarnation that reports late does not count for the new one.
+    // A late barrier of the old incarnation does not count for the new one.
     let late = store.drained(&s, rank(0, Token::MAX), &[]).await;
     assert!(matches!(late, Ok(Drained::Left(_))), "{late:?}");
     let (at, outcome, lower) = accepted(declare(store, &s, 34, moving).await);
-    assert_eq!((at, outcome), (mark.clone(), Outcome::Current));
+    assert_eq!((at, outcome), (mark.clone(), DeclareOutcome::Current));
     assert_eq!(
         backends(&lower),
         BTreeSet::from([old, poisoned]),
@@ -105,7 +105,7 @@ pub(super) async fn set_the_mark_in_a_new_incarnation(store: &dyn Authority) {
     let (raised, outcome, lower) = accepted(declare(store, &s, 35, fresh_backend()).await);
     assert_eq!(
         (raised.rank(), outcome),
-        (rank(1, 35), Outcome::Raised),
+        (rank(1, 35), DeclareOutcome::Raised),
         "in the same incarnation"
     );
     assert_eq!(raised.repair, mark.repair, "the record stays");
@@ -118,7 +118,7 @@ pub(super) async fn set_the_mark_in_a_new_incarnation(store: &dyn Authority) {
         Ok(Drained::Complete)
     );
     assert_eq!(sessions_of(store, &s).await.len(), 1);
-    // Up, and once more; from a drained scope too.
+    // Up, and down again; also from a drained scope.
     let (mark, lower) = repair(store, &s, rank(1, 35), 1_000_000).await;
     assert_eq!((mark.rank(), lower.len()), (rank(2, 1_000_000), 1));
     let (mark, lower) = repair(store, &s, rank(2, 1_000_000), 1).await;
@@ -183,7 +183,7 @@ pub(super) async fn recovery_keeps_the_incarnation(store: &dyn Authority) {
     let (s, a) = (fresh_scope(), fresh_backend());
     declare(store, &s, Token::MAX, a).await;
     let (repaired, _) = repair(store, &s, rank(0, Token::MAX), 34).await;
-    // The witness of before the repair has the higher number, and the lower rank.
+    // The witness from before the repair has the higher number, but the lower rank.
     let old = Mark::new(token(Token::MAX), 1, "witness".to_owned());
     let marks = [(s.clone(), old.clone())];
     recover(store, &marks).await;
@@ -206,8 +206,8 @@ pub(super) async fn recovery_keeps_the_incarnation(store: &dyn Authority) {
     }
 }
 
-/// While sessions declare, the scope is repaired. Each accepted declaration is in front of the repair, and then among
-/// those that are to be ended, or behind it, and then of the new incarnation.
+/// A repair while sessions declare. Each accepted declaration comes before the repair and is among those to be ended,
+/// or after it and belongs to the new incarnation.
 pub(super) async fn are_ordered_with_declarations(handles: &[Arc<dyn Authority>]) {
     for _ in 0..ROUNDS {
         let s = fresh_scope();
@@ -244,7 +244,7 @@ async fn repair_what_is_there(store: &dyn Authority, s: &Scope) -> (Mark, Vec<Re
     }
 }
 
-/// Declares new sessions until one was judged by the repaired mark. Returns what was accepted.
+/// Declares new sessions until the repaired mark judges one. Returns the accepted ones.
 async fn declare_all_along(
     store: &dyn Authority,
     s: &Scope,
@@ -300,7 +300,7 @@ pub(super) async fn that_race_are_one(handles: &[Arc<dyn Authority>]) {
     }
 }
 
-/// A repair whose caller goes away in the middle, and who asks again, is one repair.
+/// A repair that the caller abandons and repeats is one repair.
 pub(super) async fn that_are_abandoned_are_taken_once(handles: &[Arc<dyn Authority>], seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     for round in 0..ROUNDS {

@@ -8,22 +8,22 @@ use tokio::task::JoinSet;
 
 use super::{accepted, backends, declare, fresh_backend, fresh_scope, recover, scope, sessions_of};
 use super::{mark_of, token};
-use crate::{Authority, Backend, Drained, Outcome, Scope};
+use crate::{Authority, Backend, DeclareOutcome, Drained, Scope};
 
-/// How much a store is given.
+/// Size of a test.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     /// Sessions in one scope.
     pub sessions: usize,
-    /// Scopes.
+    /// Number of scopes.
     pub scopes: usize,
 }
 
-/// Calls under way at once.
+/// Concurrent calls.
 const AT_ONCE: usize = 512;
 
-/// Puts many sessions into one scope, takes it over, and drains it in one go; then makes many scopes and reads all
-/// marks. Prints how long each took, and how much memory this process has in the end.
+/// Declares many sessions in one scope, takes it over, and drains it in one call. Then creates many scopes and reads
+/// all marks. Prints the time of each part, and the memory of this process at the end.
 pub async fn at_scale(authority: Arc<dyn Authority>, scale: Scale) {
     let store = authority.as_ref();
     recover(store, &[]).await;
@@ -50,7 +50,7 @@ async fn many_sessions(authority: &Arc<dyn Authority>, count: usize) {
         "at scale: raise over {count} sessions in {:?}",
         begin.elapsed()
     );
-    assert_eq!(outcome, Outcome::Raised);
+    assert_eq!(outcome, DeclareOutcome::Raised);
     assert!(lower.is_sorted_by_key(|r| r.backend), "in order");
     assert_eq!(lower.len(), sessions.len(), "each once");
     assert!(backends(&lower) == sessions, "all of them are lower");
@@ -127,7 +127,7 @@ async fn declare_all(
     calls.join_all().await;
 }
 
-/// What Linux says about this process.
+/// Memory of this process, from Linux.
 fn resident_memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let lines = status.lines();

@@ -1,11 +1,11 @@
-//! Sessions below the mark that go on all the same, for their refusal is only observed.
+//! Stale sessions that go on because their refusal is only observed.
 
 use std::collections::BTreeSet;
 
 use super::{CLUSTER, accepted, backends, declare, fresh_backend, fresh_scope, stale, token};
-use crate::{Authority, Declaration, Drained, IfStale, Outcome};
+use crate::{Authority, Declaration, DeclareOutcome, Drained, IfStale};
 
-/// A stale session that goes on all the same is among those that have to end, also where the scope was drained.
+/// A stale session that goes on must be ended by the next takeover, even if the scope was drained.
 pub(super) async fn sessions_are_registered_where_that_is_wanted(store: &dyn Authority) {
     let s = fresh_scope();
     let (current, old, moved) = (fresh_backend(), fresh_backend(), fresh_backend());
@@ -24,10 +24,10 @@ pub(super) async fn sessions_are_registered_where_that_is_wanted(store: &dyn Aut
         assert_eq!(mark.token, token(5), "the mark stays");
     }
     let (_, outcome, lower) = accepted(declare(store, &s, 5, current).await);
-    assert_eq!(outcome, Outcome::Current);
+    assert_eq!(outcome, DeclareOutcome::Current);
     let found: Vec<_> = lower.iter().map(|r| (r.backend, r.token)).collect();
     assert_eq!(found, [(old, token(4))], "never down, and not drained");
-    // Refused, as ever: it stays away.
+    // A refused session is not registered.
     let refused = fresh_backend();
     stale(declare(store, &s, 4, refused).await);
     let drained = store.drained(&s, token(5).into(), &[old]).await;

@@ -1,4 +1,4 @@
-//! Takes: the token after the mark, for locks that have no number.
+//! Takes: the token after the mark, for locks without a number.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use super::{
     token,
 };
 use crate::{
-    Authority, Backend, Claim, Declaration, Declared, Drained, IfStale, Outcome, Scope, TakeId,
+    Authority, Backend, Claim, Declaration, DeclareOutcome, Declared, Drained, IfStale, Scope,
+    TakeId,
 };
 
 fn take(scope: &Scope, claim: Claim, backend: Backend, number: u64) -> Declaration {
@@ -23,7 +24,7 @@ fn take(scope: &Scope, claim: Claim, backend: Backend, number: u64) -> Declarati
     }
 }
 
-/// 0 stands for a scope without a mark.
+/// 0 means a scope without a mark.
 fn after(mark: u64) -> Claim {
     Claim::After((mark > 0).then(|| token(mark)))
 }
@@ -33,22 +34,22 @@ async fn answer(store: &dyn Authority, declaration: &Declaration) -> Declared {
 }
 
 #[track_caller]
-fn taken(declared: Declared) -> (u64, Outcome) {
+fn taken(declared: Declared) -> (u64, DeclareOutcome) {
     let (mark, outcome, _) = accepted(declared);
     (mark.token.get(), outcome)
 }
 
-/// One raises the mark, and the other who has read the same one is refused.
+/// Of two takes that name the same mark, one raises it and the other is refused.
 pub(super) async fn follow_the_mark_that_was_read(store: &dyn Authority) {
     let (s, a, b) = (fresh_scope(), fresh_backend(), fresh_backend());
     let unread = answer(store, &take(&s, after(7), a, 0)).await;
     assert_eq!(unread, Declared::MarkIsLower { mark: None });
     assert_eq!(mark_of(store, &s).await, None);
     let first = answer(store, &take(&s, after(0), a, 0)).await;
-    assert_eq!(taken(first), (1, Outcome::Raised));
+    assert_eq!(taken(first), (1, DeclareOutcome::Raised));
     stale(answer(store, &take(&s, after(0), b, 0)).await);
     let (mark, outcome, lower) = accepted(answer(store, &take(&s, after(1), b, 0)).await);
-    assert_eq!((mark.token, outcome), (token(2), Outcome::Raised));
+    assert_eq!((mark.token, outcome), (token(2), DeclareOutcome::Raised));
     assert_eq!(mark.raised_by, "taker");
     assert_eq!(backends(&lower), BTreeSet::from([a]), "a takeover like any");
     let slept = fresh_backend();
@@ -75,7 +76,7 @@ pub(super) async fn whatever_the_mark_is(store: &dyn Authority) {
     let (s, a, b) = (fresh_scope(), fresh_backend(), fresh_backend());
     for (at, backend) in [(1, a), (2, b), (3, a)] {
         let next = answer(store, &take(&s, Claim::Next, backend, at)).await;
-        assert_eq!(taken(next), (at, Outcome::Raised));
+        assert_eq!(taken(next), (at, DeclareOutcome::Raised));
     }
     declare(store, &s, 10, a).await;
     let (mark, _, lower) = accepted(answer(store, &take(&s, Claim::Next, a, 4)).await);
@@ -86,7 +87,7 @@ pub(super) async fn whatever_the_mark_is(store: &dyn Authority) {
     stale(declare(store, &s, 10, b).await);
 }
 
-/// What a take may come to is bounded as a declared token is.
+/// A take is limited like a declared token.
 pub(super) async fn stay_within_their_bounds(store: &dyn Authority) {
     let (s, a) = (fresh_scope(), fresh_backend());
     declare(store, &s, 10, a).await;
@@ -108,46 +109,58 @@ pub(super) async fn stay_within_their_bounds(store: &dyn Authority) {
         max_token: Some(11),
         ..take(&s, after(10), a, 0)
     };
-    assert_eq!(taken(answer(store, &bounded).await), (11, Outcome::Raised));
+    assert_eq!(
+        taken(answer(store, &bounded).await),
+        (11, DeclareOutcome::Raised)
+    );
     declare(store, &s, crate::Token::MAX, a).await;
     let mark = mark_of(store, &s).await.expect("a mark");
     let full = answer(store, &take(&s, Claim::Next, a, 1)).await;
     assert_eq!(full, Declared::TooFar { mark });
 }
 
-/// A take whose answer was lost is made again: it finds its own, and nobody else does.
+/// A take whose answer was lost is repeated: it is recognized, and no other take is.
 pub(super) async fn made_again_are_the_same(store: &dyn Authority) {
     let (s, a, b) = (fresh_scope(), fresh_backend(), fresh_backend());
     for (at, claim) in [(1, after(0)), (2, after(1)), (3, Claim::Next)] {
         let made = take(&s, claim, a, at);
-        assert_eq!(taken(answer(store, &made).await), (at, Outcome::Raised));
+        assert_eq!(
+            taken(answer(store, &made).await),
+            (at, DeclareOutcome::Raised)
+        );
         let again = answer(store, &made).await;
-        assert_eq!(taken(again), (at, Outcome::Current));
+        assert_eq!(taken(again), (at, DeclareOutcome::Current));
         assert_eq!(
             mark_of(store, &s).await.map(|mark| mark.token),
             Some(token(at))
         );
     }
-    // Of the same session, and another one: whoever had the session before holds the token.
+    // Another take of the same session, and one of another session: the earlier take keeps the token.
     stale(answer(store, &take(&s, after(2), a, 4)).await);
     stale(answer(store, &take(&s, after(2), b, 3)).await);
     let anonymous = Declaration::new(&s, after(2), a, CLUSTER, "taker");
     stale(answer(store, &anonymous).await);
-    // Its own token is the mark that it names: that is the next take, not the same.
+    // It names its own token as the mark, so it is the next take.
     let next = answer(store, &take(&s, after(3), a, 3)).await;
-    assert_eq!(taken(next), (4, Outcome::Raised));
-    // Somebody has overtaken it.
+    assert_eq!(taken(next), (4, DeclareOutcome::Raised));
+    // Another session overtakes it.
     let made = take(&s, Claim::Next, a, 5);
     assert_eq!(taken(answer(store, &made).await).0, 5);
     let joined = take(&s, after(4), a, 5);
-    assert_eq!(taken(answer(store, &joined).await), (5, Outcome::Current));
+    assert_eq!(
+        taken(answer(store, &joined).await),
+        (5, DeclareOutcome::Current)
+    );
     declare(store, &s, 6, b).await;
     stale(answer(store, &take(&s, after(4), a, 5)).await);
-    // It was declared as a number since, and that is nobody's take.
-    assert_eq!(taken(answer(store, &made).await), (7, Outcome::Raised));
+    // A declared number has raised the mark since, which no take did.
+    assert_eq!(
+        taken(answer(store, &made).await),
+        (7, DeclareOutcome::Raised)
+    );
 }
 
-/// All have read the same mark. One gets the token after it, in every round.
+/// All takes name the same mark. In every round one of them gets the token after it.
 pub(super) async fn at_once_have_one_winner(handles: &[Arc<dyn Authority>], seed: u64) {
     let s = fresh_scope();
     for mark in 0..6_u64 {
@@ -158,7 +171,7 @@ pub(super) async fn at_once_have_one_winner(handles: &[Arc<dyn Authority>], seed
             tasks.spawn(async move {
                 let made = take(&s, after(mark), fresh_backend(), 0);
                 if rng.random_ratio(1, 2) {
-                    // Whoever waits for the answer goes, and comes again.
+                    // The caller abandons the take and repeats it.
                     let wait = Duration::from_micros(rng.random_range(0..3000));
                     let _ = tokio::time::timeout(wait, store.declare(&made)).await;
                 }
@@ -175,7 +188,7 @@ pub(super) async fn at_once_have_one_winner(handles: &[Arc<dyn Authority>], seed
     }
 }
 
-/// Nobody reads anything, and no two get the same token.
+/// No take names a mark, and each gets a different token.
 pub(super) async fn at_once_have_a_token_each(handles: &[Arc<dyn Authority>], seed: u64) {
     let s = fresh_scope();
     let mut tasks = JoinSet::new();

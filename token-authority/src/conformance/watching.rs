@@ -1,4 +1,4 @@
-//! The watch: every raise becomes known, though not necessarily every step of it.
+//! The watch: every raise becomes known, though not every intermediate one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::{Authority, Change, Incarnation, Rank, Token};
 /// Far more than a healthy store needs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is raised through `store` is told through `watched`.
+/// Raises through `store` are reported through `watched`.
 pub(super) async fn changes_are_told(store: &dyn Authority, watched: &dyn Authority) {
     let mut watch = watched.watch();
     let scopes = [fresh_scope(), fresh_scope()];
@@ -31,7 +31,7 @@ pub(super) async fn changes_are_told(store: &dyn Authority, watched: &dyn Author
                 let before = seen.insert(scope, mark.token);
                 assert!(before <= Some(mark.token), "told marks do not fall");
             }
-            // What was before may still come, and twice.
+            // Earlier changes may still come, and come twice.
             Change::Cluster(cluster) => {
                 assert_eq!(cluster.system_identifier, CLUSTER.system_identifier);
             }
@@ -39,7 +39,7 @@ pub(super) async fn changes_are_told(store: &dyn Authority, watched: &dyn Author
     }
 }
 
-/// A repair through `store` is told through `watched`, although its token is lower, and a raise that comes after it.
+/// A repair through `store` is reported through `watched`, although its token is lower, and so is a later raise.
 pub(super) async fn repairs_are_told(store: &dyn Authority, watched: &dyn Authority) {
     let mut watch = watched.watch();
     let s = fresh_scope();

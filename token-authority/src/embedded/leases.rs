@@ -1,5 +1,5 @@
-//! Leases of the embedded store. They are not kept in its file: with the only proxy that serves from it, the sessions
-//! of all holders end.
+//! Leases of the embedded store, kept in memory only: when the only proxy of the file stops, the sessions of all
+//! holders end.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::{LeaseId, LeaseStep, Leased, Scope};
 
-/// Who holds the lease of which scope, and how long it lives.
+/// Holder of each scope's lease, and its end.
 #[derive(Debug, Default)]
 pub(super) struct Leases(Mutex<HashMap<Scope, (LeaseId, Instant)>>);
 
@@ -25,7 +25,7 @@ impl Leases {
         match step.time() {
             _ if other => Leased::NotHeld,
             Some(time) => {
-                // Those of scopes that nobody asks for again do not stay.
+                // Expired leases of unused scopes do not accumulate.
                 held.retain(|_, (_, until)| *until > now);
                 held.insert(scope.clone(), (holder, now + time));
                 Leased::Held

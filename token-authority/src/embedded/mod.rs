@@ -1,7 +1,7 @@
 //! The embedded store: one `redb` file for one proxy.
 //!
-//! A thread of its own owns the file. It takes every request that is waiting, applies them in one durable
-//! transaction, then answers all of them, so that fifty declarations that arrive together pay for one commit.
+//! One thread owns the file. It applies all waiting requests in one durable transaction, then answers them. So fifty
+//! declarations that arrive together pay for one commit.
 
 mod leases;
 mod open;
@@ -17,23 +17,23 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 
-pub use open::OpenError;
+pub use open::EmbeddedOpenError;
 pub use read::{Found, read, try_open};
 
 use crate::watchers::Watchers;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
-    Declared, Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Outcome, Rank, Registered,
-    RepairRequest, Repaired, Scope, TakeoverRecord, Watch, now_us,
+    DeclareOutcome, Declared, Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank,
+    Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Watch, now_us,
 };
 use leases::Leases;
-use tables::{Fault, Tables};
+use tables::{StepError, StoreTables};
 use worker::{Call, Job};
 
-/// Requests that may wait; more than that wait outside, in their callers.
+/// Queued requests; further callers wait to enqueue.
 const QUEUE: usize = 1024;
 
-/// The embedded store. Clones share one open file, which is closed with the last of them.
+/// The embedded store. Clones share one open file, closed with the last clone.
 #[derive(Debug, Clone)]
 pub struct Embedded {
     inner: Arc<Inner>,
@@ -49,19 +49,18 @@ struct Inner {
 }
 
 impl Embedded {
-    /// Opens `dir/authority.redb`, or makes it. `dir` is made too (mode 0700) when it is missing.
+    /// Opens `dir/authority.redb`, and creates it and `dir` (mode 0700) if missing.
     ///
-    /// Blocks while it reads the disk. Errors: no rights, a directory that everybody may write to, a file
-    /// that another
-    /// process has open, that is damaged, or that a newer version has written.
-    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+    /// Blocks while it reads the disk. Errors: missing rights, a directory writable by every user, and a file that is
+    /// open in another process, damaged, or written by a newer version.
+    pub fn open(dir: &Path) -> Result<Self, EmbeddedOpenError> {
         let store = open::open(dir)?;
         let identity = store.identity();
         let (jobs, queue) = mpsc::channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("authority".into())
             .spawn(move || worker::run(store, queue))
-            .map_err(OpenError::Thread)?;
+            .map_err(EmbeddedOpenError::Thread)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 identity,
@@ -73,11 +72,11 @@ impl Embedded {
         })
     }
 
-    /// Hands one step to the thread and waits until it is durable.
+    /// Sends one step to the thread and waits until it is durable.
     async fn call<T, F>(&self, step: F) -> Result<T, AuthorityError>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Tables<'_>) -> Result<T, Fault> + Send + 'static,
+        F: FnOnce(&mut StoreTables<'_>) -> Result<T, StepError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let jobs = self.inner.jobs.as_ref().ok_or(AuthorityError::Closed)?;
@@ -89,7 +88,7 @@ impl Embedded {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The thread ends when the queue is closed and empty; waiting for it makes the lock free on return.
+        // The thread ends once the queue is closed and empty; after the join the file lock is free.
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -116,11 +115,11 @@ impl Authority for Embedded {
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
         declaration.names_no_election()?;
         let own = declaration.clone();
-        let step = move |tables: &mut Tables<'_>| tables.declare(&own, now_us());
+        let step = move |tables: &mut StoreTables<'_>| tables.declare(&own, now_us());
         let declared = self.call(step).await?;
         if let Declared::Accepted {
             mark,
-            outcome: Outcome::Raised,
+            outcome: DeclareOutcome::Raised,
             ..
         } = &declared
         {

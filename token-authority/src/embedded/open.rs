@@ -1,4 +1,4 @@
-//! Opening the file of the embedded store, and one transaction on it.
+//! Opens the file of the embedded store, and runs transactions on it.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -8,27 +8,27 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, ReadableTable, StorageError};
 
-use super::tables::{FORMAT, FORMAT_KEY, Fault, META, Tables};
+use super::tables::{FORMAT, FORMAT_KEY, META, StepError, StoreTables};
 use crate::{AuthorityError, AuthorityId};
 
 pub(super) const FILE: &str = "authority.redb";
-/// Where a new file is made, before it gets its name.
+/// Name of a new file until it is complete.
 const NEW_FILE: &str = "authority.redb.new";
 /// Enough for thousands of scopes and sessions.
 pub(super) const CACHE_BYTES: usize = 8 * 1024 * 1024;
 
-/// Why the store cannot be opened.
+/// Reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// A file or directory cannot be made, read or written.
+pub enum EmbeddedOpenError {
+    /// A file or directory cannot be created, read or written.
     #[error("{path}: {source}", path = path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the operating system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Anybody on this machine could forge marks.
+    /// Every user of this machine could forge marks.
     #[error(
         "every user can write to the authority's directory {path} (mode {mode:03o}); run: chmod 700 {path}",
         path = path.display()
@@ -39,14 +39,14 @@ pub enum OpenError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Another process has it open.
+    /// Another process has the file open.
     #[error("the authority in {dir} is in use by another process; an embedded authority serves one \
              proxy only", dir = dir.display())]
     Locked {
         /// The directory.
         dir: PathBuf,
     },
-    /// Another version of this program has written it.
+    /// Another version of this program wrote the file.
     #[error("the authority in {dir} has format {found}, and this version uses {FORMAT}; \
              use the version of pgpalisade that wrote it", dir = dir.display())]
     OtherFormat {
@@ -55,21 +55,21 @@ pub enum OpenError {
         /// The format in the file.
         found: String,
     },
-    /// The file is not one of ours, or is damaged.
+    /// The file is not a store of pgpalisade, or is damaged.
     #[error("{path} is damaged or not a store of pgpalisade: {why}; stop the proxy, move the file away and run \
              \"pgpalisade recover\"", path = path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// Description of the damage.
         why: String,
     },
-    /// The operating system gives no thread.
+    /// The operating system cannot create a thread.
     #[error("cannot start the authority's thread: {0}")]
     Thread(#[source] io::Error),
 }
 
-impl OpenError {
+impl EmbeddedOpenError {
     pub(super) fn empty(path: &Path) -> Self {
         Self::Damaged {
             path: path.to_owned(),
@@ -78,25 +78,24 @@ impl OpenError {
     }
 }
 
-/// The open file.
-pub(super) struct Store {
+pub(super) struct StoreFile {
     dir: PathBuf,
     identity: AuthorityId,
-    /// The file that was opened, by device and inode.
+    /// Device and inode of the opened file.
     file: FileId,
-    /// `None` after an error of the disk: redb wants the file to be opened anew then.
+    /// `None` after a disk error: redb then needs the file to be reopened.
     database: Option<Database>,
 }
 
-/// Opens the store in `dir`, or makes it.
-pub(super) fn open(dir: &Path) -> Result<Store, OpenError> {
+/// Opens the store in `dir`, or creates it.
+pub(super) fn open(dir: &Path) -> Result<StoreFile, EmbeddedOpenError> {
     prepare_directory(dir)?;
     let path = dir.join(FILE);
     if !path.try_exists().map_err(io_error(&path))? {
         create(dir)?;
     }
     let (database, identity, file) = open_existing(dir)?;
-    Ok(Store {
+    Ok(StoreFile {
         dir: dir.to_owned(),
         identity,
         file,
@@ -104,7 +103,7 @@ pub(super) fn open(dir: &Path) -> Result<Store, OpenError> {
     })
 }
 
-/// A file, whatever its name.
+/// Identity of a file, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileId {
     device: u64,
@@ -120,7 +119,7 @@ impl FileId {
     }
 }
 
-fn prepare_directory(dir: &Path) -> Result<(), OpenError> {
+fn prepare_directory(dir: &Path) -> Result<(), EmbeddedOpenError> {
     if !dir.try_exists().map_err(io_error(dir))? {
         fs::DirBuilder::new()
             .recursive(true)
@@ -131,10 +130,10 @@ fn prepare_directory(dir: &Path) -> Result<(), OpenError> {
     check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)
 }
 
-pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenError> {
+pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), EmbeddedOpenError> {
     let mode = metadata.mode() & 0o7777;
     if mode & 0o002 != 0 {
-        return Err(OpenError::Exposed {
+        return Err(EmbeddedOpenError::Exposed {
             path: dir.to_owned(),
             mode,
         });
@@ -142,9 +141,9 @@ pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenErro
     Ok(())
 }
 
-/// Makes a new file under another name and links it to its own once it is complete. So a file that is empty
-/// or lacks its identity is damage, never a store that is just being made: marks cannot vanish unseen.
-pub(super) fn create(dir: &Path) -> Result<(), OpenError> {
+/// Creates a file under another name and links it to the final name once complete. So a file that is empty or lacks
+/// its identity is damaged, never half-created, and marks cannot vanish unnoticed.
+pub(super) fn create(dir: &Path) -> Result<(), EmbeddedOpenError> {
     let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
     let file = OpenOptions::new()
         .read(true)
@@ -159,7 +158,7 @@ pub(super) fn create(dir: &Path) -> Result<(), OpenError> {
     drop(database);
     match fs::hard_link(&new, &path) {
         Ok(()) => {}
-        // Another process was faster; its file counts.
+        // Another process was faster; its file is used.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(io_error(&path)(error)),
     }
@@ -173,7 +172,7 @@ pub(super) fn create(dir: &Path) -> Result<(), OpenError> {
         .map_err(io_error(dir))
 }
 
-fn initialise(database: &Database) -> Result<(), Fault> {
+fn initialise(database: &Database) -> Result<(), StepError> {
     let txn = database.begin_write()?;
     {
         let mut meta = txn.open_table(META)?;
@@ -183,13 +182,13 @@ fn initialise(database: &Database) -> Result<(), Fault> {
             meta.insert(FORMAT_KEY, FORMAT.to_string().as_bytes())?;
         }
     }
-    // Makes the tables that are missing.
-    drop(Tables::open(&txn)?);
+    // Creates missing tables.
+    drop(StoreTables::open(&txn)?);
     txn.commit()?;
     Ok(())
 }
 
-fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), OpenError> {
+fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), EmbeddedOpenError> {
     let path = dir.join(FILE);
     let file = OpenOptions::new()
         .read(true)
@@ -198,12 +197,12 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), OpenErro
         .map_err(io_error(&path))?;
     let metadata = file.metadata().map_err(io_error(&path))?;
     if metadata.len() == 0 {
-        return Err(OpenError::empty(&path));
+        return Err(EmbeddedOpenError::empty(&path));
     }
     let database = open_database(dir, &path, file)?;
     let checked =
         catch_unwind(AssertUnwindSafe(|| check_meta(dir, &path, &database))).map_err(|panic| {
-            OpenError::Damaged {
+            EmbeddedOpenError::Damaged {
                 path: path.clone(),
                 why: panic_text(panic.as_ref()),
             }
@@ -211,28 +210,28 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), OpenErro
     Ok((database, checked?, FileId::of(&metadata)))
 }
 
-/// Looks whether this version can read the file, and gives its identity.
+/// Checks that this version can read the file, and returns its identity.
 pub(super) fn check_meta(
     dir: &Path,
     path: &Path,
     database: &Database,
-) -> Result<AuthorityId, OpenError> {
+) -> Result<AuthorityId, EmbeddedOpenError> {
     let (format, identity) = read_meta(database).map_err(|fault| fault_error(path, &fault))?;
     match format.parse::<u32>() {
         Ok(FORMAT) => Ok(identity),
-        Ok(_) => Err(OpenError::OtherFormat {
+        Ok(_) => Err(EmbeddedOpenError::OtherFormat {
             dir: dir.to_owned(),
             found: format,
         }),
-        Err(_) => Err(OpenError::Damaged {
+        Err(_) => Err(EmbeddedOpenError::Damaged {
             path: path.to_owned(),
             why: format!("its format is {format:?}"),
         }),
     }
 }
 
-/// redb checks what it reads, but a file that was changed under it can still make it panic.
-fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, OpenError> {
+/// redb checks what it reads, but can still panic on a file that changes under it.
+fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, EmbeddedOpenError> {
     let opened = catch_unwind(AssertUnwindSafe(|| {
         Database::builder()
             .set_cache_size(CACHE_BYTES)
@@ -240,28 +239,28 @@ fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, OpenEr
     }));
     match opened {
         Ok(Ok(database)) => Ok(database),
-        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(OpenError::Locked {
+        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(EmbeddedOpenError::Locked {
             dir: dir.to_owned(),
         }),
         Ok(Err(DatabaseError::Storage(StorageError::Io(source)))) if is_environment(&source) => {
-            Err(OpenError::Io {
+            Err(EmbeddedOpenError::Io {
                 path: path.to_owned(),
                 source,
             })
         }
-        Ok(Err(error)) => Err(OpenError::Damaged {
+        Ok(Err(error)) => Err(EmbeddedOpenError::Damaged {
             path: path.to_owned(),
             why: error.to_string(),
         }),
-        Err(panic) => Err(OpenError::Damaged {
+        Err(panic) => Err(EmbeddedOpenError::Damaged {
             path: path.to_owned(),
             why: panic_text(panic.as_ref()),
         }),
     }
 }
 
-/// Whether the fault lies with the disk or the rights, not with the content: redb reports bad content as
-/// `InvalidData` and a cut file as `UnexpectedEof`.
+/// Whether the disk or missing rights caused the error, not the content. redb reports bad content as `InvalidData`
+/// and a truncated file as `UnexpectedEof`.
 fn is_environment(error: &io::Error) -> bool {
     !matches!(
         error.kind(),
@@ -269,7 +268,7 @@ fn is_environment(error: &io::Error) -> bool {
     )
 }
 
-fn read_meta(database: &Database) -> Result<(String, AuthorityId), Fault> {
+fn read_meta(database: &Database) -> Result<(String, AuthorityId), StepError> {
     let txn = database.begin_write()?;
     let (format, identity) = {
         let meta = txn.open_table(META)?;
@@ -284,20 +283,20 @@ fn read_meta(database: &Database) -> Result<(String, AuthorityId), Fault> {
     txn.abort()?;
     match (format, identity) {
         (Some(format), Some(bytes)) => Ok((format, AuthorityId::from_bytes(bytes))),
-        _ => Err(Fault::Record("it lacks a format or an identity".into())),
+        _ => Err(StepError::Record("it lacks a format or an identity".into())),
     }
 }
 
-impl Store {
+impl StoreFile {
     pub(super) fn identity(&self) -> AuthorityId {
         self.identity
     }
 
-    /// Runs `steps` in one transaction and commits it durably if anything changed. After an error
-    /// none of the steps counts, though a commit whose answer was lost may still be on disk.
+    /// Runs `steps` in one transaction, durably committed if anything changed. After an error no step counts,
+    /// although a commit whose answer was lost may be on disk.
     pub(super) fn transaction(
         &mut self,
-        mut steps: impl FnMut(&mut Tables<'_>) -> Result<(), Fault>,
+        mut steps: impl FnMut(&mut StoreTables<'_>) -> Result<(), StepError>,
     ) -> Result<(), AuthorityError> {
         let database = match self.database.take() {
             Some(database) => database,
@@ -305,16 +304,16 @@ impl Store {
         };
         let done = catch_unwind(AssertUnwindSafe(|| {
             commit(&database, &mut steps)?;
-            Ok::<_, Fault>(database)
+            Ok::<_, StepError>(database)
         }));
         match done {
             Ok(Ok(database)) => {
                 self.database = Some(database);
-                // Last, so that what is answered is in the file that has the name.
+                // Last, so that the answers are in the file that has the name.
                 self.check_file()
             }
-            Ok(Err(Fault::Record(why))) => Err(AuthorityError::Damaged(self.named(&why))),
-            Ok(Err(Fault::Redb(error @ redb::Error::Corrupted(_)))) => {
+            Ok(Err(StepError::Record(why))) => Err(AuthorityError::Damaged(self.named(&why))),
+            Ok(Err(StepError::Redb(error @ redb::Error::Corrupted(_)))) => {
                 Err(AuthorityError::Damaged(self.named(&error.to_string())))
             }
             Ok(Err(error)) => Err(AuthorityError::Storage(self.named(&error.to_string()))),
@@ -324,7 +323,7 @@ impl Store {
         }
     }
 
-    /// What is written to a file without a name is lost at the next start, and another proxy would not see it.
+    /// Writes to a file without a name are lost at the next start, and another proxy would not see them.
     fn check_file(&self) -> Result<(), AuthorityError> {
         let why = match fs::metadata(self.dir.join(FILE)) {
             Ok(metadata) if FileId::of(&metadata) == self.file => return Ok(()),
@@ -356,15 +355,15 @@ impl Store {
 
 fn commit(
     database: &Database,
-    steps: &mut impl FnMut(&mut Tables<'_>) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    steps: &mut impl FnMut(&mut StoreTables<'_>) -> Result<(), StepError>,
+) -> Result<(), StepError> {
     let txn = database.begin_write()?;
     let changed = {
-        let mut tables = Tables::open(&txn)?;
+        let mut tables = StoreTables::open(&txn)?;
         steps(&mut tables)?;
         tables.changed
     };
-    // redb commits durably (fsync) unless it is told otherwise.
+    // redb commits durably (fsync) by default.
     if changed {
         txn.commit()?
     } else {
@@ -373,16 +372,16 @@ fn commit(
     Ok(())
 }
 
-pub(super) fn fault_error(path: &Path, fault: &Fault) -> OpenError {
-    OpenError::Damaged {
+pub(super) fn fault_error(path: &Path, fault: &StepError) -> EmbeddedOpenError {
+    EmbeddedOpenError::Damaged {
         path: path.to_owned(),
         why: fault.to_string(),
     }
 }
 
-pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError + use<> {
+pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> EmbeddedOpenError + use<> {
     let path = path.to_owned();
-    |source| OpenError::Io { path, source }
+    |source| EmbeddedOpenError::Io { path, source }
 }
 
 pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -1,5 +1,5 @@
-//! Looking at an embedded store without changing it, not even by the repair that an unclean end makes necessary:
-//! the file is copied into memory, and opened there.
+//! Reads an embedded store without changing it. The file is copied into memory and opened there, so that redb's
+//! repair after an unclean end changes only the copy.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -11,33 +11,34 @@ use redb::backends::InMemoryBackend;
 use redb::{Database, StorageBackend};
 
 use super::open::{
-    CACHE_BYTES, FILE, OpenError, check_meta, check_mode, create, fault_error, io_error, panic_text,
+    CACHE_BYTES, EmbeddedOpenError, FILE, check_meta, check_mode, create, fault_error, io_error,
+    panic_text,
 };
-use super::tables::{Fault, Tables};
+use super::tables::{StepError, StoreTables};
 use crate::{AuthorityId, Contents};
 
-/// A larger file is not read: it would not be one of ours, and it has to fit into memory.
+/// Limit for files to read: a larger file is not one of ours, and the copy must fit into memory.
 const FILE_MAX: u64 = 1 << 30;
 
-/// What is in a directory.
+/// Contents of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// No store.
     Nothing,
-    /// A store that another process has open, so that it cannot be read.
+    /// A store that cannot be read, because another process has it open.
     InUse,
     /// A store.
     Contents(Contents),
 }
 
-/// Reads the store in `dir` where there is one. Writes nothing, and needs no right to. Blocks while it reads the disk.
+/// Reads the store in `dir`, if any. Writes nothing and needs no right to write. Blocks while it reads the disk.
 ///
-/// The file is locked against a proxy that starts for as long as it is copied: some milliseconds.
+/// A proxy cannot open the file during the copy, which takes some milliseconds.
 ///
 /// # Errors
 ///
-/// As [`super::Embedded::open`], but neither a missing store nor one that is in use.
-pub fn read(dir: &Path) -> Result<Found, OpenError> {
+/// As [`super::Embedded::open`]; a missing store or one in use is no error.
+pub fn read(dir: &Path) -> Result<Found, EmbeddedOpenError> {
     let path = dir.join(FILE);
     let mut file = match File::open(&path) {
         Ok(file) => file,
@@ -45,7 +46,7 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
         Err(error) => return Err(io_error(&path)(error)),
     };
     check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
-    // The store holds the same lock, exclusively, as long as it is open.
+    // An open store holds the same lock exclusively.
     match file.try_lock_shared() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(Found::InUse),
@@ -54,25 +55,25 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
     let bytes = copy(&mut file).map_err(io_error(&path))?;
     drop(file);
     if bytes.is_empty() {
-        return Err(OpenError::empty(&path));
+        return Err(EmbeddedOpenError::empty(&path));
     }
     // redb checks what it reads, but a damaged file can still make it panic.
     let looked = catch_unwind(AssertUnwindSafe(|| look(dir, &path, &bytes)));
     looked.unwrap_or_else(|panic| {
-        Err(OpenError::Damaged {
+        Err(EmbeddedOpenError::Damaged {
             path: path.clone(),
             why: panic_text(panic.as_ref()),
         })
     })
 }
 
-/// Whether this process may open the store in `dir`, or make it: what [`super::Embedded::open`] needs of the disk.
-/// Leaves nothing behind: a store that is missing is made in a directory beside it, which is removed.
+/// Checks that this process may open or create the store in `dir`, as [`super::Embedded::open`] would. A missing
+/// store is created in a temporary directory next to it, which is then removed.
 ///
 /// # Errors
 ///
-/// As [`super::Embedded::open`], but for what is in the file, which [`read()`] tells.
-pub fn try_open(dir: &Path) -> Result<(), OpenError> {
+/// As [`super::Embedded::open`], except for the content of the file; [`read()`] checks that.
+pub fn try_open(dir: &Path) -> Result<(), EmbeddedOpenError> {
     let path = dir.join(FILE);
     if path.try_exists().map_err(io_error(&path))? {
         check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
@@ -93,8 +94,8 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     let made = create(&scratch);
     fs::remove_dir_all(&scratch).map_err(io_error(&scratch))?;
     made.map_err(|error| match error {
-        // The scratch directory is nobody's concern.
-        OpenError::Io { source, .. } => io_error(dir)(source),
+        // The user does not know the scratch directory.
+        EmbeddedOpenError::Io { source, .. } => io_error(dir)(source),
         other => other,
     })
 }
@@ -110,8 +111,8 @@ fn copy(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn look(dir: &Path, path: &Path, bytes: &[u8]) -> Result<Found, OpenError> {
-    let damaged = |fault: Fault| fault_error(path, &fault);
+fn look(dir: &Path, path: &Path, bytes: &[u8]) -> Result<Found, EmbeddedOpenError> {
+    let damaged = |fault: StepError| fault_error(path, &fault);
     let database = database(bytes).map_err(damaged)?;
     let identity = check_meta(dir, path, &database)?;
     contents(&database, identity)
@@ -119,23 +120,23 @@ fn look(dir: &Path, path: &Path, bytes: &[u8]) -> Result<Found, OpenError> {
         .map_err(damaged)
 }
 
-fn database(bytes: &[u8]) -> Result<Database, Fault> {
+fn database(bytes: &[u8]) -> Result<Database, StepError> {
     let memory = InMemoryBackend::new();
     let write = || {
         memory.set_len(bytes.len() as u64)?;
         memory.write(0, bytes)
     };
-    write().map_err(|error| Fault::Record(error.to_string()))?;
+    write().map_err(|error| StepError::Record(error.to_string()))?;
     Database::builder()
         .set_cache_size(CACHE_BYTES)
         .create_with_backend(memory)
-        .map_err(|error| Fault::Record(error.to_string()))
+        .map_err(|error| StepError::Record(error.to_string()))
 }
 
-fn contents(database: &Database, identity: AuthorityId) -> Result<Contents, Fault> {
+fn contents(database: &Database, identity: AuthorityId) -> Result<Contents, StepError> {
     let txn = database.begin_write()?;
     let contents = {
-        let tables = Tables::open(&txn)?;
+        let tables = StoreTables::open(&txn)?;
         Contents {
             identity,
             cluster: tables.cluster()?,

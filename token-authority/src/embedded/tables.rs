@@ -1,12 +1,12 @@
-//! The tables of the embedded store, and the steps of an authority on them. No decision is taken elsewhere.
+//! Tables of the embedded store, and an authority's steps on them. All decisions are here.
 
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::takeovers::Takeovers;
 use crate::record::{Judged, MarkRow};
 use crate::{
-    Backend, Cluster, Declaration, Declared, Drained, Enrolled, Incarnation, Mark, Outcome, Rank,
-    Registered, RepairRequest, Repaired, Scope, Token,
+    Backend, Cluster, Declaration, DeclareOutcome, Declared, Drained, Enrolled, Incarnation, Mark,
+    Rank, Registered, RepairRequest, Repaired, Scope, Token,
 };
 
 /// The format that this version writes. Any other is refused.
@@ -19,31 +19,26 @@ const MARKS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("marks
 /// (scope, pid, started_us) -> (incarnation, token, since).
 const SESSIONS: TableDefinition<'static, (&str, i32, i64), (u32, u64, i64)> =
     TableDefinition::new("sessions");
-/// (pid, started_us, scope): the same sessions, to find all records of a backend.
+/// (pid, started_us, scope): the same sessions, by backend.
 const BACKENDS: TableDefinition<'static, (i32, i64, &str), ()> = TableDefinition::new("backends");
 
-/// The key of the cluster in [`META`].
 const CLUSTER: &str = "cluster";
-/// The key of the format in [`META`].
 pub(super) const FORMAT_KEY: &str = "format";
 
-/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
-    /// The file cannot be read or written.
+pub(super) enum StepError {
     #[error(transparent)]
     Redb(#[from] redb::Error),
-    /// A record makes no sense.
     #[error("{0}")]
     Record(String),
-    /// A scope was repaired as often as there are numbers for it.
+    /// No incarnation number is left for the scope.
     #[error("the scope was repaired 4294967295 times and cannot be repaired again")]
     NoIncarnation,
 }
 
 macro_rules! fault_from {
     ($($kind:ty),*) => {$(
-        impl From<$kind> for Fault {
+        impl From<$kind> for StepError {
             fn from(error: $kind) -> Self {
                 Self::Redb(error.into())
             }
@@ -57,8 +52,8 @@ fault_from!(
     redb::CommitError
 );
 
-/// The open tables of one transaction.
-pub(super) struct Tables<'txn> {
+/// Open tables of a transaction.
+pub(super) struct StoreTables<'txn> {
     meta: Table<'txn, &'static str, &'static [u8]>,
     marks: Table<'txn, &'static str, &'static [u8]>,
     sessions: Table<'txn, (&'static str, i32, i64), (u32, u64, i64)>,
@@ -68,8 +63,8 @@ pub(super) struct Tables<'txn> {
     pub(super) changed: bool,
 }
 
-impl<'txn> Tables<'txn> {
-    pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, Fault> {
+impl<'txn> StoreTables<'txn> {
+    pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, StepError> {
         Ok(Self {
             meta: txn.open_table(META)?,
             marks: txn.open_table(MARKS)?,
@@ -81,7 +76,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::enrol`].
-    pub(super) fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, Fault> {
+    pub(super) fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, StepError> {
         match self.cluster()? {
             Some(recorded) if !cluster.follows(&recorded) => {
                 return Ok(Enrolled::Refused { recorded });
@@ -93,11 +88,11 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::cluster`].
-    pub(super) fn cluster(&self) -> Result<Option<Cluster>, Fault> {
+    pub(super) fn cluster(&self) -> Result<Option<Cluster>, StepError> {
         match self.meta.get(CLUSTER)? {
             Some(json) => serde_json::from_slice(json.value())
                 .map(Some)
-                .map_err(|e| Fault::Record(format!("the cluster: {e}"))),
+                .map_err(|e| StepError::Record(format!("the cluster: {e}"))),
             None => Ok(None),
         }
     }
@@ -108,7 +103,7 @@ impl<'txn> Tables<'txn> {
         seen: Option<Cluster>,
         cluster: Cluster,
         marks: &[(Scope, Mark)],
-    ) -> Result<Enrolled, Fault> {
+    ) -> Result<Enrolled, StepError> {
         if let Some(recorded) = self.cluster()?
             && !cluster.recovers(seen, recorded)
         {
@@ -129,7 +124,7 @@ impl<'txn> Tables<'txn> {
         &mut self,
         declaration: &Declaration,
         now: i64,
-    ) -> Result<Declared, Fault> {
+    ) -> Result<Declared, StepError> {
         let Declaration {
             scope,
             backend,
@@ -144,10 +139,10 @@ impl<'txn> Tables<'txn> {
         let (mut row, outcome) = match MarkRow::judge(known, declaration, now) {
             Judged::Stale(row) => return self.stale(declaration, row, now),
             Judged::Refused(declared) => return Ok(declared),
-            Judged::Join(row) => (row, Outcome::Current),
+            Judged::Join(row) => (row, DeclareOutcome::Current),
             Judged::Raise(row) => {
                 self.put_mark(scope, &row)?;
-                (row, Outcome::Raised)
+                (row, DeclareOutcome::Raised)
             }
         };
         let rank = row.rank();
@@ -158,7 +153,7 @@ impl<'txn> Tables<'txn> {
             self.lower(scope, rank)?
         };
         if lower.is_empty() && !row.drained {
-            // Nothing to drain. Noted, so that the sessions that follow need not be looked through each time.
+            // No lower session. Recorded so that later declarations skip the scan.
             row.drained = true;
             self.put_mark(scope, &row)?;
         }
@@ -169,13 +164,13 @@ impl<'txn> Tables<'txn> {
         })
     }
 
-    /// The answer to a declaration below the mark, once the session is registered where that is wanted.
+    /// Answers a declaration below the mark, and registers the session if the declaration asks for it.
     fn stale(
         &mut self,
         declaration: &Declaration,
         mut row: MarkRow,
         now: i64,
-    ) -> Result<Declared, Fault> {
+    ) -> Result<Declared, StepError> {
         if let Some(token) = declaration.stale_token() {
             let rank = row.rank_of(token);
             self.register(&declaration.scope, rank, declaration.backend, now)?;
@@ -193,7 +188,7 @@ impl<'txn> Tables<'txn> {
         scope: &Scope,
         rank: Rank,
         gone: &[Backend],
-    ) -> Result<Drained, Fault> {
+    ) -> Result<Drained, StepError> {
         for backend in gone {
             let registered = self.registered(scope, *backend)?;
             if registered.is_some_and(|session| session.rank() < rank) {
@@ -215,7 +210,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::repair`].
-    pub(super) fn repair(&mut self, request: &RepairRequest) -> Result<Repaired, Fault> {
+    pub(super) fn repair(&mut self, request: &RepairRequest) -> Result<Repaired, StepError> {
         let scope = &request.scope;
         let recorded = self.cluster()?;
         if recorded != Some(request.cluster) {
@@ -224,7 +219,7 @@ impl<'txn> Tables<'txn> {
         let row = match self.mark_row(scope)? {
             Some(row) if row.mark.is_after(request) => row,
             Some(row) if row.rank() == request.expected => {
-                let repaired = Mark::repaired(request).ok_or(Fault::NoIncarnation)?;
+                let repaired = Mark::repaired(request).ok_or(StepError::NoIncarnation)?;
                 let row = MarkRow::raised(repaired);
                 self.put_mark(scope, &row)?;
                 row
@@ -241,7 +236,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::forget`].
-    pub(super) fn forget(&mut self, gone: &[Backend]) -> Result<(), Fault> {
+    pub(super) fn forget(&mut self, gone: &[Backend]) -> Result<(), StepError> {
         for backend in gone {
             let mut scopes = Vec::new();
             let from = (backend.pid, backend.started_us, "");
@@ -261,7 +256,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::sessions`].
-    pub(super) fn sessions(&self) -> Result<Vec<(Scope, Registered)>, Fault> {
+    pub(super) fn sessions(&self) -> Result<Vec<(Scope, Registered)>, StepError> {
         let mut all = Vec::new();
         for entry in self.sessions.iter()? {
             let (key, value) = entry?;
@@ -273,7 +268,7 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::marks`].
-    pub(super) fn marks(&self) -> Result<Vec<(Scope, Mark)>, Fault> {
+    pub(super) fn marks(&self) -> Result<Vec<(Scope, Mark)>, StepError> {
         let mut all = Vec::new();
         for entry in self.marks.iter()? {
             let (key, value) = entry?;
@@ -285,26 +280,26 @@ impl<'txn> Tables<'txn> {
     }
 
     /// See [`crate::Authority::mark`].
-    pub(super) fn mark(&self, scope: &Scope) -> Result<Option<Mark>, Fault> {
+    pub(super) fn mark(&self, scope: &Scope) -> Result<Option<Mark>, StepError> {
         Ok(self.mark_row(scope)?.map(|row| row.mark))
     }
 
-    fn mark_row(&self, scope: &Scope) -> Result<Option<MarkRow>, Fault> {
+    fn mark_row(&self, scope: &Scope) -> Result<Option<MarkRow>, StepError> {
         match self.marks.get(scope.as_str())? {
             Some(value) => mark_row(scope, value.value()).map(Some),
             None => Ok(None),
         }
     }
 
-    fn put_cluster(&mut self, cluster: Cluster) -> Result<(), Fault> {
-        let json = serde_json::to_vec(&cluster).map_err(|e| Fault::Record(e.to_string()))?;
+    fn put_cluster(&mut self, cluster: Cluster) -> Result<(), StepError> {
+        let json = serde_json::to_vec(&cluster).map_err(|e| StepError::Record(e.to_string()))?;
         self.meta.insert(CLUSTER, json.as_slice())?;
         self.changed = true;
         Ok(())
     }
 
-    fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Result<(), Fault> {
-        let json = serde_json::to_vec(row).map_err(|e| Fault::Record(e.to_string()))?;
+    fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Result<(), StepError> {
+        let json = serde_json::to_vec(row).map_err(|e| StepError::Record(e.to_string()))?;
         self.marks.insert(scope.as_str(), json.as_slice())?;
         self.changed = true;
         Ok(())
@@ -316,8 +311,8 @@ impl<'txn> Tables<'txn> {
         rank: Rank,
         backend: Backend,
         now: i64,
-    ) -> Result<(), Fault> {
-        // Never down: a session that moved up and is stale in a lower token stays where it is.
+    ) -> Result<(), StepError> {
+        // Never down: a session that moved up and now declares a stale token stays at its rank.
         let registered = self.registered(scope, backend)?;
         if registered.is_some_and(|session| session.rank() >= rank) {
             return Ok(());
@@ -332,7 +327,7 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    fn registered(&self, scope: &Scope, backend: Backend) -> Result<Option<Registered>, Fault> {
+    fn registered(&self, scope: &Scope, backend: Backend) -> Result<Option<Registered>, StepError> {
         let key = (scope.as_str(), backend.pid, backend.started_us);
         match self.sessions.get(key)? {
             Some(value) => registered(backend, value.value()).map(Some),
@@ -340,7 +335,7 @@ impl<'txn> Tables<'txn> {
         }
     }
 
-    fn remove(&mut self, scope: &str, backend: Backend) -> Result<(), Fault> {
+    fn remove(&mut self, scope: &str, backend: Backend) -> Result<(), StepError> {
         let key = (scope, backend.pid, backend.started_us);
         self.sessions.remove(key)?;
         self.backends
@@ -349,7 +344,7 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    fn lower(&self, scope: &Scope, rank: Rank) -> Result<Vec<Registered>, Fault> {
+    fn lower(&self, scope: &Scope, rank: Rank) -> Result<Vec<Registered>, StepError> {
         let name = scope.as_str();
         let mut lower = Vec::new();
         for entry in self
@@ -367,19 +362,21 @@ impl<'txn> Tables<'txn> {
     }
 }
 
-fn mark_row(scope: &Scope, json: &[u8]) -> Result<MarkRow, Fault> {
-    serde_json::from_slice(json).map_err(|e| Fault::Record(format!("mark of scope {scope}: {e}")))
+fn mark_row(scope: &Scope, json: &[u8]) -> Result<MarkRow, StepError> {
+    serde_json::from_slice(json)
+        .map_err(|e| StepError::Record(format!("mark of scope {scope}: {e}")))
 }
 
-pub(super) fn stored_scope(name: &str) -> Result<Scope, Fault> {
-    Scope::new(name).map_err(|e| Fault::Record(format!("scope {name:?}: {e}")))
+pub(super) fn stored_scope(name: &str) -> Result<Scope, StepError> {
+    Scope::new(name).map_err(|e| StepError::Record(format!("scope {name:?}: {e}")))
 }
 
 fn registered(
     backend: Backend,
     (incarnation, token, since): (u32, u64, i64),
-) -> Result<Registered, Fault> {
-    let token = Token::new(token).map_err(|e| Fault::Record(format!("session {backend}: {e}")))?;
+) -> Result<Registered, StepError> {
+    let token =
+        Token::new(token).map_err(|e| StepError::Record(format!("session {backend}: {e}")))?;
     Ok(Registered {
         backend,
         token,

@@ -1,24 +1,24 @@
-//! How takeovers went: one value for each scope, replaced as a whole.
+//! History of takeovers: one value for each scope, replaced as a whole.
 
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
-use super::tables::{Fault, stored_scope};
+use super::tables::{StepError, stored_scope};
 use crate::takeovers::History;
 use crate::{Scope, TakeoverRecord};
 
-/// scope -> when a takeover was noted last, and its [`History`] as JSON.
+/// scope -> time of the last record, and the [`History`] as JSON.
 const TAKEOVERS: TableDefinition<'static, &str, (i64, &str)> = TableDefinition::new("takeovers");
-/// (when a takeover was noted last, scope), to find the last ones of all.
+/// (time of the last record, scope), to find the scopes with the latest records.
 const NOTED: TableDefinition<'static, (i64, &str), ()> = TableDefinition::new("takeovers_noted");
 
-/// The open tables of one transaction.
+/// Open tables of a transaction.
 pub(super) struct Takeovers<'txn> {
     of: Table<'txn, &'static str, (i64, &'static str)>,
     noted: Table<'txn, (i64, &'static str), ()>,
 }
 
 impl<'txn> Takeovers<'txn> {
-    pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, Fault> {
+    pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, StepError> {
         Ok(Self {
             of: txn.open_table(TAKEOVERS)?,
             noted: txn.open_table(NOTED)?,
@@ -31,7 +31,7 @@ impl<'txn> Takeovers<'txn> {
         scope: &Scope,
         records: &[TakeoverRecord],
         now: i64,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StepError> {
         let (before, mut history) = self.history(scope)?.unzip();
         if let Some(before) = before {
             self.noted.remove((before, scope.as_str()))?;
@@ -45,7 +45,10 @@ impl<'txn> Takeovers<'txn> {
     }
 
     /// See [`crate::Authority::takeovers`].
-    pub(super) fn list(&self, of: Option<&Scope>) -> Result<Vec<(Scope, TakeoverRecord)>, Fault> {
+    pub(super) fn list(
+        &self,
+        of: Option<&Scope>,
+    ) -> Result<Vec<(Scope, TakeoverRecord)>, StepError> {
         let mut scopes: Vec<Scope> = of.cloned().into_iter().collect();
         if of.is_none() {
             for entry in self.noted.iter()?.rev().take(TakeoverRecord::LISTED) {
@@ -62,7 +65,7 @@ impl<'txn> Takeovers<'txn> {
         Ok(History::list(all))
     }
 
-    fn history(&self, scope: &Scope) -> Result<Option<(i64, History)>, Fault> {
+    fn history(&self, scope: &Scope) -> Result<Option<(i64, History)>, StepError> {
         let Some(stored) = self.of.get(scope.as_str())? else {
             return Ok(None);
         };

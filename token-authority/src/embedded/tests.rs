@@ -1,4 +1,4 @@
-//! What the embedded store does with directories and files that are not as they should be, and group commit.
+//! Unusual directories and files of the embedded store, and group commit.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use super::tables::META;
 use super::*;
 use crate::{Incarnation, Repair, Token};
 
-fn open_error(dir: &Path) -> OpenError {
+fn open_error(dir: &Path) -> EmbeddedOpenError {
     Embedded::open(dir).map(|_| ()).expect_err("must not open")
 }
 
@@ -128,7 +128,7 @@ fn second_opener_is_refused_until_the_first_closes() {
     let second = first.clone();
     drop(first);
     let error = open_error(dir.path());
-    assert!(matches!(error, OpenError::Locked { .. }), "{error}");
+    assert!(matches!(error, EmbeddedOpenError::Locked { .. }), "{error}");
     assert!(
         error
             .to_string()
@@ -166,19 +166,19 @@ fn damaged_files_are_an_error_that_names_them() {
         fs::write(file(dir.path()), &bytes).unwrap();
         let error = open_error(dir.path());
         assert!(
-            matches!(error, OpenError::Damaged { .. }),
+            matches!(error, EmbeddedOpenError::Damaged { .. }),
             "{what}: {error}"
         );
         assert!(
             error.to_string().contains("authority.redb"),
             "{what}: {error}"
         );
-        // Nothing is made out of a file that is not ours, not even out of an empty one.
+        // No store is created from a foreign file, not even from an empty one.
         if bytes.is_empty() {
             assert_eq!(fs::metadata(file(dir.path())).unwrap().len(), 0);
         }
     }
-    // Damage in the header: redb may recover from it or refuse. It never panics.
+    // A damaged header: redb may repair it or refuse it, but never panics.
     fs::write(file(dir.path()), &good).unwrap();
     let mut refused = 0;
     for at in (0..good.len().min(8192)).step_by(37) {
@@ -191,7 +191,7 @@ fn damaged_files_are_an_error_that_names_them() {
         fs::write(file(dir.path()), &bytes).unwrap();
         match Embedded::open(dir.path()) {
             Ok(_) => {}
-            Err(OpenError::Damaged { .. }) => refused += 1,
+            Err(EmbeddedOpenError::Damaged { .. }) => refused += 1,
             Err(error) => panic!("64 bytes turned at {at}: {error}"),
         }
     }
@@ -218,19 +218,25 @@ fn other_formats_are_refused() {
         set(other);
         let error = open_error(dir.path());
         assert!(
-            matches!(&error, OpenError::OtherFormat { found, .. } if found == other),
+            matches!(&error, EmbeddedOpenError::OtherFormat { found, .. } if found == other),
             "{error}"
         );
     }
     set("one");
     let error = open_error(dir.path());
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(
+        matches!(error, EmbeddedOpenError::Damaged { .. }),
+        "{error}"
+    );
     set("3");
     Embedded::open(dir.path()).unwrap();
     let foreign = tempfile::tempdir().unwrap();
     drop(Database::create(file(foreign.path())).unwrap());
     let error = open_error(foreign.path());
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(
+        matches!(error, EmbeddedOpenError::Damaged { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -241,16 +247,16 @@ fn directories_that_will_not_do() {
     fs::set_permissions(&exposed, fs::Permissions::from_mode(0o777)).unwrap();
     let error = open_error(&exposed);
     assert!(
-        matches!(error, OpenError::Exposed { mode: 0o777, .. }),
+        matches!(error, EmbeddedOpenError::Exposed { mode: 0o777, .. }),
         "{error}"
     );
     let not_a_directory = dir.path().join("file");
     fs::write(&not_a_directory, "").unwrap();
     let error = open_error(&not_a_directory);
-    assert!(matches!(error, OpenError::Io { .. }), "{error}");
+    assert!(matches!(error, EmbeddedOpenError::Io { .. }), "{error}");
     // Root may write anywhere but here.
     let error = open_error(Path::new("/proc/1/authority"));
-    assert!(matches!(error, OpenError::Io { .. }), "{error}");
+    assert!(matches!(error, EmbeddedOpenError::Io { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -258,13 +264,13 @@ async fn requests_that_wait_together_share_a_commit() {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(dir.path()).unwrap();
     store.enrol(CLUSTER).await.unwrap();
-    // Keep the thread busy, so that the others queue up behind.
+    // Keep the thread busy so that the others queue up.
     let (entered, is_busy) = oneshot::channel();
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let blocker = tokio::spawn({
         let store = store.clone();
         async move {
-            let step = move |_: &mut Tables<'_>| {
+            let step = move |_: &mut StoreTables<'_>| {
                 entered.send(()).unwrap();
                 wait.recv().unwrap();
                 Ok(())
@@ -277,8 +283,8 @@ async fn requests_that_wait_together_share_a_commit() {
     for pid in 1..=50 {
         let store = store.clone();
         calls.spawn(async move {
-            let step = move |tables: &mut Tables<'_>| {
-                // The first step of a transaction finds it untouched.
+            let step = move |tables: &mut StoreTables<'_>| {
+                // The first step of a transaction finds it unchanged.
                 let first = !tables.changed;
                 let declared = tables.declare(&declaration(&scope(), 1, pid), 0);
                 declared.map(|_| first)
@@ -299,7 +305,7 @@ async fn requests_that_wait_together_share_a_commit() {
     assert_eq!(store.sessions().await.unwrap().len(), 50);
 }
 
-/// What is written to a file that has no name any more is gone at the next start.
+/// Writes to a file without a name are gone at the next start.
 #[tokio::test]
 async fn a_file_that_is_removed_or_replaced_takes_no_step() {
     let dir = tempfile::tempdir().unwrap();
@@ -327,7 +333,7 @@ async fn a_failed_step_undoes_its_transaction_and_the_store_goes_on() {
     let failed = store
         .call(|tables| {
             tables.declare(&declaration(&scope(), 9, 1), 0)?;
-            Err::<(), _>(Fault::Record("on purpose".into()))
+            Err::<(), _>(StepError::Record("on purpose".into()))
         })
         .await;
     assert!(
@@ -362,7 +368,7 @@ async fn reading_tells_all_and_changes_nothing() {
     let store = Embedded::open(&path).unwrap();
     declare(&store, 7, 1).await.unwrap();
     assert_eq!(read(&path).unwrap(), Found::InUse);
-    // As a killed process leaves it: redb wants to repair it first.
+    // As a killed process leaves it: redb has to repair it.
     let unclean = dir.path().join("b");
     fs::create_dir(&unclean).unwrap();
     fs::copy(file(&path), file(&unclean)).unwrap();
@@ -376,7 +382,7 @@ async fn reading_tells_all_and_changes_nothing() {
     }
 }
 
-/// Rights are those of the file system, which root does not notice: the end-to-end tests try them as somebody else.
+/// Rights of the file system do not apply to root: the end-to-end tests try them as another user.
 #[test]
 fn trying_to_open_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
@@ -391,10 +397,13 @@ fn trying_to_open_leaves_nothing_behind() {
     fs::write(dir.path().join("file"), "").unwrap();
     for nowhere in [dir.path().join("file"), "/proc/authority".into()] {
         let error = try_open(&nowhere).unwrap_err();
-        assert!(matches!(error, OpenError::Io { .. }), "{error}");
+        assert!(matches!(error, EmbeddedOpenError::Io { .. }), "{error}");
     }
     fs::set_permissions(&missing, fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(matches!(try_open(&missing), Err(OpenError::Exposed { .. })));
+    assert!(matches!(
+        try_open(&missing),
+        Err(EmbeddedOpenError::Exposed { .. })
+    ));
 }
 
 #[test]
@@ -403,7 +412,7 @@ fn reading_what_is_damaged_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(file(dir.path()), text).unwrap();
         assert!(
-            matches!(read(dir.path()), Err(OpenError::Damaged { .. })),
+            matches!(read(dir.path()), Err(EmbeddedOpenError::Damaged { .. })),
             "{} bytes",
             text.len()
         );

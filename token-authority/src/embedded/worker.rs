@@ -1,23 +1,23 @@
-//! The thread that owns the file: group commit, and starting over after an error of the disk.
+//! Thread that owns the file: group commit, and recovery after a disk error.
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::open::Store;
-use super::tables::{Fault, Tables};
+use super::open::StoreFile;
+use super::tables::{StepError, StoreTables};
 use crate::AuthorityError;
 
-/// Steps in one transaction at most, so that the first caller is not kept waiting for ever.
+/// Maximum steps of a transaction, so that the first caller is not kept waiting forever.
 const BATCH: usize = 1024;
 
-/// One step of one caller.
+/// Step of one caller.
 pub(super) trait Job: Send {
-    /// Takes the step inside the transaction.
-    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Fault>;
-    /// Answers, once the transaction is durable or has failed.
+    /// Runs the step in the transaction.
+    fn apply(&mut self, tables: &mut StoreTables<'_>) -> Result<(), StepError>;
+    /// Answers once the transaction is durable or has failed.
     fn answer(self: Box<Self>, committed: Result<(), AuthorityError>);
 }
 
-/// A step with its result and the caller who waits for it.
+/// Step with its result and its caller.
 pub(super) struct Call<T, F> {
     step: Option<F>,
     value: Option<T>,
@@ -37,9 +37,9 @@ impl<T, F> Call<T, F> {
 impl<T, F> Job for Call<T, F>
 where
     T: Send,
-    F: FnOnce(&mut Tables<'_>) -> Result<T, Fault> + Send,
+    F: FnOnce(&mut StoreTables<'_>) -> Result<T, StepError> + Send,
 {
-    fn apply(&mut self, tables: &mut Tables<'_>) -> Result<(), Fault> {
+    fn apply(&mut self, tables: &mut StoreTables<'_>) -> Result<(), StepError> {
         if let Some(step) = self.step.take() {
             self.value = Some(step(tables)?);
         }
@@ -48,13 +48,13 @@ where
 
     fn answer(self: Box<Self>, committed: Result<(), AuthorityError>) {
         let Self { value, reply, .. } = *self;
-        // The caller may have gone; the step is taken all the same.
+        // The caller may be gone; the step counts anyway.
         let _ = reply.send(committed.and_then(|()| value.ok_or(AuthorityError::Closed)));
     }
 }
 
 /// Serves until every handle is gone and the queue is empty.
-pub(super) fn run(mut store: Store, mut queue: mpsc::Receiver<Box<dyn Job>>) {
+pub(super) fn run(mut store: StoreFile, mut queue: mpsc::Receiver<Box<dyn Job>>) {
     let mut batch: Vec<Box<dyn Job>> = Vec::new();
     while let Some(first) = queue.blocking_recv() {
         batch.push(first);

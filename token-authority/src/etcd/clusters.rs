@@ -1,4 +1,4 @@
-//! The cluster on record, and recovery by an operator.
+//! Cluster on record, and recovery by an operator.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 use super::keys;
 use super::marks::Known;
 use super::scope_step::Conflicts;
-use super::store::{OPERATIONS_MAX, Path, Store, found, touch};
+use super::store::{EtcdStore, OPERATIONS_MAX, Path, found, touch};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Cluster, Enrolled, Mark, Scope};
 
-/// The cluster on record and the revision of its key, or nothing and 0.
+/// Recorded cluster and the revision of its key, or nothing and 0.
 #[derive(Clone, Copy)]
 struct OnRecord {
     cluster: Option<Cluster>,
     mod_revision: i64,
 }
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::enrol`].
     pub(super) async fn enrol(&self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
         let mut on_record = self.on_record().await?;
@@ -43,7 +43,7 @@ impl Store {
         Ok(self.on_record().await?.cluster)
     }
 
-    /// See [`crate::Authority::recover`]. The cluster comes last: until it is on record, nobody can declare for it.
+    /// See [`crate::Authority::recover`]. The cluster is written last: until then no session can declare for it.
     pub(super) async fn recover(
         &self,
         seen: Option<Cluster>,
@@ -67,9 +67,9 @@ impl Store {
         }
     }
 
-    /// Brings marks up to these, in as many steps as it takes.
+    /// Raises lower marks to these, in as many steps as necessary.
     async fn bring_up(&self, marks: &[(Scope, Mark)]) -> Result<(), AuthorityError> {
-        // The highest of each scope: a step may write a key only once.
+        // The highest mark of each scope: a step may write a key only once.
         let mut wanted: BTreeMap<&Scope, &Mark> = BTreeMap::new();
         for (scope, mark) in marks {
             let highest = wanted.entry(scope).or_insert(mark);
@@ -84,12 +84,12 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the cluster if what is on record is what was seen.
+    /// Writes the cluster if the record is still the one seen.
     async fn record(&self, cluster: Cluster, seen: OnRecord) -> Result<Path, AuthorityError> {
         let key = self.keys.cluster();
         let when = Compare::mod_revision(key.clone(), CompareOp::Equal, seen.mod_revision);
         let write = if seen.cluster == Some(cluster) {
-            // Watchers need not hear of what has not changed.
+            // Watchers need no report without a change.
             touch(&self.keys)
         } else {
             TxnOp::put(key, keys::write_cluster(cluster), None)
@@ -115,7 +115,7 @@ impl Store {
         })
     }
 
-    /// Brings marks up to these where they are lower or missing, all in one step.
+    /// Raises lower or missing marks to these, all in one step.
     async fn raise(&self, wanted: &[(&Scope, &Mark)]) -> Result<(), AuthorityError> {
         let mut conflicts = Conflicts::default();
         loop {
@@ -146,7 +146,7 @@ impl Store {
         }
     }
 
-    /// Every mark as it is now, and the revision of this.
+    /// Every mark as it is now, and its revision.
     pub(super) async fn read_marks(&self) -> Result<(i64, Vec<(Scope, Known)>), AuthorityError> {
         self.read_all(&self.keys.marks(), |kv| self.read_mark(kv))
             .await

@@ -1,17 +1,18 @@
-//! Declaring: one step that compares, writes, and reads who is left.
+//! Declarations: one step that compares, writes, and reads the remaining lower sessions.
 
 use etcd_client::{Compare, CompareOp, GetResponse, Txn, TxnOp, TxnOpResponse};
 
-use super::follow::Leader;
+use super::follow::ElectionLeader;
 use super::keys::{self, Keys};
 use super::scope_step::{Conflicts, Tried};
-use super::store::{Stepped, Store, page_of, touch, unexpected};
+use super::store::{EtcdStore, Stepped, page_of, touch, unexpected};
 use crate::record::{Judged, MarkRow};
 use crate::{
-    AuthorityError, Backend, Declaration, Declared, Outcome, Rank, Registered, Scope, Token, now_us,
+    AuthorityError, Backend, Declaration, DeclareOutcome, Declared, Rank, Registered, Scope, Token,
+    now_us,
 };
 
-/// What a declaration would do if the mark is still the one that is known: the operations of its step.
+/// Operations of a declaration's step, for an unchanged mark.
 fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration) -> Vec<TxnOp> {
     let Declaration { scope, backend, .. } = declaration;
     let (mut operations, row) = match judged {
@@ -30,14 +31,14 @@ fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration) -> Vec<Tx
     operations.push(TxnOp::put(keys.session(scope, *backend), value, None));
     let record = keys.backend(*backend, scope);
     operations.push(TxnOp::put(record, Vec::new(), None));
-    // A drained scope may have thousands of sessions, all of them at this token.
+    // A drained scope may have thousands of sessions, all at this token.
     if !row.drained {
         operations.push(page_of(&keys.sessions_of(scope)));
     }
     operations
 }
 
-/// Registers a session below the mark, but never lower than it is, and notes that the scope is not drained.
+/// Registers a session below the mark, unless it is registered higher, and marks the scope as not drained.
 fn register_stale(
     row: &MarkRow,
     token: Token,
@@ -52,7 +53,7 @@ fn register_stale(
         TxnOp::put(keys.backend(*backend, scope), Vec::new(), None),
     ];
     let lower = Compare::value(session.clone(), CompareOp::Less, keys::rank_text(rank));
-    // A comparison of values is false where there is no key.
+    // A comparison of values is false if the key is missing.
     let absent = Compare::version(session, CompareOp::Equal, 0);
     let move_up = Txn::new().when(vec![lower]).and_then(puts.clone());
     let register = Txn::new()
@@ -74,16 +75,16 @@ fn not_drained(row: &MarkRow) -> MarkRow {
     }
 }
 
-/// Where who declares stands in the election that the declaration names.
+/// Standing of a declaration in its election.
 enum Elected {
-    /// It names none, or is refused without it.
+    /// The declaration names no election, or is refused anyway.
     NotAsked,
-    Leads(Leader),
-    /// Another one leads, or nobody.
+    Leads(ElectionLeader),
+    /// Another candidate leads, or none.
     LeadsNot(Option<Token>),
 }
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::declare`].
     pub(super) async fn declare(
         &self,
@@ -125,7 +126,7 @@ impl Store {
         }
     }
 
-    /// Whether whom the mark would accept leads the election that the declaration names.
+    /// Whether a declaration that the mark accepts is from the leader of its election.
     async fn elected(
         &self,
         declaration: &Declaration,
@@ -142,7 +143,7 @@ impl Store {
         })
     }
 
-    /// The answer to a declaration whose step was taken.
+    /// Answer to a declaration whose step was taken.
     async fn declared(
         &self,
         declaration: &Declaration,
@@ -158,11 +159,11 @@ impl Store {
                 return Ok(Declared::Stale { mark: row.mark });
             }
             Judged::Refused(declared) => return Ok(declared),
-            Judged::Join(row) => (row, Outcome::Current),
+            Judged::Join(row) => (row, DeclareOutcome::Current),
             Judged::Raise(row) => {
                 let raised = row.clone();
                 self.marks.put(&declaration.scope, stepped.revision, raised);
-                (row, Outcome::Raised)
+                (row, DeclareOutcome::Raised)
             }
         };
         let lower = match stepped.answers.last() {
@@ -180,8 +181,8 @@ impl Store {
         })
     }
 
-    /// The sessions of a scope below a rank, in the order of [`Backend`], at the revision of the step that has read
-    /// their first page.
+    /// Sessions of a scope below a rank, in the order of [`Backend`], at the revision of the step that read their
+    /// first page.
     pub(super) async fn lower(
         &self,
         scope: &Scope,
@@ -206,7 +207,6 @@ impl Store {
         Ok(all)
     }
 
-    /// A session's record.
     pub(super) fn read_session(
         &self,
         kv: &etcd_client::KeyValue,
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::{Cluster, Mark};
 
-    /// What a declaration does where the mark is this token, drained or not, as etcd-client shows it.
+    /// Operations of a declaration for a mark with this token, as etcd-client formats them.
     fn shown(value: u64, drained: bool) -> Vec<String> {
         let (scope, token) = (Scope::default(), Token::new(5).unwrap());
         let backend = Backend {

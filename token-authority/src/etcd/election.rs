@@ -1,53 +1,53 @@
-//! A candidate in an election of etcd: the one of `etcdctl elect` and of Go's `concurrency` package, so that candidates
-//! of any kind may stand in it.
+//! Candidate in an election of etcd, compatible with `etcdctl elect` and Go's `concurrency` package. So candidates of
+//! any kind may take part.
 //!
-//! A candidate is a key below the election's, with a lease. The one that was made first leads. The revision at which it
-//! was made is the fencing token: etcd counts revisions up for the whole cluster.
+//! A candidate is a key below the election's, with a lease. The oldest key leads. Its creation revision is the
+//! fencing token: etcd counts revisions up for the whole cluster.
 //! <https://etcd.io/docs/v3.5/dev-guide/api_concurrency_reference_v3/>
 
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
 
-use super::fault::Fault;
+use super::fault::EtcdFault;
 use super::lease;
 use super::members::Members;
-use super::open::{Failure, OpenError, client_options};
+use super::open::{EtcdOpenError, IdentityError, client_options};
 use super::options::Options;
 use super::store::found;
 use crate::{Leased, Token};
 
-/// A lease, and the key that it holds in the line. Every call is bounded, and asks one member after the other.
+/// Lease, and its key in the queue of an election. Every call is limited in time, and tries one member after another.
 #[derive(Debug)]
-pub struct Candidate {
+pub struct ElectionCandidate {
     members: Members,
     election: String,
     lease: i64,
 }
 
-/// Where a candidate stands.
+/// Status of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// It is the first.
+pub enum CandidateStatus {
+    /// The candidate is first.
     Leads,
-    /// There are others in front of it.
+    /// Others are in front of the candidate.
     Waits,
-    /// It is not in the line any more.
+    /// The candidate has left the queue.
     Gone,
 }
 
-impl Candidate {
-    /// Gets a lease of so many seconds, but does not stand in the line yet. To be called inside the runtime that the
-    /// connections shall live in.
+impl ElectionCandidate {
+    /// Acquires a lease, but does not join the queue yet. Must be called in the runtime that will run the
+    /// connections.
     ///
     /// # Errors
     ///
-    /// Files that cannot be read; endpoints that do not answer, or refuse.
+    /// Unreadable files; endpoints that do not answer, or refuse.
     pub async fn register(
         options: &Options,
         election: &str,
         ttl: Duration,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, EtcdOpenError> {
         client_options(options)?;
         let members = Members::new(options);
         let granted = lease::grant(&members, ttl).await;
@@ -59,30 +59,30 @@ impl Candidate {
         })
     }
 
-    /// Joins the line, `about` being what people see of it. The token is the one of its term, once it leads.
+    /// Joins the queue; `about` is shown to people. Returns the token of the term in which the candidate will lead.
     ///
     /// # Errors
     ///
-    /// etcd does not answer, or refuses, or has ended the lease.
-    pub async fn join(&self, about: &str) -> Result<Token, OpenError> {
+    /// etcd does not answer, refuses, or has ended the lease.
+    pub async fn join(&self, about: &str) -> Result<Token, EtcdOpenError> {
         let absent = Compare::version(self.key(), CompareOp::Equal, 0);
         let joined = self.put(about, absent).await?;
-        joined.ok_or_else(|| self.explain(Fault::damaged("its key is gone")))
+        joined.ok_or_else(|| self.explain(EtcdFault::damaged("its key is gone")))
     }
 
-    /// Joins the line where nobody stands in it, in one step. `None`: somebody does.
+    /// Joins the queue if it is empty, in one step. `None`: it is not.
     ///
     /// # Errors
     ///
     /// Those of [`Self::join`].
-    pub async fn join_alone(&self, about: &str) -> Result<Option<Token>, OpenError> {
-        // Compared with every key of the line: true where there is none.
+    pub async fn join_alone(&self, about: &str) -> Result<Option<Token>, EtcdOpenError> {
+        // Compared with every key of the queue: true if there is none.
         let line = Compare::create_revision(format!("{}/", self.election), CompareOp::Equal, 0);
         self.put(about, line.with_prefix()).await
     }
 
-    /// Puts its key, on this condition. `None`: it is not there.
-    async fn put(&self, about: &str, condition: Compare) -> Result<Option<Token>, OpenError> {
+    /// Puts the key on this condition. `None`: the key is missing.
+    async fn put(&self, about: &str, condition: Compare) -> Result<Option<Token>, EtcdOpenError> {
         let key = self.key();
         let options = PutOptions::new().with_lease(self.lease);
         let txn = Txn::new()
@@ -91,27 +91,27 @@ impl Candidate {
             .or_else(vec![TxnOp::get(key, None)]);
         let answer = self.members.txn(&txn).await;
         let answer = answer.map_err(|fault| self.explain(fault))?;
-        let made = match answer.succeeded() {
-            true => answer.header().map(|header| header.revision()),
-            // The answer was lost, and it is asked again.
-            false => match found(answer.op_responses().first()) {
-                Some(key) => Some(key.create_revision()),
-                None => return Ok(None),
-            },
+        let made = if answer.succeeded() {
+            answer.header().map(|header| header.revision())
+        } else if let Some(key) = found(answer.op_responses().first()) {
+            // The answer was lost, and the request repeated.
+            Some(key.create_revision())
+        } else {
+            return Ok(None);
         };
         let token = made.and_then(|made| Token::new(u64::try_from(made).ok()?).ok());
         match token {
             Some(token) => Ok(Some(token)),
-            None => Err(self.explain(Fault::damaged("its key has no revision"))),
+            None => Err(self.explain(EtcdFault::damaged("its key has no revision"))),
         }
     }
 
-    /// Looks where it stands.
+    /// Reads the candidate's status.
     ///
     /// # Errors
     ///
     /// etcd does not answer, or refuses.
-    pub async fn standing(&self) -> Result<Standing, OpenError> {
+    pub async fn status(&self) -> Result<CandidateStatus, EtcdOpenError> {
         let own = GetOptions::new().with_keys_only();
         let looks = vec![TxnOp::get(self.key(), Some(own)), first_of(&self.election)];
         let txn = Txn::new().and_then(looks);
@@ -119,9 +119,9 @@ impl Candidate {
         let answer = answer.map_err(|fault| self.explain(fault))?;
         let looked = answer.op_responses();
         Ok(match (found(looked.first()), found(looked.get(1))) {
-            (None, _) => Standing::Gone,
-            (Some(own), Some(first)) if own.key() == first.key() => Standing::Leads,
-            (Some(_), _) => Standing::Waits,
+            (None, _) => CandidateStatus::Gone,
+            (Some(own), Some(first)) if own.key() == first.key() => CandidateStatus::Leads,
+            (Some(_), _) => CandidateStatus::Waits,
         })
     }
 
@@ -129,33 +129,33 @@ impl Candidate {
     ///
     /// # Errors
     ///
-    /// etcd does not answer, or refuses: the lease may live or not.
-    pub async fn renew(&self) -> Result<Leased, OpenError> {
+    /// etcd does not answer, or refuses. Then the lease may or may not be alive.
+    pub async fn renew(&self) -> Result<Leased, EtcdOpenError> {
         let renewed = lease::keep_alive(&self.members, self.lease).await;
         renewed.map_err(|fault| self.explain(fault))
     }
 
-    /// Leaves the line: the key goes with its lease.
+    /// Leaves the queue: the key ends with its lease.
     ///
     /// # Errors
     ///
-    /// etcd does not answer, or refuses; then it ends by itself.
-    pub async fn resign(&self) -> Result<(), OpenError> {
+    /// etcd does not answer, or refuses. Then the lease expires.
+    pub async fn resign(&self) -> Result<(), EtcdOpenError> {
         let revoked = lease::revoke(&self.members, self.lease).await;
         revoked.map_err(|fault| self.explain(fault))
     }
 
-    /// As Go's `concurrency` package writes it.
+    /// Key in the format of Go's `concurrency` package.
     fn key(&self) -> String {
         format!("{}/{:x}", self.election, self.lease)
     }
 
-    fn explain(&self, fault: Fault) -> OpenError {
+    fn explain(&self, fault: EtcdFault) -> EtcdOpenError {
         explain(fault, &self.election)
     }
 }
 
-/// Reads the first key in the line of an election.
+/// Reads the first key in the queue of an election.
 pub(super) fn first_of(election: &str) -> TxnOp {
     let first = GetOptions::new()
         .with_prefix()
@@ -165,6 +165,6 @@ pub(super) fn first_of(election: &str) -> TxnOp {
     TxnOp::get(format!("{election}/"), Some(first))
 }
 
-fn explain(fault: Fault, election: &str) -> OpenError {
-    Failure::from(fault).explain(election.to_owned())
+fn explain(fault: EtcdFault, election: &str) -> EtcdOpenError {
+    IdentityError::from(fault).explain(election.to_owned())
 }

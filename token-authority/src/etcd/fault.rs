@@ -1,4 +1,4 @@
-//! What went wrong with one call to etcd, and what to do about it.
+//! Errors of calls to etcd, and what to do about them.
 
 use std::error::Error as _;
 
@@ -6,32 +6,31 @@ use etcd_client::Error;
 
 use crate::AuthorityError;
 
-/// Why a call failed.
 #[derive(Debug, Clone)]
-pub(super) struct Fault {
-    pub(super) kind: Kind,
+pub(super) struct EtcdFault {
+    pub(super) kind: FaultKind,
     pub(super) text: String,
 }
 
-/// What to do about it.
+/// Remedy for a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FaultKind {
     /// Another endpoint, or the same one later, may answer.
     Unavailable,
-    /// The revision that was asked for has been compacted: begin again at a newer one.
+    /// The requested revision has been compacted: start again at a newer one.
     Compacted,
-    /// User, password or rights are wrong.
+    /// Wrong user, password or rights.
     Denied,
-    /// etcd has no room.
+    /// etcd has no space left.
     Full,
-    /// etcd says that its data is corrupt, or a record makes no sense.
+    /// etcd reports corrupt data, or a record is invalid.
     Damaged,
-    /// It is not an etcd of version 3, or does not take the request.
+    /// The server is not etcd 3, or does not accept the request.
     Foreign,
 }
 
-impl Fault {
-    pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {
+impl EtcdFault {
+    pub(super) fn new(kind: FaultKind, text: impl Into<String>) -> Self {
         Self {
             kind,
             text: text.into(),
@@ -39,41 +38,42 @@ impl Fault {
     }
 
     pub(super) fn damaged(text: impl Into<String>) -> Self {
-        Self::new(Kind::Damaged, text)
+        Self::new(FaultKind::Damaged, text)
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for EtcdFault {
     fn from(error: Error) -> Self {
         let text = chain(&error);
         let kind = match &error {
             Error::GRpcStatus(status) => kind_of(i32::from(status.code()), status.message()),
             Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => {
-                Kind::Foreign
+                FaultKind::Foreign
             }
-            _ => Kind::Unavailable,
+            _ => FaultKind::Unavailable,
         };
         Self { kind, text }
     }
 }
 
-impl From<Fault> for AuthorityError {
-    fn from(Fault { kind, text }: Fault) -> Self {
+impl From<EtcdFault> for AuthorityError {
+    fn from(EtcdFault { kind, text }: EtcdFault) -> Self {
         match kind {
-            Kind::Unavailable | Kind::Compacted | Kind::Denied | Kind::Foreign => {
-                Self::Unavailable(text)
-            }
-            Kind::Full => Self::Storage(format!(
+            FaultKind::Unavailable
+            | FaultKind::Compacted
+            | FaultKind::Denied
+            | FaultKind::Foreign => Self::Unavailable(text),
+            FaultKind::Full => Self::Storage(format!(
                 "{text}; compact and defragment etcd, then run: etcdctl alarm disarm"
             )),
-            Kind::Damaged => Self::Damaged(text),
+            FaultKind::Damaged => Self::Damaged(text),
         }
     }
 }
 
-/// By the codes of gRPC (<https://grpc.io/docs/guides/status-codes/>) and what etcd means by them
+/// Remedy by the codes of gRPC (<https://grpc.io/docs/guides/status-codes/>) and their meaning in etcd
 /// (`api/v3rpc/rpctypes/error.go` in its sources).
-fn kind_of(code: i32, message: &str) -> Kind {
+fn kind_of(code: i32, message: &str) -> FaultKind {
     const INVALID_ARGUMENT: i32 = 3;
     const PERMISSION_DENIED: i32 = 7;
     const RESOURCE_EXHAUSTED: i32 = 8;
@@ -82,24 +82,24 @@ fn kind_of(code: i32, message: &str) -> Kind {
     const UNIMPLEMENTED: i32 = 12;
     const DATA_LOSS: i32 = 15;
     match code {
-        OUT_OF_RANGE if message.contains("compacted") => Kind::Compacted,
-        // A member that has not got a revision yet; another one has.
-        OUT_OF_RANGE => Kind::Unavailable,
-        RESOURCE_EXHAUSTED if message.contains("space exceeded") => Kind::Full,
-        // Users or roles were changed since we logged in: the next attempt logs in again.
-        INVALID_ARGUMENT if message.contains("auth store is old") => Kind::Unavailable,
+        OUT_OF_RANGE if message.contains("compacted") => FaultKind::Compacted,
+        // This member does not have the revision yet; another one has.
+        OUT_OF_RANGE => FaultKind::Unavailable,
+        RESOURCE_EXHAUSTED if message.contains("space exceeded") => FaultKind::Full,
+        // Users or roles changed after our login: the next attempt logs in again.
+        INVALID_ARGUMENT if message.contains("auth store is old") => FaultKind::Unavailable,
         INVALID_ARGUMENT | FAILED_PRECONDITION if message.contains("authentication") => {
-            Kind::Denied
+            FaultKind::Denied
         }
-        INVALID_ARGUMENT if message.contains("user name is empty") => Kind::Denied,
-        PERMISSION_DENIED => Kind::Denied,
-        INVALID_ARGUMENT | FAILED_PRECONDITION | UNIMPLEMENTED => Kind::Foreign,
-        DATA_LOSS => Kind::Damaged,
-        _ => Kind::Unavailable,
+        INVALID_ARGUMENT if message.contains("user name is empty") => FaultKind::Denied,
+        PERMISSION_DENIED => FaultKind::Denied,
+        INVALID_ARGUMENT | FAILED_PRECONDITION | UNIMPLEMENTED => FaultKind::Foreign,
+        DATA_LOSS => FaultKind::Damaged,
+        _ => FaultKind::Unavailable,
     }
 }
 
-/// The message and its causes, each said once.
+/// The message and its causes, without repetition.
 fn chain(error: &Error) -> String {
     let mut text = match error {
         Error::GRpcStatus(status) if !status.message().is_empty() => status.message().to_owned(),
@@ -131,37 +131,45 @@ mod tests {
             (
                 11,
                 "etcdserver: mvcc: required revision has been compacted",
-                Kind::Compacted,
+                FaultKind::Compacted,
             ),
             (
                 11,
                 "etcdserver: mvcc: required revision is a future revision",
-                Kind::Unavailable,
+                FaultKind::Unavailable,
             ),
-            (8, "etcdserver: mvcc: database space exceeded", Kind::Full),
-            (8, "etcdserver: too many requests", Kind::Unavailable),
+            (
+                8,
+                "etcdserver: mvcc: database space exceeded",
+                FaultKind::Full,
+            ),
+            (8, "etcdserver: too many requests", FaultKind::Unavailable),
             (
                 3,
                 "etcdserver: authentication failed, invalid user ID or password",
-                Kind::Denied,
+                FaultKind::Denied,
             ),
-            (9, "etcdserver: authentication is not enabled", Kind::Denied),
-            (3, "etcdserver: user name is empty", Kind::Denied),
+            (
+                9,
+                "etcdserver: authentication is not enabled",
+                FaultKind::Denied,
+            ),
+            (3, "etcdserver: user name is empty", FaultKind::Denied),
             (
                 3,
                 "etcdserver: revision of auth store is old",
-                Kind::Unavailable,
+                FaultKind::Unavailable,
             ),
-            (7, "etcdserver: permission denied", Kind::Denied),
+            (7, "etcdserver: permission denied", FaultKind::Denied),
             (
                 3,
                 "etcdserver: too many operations in txn request",
-                Kind::Foreign,
+                FaultKind::Foreign,
             ),
-            (12, "unknown service etcdserverpb.KV", Kind::Foreign),
-            (15, "etcdserver: corrupt cluster", Kind::Damaged),
-            (14, "etcdserver: no leader", Kind::Unavailable),
-            (4, "", Kind::Unavailable),
+            (12, "unknown service etcdserverpb.KV", FaultKind::Foreign),
+            (15, "etcdserver: corrupt cluster", FaultKind::Damaged),
+            (14, "etcdserver: no leader", FaultKind::Unavailable),
+            (4, "", FaultKind::Unavailable),
         ] {
             assert_eq!(kind_of(code, message), kind, "{code} {message}");
         }

@@ -1,7 +1,7 @@
-//! Who leads an election, for declarations that only the leader may make, and for who follows it.
+//! Leader of an election, for declarations restricted to the leader, and for followers of the election.
 //!
-//! An election is the one of [`super::Candidate`]: the key that was made first leads, and the revision at which it was
-//! made is the leader's number. So a leader leads until its key is deleted, and only then another one is decided.
+//! Elections are those of [`super::ElectionCandidate`]: the oldest key leads, and its creation revision is the
+//! leader's number. So a leader leads until its key is deleted, and only then another one is chosen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,34 +11,34 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::election::first_of;
-use super::store::{Store, found, unexpected};
+use super::store::{EtcdStore, found, unexpected};
 use super::watch::{Ended, Pause, next};
 use crate::{AuthorityError, Following, Token};
 
-/// An absence that is shorter is not told: a member of etcd that ends, an election of etcd's own.
+/// Shorter interruptions are not logged: a member of etcd that ends, an election within etcd.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
 
-/// The key that leads an election.
+/// Leading key of an election.
 #[derive(Debug)]
-pub(super) struct Leader {
+pub(super) struct ElectionLeader {
     key: Vec<u8>,
-    /// The revision at which it was made.
+    /// Creation revision.
     made: i64,
     number: Token,
 }
 
-impl Leader {
+impl ElectionLeader {
     pub(super) const fn number(&self) -> Token {
         self.number
     }
 
-    /// True for as long as it leads.
+    /// True while the key leads.
     pub(super) fn leads(&self) -> Compare {
         Compare::create_revision(self.key.clone(), CompareOp::Equal, self.made)
     }
 }
 
-/// How long nobody has followed an election.
+/// Time without a follower's stream.
 #[derive(Debug, Default)]
 struct Absence {
     since: Option<Instant>,
@@ -46,7 +46,7 @@ struct Absence {
 }
 
 impl Absence {
-    /// It goes on. Whether that is to be told now: once, when it is no short one any more.
+    /// Whether to log a continued interruption: once, when it is no longer short.
     fn is_to_be_told(&mut self) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         let is_news = !self.is_told && since.elapsed() >= TOLD_AFTER;
@@ -54,18 +54,19 @@ impl Absence {
         is_news
     }
 
-    /// It is over. Whether it was told.
+    /// Ends the interruption. Returns whether it was logged.
     fn ends(&mut self) -> bool {
         std::mem::take(self).is_told
     }
 }
 
-impl Store {
-    /// Who leads an election, and at which revision of the store. Read in a step, so it was never over before the call.
+impl EtcdStore {
+    /// Leader of an election, and the revision of the read. The read is a step, so the answer is not from before the
+    /// call.
     pub(super) async fn leader(
         &self,
         election: &str,
-    ) -> Result<(i64, Option<Leader>), AuthorityError> {
+    ) -> Result<(i64, Option<ElectionLeader>), AuthorityError> {
         let stepped = self.sync(vec![first_of(election)]).await?;
         let Some(first) = found(stepped.answers.last()) else {
             return Ok((stepped.revision, None));
@@ -73,7 +74,7 @@ impl Store {
         let made = first.create_revision();
         let number = u64::try_from(made).ok();
         let number = number.and_then(|number| Token::new(number).ok());
-        let leader = Leader {
+        let leader = ElectionLeader {
             key: first.key().to_vec(),
             made,
             number: number.ok_or_else(unexpected)?,
@@ -94,7 +95,7 @@ impl Store {
         following
     }
 
-    /// Tells who leads, for ever. Ends when the store has gone back.
+    /// Reports the leader, until the store has gone back.
     async fn run_follow(&self, election: &str, told: &watch::Sender<Option<Token>>) {
         let mut pause = Pause::default();
         let mut absence = Absence::default();
@@ -114,7 +115,7 @@ impl Store {
                         "etcd: following the election again"
                     );
                 }
-                // It is read anew in any case.
+                // The next round reads the leader anyway.
                 Ended::Compacted => {}
                 Ended::Over(error) => {
                     tracing::warn!(%error, election, "etcd: cannot follow the election");
@@ -127,7 +128,7 @@ impl Store {
         }
     }
 
-    /// Reads who leads, and follows one stream until it ends.
+    /// Reads the leader, and follows one stream until it ends.
     async fn follow_once(
         &self,
         election: &str,
@@ -176,9 +177,9 @@ impl Store {
     }
 }
 
-/// Whether another one may lead since this event: the leader's key is gone, or somebody has come where nobody led. Who
-/// joins the line behind a leader, or writes its key again, changes nothing.
-fn decides(event: &Event, leader: Option<&Leader>, read_at: i64) -> bool {
+/// Whether the leader may have changed with this event: the leader's key is gone, or a candidate joined an empty
+/// queue. Joining later, or writing a key again, changes nothing.
+fn decides(event: &Event, leader: Option<&ElectionLeader>, read_at: i64) -> bool {
     let Some(kv) = event.kv() else { return false };
     let is_news = kv.mod_revision() > read_at;
     is_news
@@ -188,8 +189,8 @@ fn decides(event: &Event, leader: Option<&Leader>, read_at: i64) -> bool {
         }
 }
 
-fn tell(told: &watch::Sender<Option<Token>>, leader: Option<&Leader>) {
-    let now = leader.map(Leader::number);
+fn tell(told: &watch::Sender<Option<Token>>, leader: Option<&ElectionLeader>) {
+    let now = leader.map(ElectionLeader::number);
     told.send_if_modified(|before| {
         let is_news = *before != now;
         *before = now;

@@ -1,4 +1,4 @@
-//! Whether the store still has the history that we know: a store that has forgotten must never accept again.
+//! Checks that the store still has its known history: a store that has forgotten must never accept again.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -7,38 +7,38 @@ use etcd_client::ResponseHeader;
 
 use crate::AuthorityError;
 
-/// What has been seen of the store's history.
+/// Known history of the store.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// 0 before the first answer.
     cluster_id: AtomicU64,
-    /// The highest revision that etcd has told us.
+    /// The highest revision seen.
     highest: AtomicI64,
-    /// Why nothing is accepted any more. Never taken back while this process runs.
+    /// Why nothing is accepted any more. Kept while this process runs.
     broken: OnceLock<AuthorityError>,
 }
 
-/// Which revision an answer must have reached.
+/// Minimum revision of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Floor {
-    /// It went through etcd's log, so it is not older than what was known when it was asked for.
+    /// The answer went through etcd's log, so it is not older than what was known at the request.
     Known(i64),
-    /// A member that is behind may have given it.
+    /// The answer may be from a member that lags.
     None,
 }
 
 impl History {
-    /// Errors once the store is known to have gone back.
+    /// Fails once the store is known to have gone back.
     pub(super) fn intact(&self) -> Result<(), AuthorityError> {
         self.broken.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// To be taken before a request is sent that goes through etcd's log.
+    /// Minimum for a request through etcd's log, to be read before the request is sent.
     pub(super) fn floor(&self) -> Floor {
         Floor::Known(self.highest.load(Ordering::SeqCst))
     }
 
-    /// Looks at the header of an answer, and gives its revision.
+    /// Checks the header of an answer, and returns its revision.
     pub(super) fn check(
         &self,
         header: Option<&ResponseHeader>,

@@ -1,4 +1,4 @@
-//! Where things lie in etcd, and how they are written.
+//! Keys and values in etcd.
 //!
 //! Below the prefix:
 //!
@@ -8,15 +8,15 @@
 //! | `cluster` | the cluster on record, JSON |
 //! | `identity` | identity and format of the store, JSON |
 //! | `mark/<scope>` | the mark, JSON |
-//! | `scope-lease/<scope>` | who holds its lease; lives as long as a lease of etcd |
+//! | `scope-lease/<scope>` | holder of the lease; tied to a lease of etcd |
 //! | `session/<scope>\|<pid>\|<started_us>` | rank, a space, the time of the declaration |
 //! | `sync` | empty: written to learn a revision |
-//! | `takeovers/<scope>` | when one was noted last, a space, and its last takeovers, JSON |
-//! | `takeovers-noted/<time>\|<scope>` | empty: finds the scopes that one was noted of last; later times are lower |
+//! | `takeovers/<scope>` | time of the last record, a space, and the last takeovers, JSON |
+//! | `takeovers-noted/<time>\|<scope>` | empty: finds the scopes with the latest records; later times are lower |
 //!
-//! `|` is in no name of a scope, so a range over one scope never meets another. The rank comes first in the value
-//! of a session, in a form whose order as bytes is its own, so that etcd can compare it: the incarnation in 10 digits,
-//! `:`, and the token in 19. The keys that a watch wants lie side by side.
+//! `|` is in no scope's name, so a range over one scope never contains another. A session's value begins with the
+//! rank, in a form that sorts as bytes, so that etcd can compare it: the incarnation in 10 digits, `:`, and the token
+//! in 19. The watched keys are adjacent.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,12 +26,12 @@ use crate::{AuthorityId, Backend, Cluster, Incarnation, Rank, Registered, Scope,
 /// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: u32 = 3;
 
-/// Stands between the parts of a key. Not in [`Scope`]'s alphabet.
+/// Separates the parts of a key. Not in [`Scope`]'s alphabet.
 const SEPARATOR: char = '|';
-/// The character after [`SEPARATOR`]: where a range over what begins with it ends.
+/// Character after [`SEPARATOR`], to end a range of keys with a common part.
 const AFTER_SEPARATOR: char = '}';
 
-/// All keys of one store.
+/// Keys of a store.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
     prefix: String,
@@ -44,7 +44,7 @@ pub(super) struct Range {
     pub(super) to: Vec<u8>,
 }
 
-/// What a key that a watch saw is about.
+/// Meaning of a watched key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Watched {
     Cluster,
@@ -106,12 +106,12 @@ impl Keys {
         ))
     }
 
-    /// What all keys of [`Self::noted`] begin with.
+    /// Common prefix of all keys of [`Self::noted`].
     pub(super) fn all_noted(&self) -> Vec<u8> {
         self.key("takeovers-noted/")
     }
 
-    /// The scope of a key of [`Self::noted`].
+    /// Scope of a key of [`Self::noted`].
     pub(super) fn read_noted(&self, key: &[u8]) -> Option<Scope> {
         let below = self.below(key)?.strip_prefix("takeovers-noted/")?;
         Scope::new(below.split(SEPARATOR).nth(1)?).ok()
@@ -141,7 +141,7 @@ impl Keys {
         self.range("cluster", "mark0")
     }
 
-    /// What a key of [`Self::watched`] is about.
+    /// Meaning of a key of [`Self::watched`].
     pub(super) fn read_watched(&self, key: &[u8]) -> Option<Watched> {
         match self.below(key)? {
             "cluster" => Some(Watched::Cluster),
@@ -153,7 +153,7 @@ impl Keys {
         }
     }
 
-    /// The scope of a mark's key.
+    /// Scope of a mark's key.
     pub(super) fn read_mark(&self, key: &[u8]) -> Option<Scope> {
         Scope::new(self.below(key)?.strip_prefix("mark/")?).ok()
     }
@@ -169,7 +169,7 @@ impl Keys {
         parts.next().is_none().then_some((scope, backend))
     }
 
-    /// The scope of a key in [`Self::records_of`].
+    /// Scope of a key in [`Self::records_of`].
     pub(super) fn read_record(&self, key: &[u8]) -> Option<Scope> {
         let below = self.below(key)?.strip_prefix("backend/")?;
         Scope::new(below.split(SEPARATOR).nth(2)?).ok()
@@ -198,16 +198,15 @@ struct Origin {
     identity: String,
 }
 
-/// Why the value of the key `identity` is not ours.
+/// Reason why the value of the key `identity` is not ours.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotOurs {
-    /// Another version has written it.
+    /// Another version wrote it.
     OtherFormat(u32),
-    /// It makes no sense.
     Damaged(String),
 }
 
-/// The value of the key `identity`.
+/// Value of the key `identity`.
 pub(super) fn write_identity(identity: AuthorityId) -> Vec<u8> {
     json(&Origin {
         format: FORMAT,
@@ -215,9 +214,9 @@ pub(super) fn write_identity(identity: AuthorityId) -> Vec<u8> {
     })
 }
 
-/// Reads what [`write_identity`] has written.
+/// Reads a value of [`write_identity`].
 pub(super) fn read_identity(value: &[u8]) -> Result<AuthorityId, NotOurs> {
-    /// All that is certain about another format.
+    /// The only field that every format has.
     #[derive(Deserialize)]
     struct Format {
         format: u32,
@@ -249,8 +248,8 @@ pub(super) fn read_cluster(value: &[u8]) -> Result<Cluster, String> {
     serde_json::from_slice(value).map_err(|e| format!("the cluster: {e}"))
 }
 
-/// The rank as it begins the value of a session. Of two such texts the one of the higher rank is the greater, and the
-/// value of a session with this rank is greater than the text alone.
+/// Rank at the start of a session's value. The texts sort like the ranks. The value of a session with this rank is
+/// greater than the text alone.
 pub(super) fn rank_text(rank: Rank) -> String {
     let Rank { incarnation, token } = rank;
     format!("{:010}:{:019}", incarnation.get(), token.get())
@@ -277,7 +276,7 @@ pub(super) fn read_session(backend: Backend, value: &[u8]) -> Result<Registered,
     })
 }
 
-/// None of these types can fail to be written.
+/// None of these types can fail to serialize.
 fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }

@@ -1,16 +1,16 @@
-//! Leases: a key of the scope that lives as long as a lease of etcd's own, which keeps its time by a monotonic clock.
+//! Leases: a key of the scope, tied to a lease of etcd, which counts its time by a monotonic clock.
 //! <https://etcd.io/docs/v3.5/learning/api/#lease-api>
 
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, TxnOp};
 
-use super::fault::Fault;
+use super::fault::EtcdFault;
 use super::members::Members;
-use super::store::{Path, Store, found};
+use super::store::{EtcdStore, Path, found};
 use crate::{AuthorityError, LeaseId, LeaseStep, Leased, Scope};
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::lease`].
     pub(super) async fn lease(
         &self,
@@ -20,7 +20,7 @@ impl Store {
     ) -> Result<Leased, AuthorityError> {
         self.history.intact()?;
         let key = self.keys.lease(scope);
-        // It may be old. Then nothing is renewed that is not there, and nothing acquired that is.
+        // This read may be old. Even then no missing lease is renewed and no held lease acquired.
         let read = self.members.get(&key, &GetOptions::new()).await?;
         let own = |kv: &KeyValue| kv.value() == holder.to_string().as_bytes();
         match (read.kvs().first(), step) {
@@ -29,7 +29,7 @@ impl Store {
                 Ok(Leased::NotHeld)
             }
             (Some(kv), _) if own(kv) => Ok(keep_alive(&self.members, kv.lease()).await?),
-            // A key that does not end by itself is none of ours.
+            // A key without a lease is not ours.
             (found, LeaseStep::Acquire(time)) if found.is_none_or(|kv| kv.lease() == 0) => {
                 let revision = found.map_or(0, KeyValue::mod_revision);
                 self.acquire(key, revision, holder, time).await
@@ -61,8 +61,8 @@ impl Store {
     }
 }
 
-/// A new lease, of whole seconds. To be called inside the runtime of the connections.
-pub(super) async fn grant(members: &Members, time: Duration) -> Result<i64, Fault> {
+/// Grants a lease, in whole seconds. Must be called in the runtime of the connections.
+pub(super) async fn grant(members: &Members, time: Duration) -> Result<i64, EtcdFault> {
     let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     let granted =
         members.call(|client| async move { client.lease_client().grant(seconds, None).await });
@@ -70,10 +70,10 @@ pub(super) async fn grant(members: &Members, time: Duration) -> Result<i64, Faul
 }
 
 /// Renews a lease for its whole time, from the call on.
-pub(super) async fn keep_alive(members: &Members, lease: i64) -> Result<Leased, Fault> {
+pub(super) async fn keep_alive(members: &Members, lease: i64) -> Result<Leased, EtcdFault> {
     let renewed = members.call(|client| async move {
         match client.lease_client().keep_alive(lease).await {
-            // The answer to the first request on the stream has come.
+            // The answer to the first request on the stream has arrived.
             Ok(_stream) => Ok(Leased::Held),
             Err(Error::LeaseKeepAliveError(_)) => Ok(Leased::NotHeld),
             Err(error) => Err(error),
@@ -82,8 +82,8 @@ pub(super) async fn keep_alive(members: &Members, lease: i64) -> Result<Leased, 
     renewed.await
 }
 
-/// Ends a lease, and what was written with it.
-pub(super) async fn revoke(members: &Members, lease: i64) -> Result<(), Fault> {
+/// Ends a lease, and removes the keys tied to it.
+pub(super) async fn revoke(members: &Members, lease: i64) -> Result<(), EtcdFault> {
     let revoked = members.call(|client| async move { client.lease_client().revoke(lease).await });
     revoked.await.map(drop)
 }

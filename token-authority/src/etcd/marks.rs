@@ -1,4 +1,4 @@
-//! The marks that we know. They save a round trip and show a store that has gone back; nothing is accepted by them.
+//! Known marks. They save a round trip and reveal a store that has gone back; none is accepted without etcd.
 
 use std::collections::HashMap;
 
@@ -9,23 +9,22 @@ use super::keys;
 use crate::Scope;
 use crate::record::MarkRow;
 
-/// Scopes at most. About 300 bytes each.
+/// Limit of scopes, about 300 bytes each.
 const SCOPES_MAX: usize = 100_000;
 
-/// A mark as it was at a revision.
+/// Mark at a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) mod_revision: i64,
     pub(super) row: MarkRow,
 }
 
-/// All known marks.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     known: Mutex<HashMap<Scope, Known>>,
 }
 
-/// What the store says does not follow from what it said before, or is no mark.
+/// An answer that contradicts an earlier one, or is invalid.
 #[derive(Debug)]
 pub(super) enum Wrong {
     WentBack(String),
@@ -37,7 +36,7 @@ impl Marks {
         self.known.lock().get(scope).cloned()
     }
 
-    /// What stands there since this revision: we have written it ourselves, or read it with others.
+    /// Stores a mark that we wrote, or read along with others, at this revision.
     pub(super) fn put(&self, scope: &Scope, mod_revision: i64, row: MarkRow) {
         let mut all = self.known.lock();
         let newer = all
@@ -49,7 +48,7 @@ impl Marks {
         }
     }
 
-    /// What the store said at `revision`. Answers with what is known then, which may be newer.
+    /// Takes in the store's answer at `revision`. Returns the known mark, which may be newer.
     pub(super) fn learn(
         &self,
         scope: &Scope,
@@ -97,7 +96,7 @@ impl Marks {
     }
 }
 
-/// Nothing depends on what is forgotten here.
+/// Nothing depends on the forgotten marks.
 fn make_room(all: &mut HashMap<Scope, Known>, scope: &Scope) {
     if all.len() >= SCOPES_MAX && !all.contains_key(scope) {
         all.clear();

@@ -1,12 +1,12 @@
-//! The endpoints: one client for each, our own rotation, and a bound for every attempt.
+//! Endpoints of etcd: one client for each, our own rotation, and a limit for every attempt.
 //!
-//! One client with several endpoints would spread the calls over all of them, also over one that hangs. So each
-//! endpoint has a client of its own. All calls go to the same one until it fails or does not answer in time, then
-//! to the next. One that is only slow may still answer: its attempt goes on beside the others, and what is called here
-//! must bear being taken twice.
+//! One client with several endpoints would spread the calls over all of them, including one that hangs. So each
+//! endpoint has a separate client. All calls go to the same one until it fails or does not answer in time, then to
+//! the next. A slow endpoint may still answer: its attempt continues in parallel, so every request must tolerate
+//! being executed twice.
 //!
-//! Each connection reads the files with password, certificates and key again. So after a change of them a login that is
-//! refused is made once more, over a new connection.
+//! Each connection reads the files with password, certificates and key again. So after these change, a refused login
+//! is retried once over a new connection.
 
 use std::fmt;
 use std::future::Future;
@@ -20,28 +20,28 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::fault::{Fault, Kind};
+use super::fault::{EtcdFault, FaultKind};
 use super::open::client_options;
 use super::options::Options;
 
-/// The longest that a call takes, with all its attempts. Less than the 5 s that a takeover has by default, so that
-/// the client hears the reason; more than etcd needs to elect a leader (about 2 s).
+/// Limit of a call with all its attempts. Below the 5 s that a takeover has by default, so that the client gets the
+/// reason. Above the time in which etcd elects a leader (about 2 s).
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long one endpoint may take to answer before the next is asked.
+/// Time for one endpoint before the next is asked.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(800);
-/// Between two rounds over all endpoints.
+/// Pause between rounds over all endpoints.
 const PAUSE: Duration = Duration::from_millis(50);
-/// etcd lets a client ping every 5 s and disconnects it where it does so more often.
+/// etcd lets a client ping every 5 s, and disconnects one that pings more often.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// All endpoints of an etcd cluster.
+/// Endpoints of an etcd cluster.
 pub(super) struct Members {
     members: Vec<Member>,
     options: Options,
     /// Index of the endpoint in use.
     current: AtomicUsize,
-    /// Where connections live: they must not end with the runtime of whoever calls first.
+    /// Runtime of the connections, which must not end with the runtime of the first caller.
     runtime: Handle,
 }
 
@@ -50,16 +50,16 @@ struct Member {
     slot: Mutex<Slot>,
 }
 
-/// The client of an endpoint, and how many it has had.
+/// Client of an endpoint, and how many it has had.
 #[derive(Default)]
 struct Slot {
     made: usize,
     client: Option<Client>,
 }
 
-/// A client, and which of the endpoint's clients it is.
+/// Client with its number at the endpoint.
 #[derive(Clone)]
-struct Connected {
+struct MemberConnection {
     client: Client,
     number: usize,
 }
@@ -71,19 +71,19 @@ impl fmt::Debug for Members {
     }
 }
 
-/// The bounds and habits that every client has.
+/// Limits and settings of every client.
 pub(super) fn habits() -> ConnectOptions {
     ConnectOptions::new()
         .with_connect_timeout(ATTEMPT_TIMEOUT)
         .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE_TIMEOUT)
         .with_keep_alive_while_idle(false)
-        // A member that has lost its leader says so at once, also on open watches.
+        // A member that has lost its leader reports it at once, also on open watches.
         .with_require_leader(true)
         .with_auto_token_refresh(true)
 }
 
 impl Members {
-    /// Connects to nobody yet. To be called inside the runtime that the connections shall live in.
+    /// Does not connect yet. Must be called in the runtime that will run the connections.
     pub(super) fn new(options: &Options) -> Self {
         let member = |url: &String| Member {
             url: url.clone(),
@@ -97,24 +97,28 @@ impl Members {
         }
     }
 
-    /// Takes a transaction; twice, where an answer is lost.
-    pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, Fault> {
+    /// Runs a transaction; twice, if an answer is lost.
+    pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, EtcdFault> {
         let ask = |client: Client| async move { client.kv_client().txn(txn.clone()).await };
         self.call(ask).await
     }
 
-    /// Reads one key, or what the options say.
-    pub(super) async fn get(&self, key: &[u8], options: &GetOptions) -> Result<GetResponse, Fault> {
+    /// Reads one key, or as the options say.
+    pub(super) async fn get(
+        &self,
+        key: &[u8],
+        options: &GetOptions,
+    ) -> Result<GetResponse, EtcdFault> {
         let ask = |client: Client| async move {
             client.kv_client().get(key, Some(options.clone())).await
         };
         self.call(ask).await
     }
 
-    /// The first answer that an endpoint gives within [`CALL_TIMEOUT`].
+    /// First answer of an endpoint within [`CALL_TIMEOUT`].
     ///
-    /// One that is silent is not waited for, nor given up: the next is asked beside it.
-    pub(super) async fn call<T, F, A>(&self, ask: F) -> Result<T, Fault>
+    /// A silent endpoint stays asked, while the next is asked in parallel.
+    pub(super) async fn call<T, F, A>(&self, ask: F) -> Result<T, EtcdFault>
     where
         F: Fn(Client) -> A + Send + Sync,
         A: Future<Output = Result<T, etcd_client::Error>> + Send,
@@ -122,7 +126,7 @@ impl Members {
     {
         let end = Instant::now() + CALL_TIMEOUT;
         let mut said: Vec<Option<String>> = vec![None; self.members.len()];
-        let mut kind = Kind::Unavailable;
+        let mut kind = FaultKind::Unavailable;
         let mut asked = FuturesUnordered::new();
         for attempt in 1_u32.. {
             let index = self.current.load(Ordering::Relaxed);
@@ -137,7 +141,10 @@ impl Members {
                     (index, silent(ATTEMPT_TIMEOUT))
                 }
             };
-            if !matches!(fault.kind, Kind::Unavailable | Kind::Denied | Kind::Foreign) {
+            if !matches!(
+                fault.kind,
+                FaultKind::Unavailable | FaultKind::Denied | FaultKind::Foreign
+            ) {
                 return Err(fault);
             }
             kind = fault.kind;
@@ -146,8 +153,8 @@ impl Members {
             }
             self.leave(index);
             let all_asked = attempt.is_multiple_of(self.count());
-            // Wrong rights do not mend by waiting; another endpoint may be another etcd.
-            if all_asked && kind != Kind::Unavailable {
+            // Waiting does not mend wrong rights; another endpoint may be another etcd.
+            if all_asked && kind != FaultKind::Unavailable {
                 break;
             }
             if all_asked {
@@ -157,11 +164,11 @@ impl Members {
                 break;
             }
         }
-        Err(Fault::new(kind, self.summary(&said)))
+        Err(EtcdFault::new(kind, self.summary(&said)))
     }
 
-    /// A client of the endpoint in use, and its index for [`Self::leave`].
-    pub(super) async fn current(&self) -> Result<(usize, Client), Fault> {
+    /// Client of the endpoint in use, and its index for [`Self::leave`].
+    pub(super) async fn current(&self) -> Result<(usize, Client), EtcdFault> {
         let index = self.current.load(Ordering::Relaxed);
         let client = timeout(ATTEMPT_TIMEOUT, self.client(index)).await;
         let client = client.unwrap_or_else(|_| Err(silent(ATTEMPT_TIMEOUT)));
@@ -174,7 +181,7 @@ impl Members {
         }
     }
 
-    /// Takes the next endpoint, if this one is still in use.
+    /// Moves to the next endpoint, if this one is still in use.
     pub(super) fn leave(&self, index: usize) {
         let next = (index + 1).checked_rem(self.members.len()).unwrap_or(0);
         let left = self
@@ -185,19 +192,19 @@ impl Members {
         }
     }
 
-    /// The endpoints, in the order given.
+    /// Endpoints, in the given order.
     pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
         self.members.iter().map(|member| member.url.as_str())
     }
 
-    /// One answer from one endpoint. A login over a connection of before may be refused because the password is another
-    /// by now.
+    /// One answer from one endpoint. A refusal over an old connection is retried, because the password may have
+    /// changed.
     pub(super) async fn attempt<T, F, A>(
         &self,
         index: usize,
         until: Instant,
         ask: &F,
-    ) -> Result<T, Fault>
+    ) -> Result<T, EtcdFault>
     where
         F: Fn(Client) -> A,
         A: Future<Output = Result<T, etcd_client::Error>>,
@@ -205,14 +212,14 @@ impl Members {
         let is_connected = |member: &Member| member.get().is_some();
         let was_connected = self.members.get(index).is_some_and(is_connected);
         match self.answer(index, until, ask).await {
-            Err(fault) if fault.kind == Kind::Denied && was_connected => {
+            Err(fault) if fault.kind == FaultKind::Denied && was_connected => {
                 self.answer(index, until, ask).await
             }
             answer => answer,
         }
     }
 
-    async fn answer<T, F, A>(&self, index: usize, until: Instant, ask: &F) -> Result<T, Fault>
+    async fn answer<T, F, A>(&self, index: usize, until: Instant, ask: &F) -> Result<T, EtcdFault>
     where
         F: Fn(Client) -> A,
         A: Future<Output = Result<T, etcd_client::Error>>,
@@ -222,47 +229,53 @@ impl Members {
         let asked = async {
             let connected = self.client(index).await?;
             number = Some(connected.number);
-            ask(connected.client).await.map_err(Fault::from)
+            ask(connected.client).await.map_err(EtcdFault::from)
         };
         let answer = timeout_at(until, asked).await;
         let answer = answer.unwrap_or_else(|_| Err(silent(until - began)));
         if let (Err(fault), Some(number)) = (&answer, number)
-            && fault.kind != Kind::Compacted
+            && fault.kind != FaultKind::Compacted
         {
-            // A connection that leads nowhere, or a login that is no longer good.
+            // A dead connection, or an expired login.
             self.discard(index, number);
         }
         answer
     }
 
-    async fn client(&self, index: usize) -> Result<Connected, Fault> {
+    async fn client(&self, index: usize) -> Result<MemberConnection, EtcdFault> {
         let Some(member) = self.members.get(index) else {
-            return Err(Fault::new(Kind::Foreign, "the endpoint does not exist"));
+            return Err(EtcdFault::new(
+                FaultKind::Foreign,
+                "the endpoint does not exist",
+            ));
         };
         if let Some(connected) = member.get() {
             return Ok(connected);
         }
         let (url, options) = (member.url.clone(), self.options.clone());
-        // A set, for it ends its task when it is dropped: a login may hang.
+        // A set ends its task when dropped: a login may hang.
         let mut connecting = JoinSet::new();
         let connect = async move {
             let read = spawn_blocking(move || client_options(&options)).await;
             let options = read.map_err(|error| error.to_string());
             let options = options.and_then(|read| read.map_err(|error| error.to_string()));
-            // They may be in the middle of being replaced.
-            let options = options.map_err(|why| Fault::new(Kind::Unavailable, why))?;
+            // The files may be in the middle of a replacement.
+            let options = options.map_err(|why| EtcdFault::new(FaultKind::Unavailable, why))?;
             Client::connect([url], Some(options))
                 .await
-                .map_err(Fault::from)
+                .map_err(EtcdFault::from)
         };
         connecting.spawn_on(connect, &self.runtime);
         match connecting.join_next().await {
             Some(Ok(client)) => Ok(member.put(client?)),
-            _ => Err(Fault::new(Kind::Unavailable, "the runtime has ended")),
+            _ => Err(EtcdFault::new(
+                FaultKind::Unavailable,
+                "the runtime has ended",
+            )),
         }
     }
 
-    /// Lets the next attempt connect anew, for this connection may lead nowhere.
+    /// Makes the next attempt reconnect, because this connection may be dead.
     fn forget(&self, index: usize) {
         if let Some(member) = self.members.get(index) {
             member.slot.lock().client = None;
@@ -290,28 +303,31 @@ impl Members {
     }
 }
 
-fn silent(waited: Duration) -> Fault {
+fn silent(waited: Duration) -> EtcdFault {
     let waited = waited.as_millis();
-    Fault::new(Kind::Unavailable, format!("no answer within {waited} ms"))
+    EtcdFault::new(
+        FaultKind::Unavailable,
+        format!("no answer within {waited} ms"),
+    )
 }
 
 impl Member {
-    fn get(&self) -> Option<Connected> {
+    fn get(&self) -> Option<MemberConnection> {
         let slot = self.slot.lock();
         let number = slot.made;
         slot.client
             .clone()
-            .map(|client| Connected { client, number })
+            .map(|client| MemberConnection { client, number })
     }
 
-    /// Where two have connected at the same time, the second connection replaces the first, which ends when
-    /// nobody uses it any more.
-    fn put(&self, client: Client) -> Connected {
+    /// If two tasks connected at the same time, the second connection replaces the first, which ends after its last
+    /// use.
+    fn put(&self, client: Client) -> MemberConnection {
         let mut slot = self.slot.lock();
         slot.made += 1;
         slot.client = Some(client.clone());
         let number = slot.made;
-        Connected { client, number }
+        MemberConnection { client, number }
     }
 
     fn discard(&self, number: usize) {

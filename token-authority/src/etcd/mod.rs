@@ -3,83 +3,78 @@
 //! # What every step relies on
 //!
 //! A step is one `Txn` of etcd: conditions, and operations for either outcome. etcd applies it as a whole, at one
-//! revision of the store, and in the same order on every member. **Every step that decides has a write in it**, if
-//! only of a key that nobody reads. So it goes through etcd's log and is never answered from what one member
-//! believes to be current: several versions, Debian's 3.4.23 among them, could answer even "linearizable" reads
-//! with an old value after the process was paused (<https://github.com/etcd-io/etcd/issues/20418>). Lists that do
-//! not fit into one answer are read in pages at the revision of such a step; what a member has of a past revision
-//! is final.
+//! revision of the store, and in the same order on every member. **Every step that decides contains a write**, if
+//! only of a key that nothing reads. So it goes through etcd's log and is never answered from the state of one
+//! member. Several versions, Debian's 3.4.23 among them, could answer even "linearizable" reads with an old value
+//! after the process was paused (<https://github.com/etcd-io/etcd/issues/20418>). Lists too long for one answer are
+//! read in pages at the revision of such a step; a member's data of a past revision is final.
 //!
-//! **Every step compares the identity of the store.** In a store that was wiped, or made anew by somebody else, no
-//! step of ours is taken. A store that was restored from a snapshot has our identity: it is known by a revision
-//! below one that we have seen, by another cluster id, or by a mark that is missing or lower than before. Then
-//! nothing is accepted any more until the process is restarted
-//! ([`AuthorityError::WentBack`](crate::AuthorityError::WentBack)).
+//! **Every step compares the identity of the store.** No step of ours is taken in a store that was wiped, or created
+//! again by others. A store restored from a snapshot has our identity. It is recognized by a revision below one that
+//! we have seen, by another cluster id, or by a mark that is missing or lower than before. Then nothing is accepted
+//! until the process restarts ([`AuthorityError::WentBack`](crate::AuthorityError::WentBack)).
 //!
-//! **Every step can be repeated, and can come late.** An attempt that timed out, or whose caller is gone, may
-//! still be in etcd's queue and be applied seconds later. Its conditions are then compared with the state of that
-//! time, so it does what it would have done had it been sent then, or nothing.
+//! **Every step can be repeated, and can come late.** An attempt that timed out, or whose caller is gone, may still
+//! be in etcd's queue and be applied seconds later. Its conditions are then compared with the state of that time. So
+//! it does nothing, or what the same step would have done if sent then.
 //!
 //! # Declaring
 //!
-//! One step: *if* the cluster on record is ours and the mark of the scope is still the one that we know (by the
-//! revision of its last change), *then* write the mark if it rises, write the session, and read the sessions of
-//! the scope if the mark is not drained; *else* read the cluster and the mark, and try again with them.
+//! One step: *if* the cluster on record is ours and the mark of the scope is still the known one (by the revision of
+//! its last change), *then* write the mark if it rises, write the session, and read the sessions of the scope if it
+//! is not drained; *else* read the cluster and the mark, and try again with them.
 //!
-//! - A declaration that raises the mark gets every session that was registered by then. One that registers at a
-//!   lower token afterwards finds its condition on the mark false. So no lower session is outside the list, nor
-//!   comes later.
-//! - What is known of a mark is never trusted, only compared. If it is old, a round trip is lost.
+//! - A declaration that raises the mark gets every session registered before. A later registration at a lower token
+//!   finds its condition on the mark false. So no lower session is missing in the list, and none comes later.
+//! - A known mark is never trusted, only compared. If it is old, only a round trip is lost.
 //! - A late duplicate of a raise finds the mark changed by its twin, and does nothing. A late duplicate of a
-//!   registration finds the mark as it was, and registers a session again that may have ended meanwhile. That
-//!   record stands for a backend that is gone: the next takeover or the reaper removes it.
-//! - An answer that was lost is asked for again, and is then `Current` where the lost one was `Raised`. Both lead
-//!   to the barrier while the mark is not drained.
-//! - A take, which is for the token after the mark, is such a step too: the token is counted from the mark that is
-//!   compared. The mark says which take has raised it, so one whose answer was lost is not counted on from itself.
+//!   registration finds the mark unchanged, and registers a session again that may have ended. The next takeover or
+//!   the reaper removes that record, because its backend is gone.
+//! - A repeated request whose answer was lost gets `Current` instead of `Raised`. Both lead to the barrier while the
+//!   scope is not drained.
+//! - A take, which asks for the token after the mark, is such a step too: its token is computed from the compared
+//!   mark. The mark records the take that raised it, so a repeated take does not raise the mark again.
 //!
-//! A declaration may name an election: then the step is taken only if the key that leads is still there, as it was
-//! when it was made. Which key that is, and that its number is the token, was read before, in a step. It leads for as
-//! long as it is there, for every key that comes later has a higher number.
+//! A declaration may name an election. Then the step also requires that the leading key still exists with its
+//! creation revision. An earlier step read which key leads, and that its number is the token. The key leads while it
+//! exists, because every later key has a higher number.
 //!
 //! # Removing, and marking as drained
 //!
-//! A scope can have thousands of sessions, and a step about a hundred operations. So `drained` works in batches,
-//! and it may end between any two of them.
+//! A scope can have thousands of sessions, but a step only about a hundred operations. So `drained` works in batches,
+//! and may be interrupted between any two of them.
 //!
-//! - A session has two keys, its record and the entry that finds it by its backend. One operation writes or
-//!   removes both.
-//! - Each removal has a condition of its own, inside its step: the session's token is lower. A session that has
-//!   moved up to the new token in the meantime stays. The backend of a removed one is gone, and no backend comes
-//!   twice: so it does not matter how late a removal comes, or how often, or which of them were done before a
-//!   crash.
-//! - The scope is marked as drained in a step of its own, after all batches: *if* the mark is the one that we
-//!   know, with this token, *and* every session's token is at least this one. etcd compares the whole range in
-//!   that very step, so nothing is concluded from what the batches did or did not do. Where the step is not taken,
-//!   it reads who is left.
-//! - Once it is taken it stays true: while the mark is this token, no lower one can register, by the argument
-//!   above. A higher mark is a new record, which is not drained.
-//! - Removing all records of a session, in every scope, first reads where it has any. That read decides nothing:
-//!   what it misses stays registered, and the reaper asks again.
+//! - A session has two keys: its record, and the entry that finds it by its backend. One operation writes or removes
+//!   both.
+//! - Each removal has a separate condition in its step: the session's token is lower. A session that has moved up to
+//!   the new token stays. The backend of a removed session is gone, and never comes back. So removals may come late
+//!   or repeatedly, and a crash may come after any of them.
+//! - A separate step after all batches marks the scope as drained: *if* the mark is the known one, with this token,
+//!   *and* every session's token is at least this one. etcd compares the whole range in that very step, so it does
+//!   not rely on the batches. If the step is not taken, it reads the sessions that are left.
+//! - The scope then stays drained: while the mark has this token, no lower session can register, as shown above. A
+//!   higher mark is a new record, which is not drained.
+//! - Removing all records of a session first reads its scopes. That read decides nothing: a record that it misses
+//!   stays, and the reaper asks again.
 //!
 //! # Repairing
 //!
-//! One step: *if* the cluster on record is ours and the mark is still the one that we know, which is the one that the
-//! operator has seen, *then* write the mark in the next incarnation, and read the sessions of the scope. It is a raise
-//! like any other, for what comes from an earlier incarnation is lower whatever its number; so all that is said above
-//! holds for it. Sessions carry their incarnation for this.
+//! One step: *if* the cluster on record is ours and the mark is still the known one, which is the one that the
+//! operator has seen, *then* write the mark in the next incarnation, and read the sessions of the scope. It is a
+//! raise like any other, since everything of an earlier incarnation is lower, whatever its number. So the above
+//! applies to it. Sessions carry their incarnation for this.
 //!
 //! # The cluster on record, and recovery
 //!
-//! Both are written under a condition on the revision of what was read. Recovery raises marks in batches and
-//! writes the cluster last: whoever is interrupted repeats it, and until then nobody can declare for the new
+//! Both are written on the condition that the revision read is unchanged. Recovery raises marks in batches and writes
+//! the cluster last. An interrupted recovery is repeated, and until it ends no session can declare for the new
 //! cluster.
 //!
 //! # The watch
 //!
-//! One stream for all watchers of a handle. It is opened anew from the revision after the last one seen when it
-//! breaks, when it is silent although asked for a sign of life, and when its member has no leader. Where etcd has
-//! compacted what comes next, all marks are read and those are told that have changed since.
+//! One stream serves all watchers of a handle. It is reopened after the last revision seen if it breaks, if it is
+//! silent despite a progress request, or if its member has no leader. If etcd has compacted what comes next, all
+//! marks are read, and those changed since are reported.
 
 mod clusters;
 mod declare;
@@ -106,10 +101,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::task::AbortHandle;
 
-pub use election::{Candidate, Standing};
-pub use open::OpenError;
+pub use election::{CandidateStatus, ElectionCandidate};
+pub use open::EtcdOpenError;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
-pub use status::{Endpoint, Member, Role};
+pub use status::{Endpoint, Member, MemberRole};
 
 use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
@@ -117,9 +112,9 @@ use crate::{
     TakeoverRecord, Token, Watch,
 };
 use open::Missing;
-use store::Store;
+use store::EtcdStore;
 
-/// The etcd store. Clones share the connections, which are closed with the last of them.
+/// The etcd store. Clones share the connections, closed with the last clone.
 #[derive(Debug, Clone)]
 pub struct Etcd {
     inner: Arc<Inner>,
@@ -127,7 +122,7 @@ pub struct Etcd {
 
 #[derive(Debug)]
 struct Inner {
-    store: Arc<Store>,
+    store: Arc<EtcdStore>,
     watch: AbortHandle,
 }
 
@@ -138,28 +133,30 @@ impl Drop for Inner {
 }
 
 impl Etcd {
-    /// Connects, and makes the store where there is none. Takes 5 s at most.
+    /// Connects, and creates the store if missing. Takes 5 s at most.
     ///
-    /// The connections live in the runtime that this is called in; the store can be used from others too.
+    /// The connections live in the calling runtime; the store can be used from others too.
     ///
-    /// Errors: files that cannot be read, no endpoint that answers, a refused login, no etcd, a store that a newer
-    /// version has made.
-    pub async fn connect(options: Options) -> Result<Self, OpenError> {
+    /// Errors: unreadable files, no endpoint that answers, a refused login, a server that is not etcd, a store of
+    /// another version.
+    pub async fn connect(options: Options) -> Result<Self, EtcdOpenError> {
         match open::open(options, Missing::Make).await? {
             Some((store, revision)) => Ok(Self::new(store, revision)),
-            None => Err(OpenError::Unreachable("no store was created".to_owned())),
+            None => Err(EtcdOpenError::Unreachable(
+                "no store was created".to_owned(),
+            )),
         }
     }
 
-    /// The same, but `None` where there is no store: it makes none.
+    /// As [`Self::connect`], but `None` if there is no store; creates none.
     ///
     /// Errors: as [`Self::connect`].
-    pub async fn find(options: Options) -> Result<Option<Self>, OpenError> {
+    pub async fn find(options: Options) -> Result<Option<Self>, EtcdOpenError> {
         let found = open::open(options, Missing::Leave).await?;
         Ok(found.map(|(store, revision)| Self::new(store, revision)))
     }
 
-    fn new(store: Store, revision: i64) -> Self {
+    fn new(store: EtcdStore, revision: i64) -> Self {
         let store = Arc::new(store);
         let watching = Arc::clone(&store);
         let watch = tokio::spawn(async move { watching.run_watch(revision).await });
@@ -169,20 +166,20 @@ impl Etcd {
         }
     }
 
-    /// Every endpoint, in the order given, as it is now. Takes about a second at most.
+    /// Current state of every endpoint, in the given order. Takes about a second at most.
     pub async fn endpoints(&self) -> Vec<Endpoint> {
         self.inner.store.endpoints().await
     }
 
-    /// The number of who leads an election now. Takes as long as any other request.
+    /// Number of an election's current leader. Takes as long as any other request.
     ///
-    /// Errors: etcd does not answer, or its rights forbid to read the election.
+    /// Errors: etcd does not answer, or the user may not read the election.
     pub async fn leader(&self, election: &str) -> Answer<Option<Token>> {
         let (_, leader) = self.store().leader(election).await?;
         Ok(leader.map(|leader| leader.number()))
     }
 
-    fn store(&self) -> &Store {
+    fn store(&self) -> &EtcdStore {
         &self.inner.store
     }
 }

@@ -1,4 +1,4 @@
-//! Connecting: files, login, identity.
+//! Connection to the store: files, login, identity.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,28 +9,28 @@ use etcd_client::{
 use pgpalisade_tls::{FileError, Holds, read_file, read_secret};
 use tokio::time::timeout;
 
-use super::fault::{Fault, Kind};
+use super::fault::{EtcdFault, FaultKind};
 use super::history::{Floor, History};
 use super::keys::{self, FORMAT, Keys, NotOurs};
 use super::marks::Marks;
 use super::members::{self, Members};
 use super::options::{Login, Options, Password, Tls};
-use super::store::{Store, found};
+use super::store::{EtcdStore, found};
 use crate::watchers::Watchers;
 use crate::{AuthorityError, AuthorityId};
 
-/// The longest that connecting takes.
+/// Limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the store cannot be opened.
+/// Reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// A file for TLS or the password cannot be read, or is none.
+pub enum EtcdOpenError {
+    /// A file for TLS or the password cannot be read, or has the wrong content.
     #[error("{what}: {error}")]
     File {
-        /// What it is for.
+        /// Use of the file.
         what: &'static str,
-        /// What is wrong with it.
+        /// Error of the file.
         error: FileError,
     },
     /// No endpoint answered.
@@ -38,55 +38,53 @@ pub enum OpenError {
         "etcd does not answer: {0}; check that it runs, the addresses, and http:// or https://"
     )]
     Unreachable(String),
-    /// User, password or rights.
+    /// Wrong user, password or rights.
     #[error(
         "etcd refuses: {why}; check user and password, and that the user may read and write all keys from {prefix}"
     )]
     Denied {
-        /// What etcd says.
+        /// Message of etcd.
         why: String,
-        /// The prefix of the keys that are needed.
+        /// Prefix of the required keys.
         prefix: String,
     },
-    /// Something else answers there.
+    /// Another server answers.
     #[error("this is not etcd 3.4 or later, or it refuses our requests: {0}")]
     Foreign(String),
-    /// Another version of this program has made the store.
+    /// Another version of this program created the store.
     #[error(
         "the store at {prefix} has format {found}, and this version uses {FORMAT}; use the version of pgpalisade that \
             wrote it"
     )]
     OtherFormat {
-        /// The prefix of its keys.
+        /// Prefix of the store's keys.
         prefix: String,
         /// The format of the store.
         found: u32,
     },
-    /// What is stored there is not ours, or is damaged, or cannot be stored.
+    /// The stored data is not ours, is damaged, or cannot be stored.
     #[error("the store at {prefix}: {why}; choose another prefix, or restore it from a snapshot")]
     Damaged {
-        /// The prefix of its keys.
+        /// Prefix of the store's keys.
         prefix: String,
-        /// What was found.
+        /// Description of the damage.
         why: String,
     },
 }
 
-/// What becomes of a store that is not there.
+/// Treatment of a missing store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// It is made.
     Make,
-    /// It stays away.
     Leave,
 }
 
-/// Connects, and answers with the store and the revision. `None`: there is no store, and none was to be made.
+/// Connects, and returns the store and its revision. `None`: the store is missing, and was not to be created.
 pub(super) async fn open(
     options: Options,
     missing: Missing,
-) -> Result<Option<(Store, i64)>, OpenError> {
-    // Each connection reads the files again; here their faults are an operator's, and said at once.
+) -> Result<Option<(EtcdStore, i64)>, EtcdOpenError> {
+    // Each connection reads the files again; an operator learns of their errors here.
     client_options(&options)?;
     let members = Members::new(&options);
     let keys = Keys::new(&options.prefix);
@@ -98,13 +96,17 @@ pub(super) async fn open(
     .await;
     let opened = opened.unwrap_or_else(|_| {
         let waited = CONNECT_TIMEOUT.as_secs();
-        Err(Fault::new(Kind::Unavailable, format!("no answer within {waited} s")).into())
+        Err(EtcdFault::new(
+            FaultKind::Unavailable,
+            format!("no answer within {waited} s"),
+        )
+        .into())
     });
     let prefix = options.prefix.clone();
     let Some(found) = opened.map_err(|failure| failure.explain(prefix))? else {
         return Ok(None);
     };
-    let store = Store {
+    let store = EtcdStore {
         keys,
         members,
         identity: found.identity,
@@ -115,52 +117,53 @@ pub(super) async fn open(
     Ok(Some((store, found.revision)))
 }
 
-/// The identity of the store, and the revision at which it was found.
+/// Identity of the store, and its revision.
 struct Identified {
     identity: AuthorityId,
     revision: i64,
 }
 
-/// Why there is no identity.
-pub(super) enum Failure {
-    Fault(Fault),
+pub(super) enum IdentityError {
+    Fault(EtcdFault),
     History(AuthorityError),
     NotOurs(NotOurs),
 }
 
-impl From<Fault> for Failure {
-    fn from(fault: Fault) -> Self {
+impl From<EtcdFault> for IdentityError {
+    fn from(fault: EtcdFault) -> Self {
         Self::Fault(fault)
     }
 }
 
-impl Failure {
-    pub(super) fn explain(self, prefix: String) -> OpenError {
+impl IdentityError {
+    pub(super) fn explain(self, prefix: String) -> EtcdOpenError {
         match self {
-            Self::Fault(Fault { kind, text: why }) => match kind {
-                Kind::Unavailable | Kind::Compacted => OpenError::Unreachable(why),
-                Kind::Denied => OpenError::Denied { why, prefix },
-                Kind::Foreign => OpenError::Foreign(why),
-                Kind::Full | Kind::Damaged => OpenError::Damaged { prefix, why },
+            Self::Fault(EtcdFault { kind, text: why }) => match kind {
+                FaultKind::Unavailable | FaultKind::Compacted => EtcdOpenError::Unreachable(why),
+                FaultKind::Denied => EtcdOpenError::Denied { why, prefix },
+                FaultKind::Foreign => EtcdOpenError::Foreign(why),
+                FaultKind::Full | FaultKind::Damaged => EtcdOpenError::Damaged { prefix, why },
             },
-            Self::History(error) => OpenError::Damaged {
+            Self::History(error) => EtcdOpenError::Damaged {
                 prefix,
                 why: error.to_string(),
             },
-            Self::NotOurs(NotOurs::OtherFormat(found)) => OpenError::OtherFormat { prefix, found },
-            Self::NotOurs(NotOurs::Damaged(why)) => OpenError::Damaged { prefix, why },
+            Self::NotOurs(NotOurs::OtherFormat(found)) => {
+                EtcdOpenError::OtherFormat { prefix, found }
+            }
+            Self::NotOurs(NotOurs::Damaged(why)) => EtcdOpenError::Damaged { prefix, why },
         }
     }
 }
 
-/// Reads the identity, and makes one where there is none, if it may: one step, so that of two proxies that are first at
-/// the same time both take the same one.
+/// Reads the identity, or creates it if missing and allowed. One step, so that two proxies that come first at the
+/// same time get the same identity.
 async fn identify(
     members: &Members,
     keys: &Keys,
     history: &History,
     missing: Missing,
-) -> Result<Option<Identified>, Failure> {
+) -> Result<Option<Identified>, IdentityError> {
     let fresh = AuthorityId::random();
     let key = keys.identity();
     let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
@@ -174,7 +177,7 @@ async fn identify(
         .or_else(vec![TxnOp::get(key, None)]);
     let answer = members.txn(&txn).await?;
     let revision = history.check(answer.header(), Floor::None);
-    let revision = revision.map_err(Failure::History)?;
+    let revision = revision.map_err(IdentityError::History)?;
     if answer.succeeded() {
         return Ok((missing == Missing::Make).then_some(Identified {
             identity: fresh,
@@ -183,14 +186,14 @@ async fn identify(
     }
     let answers = answer.op_responses();
     let Some(kv) = found(answers.first()) else {
-        return Err(Fault::damaged("it has no identity").into());
+        return Err(EtcdFault::damaged("it has no identity").into());
     };
-    let identity = keys::read_identity(kv.value()).map_err(Failure::NotOurs)?;
+    let identity = keys::read_identity(kv.value()).map_err(IdentityError::NotOurs)?;
     Ok(Some(Identified { identity, revision }))
 }
 
-/// What a connection needs, with the files as they are now.
-pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenError> {
+/// Options of a connection, with the current files.
+pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, EtcdOpenError> {
     let mut connect = members::habits();
     if let Some(tls) = &options.tls {
         connect = connect.with_tls(tls_options(tls)?);
@@ -200,7 +203,8 @@ pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenEr
             Password::Given(password) => password.clone(),
             Password::File(path) => {
                 let what = "the password file";
-                let text = read_secret(path).map_err(|error| OpenError::File { what, error })?;
+                let text =
+                    read_secret(path).map_err(|error| EtcdOpenError::File { what, error })?;
                 // Editors end a file with a line break.
                 text.trim_end_matches(['\r', '\n']).to_owned()
             }
@@ -210,7 +214,7 @@ pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, OpenEr
     Ok(connect)
 }
 
-fn tls_options(tls: &Tls) -> Result<TlsOptions, OpenError> {
+fn tls_options(tls: &Tls) -> Result<TlsOptions, EtcdOpenError> {
     let what = "the certificate authority (ca)";
     let ca = Certificate::from_pem(pem(what, &tls.ca, Holds::Certificates)?);
     let mut options = TlsOptions::new().ca_certificate(ca);
@@ -222,8 +226,8 @@ fn tls_options(tls: &Tls) -> Result<TlsOptions, OpenError> {
     Ok(options)
 }
 
-fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, OpenError> {
-    let bytes = read_file(path, holds).map_err(|error| OpenError::File { what, error })?;
+fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, EtcdOpenError> {
+    let bytes = read_file(path, holds).map_err(|error| EtcdOpenError::File { what, error })?;
     if bytes.windows(11).any(|part| part == b"-----BEGIN ") {
         return Ok(bytes);
     }
@@ -231,5 +235,5 @@ fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, OpenErr
         path: path.to_owned(),
         what: "is not PEM: a line -----BEGIN is missing".to_owned(),
     };
-    Err(OpenError::File { what, error })
+    Err(EtcdOpenError::File { what, error })
 }

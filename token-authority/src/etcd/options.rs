@@ -1,4 +1,4 @@
-//! What stands after `etcd:` in `--authority`: endpoints, then what they need.
+//! Text after `etcd:` in `--authority`: endpoints, then options.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,16 +6,15 @@ use std::str::FromStr;
 
 use pgpalisade_tls::percent_decode;
 
-/// The prefix of all keys where nothing else is said.
+/// Default prefix of all keys.
 pub const DEFAULT_PREFIX: &str = "/pgpalisade/";
-/// etcd's port for clients.
 const DEFAULT_PORT: u16 = 2379;
 
-/// How to reach an etcd cluster. Parsed from `URL[,URL...][?NAME=VALUE[&NAME=VALUE...]]`.
+/// Endpoints and login of an etcd cluster. Parsed from `URL[,URL...][?NAME=VALUE[&NAME=VALUE...]]`.
 ///
-/// URLs are `http://[user:password@]host[:port]`, or all of them `https://`. Names are `prefix`, `ca`, `cert`,
-/// `key`, `user` and `password_file`. In values, users and passwords `%41` stands for the byte with the
-/// hexadecimal number 41, as in every URL. Shown, it has no password.
+/// URLs are `http://[user:password@]host[:port]`, or all of them `https://`. Names are `prefix`, `ca`, `cert`, `key`,
+/// `user` and `password_file`. In values, users and passwords `%41` is the byte with the hexadecimal number 41, as in
+/// every URL. Displays without the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Options {
     pub(super) urls: Vec<String>,
@@ -39,27 +38,26 @@ pub(super) struct Login {
     pub(super) password: Password,
 }
 
-/// Where the password comes from.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Password {
     Given(String),
     File(PathBuf),
 }
 
-/// What is wrong with the text, and what to write.
+/// Error in the text, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// No URL at all.
+    /// Missing URL.
     #[error("no endpoint is given; write etcd:http://10.0.0.1:2379,http://10.0.0.2:2379")]
     NoUrl,
-    /// A URL that is none. Its user and password are left out.
+    /// An invalid URL, without its user and password.
     #[error(
         "{url:?} is not an endpoint: {why}; write http://10.0.0.1:2379 or https://etcd-1.internal:2379"
     )]
     Url {
         /// The URL.
         url: String,
-        /// What is wrong with it.
+        /// The error.
         why: &'static str,
     },
     /// `http` and `https` together.
@@ -76,17 +74,17 @@ pub enum OptionsError {
     /// The same name twice.
     #[error("{0} is given twice; write it once")]
     Twice(&'static str),
-    /// No value, or one that cannot be.
+    /// Missing or invalid value.
     #[error("{name}={value} is not valid: {why}")]
     Value {
         /// The option.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The error.
         why: &'static str,
     },
-    /// An `%` that two hexadecimal digits do not follow, or what is no UTF-8.
+    /// A `%` without two hexadecimal digits after it, or invalid UTF-8.
     #[error(
         "{0} has a % that is not followed by two hexadecimal digits; write %25 for the character itself"
     )]
@@ -97,18 +95,18 @@ pub enum OptionsError {
          (for public ones: ?ca=/etc/ssl/certs/ca-certificates.crt)"
     )]
     NoCa,
-    /// Files for TLS where there is none.
+    /// Files for TLS without https.
     #[error("ca, cert and key are for https:// endpoints; write https://, or leave them out")]
     TlsWithoutHttps,
     /// One of the two is missing.
     #[error("cert and key belong together; write both, or neither")]
     HalfIdentity,
-    /// A user, and no password.
+    /// A user without a password.
     #[error(
         "the user of etcd has no password; write password_file=FILE, or user:password@ in the URL"
     )]
     NoPassword,
-    /// A password, and no user.
+    /// A password without a user.
     #[error("a password needs a user; write user=NAME too")]
     NoUser,
     /// Two passwords, or two users.
@@ -117,7 +115,7 @@ pub enum OptionsError {
 }
 
 impl Options {
-    /// Whether a password stands in the text itself, and not in a file.
+    /// Whether the text itself contains a password, instead of a file.
     #[must_use]
     pub fn holds_password(&self) -> bool {
         let login = self.login.as_ref();
@@ -125,7 +123,7 @@ impl Options {
     }
 }
 
-/// The values after `?`.
+/// Values after `?`.
 #[derive(Default)]
 struct Query {
     prefix: Option<String>,
@@ -176,7 +174,7 @@ impl FromStr for Options {
 const HTTP: &str = "http://";
 const HTTPS: &str = "https://";
 
-/// One URL in its parts.
+/// URL in its parts.
 struct Endpoint {
     scheme: &'static str,
     credentials: Option<(String, Option<String>)>,
@@ -326,7 +324,7 @@ impl Query {
     }
 }
 
-/// `%41` to `A`.
+/// Decodes `%41` to `A`.
 fn decode(text: &str, what: &'static str) -> Result<String, OptionsError> {
     percent_decode(text).ok_or(OptionsError::Percent(what))
 }

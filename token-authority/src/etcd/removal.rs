@@ -1,4 +1,4 @@
-//! Removing records of sessions that are gone, in batches, and marking a scope as drained.
+//! Removes records of ended sessions, in batches, and marks a scope as drained.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use super::history::Floor;
 use super::keys;
 use super::marks::Known;
 use super::scope_step::Conflicts;
-use super::store::{OPERATIONS_MAX, Path, Store, found, page_of, touch, unexpected};
+use super::store::{EtcdStore, OPERATIONS_MAX, Path, found, page_of, touch, unexpected};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Backend, Drained, Rank, Registered, Scope};
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::drained`].
     pub(super) async fn drained(
         &self,
@@ -31,7 +31,7 @@ impl Store {
         self.mark_drained(scope, rank).await
     }
 
-    /// A step inside a step: only while the session's rank is lower is its record removed.
+    /// Nested step: removes the session's record only while its rank is lower.
     fn remove_if_lower(&self, scope: &Scope, rank: Rank, backend: Backend) -> Txn {
         let session = self.keys.session(scope, backend);
         let lower = Compare::value(session.clone(), CompareOp::Less, keys::rank_text(rank));
@@ -52,7 +52,7 @@ impl Store {
                 Looked::Left(left) if !left.is_empty() => return Ok(Drained::Left(left)),
                 Looked::Left(_) => known = self.marks.get(scope),
             }
-            // No lower session is left. Only where the rank is the mark's is there something to write.
+            // No lower session is left. There is something to write only if the rank is the mark's.
             match &known {
                 Some(known) if known.row.rank() == rank && !known.row.drained => {}
                 _ => return Ok(Drained::Complete),
@@ -63,9 +63,9 @@ impl Store {
 
     /// Marks the scope as drained if the mark is `current` and no lower session is left.
     ///
-    /// etcd's comparison over a range is true where it is true for every key, but a comparison of values is false
-    /// for a range without keys. So the scope without any session is a second comparison, inside the first one's
-    /// other path.
+    /// etcd's comparison over a range is true if it is true for every key, but a comparison of values is false for a
+    /// range without keys. So a second comparison, in the other path of the first, handles the scope without
+    /// sessions.
     async fn try_mark_drained(
         &self,
         scope: &Scope,
@@ -83,7 +83,7 @@ impl Store {
             .with_range(sessions.to.clone());
         let mark_is = match current {
             Some(known) => self.mark_is(scope, Some(known)),
-            // Another mark, or not known: nothing is to be written. No key has a revision below 0.
+            // Another or unknown mark: nothing is written. No key has a revision below 0.
             None => Compare::mod_revision(self.keys.mark(scope), CompareOp::Less, 0),
         };
         let row = current.map(|known| MarkRow {
@@ -145,8 +145,8 @@ impl Store {
         Ok(())
     }
 
-    /// In which scopes sessions have records. Nothing depends on its being complete, so a read will do: what is
-    /// missed here stays registered, and the reaper finds it again.
+    /// Scopes with records of these sessions. A plain read is enough, since nothing depends on completeness: a missed
+    /// record stays, and the reaper finds it again.
     async fn records_of(&self, gone: &[Backend]) -> Result<Vec<(Backend, Scope)>, AuthorityError> {
         self.history.intact()?;
         let gets = gone.iter().map(|backend| {
@@ -174,10 +174,10 @@ impl Store {
     }
 }
 
-/// What [`Store::try_mark_drained`] has found.
+/// Result of [`EtcdStore::try_mark_drained`].
 enum Looked {
-    /// No lower session is left, and that is on record.
+    /// No lower session is left, and the scope is marked.
     Marked,
-    /// These are left; or none, and the mark was another than expected.
+    /// These sessions are left; or none, and the mark was not the expected one.
     Left(Vec<Registered>),
 }

@@ -1,25 +1,25 @@
-//! Repairing a scope, and reading the mark of one.
+//! Repair of a scope, and reading of its mark.
 
 use etcd_client::{TxnOp, TxnOpResponse};
 
 use super::keys;
 use super::marks::Known;
 use super::scope_step::{Conflicts, Tried};
-use super::store::{Stepped, Store, found, page_of, touch, unexpected};
+use super::store::{EtcdStore, Stepped, found, page_of, touch, unexpected};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Mark, RepairRequest, Repaired, Scope};
 
-/// What a repair does if the mark is still the one that is known.
-enum Plan {
+/// Step of a repair if the mark is still the known one.
+enum RepairStep {
     /// Writes this mark.
     Write(MarkRow),
-    /// Nothing: this repair was taken, and its answer lost.
+    /// Writes nothing: this repair was taken, and its answer lost.
     Taken(MarkRow),
-    /// Nothing: it is another mark than the operator has seen.
+    /// Writes nothing: the mark is not the one that the operator has seen.
     Leave(Option<MarkRow>),
 }
 
-impl Plan {
+impl RepairStep {
     fn new(known: Option<&Known>, request: &RepairRequest) -> Result<Self, AuthorityError> {
         Ok(match known.map(|known| &known.row) {
             Some(row) if row.mark.is_after(request) => Self::Taken(row.clone()),
@@ -32,7 +32,7 @@ impl Plan {
     }
 }
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::mark`].
     pub(super) async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, AuthorityError> {
         let stepped = self
@@ -49,13 +49,13 @@ impl Store {
         let mut known = self.marks.get(scope);
         let mut conflicts = Conflicts::default();
         loop {
-            let plan = Plan::new(known.as_ref(), request)?;
+            let plan = RepairStep::new(known.as_ref(), request)?;
             let mut then = match &plan {
-                Plan::Write(row) => {
+                RepairStep::Write(row) => {
                     let value = keys::write_mark(row);
                     vec![TxnOp::put(self.keys.mark(scope), value, None)]
                 }
-                Plan::Taken(_) | Plan::Leave(_) => vec![touch(&self.keys)],
+                RepairStep::Taken(_) | RepairStep::Leave(_) => vec![touch(&self.keys)],
             };
             then.push(page_of(&self.keys.sessions_of(scope)));
             let cluster = request.cluster;
@@ -71,20 +71,20 @@ impl Store {
         }
     }
 
-    /// The answer to a repair whose step was taken.
+    /// Answer to a repair whose step was taken.
     async fn repaired(
         &self,
         scope: &Scope,
-        plan: Plan,
+        plan: RepairStep,
         stepped: Stepped,
     ) -> Result<Repaired, AuthorityError> {
         let row = match plan {
-            Plan::Leave(row) => {
+            RepairStep::Leave(row) => {
                 let mark = row.map(|row| row.mark);
                 return Ok(Repaired::Changed { mark });
             }
-            Plan::Taken(row) => row,
-            Plan::Write(row) => {
+            RepairStep::Taken(row) => row,
+            RepairStep::Write(row) => {
                 self.marks.put(scope, stepped.revision, row.clone());
                 row
             }

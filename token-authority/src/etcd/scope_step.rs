@@ -1,4 +1,4 @@
-//! A step that rests on what is known of a scope, and what becomes of it where that has changed.
+//! Step that depends on the known state of a scope, and what follows if that has changed.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use etcd_client::{Compare, CompareOp, TxnOp};
 
 use super::keys;
 use super::marks::Known;
-use super::store::{Path, Stepped, Store, found, unexpected};
+use super::store::{EtcdStore, Path, Stepped, found, unexpected};
 use crate::{AuthorityError, Cluster, Scope};
 
-/// How often a step is tried again because what it rests on has changed in between.
+/// Attempts of a step while the state it depends on keeps changing.
 const CONFLICTS_MAX: u32 = 64;
 
-/// How often a step was tried in vain.
+/// Failed attempts of a step.
 #[derive(Default)]
 pub(super) struct Conflicts(u32);
 
 impl Conflicts {
-    /// One more. The first are those of a healthy race, where the next attempt knows more. Many mean many rivals, so
-    /// it waits a moment, and gives up in the end.
+    /// Counts a failed attempt. The first ones are normal races, and the next attempt knows more. Many mean many
+    /// rivals, so it then waits a moment, and finally gives up.
     pub(super) async fn again(&mut self, what: impl Display) -> Result<(), AuthorityError> {
         if self.0 > 2 {
             let most = 1_u64 << self.0.min(6);
@@ -36,18 +36,17 @@ impl Conflicts {
     }
 }
 
-/// What has become of such a step.
+/// Result of such a step.
 pub(super) enum Tried {
-    /// It was taken.
     Taken(Stepped),
-    /// Not taken: another cluster is on record.
+    /// Not taken: another cluster is recorded.
     OtherCluster(Option<Cluster>),
-    /// Not taken: this is the mark by now, or the condition does not hold.
+    /// Not taken: this is the mark now, or the condition does not hold.
     Conflict(Option<Known>),
 }
 
-impl Store {
-    /// Takes a step if the cluster on record and the mark of the scope are still these, and on one more condition.
+impl EtcdStore {
+    /// Takes a step if the recorded cluster and the scope's mark are still these, and the extra condition holds.
     pub(super) async fn step_on(
         &self,
         scope: &Scope,
@@ -82,7 +81,7 @@ impl Store {
         Ok(Tried::Conflict(known))
     }
 
-    /// The mark of a scope is the known one, or there is none.
+    /// Condition that the mark of a scope is the known one, or missing.
     pub(super) fn mark_is(&self, scope: &Scope, known: Option<&Known>) -> Compare {
         let revision = known.map_or(0, |known| known.mod_revision);
         Compare::mod_revision(self.keys.mark(scope), CompareOp::Equal, revision)

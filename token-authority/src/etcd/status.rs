@@ -1,4 +1,4 @@
-//! What `pgpalisade check` tells about the etcd cluster.
+//! State of the etcd cluster, as `pgpalisade check` shows it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,50 +7,50 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::members::ATTEMPT_TIMEOUT;
-use super::store::Store;
+use super::store::EtcdStore;
 
-/// One endpoint as it is now.
+/// Current state of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its URL, without user and password.
+    /// URL, without user and password.
     pub url: String,
-    /// What it says of itself, or why it did not answer within a second.
+    /// Report of the member, or why it did not answer within a second.
     pub state: Result<Member, String>,
 }
 
-/// What a member of the etcd cluster says of itself.
+/// Report of a member of the etcd cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its version, `3.4.23`, say.
+    /// Version, for example `3.4.23`.
     pub version: String,
-    /// The cluster that it belongs to. All endpoints should name the same one.
+    /// Cluster of the member. All endpoints should name the same one.
     pub cluster_id: u64,
-    /// Whether it leads, follows a leader, or knows none.
-    pub role: Role,
-    /// Bytes of its data file.
+    /// Whether the member leads, follows a leader, or knows none.
+    pub role: MemberRole,
+    /// Bytes of the data file.
     pub db_size: i64,
-    /// Alarms and other complaints of its own. Empty where it is healthy.
+    /// Alarms and other errors. Empty if the member is healthy.
     pub errors: Vec<String>,
-    /// Whether its version may answer a linearizable read with an old value after it was paused
-    /// (<https://github.com/etcd-io/etcd/issues/20418>). This store decides nothing by a read, so that it is safe
-    /// there too; other programs may not be.
+    /// Whether this version may answer a linearizable read with an old value after a pause
+    /// (<https://github.com/etcd-io/etcd/issues/20418>). This store decides nothing by a read, so it is safe there
+    /// too; other programs may not be.
     pub stale_reads: bool,
 }
 
-/// The part of a member in the cluster.
+/// Role of a member in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// It is the leader.
+pub enum MemberRole {
+    /// The member leads.
     Leader,
-    /// It follows a leader.
+    /// The member follows a leader.
     Follower,
-    /// It copies the data and has no vote yet.
+    /// The member copies the data and has no vote yet.
     Learner,
-    /// It knows no leader: it is cut off, or no majority is left. It cannot store anything.
+    /// The member knows no leader: it is cut off, or no majority is left. It cannot store anything.
     NoLeader,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for MemberRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Leader => "leader",
@@ -61,8 +61,8 @@ impl fmt::Display for Role {
     }
 }
 
-/// Whether this version of etcd is in the range that had stale reads: 3.4.20 and later in 3.4, 3.5.0 and later. Which
-/// later releases have it fixed is not known here. A version that cannot be read counts as one of them.
+/// Whether this version of etcd had stale reads: 3.4.20 and later in 3.4, and everything from 3.5.0. Later releases
+/// may have a fix that is not known here. An unreadable version counts as affected.
 fn has_stale_reads(version: &str) -> bool {
     let mut parts = version.split(['.', '-', '+']).map(str::parse::<u32>);
     let mut part = || parts.next().and_then(Result::ok);
@@ -74,8 +74,8 @@ fn has_stale_reads(version: &str) -> bool {
     }
 }
 
-impl Store {
-    /// Asks every endpoint, all at the same time. Takes about a second at most.
+impl EtcdStore {
+    /// Asks every endpoint in parallel. Takes about a second at most.
     pub(super) async fn endpoints(self: &Arc<Self>) -> Vec<Endpoint> {
         let mut asked = JoinSet::new();
         for (index, url) in self.members.urls().enumerate() {
@@ -101,10 +101,10 @@ impl Store {
         let status = status.map_err(|fault| fault.text)?;
         let header = status.header().ok_or("an answer without a header")?;
         let role = match (status.leader(), header.member_id()) {
-            (0, _) => Role::NoLeader,
-            (leader, own) if leader == own => Role::Leader,
-            _ if status.is_learner() => Role::Learner,
-            _ => Role::Follower,
+            (0, _) => MemberRole::NoLeader,
+            (leader, own) if leader == own => MemberRole::Leader,
+            _ if status.is_learner() => MemberRole::Learner,
+            _ => MemberRole::Follower,
         };
         Ok(Member {
             version: status.version().to_owned(),

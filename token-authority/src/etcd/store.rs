@@ -1,8 +1,8 @@
-//! One step on etcd, and reading at one revision: what all parts of the store are made of.
+//! Steps on etcd, and reads at one revision, for all parts of the store.
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 
-use super::fault::{Fault, Kind};
+use super::fault::{EtcdFault, FaultKind};
 use super::history::{Floor, History};
 use super::keys::{self, Keys, NotOurs, Range};
 use super::marks::{Known, Marks, Wrong};
@@ -10,16 +10,16 @@ use super::members::Members;
 use crate::watchers::Watchers;
 use crate::{AuthorityError, AuthorityId, Scope};
 
-/// Records in one answer: some hundred bytes each, and tonic takes answers of up to 4 MiB.
+/// Records in one answer: some hundred bytes each, and tonic accepts answers of up to 4 MiB.
 pub(super) const PAGE: i64 = 2000;
-/// Operations in one step. etcd takes 128 by default, conditions and the two of [`Store::step`] itself included.
+/// Operations of a step. etcd's default limit is 128, including conditions and the two of [`EtcdStore::step`].
 pub(super) const OPERATIONS_MAX: usize = 120;
-/// How often reading begins again because what was being read has been compacted.
+/// Attempts to read while the revision keeps being compacted.
 const COMPACTIONS_MAX: u32 = 3;
 
-/// What all handles and the watch share.
+/// State shared by all handles and the watch.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct EtcdStore {
     pub(super) keys: Keys,
     pub(super) members: Members,
     pub(super) identity: AuthorityId,
@@ -28,28 +28,28 @@ pub(super) struct Store {
     pub(super) watchers: Watchers,
 }
 
-/// What a step did.
+/// Result of a step.
 #[derive(Debug)]
 pub(super) struct Stepped {
-    /// The revision of the store right after it.
+    /// Revision of the store right after the step.
     pub(super) revision: i64,
     pub(super) path: Path,
-    /// The answers to the operations of that path.
+    /// Answers to the operations of that path.
     pub(super) answers: Vec<TxnOpResponse>,
 }
 
-/// Which operations of a step were done.
+/// Executed operations of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {
     Then,
     Else,
 }
 
-impl Store {
-    /// Takes one step, if the identity of the store is still the one we know.
+impl EtcdStore {
+    /// Takes one step, if the identity of the store is still the known one.
     ///
-    /// At least one operation of `then` writes: so the step goes through etcd's log and is never answered from
-    /// what one member believes to be current. It may be taken twice where an answer was lost.
+    /// At least one operation of `then` must write. So the step goes through etcd's log and is never answered from
+    /// the state of one member. If an answer is lost, it may be taken twice.
     pub(super) async fn step(
         &self,
         mut when: Vec<Compare>,
@@ -79,7 +79,7 @@ impl Store {
         })
     }
 
-    /// Whether the key `identity` still has our identity.
+    /// Checks that the key `identity` still has our identity.
     pub(super) fn same_identity(&self, found: Option<&KeyValue>) -> Result<(), AuthorityError> {
         let Some(found) = found else {
             return Err(self.history.went_back("its identity is gone".to_owned()));
@@ -99,7 +99,7 @@ impl Store {
         }
     }
 
-    /// Notes what the store said about a mark at a revision. See [`Marks::learn`].
+    /// Takes in the store's answer for a mark at a revision. See [`Marks::learn`].
     pub(super) fn learn(
         &self,
         scope: &Scope,
@@ -114,7 +114,7 @@ impl Store {
             })
     }
 
-    /// A step that changes nothing but one key that nobody reads. Its revision is that of the newest state.
+    /// A step that changes only a key that nothing reads. Its revision is that of the newest state.
     pub(super) async fn sync(&self, then: Vec<TxnOp>) -> Result<Stepped, AuthorityError> {
         let mut all = vec![touch(&self.keys)];
         all.extend(then);
@@ -127,8 +127,8 @@ impl Store {
         }
     }
 
-    /// All keys of a range as they are now, in pages, and their revision. `read` is called anew for all of them where
-    /// the reading begins again.
+    /// All current keys of a range, read in pages, and their revision. If reading starts again, `read` is called
+    /// again for every key.
     pub(super) async fn read_all<T>(
         &self,
         range: &Range,
@@ -147,8 +147,8 @@ impl Store {
         }
     }
 
-    /// What follows `from` in a range at a revision that a step was answered with. A member that has not come so
-    /// far says so; what it has of a revision is final. So any member may be asked, and no answer is stale.
+    /// Reads the rest of a range at the revision of a step. A member that lags refuses; a member's data of a past
+    /// revision is final. So any member may answer, and no answer is stale.
     pub(super) async fn rest<T>(
         &self,
         range: &Range,
@@ -184,7 +184,7 @@ impl Store {
                 .with_serializable();
             let page = self.members.get(&from, &options).await;
             let page = page.map_err(|fault| match fault.kind {
-                Kind::Compacted => Trouble::Compacted(fault),
+                FaultKind::Compacted => Trouble::Compacted(fault),
                 _ => Trouble::Other(fault.into()),
             })?;
             let checked = self.history.check(page.header(), Floor::None);
@@ -200,26 +200,24 @@ impl Store {
     }
 }
 
-/// Why pages could not be read.
 enum Trouble {
-    /// What is read has been compacted in the meantime.
-    Compacted(Fault),
+    /// The revision has been compacted in the meantime.
+    Compacted(EtcdFault),
     Other(AuthorityError),
 }
 
-/// The first key after `key`.
 fn next_key(key: &[u8]) -> Vec<u8> {
     let mut next = key.to_vec();
     next.push(0);
     next
 }
 
-/// The write of a step that has nothing else to write.
+/// Write for a step without any other write.
 pub(super) fn touch(keys: &Keys) -> TxnOp {
     TxnOp::put(keys.sync(), Vec::new(), None)
 }
 
-/// Reads a range inside a step, one page of it.
+/// Reads one page of a range in a step.
 pub(super) fn page_of(range: &Range) -> TxnOp {
     let options = GetOptions::new()
         .with_range(range.to.clone())
@@ -227,7 +225,7 @@ pub(super) fn page_of(range: &Range) -> TxnOp {
     TxnOp::get(range.from.clone(), Some(options))
 }
 
-/// The key that one `get` of a step has found.
+/// First key of a `get`.
 pub(super) fn found(answer: Option<&TxnOpResponse>) -> Option<&KeyValue> {
     match answer? {
         TxnOpResponse::Get(get) => get.kvs().first(),
@@ -236,5 +234,5 @@ pub(super) fn found(answer: Option<&TxnOpResponse>) -> Option<&KeyValue> {
 }
 
 pub(super) fn unexpected() -> AuthorityError {
-    Fault::damaged("an answer of etcd does not fit the request").into()
+    EtcdFault::damaged("an answer of etcd does not fit the request").into()
 }

@@ -1,16 +1,16 @@
-//! How takeovers went: one key for each scope, whose value is replaced as a whole, and one that finds the scope by the
-//! time, so that the last ones are found without reading all.
+//! History of takeovers: one key for each scope, whose value is replaced as a whole. A second key with the time finds
+//! the latest scopes without reading all.
 
 use std::collections::HashSet;
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 
 use super::scope_step::Conflicts;
-use super::store::{OPERATIONS_MAX, Path, Store, found};
+use super::store::{EtcdStore, OPERATIONS_MAX, Path, found};
 use crate::takeovers::History;
 use crate::{AuthorityError, Scope, TakeoverRecord, now_us};
 
-impl Store {
+impl EtcdStore {
     /// See [`crate::Authority::note_takeovers`].
     pub(super) async fn note_takeovers(
         &self,
@@ -18,7 +18,7 @@ impl Store {
         records: &[TakeoverRecord],
     ) -> Result<(), AuthorityError> {
         let key = self.keys.takeovers_of(scope);
-        // The step compares it, so it does no harm if it is old.
+        // The step compares it, so an old value does no harm.
         let read = self.members.get(&key, &GetOptions::new()).await?;
         let mut known = read.kvs().first().cloned();
         let mut conflicts = Conflicts::default();
@@ -59,7 +59,7 @@ impl Store {
         for batch in scopes.chunks(OPERATIONS_MAX) {
             let each = |scope| TxnOp::get(self.keys.takeovers_of(scope), None);
             let gets: Vec<TxnOp> = batch.iter().map(each).collect();
-            // No step: nothing is decided by what is read here, so it may be old.
+            // A plain read: it decides nothing, so it may be old.
             let answer = self.members.txn(&Txn::new().and_then(gets)).await?;
             for (scope, answer) in batch.iter().zip(&answer.op_responses()) {
                 let read = found(Some(answer)).map(|kv| read_value(scope, kv).1);
@@ -76,14 +76,14 @@ impl Store {
             .with_limit(TakeoverRecord::LISTED as i64);
         let answer = self.members.get(&self.keys.all_noted(), &first).await?;
         let named = |kv: &KeyValue| self.keys.read_noted(kv.key());
-        // A value that was damaged does not tell which key of this kind is the one before.
+        // After a damaged value, the previous key of this kind is unknown and stays.
         let mut seen = HashSet::new();
         let all = answer.kvs().iter().filter_map(named);
         Ok(all.filter(|scope| seen.insert(scope.clone())).collect())
     }
 }
 
-/// When a takeover was noted last, and the takeovers.
+/// Time of the last record, and the takeovers.
 fn read_value(scope: &Scope, kv: &KeyValue) -> (Option<i64>, History) {
     let value = kv.value();
     let at = value.iter().position(|byte| *byte == b' ');

@@ -1,34 +1,34 @@
-//! The watch: one stream from etcd for all watchers of a handle, opened anew whenever it breaks or falls silent.
+//! The watch: one stream from etcd for all watchers of a handle, reopened if it breaks or falls silent.
 
 use std::time::Duration;
 
 use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::fault::{Fault, Kind};
+use super::fault::{EtcdFault, FaultKind};
 use super::history::Floor;
 use super::keys::{self, Watched};
 use super::members::ATTEMPT_TIMEOUT;
-use super::store::Store;
+use super::store::EtcdStore;
 use crate::{AuthorityError, Change};
 
-/// After so much silence etcd is asked whether it is still there, and has as much time again to answer.
+/// Silence after which etcd is probed, and time for its answer.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Between two streams: this long at first, twice as long after each that did not last.
+/// Pause between streams, doubled after each that did not last.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Why a stream has ended.
+/// Reason for the end of a stream.
 pub(super) enum Ended {
-    /// It broke. The next one goes on where it was.
-    Broken(Fault),
-    /// What comes next has been compacted: all marks are to be read.
+    /// The stream broke. The next one continues from there.
+    Broken(EtcdFault),
+    /// The next changes have been compacted: all marks must be read.
     Compacted,
-    /// Nothing is accepted from this store any more.
+    /// This store is not accepted any more.
     Over(AuthorityError),
 }
 
-/// The pause between two streams.
+/// Pause between streams.
 pub(super) struct Pause(Duration);
 
 impl Default for Pause {
@@ -38,11 +38,12 @@ impl Default for Pause {
 }
 
 impl Pause {
-    /// Waits after a stream that was begun then.
+    /// Waits after a stream that began at `began`.
     pub(super) async fn after(&mut self, began: Instant) {
-        self.0 = match began.elapsed() > PAUSE_MAX {
-            true => PAUSE,
-            false => PAUSE_MAX.min(self.0 * 2),
+        self.0 = if began.elapsed() > PAUSE_MAX {
+            PAUSE
+        } else {
+            PAUSE_MAX.min(self.0 * 2)
         };
         sleep(self.0).await;
     }
@@ -51,14 +52,16 @@ impl Pause {
 impl From<AuthorityError> for Ended {
     fn from(error: AuthorityError) -> Self {
         match error {
-            AuthorityError::Unavailable(why) => Self::Broken(Fault::new(Kind::Unavailable, why)),
+            AuthorityError::Unavailable(why) => {
+                Self::Broken(EtcdFault::new(FaultKind::Unavailable, why))
+            }
             error => Self::Over(error),
         }
     }
 }
 
-impl Store {
-    /// Tells what changes after `seen`, a revision, for ever. Ends when the store has gone back.
+impl EtcdStore {
+    /// Reports changes after the revision `seen`, until the store has gone back.
     pub(super) async fn run_watch(&self, mut seen: i64) {
         let mut pause = Pause::default();
         loop {
@@ -84,9 +87,9 @@ impl Store {
         }
     }
 
-    /// One stream, until it ends. `seen` follows it.
+    /// Follows one stream until it ends, and moves `seen` with it.
     async fn stream(&self, seen: &mut i64) -> Ended {
-        // Tells an etcd that was wiped or restored from one that is only quiet.
+        // Distinguishes a wiped or restored etcd from a quiet one.
         if let Err(error) = self.sync(Vec::new()).await {
             return error.into();
         }
@@ -112,25 +115,25 @@ impl Store {
         }
     }
 
-    /// A stream, and the index of its member for [`super::members::Members::leave`].
+    /// Opens a stream. Returns it with the index of its member for [`super::members::Members::leave`].
     pub(super) async fn open_watch(
         &self,
         from: Vec<u8>,
         options: WatchOptions,
-    ) -> Result<(usize, WatchStream), Fault> {
+    ) -> Result<(usize, WatchStream), EtcdFault> {
         let (index, client) = self.members.current().await?;
         let mut watch = client.watch_client();
         let opening = timeout(ATTEMPT_TIMEOUT, watch.watch(from, Some(options))).await;
         let fault = match opening {
             Ok(Ok(stream)) => return Ok((index, stream)),
             Ok(Err(error)) => error.into(),
-            Err(_) => Fault::new(Kind::Unavailable, "no watch was opened in time"),
+            Err(_) => EtcdFault::new(FaultKind::Unavailable, "no watch was opened in time"),
         };
         self.members.leave(index);
         Err(fault)
     }
 
-    /// What a message says of the stream itself.
+    /// Whether the stream continues after this message.
     pub(super) fn goes_on(&self, message: &WatchResponse) -> Result<(), Ended> {
         self.history.check(message.header(), Floor::None)?;
         if message.compact_revision() > 0 {
@@ -138,12 +141,12 @@ impl Store {
         }
         if message.canceled() {
             let why = format!("the watch was cancelled: {}", message.cancel_reason());
-            return Err(Ended::Broken(Fault::new(Kind::Unavailable, why)));
+            return Err(Ended::Broken(EtcdFault::new(FaultKind::Unavailable, why)));
         }
         Ok(())
     }
 
-    /// Takes in one message of the stream.
+    /// Handles one message of the stream.
     async fn hear(&self, message: &WatchResponse, seen: &mut i64) -> Result<(), Ended> {
         self.goes_on(message)?;
         for event in message.events() {
@@ -171,7 +174,7 @@ impl Store {
             (Some(Watched::Mark(scope)), _) => {
                 self.learn(&scope, kv.mod_revision(), value)?;
                 let row = keys::read_mark(&scope, kv.value()).map_err(AuthorityError::Damaged)?;
-                // Nobody waits to hear that a scope was drained.
+                // No watcher needs to know that a scope was drained.
                 if !row.drained {
                     self.watchers.tell(&[Change::Mark(scope, row.mark)]).await;
                 }
@@ -181,7 +184,7 @@ impl Store {
         Ok(())
     }
 
-    /// What the stream has missed for good: reads everything, and tells what has changed since.
+    /// Reads everything, and reports what changed since the stream lost its place.
     async fn catch_up(&self, seen: &mut i64) -> Result<(), Ended> {
         tracing::info!(
             after = *seen,
@@ -205,15 +208,18 @@ impl Store {
     }
 }
 
-/// The next message. Where none comes, etcd is asked for one.
-pub(super) async fn next(stream: &mut WatchStream) -> Result<WatchResponse, Fault> {
-    let ended = || Fault::new(Kind::Unavailable, "the watch has ended");
+/// The next message. If none comes, etcd is asked for one.
+pub(super) async fn next(stream: &mut WatchStream) -> Result<WatchResponse, EtcdFault> {
+    let ended = || EtcdFault::new(FaultKind::Unavailable, "the watch has ended");
     match timeout(SILENCE, stream.message()).await {
         Ok(message) => return message?.ok_or_else(ended),
         Err(_) => stream.request_progress().await?,
     }
     match timeout(SILENCE, stream.message()).await {
         Ok(message) => message?.ok_or_else(ended),
-        Err(_) => Err(Fault::new(Kind::Unavailable, "the watch is silent")),
+        Err(_) => Err(EtcdFault::new(
+            FaultKind::Unavailable,
+            "the watch is silent",
+        )),
     }
 }

@@ -1,15 +1,15 @@
--- The steps of the PostgreSQL store. `@schema@` stands for the name of its schema.
+-- Steps of the PostgreSQL store. `@schema@` stands for its schema.
 --
--- Every step is one function, called in one statement outside a transaction block: the server takes it, commits it
--- and only then answers. postgres/mod.rs says why the steps are atomic. A caller names the format that it knows.
+-- Each step is one function, called in one statement: the server runs it, commits it and only then answers.
+-- postgres/mod.rs explains why the steps are atomic. Callers name the format that they know.
 
 CREATE FUNCTION @schema@.now_us() RETURNS bigint
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
--- Begins a step: the store must be the one that the caller has opened, and the isolation level the one that the
--- steps are written for.
+-- Begins a step. Checks that the store is the one that the caller opened, and that the isolation level is the one the
+-- steps rely on.
 CREATE FUNCTION @schema@.begin_step(a_format integer, a_identity bytea, a_connection bigint, a_step bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -25,8 +25,8 @@ BEGIN
 END
 $$;
 
--- The first step of a connection. Where the connection before it had steps answered that are not here, the store has
--- gone back in time.
+-- First step of a connection. If answered steps of the previous connection are missing here, the store has gone back
+-- in time.
 CREATE FUNCTION @schema@.hello(
     a_format integer, a_identity bytea, a_connection bigint, a_before bigint, a_before_steps bigint
 ) RETURNS void
@@ -42,12 +42,12 @@ BEGIN
 END
 $$;
 
--- Declarations that arrived together, then the sessions that ended. One row for each declaration, by its place.
+-- Declarations that arrived together, then ended sessions. Returns one row for each declaration, with its place.
 CREATE FUNCTION @schema@.declare_and_forget(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
     a_scopes text[], a_tokens bigint[], a_pids integer[], a_starts bigint[],
     a_systems bigint[], a_timelines bigint[], a_postmasters bigint[], a_bys text[], a_max_steps bigint[], a_registers boolean[],
-    -- Of those that take the token after the mark: which mark it has to be, if any, which take it is, and how far.
+    -- For takes: the mark to follow, if any, the identity of the take, and the highest token.
     a_takes boolean[], a_afters bigint[], a_take_ids text[], a_max_tokens bigint[],
     a_gone_pids integer[], a_gone_starts bigint[]
 ) RETURNS TABLE (
@@ -63,11 +63,11 @@ DECLARE
     v_token bigint;
     v_raised boolean := false;
 BEGIN
-    -- The cluster stays as it is until this step is committed: a later one waits for EXCLUSIVE.
+    -- The cluster stays the same until this step is committed: enrolment waits for EXCLUSIVE.
     LOCK TABLE @schema@.store IN ROW SHARE MODE;
     PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
     SELECT system_identifier, timeline, postmaster_us INTO o_system, o_timeline, o_postmaster FROM @schema@.store;
-    -- Everybody locks scopes in this order.
+    -- All steps lock scopes in this order.
     FOR v IN
         SELECT * FROM unnest(
             a_scopes, a_tokens, a_pids, a_starts, a_systems, a_timelines, a_postmasters, a_bys, a_max_steps,
@@ -104,7 +104,7 @@ BEGIN
         END IF;
         IF v.takes AND o_verdict IS NULL THEN
             IF v_mark.taken = v.take_id AND coalesce(v.token, v_mark.token) = v_mark.token THEN
-                -- Its answer was lost, and it is made again.
+                -- This take is repeated because its answer was lost.
                 v_token := v_mark.token;
             ELSIF v.after < v_mark.token THEN
                 o_verdict := 'stale';
@@ -139,7 +139,7 @@ BEGIN
         END IF;
         o_verdict := coalesce(o_verdict, 'current');
         v_raised := v_raised OR o_verdict = 'raised';
-        -- Never down: a session that moved up and is stale in a lower token stays where it is.
+        -- Never down: a session that moved up and now declares a stale token stays at its rank.
         INSERT INTO @schema@.sessions AS s (scope, pid, started_us, token, since, incarnation)
             VALUES (v.scope, v.pid, v.started_us, v_token, @schema@.now_us(), v_mark.incarnation)
             ON CONFLICT (scope, pid, started_us) DO UPDATE
@@ -167,7 +167,7 @@ BEGIN
 END
 $$;
 
--- The sessions that are left with a lower rank; none where the scope is drained.
+-- Returns the sessions left with a lower rank; none if the scope is drained.
 CREATE FUNCTION @schema@.drained(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
     a_scope text, a_incarnation bigint, a_token bigint, a_gone_pids integer[], a_gone_starts bigint[]
@@ -179,7 +179,7 @@ BEGIN
     PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
     SELECT m.incarnation, m.token INTO v_mark FROM @schema@.marks m WHERE m.scope = a_scope FOR UPDATE;
     IF NOT FOUND THEN
-        -- No mark, no sessions. A mark that is made from now on comes after this step.
+        -- No mark, no sessions. A mark created from now on comes after this step.
         RETURN;
     END IF;
     FOR i IN 1 .. cardinality(a_gone_pids) LOOP
@@ -196,7 +196,7 @@ BEGIN
 END
 $$;
 
--- Puts a history in the place of the one that the caller has read, NULL for none. Whether that was still there.
+-- Replaces the history that the caller read, NULL for none. Returns whether it was still unchanged.
 CREATE FUNCTION @schema@.note_takeover(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
     a_scope text, a_seen text, a_history text
@@ -211,7 +211,7 @@ BEGIN
 END
 $$;
 
--- Acquires a lease, renews it, or where no time is given releases it. Whether the holder has it then.
+-- Acquires a lease, renews it, or releases it if no time is given. Returns whether the holder has it then.
 CREATE FUNCTION @schema@.lease(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
     a_scope text, a_holder text, a_acquires boolean, a_time_us bigint
@@ -226,7 +226,7 @@ BEGIN
         INSERT INTO @schema@.leases AS l (scope, holder, until)
             VALUES (a_scope, a_holder, @schema@.now_us() + a_time_us)
             ON CONFLICT (scope) DO UPDATE SET holder = EXCLUDED.holder, until = @schema@.now_us() + a_time_us
-                -- One that would live much longer than any is none of ours, or the clock was set back.
+                -- A lease that lives much longer than requested is not ours, or the clock was set back.
                 WHERE l.holder = a_holder OR l.until <= @schema@.now_us()
                     OR l.until > @schema@.now_us() + 4 * a_time_us;
     ELSE
@@ -237,7 +237,7 @@ BEGIN
 END
 $$;
 
--- What is on record afterwards, and whether it is what the caller has brought.
+-- Returns whether the cluster was accepted, and the one recorded before.
 CREATE FUNCTION @schema@.enrol(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
     a_system bigint, a_timeline bigint, a_postmaster bigint
@@ -258,8 +258,9 @@ BEGIN
 END
 $$;
 
--- Records the cluster where what is on record is what was seen, or it already, and brings marks up to these. A scope
--- whose mark rises is not drained. What is on record afterwards, and whether it is what the caller has brought.
+-- Records the cluster if the recorded one is none, the one seen, or already this one; then raises lower marks to
+-- these. A scope whose mark rises is not drained. Returns whether the cluster was accepted, and the one recorded
+-- before.
 CREATE FUNCTION @schema@.recover(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
     a_seen_system bigint, a_seen_timeline bigint, a_seen_postmaster bigint,
@@ -294,7 +295,7 @@ BEGIN
 END
 $$;
 
--- Sets the mark of a scope in its next incarnation. One row for each session that was registered before it, or one
+-- Sets the mark of a scope in its next incarnation. Returns one row for each session registered before, or one row
 -- without a session. The verdict is 'done', 'changed' or 'other'.
 CREATE FUNCTION @schema@.repair(
     a_format integer, a_identity bytea, a_connection bigint, a_step bigint,
@@ -310,7 +311,7 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_mark record;
 BEGIN
-    -- As a declaration does it: the cluster first, then the scope.
+    -- As in a declaration: the cluster first, then the scope.
     LOCK TABLE @schema@.store IN ROW SHARE MODE;
     PERFORM @schema@.begin_step(a_format, a_identity, a_connection, a_step);
     SELECT system_identifier, timeline, postmaster_us INTO o_system, o_timeline, o_postmaster FROM @schema@.store;
@@ -334,7 +335,7 @@ BEGIN
         o_verdict := 'done';
     ELSIF (v_mark.incarnation, v_mark.token, v_mark.repair) IS NOT DISTINCT FROM (a_incarnation, a_token, a_repair)
     THEN
-        -- Its answer was lost, and it is asked for again.
+        -- This repair is repeated because its answer was lost.
         o_verdict := 'done';
     ELSE
         o_verdict := 'changed';

@@ -1,9 +1,9 @@
-//! Leases: a row of the scope, whose time is counted by the server's clock. Where that is set forward a lease lapses
-//! early, and its holder is deposed like any that was late.
+//! Leases: a row for each scope, timed by the server's clock. If that clock is set forward, a lease lapses early, and
+//! its holder is deposed like any late one.
 
 use tokio_postgres::types::{ToSql, Type};
 
-use super::link::{LinkError, get};
+use super::connection::{ConnectionError, get};
 use super::worker::Worker;
 use crate::{AuthorityError, LeaseStep, Leased};
 
@@ -25,7 +25,7 @@ impl Worker {
             (&time_us, Type::INT8),
         ];
         let rows = self.step("lease", &arguments, 1).await?;
-        let is_held = rows.first().ok_or_else(LinkError::no_row);
+        let is_held = rows.first().ok_or_else(ConnectionError::no_row);
         match is_held.and_then(|row| get(row, 0)) {
             Ok(true) => Ok(Leased::Held),
             Ok(false) => Ok(Leased::NotHeld),

@@ -1,42 +1,41 @@
-//! The PostgreSQL store: a schema of its own in a PostgreSQL that several proxies share.
+//! The PostgreSQL store: a separate schema in a PostgreSQL that several proxies share.
 //!
 //! # Why the steps are atomic
 //!
-//! Every step is one function on the server, called in one statement, in a transaction of its own that first makes sure
-//! whose the store is (`own`). All of it is sent at once: a proxy that stops in the middle holds no lock.
+//! Every step is one function on the server, called in one statement. Its transaction first checks that the store is
+//! ours (`own`). The whole transaction is sent at once, so a proxy that stops in the middle holds no lock.
 //!
-//! Inside a step the isolation level is READ COMMITTED, and the function is `VOLATILE`, so that each of its statements
-//! sees what was committed before that statement began
-//! (<https://www.postgresql.org/docs/current/transaction-iso.html>). That makes a lock worth something: what is read
-//! after it was taken is what the holder before has left. Under a snapshot for the whole transaction it would not be.
+//! The isolation level of a step is READ COMMITTED, and the function is `VOLATILE`. So each of its statements sees
+//! what was committed before that statement began (<https://www.postgresql.org/docs/current/transaction-iso.html>).
+//! Reads after a lock was taken therefore see what its previous holder committed. With one snapshot for the whole
+//! transaction they would not.
 //!
-//! - *A scope* is locked by its row in `marks` (`FOR UPDATE`). A declaration locks it, then looks at the mark,
-//!   registers, and reads the lower sessions; `drained` locks it, removes, looks what is left, and marks. So two steps
-//!   in a scope follow each other. Where there is no row yet, `ON CONFLICT DO NOTHING` makes one and waits for whoever
-//!   is making it; then it is locked like any other. Rows are never deleted.
-//!   A repair locks its scope in the same way: to it, and to those that come after, it is a raise like any other.
-//! - *The cluster* is locked by the table lock of `store`: `ROW SHARE` for declarations, which do not hinder each
-//!   other, `EXCLUSIVE` to enrol or recover. Table locks queue, so a stream of declarations cannot keep out a later
-//!   one. A declaration that had its lock is committed before the enrolment is answered, and one that comes after
-//!   sees the new cluster.
-//! - *`forget`* only removes, and takes no scope's lock: to a declaration the session is there or it is not, and
-//!   either is an order of the two.
-//! - A declaration locks in this order: cluster, the row of its own connection, scopes by name. So steps wait for each
-//!   other, not in a circle. Where they do all the same, the server ends one, which is undone and taken again.
+//! - *A scope* is locked by its row in `marks` (`FOR UPDATE`). A declaration locks it, then reads the mark,
+//!   registers, and reads the lower sessions. `drained` locks it, removes sessions, checks what is left, and marks
+//!   the scope. So two steps in a scope follow each other. If the row is missing, `ON CONFLICT DO NOTHING` inserts it
+//!   or waits for a concurrent insert; then it is locked as usual. Rows are never deleted. A repair locks its scope
+//!   in the same way, and is a raise like any other for the steps around it.
+//! - *The cluster* is locked by the table lock of `store`: `ROW SHARE` for declarations, which do not block each
+//!   other, `EXCLUSIVE` to enrol or recover. Table locks queue, so a stream of declarations cannot starve an
+//!   enrolment. A declaration with its lock is committed before the enrolment is answered. A later one sees the new
+//!   cluster.
+//! - *`forget`* only removes sessions, and locks no scope: a declaration sees a session or not, and each case is an
+//!   order of the two steps.
+//! - A declaration locks in this order: cluster, the row of its connection, scopes by name. So steps do not wait for
+//!   each other in a circle. If they do, the server aborts one, which is retried.
 //!
-//! An answer counts when the server says ReadyForQuery, which it does after the commit, and when it has not warned
-//! (see `link`). `synchronous_commit` is at least `on`.
+//! An answer counts once the server sends ReadyForQuery, which it does after the commit, without a warning (see
+//! `connection`). `synchronous_commit` is at least `on`.
 //!
 //! # A store that has gone back in time
 //!
-//! A standby that replication had left behind, or a restored backup, has lost answered steps. So every step also
-//! counts up a row of its connection. What a server has kept is a beginning of its log, so whoever still has the last
-//! answered step has all before it; after a lost connection this is looked at first, and where it is missing, every
-//! call ends with [`AuthorityError::WentBack`].
+//! A standby that lagged, or a restored backup, lacks answered steps. So every step also counts up a row of its
+//! connection. A server keeps a prefix of its log: if the last answered step is there, so are all before it. This is
+//! checked first after a lost connection. If the step is missing, every call ends with [`AuthorityError::WentBack`].
 
+mod connection;
 mod info;
 mod lease;
-mod link;
 mod open;
 mod options;
 mod own;
@@ -58,7 +57,7 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 
 pub use info::{ServerInfo, inspect};
-pub use open::OpenError;
+pub use open::PostgresOpenError;
 pub use options::{Options, OptionsError};
 pub use read::read;
 
@@ -67,17 +66,17 @@ use crate::{
     Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired,
     Scope, TakeoverRecord, Watch,
 };
-use link::LinkError;
+use connection::ConnectionError;
 use options::SCHEMA;
 use own::Locks;
-use steps::{CLUSTER, Declare, Forget, MARK, Reply, SESSION};
-use watch::Reader;
+use steps::{AnswerSender, CLUSTER, Declare, Forget, MARK, SESSION};
+use watch::StoreReader;
 use worker::{Alone, Job, RECOVERY, Taking, Worker};
 
-/// Steps that may wait; more than that wait outside, in their callers.
+/// Queued steps; further callers wait to enqueue.
 const QUEUE: usize = 1024;
 
-/// The PostgreSQL store. Clones share two connections, which are closed with the last of them.
+/// The PostgreSQL store. Clones share two connections, closed with the last clone.
 #[derive(Clone)]
 pub struct Postgres {
     inner: Arc<Inner>,
@@ -87,29 +86,29 @@ struct Inner {
     identity: AuthorityId,
     options: Options,
     jobs: mpsc::Sender<Job>,
-    reader: Arc<Reader>,
+    reader: Arc<StoreReader>,
     watching: JoinHandle<()>,
 }
 
 impl Postgres {
-    /// Connects to the store, and makes its schema on first use. Needs a tokio runtime, in which its connections
-    /// live from then on. Bounded by a few times the options' timeout.
+    /// Connects to the store, and creates its schema on first use. Needs a tokio runtime, which then runs its
+    /// connections. Takes at most a few times the options' timeout.
     ///
-    /// Errors: no connection, a standby, rights that are missing (with the SQL that gives them), a schema that is
-    /// damaged or written by a newer version.
-    pub async fn connect(options: &Options) -> Result<Self, OpenError> {
+    /// Errors: no connection, a standby, missing rights (with the SQL that grants them), a schema that is damaged or
+    /// of another version.
+    pub async fn connect(options: &Options) -> Result<Self, PostgresOpenError> {
         let identity = open::open(options).await?;
         let mut worker = Worker::new(options.clone(), identity);
         let error = |error| open::open_error(options, error);
         worker.connected().await.map_err(error)?;
-        let reader = Arc::new(Reader::new(options.clone(), identity));
-        let unreachable = |error: AuthorityError| OpenError::Unreachable {
+        let reader = Arc::new(StoreReader::new(options.clone(), identity));
+        let unreachable = |error: AuthorityError| PostgresOpenError::Unreachable {
             place: options.to_string(),
             why: error.to_string(),
         };
         let told = reader.begin().await.map_err(unreachable)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
-        // Ends by itself, when the queue is closed and empty.
+        // Ends when the queue is closed and empty.
         tokio::spawn(worker.run(queue));
         let watching = tokio::spawn(Arc::clone(&reader).run(told));
         Ok(Self {
@@ -123,11 +122,11 @@ impl Postgres {
         })
     }
 
-    /// Hands one step to the worker and waits until it is durable.
+    /// Sends one step to the worker and waits until it is durable.
     async fn step<T>(
         &self,
         patience: u32,
-        job: impl FnOnce(Reply<T>) -> Job,
+        job: impl FnOnce(AnswerSender<T>) -> Job,
     ) -> Result<T, AuthorityError> {
         let (reply, answer) = oneshot::channel();
         let job = job(reply);
@@ -140,16 +139,16 @@ impl Postgres {
             .await
     }
 
-    /// The same with a step that shares its commit with no other.
+    /// As `step`, for a step with a separate commit.
     async fn alone<T: Send + 'static>(
         &self,
         patience: u32,
         take: impl for<'w> FnOnce(&'w mut Worker) -> Taking<'w, Answer<T>> + Send + 'static,
     ) -> Answer<T> {
-        let job = |reply: Reply<T>| -> Alone {
+        let job = |reply: AnswerSender<T>| -> Alone {
             Box::new(|worker| {
                 Box::pin(async move {
-                    // Where the caller has gone, the step need not be taken.
+                    // Without a caller the step can be skipped.
                     if !reply.is_closed() {
                         let _ = reply.send(take(worker).await);
                     }
@@ -159,11 +158,11 @@ impl Postgres {
         self.step(patience, |reply| Job::Alone(job(reply))).await
     }
 
-    /// Reads rows, as many as there are. Each must come within the bound of a call.
+    /// Reads all rows. Each must arrive within a call's timeout.
     async fn rows<T>(
         &self,
         sql: String,
-        read: impl Fn(&Row) -> Result<T, LinkError>,
+        read: impl Fn(&Row) -> Result<T, ConnectionError>,
     ) -> Result<Vec<T>, AuthorityError> {
         let bound = self.inner.options.timeout();
         let link = self.bounded(bound, self.inner.reader.link()).await?;
@@ -171,7 +170,7 @@ impl Postgres {
         match rows.and_then(|rows| rows.iter().map(read).collect()) {
             Ok(all) => Ok(all),
             Err(error) => {
-                if matches!(error, LinkError::Broken(_)) {
+                if matches!(error, ConnectionError::Broken(_)) {
                     self.inner.reader.discard(&link).await;
                 }
                 Err(error.into_authority(&self.inner.options.to_string()))
@@ -251,7 +250,7 @@ impl Authority for Postgres {
     }
 
     async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
-        // The name of a scope needs no quoting: see Scope.
+        // Scope names need no quoting.
         let sql = format!("SELECT {MARK} FROM {SCHEMA}.marks m WHERE m.scope = '{scope}'");
         let read = self.rows(sql, |row| steps::mark(row, 0)).await?;
         Ok(read.into_iter().next())

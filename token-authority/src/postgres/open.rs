@@ -1,11 +1,11 @@
-//! Finding the store in a database, making it on first use, and refusing what will not do.
+//! Finds the store in a database, creates it on first use, and refuses an unsuitable one.
 
 use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
-use super::link::{Link, LinkError, Purpose, get};
+use super::connection::{ConnectionError, Purpose, StoreConnection, get};
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
 use crate::owned::Strange;
@@ -15,57 +15,57 @@ use crate::{AuthorityError, AuthorityId};
 pub(super) const FORMAT: i32 = 6;
 const TABLES: &str = include_str!("tables.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
-/// First key of the advisory lock under which a store is made; the second is made of the schema's name.
+/// First key of the advisory lock for creating a store; the second is a hash of the schema's name.
 const MAKING: i32 = 0x7067_7061;
-/// Another proxy has made the store in the meantime.
+/// Another proxy created the store in the meantime.
 const ALREADY_MADE: &str = "PFA04";
 
-/// Why the store cannot be opened.
+/// Reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum PostgresOpenError {
     /// No connection, or no answer in time.
     #[error("the PostgreSQL authority at {place} cannot be reached: {why}")]
     Unreachable {
-        /// Where it was looked for.
+        /// Location of the store.
         place: String,
-        /// What went wrong.
+        /// Reason of the failure.
         why: String,
     },
-    /// The server cannot be used as it is: a standby, too old, another encoding than UTF8.
+    /// The server is unsuitable: a standby, too old, or with an encoding other than UTF8.
     #[error("the PostgreSQL authority at {place} cannot be used: {why}")]
     Unsuitable {
-        /// Where the server is.
+        /// Location of the server.
         place: String,
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         why: String,
     },
-    /// The role may not make or use the schema.
+    /// The role may not create or use the schema.
     #[error("the PostgreSQL authority at {place}: {why}; have a superuser run: {sql}")]
     Rights {
-        /// Where the server is.
+        /// Location of the server.
         place: String,
-        /// What the server said.
+        /// The server's message.
         why: String,
-        /// What gives the right.
+        /// SQL that grants the right.
         sql: String,
     },
-    /// Another version of this program has written it.
+    /// Another version of this program wrote the store.
     #[error(
         "the PostgreSQL authority at {place} has format {found}, and this version uses {FORMAT}; use the version of \
             pgpalisade that wrote it"
     )]
     OtherFormat {
-        /// Where the server is.
+        /// Location of the server.
         place: String,
         /// The format in the schema.
         found: i32,
     },
-    /// Somebody else could run code by it.
+    /// Another role could run code through the store.
     #[error("the PostgreSQL authority at {place} is {why}")]
     NotOurs {
-        /// Where the server is.
+        /// Location of the server.
         place: String,
-        /// What is in the way, whose it is, and what to do.
+        /// Foreign objects with their owners, and the remedy.
         why: Strange,
     },
     /// The schema is not ours, or is damaged.
@@ -73,39 +73,39 @@ pub enum OpenError {
         "the PostgreSQL authority at {place} is damaged or not an authority: {why}; restore it from a backup"
     )]
     Damaged {
-        /// Where the server is.
+        /// Location of the server.
         place: String,
-        /// What was found.
+        /// Description of the damage.
         why: String,
     },
 }
 
-/// Connects, and makes the store where there is none. Several may do it at once.
-pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenError> {
-    let link = Link::connect(options, Purpose::Steps)
+/// Connects, and creates the store if missing. Several processes may do so at once.
+pub(super) async fn open(options: &Options) -> Result<AuthorityId, PostgresOpenError> {
+    let link = StoreConnection::connect(options, Purpose::Steps)
         .await
         .map_err(|error| open_error(options, error))?;
     if let Some(identity) = find(&link, options).await? {
         return Ok(identity);
     }
     let made = make(&link, options).await;
-    // Whatever became of it: another proxy may have been faster.
+    // Even after an error: another proxy may have been faster.
     match (find(&link, options).await?, made) {
         (Some(identity), _) => Ok(identity),
         (None, Err(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             Err(rights(&link, options, &error).await)
         }
         (None, Err(error)) => Err(open_error(options, error)),
-        (None, Ok(())) => Err(OpenError::Damaged {
+        (None, Ok(())) => Err(PostgresOpenError::Damaged {
             place: options.to_string(),
             why: "it was removed while it was created".into(),
         }),
     }
 }
 
-/// Looks whether it is still the store with this identity.
+/// Checks that the store still has this identity.
 pub(super) async fn verify(
-    link: &Link,
+    link: &StoreConnection,
     options: &Options,
     identity: AuthorityId,
 ) -> Result<(), AuthorityError> {
@@ -114,7 +114,9 @@ pub(super) async fn verify(
         Ok(Some(found)) if found == identity => return Ok(()),
         Ok(Some(found)) => format!("is now authority {found}, was {identity}"),
         Ok(None) => "the schema is gone".into(),
-        Err(OpenError::Unreachable { why, .. } | OpenError::Unsuitable { why, .. }) => {
+        Err(
+            PostgresOpenError::Unreachable { why, .. } | PostgresOpenError::Unsuitable { why, .. },
+        ) => {
             return Err(AuthorityError::Unavailable(format!("{place}: {why}")));
         }
         Err(error) => error.to_string(),
@@ -122,12 +124,15 @@ pub(super) async fn verify(
     Err(AuthorityError::Damaged(format!("{place}: {why}")))
 }
 
-/// The store, where there is one.
-pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<AuthorityId>, OpenError> {
+/// Identity of the store, if it exists.
+pub(super) async fn find(
+    link: &StoreConnection,
+    options: &Options,
+) -> Result<Option<AuthorityId>, PostgresOpenError> {
     match read_identity(link, options).await {
         Ok(None) => Ok(None),
         Ok(Some((FORMAT, identity))) => Ok(Some(identity)),
-        Ok(Some((found, _))) => Err(OpenError::OtherFormat {
+        Ok(Some((found, _))) => Err(PostgresOpenError::OtherFormat {
             place: options.to_string(),
             found,
         }),
@@ -139,9 +144,9 @@ pub(super) async fn find(link: &Link, options: &Options) -> Result<Option<Author
 }
 
 async fn read_identity(
-    link: &Link,
+    link: &StoreConnection,
     options: &Options,
-) -> Result<Option<(i32, AuthorityId)>, LinkError> {
+) -> Result<Option<(i32, AuthorityId)>, ConnectionError> {
     let bound = options.timeout();
     let table = format!("{SCHEMA}.store");
     if let Some(strange) = link.strange(bound).await {
@@ -149,22 +154,22 @@ async fn read_identity(
     }
     let there = "SELECT to_regclass($1) IS NOT NULL";
     let rows = link.ask(bound, there, &[(&table, Type::TEXT)]).await?;
-    if !get::<bool>(rows.first().ok_or_else(LinkError::no_row)?, 0)? {
+    if !get::<bool>(rows.first().ok_or_else(ConnectionError::no_row)?, 0)? {
         return Ok(None);
     }
     let asked = format!("SELECT format, identity FROM {table}");
     let rows = link.own(bound, Locks::Identity, &asked, &[]).await?;
     let row = rows
         .first()
-        .ok_or_else(|| LinkError::Record("its table \"store\" is empty".into()))?;
+        .ok_or_else(|| ConnectionError::Record("its table \"store\" is empty".into()))?;
     let bytes: &[u8] = get(row, 1)?;
     let bytes = <[u8; 16]>::try_from(bytes)
-        .map_err(|_| LinkError::Record("its identity does not have 16 bytes".into()))?;
+        .map_err(|_| ConnectionError::Record("its identity does not have 16 bytes".into()))?;
     Ok(Some((get(row, 0)?, AuthorityId::from_bytes(bytes))))
 }
 
-/// Makes all of it in one transaction, or nothing.
-async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
+/// Creates everything in one transaction.
+async fn make(link: &StoreConnection, options: &Options) -> Result<(), ConnectionError> {
     let scripts = [TABLES, FUNCTIONS]
         .concat()
         .replace("@schema@", SCHEMA)
@@ -183,13 +188,17 @@ async fn make(link: &Link, options: &Options) -> Result<(), LinkError> {
          END $$;
          {scripts}"
     );
-    // The server takes them as one transaction, for they come in one message.
+    // One message is one transaction.
     let bound: Duration = options.timeout() * 2;
     link.script(bound, &all).await
 }
 
-/// The refusal, with what an owner has to run.
-async fn rights(link: &Link, options: &Options, error: &LinkError) -> OpenError {
+/// The refusal, with SQL for an owner to run.
+async fn rights(
+    link: &StoreConnection,
+    options: &Options,
+    error: &ConnectionError,
+) -> PostgresOpenError {
     let asked = "SELECT quote_ident(current_user), to_regnamespace($1) IS NOT NULL";
     let answer = link
         .ask(options.timeout(), asked, &[(&SCHEMA, Type::TEXT)])
@@ -199,7 +208,7 @@ async fn rights(link: &Link, options: &Options, error: &LinkError) -> OpenError 
         Some((get::<String>(row, 0).ok()?, get::<bool>(row, 1).ok()?))
     });
     let (role, there) = known.unwrap_or_else(|| ("the role of the DSN".into(), false));
-    OpenError::Rights {
+    PostgresOpenError::Rights {
         place: options.to_string(),
         why: error.to_string(),
         sql: if there {
@@ -213,18 +222,18 @@ async fn rights(link: &Link, options: &Options, error: &LinkError) -> OpenError 
     }
 }
 
-pub(super) fn open_error(options: &Options, error: LinkError) -> OpenError {
+pub(super) fn open_error(options: &Options, error: ConnectionError) -> PostgresOpenError {
     let place = options.to_string();
     let why = error.to_string();
     match error {
-        LinkError::Standby | LinkError::TooOld(_) | LinkError::Encoding(_) => {
-            OpenError::Unsuitable { place, why }
+        ConnectionError::Standby | ConnectionError::TooOld(_) | ConnectionError::Encoding(_) => {
+            PostgresOpenError::Unsuitable { place, why }
         }
-        LinkError::Strange(why) => OpenError::NotOurs { place, why },
-        LinkError::Record(_) => OpenError::Damaged { place, why },
-        LinkError::Broken(_) => OpenError::Unreachable { place, why },
-        LinkError::Refused(refusal) => match refusal.code().code() {
-            "42501" => OpenError::Rights {
+        ConnectionError::Strange(why) => PostgresOpenError::NotOurs { place, why },
+        ConnectionError::Record(_) => PostgresOpenError::Damaged { place, why },
+        ConnectionError::Broken(_) => PostgresOpenError::Unreachable { place, why },
+        ConnectionError::Refused(refusal) => match refusal.code().code() {
+            "42501" => PostgresOpenError::Rights {
                 place,
                 why,
                 sql: format!(
@@ -232,8 +241,8 @@ pub(super) fn open_error(options: &Options, error: LinkError) -> OpenError {
                      GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{SCHEMA}\" TO the_role;"
                 ),
             },
-            "42703" | "42P01" | "42883" | "3F000" => OpenError::Damaged { place, why },
-            _ => OpenError::Unreachable { place, why },
+            "42703" | "42P01" | "42883" | "3F000" => PostgresOpenError::Damaged { place, why },
+            _ => PostgresOpenError::Unreachable { place, why },
         },
     }
 }

@@ -1,4 +1,4 @@
-//! Where the PostgreSQL store is: the text after `postgres:`, checked, and shown without its secrets.
+//! Location of the PostgreSQL store: the text after `postgres:`, parsed, and displayed without its secrets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,40 +7,40 @@ use std::time::Duration;
 use pgpalisade_tls::Login;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
-/// The schema that the store is, and the channel of its notifications. Needs no quoting.
+/// Schema of the store, and channel of its notifications. Needs no quoting.
 pub(super) const SCHEMA: &str = "pgpalisade_authority";
-/// How the store shows in `pg_stat_activity`, unless the DSN says otherwise.
+/// Name in `pg_stat_activity`, unless the DSN sets another.
 const APPLICATION_NAME: &str = "pgpalisade authority";
-/// How long a call may take unless told otherwise.
+/// Default limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Silence after which the kernel asks whether the server is still there. libpq waits two hours.
+/// Silence after which the kernel probes the server. libpq waits two hours.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// tokio-postgres's own default, which stands for "the DSN does not say".
+/// tokio-postgres's default, which means that the DSN sets no value.
 const KEEPALIVE_IDLE_UNSET: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Where the store is, and how long a call may take.
+/// Location of the store, and limit of a call.
 #[derive(Clone)]
 pub struct Options {
     login: Login,
     timeout: Duration,
 }
 
-/// Why a text does not say where a store is. No text quotes it, since it may hold a password.
+/// Reason why a DSN is invalid. Does not quote the DSN, which may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the DSN of the PostgreSQL authority {0}")]
 pub struct OptionsError(String);
 
 impl Options {
-    /// Another bound for a call than 5 seconds. At least 100 ms.
+    /// Sets the limit of a call, 5 seconds by default. At least 100 ms.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.max(Duration::from_millis(100));
         self
     }
 
-    /// Whether the DSN has a password in it.
+    /// Whether the DSN contains a password.
     #[must_use]
     pub fn holds_password(&self) -> bool {
         self.login.config.get_password().is_some()
@@ -58,7 +58,7 @@ impl Options {
 impl FromStr for Options {
     type Err = OptionsError;
 
-    /// Reads what stands after `postgres:`: a URL with or without its scheme (`//user@host/db`,
+    /// Reads the text after `postgres:`: a URL with or without its scheme (`//user@host/db`,
     /// `postgres://user@host/db`), or `key=value` pairs.
     fn from_str(text: &str) -> Result<Self, OptionsError> {
         let url = format!("postgres:{text}");
@@ -80,7 +80,7 @@ impl FromStr for Options {
         if config.get_keepalives_retries().is_none() {
             config.keepalives_retries(KEEPALIVE_RETRIES);
         }
-        // Of several servers the one that accepts writes is meant.
+        // Of several servers, use the one that accepts writes.
         if config.get_hosts().len().max(config.get_hostaddrs().len()) > 1 {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
@@ -104,7 +104,7 @@ fn parse(dsn: &str) -> Result<Login, String> {
 }
 
 impl fmt::Display for Options {
-    /// Where it is, without password.
+    /// Location without password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.login.config.get_user().unwrap_or_default();
         write!(f, "postgres://{user}@")?;

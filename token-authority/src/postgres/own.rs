@@ -1,4 +1,4 @@
-//! The store is used in transactions that have found it to be its own.
+//! Transactions that first check the ownership of the store.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -9,11 +9,11 @@ use futures_util::future::maybe_done;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 
-use super::link::{Arguments, Link, LinkError};
+use super::connection::{Arguments, ConnectionError, StoreConnection};
 use super::options::SCHEMA;
 use crate::owned::{Objects, PREPARED_GUARD, Strange};
 
-/// What the store uses of the database. The expressions are those of `tables.sql`.
+/// Objects that the store uses. The expressions are those of `tables.sql`.
 pub(super) const OWN: Objects = Objects {
     schema: SCHEMA,
     tables: &[
@@ -38,16 +38,16 @@ pub(super) const OWN: Objects = Objects {
         pgpalisade_authority CASCADE",
 };
 
-/// What a transaction keeps as it is before it looks whose the store is.
+/// Locks of a transaction before it checks the ownership.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Locks {
-    /// The one table that a store of any format has, to read.
+    /// The only table of every format, for reading.
     Identity,
-    /// All tables, to read.
+    /// All tables, for reading.
     Look,
-    /// The same, to write all but the cluster on record.
+    /// All tables, for writing everything but the recorded cluster.
     Step,
-    /// The same, to write that too. EXCLUSIVE at once: two that held less would wait for each other.
+    /// All tables, for writing. EXCLUSIVE at once: two steps with weaker locks would wait for each other.
     Cluster,
 }
 
@@ -72,20 +72,20 @@ impl Locks {
     }
 }
 
-impl Link {
-    /// Asks in a transaction that has found the store to be its own, and waits until it is committed. Each part of the
-    /// answer must come within `bound`.
+impl StoreConnection {
+    /// Runs a statement in a transaction that first checks the store's ownership, and waits for its commit. Each part
+    /// of the answer must arrive within `bound`.
     ///
-    /// The whole transaction is on its way before the first answer, so a proxy that stops in the middle holds no lock.
-    /// Once the guard has failed, the server runs nothing of what follows it.
+    /// The whole transaction is sent before the first answer, so a proxy that stops in the middle holds no lock. If
+    /// the guard fails, the server runs nothing after it.
     pub(super) async fn own(
         &self,
         bound: Duration,
         locks: Locks,
         sql: &str,
         arguments: &Arguments<'_>,
-    ) -> Result<Vec<Row>, LinkError> {
-        let silence = |_| LinkError::Broken(format!("no answer within {bound:?}"));
+    ) -> Result<Vec<Row>, ConnectionError> {
+        let silence = |_| ConnectionError::Broken(format!("no answer within {bound:?}"));
         let turn = timeout(bound, self.turn.lock()).await.map_err(silence)?;
         let begin = locks.begin();
         let arguments = arguments.iter().map(|(value, of)| (*value, of.clone()));
@@ -93,7 +93,7 @@ impl Link {
         let mut asked = pin!(maybe_done(self.client().query_typed_raw(sql, arguments)));
         let mut ended = pin!(maybe_done(self.client().batch_execute("COMMIT")));
         let sent = poll_fn(|context| {
-            // A future sends its message when it is polled first.
+            // A future sends its message at its first poll.
             let begun = begun.as_mut().poll(context);
             let _ = asked.as_mut().poll(context);
             let _ = ended.as_mut().poll(context);
@@ -104,7 +104,10 @@ impl Link {
             return Err(self.strange(bound).await.unwrap_or(error.into()));
         }
         timeout(bound, asked.as_mut()).await.map_err(silence)?;
-        let answer = asked.as_mut().take_output().ok_or_else(LinkError::no_row)?;
+        let answer = asked
+            .as_mut()
+            .take_output()
+            .ok_or_else(ConnectionError::no_row)?;
         let (mut answer, mut rows) = (pin!(answer?), Vec::new());
         loop {
             let next = poll_fn(|context| answer.as_mut().poll_next(context));
@@ -117,16 +120,16 @@ impl Link {
         ended
             .as_mut()
             .take_output()
-            .ok_or_else(LinkError::no_row)??;
+            .ok_or_else(ConnectionError::no_row)??;
         self.unwarned()?;
         Ok(rows)
     }
 
-    /// What is in the way, if anything is.
-    pub(super) async fn strange(&self, bound: Duration) -> Option<LinkError> {
+    /// Foreign objects, if any.
+    pub(super) async fn strange(&self, bound: Duration) -> Option<ConnectionError> {
         let asked = self.ask(bound, &OWN.question(), &[]).await;
         match asked.map(|rows| Strange::read(&OWN, &rows)) {
-            Ok(Ok(strange)) => strange.map(LinkError::Strange),
+            Ok(Ok(strange)) => strange.map(ConnectionError::Strange),
             Ok(Err(error)) => Some(error.into()),
             Err(error) => Some(error),
         }

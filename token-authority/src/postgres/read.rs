@@ -1,7 +1,7 @@
-//! Looking at a PostgreSQL store without changing it.
+//! Reads a PostgreSQL store without changing it.
 
-use super::link::{Link, LinkError, Purpose};
-use super::open::{OpenError, find, open_error};
+use super::connection::{ConnectionError, Purpose, StoreConnection};
+use super::open::{PostgresOpenError, find, open_error};
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
 use super::steps::{self, CLUSTER, MARK, SESSION};
@@ -9,15 +9,14 @@ use super::takeovers::{HISTORY, history};
 use crate::takeovers::History;
 use crate::{Contents, TakeoverRecord};
 
-/// Reads the store where there is one. Makes nothing, and leaves nothing behind. Bounded by a few times the options'
-/// timeout.
+/// Reads the store, if any. Creates nothing and leaves no trace. Takes at most a few times the options' timeout.
 ///
 /// # Errors
 ///
 /// As [`super::Postgres::connect`].
-pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
+pub async fn read(options: &Options) -> Result<Option<Contents>, PostgresOpenError> {
     let failed = |error| open_error(options, error);
-    let link = Link::connect(options, Purpose::Inspect)
+    let link = StoreConnection::connect(options, Purpose::Inspect)
         .await
         .map_err(failed)?;
     let Some(identity) = find(&link, options).await? else {
@@ -26,7 +25,7 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
     let bound = options.timeout();
     let contents = async {
         let ask = async |sql: String| link.own(bound, Locks::Look, &sql, &[]).await;
-        // Sessions first: the mark that is read after them is never below one of their tokens.
+        // Sessions first: the mark read after them is never below one of their tokens.
         let sessions = format!("SELECT s.scope, {SESSION} FROM {SCHEMA}.sessions s");
         let sessions = ask(sessions).await?;
         let cluster = format!("SELECT {CLUSTER} FROM {SCHEMA}.store s");
@@ -51,11 +50,11 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, OpenError> {
             marks: marks
                 .iter()
                 .map(|row| Ok((steps::scope(row, 0)?, steps::mark(row, 1)?)))
-                .collect::<Result<_, LinkError>>()?,
+                .collect::<Result<_, ConnectionError>>()?,
             sessions: sessions
                 .iter()
                 .map(|row| Ok((steps::scope(row, 0)?, steps::registered(row, 1)?)))
-                .collect::<Result<_, LinkError>>()?,
+                .collect::<Result<_, ConnectionError>>()?,
             takeovers: History::list(takeovers),
         })
     };

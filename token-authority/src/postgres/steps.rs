@@ -1,4 +1,4 @@
-//! The steps as the server knows them: their arguments, and what their rows mean.
+//! Arguments of the server's functions, and meaning of their rows.
 
 use std::collections::BTreeSet;
 
@@ -6,34 +6,34 @@ use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::link::{Arguments, LinkError, get};
+use super::connection::{Arguments, ConnectionError, get};
 use super::options::SCHEMA;
 use crate::record::cut_by;
 use crate::{
-    AuthorityError, Backend, Claim, Cluster, Declaration, Declared, Drained, Enrolled, Incarnation,
-    Mark, Outcome, Registered, Repair, Repaired, Scope, Token,
+    AuthorityError, Backend, Claim, Cluster, Declaration, DeclareOutcome, Declared, Drained,
+    Enrolled, Incarnation, Mark, Registered, Repair, Repaired, Scope, Token,
 };
 
-/// Where the answer to a step goes.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, AuthorityError>>;
+/// Sender of a step's answer.
+pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, AuthorityError>>;
 
-/// A declaration that waits for the server.
+/// Declaration in the queue.
 pub(super) struct Declare {
     pub(super) declaration: Declaration,
-    pub(super) reply: Reply<Declared>,
+    pub(super) reply: AnswerSender<Declared>,
 }
 
-/// Sessions to be removed.
+/// Removal of ended sessions in the queue.
 pub(super) struct Forget {
     pub(super) gone: Vec<Backend>,
-    pub(super) reply: Reply<()>,
+    pub(super) reply: AnswerSender<()>,
 }
 
-/// Steps that share one commit, as columns: what the server's function takes.
+/// Steps that share one commit, as columns for the server's function.
 #[derive(Default)]
 pub(super) struct Together {
     scopes: Vec<String>,
-    /// NULL where only the server finds it out.
+    /// NULL if only the server can determine the token.
     tokens: Vec<Option<i64>>,
     takes: Takes,
     pids: Vec<i32>,
@@ -48,10 +48,10 @@ pub(super) struct Together {
     gone: Backends,
 }
 
-/// What there is of takes besides the token, as columns.
+/// Columns of takes besides the token.
 #[derive(Default)]
 struct Takes {
-    /// The mark that it is to follow, 0 for none and NULL for any; NULL for what is no take, too.
+    /// Mark that the take follows, 0 for none and NULL for any; also NULL if not a take.
     after: Vec<Option<i64>>,
     is_take: Vec<bool>,
     ids: Vec<Option<String>>,
@@ -155,7 +155,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    pub(super) fn new(marks: &[(Scope, Mark)]) -> Result<Self, LinkError> {
+    pub(super) fn new(marks: &[(Scope, Mark)]) -> Result<Self, ConnectionError> {
         let mut columns = Self::default();
         for (scope, mark) in marks {
             columns.scopes.push(scope.as_str().to_owned());
@@ -187,17 +187,17 @@ pub(super) fn call(function: &str, arguments: &Arguments<'_>) -> String {
     format!("SELECT * FROM {SCHEMA}.{function}({})", places.join(", "))
 }
 
-/// A bound for a bigint: no step is longer than a token.
+/// Limit as a bigint: no step is longer than a token.
 fn most(bound: u64) -> i64 {
     i64::try_from(bound).unwrap_or(i64::MAX)
 }
 
-/// A token for a bigint, which every token fits.
+/// Token as a bigint, which holds every token.
 pub(super) fn number(token: Token) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// A cluster as it is stored. The system identifier as PostgreSQL itself shows it: the same 64 bits with a sign.
+/// Cluster as stored. PostgreSQL shows the system identifier as the same 64 bits with a sign.
 pub(super) fn cluster_columns(cluster: Cluster) -> [i64; 3] {
     [
         cluster.system_identifier.cast_signed(),
@@ -206,16 +206,16 @@ pub(super) fn cluster_columns(cluster: Cluster) -> [i64; 3] {
     ]
 }
 
-/// PostgreSQL's text holds everything but NUL.
+/// Replaces NUL, which PostgreSQL's text cannot hold.
 pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-/// Answers to declarations, each with the place of its declaration, counted from 0.
-pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
+/// Answer to a declaration, with the declaration's place, counted from 0.
+pub(super) fn declared(row: &Row) -> Result<(usize, Declared), ConnectionError> {
     let place: i64 = get(row, 0)?;
     let place = usize::try_from(place - 1)
-        .map_err(|_| LinkError::Record(format!("an answer with place {place}")))?;
+        .map_err(|_| ConnectionError::Record(format!("an answer with place {place}")))?;
     let verdict: &str = get(row, 1)?;
     let outcome = match verdict {
         "other" => {
@@ -234,9 +234,9 @@ pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
             let mark = some_mark(row, 2)?;
             return Ok((place, Declared::MarkIsLower { mark }));
         }
-        "raised" => Outcome::Raised,
-        "current" => Outcome::Current,
-        other => return Err(LinkError::Record(format!("an answer {other:?}"))),
+        "raised" => DeclareOutcome::Raised,
+        "current" => DeclareOutcome::Current,
+        other => return Err(ConnectionError::Record(format!("an answer {other:?}"))),
     };
     let declared = Declared::Accepted {
         mark: mark(row, 2)?,
@@ -247,7 +247,7 @@ pub(super) fn declared(row: &Row) -> Result<(usize, Declared), LinkError> {
 }
 
 /// Columns 10 to 14: arrays of pid, start, token, incarnation, since, or NULL.
-fn lower(row: &Row) -> Result<Vec<Registered>, LinkError> {
+fn lower(row: &Row) -> Result<Vec<Registered>, ConnectionError> {
     let Some(pids) = get::<Option<Vec<i32>>>(row, 10)? else {
         return Ok(Vec::new());
     };
@@ -260,9 +260,9 @@ fn lower(row: &Row) -> Result<Vec<Registered>, LinkError> {
     sessions.collect()
 }
 
-/// What a repair has answered.
-pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, LinkError> {
-    let row = rows.first().ok_or_else(LinkError::no_row)?;
+/// Answer to a repair.
+pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, ConnectionError> {
+    let row = rows.first().ok_or_else(ConnectionError::no_row)?;
     match get::<&str>(row, 0)? {
         "other" => Ok(Repaired::OtherCluster {
             recorded: cluster(row, 1)?,
@@ -282,12 +282,12 @@ pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, LinkError> {
                 lower,
             })
         }
-        other => Err(LinkError::Record(format!("an answer {other:?}"))),
+        other => Err(ConnectionError::Record(format!("an answer {other:?}"))),
     }
 }
 
-/// The sessions that `drained` has left.
-pub(super) fn drained(rows: &[Row]) -> Result<Drained, LinkError> {
+/// Answer to `drained`.
+pub(super) fn drained(rows: &[Row]) -> Result<Drained, ConnectionError> {
     let left: Result<Vec<_>, _> = rows.iter().map(|row| registered(row, 0)).collect();
     let left = left?;
     Ok(if left.is_empty() {
@@ -297,19 +297,19 @@ pub(super) fn drained(rows: &[Row]) -> Result<Drained, LinkError> {
     })
 }
 
-pub(super) fn enrolled(rows: &[Row]) -> Result<Enrolled, LinkError> {
-    let row = rows.first().ok_or_else(LinkError::no_row)?;
+pub(super) fn enrolled(rows: &[Row]) -> Result<Enrolled, ConnectionError> {
+    let row = rows.first().ok_or_else(ConnectionError::no_row)?;
     if get(row, 0)? {
         return Ok(Enrolled::Accepted);
     }
     match cluster(row, 1)? {
         Some(recorded) => Ok(Enrolled::Refused { recorded }),
-        None => Err(LinkError::Record("refused for no cluster".into())),
+        None => Err(ConnectionError::Record("refused for no cluster".into())),
     }
 }
 
 /// A session in five columns from `at`: pid, start, token, incarnation, since.
-pub(super) fn registered(row: &Row, at: usize) -> Result<Registered, LinkError> {
+pub(super) fn registered(row: &Row, at: usize) -> Result<Registered, ConnectionError> {
     let backend = (get(row, at)?, get(row, at + 1)?);
     let rank = (get(row, at + 2)?, get(row, at + 3)?);
     session(backend, rank, get(row, at + 4)?)
@@ -319,7 +319,7 @@ fn session(
     (pid, started_us): (i32, i64),
     (token, incarnation): (i64, i64),
     since: i64,
-) -> Result<Registered, LinkError> {
+) -> Result<Registered, ConnectionError> {
     Ok(Registered {
         backend: Backend { pid, started_us },
         token: stored_token(token)?,
@@ -328,16 +328,14 @@ fn session(
     })
 }
 
-/// The columns of [`mark`].
 pub(super) const MARK: &str = "m.token, m.incarnation, m.raised_at, m.raised_by, m.repair";
-/// The columns of [`registered`].
 pub(super) const SESSION: &str = "s.pid, s.started_us, s.token, s.incarnation, s.since";
 
-/// A mark in five columns from `at`: token, incarnation, when, by whom, the last repair as JSON.
-pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, LinkError> {
+/// Mark in five columns from `at`: token, incarnation, time, author, the last repair as JSON.
+pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, ConnectionError> {
     let repair = match get::<Option<&str>>(row, at + 4)? {
         Some(json) => serde_json::from_str(json)
-            .map_err(|error| LinkError::Record(format!("a repair: {error}")))?,
+            .map_err(|error| ConnectionError::Record(format!("a repair: {error}")))?,
         None => None,
     };
     Ok(Mark {
@@ -349,30 +347,28 @@ pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, LinkError> {
     })
 }
 
-/// The same where there may be none: NULL.
-fn some_mark(row: &Row, at: usize) -> Result<Option<Mark>, LinkError> {
+/// As [`mark`]; NULL for none.
+fn some_mark(row: &Row, at: usize) -> Result<Option<Mark>, ConnectionError> {
     match get::<Option<i64>>(row, at)? {
         Some(_) => mark(row, at).map(Some),
         None => Ok(None),
     }
 }
 
-/// The record of a repair as it is stored.
-pub(super) fn repair_text(repair: &Repair) -> Result<String, LinkError> {
-    serde_json::to_string(repair).map_err(|error| LinkError::Record(error.to_string()))
+pub(super) fn repair_text(repair: &Repair) -> Result<String, ConnectionError> {
+    serde_json::to_string(repair).map_err(|error| ConnectionError::Record(error.to_string()))
 }
 
-/// The columns of [`cluster`].
 pub(super) const CLUSTER: &str = "s.system_identifier, s.timeline, s.postmaster_us";
 
-/// A cluster in three columns from `at`, NULL where none is on record.
-pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, LinkError> {
+/// Cluster in three columns from `at`, NULL if none is recorded.
+pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, ConnectionError> {
     let (system, timeline): (Option<i64>, Option<i64>) = (get(row, at)?, get(row, at + 1)?);
     let (Some(system), Some(timeline)) = (system, timeline) else {
         return Ok(None);
     };
-    let timeline =
-        u32::try_from(timeline).map_err(|_| LinkError::Record(format!("a timeline {timeline}")))?;
+    let timeline = u32::try_from(timeline)
+        .map_err(|_| ConnectionError::Record(format!("a timeline {timeline}")))?;
     Ok(Some(Cluster {
         system_identifier: system.cast_unsigned(),
         timeline,
@@ -380,18 +376,19 @@ pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, LinkError
     }))
 }
 
-pub(super) fn scope(row: &Row, at: usize) -> Result<Scope, LinkError> {
+pub(super) fn scope(row: &Row, at: usize) -> Result<Scope, ConnectionError> {
     let name: &str = get(row, at)?;
-    Scope::new(name).map_err(|error| LinkError::Record(format!("scope {name:?}: {error}")))
+    Scope::new(name).map_err(|error| ConnectionError::Record(format!("scope {name:?}: {error}")))
 }
 
-fn stored_token(value: i64) -> Result<Token, LinkError> {
-    let value = u64::try_from(value).map_err(|_| LinkError::Record(format!("a token {value}")))?;
-    Token::new(value).map_err(|error| LinkError::Record(format!("token {value}: {error}")))
+fn stored_token(value: i64) -> Result<Token, ConnectionError> {
+    let value =
+        u64::try_from(value).map_err(|_| ConnectionError::Record(format!("a token {value}")))?;
+    Token::new(value).map_err(|error| ConnectionError::Record(format!("token {value}: {error}")))
 }
 
-fn stored_incarnation(value: i64) -> Result<Incarnation, LinkError> {
+fn stored_incarnation(value: i64) -> Result<Incarnation, ConnectionError> {
     u32::try_from(value)
         .map(Incarnation::new)
-        .map_err(|_| LinkError::Record(format!("an incarnation {value}")))
+        .map_err(|_| ConnectionError::Record(format!("an incarnation {value}")))
 }

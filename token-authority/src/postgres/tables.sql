@@ -1,13 +1,13 @@
--- The tables of the PostgreSQL store. `@schema@` stands for the name of its schema.
+-- Tables of the PostgreSQL store. `@schema@` stands for its schema.
 
--- One row: which store this is, and which cluster its marks are for. Its table lock is the lock of the cluster.
+-- One row: identity of the store, and the cluster of its marks. The table lock is the lock of the cluster.
 CREATE TABLE @schema@.store (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     format integer NOT NULL,
     identity bytea NOT NULL CHECK (octet_length(identity) = 16),
     system_identifier bigint,
     timeline bigint,
-    -- When the server of the cluster was started; 0 until one is on record.
+    -- Start of the cluster's server; 0 until a cluster is recorded.
     postmaster_us bigint NOT NULL DEFAULT 0,
     made_at timestamptz NOT NULL DEFAULT now()
 );
@@ -19,12 +19,12 @@ CREATE TABLE @schema@.marks (
     raised_at bigint NOT NULL,
     raised_by text NOT NULL,
     drained boolean NOT NULL DEFAULT false,
-    -- How often the scope was repaired, and the record of the last repair, JSON.
+    -- Number of repairs, and the record of the last one as JSON.
     incarnation bigint NOT NULL DEFAULT 0,
     repair text,
-    -- The take that raised it.
+    -- The take that raised the mark.
     taken text,
-    -- The transaction that raised it, for those who look what is new.
+    -- The transaction that raised the mark, to find new marks.
     changed xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()
 );
 CREATE INDEX marks_changed ON @schema@.marks (changed);
@@ -41,7 +41,7 @@ CREATE TABLE @schema@.sessions (
 CREATE INDEX sessions_of_backend ON @schema@.sessions (pid, started_us);
 CREATE INDEX sessions_by_rank ON @schema@.sessions (scope, incarnation, token);
 
--- The last takeovers of each scope, JSON, and when one was noted last. For people.
+-- The last takeovers of each scope as JSON, and the time of the last record. For people.
 CREATE TABLE @schema@.takeovers (
     scope text COLLATE "C" PRIMARY KEY,
     history text NOT NULL,
@@ -49,14 +49,14 @@ CREATE TABLE @schema@.takeovers (
 );
 CREATE INDEX takeovers_noted ON @schema@.takeovers (noted_at);
 
--- Who holds the lease of a scope, and until when, microseconds since the Unix epoch.
+-- Holder of each scope's lease, and its end in microseconds since the Unix epoch.
 CREATE TABLE @schema@.leases (
     scope text COLLATE "C" PRIMARY KEY,
     holder text NOT NULL,
     until bigint NOT NULL
 );
 
--- How many steps each connection of a proxy has taken. What is answered and missing here was lost.
+-- Number of steps of each proxy connection. An answered step that is missing here was lost.
 CREATE TABLE @schema@.connections (
     id bigint PRIMARY KEY,
     steps bigint NOT NULL,

@@ -1,17 +1,17 @@
-//! How takeovers went: one row for each scope, whose text is replaced as a whole.
+//! History of takeovers: one row for each scope, whose text is replaced as a whole.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::Postgres;
-use super::link::{LinkError, get};
+use super::connection::{ConnectionError, get};
 use super::options::SCHEMA;
 use super::steps;
 use super::worker::Worker;
 use crate::takeovers::History;
 use crate::{AuthorityError, Scope, TakeoverRecord};
 
-/// How often noting begins again because another proxy has noted something in between.
+/// Attempts to record takeovers while other proxies record theirs.
 const CONFLICTS_MAX: u32 = 64;
 
 impl Postgres {
@@ -21,7 +21,7 @@ impl Postgres {
         records: &[TakeoverRecord],
     ) -> Result<(), AuthorityError> {
         for _ in 0..CONFLICTS_MAX {
-            // The name of a scope needs no quoting: see Scope.
+            // Scope names need no quoting.
             let sql =
                 format!("SELECT t.history FROM {SCHEMA}.takeovers t WHERE t.scope = '{scope}'");
             let read = self.rows(sql, |row| get::<String>(row, 0)).await?;
@@ -67,16 +67,15 @@ impl Worker {
             (&history, Type::TEXT),
         ];
         let rows = self.step("note_takeover", &arguments, 1).await?;
-        let replaced = rows.first().ok_or_else(LinkError::no_row);
+        let replaced = rows.first().ok_or_else(ConnectionError::no_row);
         let replaced = replaced.and_then(|row| get(row, 0));
         replaced.map_err(|error| error.into_authority(self.place()))
     }
 }
 
-/// The columns of [`history`].
 pub(super) const HISTORY: &str = "SELECT t.scope, t.history";
 
-pub(super) fn history(row: &Row) -> Result<(Scope, History), LinkError> {
+pub(super) fn history(row: &Row) -> Result<(Scope, History), ConnectionError> {
     let scope = steps::scope(row, 0)?;
     let history = History::read(&scope, get::<&str>(row, 1)?.as_bytes());
     Ok((scope, history))

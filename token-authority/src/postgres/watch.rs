@@ -1,8 +1,8 @@
-//! What changes in the store: heard by NOTIFY, and looked for every few seconds in case that nothing was heard.
+//! Changes in the store: announced by NOTIFY, and polled every few seconds in case a notification was lost.
 //!
-//! A notification says only that something has changed; what it is, the table says. Every mark carries the
-//! transaction that raised it. A look reads what is at or above the horizon of the look before: the oldest transaction
-//! that was under way then (`pg_snapshot_xmin`). All below had ended and were seen; so nothing is missed, whatever the
+//! A notification only says that something changed; the tables say what. Every mark carries the transaction that
+//! raised it. Each poll reads marks at or above the horizon of the previous poll: the oldest transaction in progress
+//! at that time (`pg_snapshot_xmin`). All transactions below it had ended and were seen. So nothing is missed in any
 //! order of commits, and little is read twice.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_postgres::types::Type;
 
-use super::link::{Arguments, Link, LinkError, Purpose, get};
+use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, get};
 use super::open;
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
@@ -21,33 +21,33 @@ use super::worker::Backoff;
 use crate::watchers::Watchers;
 use crate::{AuthorityError, AuthorityId, Change, Cluster, Rank, Scope};
 
-/// Between looks, while nothing is heard.
+/// Interval of polls without notifications.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// Above every transaction.
 const NOTHING: &str = "18446744073709551615";
 /// Below every transaction.
 const EVERYTHING: &str = "0";
 
-/// The side of the store that reads: one connection, for the looks and for everything that is only read.
-pub(super) struct Reader {
+/// Reading side of the store: one connection for polls and all other reads.
+pub(super) struct StoreReader {
     options: Options,
     identity: AuthorityId,
-    /// Where the store was opened. A call may come from a runtime that ends before the connection does.
+    /// Runtime that opened the store. A call may come from a runtime that ends before the connection does.
     home: Handle,
-    link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    link: tokio::sync::Mutex<Option<Arc<StoreConnection>>>,
     pub(super) watchers: Watchers,
 }
 
-/// What a watch has told so far.
+/// State of a watch.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct WatchState {
     horizon: String,
     cluster: Option<Cluster>,
-    /// What the last look has read. While an old transaction holds the horizon back, every look reads it again.
+    /// Marks of the last poll. While an old transaction holds the horizon back, every poll reads them again.
     marks: HashMap<Scope, Rank>,
 }
 
-impl Reader {
+impl StoreReader {
     pub(super) fn new(options: Options, identity: AuthorityId) -> Self {
         Self {
             options,
@@ -58,8 +58,8 @@ impl Reader {
         }
     }
 
-    /// The connection, made anew where it was lost.
-    pub(super) async fn link(&self) -> Result<Arc<Link>, AuthorityError> {
+    /// The connection, reopened if lost.
+    pub(super) async fn link(&self) -> Result<Arc<StoreConnection>, AuthorityError> {
         let mut current = self.link.lock().await;
         if let Some(link) = current.as_ref()
             && !link.is_closed()
@@ -69,21 +69,21 @@ impl Reader {
         *current = None;
         let (options, identity) = (self.options.clone(), self.identity);
         let connecting = self.home.spawn(async move {
-            let link = Link::connect(&options, Purpose::Watch)
+            let link = StoreConnection::connect(&options, Purpose::Watch)
                 .await
                 .map_err(|error| error.into_authority(&options.to_string()))?;
             open::verify(&link, &options, identity).await?;
             Ok::<_, AuthorityError>(link)
         });
-        // The only other end of that task is the end of its runtime.
+        // The task ends otherwise only with its runtime.
         let connected = connecting.await.map_err(|_| AuthorityError::Closed)?;
         let link = Arc::new(connected?);
         *current = Some(Arc::clone(&link));
         Ok(link)
     }
 
-    /// Gives up a connection that does not answer.
-    pub(super) async fn discard(&self, broken: &Arc<Link>) {
+    /// Drops a connection that does not answer.
+    pub(super) async fn discard(&self, broken: &Arc<StoreConnection>) {
         let mut current = self.link.lock().await;
         if current
             .as_ref()
@@ -93,9 +93,9 @@ impl Reader {
         }
     }
 
-    /// Where a watch begins: with what changes from now on.
-    pub(super) async fn begin(&self) -> Result<Told, AuthorityError> {
-        let mut told = Told {
+    /// State that reports changes from now on.
+    pub(super) async fn begin(&self) -> Result<WatchState, AuthorityError> {
+        let mut told = WatchState {
             horizon: NOTHING.to_owned(),
             cluster: None,
             marks: HashMap::new(),
@@ -106,8 +106,8 @@ impl Reader {
         Ok(told)
     }
 
-    /// Tells the watchers for ever.
-    pub(super) async fn run(self: Arc<Self>, mut told: Told) {
+    /// Tells the watchers, until the store is closed.
+    pub(super) async fn run(self: Arc<Self>, mut told: WatchState) {
         let mut backoff = Backoff::default();
         loop {
             match self.link().await {
@@ -133,8 +133,12 @@ impl Reader {
         }
     }
 
-    /// What has changed since the last look.
-    async fn look(&self, link: &Link, told: &mut Told) -> Result<Vec<Change>, LinkError> {
+    /// Changes since the last poll.
+    async fn look(
+        &self,
+        link: &StoreConnection,
+        told: &mut WatchState,
+    ) -> Result<Vec<Change>, ConnectionError> {
         let horizon = self.horizon_after(link, told).await?;
         let sql = format!(
             "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, {CLUSTER}, m.scope, {MARK} \
@@ -143,7 +147,7 @@ impl Reader {
         let bound = self.options.timeout();
         let arguments: &Arguments<'_> = &[(&horizon, Type::TEXT)];
         let rows = link.own(bound, Locks::Look, &sql, arguments).await?;
-        let first = rows.first().ok_or_else(LinkError::no_row)?;
+        let first = rows.first().ok_or_else(ConnectionError::no_row)?;
         let cluster = steps::cluster(first, 1)?;
         let (mut changes, mut marks) = (Vec::new(), HashMap::new());
         if let Some(cluster) = cluster
@@ -167,16 +171,19 @@ impl Reader {
         Ok(changes)
     }
 
-    /// Reads from the last horizon, unless the server's transactions have gone back behind it: it was restored, and
-    /// everything is to be read.
-    async fn horizon_after(&self, link: &Link, told: &Told) -> Result<String, LinkError> {
+    /// The last horizon, or everything if the server's transactions have gone back below it, because it was restored.
+    async fn horizon_after(
+        &self,
+        link: &StoreConnection,
+        told: &WatchState,
+    ) -> Result<String, ConnectionError> {
         if told.horizon == NOTHING {
             return Ok(NOTHING.to_owned());
         }
         let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot()) >= $1::text::xid8";
         let bound = self.options.timeout();
         let rows = link.ask(bound, sql, &[(&told.horizon, Type::TEXT)]).await?;
-        let went_on: bool = get(rows.first().ok_or_else(LinkError::no_row)?, 0)?;
+        let went_on: bool = get(rows.first().ok_or_else(ConnectionError::no_row)?, 0)?;
         Ok(if went_on {
             told.horizon.clone()
         } else {

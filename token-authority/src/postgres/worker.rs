@@ -1,5 +1,5 @@
-//! The task that takes the steps, one statement after the other on one connection: group commit, and starting over
-//! when the connection is lost.
+//! Task that runs the steps, one statement after another on one connection: group commit, and recovery from a lost
+//! connection.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, error::SqlState};
 
-use super::link::{Arguments, Link, LinkError, Purpose, WENT_BACK};
+use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, WENT_BACK};
 use super::open::FORMAT;
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
@@ -20,30 +20,30 @@ use crate::{
     Repaired, Scope,
 };
 
-/// Steps in one statement at most: each holds the locks of all until it is committed.
+/// Maximum steps of a statement: each holds the locks of all until the commit.
 const BATCH: usize = 128;
-/// How often a step that gave way to another is taken again.
+/// Attempts for a step that loses conflicts with others.
 const ATTEMPTS: u32 = 5;
 /// Pauses between attempts to connect, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How many times a call's bound recovery may take.
+/// Factor of a call's limit for recovery.
 pub(super) const RECOVERY: u32 = 12;
 
-/// One step of one caller.
+/// Step of one caller.
 pub(super) enum Job {
     Declare(Declare),
     Forget(Forget),
-    /// One that shares its commit with no other.
+    /// A step with a separate commit.
     Alone(Alone),
 }
 
-/// Takes a step, and gives the caller its answer.
+/// Runs a step, and answers its caller.
 pub(super) type Alone = Box<dyn for<'w> FnOnce(&'w mut Worker) -> Taking<'w, ()> + Send>;
-/// A step while it is taken.
+/// A running step.
 pub(super) type Taking<'w, T> = Pin<Box<dyn Future<Output = T> + Send + 'w>>;
 
-/// The pauses between attempts to connect.
+/// Pauses between attempts to connect.
 #[derive(Default)]
 pub(super) struct Backoff {
     pause: Duration,
@@ -51,7 +51,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Waits as long as the last failures demand; at most a second.
+    /// Waits as the last failures demand; at most a second.
     pub(super) async fn wait(&self) {
         if let Some(until) = self.until {
             tokio::time::sleep_until(until).await;
@@ -68,19 +68,19 @@ impl Backoff {
     }
 }
 
-/// The side of the store that writes.
+/// Writing side of the store.
 pub(super) struct Worker {
     options: Options,
     place: String,
     identity: AuthorityId,
-    link: Option<Link>,
+    link: Option<StoreConnection>,
     backoff: Backoff,
-    /// The number of the connection, made by us, and how many steps were begun on it.
+    /// Random number of the connection, and the steps begun on it.
     connection: i64,
     step: i64,
-    /// The last step that was answered: connection and step.
+    /// Connection and step of the last answered step.
     answered: Option<(i64, i64)>,
-    /// The store has forgotten what it had answered. Nothing it says counts any more.
+    /// The store lost what it had answered. No later answer counts.
     went_back: Option<AuthorityError>,
 }
 
@@ -163,7 +163,7 @@ impl Worker {
             }
         }
         for reply in replies.into_iter().flatten() {
-            let error = LinkError::Record("a declaration without an answer".into());
+            let error = ConnectionError::Record("a declaration without an answer".into());
             let _ = reply.send(Err(error.into_authority(&self.place)));
         }
         for forget in forgets {
@@ -256,7 +256,7 @@ impl Worker {
         steps::repaired(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
-    /// Takes a step: one statement, one transaction. `patience` is how many times a call's bound it may take.
+    /// Runs a step: one statement, one transaction. `patience` multiplies a call's limit.
     pub(super) async fn step(
         &mut self,
         function: &str,
@@ -273,7 +273,7 @@ impl Worker {
             attempt += 1;
             match self.attempt(function, own, bound).await {
                 Ok(rows) => return Ok(rows),
-                // The server has undone it.
+                // The server undid the step.
                 Err(error) if error.gave_way() && attempt < ATTEMPTS => {}
                 Err(error) => return Err(self.failed(error)),
             }
@@ -285,7 +285,7 @@ impl Worker {
         function: &str,
         own: &[(&(dyn ToSql + Sync), Type)],
         bound: Duration,
-    ) -> Result<Vec<Row>, LinkError> {
+    ) -> Result<Vec<Row>, ConnectionError> {
         let identity = self.identity.to_bytes().to_vec();
         let (connection, step) = (self.connection, self.step + 1);
         self.step = step;
@@ -299,7 +299,7 @@ impl Worker {
         let link = self
             .link
             .as_ref()
-            .ok_or_else(|| LinkError::Broken("not connected".into()))?;
+            .ok_or_else(|| ConnectionError::Broken("not connected".into()))?;
         let sql = steps::call(function, &arguments);
         let locks = match function {
             "enrol" | "recover" => Locks::Cluster,
@@ -310,8 +310,8 @@ impl Worker {
         Ok(rows)
     }
 
-    /// Makes sure of a connection.
-    pub(super) async fn connected(&mut self) -> Result<(), LinkError> {
+    /// Connects if necessary.
+    pub(super) async fn connected(&mut self) -> Result<(), ConnectionError> {
         if self.link.as_ref().is_some_and(|link| !link.is_closed()) {
             return Ok(());
         }
@@ -329,8 +329,8 @@ impl Worker {
         }
     }
 
-    async fn connect(&mut self) -> Result<(), LinkError> {
-        let link = Link::connect(&self.options, Purpose::Steps).await?;
+    async fn connect(&mut self) -> Result<(), ConnectionError> {
+        let link = StoreConnection::connect(&self.options, Purpose::Steps).await?;
         let connection: i64 = rand::random();
         let identity = self.identity.to_bytes().to_vec();
         let (before, steps) = self.answered.unzip();
@@ -344,7 +344,7 @@ impl Worker {
         let bound = self.options.timeout();
         let sql = steps::call("hello", &arguments);
         within(bound, link.own(bound, Locks::Step, &sql, &arguments)).await?;
-        // From here on it is the new row that has to stay. The old one may go even where no answer says so.
+        // From here on the new row must stay. The old one may go even without an answer that says so.
         (self.connection, self.step) = (connection, 0);
         self.answered = Some((connection, 0));
         if before.is_some() {
@@ -356,8 +356,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Notes a failure, and says it as the caller is to hear it.
-    fn failed(&mut self, error: LinkError) -> AuthorityError {
+    /// Records a failure, and converts it for the caller.
+    fn failed(&mut self, error: ConnectionError) -> AuthorityError {
         let went_back = error.code().map(SqlState::code) == Some(WENT_BACK);
         if error.ends_connection() {
             self.link = None;
@@ -370,12 +370,12 @@ impl Worker {
     }
 }
 
-/// A wait over `bound` is the end of the connection.
+/// Limits the wait for an answer. Exceeding it ends the connection.
 async fn within<T>(
     bound: Duration,
-    answer: impl Future<Output = Result<T, LinkError>>,
-) -> Result<T, LinkError> {
-    let silence = |_| LinkError::Broken(format!("no answer within {bound:?}"));
+    answer: impl Future<Output = Result<T, ConnectionError>>,
+) -> Result<T, ConnectionError> {
+    let silence = |_| ConnectionError::Broken(format!("no answer within {bound:?}"));
     timeout(bound, answer).await.map_err(silence)?
 }
 
@@ -383,24 +383,24 @@ fn integer(value: &i64) -> (&(dyn ToSql + Sync), Type) {
     (value, Type::INT8)
 }
 
-/// Steps that one statement takes: the declarations first, then the removals.
+/// Steps of one statement: declarations first, then removals.
 #[derive(Default)]
 struct Batch {
     declares: Vec<Declare>,
     forgets: Vec<Forget>,
-    /// What is to be removed, in order: two proxies that remove the same do not meet in a circle.
+    /// Ordered, so that two proxies that remove the same sessions do not wait for each other in a circle.
     gone: BTreeSet<Backend>,
 }
 
 impl Batch {
-    /// Takes `first` and what waits behind it. Returns a step that has to come after this batch.
+    /// Takes `first` and the queued steps. Returns a step that must come after this batch.
     fn fill(&mut self, first: Job, queue: &mut mpsc::Receiver<Job>) -> Option<Job> {
         let mut next = Some(first);
         while let Some(job) = next.take().or_else(|| queue.try_recv().ok()) {
             match job {
                 Job::Declare(declare) if declare.reply.is_closed() => {}
                 Job::Forget(forget) if forget.reply.is_closed() => {}
-                // What was forgotten before stays in front of it.
+                // An earlier `forget` of the same session must come before this declaration.
                 Job::Declare(declare) if self.gone.contains(&declare.declaration.backend) => {
                     return Some(Job::Declare(declare));
                 }

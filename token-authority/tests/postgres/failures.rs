@@ -1,4 +1,4 @@
-//! The server crashes, stands still, or ends our connections; answers are lost; time goes backwards.
+//! The server crashes, hangs, or ends our connections; answers are lost; the store goes back in time.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -30,7 +30,7 @@ async fn healed(store: &Postgres, name: &str, value: u64, pid: i32) -> Declared 
     }
 }
 
-/// The pids of the store's sessions.
+/// Pids of the store's sessions.
 fn sessions(server: &Server) -> Vec<u32> {
     let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgpalisade authority'";
     let rows = server.sql(sql).into_iter().flatten();
@@ -109,7 +109,7 @@ async fn a_crash_loses_nothing_that_was_answered() {
     }
 }
 
-/// A lost connection is made anew, and its row in the store goes, but nobody hears of that. Nothing was forgotten.
+/// A lost connection is reopened and its row deleted, but the answer is lost. No step was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_end_is_not_heard_of_is_no_lost_step() {
     let server = Server::start();
@@ -127,11 +127,11 @@ async fn a_connection_whose_end_is_not_heard_of_is_no_lost_step() {
     terminate_sessions(&server);
     let again = store.clone();
     let declaring = tokio::spawn(async move {
-        // The first may find a connection that has not heard of its end.
+        // The first declaration may use a connection that does not know of its end.
         let first = declare(&again, "s", 2, 1).await;
         first.and(declare(&again, "s", 2, 1).await)
     });
-    // The old row is to go: the answer to that is held back.
+    // The answer to the deletion of the old row is held back.
     wait_for_waiting(&server);
     relay.hold(Direction::ToClient);
     holder.rows("ROLLBACK");
@@ -213,7 +213,6 @@ async fn a_lock_that_somebody_holds_is_an_error_in_time() {
     healed(&store, "held", 3, 1).await;
 }
 
-/// Waits until one of the store's sessions waits for a lock.
 fn wait_for_waiting(server: &Server) {
     machine::wait_for("a step that waits for a lock", || {
         let waiting = server.value(
@@ -239,7 +238,7 @@ async fn a_step_that_gave_way_in_a_deadlock_is_taken_again() {
     first.rows("BEGIN");
     first.rows(&lock("z"));
     second.rows("BEGIN");
-    // So that the store's session is the one that gives way.
+    // Makes the server abort the store's session.
     second.rows("SET deadlock_timeout = '60s'");
     second.rows(&lock("b"));
     let mut calls = JoinSet::new();
@@ -247,7 +246,7 @@ async fn a_step_that_gave_way_in_a_deadlock_is_taken_again() {
         let store = store.clone();
         calls.spawn(async move { declare(&store, name, 2, 1).await });
     };
-    // The declaration for z holds up the two behind it, which so become one step.
+    // While the declaration for z waits, the other two queue up and become one step.
     spawn(&mut calls, "z");
     wait_for_waiting(&server);
     spawn(&mut calls, "a");
@@ -255,7 +254,7 @@ async fn a_step_that_gave_way_in_a_deadlock_is_taken_again() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     first.rows("ROLLBACK");
     machine::wait_for("the step on a and b", || {
-        // While the step holds a, nobody else gets it.
+        // While the step holds a, no other session gets it.
         let free = server.sql(&format!("{} SKIP LOCKED", lock("a")));
         free.is_empty().then_some(())
     });
@@ -311,13 +310,13 @@ async fn a_commit_that_no_standby_has_is_not_answered() {
     let mut server = Server::start();
     drop(connect(&server).await);
     server.crash();
-    // The server's own default would not even wait for its disk.
+    // The server's default would not even wait for its disk.
     let wanted = ["synchronous_standby_names=nobody", "synchronous_commit=off"];
     server.start_again(&wanted);
     let slow = options(&server).with_timeout(Duration::from_secs(2));
     let error = Postgres::connect(&slow).await.unwrap_err();
     assert!(error.to_string().contains("no answer within"), "{error}");
-    // Somebody cuts the wait short: the server says that it has committed, and warns.
+    // The wait is cut short: the server reports its commit, and warns.
     let connecting = tokio::spawn({
         let options = options(&server).with_timeout(Duration::from_secs(20));
         async move { Postgres::connect(&options).await }
@@ -360,7 +359,7 @@ async fn a_server_that_has_gone_back_is_found_out() {
         }
     };
     assert!(matches!(error, AuthorityError::WentBack(_)), "{error}");
-    // And it stays so, until somebody has looked at it and starts anew.
+    // Every call fails until an operator has checked the store and restarts.
     let again = store.enrol(CLUSTER).await.unwrap_err();
     assert!(matches!(again, AuthorityError::WentBack(_)), "{again}");
     let anew = connect(&server).await;
@@ -423,7 +422,7 @@ async fn no_error_shows_the_password() {
     let said = format!("{error} {error:?}");
     assert!(said.contains("password authentication failed"), "{said}");
     assert!(!said.contains("hunter2"), "{said}");
-    // Nobody there, and somebody who does not answer.
+    // A closed port, and a server that does not answer.
     let closed = format!("host=127.0.0.1 port={} user=u", machine::free_port());
     let error = Postgres::connect(&closed.parse().unwrap())
         .await
@@ -445,7 +444,7 @@ async fn no_error_shows_the_password() {
     assert!(begin.elapsed() < Duration::from_secs(3));
 }
 
-/// What cannot be read of takeovers hides nothing else, and makes room for what comes.
+/// An unreadable history hides no other, and can be replaced.
 #[tokio::test]
 async fn a_damaged_history_holds_up_nothing() {
     let server = Server::start();

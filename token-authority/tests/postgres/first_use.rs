@@ -1,16 +1,16 @@
-//! Finding the store, making it, and servers that will not do.
+//! Finding and creating the store, and unsuitable servers.
 
-use pgpalisade_authority::postgres::{OpenError, Options, inspect};
+use pgpalisade_authority::postgres::{Options, PostgresOpenError, inspect};
 use pgpalisade_authority::{Authority, Postgres};
 use tokio::task::JoinSet;
 
 use crate::stage::{CLUSTER, Server, connect, declare, options};
 
-async fn open_error(options: &Options) -> OpenError {
+async fn open_error(options: &Options) -> PostgresOpenError {
     Postgres::connect(options).await.expect_err("must not open")
 }
 
-/// For another role, without a password, by the unix socket.
+/// Options for another role, without a password, over the unix socket.
 fn options_of(server: &Server, role: &str, database: &str) -> Options {
     let (dir, port) = (server.socket_dir().display(), server.port());
     let dsn = format!("host={dir} port={port} user={role} dbname={database}");
@@ -39,19 +39,22 @@ async fn missing_rights_are_said_with_the_sql_that_gives_them() {
     server.sql("CREATE ROLE second LOGIN");
     can_use(&server, "App-1").await;
     let error = open_error(&options_of(&server, "second", "postgres")).await;
-    assert!(matches!(error, OpenError::NotOurs { .. }), "{error}");
+    assert!(
+        matches!(error, PostgresOpenError::NotOurs { .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("(role App-1)"), "{error}");
-    // One that a superuser has made serves everybody.
+    // A store that a superuser created serves every role.
     server.sql("DROP SCHEMA pgpalisade_authority CASCADE");
     Postgres::connect(&options(&server)).await.unwrap();
     can_use(&server, "second").await;
 }
 
-/// Once what the refusal says is run.
+/// Connects after running the SQL of the refusal.
 async fn can_use(server: &Server, role: &str) {
     let options = options_of(server, role, "postgres");
     let error = open_error(&options).await;
-    let OpenError::Rights { sql, .. } = &error else {
+    let PostgresOpenError::Rights { sql, .. } = &error else {
         panic!("{error}")
     };
     assert!(error.to_string().contains(sql.as_str()), "{error}");
@@ -76,7 +79,7 @@ async fn other_formats_are_refused() {
         ));
         let error = open_error(&options(&server)).await;
         assert!(
-            matches!(error, OpenError::OtherFormat { found, .. } if found == other),
+            matches!(error, PostgresOpenError::OtherFormat { found, .. } if found == other),
             "{error}"
         );
     }
@@ -86,11 +89,17 @@ async fn other_formats_are_refused() {
     );
     server.sql("DELETE FROM pgpalisade_authority.store");
     let error = open_error(&options(&server)).await;
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(
+        matches!(error, PostgresOpenError::Damaged { .. }),
+        "{error}"
+    );
     server.sql("DROP SCHEMA pgpalisade_authority CASCADE");
     server.sql("CREATE SCHEMA pgpalisade_authority CREATE TABLE store (shelf text)");
     let error = open_error(&options(&server)).await;
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(
+        matches!(error, PostgresOpenError::Damaged { .. }),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -101,7 +110,10 @@ async fn a_standby_is_refused() {
     std::fs::write(server.data().join("standby.signal"), "").unwrap();
     server.start_again(&[]);
     let error = open_error(&options(&server)).await;
-    assert!(matches!(error, OpenError::Unsuitable { .. }), "{error}");
+    assert!(
+        matches!(error, PostgresOpenError::Unsuitable { .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("standby"), "{error}");
     let info = inspect(&options(&server)).await.unwrap();
     assert!(info.in_recovery && info.schema_exists);
@@ -114,7 +126,10 @@ async fn another_encoding_is_refused() {
     let server = Server::start();
     server.sql("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0");
     let error = open_error(&options_of(&server, "postgres", "plain")).await;
-    assert!(matches!(error, OpenError::Unsuitable { .. }), "{error}");
+    assert!(
+        matches!(error, PostgresOpenError::Unsuitable { .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("SQL_ASCII"), "{error}");
 }
 

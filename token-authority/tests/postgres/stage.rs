@@ -1,4 +1,4 @@
-//! A server with a store on it, and what the tests do with both.
+//! Server with a store, and common steps of the tests.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) const CLUSTER: Cluster = Cluster {
     postmaster_us: 1_700_000_000_000_000,
 };
 
-/// For a superuser by the unix socket.
+/// Options for a superuser over the unix socket.
 pub(crate) fn options(server: &Server) -> Options {
     server.admin_dsn().parse().unwrap()
 }
@@ -24,7 +24,7 @@ pub(crate) async fn connect(server: &Server) -> Postgres {
     Postgres::connect(&options(server)).await.unwrap()
 }
 
-/// A store that has given up after a second.
+/// A store whose calls fail after a second.
 pub(crate) async fn impatient(server: &Server) -> Postgres {
     let options = options(server).with_timeout(Duration::from_secs(1));
     Postgres::connect(&options).await.unwrap()

@@ -1,4 +1,4 @@
-//! The suite that every store must pass.
+//! Suite that every store must pass.
 
 use std::sync::Arc;
 use std::time::Instant;

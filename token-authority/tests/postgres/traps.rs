@@ -1,6 +1,6 @@
-//! Nobody's code but the store's own runs as its role.
+//! Only the store's own code runs as its role.
 
-use pgpalisade_authority::postgres::{OpenError, Options, read};
+use pgpalisade_authority::postgres::{Options, PostgresOpenError, read};
 use pgpalisade_authority::{Authority, AuthorityError, Postgres};
 use pgpalisade_tests::wire::Wire;
 
@@ -17,7 +17,7 @@ const VIEW: &str = "CREATE VIEW pgpalisade_authority.store AS SELECT 6 AS format
 const FUNCTION: &str = "CREATE FUNCTION pgpalisade_authority.begin_step(a int, b bytea, c bigint, d bigint) \
     RETURNS void LANGUAGE sql AS 'SELECT traps.spring()'";
 
-/// A session of somebody by the unix socket.
+/// A session over the unix socket.
 fn session(server: &Server, user: &str, database: &str) -> Wire {
     Wire::login(&server.socket(), &[("user", user), ("database", database)])
 }
@@ -33,7 +33,7 @@ fn assert_not_sprung(server: &Server) {
     assert!(!server.log().contains("sprung as postgres"));
 }
 
-/// What mallory makes before any proxy comes, and what she gives away or not.
+/// Objects that mallory creates before the first proxy, given to postgres or not.
 #[tokio::test]
 async fn what_was_made_first_is_not_run() {
     let server = Server::start();
@@ -78,14 +78,17 @@ async fn what_was_made_first_is_not_run() {
             .expect_err("must not open");
         let looked = read(&options).await.expect_err("must not be read");
         for error in [opened, looked] {
-            assert!(matches!(error, OpenError::NotOurs { .. }), "{error}");
+            assert!(
+                matches!(error, PostgresOpenError::NotOurs { .. }),
+                "{error}"
+            );
             assert!(error.to_string().contains(says), "{error}");
         }
         assert_not_sprung(&server);
     }
 }
 
-/// Each use looks for itself: a step, a read, and a new connection.
+/// Each use checks the owners: a step, a read, and a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_attached_later_is_not_run() {
     let fire = "EXECUTE FUNCTION traps.fire()";

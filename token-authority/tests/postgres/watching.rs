@@ -1,4 +1,4 @@
-//! Changes become known: by NOTIFY at once, by looking without it, and over lost connections.
+//! Changes become known: by NOTIFY at once, by polling without it, and across lost connections.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::machine::PATIENCE;
 use crate::stage::{CLUSTER, Server, connect, declare, scope, token};
 
-/// Waits until a mark is told.
+/// Waits until a mark is reported.
 async fn told(watch: &mut Watch, name: &str, value: u64) -> Duration {
     let begin = Instant::now();
     loop {
@@ -97,7 +97,7 @@ async fn commits_out_of_order_are_told() {
     declare(&store, "early", 1, 1).await.unwrap();
     declare(&store, "late", 1, 1).await.unwrap();
     let mut watch = store.watch();
-    // Its transaction begins before the others and ends after them.
+    // This transaction begins before the others and ends after them.
     let mut old = server.admin();
     old.rows("BEGIN");
     old.rows(

@@ -1,4 +1,4 @@
-//! One connection to the server: its settings, what it hears, and what its errors mean.
+//! Connection to the server: its settings, its messages, and the meaning of its errors.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -18,84 +18,90 @@ use super::own::OWN;
 use crate::AuthorityError;
 use crate::owned::{NAMES, Strange};
 
-/// The step of another store, or of another format.
+/// The step is for another store, or another format.
 pub(super) const OTHER_STORE: &str = "PFA01";
-/// A step that was answered is gone.
+/// An answered step is missing.
 pub(super) const WENT_BACK: &str = "PFA02";
 
-/// The oldest server that has what the schema uses (`xid8`).
+/// The oldest server with `xid8`, which the schema uses.
 pub(super) const OLDEST_VERSION: i32 = 13;
 
-/// How a step is asked: a text with its arguments and their types. One message, one transaction.
+/// Arguments of a step with their types.
 pub(super) type Arguments<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
-/// An open connection.
-pub(super) struct Link {
+pub(super) struct StoreConnection {
     client: Client,
-    /// Held while something is asked: nothing may come between the messages of a transaction.
+    /// Held during each exchange: no other message may come between those of a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
     heard: Arc<Heard>,
     driver: JoinHandle<()>,
 }
 
-/// What the server says unasked.
+/// Unsolicited messages of the server.
 #[derive(Default)]
 pub(super) struct Heard {
-    /// Woken by each notification, and when the connection ends.
+    /// Woken by each notification, and at the end of the connection.
     pub(super) changed: Notify,
     warning: Mutex<Option<String>>,
 }
 
-/// Why something did not work on a connection.
 #[derive(Debug)]
-pub(super) enum LinkError {
-    /// The connection is of no use any more.
+pub(super) enum ConnectionError {
+    /// The connection is unusable.
     Broken(String),
-    /// The server refused; what was asked is undone.
+    /// The server refused; the statement is undone.
     Refused(Box<DbError>),
-    /// A standby answered.
+    /// The server is a standby.
     Standby,
     /// The server is older than [`OLDEST_VERSION`].
     TooOld(String),
     /// The database cannot hold every text.
     Encoding(String),
-    /// A row makes no sense.
+    /// A row is invalid.
     Record(String),
-    /// The store is somebody else's, or has something attached to it.
+    /// The store belongs to another role, or has foreign objects attached.
     Strange(Strange),
 }
 
-/// What a session has to be like before it is used.
+/// Use of a connection, which decides how its session is prepared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Writes: a standby is refused, the settings are made sure of.
+    /// Writes: a standby is refused, and the settings are made.
     Steps,
-    /// As steps, and hears what changes.
+    /// As steps, and listens for changes.
     Watch,
-    /// Looks, and takes the server as it is.
+    /// Only reads, and takes the server as it is.
     Inspect,
 }
 
-impl Link {
-    /// Connects and prepares the session. Bounded by the options' timeout as a whole.
-    pub(super) async fn connect(options: &Options, purpose: Purpose) -> Result<Self, LinkError> {
+impl StoreConnection {
+    /// Connects and prepares the session, within the options' timeout.
+    pub(super) async fn connect(
+        options: &Options,
+        purpose: Purpose,
+    ) -> Result<Self, ConnectionError> {
         let bound = options.timeout();
         match timeout(bound, Self::connect_unbounded(options, purpose)).await {
             Ok(connected) => connected,
-            Err(_) => Err(LinkError::Broken(format!("no connection within {bound:?}"))),
+            Err(_) => Err(ConnectionError::Broken(format!(
+                "no connection within {bound:?}"
+            ))),
         }
     }
 
-    async fn connect_unbounded(options: &Options, purpose: Purpose) -> Result<Self, LinkError> {
+    async fn connect_unbounded(
+        options: &Options,
+        purpose: Purpose,
+    ) -> Result<Self, ConnectionError> {
         let mut login = options.login().clone();
         let config = &mut login.config;
-        // Also here, since a connection that may not write is turned away before the settings are made.
+        // Set here too: a read-only connection is turned away before the settings are made.
         let read_write = "-c default_transaction_read_only=off";
         let given = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("{given} {read_write}").trim_start());
         let (client, connection) = login.connect().await.map_err(|error| match error {
-            ConnectError::Server(error) => LinkError::from(error),
-            ConnectError::Files(error) => LinkError::Broken(format!("TLS: {error}")),
+            ConnectError::Server(error) => ConnectionError::from(error),
+            ConnectError::Files(error) => ConnectionError::Broken(format!("TLS: {error}")),
         })?;
         let heard = Arc::new(Heard::default());
         let driver = tokio::spawn(drive(connection, Arc::clone(&heard)));
@@ -105,7 +111,7 @@ impl Link {
             heard,
             driver,
         };
-        // In two messages: the guard is read with the path that the first one sets.
+        // Two messages, because the guard is parsed with the path that the first one sets.
         link.client.batch_execute(NAMES).await?;
         link.client.batch_execute(&OWN.prepare_guard()).await?;
         if purpose != Purpose::Inspect {
@@ -116,60 +122,68 @@ impl Link {
         Ok(link)
     }
 
-    async fn check_server(&self) -> Result<(), LinkError> {
+    async fn check_server(&self) -> Result<(), ConnectionError> {
         let asked = "SELECT pg_is_in_recovery(), current_setting('server_version_num')::int, \
                      current_setting('server_version'), current_setting('server_encoding')";
         let rows = self.client.query_typed(asked, &[]).await?;
-        let row = rows.first().ok_or_else(LinkError::no_row)?;
+        let row = rows.first().ok_or_else(ConnectionError::no_row)?;
         let number: i32 = get(row, 1)?;
         if number / 10_000 < OLDEST_VERSION {
-            return Err(LinkError::TooOld(get(row, 2)?));
+            return Err(ConnectionError::TooOld(get(row, 2)?));
         }
         let encoding: String = get(row, 3)?;
         if encoding != "UTF8" {
-            return Err(LinkError::Encoding(encoding));
+            return Err(ConnectionError::Encoding(encoding));
         }
         if get(row, 0)? {
-            return Err(LinkError::Standby);
+            return Err(ConnectionError::Standby);
         }
         Ok(())
     }
 
-    /// Asks, and waits until the answer is complete: a row alone says nothing, since the server commits after it
-    /// and tells with ReadyForQuery. A wait over `bound` is the end of the connection.
+    /// Runs a statement and waits for its complete answer: the server commits after the row, and confirms with
+    /// ReadyForQuery. A wait beyond `bound` ends the connection.
     pub(super) async fn ask(
         &self,
         bound: Duration,
         sql: &str,
         arguments: &Arguments<'_>,
-    ) -> Result<Vec<Row>, LinkError> {
+    ) -> Result<Vec<Row>, ConnectionError> {
         let asked = async {
             let _turn = self.turn.lock().await;
             self.client.query_typed(sql, arguments).await
         };
         let rows = match timeout(bound, asked).await {
             Ok(answer) => answer?,
-            Err(_) => return Err(LinkError::Broken(format!("no answer within {bound:?}"))),
+            Err(_) => {
+                return Err(ConnectionError::Broken(format!(
+                    "no answer within {bound:?}"
+                )));
+            }
         };
         self.unwarned()?;
         Ok(rows)
     }
 
     /// Runs several statements as one transaction.
-    pub(super) async fn script(&self, bound: Duration, sql: &str) -> Result<(), LinkError> {
+    pub(super) async fn script(&self, bound: Duration, sql: &str) -> Result<(), ConnectionError> {
         match timeout(bound, self.client.batch_execute(sql)).await {
             Ok(done) => done?,
-            Err(_) => return Err(LinkError::Broken(format!("no answer within {bound:?}"))),
+            Err(_) => {
+                return Err(ConnectionError::Broken(format!(
+                    "no answer within {bound:?}"
+                )));
+            }
         }
         self.unwarned()
     }
 
-    /// No step warns. The warning that may come is that the wait for a synchronous standby was cut short: the server
-    /// then says that it has committed, though only it has.
-    pub(super) fn unwarned(&self) -> Result<(), LinkError> {
+    /// Fails if the server warned. No step warns, but the server warns if the wait for a synchronous standby was cut
+    /// short, and then the commit is only local.
+    pub(super) fn unwarned(&self) -> Result<(), ConnectionError> {
         let mut warning = self.heard.warning.lock();
         match warning.take() {
-            Some(warning) => Err(LinkError::Broken(format!(
+            Some(warning) => Err(ConnectionError::Broken(format!(
                 "it answered with a warning, so its answer may not be durable: {warning}"
             ))),
             None => Ok(()),
@@ -180,7 +194,6 @@ impl Link {
         &self.client
     }
 
-    /// What the server says unasked.
     pub(super) fn heard(&self) -> &Heard {
         &self.heard
     }
@@ -190,14 +203,14 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for StoreConnection {
     fn drop(&mut self) {
-        // Closes the socket, whatever is still under way. The server ends the statement by itself.
+        // Closes the socket, even during a statement. The server then ends the statement.
         self.driver.abort();
     }
 }
 
-/// Moves the bytes of a connection until it ends.
+/// Drives a connection until it ends.
 async fn drive(mut connection: Connection<Socket, Stream<Socket>>, heard: Arc<Heard>) {
     while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
         match message {
@@ -223,15 +236,15 @@ fn is_warning(notice: &DbError) -> bool {
     notice.parsed_severity() == Some(Severity::Warning)
 }
 
-/// What every step relies on.
+/// Settings that every step relies on.
 fn settings(options: &Options, purpose: Purpose) -> String {
     let limit = options.timeout().as_millis();
-    // Reads of everything, and recovery, may take longer.
+    // Full reads, and recovery, may take longer.
     let longest = limit * 12;
     let own = match purpose {
         Purpose::Watch => format!("LISTEN {SCHEMA};"),
-        // The plans of the steps live as long as the connection. One that was made while a table was small would read
-        // all of it later; so they go through an index.
+        // Plans of the steps live as long as the connection. A plan made for a small table would scan the whole table
+        // later, so plans must use an index.
         Purpose::Steps => "SET enable_seqscan = off;".into(),
         Purpose::Inspect => String::new(),
     };
@@ -252,16 +265,16 @@ fn settings(options: &Options, purpose: Purpose) -> String {
     )
 }
 
-/// A column of a row, or why it cannot be read.
-pub(super) fn get<'a, T>(row: &'a Row, index: usize) -> Result<T, LinkError>
+/// Reads a column of a row.
+pub(super) fn get<'a, T>(row: &'a Row, index: usize) -> Result<T, ConnectionError>
 where
     T: tokio_postgres::types::FromSql<'a>,
 {
     row.try_get(index)
-        .map_err(|error| LinkError::Record(words(&error)))
+        .map_err(|error| ConnectionError::Record(words(&error)))
 }
 
-impl From<tokio_postgres::Error> for LinkError {
+impl From<tokio_postgres::Error> for ConnectionError {
     fn from(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
             Some(refusal) => Self::Refused(Box::new(refusal.clone())),
@@ -270,12 +283,12 @@ impl From<tokio_postgres::Error> for LinkError {
     }
 }
 
-impl LinkError {
+impl ConnectionError {
     pub(super) fn no_row() -> Self {
         Self::Record("an answer without rows".into())
     }
 
-    /// The server's code, where it refused.
+    /// Code of the server's refusal.
     pub(super) fn code(&self) -> Option<&SqlState> {
         match self {
             Self::Refused(refusal) => Some(refusal.code()),
@@ -283,7 +296,7 @@ impl LinkError {
         }
     }
 
-    /// Whether the connection is of no use after it. With 57P.. the server says farewell.
+    /// Whether the connection is unusable after this error. The server ends it with 57P..
     pub(super) fn ends_connection(&self) -> bool {
         match self.code() {
             Some(code) => code.code().starts_with("57P"),
@@ -291,7 +304,7 @@ impl LinkError {
         }
     }
 
-    /// Whether the same may be asked again on the same connection: two steps met, and this one gave way.
+    /// Whether the same connection may retry: this step lost a conflict with another.
     pub(super) fn gave_way(&self) -> bool {
         let again = [
             SqlState::T_R_DEADLOCK_DETECTED,
@@ -300,7 +313,7 @@ impl LinkError {
         self.code().is_some_and(|code| again.contains(code))
     }
 
-    /// What the caller of a step is told. `place` says where the store is.
+    /// Error for the caller of a step. `place` is the location of the store.
     pub(super) fn into_authority(self, place: &str) -> AuthorityError {
         let said = format!("{place}: {self}");
         let Some(code) = self.code().map(SqlState::code) else {
@@ -314,18 +327,18 @@ impl LinkError {
             WENT_BACK => AuthorityError::WentBack(said),
             // The schema or a part of it is missing.
             "3F000" | "42P01" | "42883" | "42703" => AuthorityError::Damaged(said),
-            // Disk full, out of memory; errors of the file system.
+            // Disk full, out of memory, or file system errors.
             _ if code.starts_with("53") && code != "53300" => AuthorityError::Storage(said),
             _ if code.starts_with("58") => AuthorityError::Storage(said),
             _ if code.starts_with("XX") => AuthorityError::Damaged(said),
-            // Broken constraints, wrong values: they cannot come from a step on sound tables.
+            // Violated constraints and wrong values cannot come from a step on intact tables.
             _ if code.starts_with("22") || code.starts_with("23") => AuthorityError::Damaged(said),
             _ => AuthorityError::Unavailable(said),
         }
     }
 }
 
-impl std::fmt::Display for LinkError {
+impl std::fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Broken(why) | Self::Record(why) => f.write_str(why),
