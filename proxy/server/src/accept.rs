@@ -11,24 +11,23 @@ use crate::overflow::Overflow;
 use crate::worker::Shared;
 use crate::worker_thread::WorkerHandle;
 
-/// How long a listener rests after an accept that failed: most often the process has no file
-/// descriptor left, and trying again at once would only burn the processor.
+/// Rest of a listener after a failed accept. Usually the process has no file descriptor left, and an immediate retry
+/// would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a listener waits for room at the workers, while the system keeps who comes next in line: a burst is
-/// served late and not turned away.
+/// How long a listener waits for room at the workers. Meanwhile the system queues new connections, so a burst is
+/// served late instead of being turned away.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// The listeners, each with the task that accepts its connections.
 pub struct Accepting {
-    /// What clients connect to.
+    /// Addresses that clients connect to.
     pub listeners: Vec<Arc<Listener>>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
 
 impl Accepting {
-    /// Begins to accept.
     pub(crate) fn open(
         listeners: Vec<Listener>,
         workers: &Arc<Vec<WorkerHandle>>,
@@ -51,13 +50,13 @@ impl Accepting {
         accepting
     }
 
-    /// Where it listens, with the ports that the system has chosen.
+    /// Addresses in use, with the ports that the system has chosen.
     pub fn addresses(&self) -> Vec<ListenAddr> {
         let addresses = self.listeners.iter().map(|listener| listener.address());
         addresses.filter_map(Result::ok).collect()
     }
 
-    /// Accepts nobody any more; who was accepted has a worker when this returns.
+    /// Stops accepting. When this returns, every accepted connection has a worker.
     pub async fn close(self) {
         self.closing.cancel();
         self.tasks.close();
@@ -87,8 +86,8 @@ async fn accept(
     }
 }
 
-/// Gives a worker the connection, and says how long to wait for the next one: who has waited in vain once has waited
-/// for all that come before there is room again.
+/// Gives the connection to a worker, and returns how long to wait for the next one. After one wait that timed out,
+/// the next connections do not wait until there is room again.
 async fn hand_over(
     accepted: Accepted,
     wait: Duration,
@@ -124,7 +123,7 @@ mod tests {
 
     const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0x\0\0";
 
-    /// Where to connect, the only worker, and its queue, which has room for one connection.
+    /// Returns the listener's address, the only worker, and its queue, which has room for one connection.
     async fn stuck() -> (SocketAddr, Arc<Vec<WorkerHandle>>, mpsc::Receiver<Accepted>) {
         let certificates =
             Certificates::load(ClientTls::Off, None, SslSettings::default()).unwrap();
@@ -144,7 +143,7 @@ mod tests {
         (address, workers, queue)
     }
 
-    /// A worker that cannot keep up closes nobody without a word.
+    /// A worker that cannot keep up closes no connection silently.
     #[tokio::test]
     async fn who_finds_no_room_at_a_worker_is_told() {
         let (address, workers, mut queue) = stuck().await;
@@ -162,7 +161,7 @@ mod tests {
         assert!(queue.try_recv().is_ok());
     }
 
-    /// A burst waits in line: a leader behind it is served as soon as there is room.
+    /// A burst waits in line: a leader at its end is served as soon as there is room.
     #[tokio::test]
     async fn who_comes_in_a_burst_is_served() {
         let (address, workers, mut queue) = stuck().await;

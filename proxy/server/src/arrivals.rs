@@ -1,9 +1,11 @@
-//! Connections that have not logged in yet: how many there may be, how long each may be silent, and who gives way.
+//! Connections that have not logged in yet: their number, their time limits, and which of them gives way.
 //!
-//! Whoever reaches the proxy can open connections and say nothing. They must not keep out a leader, who speaks at once.
-//! So a connection takes none of the places of `connections.max` before its startup packet is there, of those that have
-//! sent none the oldest gives way to the newest, and one that leaves an authentication request of PostgreSQL unanswered
-//! gives way where its place is needed.
+//! Anybody who reaches the proxy can open connections and stay silent. They must not keep out a leader, who speaks at
+//! once. So three rules hold:
+//!
+//! - A connection takes a place of `connections.max` only after its startup packet.
+//! - Of the connections without a startup packet the oldest gives way to the newest.
+//! - A connection that owes PostgreSQL an authentication answer gives way if its place is needed.
 
 use std::collections::BTreeMap;
 use std::future::{Future, pending};
@@ -18,21 +20,21 @@ use tokio::time::Sleep;
 use crate::aside::Aside;
 use crate::timers::Timers;
 
-/// Connections without a startup packet: this part of `connections.max`, and at least so many.
+/// Limit of connections without a startup packet: this fraction of `connections.max`, and at least `SILENT_LEAST`.
 const SILENT_PART: usize = 4;
 const SILENT_LEAST: usize = 256;
 
-/// Cancel requests on their way to PostgreSQL, beside the places: who has none left may still cancel what it does.
+/// Limit of concurrent cancel requests, outside `connections.max`: they work even if no place is left.
 const CANCELS_MAX: usize = 16;
 
-/// So many passwords are hashed at once. A role may have been given up to 100,000 rounds, and whoever knows its name
-/// can have them counted.
+/// Limit of concurrent password hashes. A role may have up to 100,000 rounds, and anybody who knows its name can have
+/// them computed.
 const HASHED_AT_ONCE: usize = 2;
 
-/// How long a client may owe what comes next. Programs answer at once; whoever types a password connects anew with it.
+/// Time for a client's next message. Programs answer at once; a person who types a password connects again with it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who owes an answer for less than this keeps the place, and who needs one waits as long for it.
+/// A client that owes an answer for less than this keeps its place. A client that needs a place waits as long.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// All connections that have not logged in, and the places for those that do. Clones share them.
@@ -50,16 +52,16 @@ pub(crate) struct Arrivals {
 #[derive(Debug, Default)]
 struct Waiting {
     last: u64,
-    /// All of them.
+    /// Number of all connections that have not logged in.
     logging_in: usize,
-    /// Without a startup packet, by age. To drop a sender tells the connection to end.
+    /// Connections without a startup packet, by age. Dropping a sender tells the connection to end.
     silent: BTreeMap<u64, oneshot::Sender<()>>,
-    /// With a place, and an authentication request to answer.
+    /// Connections with a place that owe an authentication answer.
     owing: BTreeMap<u64, (Instant, oneshot::Sender<()>)>,
 }
 
 impl Arrivals {
-    /// For so many places. A login may take `login_timeout` at all.
+    /// Limits for `places` sessions and logins of `login_timeout`.
     #[must_use]
     pub(crate) fn new(places: usize, login_timeout: Duration, timers: Timers) -> Self {
         Self {
@@ -73,7 +75,7 @@ impl Arrivals {
         }
     }
 
-    /// Takes in a connection that has said nothing yet.
+    /// Adds a connection that has said nothing yet.
     pub(crate) fn enter(&self) -> Arrival {
         let (stay, gives_way) = oneshot::channel();
         let mut waiting = self.waiting.lock();
@@ -95,13 +97,12 @@ impl Arrivals {
         }
     }
 
-    /// Connections that have not logged in.
     #[must_use]
     pub(crate) fn logging_in(&self) -> usize {
         self.waiting.lock().logging_in
     }
 
-    /// Ends the login that has waited longest for its client, where that is too long. Says whether there was one.
+    /// Ends the login that has waited longest for its client, if that is too long. Returns whether there was one.
     fn end_owing(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let longest = waiting.owing.iter().min_by_key(|(_, (since, _))| *since);
@@ -112,12 +113,11 @@ impl Arrivals {
     }
 }
 
-/// One connection that has not logged in.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     id: u64,
     arrivals: Arrivals,
-    /// While the next step is the client's.
+    /// Set while the next step is the client's.
     owes: Option<Owed>,
 }
 
@@ -128,7 +128,7 @@ struct Owed {
 }
 
 impl Arrival {
-    /// Takes a place, now that the startup packet is there; `None` where there is none.
+    /// Takes a place after the startup packet; `None` if no place is free.
     pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         let places = &self.arrivals.places;
         if let Ok(place) = Arc::clone(places).try_acquire_owned() {
@@ -141,8 +141,8 @@ impl Arrival {
         self.arrivals.timers.timeout(ANSWER, freed).await.ok()?.ok()
     }
 
-    /// Takes one of the few places of cancel requests. Until there is one, the client counts as one that has said
-    /// nothing: it gives way to others, and does not wait for long.
+    /// Takes one of the few places of cancel requests. A client that waits for one still counts as silent: it gives
+    /// way to others, and its wait is short.
     pub(crate) async fn cancel_place(&mut self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.arrivals.cancels).acquire_owned();
         let place = self.unless_given_up(place).await;
@@ -150,7 +150,7 @@ impl Arrival {
         place?.ok()
     }
 
-    /// Where its password is hashed.
+    /// Runs password hashing.
     pub(crate) const fn hashing(&self) -> &Aside {
         &self.arrivals.hashing
     }
@@ -190,7 +190,7 @@ impl Arrival {
         }
     }
 
-    /// What `step` comes to, or `None` where the client is given up before.
+    /// Runs `step`; `None` if the client is given up first.
     pub(crate) async fn unless_given_up<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -229,7 +229,7 @@ mod tests {
         assert!(is_given_up(&mut all[0]).await);
         assert!(!is_given_up(&mut all[1]).await);
         assert!(!is_given_up(&mut newest).await);
-        // Who has spoken, or left, is not in the way.
+        // A connection that has spoken or left is not in the way.
         all[1].answered();
         all.remove(2);
         let _two = (arrivals.enter(), arrivals.enter());
@@ -259,7 +259,7 @@ mod tests {
         for arrival in &mut first {
             places.push(arrival.cancel_place().await.unwrap());
         }
-        // They take nothing of the others.
+        // They take no place of the others.
         assert!(first[0].place().await.is_some());
         let mut waiting = arrivals.enter();
         let _silent: Vec<Arrival> = (0..SILENT_LEAST).map(|_| arrivals.enter()).collect();
@@ -278,7 +278,7 @@ mod tests {
         assert!(newcomer.place().await.is_none());
         slow.answered();
         slow.owes();
-        // It has only just been asked.
+        // The client was asked only a moment ago.
         assert!(newcomer.place().await.is_none());
         tokio::time::sleep(ANSWER).await;
         let gives_way = async move {

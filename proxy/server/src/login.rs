@@ -1,5 +1,5 @@
-//! From an accepted connection to a session: startup packet, PostgreSQL's own authentication relayed
-//! byte for byte, and the token of the startup packet.
+//! From an accepted connection to a session: startup packet, authentication by PostgreSQL or the proxy, and the
+//! tokens of the startup packet.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
 
@@ -44,7 +44,7 @@ use refusal::refuse;
 use startup::{StartupKind, StartupRequest};
 use upstream::Connected;
 
-/// Serves one client from its first byte to its login, and to its end where that makes it no session.
+/// Serves a client through its login. A connection that becomes no session is served to its end.
 pub(crate) async fn serve_client(
     worker: Rc<Worker>,
     accepted: Accepted,
@@ -80,13 +80,13 @@ pub(crate) async fn serve_client(
                 .limits
                 .login_timeout
                 .saturating_sub(begun.elapsed());
-            // In a box, for it is as large as a session, and many connections never come so far.
+            // Boxed because it is as large as a session, and many connections never come so far.
             let shown = Publisher::new(Arc::clone(listed));
             let relay = Box::pin(begin(&worker, client, *session, left, shown)).await;
             drop(arrival);
             return relay.map(|relay| (relay, place));
         }
-        // The client is not waited for: as to PostgreSQL, it may send this and close.
+        // The client is not waited for: as with PostgreSQL, it may send this and close.
         Ok(Ok((LoginOutcome::Cancel(packet), _place))) => {
             upstream::forward_cancel(&worker, &packet).await;
         }
@@ -122,7 +122,7 @@ fn socket(worker: &Worker, stream: ClientStream) -> io::Result<Socket> {
     }
 }
 
-/// Begins a session: the client is told that it is ready once the tokens of its startup packet are accepted.
+/// Begins a session. The client is told that it is ready once the tokens of its startup packet are accepted.
 async fn begin(
     worker: &Rc<Worker>,
     client: Socket,
@@ -165,19 +165,19 @@ async fn begin(
     None
 }
 
-/// What a login has led to, without its client's socket.
+/// Result of a login, without the client's socket.
 enum LoginOutcome {
-    /// A packet for PostgreSQL, which cancels a statement of another session.
+    /// A packet for PostgreSQL that cancels a statement of another session.
     Cancel(Bytes),
     Session(Box<LoggedIn>),
     Replication(Stream),
 }
 
-/// A session of the fence that the server has authenticated.
+/// A fenced session that the server has authenticated.
 struct LoggedIn {
     label: Arc<SessionLabel>,
     session: Session,
-    /// The tokens of its startup packet.
+    /// Tokens of its startup packet.
     wanted: Option<Wanted>,
     /// ReadyForQuery, not passed on yet.
     ready: Bytes,
@@ -205,14 +205,14 @@ async fn log_in(
         *client_addr = header.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))?;
     }
     let client_addr = *client_addr;
-    // What the client is shown, up to the end of its login.
+    // Fixed until the end of the login.
     let certificates = worker.shared.certificates.current();
     let shown = certificates.as_ref();
     let leg = leg_of(client_addr, shown);
     let reading = startup::read(client, &mut carry, leg);
     let opening = arrival.unless_given_up(reading).await;
     let request = match opening.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))? {
-        // It may come in the clear, as at PostgreSQL: many clients send it so, and its key is all that counts.
+        // It may come in the clear, as with PostgreSQL: many clients send it so, and only its key counts.
         StartupKind::Cancel(packet) => {
             let place = arrival.cancel_place().await;
             let place = place.ok_or(LoginError::NoStartup(Silence::Nothing))?;
@@ -234,7 +234,7 @@ async fn log_in(
     };
     listed.set_label(&Arc::new(label.clone()), encryption);
     let established = establish(worker, shown, client, carry, &request, label, arrival).await?;
-    // With the process id of its server.
+    // This label has the server's process id.
     let label = match &established {
         LoginOutcome::Session(session) => Some(&session.label),
         LoginOutcome::Replication(stream) => Some(&stream.label),
@@ -246,7 +246,7 @@ async fn log_in(
     Ok((established, place))
 }
 
-/// Returns when the client has left, whatever is waited for: nothing goes on for it.
+/// Returns when the client has left, so that the login can be dropped at any step.
 async fn has_left(worker: &Worker, client: Lookout) {
     loop {
         worker.shared.timers.sleep(pause::LOOK_EVERY).await;
@@ -256,7 +256,7 @@ async fn has_left(worker: &Worker, client: Lookout) {
     }
 }
 
-/// Connects for a client, once sessions may begin, and sends its startup packet.
+/// Connects for a client once sessions may begin, and sends its startup packet.
 async fn connect(worker: &Worker, request: &StartupRequest) -> Result<Connected, LoginError> {
     worker.gate.is_open().await;
     let mut server = upstream::connect(worker).await?;
@@ -264,7 +264,7 @@ async fn connect(worker: &Worker, request: &StartupRequest) -> Result<Connected,
     Ok(server)
 }
 
-/// Has PostgreSQL authenticate a client, and the tokens of its startup packet accepted.
+/// Authenticates a client at PostgreSQL, and reads the tokens of its startup packet.
 async fn establish(
     worker: &Worker,
     shown: &Loaded,
@@ -277,7 +277,7 @@ async fn establish(
     let mut entry = LoginContext::new(worker, label);
     entry.unless_observed(request.check_names())?;
     let scope = entry.unless_observed(request.scope())?;
-    // A token in a scope that has no name is none.
+    // If the scope's name was refused, the token has no scope and does not count.
     let wanted = match &scope {
         Some(scope) => entry.wanted_tokens(request, scope.as_ref())?,
         None => None,
@@ -327,7 +327,7 @@ async fn establish(
     })))
 }
 
-/// On a socket of the file system there is no TLS, and none is asked for, as by PostgreSQL.
+/// TLS settings for a client. On a unix socket there is no TLS and none is required, as with PostgreSQL.
 const fn leg_of(client_addr: ClientAddr, shown: &Loaded) -> Option<&ClientLeg> {
     match client_addr {
         ClientAddr::Tcp(_) => shown.client.as_ref(),

@@ -1,4 +1,4 @@
-//! Connections that no worker has room for: told so where the protocol allows it, and closed.
+//! Connections that no worker has room for. They are told so if the protocol allows it, and closed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,18 @@ use crate::metrics::Metrics;
 use crate::wire::encode::{self, ErrorFields, Severity};
 use crate::wire::startup::{self, StartupPacket};
 
-/// So many are told at a time; any more are closed without a word.
+/// Limit of clients that are told at a time; any more are closed silently.
 const AT_A_TIME: usize = 256;
 
-/// PostgreSQL's for one client too many.
+/// PostgreSQL's code for too many clients.
 const SQLSTATE: &str = "53300";
 
-/// How long the client may take for its startup packet, and then to read the answer.
+/// Time limit for a client's startup packet and for reading the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Encryption requests in front of a startup packet: each of both kinds once.
+/// Encryption requests before a startup packet: one of each kind.
 const REQUESTS: usize = 2;
 
-/// Tells clients that they cannot be served.
 #[derive(Debug)]
 pub(crate) struct Overflow {
     certificates: Arc<Certificates>,
@@ -42,7 +41,7 @@ impl Overflow {
         }
     }
 
-    /// Tells one, and closes.
+    /// Tells a client that it cannot be served, and closes.
     pub(crate) fn turn_away(&self, accepted: Accepted) {
         self.metrics.refused_login(SQLSTATE);
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
@@ -64,13 +63,14 @@ impl Overflow {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encryption {
-    /// A client that asks for it gets the error at once, as the protocol allows: it might take a no for the reason.
+    /// An SSLRequest is answered with the error at once, as the protocol allows: a "no" might be taken for the
+    /// reason.
     Possible,
-    /// A client that asks for it is told no, and asked for its startup packet.
+    /// An SSLRequest is answered with "no", and then the startup packet is expected.
     Declined,
 }
 
-/// Waits for what the client wants, so that a probe is told nothing, and neither is who speaks another protocol.
+/// Tells a client that wants a session. Probes and other protocols get no answer.
 async fn tell(mut link: Link, encryption: Encryption) -> Result<(), LinkError> {
     for _ in 0..=REQUESTS {
         let Some(packet) = link.packet().await? else {
@@ -93,7 +93,7 @@ async fn tell(mut link: Link, encryption: Encryption) -> Result<(), LinkError> {
     Ok(())
 }
 
-/// PostgreSQL's own words for the client that is one too many.
+/// PostgreSQL's own words for one client too many.
 fn too_many(out: &mut BytesMut) {
     let error = ErrorFields {
         severity: Severity::Fatal,
@@ -116,14 +116,14 @@ mod tests {
     const GSS: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 48];
     const STARTUP: &[u8] = b"\0\0\0\x11\0\x03\0\0user\0us\0\0";
 
-    /// What a client gets that sends all of this and no more.
+    /// The answer to a client that sends these bytes and no more.
     async fn answer(bytes: &[&[u8]], encryption: Encryption) -> Vec<u8> {
         let (mut client, server) = UnixStream::pair().unwrap();
         client.write_all(&bytes.concat()).await.unwrap();
         client.shutdown().await.unwrap();
         let server = ClientStream::Unix(server.into_std().unwrap());
         let link = Link::new(server).unwrap();
-        // Who speaks another protocol has sent what is no packet.
+        // It fails for bytes that are not a packet.
         let _ = tell(link, encryption).await;
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(answer(&[&GSS, STARTUP], Possible).await, declined);
         let both = [b"NN", &*error].concat();
         assert_eq!(answer(&[&SSL, &GSS, STARTUP], Declined).await, both);
-        // To an SSLRequest an error is an answer, and "no" would be none.
+        // After an SSLRequest an error is valid, and would not be after a "no".
         assert_eq!(answer(&[&SSL], Possible).await, error);
         assert!(
             !answer(&[&SSL, &SSL, &SSL, &SSL], Declined)

@@ -1,4 +1,4 @@
-//! A login as the fence sees it: what it asks for is judged here, and refused or only observed.
+//! A login as the fence sees it: decides what it asks for, and refuses it or only observes.
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Lifetime, Mode};
@@ -11,12 +11,11 @@ use crate::rejection_log::{RecordedStatement, SessionLabel};
 use crate::session::tokens::Wanted;
 use crate::worker::Worker;
 
-/// A login that may be refused, or observed.
 pub(super) struct LoginContext<'a> {
     worker: &'a Worker,
     pub(super) label: SessionLabel,
     pub(super) fence: SessionFence,
-    /// What was let pass, to be on record once it is proved who it is.
+    /// Observed refusals, recorded once the client is authenticated.
     observed: Vec<Rejection>,
 }
 
@@ -43,7 +42,7 @@ impl<'a> LoginContext<'a> {
             .record(rejection, &self.label, statement, enforcement);
     }
 
-    /// Carries a refusal out, or lets it pass where it is only observed. It is on record in both cases.
+    /// Carries a refusal out and records it. One that is only observed passes, and is recorded after authentication.
     pub(super) fn unless_observed<T>(
         &mut self,
         answer: Result<T, Box<Rejection>>,
@@ -86,7 +85,7 @@ impl<'a> LoginContext<'a> {
         Ok(value.map(|value| Wanted::new(&self.fence, value)))
     }
 
-    /// SQL and streams of a replication connection pass no fence: it is exempt as a whole, or there is none.
+    /// Decides a replication connection. Its SQL and streams pass no fence, so it is exempt as a whole or refused.
     pub(super) fn passage(
         &mut self,
         request: &StartupRequest,

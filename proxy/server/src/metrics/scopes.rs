@@ -1,4 +1,4 @@
-//! The marks: of so many scopes as a monitoring system can bear, those that were raised last.
+//! The marks that were raised last, for as many scopes as a monitoring system can bear.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use super::{SCOPES_MAX, gauge};
 use crate::fence::mark_cache::{CachedMark, MarkCache};
 
-/// Shows what the cache knows.
+/// Exports the cached marks.
 #[derive(Debug)]
 pub(super) struct Scopes(pub(super) Arc<MarkCache>);
 
@@ -22,7 +22,7 @@ struct Raised {
 }
 
 impl Scopes {
-    /// The scopes that were raised last, and how many there are.
+    /// The scopes that were raised last, and the number of all.
     fn latest(&self) -> (Vec<Raised>, usize) {
         let raised = |cell: Arc<CachedMark>| {
             let (token, raised_at) = cell.raised()?;
@@ -36,7 +36,7 @@ impl Scopes {
         let mut marks: Vec<Raised> = self.0.all().into_iter().filter_map(raised).collect();
         let count = marks.len();
         if count > SCOPES_MAX {
-            // Those with one time in the order of their names, so that the same ones are shown each time.
+            // Ties are ordered by name, so that each scrape shows the same scopes.
             marks.select_nth_unstable_by(SCOPES_MAX, |a, b| {
                 let later = b.raised_at.cmp(&a.raised_at);
                 later.then_with(|| a.cell.scope().cmp(b.cell.scope()))
@@ -102,7 +102,7 @@ mod tests {
             let raised_at = i64::from(number % 50_000) * 1_000_000;
             cells.note(&scope, &Mark::new(token, raised_at, "somebody".to_owned()));
         }
-        // One that only a policy names has no mark.
+        // A scope that only a policy names has no mark.
         cells.cell(&Scope::default());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Scopes(cells)));

@@ -1,4 +1,4 @@
-//! From a socket in the clear to one that is encrypted.
+//! TLS handshakes on a socket.
 
 use std::io;
 
@@ -8,12 +8,12 @@ use pgpalisade_tls::Session as TlsSession;
 use super::Socket;
 
 impl Socket {
-    /// Does the handshake of a session, of which these bytes have come already, and encrypts everything from then on.
-    /// A peer that is refused is told why. The caller bounds the wait; nothing more may be sent where it ends early.
+    /// Does a session's handshake, for which `received` has already come, and encrypts everything from then on. A
+    /// refused peer is told why. The caller bounds the wait; if it ends early, nothing more may be sent.
     ///
     /// # Errors
     ///
-    /// Those of the socket, or what is wrong with the peer.
+    /// Socket errors, and errors of the peer.
     pub(crate) async fn begin_tls(
         &mut self,
         mut session: TlsSession,
