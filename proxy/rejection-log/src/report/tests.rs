@@ -1,4 +1,4 @@
-//! What a report makes of a log: counts, filters, lines that are none, and the verdict.
+//! Tests of a report: counts, filters, foreign lines, and the verdict.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -174,7 +174,7 @@ fn a_torn_end_and_foreign_lines_are_counted() {
         ..Understood::default()
     };
     assert_eq!(understood, expect);
-    // Without a line break at its end a whole line is a record all the same.
+    // A complete line without a line break at its end is a record too.
     assert_eq!(report(Filter::default(), whole.trim_end()).1.records, 1);
     let (_, nothing) = report(Filter::default(), "LOG: something else\n");
     assert!(!nothing.is_a_log());
@@ -249,7 +249,7 @@ fn writers_that_take_turns_are_told() {
         .each_ref()
         .map(|writer| writer.host.clone().unwrap());
     assert_eq!(hosts, ["10.0.0.1", "10.0.0.2"]);
-    // Nobody has written who was refused, or has only read.
+    // Refused sessions and readers have not written.
     for change in [
         ("enforced", json!(true)),
         ("needs", json!("read")),
@@ -306,7 +306,7 @@ fn more_names_than_rows_are_counted_as_others() {
     );
 }
 
-/// A log with more names and shapes than are kept: the verdict must not call what it did not keep harmless.
+/// A log with more names and shapes than are kept: the verdict must not call the others harmless.
 #[test]
 fn a_flood_of_names_is_bounded_and_no_ready() {
     let mut report = Report::new(Filter::default());
@@ -381,7 +381,7 @@ fn the_work_of_deposed_leaders_is_accounted_for() {
         ended("unknown", json!({})),
         stale.clone(),
         ended("rolled_back", later),
-        // Nobody was deposed by these.
+        // These deposed no session.
         ended("none", json!({"enforced": false})),
         json!({"kind": "outcome_unknown", "scope": null, "enforced": true}),
         json!({}),
