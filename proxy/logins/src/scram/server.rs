@@ -1,47 +1,47 @@
-//! The server's side, for a client that has to prove itself. The words are PostgreSQL's.
+//! The server's side, for a client that has to prove itself. The errors have PostgreSQL's words.
 
 use super::{BOUND, Key, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, attribute, is_nonce};
 use crate::verifier::Account;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// Why a client is refused. None but the last depends on who it says to be.
+/// Refusals of a client. Only the last depends on the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A mechanism that was not offered.
     #[error("client selected an invalid SASL authentication mechanism")]
     Mechanism,
-    /// Not the form of a SCRAM message.
+    /// The message is malformed.
     #[error("malformed SCRAM message")]
     Malformed(&'static str),
-    /// It wants to be somebody else than it logs in as.
+    /// The client asks for another identity than its user.
     #[error("client uses authorization identity, but it is not supported")]
     AuthorizationIdentity,
     /// A mandatory extension.
     #[error("client requires an unsupported SCRAM extension")]
     Extension,
-    /// It believes that channel binding was not offered, but it was: somebody in the middle may have taken it out.
+    /// The client believes that channel binding was not offered, but it was: it may have been removed on the way.
     #[error("SCRAM channel binding negotiation error")]
     Downgrade,
-    /// Another kind of channel binding.
+    /// Another type of channel binding.
     #[error("unsupported SCRAM channel-binding type")]
     BindingType,
-    /// It is bound to another certificate.
+    /// The client is bound to another certificate.
     #[error("SCRAM channel binding check failed")]
     Binding,
-    /// It has no channel binding, and says at the end that it had.
+    /// The client began without channel binding, and its last message has some.
     #[error("unexpected SCRAM channel-binding attribute in client-final-message")]
     UnexpectedBinding,
     /// The answer is to another challenge.
     #[error("invalid SCRAM response")]
     Nonce,
-    /// The proof is wrong, or there is no such account.
+    /// The proof is wrong, or the account is a mock.
     #[error("password authentication failed")]
     Proof,
 }
 
 impl Refusal {
-    /// SQLSTATE.
+    /// SQLSTATE of the refusal.
     #[must_use]
     pub const fn sqlstate(&self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Refusal {
         }
     }
 
-    /// DETAIL; may be empty.
+    /// DETAIL of the refusal; may be empty.
     #[must_use]
     pub const fn detail(&self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Refusal {
     }
 }
 
-/// The mechanisms that a client is offered, the best first.
+/// The offered mechanisms, the best first.
 #[must_use]
 pub fn mechanisms(leg: &Leg) -> &'static [&'static str] {
     match leg.end_point() {
@@ -80,7 +80,7 @@ pub fn mechanisms(leg: &Leg) -> &'static [&'static str] {
     }
 }
 
-/// An exchange in which the client has said nothing yet.
+/// An exchange before the client's first message.
 #[derive(Debug)]
 pub struct Offered {
     account: Account,
@@ -88,34 +88,34 @@ pub struct Offered {
     nonce: String,
 }
 
-/// An exchange in which the client has to prove itself.
+/// An exchange before the client's proof.
 #[derive(Debug)]
 pub struct Challenged {
     account: Account,
-    /// What its last message has to begin with, in base64.
+    /// Expected channel binding of the last message, in base64.
     binding: String,
     nonce: String,
-    /// The messages so far, as they are signed.
+    /// The signed messages so far.
     said: String,
 }
 
 /// A client that knows the password.
 #[derive(Debug)]
 pub struct Proven {
-    /// For a login in its name.
+    /// Keys for a login in the client's name.
     pub keys: Keys,
-    /// What AuthenticationSASLFinal says: that the server knows the password too.
+    /// Data of AuthenticationSASLFinal, which proves that the server knows the password too.
     pub last: String,
 }
 
-/// What the first message says about channel binding, and the rest of it.
+/// Channel binding in the client's first message.
 enum Flag {
     Bound,
     Unbound(&'static str),
 }
 
 impl Offered {
-    /// Begins. `nonce` is random, of visible ASCII without a comma.
+    /// Begins an exchange. `nonce` is random, of visible ASCII without a comma.
     #[must_use]
     pub const fn new(account: Account, leg: Leg, nonce: String) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl Offered {
         }
     }
 
-    /// Takes the body of SASLInitialResponse, and answers with what AuthenticationSASLContinue says.
+    /// Takes the body of SASLInitialResponse, and returns the data of AuthenticationSASLContinue.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ fn initial_response(body: &[u8]) -> Result<(&str, &str), Refusal> {
         .and_then(<[u8]>::split_first_chunk)
         .ok_or(CUT)?;
     if i32::from_be_bytes(*len) == -1 {
-        // RFC 4422 allows to begin with nothing. No client does.
+        // RFC 4422 allows an empty initial response. No client sends one.
         return Err(Refusal::Malformed("The message is empty."));
     }
     if u32::try_from(data.len()).ok() != Some(u32::from_be_bytes(*len)) {
@@ -221,7 +221,7 @@ fn text(message: &[u8]) -> Result<&str, Refusal> {
         .ok_or(Refusal::Malformed("The message is not valid UTF-8."))
 }
 
-/// The user's name counts for nothing here, as for PostgreSQL: it is in the startup packet.
+/// The nonce of a first message. The user name in it does not count, as for PostgreSQL: the startup packet has it.
 fn client_nonce(bare: &str) -> Result<&str, Refusal> {
     if bare.starts_with("m=") {
         return Err(Refusal::Extension);

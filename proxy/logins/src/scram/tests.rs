@@ -1,4 +1,4 @@
-//! Exchanges of the RFC and of libpq, each side with the other, and what is wrong with a message.
+//! Exchanges of the RFC and of libpq, both sides together, and malformed messages.
 
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 use postgres_protocol::password::scram_sha_256;
@@ -44,14 +44,14 @@ fn the_example_of_the_rfc() {
     assert_eq!(challenge, RFC_CHALLENGE);
     let proven = challenged.prove(RFC_PROOF.as_bytes()).unwrap();
     assert_eq!(proven.last, RFC_LAST);
-    // What was learned is the key behind the StoredKey.
+    // The learned key is the one that hashes to the StoredKey.
     let verifier: Verifier = RFC.parse().unwrap();
     assert_eq!(proven.keys.client.hash(), verifier.stored_key);
     assert_eq!(format!("{:?}", proven.keys), "[secret]");
     assert!(!format!("{proven:?}").contains("client"));
 }
 
-/// A client of the library, a server of ours, and a client of ours at the next server, with every sort of binding.
+/// The library's client, this server, and this client at the next server, with every sort of binding.
 #[track_caller]
 fn through(password: &[u8], client: (&str, ChannelBinding), leg: &Leg, onward: &Leg) {
     let verifier = scram_sha_256(password);
@@ -99,7 +99,7 @@ fn one_proof_is_good_for_two_servers() {
                 &onward,
             );
             through(password, (SCRAM_PLUS, bound()), &tls(1), &onward);
-            // There is no binding to be had, and the client says so.
+            // Binding is not possible, and the client says so.
             let unsupported = Leg::Encrypted(None);
             through(
                 password,
@@ -208,7 +208,7 @@ fn first_messages_that_are_wrong() {
 #[test]
 fn last_messages_that_are_wrong() {
     let refused = |message: &str| rfc().prove(message.as_bytes()).unwrap_err();
-    // One byte less, or another, and it is no proof of anything.
+    // A proof with one byte changed or missing proves nothing.
     for end in 0..RFC_PROOF.len() {
         let refusal = refused(&RFC_PROOF[..end]);
         assert!(!matches!(refusal, Refusal::Proof), "{end}: {refusal:?}");
@@ -244,7 +244,7 @@ fn last_messages_that_are_wrong() {
     ));
 }
 
-/// What was said in one exchange is good in no other: the server's nonce is part of it.
+/// Messages of one exchange are invalid in any other: the server's nonce is part of them.
 #[test]
 fn a_replay() {
     let offered = Offered::new(known(RFC), Leg::Clear, "another".to_owned());
@@ -262,7 +262,7 @@ fn a_replay() {
     );
 }
 
-/// A login that somebody in the middle passes on is bound to the certificate that he has shown.
+/// A login that a person in the middle passes on is bound to the certificate that they have shown.
 #[test]
 fn another_certificate() {
     let password = b"pencil";
@@ -280,14 +280,14 @@ fn another_certificate() {
     );
 }
 
-/// Nobody gets in, whatever the proof: also with the keys of the mock itself.
+/// No proof opens a mock account, not even one with the mock's own keys.
 #[test]
 fn who_does_not_exist() {
     let account = Mocks::new([7; KEY_LEN], Shapes::default()).of(b"nobody");
     let Account::Unknown(mock) = account.clone() else {
         unreachable!();
     };
-    // Even were its StoredKey known to be the hash of a known key.
+    // Not even if its StoredKey is known to be the hash of a known key.
     let client = Key([3; KEY_LEN]);
     let stolen = Verifier {
         stored_key: client.hash(),
