@@ -39,10 +39,13 @@ impl Password {
 
     fn read(body: &[u8]) -> Result<Self, PasswordError> {
         match body.split_last() {
-            Some((0, password)) if !password.contains(&0) => match password.is_empty() {
-                true => Err(PasswordError::Empty),
-                false => Ok(Self(Zeroizing::new(password.to_vec()))),
-            },
+            Some((0, password)) if !password.contains(&0) => {
+                if password.is_empty() {
+                    Err(PasswordError::Empty)
+                } else {
+                    Ok(Self(Zeroizing::new(password.to_vec())))
+                }
+            }
             _ => Err(PasswordError::Size),
         }
     }

@@ -82,9 +82,10 @@ impl UsersFile {
             file.shapes.add(&verifier);
             file.users.insert(user, verifier);
         }
-        match file.users.is_empty() {
-            true => Err(UsersFileError::Empty),
-            false => Ok(file),
+        if file.users.is_empty() {
+            Err(UsersFileError::Empty)
+        } else {
+            Ok(file)
         }
     }
 

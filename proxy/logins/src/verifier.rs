@@ -63,9 +63,10 @@ impl FromStr for Verifier {
             let is_md5 = text
                 .strip_prefix("md5")
                 .is_some_and(|hash| hash.len() == 32);
-            return Err(match is_md5 {
-                true => VerifierError::Md5,
-                false => VerifierError::Other,
+            return Err(if is_md5 {
+                VerifierError::Md5
+            } else {
+                VerifierError::Other
             });
         };
         parse(rest).ok_or(VerifierError::Broken)

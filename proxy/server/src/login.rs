@@ -228,9 +228,10 @@ async fn log_in(
     let place = arrival.place().await.ok_or(LoginError::Full)?;
     let mut label = request.label(client_addr);
     label.common_name = client.peer_common_name();
-    let encryption = match client.is_encrypted() {
-        true => Encryption::Tls,
-        false => Encryption::None,
+    let encryption = if client.is_encrypted() {
+        Encryption::Tls
+    } else {
+        Encryption::None
     };
     listed.set_label(&Arc::new(label.clone()), encryption);
     let established = establish(worker, shown, client, carry, &request, label, arrival).await?;

@@ -231,9 +231,10 @@ impl Relay {
 
     #[inline]
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        match self.server.upstream.is_flushed() && self.client.is_flushed() {
-            true => Ok(()),
-            false => self.poll_flush_waiting(cx),
+        if self.server.upstream.is_flushed() && self.client.is_flushed() {
+            Ok(())
+        } else {
+            self.poll_flush_waiting(cx)
         }
     }
 
@@ -378,12 +379,11 @@ impl Relay {
             Cause::LeaseLost => ("its lease could not be renewed in time", End::LeaseLost),
         };
         let mut message = format!("terminating connection because {why}");
-        let (sqlstate, hint) = match self.session.is_answered() {
-            true => ("57P01", "Connect again."),
-            false => {
-                message.push_str(", and it is not known whether the last statement was committed");
-                ("08007", "Connect again, and read the data to find out.")
-            }
+        let (sqlstate, hint) = if self.session.is_answered() {
+            ("57P01", "Connect again.")
+        } else {
+            message.push_str(", and it is not known whether the last statement was committed");
+            ("08007", "Connect again, and read the data to find out.")
         };
         self.session.say_fatal(sqlstate, &message, "", hint);
         self.put_output();

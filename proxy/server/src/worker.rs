@@ -190,9 +190,10 @@ impl Worker {
             metrics,
             ..
         } = &self.shared;
-        match label.is_authenticated() {
-            true => metrics.rejected(rejection, enforcement),
-            false => metrics.rejected_unproved(rejection, enforcement),
+        if label.is_authenticated() {
+            metrics.rejected(rejection, enforcement)
+        } else {
+            metrics.rejected_unproved(rejection, enforcement)
         }
         let record = RejectionRecord::new(rejection, label, statement, enforcement);
         rejections.record(record);

@@ -82,9 +82,10 @@ fn from_url(url: &str, written: &mut Written) -> Result<String, String> {
             kept.push(pair);
         }
     }
-    Ok(match kept.is_empty() {
-        true => address.to_owned(),
-        false => format!("{address}?{}", kept.join("&")),
+    Ok(if kept.is_empty() {
+        address.to_owned()
+    } else {
+        format!("{address}?{}", kept.join("&"))
     })
 }
 

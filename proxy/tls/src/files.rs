@@ -160,13 +160,14 @@ fn check_permissions(path: &Path, metadata: &Metadata) -> Result<(), FileError> 
         ));
     }
     let is_open = (owner == own && mode & 0o077 != 0) || (owner == 0 && mode & 0o037 != 0);
-    match is_open {
-        true => Err(content(
+    if is_open {
+        Err(content(
             path,
             "has group or world access: it must have permissions 0600 or less if pgpalisade's user owns it, 0640 or \
              less if root does",
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

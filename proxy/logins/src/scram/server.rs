@@ -232,11 +232,12 @@ fn client_nonce(bare: &str) -> Result<&str, Refusal> {
         .ok_or(Refusal::Malformed(
             "Attribute expected, but found something else.",
         ))?;
-    match is_nonce(nonce) {
-        true => Ok(nonce),
-        false => Err(Refusal::Malformed(
+    if is_nonce(nonce) {
+        Ok(nonce)
+    } else {
+        Err(Refusal::Malformed(
             "Non-printable characters in SCRAM nonce.",
-        )),
+        ))
     }
 }
 

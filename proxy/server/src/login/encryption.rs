@@ -49,11 +49,12 @@ pub(super) async fn begin_unasked(
     }
     let received = carry.split();
     begin(client, leg, &received).await?;
-    match client.has_agreed_protocol() {
-        true => Ok(true),
-        false => Err(LoginError::Handshake(io::Error::other(
+    if client.has_agreed_protocol() {
+        Ok(true)
+    } else {
+        Err(LoginError::Handshake(io::Error::other(
             "received direct SSL connection request without ALPN protocol negotiation extension",
-        ))),
+        )))
     }
 }
 

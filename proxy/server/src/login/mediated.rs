@@ -267,15 +267,17 @@ const PASSWORD: Expected = Expected {
 
 /// The channel that a login over a socket can be bound to, with the certificate of the server's side.
 fn leg(socket: &Socket, certificate: Option<&[u8]>) -> Leg {
-    match socket.is_encrypted() {
-        false => Leg::Clear,
-        true => Leg::Encrypted(certificate.and_then(end_point::hash)),
+    if socket.is_encrypted() {
+        Leg::Encrypted(certificate.and_then(end_point::hash))
+    } else {
+        Leg::Clear
     }
 }
 
 fn readers(socket: &Socket) -> Readers {
-    match socket.is_encrypted() || socket.is_local() {
-        true => Readers::Ends,
-        false => Readers::Anybody,
+    if socket.is_encrypted() || socket.is_local() {
+        Readers::Ends
+    } else {
+        Readers::Anybody
     }
 }

@@ -66,9 +66,10 @@ fn parse(bytes: &[u8]) -> Header {
 fn parse_line(bytes: &[u8]) -> Header {
     let front = bytes.get(..LINE_MAX).unwrap_or(bytes);
     let Some(end) = front.windows(2).position(|pair| pair == b"\r\n") else {
-        return match bytes.len() < LINE_MAX {
-            true => Header::Incomplete,
-            false => Header::Nonsense,
+        return if bytes.len() < LINE_MAX {
+            Header::Incomplete
+        } else {
+            Header::Nonsense
         };
     };
     let line = bytes.get(..end).and_then(|line| str::from_utf8(line).ok());

@@ -83,9 +83,10 @@ pub(super) async fn read(
 }
 
 fn nothing_behind(carry: &BytesMut, request: &'static str) -> Result<(), LoginError> {
-    match carry.is_empty() {
-        true => Ok(()),
-        false => Err(LoginError::EarlyData(request)),
+    if carry.is_empty() {
+        Ok(())
+    } else {
+        Err(LoginError::EarlyData(request))
     }
 }
 

@@ -87,9 +87,10 @@ impl Relay {
         if self.worker.gate.is_shut() && self.session.is_idle() {
             return self.await_gate(cx).map(Ok);
         }
-        match self.client.socket.is_awaited(cx) {
-            true => self.await_client(cx).map(Ok),
-            false => self.read_client(cx),
+        if self.client.socket.is_awaited(cx) {
+            self.await_client(cx).map(Ok)
+        } else {
+            self.read_client(cx)
         }
     }
 
@@ -113,9 +114,10 @@ impl Relay {
 
     #[inline]
     fn await_client(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
-        match self.client.collecting.is_late(cx) {
-            true => Err(self.end_late_message()),
-            false => Ok(Side::Drained),
+        if self.client.collecting.is_late(cx) {
+            Err(self.end_late_message())
+        } else {
+            Ok(Side::Drained)
         }
     }
 

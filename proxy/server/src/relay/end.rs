@@ -172,9 +172,10 @@ impl Relay {
     pub(super) async fn send_rest(&mut self) -> Result<(), End> {
         std::future::poll_fn(|cx| {
             self.poll_flush(cx)?;
-            match self.client.outbox.is_done(&self.client.socket) {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Pending,
+            if self.client.outbox.is_done(&self.client.socket) {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
             }
         })
         .await

@@ -72,9 +72,10 @@ impl Relay {
         self.put_output();
         std::future::poll_fn(|cx| {
             self.poll_replies(cx)?;
-            match self.session.is_settled() {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Pending,
+            if self.session.is_settled() {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
             }
         })
         .await

@@ -63,9 +63,10 @@ impl Relay {
         if !self.client.outbox.has_room() {
             return Ok(Side::Unasked);
         }
-        match self.server.upstream.is_awaited(cx) {
-            true => Ok(Side::Drained),
-            false => self.read_server(cx),
+        if self.server.upstream.is_awaited(cx) {
+            Ok(Side::Drained)
+        } else {
+            self.read_server(cx)
         }
     }
 

@@ -84,9 +84,10 @@ impl Relay {
         };
         let declaring = declarant.declare(wanted, deadline);
         self.server.close = Close::AwaitsDeclaration;
-        let declared = match wanted.waits() {
-            true => self.while_the_client_stays(declaring).await,
-            false => self.meanwhile(declaring).await,
+        let declared = if wanted.waits() {
+            self.while_the_client_stays(declaring).await
+        } else {
+            self.meanwhile(declaring).await
         };
         self.server.close = Close::EndsSession;
         let declared = declared?;

@@ -55,9 +55,10 @@ impl Outbox {
 
     #[inline]
     fn send_raw(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
-        match self.waiting.is_empty() && socket.send_later(bytes) {
-            true => Ok(()),
-            false => self.send_now(socket, bytes),
+        if self.waiting.is_empty() && socket.send_later(bytes) {
+            Ok(())
+        } else {
+            self.send_now(socket, bytes)
         }
     }
 
@@ -82,9 +83,10 @@ impl Outbox {
     /// Sends what is queued. Bytes that the socket does not take go before what waits.
     #[inline]
     fn settle(&mut self, socket: &Socket) -> io::Result<()> {
-        match socket.is_settled() {
-            true => Ok(()),
-            false => self.settle_queued(socket),
+        if socket.is_settled() {
+            Ok(())
+        } else {
+            self.settle_queued(socket)
         }
     }
 
@@ -131,9 +133,10 @@ impl Outbox {
         socket: &Socket,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.is_flushed(socket) {
-            true => Poll::Ready(Ok(())),
-            false => self.poll_flush_waiting(socket, cx),
+        if self.is_flushed(socket) {
+            Poll::Ready(Ok(()))
+        } else {
+            self.poll_flush_waiting(socket, cx)
         }
     }
 
