@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::listener::{Accepted, ListenAddr, Listener};
-use crate::overflow::Overflow;
-use crate::worker::Shared;
+use crate::turned_away::TurnedAway;
+use crate::worker::WorkerContext;
 use crate::worker_thread::WorkerHandle;
 
 /// Rest of a listener after a failed accept. Usually the process has no file descriptor left, and an immediate retry
@@ -31,21 +31,21 @@ impl Accepting {
     pub(crate) fn open(
         listeners: Vec<Listener>,
         workers: &Arc<Vec<WorkerHandle>>,
-        shared: &Shared,
+        shared: &WorkerContext,
     ) -> Self {
         let (certificates, metrics) = (Arc::clone(&shared.certificates), shared.metrics.clone());
-        let overflow = Arc::new(Overflow::new(certificates, metrics));
+        let turned_away = Arc::new(TurnedAway::new(certificates, metrics));
         let accepting = Self {
             listeners: listeners.into_iter().map(Arc::new).collect(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         };
         for listener in &accepting.listeners {
-            let (workers, overflow) = (Arc::clone(workers), Arc::clone(&overflow));
+            let (workers, turned_away) = (Arc::clone(workers), Arc::clone(&turned_away));
             let closing = accepting.closing.clone();
             accepting
                 .tasks
-                .spawn(accept(Arc::clone(listener), workers, overflow, closing));
+                .spawn(accept(Arc::clone(listener), workers, turned_away, closing));
         }
         accepting
     }
@@ -67,7 +67,7 @@ impl Accepting {
 async fn accept(
     listener: Arc<Listener>,
     workers: Arc<Vec<WorkerHandle>>,
-    overflow: Arc<Overflow>,
+    turned_away: Arc<TurnedAway>,
     closing: CancellationToken,
 ) {
     let mut wait = ROOM_WAIT;
@@ -77,7 +77,7 @@ async fn accept(
             () = closing.cancelled() => return,
         };
         match accepted {
-            Ok(accepted) => wait = hand_over(accepted, wait, &workers, &overflow).await,
+            Ok(accepted) => wait = hand_over(accepted, wait, &workers, &turned_away).await,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -92,7 +92,7 @@ async fn hand_over(
     accepted: Accepted,
     wait: Duration,
     workers: &[WorkerHandle],
-    overflow: &Overflow,
+    turned_away: &TurnedAway,
 ) -> Duration {
     let Some(worker) = workers.iter().min_by_key(|worker| worker.connections()) else {
         tracing::error!("there is no worker");
@@ -104,7 +104,7 @@ async fn hand_over(
     if !wait.is_zero() {
         tracing::warn!("the workers cannot keep up with new connections, which are turned away");
     }
-    overflow.turn_away(accepted);
+    turned_away.turn_away(accepted);
     Duration::ZERO
 }
 
@@ -127,7 +127,7 @@ mod tests {
     async fn stuck() -> (SocketAddr, Arc<Vec<WorkerHandle>>, mpsc::Receiver<Accepted>) {
         let certificates =
             Certificates::load(ClientTls::Off, None, SslSettings::default()).unwrap();
-        let overflow = Arc::new(Overflow::new(
+        let turned_away = Arc::new(TurnedAway::new(
             Arc::new(certificates),
             Metrics::new(Arc::default()),
         ));
@@ -139,7 +139,7 @@ mod tests {
         };
         let (workers, closing) = (Arc::new(vec![worker]), CancellationToken::new());
         let listener = Arc::new(listener);
-        tokio::spawn(accept(listener, Arc::clone(&workers), overflow, closing));
+        tokio::spawn(accept(listener, Arc::clone(&workers), turned_away, closing));
         (address, workers, queue)
     }
 

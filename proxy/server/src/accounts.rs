@@ -49,12 +49,12 @@ pub enum Logins {
 /// Verifiers of users.
 #[derive(Debug)]
 pub struct Accounts {
-    source: Source,
+    verifiers: Verifiers,
     secret: Secret<[u8; 32]>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum Verifiers {
     File {
         path: PathBuf,
         loaded: RwLock<Arc<UsersFile>>,
@@ -99,7 +99,7 @@ impl Logins {
             Auth::Scram(VerifierSource::File(path)) => Accounts::of_file(path, tls)?,
             Auth::Scram(VerifierSource::Query(sql)) => {
                 let query = AuthQuery::new(control, sql.clone(), timers);
-                Accounts::new(Source::Query(Box::new(query)), tls)
+                Accounts::new(Verifiers::Query(Box::new(query)), tls)
             }
         };
         Ok(Self::Scram(Arc::new(accounts)))
@@ -121,13 +121,13 @@ impl Logins {
 impl Accounts {
     /// Derives the secret of mock verifiers from the certificate's key. So the next process, and another one with the
     /// same certificate, show the same for a user that does not exist.
-    fn new(source: Source, tls: &ClientTls) -> Self {
+    fn new(verifiers: Verifiers, tls: &ClientTls) -> Self {
         let key = match tls {
             ClientTls::On { files, .. } => fs::read(&files.key).ok(),
             ClientTls::Off => None,
         };
         let secret = Secret::new(key.map_or_else(rand::random, Mocks::secret_of));
-        Self { source, secret }
+        Self { verifiers, secret }
     }
 
     /// Reads a users file.
@@ -137,12 +137,12 @@ impl Accounts {
     /// The file is not valid.
     pub fn of_file(path: &Path, tls: &ClientTls) -> Result<Self, FileError> {
         let file = read(path)?;
-        let source = Source::File {
+        let verifiers = Verifiers::File {
             path: path.to_owned(),
             shapes: file.shapes().clone(),
             loaded: RwLock::new(Arc::new(file)),
         };
-        Ok(Self::new(source, tls))
+        Ok(Self::new(verifiers, tls))
     }
 
     /// Reads the users file again, if one is configured. If it is not valid, the old one stays in force.
@@ -151,7 +151,7 @@ impl Accounts {
     ///
     /// The users file is not valid.
     pub fn reload(&self) -> Result<(), FileError> {
-        let Source::File { path, loaded, .. } = &self.source else {
+        let Verifiers::File { path, loaded, .. } = &self.verifiers else {
             return Ok(());
         };
         let file = read(path).inspect_err(|error| {
@@ -171,13 +171,13 @@ impl Accounts {
     pub async fn of(&self, user: &[u8]) -> Result<Account, LookupError> {
         // A name that is not UTF-8 is in no file, and cannot be asked for.
         let name = std::str::from_utf8(user).ok();
-        let (verifier, shapes) = match &self.source {
-            Source::File { loaded, shapes, .. } => {
+        let (verifier, shapes) = match &self.verifiers {
+            Verifiers::File { loaded, shapes, .. } => {
                 let file = Arc::clone(&loaded.read());
                 let verifier = name.and_then(|name| file.verifier(name));
                 (verifier.cloned(), shapes.clone())
             }
-            Source::Query(query) => {
+            Verifiers::Query(query) => {
                 let verifier = query.verifier(name.unwrap_or_default()).await?;
                 (verifier, query.shapes())
             }

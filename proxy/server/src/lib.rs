@@ -3,8 +3,8 @@
 //! [`Server`] ties it together. A message passes in this order:
 //!
 //! - [`accept`] takes connections from the [`listener`]s and hands them to the threads of `worker_thread`.
-//! - `login` runs PostgreSQL's authentication or the proxy's own. `arrivals` limits connections that have not logged
-//!   in.
+//! - `login` runs PostgreSQL's authentication or the proxy's own. `pending_logins` limits connections that have not
+//!   logged in.
 //! - [`transport`]: sockets, and the bytes that wait on either side of them.
 //! - `relay`: the loop that drives a session (`pgpalisade_session`), which decides each message. `passthrough` is the
 //!   loop of a connection that is exempt as a whole.
@@ -15,14 +15,13 @@
 //! - [`worker`]: state that the connections of a thread share.
 //! - [`certificates`] and [`accounts`]: used by logins. [`hosts`]: the addresses of PostgreSQL.
 //! - [`timers`]: timers for threads that have none. `aside`: slow work.
-//! - `classification` and `collected`: limits for long texts. `overflow`: clients that find no room.
-//! - [`metrics`], [`client_table`], [`history`]: for observers. [`pause`], [`link`]: for operators.
+//! - `classification` and `collected`: limits for long texts. `turned_away`: clients that find no room.
+//! - [`metrics`], [`client_table`], [`history`]: for observers. [`pause`], [`message_socket`]: for operators.
 //!
 //! Configuration comes in as values: this crate does not know the configuration file.
 
 pub mod accept;
 pub mod accounts;
-mod arrivals;
 mod aside;
 pub mod certificates;
 mod classification;
@@ -30,17 +29,18 @@ pub mod client_table;
 mod collected;
 pub mod history;
 pub mod hosts;
-pub mod link;
 pub mod listener;
 mod login;
+pub mod message_socket;
 pub mod metrics;
-mod overflow;
 mod passthrough;
 pub mod pause;
+mod pending_logins;
 mod relay;
 mod server;
 pub mod timers;
 pub mod transport;
+mod turned_away;
 mod upstream;
 pub mod worker;
 mod worker_thread;

@@ -4,8 +4,8 @@
 //! in one shared place.
 
 mod added_time;
+mod marks;
 mod rejections;
-mod scopes;
 mod tally;
 
 use std::fmt;
@@ -24,8 +24,8 @@ use crate::rejection::{Enforcement, Rejection};
 use crate::takeover::Takeover;
 use added_time::AddedTime;
 pub(crate) use added_time::Clock;
+use marks::MarkCollector;
 use rejections::Rejections;
-use scopes::Scopes;
 use tally::{Tally, Total};
 
 pub(crate) use tally::WorkerTally;
@@ -39,7 +39,7 @@ type Label = [(&'static str, &'static str); 1];
 /// Counters since the proxy was started. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    cells: Arc<MarkCache>,
+    marks: Arc<MarkCache>,
     tallies: Arc<Mutex<Vec<Arc<Tally>>>>,
     connections: Counter,
     open: Gauge,
@@ -73,10 +73,10 @@ impl Drop for OpenConnection {
 
 impl Metrics {
     /// Counters at zero.
-    pub(crate) fn new(cells: Arc<MarkCache>) -> Self {
+    pub(crate) fn new(marks: Arc<MarkCache>) -> Self {
         Self {
-            rejections: Arc::new(Rejections::new(Arc::clone(&cells))),
-            cells,
+            rejections: Arc::new(Rejections::new(Arc::clone(&marks))),
+            marks,
             tallies: Arc::default(),
             connections: Counter::default(),
             open: Gauge::default(),
@@ -167,7 +167,7 @@ impl Metrics {
         );
         ours.register_collector(Box::new(Traffic(Arc::clone(&self.tallies))));
         ours.register_collector(Box::new(Arc::clone(&self.rejections)));
-        ours.register_collector(Box::new(Scopes(Arc::clone(&self.cells))));
+        ours.register_collector(Box::new(MarkCollector(Arc::clone(&self.marks))));
         ours.register_collector(Box::new(Standing(takeover.clone())));
         self.added.register(ours);
         takeover.meters().register(ours);

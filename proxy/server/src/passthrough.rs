@@ -48,7 +48,7 @@ impl Passthrough {
         worker: Rc<Worker>,
         client: Socket,
         established: Established,
-        passage: ReplicationPermit,
+        permit: ReplicationPermit,
         entry: &ClientEntry,
     ) -> End {
         let Established {
@@ -61,7 +61,7 @@ impl Passthrough {
             worker,
             client,
             client_outbox: Outbox::default(),
-            server: PassthroughUpstream::new(server, passage),
+            server: PassthroughUpstream::new(server, permit),
             server_side: ServerSide::Open,
             stall: Stall::default(),
         };

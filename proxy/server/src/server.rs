@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accept::Accepting;
 use crate::accounts::Logins;
-use crate::arrivals::Arrivals;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
@@ -18,11 +17,12 @@ use crate::fence::Fence;
 use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::pause::Pause;
+use crate::pending_logins::PendingLogins;
 use crate::rejection_log::RejectionLog;
 use crate::takeover::Takeover;
 use crate::timers::Timers;
 use crate::transport::{Batching, allowed_batching};
-use crate::worker::{ClientLimits, Ending, Servers, Shared};
+use crate::worker::{ClientLimits, ClusterServers, Ending, WorkerContext};
 use crate::worker_thread::WorkerHandle;
 
 /// Time for a first transaction, for clients that connected just before the listeners were handed over.
@@ -45,7 +45,7 @@ pub struct ServerOptions {
     /// Sends for each system call.
     pub batching: Batching,
     /// The servers of the protected cluster.
-    pub servers: Servers,
+    pub servers: ClusterServers,
     /// TLS of both legs.
     pub certificates: Arc<Certificates>,
     /// Client authentication.
@@ -60,7 +60,7 @@ pub struct ServerOptions {
 
 /// A running server. It serves no client before [`Server::accept`].
 pub struct Server {
-    shared: Shared,
+    shared: WorkerContext,
     workers: Arc<Vec<WorkerHandle>>,
 }
 
@@ -73,8 +73,8 @@ impl Server {
     pub fn start(options: ServerOptions) -> io::Result<Self> {
         let timers = Timers::of_this_runtime();
         let (places, limits) = (options.max_connections.get(), options.limits);
-        let shared = Shared {
-            arrivals: Arrivals::new(places, limits.login_timeout, timers.clone()),
+        let shared = WorkerContext {
+            pending_logins: PendingLogins::new(places, limits.login_timeout, timers.clone()),
             classification: Classification::new(timers.clone()),
             metrics: Metrics::new(Arc::clone(options.takeover.cells())),
             connected: ClientTable::default(),
@@ -100,7 +100,7 @@ impl Server {
 
     /// State that the connections share, for inspection.
     #[must_use]
-    pub const fn shared(&self) -> &Shared {
+    pub const fn shared(&self) -> &WorkerContext {
         &self.shared
     }
 
@@ -119,7 +119,7 @@ impl Server {
             && !shutdown.is_cancelled()
         {
             tokio::time::sleep(FIRST_TRANSACTION / 20).await;
-            if self.shared.arrivals.logging_in() > 0 {
+            if self.shared.pending_logins.logging_in() > 0 {
                 last_login = Instant::now();
             }
         }

@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Logins;
-use crate::arrivals::Arrivals;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
@@ -19,6 +18,7 @@ use crate::fence::{Fence, SessionFence};
 use crate::hosts::Hosts;
 use crate::metrics::{Clock, Metrics, WorkerTally};
 use crate::pause::{Gate, Pause};
+use crate::pending_logins::PendingLogins;
 use crate::rejection::{Enforcement, Rejection};
 use crate::rejection_log::{
     ClientAddr, RecordedStatement, RejectionLog, RejectionRecord, SessionLabel,
@@ -38,7 +38,7 @@ const COLLECTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The servers of the protected cluster.
 #[derive(Clone)]
-pub struct Servers {
+pub struct ClusterServers {
     /// Servers for sessions.
     pub upstream: Hosts,
     /// The same servers, as the control connection reaches them.
@@ -69,7 +69,7 @@ impl ClientLimits {
 
 /// State that all workers share.
 #[derive(Clone)]
-pub struct Shared {
+pub struct WorkerContext {
     /// Declarations and releases.
     pub takeover: Takeover,
     /// The fence, and each new one after a reload.
@@ -83,11 +83,11 @@ pub struct Shared {
     /// Connected clients.
     pub connected: ClientTable,
     /// The servers of the protected cluster.
-    pub servers: Servers,
+    pub servers: ClusterServers,
     /// TLS of both legs.
     pub certificates: Arc<Certificates>,
     pub(crate) logins: Logins,
-    pub(crate) arrivals: Arrivals,
+    pub(crate) pending_logins: PendingLogins,
     pub(crate) limits: ClientLimits,
     /// Whether operators hold sessions up.
     pub pause: Pause,
@@ -108,7 +108,7 @@ pub(crate) struct Ending {
 
 /// State that the connections of one worker share. Other threads share only handles that need no lock for a message.
 pub(crate) struct Worker {
-    pub(crate) shared: Shared,
+    pub(crate) shared: WorkerContext,
     /// Delivers each new fence after a reload.
     fences: RefCell<watch::Receiver<Arc<Fence>>>,
     /// The newest of them that was seen.
@@ -137,7 +137,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Shared) -> Self {
+    pub(crate) fn new(shared: WorkerContext) -> Self {
         let fence = Arc::clone(&shared.fence.borrow());
         Self {
             fence: RefCell::new(fence),
@@ -185,7 +185,7 @@ impl Worker {
         statement: RecordedStatement,
         enforcement: Enforcement,
     ) {
-        let Shared {
+        let WorkerContext {
             rejections,
             metrics,
             ..

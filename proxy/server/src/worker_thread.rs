@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::listener::Accepted;
 use crate::login;
-use crate::worker::{Shared, Worker};
+use crate::worker::{Worker, WorkerContext};
 
 /// PostgreSQL's grammar recurses; `pgpalisade_policies::PARSER_STACK` must always be left.
 const STACK_BYTES: usize = 2 * pgpalisade_policies::PARSER_STACK;
@@ -44,7 +44,7 @@ pub(crate) struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    pub(crate) fn start(number: usize, shared: &Shared) -> io::Result<Self> {
+    pub(crate) fn start(number: usize, shared: &WorkerContext) -> io::Result<Self> {
         let (jobs, receiver) = mpsc::channel(QUEUE);
         let (ending, ended) = oneshot::channel();
         let connections = Arc::new(AtomicUsize::new(0));
@@ -122,7 +122,11 @@ fn local_runtime() -> io::Result<LocalRuntime> {
         .build_local(LocalOptions::default())
 }
 
-async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
+async fn run(
+    shared: WorkerContext,
+    mut jobs: mpsc::Receiver<Accepted>,
+    connections: Arc<AtomicUsize>,
+) {
     let worker = Rc::new(Worker::new(shared));
     // This task ends with the thread.
     let sends = Rc::clone(&worker.sends);

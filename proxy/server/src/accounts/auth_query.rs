@@ -55,13 +55,13 @@ pub(super) struct AuthQuery {
     login: Secret<Login>,
     sql: String,
     timers: Timers,
-    link: Mutex<Link>,
+    connection: Mutex<QueryConnection>,
     /// Shapes of mock verifiers, as the first connection reported them.
     shapes: OnceLock<Shapes>,
 }
 
 #[derive(Debug, Default)]
-struct Link {
+struct QueryConnection {
     client: Option<Arc<Client>>,
     /// The last failed attempt, for those who waited for it: they do not each try again.
     failed: Option<(Instant, LookupError)>,
@@ -76,7 +76,7 @@ impl AuthQuery {
             login: Secret::new(login),
             sql,
             timers,
-            link: Mutex::default(),
+            connection: Mutex::default(),
             shapes: OnceLock::new(),
         }
     }
@@ -107,24 +107,24 @@ impl AuthQuery {
             Ok(Err(error)) => return Err(LookupError::Query(words(&error))),
             Err(_) => LookupError::Late,
         };
-        let mut link = self.link.lock().await;
-        if let Some(current) = &link.client
+        let mut connection = self.connection.lock().await;
+        if let Some(current) = &connection.client
             && Arc::ptr_eq(current, &client)
         {
-            link.client = None;
+            connection.client = None;
         }
         Err(error)
     }
 
     async fn client(&self) -> Result<Arc<Client>, LookupError> {
         let since = Instant::now();
-        let mut link = self.link.lock().await;
-        match (&link.client, &link.failed) {
+        let mut connection = self.connection.lock().await;
+        match (&connection.client, &connection.failed) {
             (Some(client), _) if !client.is_closed() => return Ok(Arc::clone(client)),
             (_, Some((when, error))) if *when >= since => return Err(error.clone()),
             _ => {}
         }
-        link.client = None;
+        connection.client = None;
         let login = self.login.clone();
         let connecting = self.timers.spawn(async move { connect(&login).await });
         let connected = match self.timers.timeout(WITHIN, connecting).await {
@@ -136,11 +136,11 @@ impl AuthQuery {
             Ok((client, shapes)) => {
                 self.shapes.get_or_init(|| shapes);
                 let client = Arc::new(client);
-                link.client = Some(Arc::clone(&client));
+                connection.client = Some(Arc::clone(&client));
                 Ok(client)
             }
             Err(error) => {
-                link.failed = Some((Instant::now(), error.clone()));
+                connection.failed = Some((Instant::now(), error.clone()));
                 Err(error)
             }
         }

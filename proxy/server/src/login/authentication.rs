@@ -8,8 +8,8 @@ use pgpalisade_logins::kind;
 
 use super::LoginError;
 use super::channel_binding::Binding;
-use crate::arrivals::Arrival;
 use crate::certificates::Loaded;
+use crate::pending_logins::PendingLogin;
 use crate::session::read_only::Reported;
 use crate::session::text_settings::Reports;
 use crate::transport::Socket;
@@ -74,7 +74,7 @@ impl Opened {
 pub(super) async fn relay(
     legs: &mut Legs<'_>,
     opened: Opened,
-    arrival: &mut Arrival,
+    pending: &mut PendingLogin,
 ) -> Result<Authenticated, LoginError> {
     let Legs {
         client,
@@ -97,7 +97,7 @@ pub(super) async fn relay(
                     return Ok(said);
                 }
                 tag::AUTHENTICATION if !matches!(progress, Progress::Starting) => {
-                    progress = on_authentication(body, arrival);
+                    progress = on_authentication(body, pending);
                     out.extend_from_slice(&binding.offered(message.clone(), body));
                 }
                 tag::PARAMETER_STATUS => {
@@ -117,7 +117,7 @@ pub(super) async fn relay(
             Progress::Authenticating => Some(Binding::Relayed),
             Progress::Starting => None,
         };
-        send_answers(carry, server, may_bind, arrival).await?;
+        send_answers(carry, server, may_bind, pending).await?;
         let reads_client = carry.len() < AHEAD_MAX;
         tokio::select! {
             read = server.read_more(&mut bytes) => match read {
@@ -136,25 +136,25 @@ pub(super) async fn relay(
                 }
                 Err(error) => return Err(error.into()),
             },
-            () = arrival.given_up() => return Err(LoginError::Unanswered),
+            () = pending.given_up() => return Err(LoginError::Unanswered),
         }
     }
 }
 
 /// Follows whose turn it is.
-fn on_authentication(body: &[u8], arrival: &mut Arrival) -> Progress {
+fn on_authentication(body: &[u8], pending: &mut PendingLogin) -> Progress {
     match backend::authentication_kind(body) {
         Some(kind::OK) => {
-            arrival.answered();
+            pending.answered();
             return Progress::Starting;
         }
         Some(kind::SASL) => {
-            arrival.owes();
+            pending.owes();
             return Progress::Choosing;
         }
         // The server has the last word of a SCRAM exchange.
         Some(kind::SASL_FINAL) => {}
-        _ => arrival.owes(),
+        _ => pending.owes(),
     }
     Progress::Authenticating
 }
@@ -192,7 +192,7 @@ async fn send_answers(
     carry: &mut BytesMut,
     server: &mut Socket,
     binding: Option<Binding>,
-    arrival: &mut Arrival,
+    pending: &mut PendingLogin,
 ) -> Result<(), LoginError> {
     let Some(binding) = binding else {
         return Ok(());
@@ -202,7 +202,7 @@ async fn send_answers(
         && carry.len() >= header.frame_len()
     {
         let message = carry.split_to(header.frame_len());
-        arrival.answered();
+        pending.answered();
         if binding.fails(message.get(HEADER_LEN..).unwrap_or_default()) {
             return Err(LoginError::ChannelBinding);
         }

@@ -4,7 +4,7 @@ use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Lifetime, Mode};
 
 use super::error::LoginError;
-use super::startup::{Replication, StartupRequest};
+use super::startup::StartupRequest;
 use crate::fence::{ReplicationPermit, SessionFence, TokenValue};
 use crate::rejection::{Enforcement, Rejection};
 use crate::rejection_log::{RecordedStatement, SessionLabel};
@@ -86,20 +86,18 @@ impl<'a> LoginContext<'a> {
     }
 
     /// Decides a replication connection. Its SQL and streams pass no fence, so it is exempt as a whole or refused.
-    pub(super) fn passage(
+    pub(super) fn permit(
         &mut self,
         request: &StartupRequest,
         wanted: Option<&Wanted>,
     ) -> Result<Option<ReplicationPermit>, LoginError> {
-        match request.asks_for_replication() {
-            Replication::No => Ok(None),
-            Replication::Yes => {
-                let admitted = self.fence.admit_replication(wanted.map(Wanted::value));
-                let (passage, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
-                self.observed.extend(observed.map(|rejection| *rejection));
-                Ok(Some(passage))
-            }
+        if !request.asks_for_replication() {
+            return Ok(None);
         }
+        let admitted = self.fence.admit_replication(wanted.map(Wanted::value));
+        let (permit, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
+        self.observed.extend(observed.map(|rejection| *rejection));
+        Ok(Some(permit))
     }
 
     pub(super) fn refused(&self, rejection: Box<Rejection>) -> LoginError {

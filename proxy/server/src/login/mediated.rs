@@ -19,12 +19,12 @@ use super::authentication::{self, Authenticated, Legs, Opened, next_message};
 use super::error::Unproved;
 use super::startup::StartupRequest;
 use crate::accounts::{Accounts, Logins};
-use crate::arrivals::Arrival;
+use crate::pending_logins::PendingLogin;
 use crate::transport::Socket;
 use crate::wire::backend::tag;
 use crate::wire::encode;
 use crate::wire::header::{self, HEADER_LEN};
-use crate::worker::Shared;
+use crate::worker::WorkerContext;
 
 /// Size limits of a client's answer: PostgreSQL's `PG_MAX_SASL_MESSAGE_LENGTH` and `PG_MAX_AUTH_TOKEN_LENGTH`.
 const SASL_MAX: usize = 1024;
@@ -33,25 +33,25 @@ const PASSWORD_MAX: usize = 65_535;
 /// Authenticates a client by the configured method, and waits until the server is ready.
 pub(super) async fn authenticate(
     legs: &mut Legs<'_>,
-    shared: &Shared,
+    shared: &WorkerContext,
     request: &StartupRequest,
-    arrival: &mut Arrival,
+    pending: &mut PendingLogin,
 ) -> Result<Authenticated, LoginError> {
     let mediator = Mediator {
         legs,
         user: &request.user(),
-        arrival,
+        pending,
         bytes: BytesMut::new(),
     };
     let opened = mediator.run(&shared.logins).await?;
-    authentication::relay(legs, opened, arrival).await
+    authentication::relay(legs, opened, pending).await
 }
 
 struct Mediator<'a, 'b> {
     legs: &'a mut Legs<'b>,
     /// User of the startup packet.
     user: &'a [u8],
-    arrival: &'a mut Arrival,
+    pending: &'a mut PendingLogin,
     /// Bytes of the server that were not looked at yet.
     bytes: BytesMut,
 }
@@ -130,7 +130,7 @@ impl Mediator<'_, '_> {
             // The server chooses the number of rounds, so a thread with sessions does not do it.
             let answered = if is_to_hash {
                 let failed = || io::Error::other("the password could not be hashed");
-                self.arrival
+                self.pending
                     .hashing()
                     .run(answer)
                     .await
@@ -199,7 +199,7 @@ impl Mediator<'_, '_> {
         let mut out = BytesMut::new();
         encode::authentication(&mut out, kind, data);
         self.legs.client.write_all(&out).await?;
-        self.arrival.owes();
+        self.pending.owes();
         loop {
             let carry = &mut *self.legs.carry;
             if let Some(header) = header::parse(carry, |_| expected.max)? {
@@ -207,14 +207,14 @@ impl Mediator<'_, '_> {
                     return Err(LoginError::OutOfTurn(expected.what, header.tag));
                 }
                 if carry.len() >= header.frame_len() {
-                    self.arrival.answered();
+                    self.pending.answered();
                     let mut message = carry.split_to(header.frame_len());
                     return Ok(message.split_off(HEADER_LEN));
                 }
             }
             tokio::select! {
                 read = self.legs.client.read_more(carry) => read.map_err(LoginError::of_client)?,
-                () = self.arrival.given_up() => return Err(LoginError::Unanswered),
+                () = self.pending.given_up() => return Err(LoginError::Unanswered),
             }
         }
     }

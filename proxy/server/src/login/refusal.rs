@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
 use crate::wire::encode::{self, ErrorFields, Severity};
-use crate::worker::Shared;
+use crate::worker::WorkerContext;
 
 /// PostgreSQL's own words.
 const EARLY_DATA: &str = "This could be either a client-software bug or evidence of an attempted man-in-the-middle \
@@ -49,7 +49,7 @@ const fn remedy(error: &ServerLoginError) -> &'static str {
 
 /// Tells a client why there is no session, if PostgreSQL would, and closes.
 pub(super) async fn refuse(
-    shared: &Shared,
+    shared: &WorkerContext,
     client: &mut Socket,
     client_addr: ClientAddr,
     error: &LoginError,

@@ -24,19 +24,12 @@ pub(super) enum StartupKind {
     Cancel(Bytes),
 }
 
-/// Whether a session streams the write-ahead log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Replication {
-    Yes,
-    No,
-}
-
 pub(super) struct StartupRequest {
     packet: Bytes,
     settings: Vec<Setting>,
     user: String,
     database: String,
-    replication: Replication,
+    is_replication: bool,
 }
 
 /// Reads packets until the client says what the connection is for. TLS is offered once, as by PostgreSQL, if it is
@@ -117,13 +110,13 @@ async fn read_packet(client: &mut Socket, carry: &mut BytesMut) -> Result<Bytes,
 }
 
 /// Reads `replication` as PostgreSQL does: `database`, or a Boolean.
-fn replication(value: Option<&[u8]>) -> Replication {
+fn is_replication(value: Option<&[u8]>) -> bool {
     match value {
-        None => Replication::No,
+        None => false,
         // Anything except a clear no is a yes.
         Some(value) => match read_only::parse(value) {
-            Some(Access::ReadWrite) => Replication::No,
-            Some(Access::ReadOnly) | None => Replication::Yes,
+            Some(Access::ReadWrite) => false,
+            Some(Access::ReadOnly) | None => true,
         },
     }
 }
@@ -139,7 +132,7 @@ impl StartupRequest {
         Ok(Self {
             user: text("user"),
             database: text("database"),
-            replication: replication(message.get("replication")),
+            is_replication: is_replication(message.get("replication")),
             settings: startup_options::settings(message),
             packet: packet.clone(),
         })
@@ -195,8 +188,8 @@ impl StartupRequest {
         }
     }
 
-    pub(super) const fn asks_for_replication(&self) -> Replication {
-        self.replication
+    pub(super) const fn asks_for_replication(&self) -> bool {
+        self.is_replication
     }
 
     /// The packet for the server.

@@ -24,7 +24,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
-enum ConnectError {
+enum UpstreamError {
     #[error(transparent)]
     Dial(io::Error),
     /// The server has no TLS, or is not trusted.
@@ -33,13 +33,13 @@ enum ConnectError {
 }
 
 /// A server's socket, and its term as the primary.
-pub(super) struct Connected {
+pub(super) struct UpstreamConnection {
     pub(super) socket: Socket,
     /// `None`: the control connection is down, and there is only one host.
     pub(super) tenure: Option<Tenure>,
 }
 
-impl Connected {
+impl UpstreamConnection {
     /// Continues a login only while the server is the primary.
     pub(super) async fn while_primary<T>(
         tenure: Option<&Tenure>,
@@ -59,13 +59,13 @@ impl Connected {
 
 /// Connects for a client. With several hosts it waits until a primary is known: a client refused during a failover
 /// would only retry.
-pub(super) async fn connect(worker: &Worker) -> Result<Connected, LoginError> {
+pub(super) async fn connect(worker: &Worker) -> Result<UpstreamConnection, LoginError> {
     let shared = &worker.shared;
     if shared.servers.upstream.only().is_some() {
         let primary = shared.takeover.primary();
         let socket = open(worker, primary.as_ref()).await?;
         let tenure = primary.map(|primary| primary.tenure);
-        return Ok(Connected { socket, tenure });
+        return Ok(UpstreamConnection { socket, tenure });
     }
     // Ends before the client's own limit, so that the client is told why.
     let limit = shared.limits.login_timeout;
@@ -85,15 +85,18 @@ pub(super) async fn connect(worker: &Worker) -> Result<Connected, LoginError> {
 }
 
 /// Tries the current primary again and again; `None` if the proxy stops.
-async fn open_primary(worker: &Worker, failed: &mut Option<LoginError>) -> Option<Connected> {
+async fn open_primary(
+    worker: &Worker,
+    failed: &mut Option<LoginError>,
+) -> Option<UpstreamConnection> {
     loop {
         let primary = worker.shared.takeover.find_primary().await?;
         let opening = open(worker, Some(&primary));
         let tenure = primary.tenure.clone();
-        *failed = match Connected::while_primary(Some(&tenure), opening).await {
+        *failed = match UpstreamConnection::while_primary(Some(&tenure), opening).await {
             Ok(socket) => {
                 let tenure = Some(tenure);
-                return Some(Connected { socket, tenure });
+                return Some(UpstreamConnection { socket, tenure });
             }
             Err(_) if tenure.is_over() => None,
             Err(error) => Some(error),
@@ -132,13 +135,13 @@ async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, Logi
     let opening = async {
         let keepalive = shared.limits.tcp_keepalive;
         let dialed = dial(&dialed, keepalive, &worker.sends).await;
-        let mut socket = dialed.map_err(ConnectError::Dial)?;
+        let mut socket = dialed.map_err(UpstreamError::Dial)?;
         // A unix socket has no TLS, as in libpq.
         if let UpstreamAddr::Tcp { host, .. } = host {
             let loaded = shared.certificates.current();
             if loaded.upstream.mode() != SslMode::Disable {
                 let encrypted = encrypt(&mut socket, &loaded.upstream, host).await;
-                encrypted.map_err(ConnectError::Tls)?;
+                encrypted.map_err(UpstreamError::Tls)?;
             }
         }
         Ok(socket)
@@ -147,8 +150,8 @@ async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, Logi
         let upstream = host.to_string();
         tracing::warn!(upstream, %error, "cannot connect to PostgreSQL");
         match error {
-            ConnectError::Dial(_) => LoginError::Unreachable(upstream),
-            ConnectError::Tls(_) => LoginError::NoTlsToServer(upstream),
+            UpstreamError::Dial(_) => LoginError::Unreachable(upstream),
+            UpstreamError::Tls(_) => LoginError::NoTlsToServer(upstream),
         }
     })
 }

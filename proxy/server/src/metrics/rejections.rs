@@ -21,7 +21,7 @@ const OTHERS: &str = "(others)";
 
 #[derive(Debug)]
 pub(super) struct Rejections {
-    cells: Arc<MarkCache>,
+    marks: Arc<MarkCache>,
     by_scope: DashMap<Scope, Counters>,
     /// Number of scopes with series. The lock keeps concurrent ones within the limit.
     scopes: Mutex<usize>,
@@ -31,9 +31,9 @@ pub(super) struct Rejections {
 }
 
 impl Rejections {
-    pub(super) fn new(cells: Arc<MarkCache>) -> Self {
+    pub(super) fn new(marks: Arc<MarkCache>) -> Self {
         Self {
-            cells,
+            marks,
             by_scope: DashMap::new(),
             scopes: Mutex::new(0),
             without: Counters::default(),
@@ -60,7 +60,7 @@ impl Rejections {
     }
 
     fn let_in(&self, scope: &Scope) {
-        if self.cells.find(scope).is_none() {
+        if self.marks.find(scope).is_none() {
             return;
         }
         let mut scopes = self.scopes.lock();
@@ -126,8 +126,8 @@ mod tests {
 
     #[test]
     fn a_storm_of_scopes_has_so_many_series_and_no_more() {
-        let cells = Arc::new(MarkCache::default());
-        let rejections = Arc::new(Rejections::new(Arc::clone(&cells)));
+        let marks = Arc::new(MarkCache::default());
+        let rejections = Arc::new(Rejections::new(Arc::clone(&marks)));
         let stale = |scope: &Scope| {
             rejections.count(Some(scope), RejectionKind::StaleToken, Enforcement::Refused);
         };
@@ -135,7 +135,7 @@ mod tests {
         stale(&Scope::new("made-up").unwrap());
         for number in 0..3 * SCOPES_MAX {
             let scope = Scope::new(&format!("s{number}")).unwrap();
-            cells.cell(&scope);
+            marks.cell(&scope);
             stale(&scope);
         }
         stale(&Scope::new("s0").unwrap());

@@ -66,7 +66,7 @@ pub(crate) struct SendBatch {
 struct Queue {
     /// `None`: each message is sent alone.
     ring: Option<SendRing>,
-    parts: Vec<Part>,
+    parts: Vec<BatchedWrite>,
     /// Bytes of all messages, one after the other.
     bytes: Vec<u8>,
     /// Lone sends in a row.
@@ -74,7 +74,7 @@ struct Queue {
 }
 
 #[derive(Debug)]
-struct Part {
+struct BatchedWrite {
     shared: Rc<SharedStream>,
     /// End in the queue's bytes. The previous message ends where this one begins.
     end: usize,
@@ -107,7 +107,7 @@ impl SendBatch {
             "nobody would be woken for what came back"
         );
         let mut queue = self.queue.borrow_mut();
-        match shared.standing() {
+        match shared.status() {
             SendState::Sent if queue.is_quiet() => return false,
             SendState::Sent => queue.push(shared, bytes),
             SendState::Queued if queue.extend(shared, bytes) => return true,
@@ -166,7 +166,7 @@ impl Queue {
         }
         self.bytes.extend_from_slice(bytes);
         shared.queue();
-        self.parts.push(Part {
+        self.parts.push(BatchedWrite {
             shared: Rc::clone(shared),
             end: self.bytes.len(),
         });

@@ -23,7 +23,7 @@ pub(super) enum SendState {
 #[derive(Debug)]
 pub(super) struct SharedStream {
     pub(super) stream: Stream,
-    standing: Cell<SendState>,
+    status: Cell<SendState>,
     returned: RefCell<io::Result<BytesMut>>,
     /// The task to wake when bytes have returned.
     task: RefCell<Option<Waker>>,
@@ -33,20 +33,20 @@ impl SharedStream {
     pub(super) fn new(stream: Stream) -> Self {
         Self {
             stream,
-            standing: Cell::new(SendState::Sent),
+            status: Cell::new(SendState::Sent),
             returned: RefCell::new(Ok(BytesMut::new())),
             task: RefCell::new(None),
         }
     }
 
     #[inline]
-    pub(super) const fn standing(&self) -> SendState {
-        self.standing.get()
+    pub(super) const fn status(&self) -> SendState {
+        self.status.get()
     }
 
     #[inline]
     pub(super) fn queue(&self) {
-        self.standing.set(SendState::Queued);
+        self.status.set(SendState::Queued);
     }
 
     /// Sets the task to wake.
@@ -62,7 +62,7 @@ impl SharedStream {
     #[inline]
     pub(super) fn on_sent(&self, bytes: &[u8], sent: io::Result<usize>) {
         match sent {
-            Ok(sent) if sent == bytes.len() => self.standing.set(SendState::Sent),
+            Ok(sent) if sent == bytes.len() => self.status.set(SendState::Sent),
             other => self.on_returned(bytes, other),
         }
     }
@@ -75,7 +75,7 @@ impl SharedStream {
             Err(error) => Err(error),
         };
         *self.returned.borrow_mut() = rest.map(BytesMut::from);
-        self.standing.set(SendState::Returned);
+        self.status.set(SendState::Returned);
         if let Some(task) = &*self.task.borrow() {
             task.wake_by_ref();
         }
@@ -87,7 +87,7 @@ impl SharedStream {
     ///
     /// The error of the send.
     pub(super) fn take_returned(&self) -> io::Result<BytesMut> {
-        self.standing.set(SendState::Sent);
+        self.status.set(SendState::Sent);
         self.returned.replace(Ok(BytesMut::new()))
     }
 }

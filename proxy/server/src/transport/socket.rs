@@ -297,7 +297,7 @@ impl Socket {
     ///
     /// Socket errors; `WouldBlock` if the socket takes nothing.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        debug_assert_eq!(self.shared.standing(), SendState::Sent);
+        debug_assert_eq!(self.shared.status(), SendState::Sent);
         self.shared.stream.try_send(bytes)
     }
 
@@ -317,20 +317,20 @@ impl Socket {
     /// Whether nothing is queued, and nothing has come back.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
-        self.shared.standing() == SendState::Sent
+        self.shared.status() == SendState::Sent
     }
 
     #[inline]
     pub(super) fn has_returned(&self) -> bool {
-        self.shared.standing() == SendState::Returned
+        self.shared.status() == SendState::Returned
     }
 
     /// Sends what is queued, and returns the bytes that the socket did not take.
     pub(super) fn settle(&self) -> io::Result<BytesMut> {
-        if self.shared.standing() == SendState::Queued {
+        if self.shared.status() == SendState::Queued {
             self.sends.flush();
         }
-        match self.shared.standing() {
+        match self.shared.status() {
             SendState::Returned => self.shared.take_returned(),
             SendState::Sent | SendState::Queued => Ok(BytesMut::new()),
         }

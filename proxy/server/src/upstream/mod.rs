@@ -23,19 +23,19 @@ pub(crate) struct Upstream {
     socket: Socket,
     outbox: Outbox,
     admitted: Admitted,
-    stream: Stream,
+    send_side: SendSide,
 }
 
 /// State of the sending direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stream {
+enum SendSide {
     /// More bytes may follow.
     Open,
     /// The server has seen its end.
     Ended,
 }
 
-impl Stream {
+impl SendSide {
     fn poll_end(
         &mut self,
         outbox: &mut Outbox,
@@ -58,7 +58,7 @@ impl Upstream {
             socket,
             outbox: Outbox::default(),
             admitted: Admitted::default(),
-            stream: Stream::Open,
+            send_side: SendSide::Open,
         }
     }
 
@@ -150,13 +150,13 @@ impl Upstream {
     /// Sends what waits, and then closes the sending direction, even after a goodbye. Within COPY data a goodbye is
     /// an error, after which the server waits for more.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_end(&mut self.outbox, &self.socket, cx)
+        self.send_side.poll_end(&mut self.outbox, &self.socket, cx)
     }
 
     /// Whether the sending direction is closed.
     #[must_use]
     pub(crate) const fn is_ended(&self) -> bool {
-        matches!(self.stream, Stream::Ended)
+        matches!(self.send_side, SendSide::Ended)
     }
 
     /// Closes the sending direction, and waits until the server has closed, which it does after its session ended.

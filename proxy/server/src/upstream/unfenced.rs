@@ -3,7 +3,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use super::Stream;
+use super::SendSide;
 use crate::fence::ReplicationPermit;
 use crate::transport::{Outbox, Socket};
 
@@ -12,18 +12,18 @@ use crate::transport::{Outbox, Socket};
 pub(crate) struct PassthroughUpstream {
     socket: Socket,
     outbox: Outbox,
-    stream: Stream,
+    send_side: SendSide,
 }
 
 impl PassthroughUpstream {
     /// Spends the permit on the connection.
     #[must_use]
-    pub(crate) fn new(socket: Socket, passage: ReplicationPermit) -> Self {
-        let ReplicationPermit { .. } = passage;
+    pub(crate) fn new(socket: Socket, permit: ReplicationPermit) -> Self {
+        let ReplicationPermit { .. } = permit;
         Self {
             socket,
             outbox: Outbox::default(),
-            stream: Stream::Open,
+            send_side: SendSide::Open,
         }
     }
 
@@ -61,6 +61,6 @@ impl PassthroughUpstream {
 
     /// Sends what waits, and then closes the sending direction.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_end(&mut self.outbox, &self.socket, cx)
+        self.send_side.poll_end(&mut self.outbox, &self.socket, cx)
     }
 }

@@ -22,7 +22,7 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Errors of a read.
 #[derive(Debug, thiserror::Error)]
-pub enum LinkError {
+pub enum MessageError {
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -43,14 +43,14 @@ pub struct Message {
 }
 
 /// A socket, and the bytes that wait on it.
-pub struct Link {
+pub struct MessageSocket {
     stream: Either<TcpStream, UnixStream>,
     inbox: BytesMut,
     /// Bytes to send.
     pub out: BytesMut,
 }
 
-impl Link {
+impl MessageSocket {
     /// Registers a socket with this runtime.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Link {
     }
 
     /// The next packet before a session begins; `None` if the client has closed.
-    pub async fn packet(&mut self) -> Result<Option<BytesMut>, LinkError> {
+    pub async fn packet(&mut self) -> Result<Option<BytesMut>, MessageError> {
         loop {
             match startup::packet_len(&self.inbox)? {
                 Some(len) if self.inbox.len() >= len => return Ok(Some(self.inbox.split_to(len))),
@@ -88,7 +88,7 @@ impl Link {
     }
 
     /// The next message; `None` if the client has closed.
-    pub async fn message(&mut self) -> Result<Option<Message>, LinkError> {
+    pub async fn message(&mut self) -> Result<Option<Message>, MessageError> {
         loop {
             match header::parse(&self.inbox, |_| BODY_MAX)? {
                 Some(header) if self.inbox.len() >= header.frame_len() => {
@@ -106,9 +106,12 @@ impl Link {
     }
 
     /// The next message, which must arrive whole within `time`.
-    pub async fn message_within(&mut self, time: Duration) -> Result<Option<Message>, LinkError> {
+    pub async fn message_within(
+        &mut self,
+        time: Duration,
+    ) -> Result<Option<Message>, MessageError> {
         let message = tokio::time::timeout(time, self.message()).await;
-        message.unwrap_or(Err(LinkError::Idle))
+        message.unwrap_or(Err(MessageError::Idle))
     }
 
     /// Whether all that was received has been taken.
@@ -161,16 +164,16 @@ mod tests {
     async fn who_is_idle_is_not_waited_for() {
         let (mut client, ours) = StdStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let mut link = Link::new(ClientStream::Unix(ours)).unwrap();
+        let mut socket = MessageSocket::new(ClientStream::Unix(ours)).unwrap();
         client.write_all(b"S\0\0\0\x04").unwrap();
-        let message = link.message_within(Duration::from_secs(60)).await;
+        let message = socket.message_within(Duration::from_secs(60)).await;
         assert_eq!(message.unwrap().unwrap().tag, b'S');
         // Neither silence nor a part of a message holds the proxy up.
         for begun in [&b""[..], b"Q\0"] {
             client.write_all(begun).unwrap();
-            let waited = link.message_within(Duration::from_millis(20));
+            let waited = socket.message_within(Duration::from_millis(20));
             let waited = tokio::time::timeout(Duration::from_secs(60), waited).await;
-            assert!(matches!(waited.unwrap(), Err(LinkError::Idle)));
+            assert!(matches!(waited.unwrap(), Err(MessageError::Idle)));
         }
     }
 }

@@ -8,7 +8,7 @@
 //! - A connection that owes PostgreSQL an authentication answer gives way if its place is needed.
 
 use std::collections::BTreeMap;
-use std::future::{Future, pending};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 
 /// All connections that have not logged in, and the places for those that do. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Arrivals {
+pub(crate) struct PendingLogins {
     waiting: Arc<Mutex<Waiting>>,
     silent_max: usize,
     places: Arc<Semaphore>,
@@ -60,7 +60,7 @@ struct Waiting {
     owing: BTreeMap<u64, (Instant, oneshot::Sender<()>)>,
 }
 
-impl Arrivals {
+impl PendingLogins {
     /// Limits for `places` sessions and logins of `login_timeout`.
     #[must_use]
     pub(crate) fn new(places: usize, login_timeout: Duration, timers: Timers) -> Self {
@@ -76,7 +76,7 @@ impl Arrivals {
     }
 
     /// Adds a connection that has said nothing yet.
-    pub(crate) fn enter(&self) -> Arrival {
+    pub(crate) fn enter(&self) -> PendingLogin {
         let (stay, gives_way) = oneshot::channel();
         let mut waiting = self.waiting.lock();
         waiting.last += 1;
@@ -87,13 +87,13 @@ impl Arrivals {
             waiting.silent.pop_first();
         }
         drop(waiting);
-        Arrival {
+        PendingLogin {
             id,
             owes: Some(Owed {
                 gives_way,
                 patience: Box::pin(self.timers.sleep(self.patience)),
             }),
-            arrivals: self.clone(),
+            pending_logins: self.clone(),
         }
     }
 
@@ -114,9 +114,9 @@ impl Arrivals {
 }
 
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct PendingLogin {
     id: u64,
-    arrivals: Arrivals,
+    pending_logins: PendingLogins,
     /// Set while the next step is the client's.
     owes: Option<Owed>,
 }
@@ -127,24 +127,29 @@ struct Owed {
     patience: Pin<Box<Sleep>>,
 }
 
-impl Arrival {
+impl PendingLogin {
     /// Takes a place after the startup packet; `None` if no place is free.
     pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        let places = &self.arrivals.places;
+        let places = &self.pending_logins.places;
         if let Ok(place) = Arc::clone(places).try_acquire_owned() {
             return Some(place);
         }
-        if !self.arrivals.end_owing() {
+        if !self.pending_logins.end_owing() {
             return None;
         }
         let freed = Arc::clone(places).acquire_owned();
-        self.arrivals.timers.timeout(ANSWER, freed).await.ok()?.ok()
+        self.pending_logins
+            .timers
+            .timeout(ANSWER, freed)
+            .await
+            .ok()?
+            .ok()
     }
 
     /// Takes one of the few places of cancel requests. A client that waits for one still counts as silent: it gives
     /// way to others, and its wait is short.
     pub(crate) async fn cancel_place(&mut self) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.arrivals.cancels).acquire_owned();
+        let place = Arc::clone(&self.pending_logins.cancels).acquire_owned();
         let place = self.unless_given_up(place).await;
         self.answered();
         place?.ok()
@@ -152,7 +157,7 @@ impl Arrival {
 
     /// Runs password hashing.
     pub(crate) const fn hashing(&self) -> &Aside {
-        &self.arrivals.hashing
+        &self.pending_logins.hashing
     }
 
     /// The client has to answer an authentication request.
@@ -161,19 +166,23 @@ impl Arrival {
             return;
         }
         let (stay, gives_way) = oneshot::channel();
-        let mut waiting = self.arrivals.waiting.lock();
+        let mut waiting = self.pending_logins.waiting.lock();
         waiting.owing.insert(self.id, (Instant::now(), stay));
         drop(waiting);
         self.owes = Some(Owed {
             gives_way,
-            patience: Box::pin(self.arrivals.timers.sleep(self.arrivals.patience)),
+            patience: Box::pin(
+                self.pending_logins
+                    .timers
+                    .sleep(self.pending_logins.patience),
+            ),
         });
     }
 
     /// The client has sent what was waited for.
     pub(crate) fn answered(&mut self) {
         if self.owes.take().is_some() {
-            let mut waiting = self.arrivals.waiting.lock();
+            let mut waiting = self.pending_logins.waiting.lock();
             waiting.silent.remove(&self.id);
             waiting.owing.remove(&self.id);
         }
@@ -182,7 +191,7 @@ impl Arrival {
     /// Returns when the client has been silent for too long, or gives way to another. Cancel safe.
     pub(crate) async fn given_up(&mut self) {
         match &mut self.owes {
-            None => pending().await,
+            None => std::future::pending().await,
             Some(owed) => tokio::select! {
                 _ = &mut owed.gives_way => {}
                 () = &mut owed.patience => {}
@@ -200,10 +209,10 @@ impl Arrival {
     }
 }
 
-impl Drop for Arrival {
+impl Drop for PendingLogin {
     fn drop(&mut self) {
         self.answered();
-        self.arrivals.waiting.lock().logging_in -= 1;
+        self.pending_logins.waiting.lock().logging_in -= 1;
     }
 }
 
@@ -211,28 +220,29 @@ impl Drop for Arrival {
 mod tests {
     use super::*;
 
-    fn arrivals(places: usize) -> Arrivals {
-        Arrivals::new(places, Duration::from_secs(60), Timers::of_this_runtime())
+    fn pending_logins(places: usize) -> PendingLogins {
+        PendingLogins::new(places, Duration::from_secs(60), Timers::of_this_runtime())
     }
 
-    async fn is_given_up(arrival: &mut Arrival) -> bool {
+    async fn is_given_up(pending: &mut PendingLogin) -> bool {
         let now = Duration::from_millis(1);
-        tokio::time::timeout(now, arrival.given_up()).await.is_ok()
+        tokio::time::timeout(now, pending.given_up()).await.is_ok()
     }
 
     #[tokio::test]
     async fn of_silent_ones_the_oldest_gives_way() {
-        let arrivals = arrivals(1);
-        let mut all: Vec<Arrival> = (0..SILENT_LEAST).map(|_| arrivals.enter()).collect();
+        let pending_logins = pending_logins(1);
+        let mut all: Vec<PendingLogin> =
+            (0..SILENT_LEAST).map(|_| pending_logins.enter()).collect();
         assert!(!is_given_up(&mut all[0]).await);
-        let mut newest = arrivals.enter();
+        let mut newest = pending_logins.enter();
         assert!(is_given_up(&mut all[0]).await);
         assert!(!is_given_up(&mut all[1]).await);
         assert!(!is_given_up(&mut newest).await);
         // A connection that has spoken or left is not in the way.
         all[1].answered();
         all.remove(2);
-        let _two = (arrivals.enter(), arrivals.enter());
+        let _two = (pending_logins.enter(), pending_logins.enter());
         assert!(!is_given_up(&mut all[2]).await);
         assert!(!is_given_up(&mut all[1]).await);
     }
@@ -240,39 +250,41 @@ mod tests {
     #[tokio::test]
     async fn nobody_is_silent_for_ever() {
         let patience = Duration::from_millis(50);
-        let mut arrival = Arrivals::new(1, patience, Timers::of_this_runtime()).enter();
+        let mut pending = PendingLogins::new(1, patience, Timers::of_this_runtime()).enter();
         let begin = Instant::now();
-        arrival.given_up().await;
+        pending.given_up().await;
         assert!(begin.elapsed() >= patience);
-        arrival.answered();
-        arrival.owes();
-        arrival.given_up().await;
+        pending.answered();
+        pending.owes();
+        pending.given_up().await;
         assert!(begin.elapsed() >= 2 * patience);
         assert!(begin.elapsed() < PATIENCE);
     }
 
     #[tokio::test]
     async fn cancel_requests_are_few_and_wait_as_silent_ones() {
-        let arrivals = arrivals(1);
-        let mut first: Vec<Arrival> = (0..CANCELS_MAX).map(|_| arrivals.enter()).collect();
+        let pending_logins = pending_logins(1);
+        let mut first: Vec<PendingLogin> =
+            (0..CANCELS_MAX).map(|_| pending_logins.enter()).collect();
         let mut places = Vec::new();
-        for arrival in &mut first {
-            places.push(arrival.cancel_place().await.unwrap());
+        for pending in &mut first {
+            places.push(pending.cancel_place().await.unwrap());
         }
         // They take no place of the others.
         assert!(first[0].place().await.is_some());
-        let mut waiting = arrivals.enter();
-        let _silent: Vec<Arrival> = (0..SILENT_LEAST).map(|_| arrivals.enter()).collect();
+        let mut waiting = pending_logins.enter();
+        let _silent: Vec<PendingLogin> =
+            (0..SILENT_LEAST).map(|_| pending_logins.enter()).collect();
         assert!(waiting.cancel_place().await.is_none());
-        let mut last = arrivals.enter();
+        let mut last = pending_logins.enter();
         places.pop();
         assert!(last.cancel_place().await.is_some());
     }
 
     #[tokio::test]
     async fn a_place_is_freed_by_who_does_not_answer() {
-        let arrivals = arrivals(1);
-        let (mut slow, newcomer) = (arrivals.enter(), arrivals.enter());
+        let pending_logins = pending_logins(1);
+        let (mut slow, newcomer) = (pending_logins.enter(), pending_logins.enter());
         let place = slow.place().await;
         assert!(place.is_some());
         assert!(newcomer.place().await.is_none());

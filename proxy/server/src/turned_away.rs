@@ -7,8 +7,8 @@ use bytes::BytesMut;
 use tokio::sync::Semaphore;
 
 use crate::certificates::Certificates;
-use crate::link::{Link, LinkError};
 use crate::listener::{Accepted, ClientStream};
+use crate::message_socket::{MessageError, MessageSocket};
 use crate::metrics::Metrics;
 use crate::wire::encode::{self, ErrorFields, Severity};
 use crate::wire::startup::{self, StartupPacket};
@@ -26,13 +26,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const REQUESTS: usize = 2;
 
 #[derive(Debug)]
-pub(crate) struct Overflow {
+pub(crate) struct TurnedAway {
     certificates: Arc<Certificates>,
     metrics: Metrics,
     places: Arc<Semaphore>,
 }
 
-impl Overflow {
+impl TurnedAway {
     pub(crate) fn new(certificates: Arc<Certificates>, metrics: Metrics) -> Self {
         Self {
             certificates,
@@ -47,12 +47,12 @@ impl Overflow {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             return;
         };
-        let encryption = match (&accepted.stream, &self.certificates.current().client) {
-            (ClientStream::Tcp(_), Some(_)) => Encryption::Possible,
-            _ => Encryption::Declined,
+        let offer = match (&accepted.stream, &self.certificates.current().client) {
+            (ClientStream::Tcp(_), Some(_)) => TlsOffer::Possible,
+            _ => TlsOffer::Declined,
         };
         tokio::spawn(async move {
-            let told = async { tell(Link::new(accepted.stream)?, encryption).await };
+            let told = async { tell(MessageSocket::new(accepted.stream)?, offer).await };
             if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, told).await {
                 tracing::debug!(client_addr = %accepted.client_addr, %error, "turned away");
             }
@@ -62,7 +62,7 @@ impl Overflow {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Encryption {
+enum TlsOffer {
     /// An SSLRequest is answered with the error at once, as the protocol allows: a "no" might be taken for the
     /// reason.
     Possible,
@@ -71,16 +71,16 @@ enum Encryption {
 }
 
 /// Tells a client that wants a session. Probes and other protocols get no answer.
-async fn tell(mut link: Link, encryption: Encryption) -> Result<(), LinkError> {
+async fn tell(mut socket: MessageSocket, offer: TlsOffer) -> Result<(), MessageError> {
     for _ in 0..=REQUESTS {
-        let Some(packet) = link.packet().await? else {
+        let Some(packet) = socket.packet().await? else {
             return Ok(());
         };
-        match (startup::parse(&packet), encryption) {
-            (Ok(StartupPacket::SslRequest), Encryption::Declined)
+        match (startup::parse(&packet), offer) {
+            (Ok(StartupPacket::SslRequest), TlsOffer::Declined)
             | (Ok(StartupPacket::GssEncRequest), _) => {
-                link.out.extend_from_slice(b"N");
-                link.flush().await?;
+                socket.out.extend_from_slice(b"N");
+                socket.flush().await?;
             }
             (Ok(StartupPacket::CancelRequest | StartupPacket::OtherVersion(_)) | Err(_), _) => {
                 return Ok(());
@@ -88,8 +88,8 @@ async fn tell(mut link: Link, encryption: Encryption) -> Result<(), LinkError> {
             (Ok(StartupPacket::SslRequest | StartupPacket::Startup(_)), _) => break,
         }
     }
-    too_many(&mut link.out);
-    link.close().await;
+    too_many(&mut socket.out);
+    socket.close().await;
     Ok(())
 }
 
@@ -117,14 +117,14 @@ mod tests {
     const STARTUP: &[u8] = b"\0\0\0\x11\0\x03\0\0user\0us\0\0";
 
     /// The answer to a client that sends these bytes and no more.
-    async fn answer(bytes: &[&[u8]], encryption: Encryption) -> Vec<u8> {
+    async fn answer(bytes: &[&[u8]], offer: TlsOffer) -> Vec<u8> {
         let (mut client, server) = UnixStream::pair().unwrap();
         client.write_all(&bytes.concat()).await.unwrap();
         client.shutdown().await.unwrap();
         let server = ClientStream::Unix(server.into_std().unwrap());
-        let link = Link::new(server).unwrap();
+        let socket = MessageSocket::new(server).unwrap();
         // It fails for bytes that are not a packet.
-        let _ = tell(link, encryption).await;
+        let _ = tell(socket, offer).await;
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
         answer
@@ -132,7 +132,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_for_a_session_is_told() {
-        use Encryption::{Declined, Possible};
+        use TlsOffer::{Declined, Possible};
         let mut error = BytesMut::new();
         too_many(&mut error);
         assert_eq!(answer(&[STARTUP], Declined).await, error);
@@ -165,11 +165,7 @@ mod tests {
             b"\x16\x03\x01\x02\0\x01",
             cancel,
         ] {
-            assert_eq!(
-                answer(&[bytes], Encryption::Declined).await,
-                b"",
-                "{bytes:?}"
-            );
+            assert_eq!(answer(&[bytes], TlsOffer::Declined).await, b"", "{bytes:?}");
         }
     }
 }
