@@ -33,7 +33,7 @@ pub use counts::Counters;
 pub use record::{RecordedStatement, RejectionRecord, SessionLabel, moment, rfc3339};
 
 use jiff::Timestamp;
-use overlaps::{Overlap, Overlaps, Writer as TokenlessWriter};
+use overlaps::{Overlap, OverlapWriter, Overlaps};
 use parking_lot::Mutex;
 use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::Literals;
@@ -41,7 +41,7 @@ use pgpalisade_policies::Class;
 use pgpalisade_session::action::JudgedText;
 use recent::Recent;
 use repeats::Repeats;
-use writer::{Sink, Writer};
+use writer::{LogWriter, Sink};
 
 /// Limit of records that wait for the writer. At about 2 KiB each this is some 8 MiB: seconds of a storm of
 /// rejections.
@@ -77,7 +77,7 @@ pub struct RejectionLog {
 struct Inner {
     /// `None` only while it is dropped.
     queue: Option<SyncSender<Message>>,
-    shared: Arc<Shared>,
+    shared: Arc<LogState>,
     literals: Literals,
     /// Closes when the writer has ended. The mutex only makes the handle `Sync`.
     ended: Mutex<Receiver<()>>,
@@ -85,7 +85,7 @@ struct Inner {
 
 /// State that handles share with the writer. It reaches the writer even if the queue is full.
 #[derive(Debug, Default)]
-struct Shared {
+struct LogState {
     counters: Counters,
     /// Records that found the queue full, and that the writer has not reported yet.
     dropped: AtomicU64,
@@ -97,11 +97,11 @@ struct Shared {
 
 enum Message {
     Record(Arc<RejectionRecord>),
-    /// Tells the writer to look at [`Shared`].
+    /// Tells the writer to look at [`LogState`].
     Wake,
 }
 
-impl Shared {
+impl LogState {
     /// Notes an observed write without a token.
     fn note_overlap(&self, record: &RejectionRecord) {
         let session = &record.session;
@@ -109,7 +109,7 @@ impl Shared {
         if let (true, Some(Class::Write), Some(scope)) = (is_let_pass, record.needs, &record.scope)
             && let Ok(at) = Timestamp::try_from(record.time)
         {
-            let writer = TokenlessWriter {
+            let writer = OverlapWriter {
                 application: session.application_name.clone(),
                 host: session.client_addr.ip().map(|host| host.to_string()),
             };
@@ -145,8 +145,8 @@ impl RejectionLog {
     ) -> Result<Self, RejectionLogError> {
         let (sender, receiver) = mpsc::sync_channel(queue);
         let (end, ended) = mpsc::sync_channel(0);
-        let shared = Arc::new(Shared::default());
-        let writer = Writer::new(sink, Arc::clone(&shared));
+        let shared = Arc::new(LogState::default());
+        let writer = LogWriter::new(sink, Arc::clone(&shared));
         // The writer also uses a subscriber that is set for this thread only, as in tests.
         let dispatch = tracing::dispatcher::get_default(Clone::clone);
         std::thread::Builder::new()

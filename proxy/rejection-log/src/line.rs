@@ -53,9 +53,9 @@ pub struct Record {
     /// The highest token of the scope, if known.
     pub mark: Option<u64>,
     /// The refused session.
-    pub session: Session,
+    pub session: RecordedClient,
     /// The refused statement, if there was one.
-    pub statement: Statement,
+    pub statement: LoggedStatement,
     /// Reason, if no other field tells it.
     pub reason: Option<String>,
     /// `read` or `write`, if a token for it was missing.
@@ -70,7 +70,7 @@ pub struct Record {
 
 /// The session of a record.
 #[derive(Debug, Deserialize)]
-pub struct Session {
+pub struct RecordedClient {
     /// The user.
     #[serde(default, deserialize_with = "name_or_empty")]
     pub user: String,
@@ -90,7 +90,7 @@ pub struct Session {
 
 /// The statement of a record.
 #[derive(Debug, Deserialize)]
-pub struct Statement {
+pub struct LoggedStatement {
     /// Class in the words of the policy.
     #[serde(default, rename = "statement_class", deserialize_with = "name")]
     pub(crate) class: Option<String>,
@@ -142,9 +142,9 @@ struct Fields {
     token: Option<u64>,
     mark: Option<u64>,
     #[serde(flatten)]
-    session: Session,
+    session: RecordedClient,
     #[serde(flatten)]
-    statement: Statement,
+    statement: LoggedStatement,
     reason: Option<String>,
     #[serde(default, deserialize_with = "name")]
     needs: Option<String>,

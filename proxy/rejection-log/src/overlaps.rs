@@ -22,7 +22,7 @@ const TURNS: u64 = 2;
 
 /// An application on a host, as its sessions name them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Writer {
+pub struct OverlapWriter {
     /// `None`: the application gave no name.
     pub application: Option<String>,
     /// `None`: the proxy's own machine.
@@ -35,7 +35,7 @@ pub struct Overlap {
     /// The scope of both.
     pub scope: String,
     /// Both writers, in the order in which they began.
-    pub writers: [Writer; 2],
+    pub writers: [OverlapWriter; 2],
     /// First write of the later writer.
     pub since: Timestamp,
     /// Last turn so far.
@@ -54,21 +54,21 @@ impl Overlap {
 /// Overlaps of all scopes.
 #[derive(Debug, Default)]
 pub(crate) struct Overlaps {
-    scopes: HashMap<String, Writers>,
+    scopes: HashMap<String, ScopeWriters>,
     ended: VecDeque<Overlap>,
 }
 
 #[derive(Debug, Default)]
-struct Writers {
+struct ScopeWriters {
     /// Writers with their last write.
-    last: Vec<(Writer, Timestamp)>,
+    last: Vec<(OverlapWriter, Timestamp)>,
     /// Pairs of writers that have met within `IDLE`.
     pairs: Vec<Overlap>,
 }
 
 impl Overlaps {
     /// Notes a write without a token.
-    pub(crate) fn note(&mut self, scope: &str, writer: Writer, at: Timestamp) {
+    pub(crate) fn note(&mut self, scope: &str, writer: OverlapWriter, at: Timestamp) {
         if !self.scopes.contains_key(scope) && self.scopes.len() >= SCOPES {
             return;
         }
@@ -90,9 +90,9 @@ impl Overlaps {
     }
 }
 
-impl Writers {
+impl ScopeWriters {
     /// Notes a write, and returns the overlaps that have ended before it.
-    fn note(&mut self, scope: &str, writer: Writer, at: Timestamp) -> Vec<Overlap> {
+    fn note(&mut self, scope: &str, writer: OverlapWriter, at: Timestamp) -> Vec<Overlap> {
         let is_over = |pair: &Overlap| at.duration_since(pair.until) > IDLE;
         let over: Vec<Overlap> = self.pairs.extract_if(.., |pair| is_over(pair)).collect();
         for (other, last) in &self.last {
@@ -126,7 +126,7 @@ impl Writers {
             .collect()
     }
 
-    fn wrote(&mut self, writer: Writer, at: Timestamp) {
+    fn wrote(&mut self, writer: OverlapWriter, at: Timestamp) {
         if let Some((_, last)) = self.last.iter_mut().find(|(known, _)| *known == writer) {
             *last = at;
             return;
@@ -149,7 +149,7 @@ mod tests {
     fn overlaps(writes: &[(&str, i64)]) -> Overlaps {
         let mut overlaps = Overlaps::default();
         for (host, second) in writes {
-            let writer = Writer {
+            let writer = OverlapWriter {
                 application: Some("worker".to_owned()),
                 host: Some((*host).to_owned()),
             };
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn it_does_not_grow() {
         let mut overlaps = Overlaps::default();
-        let writer = |number: i64| Writer {
+        let writer = |number: i64| OverlapWriter {
             application: Some(format!("made up {}", number % 3)),
             host: Some(number.to_string()),
         };
@@ -254,7 +254,7 @@ mod tests {
         }
         for number in 0..3000 {
             for host in ["a", "b", "a"] {
-                let writer = Writer {
+                let writer = OverlapWriter {
                     application: None,
                     host: Some(host.to_owned()),
                 };

@@ -28,12 +28,12 @@ const KINDS: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     /// Kinds by the hash of their likeness; `None` for refusals before authentication.
-    seen: Mutex<HashMap<Option<u64>, Seen>>,
+    seen: Mutex<HashMap<Option<u64>, RepeatedRefusal>>,
     hasher: RandomState,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct RepeatedRefusal {
     since: Instant,
     count: u64,
     /// The first record, and the time of the last.
@@ -67,7 +67,7 @@ impl Repeats {
             Entry::Vacant(_) if is_full && authenticated => Some(Arc::new(record)),
             Entry::Vacant(entry) => {
                 let first = Arc::new(record);
-                entry.insert(Seen {
+                entry.insert(RepeatedRefusal {
                     since: Instant::now(),
                     count: 1,
                     last: first.time,

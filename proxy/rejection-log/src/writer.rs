@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::record::{RejectionRecord, rfc3339};
 use super::repeats::{LeftOut, WINDOW};
-use super::{Message, RejectionLogError, Shared};
+use super::{LogState, Message, RejectionLogError};
 use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::StatementText;
 use pgpalisade_fence::traceparent::Traceparent;
@@ -71,9 +71,9 @@ enum LastLine {
     MaybeTorn,
 }
 
-pub(super) struct Writer {
+pub(super) struct LogWriter {
     sink: Option<Sink>,
-    shared: Arc<Shared>,
+    shared: Arc<LogState>,
     last_line: LastLine,
     /// Records since the last written line that did not reach the file.
     missing: u64,
@@ -128,8 +128,8 @@ pub(super) fn try_append(path: &Path) -> std::io::Result<()> {
     fs::remove_file(beside)
 }
 
-impl Writer {
-    pub(super) fn new(sink: Option<Sink>, shared: Arc<Shared>) -> Self {
+impl LogWriter {
+    pub(super) fn new(sink: Option<Sink>, shared: Arc<LogState>) -> Self {
         Self {
             sink,
             shared,

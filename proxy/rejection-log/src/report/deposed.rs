@@ -11,7 +11,7 @@ use pgpalisade_fence::rejection::{Enforcement, OpenTransaction, RejectionKind};
 
 /// A mark that has deposed sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub struct Takeover {
+pub struct TakeoverKey {
     /// The scope.
     pub scope: String,
     /// The raised mark.
@@ -39,7 +39,7 @@ pub struct Account {
 pub struct Deposed {
     /// The takeover.
     #[serde(flatten)]
-    pub takeover: Takeover,
+    pub takeover: TakeoverKey,
     /// Its account.
     #[serde(flatten)]
     pub account: Account,
@@ -47,7 +47,7 @@ pub struct Deposed {
 
 /// Accounts of all takeovers in the records, up to `NAMES`.
 #[derive(Debug, Default)]
-pub(super) struct Accounts(HashMap<Takeover, Account>);
+pub(super) struct Accounts(HashMap<TakeoverKey, Account>);
 
 impl Accounts {
     /// Adds a record if it is about a deposed session. Observed refusals have deposed none.
@@ -70,7 +70,7 @@ impl Accounts {
         } else {
             return;
         };
-        let takeover = Takeover {
+        let takeover = TakeoverKey {
             scope: scope.clone(),
             mark,
         };
@@ -85,7 +85,7 @@ impl Accounts {
 
     /// Lists the latest first.
     pub(super) fn list(&self, top: usize) -> Vec<Deposed> {
-        let deposed = |(takeover, account): (&Takeover, &Account)| Deposed {
+        let deposed = |(takeover, account): (&TakeoverKey, &Account)| Deposed {
             takeover: takeover.clone(),
             account: *account,
         };

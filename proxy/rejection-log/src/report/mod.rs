@@ -2,28 +2,28 @@
 //!
 //! A log may be larger than memory. So it is read once, line by line, and the number of counters is limited.
 
+mod advice;
 mod deposed;
 mod shape;
 mod tally;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 use std::io::{self, BufRead};
 
 use serde::Serialize;
 
 use crate::line::{self, Filter, Line, Read, Record};
-use crate::overlaps::{Overlap, Overlaps, Writer};
+use crate::overlaps::{Overlap, OverlapWriter, Overlaps};
 use crate::record::WRITE;
+use advice::Who;
 use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::{Literals, StatementText};
 use tally::Tally;
-use verdict::Who;
 
+pub use advice::{Advice, Finding};
 pub use deposed::Deposed;
-pub use tally::{Count, Row, Top};
-pub use verdict::{Finding, Verdict};
+pub use tally::{Count, TallyRow, Top};
 
 /// Limit of distinct names with a separate count, for each of scope, user, application, database and address.
 const NAMES: usize = 10_000;
@@ -62,13 +62,13 @@ pub struct Report {
     filter: Filter,
     understood: Understood,
     total: Count,
-    kinds: Tally<Kind>,
-    scopes: Tally<Name>,
-    users: Tally<Name>,
-    applications: Tally<Name>,
-    databases: Tally<Name>,
-    clients: Tally<Name>,
-    statements: Tally<Shape, First>,
+    kinds: Tally<KindKey>,
+    scopes: Tally<NameKey>,
+    users: Tally<NameKey>,
+    applications: Tally<NameKey>,
+    databases: Tally<NameKey>,
+    clients: Tally<NameKey>,
+    statements: Tally<StatementShape, First>,
     without_statement: u64,
     who: Tally<Who>,
     overlaps: Overlaps,
@@ -77,7 +77,7 @@ pub struct Report {
 
 /// Kind of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Kind {
+pub struct KindKey {
     /// Kind, as in the log.
     pub kind: String,
     /// SQLSTATE that the client got, or would get.
@@ -86,14 +86,14 @@ pub struct Kind {
 
 /// A scope, user, application, database or client address; `null` if a record has none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Name {
+pub struct NameKey {
     /// The name, if there is one.
     pub name: Option<String>,
 }
 
 /// Statements that differ only in what is folded.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Shape {
+pub struct StatementShape {
     /// Text with literals, parameters, lists, case, comments and white space folded.
     pub shape: String,
 }
@@ -196,7 +196,7 @@ impl Report {
         self.deposed.note(&record);
         let one = Count::new(record.count, record.time, record.enforced);
         self.total.add(&one);
-        let kind = Kind {
+        let kind = KindKey {
             kind: record.kind.clone(),
             sqlstate: record.sqlstate,
         };
@@ -209,7 +209,7 @@ impl Report {
             (&mut self.databases, Some(session.database.clone())),
             (&mut self.clients, session.client.clone()),
         ] {
-            tally.add(Name { name }, &one, || ());
+            tally.add(NameKey { name }, &one, || ());
         }
         match &statement.text {
             None => self.without_statement = self.without_statement.saturating_add(record.count),
@@ -217,15 +217,16 @@ impl Report {
                 let shape = shape::shape(text);
                 // The proxy cuts the texts in its log; other programs may not.
                 let text = StatementText::new(text.as_bytes(), Literals::Keep);
-                self.statements.add(Shape { shape }, &one, || First {
-                    example: Example {
-                        class: statement.class,
-                        statement: text.as_str().to_owned(),
-                        user: session.user.clone(),
-                        application: session.application.clone(),
-                        client: session.client,
-                    },
-                });
+                self.statements
+                    .add(StatementShape { shape }, &one, || First {
+                        example: Example {
+                            class: statement.class,
+                            statement: text.as_str().to_owned(),
+                            user: session.user.clone(),
+                            application: session.application.clone(),
+                            client: session.client,
+                        },
+                    });
             }
         }
         let who = Who {
@@ -242,7 +243,7 @@ impl Report {
         let is_let_pass = record.enforced == Enforcement::Observed;
         let writes = record.needs.as_deref() == Some(WRITE);
         if let (true, true, Some(scope)) = (is_let_pass, writes, &record.scope) {
-            let writer = Writer {
+            let writer = OverlapWriter {
                 application: record.session.application.clone(),
                 host: record.session.client.clone(),
             };
@@ -268,7 +269,7 @@ impl Report {
             },
             overlaps: self.overlapped(top),
             deposed: self.deposed.list(top),
-            verdict: verdict::reach(&self.who, &self.understood, &self.total, top),
+            verdict: advice::reach(&self.who, &self.understood, &self.total, top),
         }
     }
 }
@@ -301,17 +302,17 @@ pub struct Summary {
     /// All records.
     pub total: Count,
     /// By kind.
-    pub kinds: Vec<Row<Kind>>,
+    pub kinds: Vec<TallyRow<KindKey>>,
     /// By scope; `null` for records without a scope.
-    pub scopes: Top<Name>,
+    pub scopes: Top<NameKey>,
     /// By user.
-    pub users: Top<Name>,
+    pub users: Top<NameKey>,
     /// By application_name; `null` if the client gave none.
-    pub applications: Top<Name>,
+    pub applications: Top<NameKey>,
     /// By database.
-    pub databases: Top<Name>,
+    pub databases: Top<NameKey>,
     /// By the client's address, without its port.
-    pub clients: Top<Name>,
+    pub clients: Top<NameKey>,
     /// By shape.
     pub statements: Statements,
     /// Writers that have taken turns.
@@ -319,7 +320,7 @@ pub struct Summary {
     /// Fate of the work of deposed leaders, by takeover, the latest first.
     pub deposed: Vec<Deposed>,
     /// The conclusion.
-    pub verdict: Verdict,
+    pub verdict: Advice,
 }
 
 /// Counts by the shape of the statement.
@@ -327,7 +328,7 @@ pub struct Summary {
 pub struct Statements {
     /// The highest counts first.
     #[serde(flatten)]
-    pub top: Top<Shape, First>,
+    pub top: Top<StatementShape, First>,
     /// Records without a statement: ended sessions, tokens of a connection string.
     pub without_statement: u64,
 }

@@ -73,14 +73,14 @@ pub(super) struct Tally<K, V = ()> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Top<K, V = ()> {
     /// The highest counts first.
-    pub rows: Vec<Row<K, V>>,
+    pub rows: Vec<TallyRow<K, V>>,
     /// All others together.
     pub others: Count,
 }
 
 /// The records with one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Row<K, V = ()> {
+pub struct TallyRow<K, V = ()> {
     /// The key.
     #[serde(flatten)]
     pub key: K,
@@ -123,7 +123,7 @@ impl<K: Eq + Hash + Ord + Clone, V: Clone> Tally<K, V> {
         for (_, (count, _)) in all.iter().skip(rows) {
             others.add(count);
         }
-        let row = |(key, (count, value)): (&K, &(Count, V))| Row {
+        let row = |(key, (count, value)): (&K, &(Count, V))| TallyRow {
             key: key.clone(),
             count: *count,
             value: value.clone(),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::tally::Tally;
-use super::{Count, Row, Understood};
+use super::{Count, TallyRow, Understood};
 use pgpalisade_fence::readable::counted;
 use pgpalisade_fence::rejection::RejectionKind;
 
@@ -26,7 +26,7 @@ pub struct Who {
 /// Conclusion about switching the fence on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum Readiness {
     /// Only what the fence is for would have been refused.
     Ready,
     /// The same, but records are missing that may say otherwise.
@@ -43,9 +43,9 @@ pub(crate) enum Answer {
 
 /// The conclusion of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verdict {
+pub struct Advice {
     /// One word.
-    pub(crate) answer: Answer,
+    pub(crate) answer: Readiness,
     /// One sentence.
     pub headline: String,
     /// Advice for each kind, those with most records first.
@@ -65,7 +65,7 @@ pub struct Finding {
     /// Meaning, and what to do.
     pub advice: &'static str,
     /// Clients, the highest counts first.
-    pub who: Vec<Row<Who>>,
+    pub who: Vec<TallyRow<Who>>,
     /// All others together.
     pub others: Count,
 }
@@ -145,7 +145,7 @@ pub(super) fn reach(
     understood: &Understood,
     total: &Count,
     top: usize,
-) -> Verdict {
+) -> Advice {
     let all = who.top(usize::MAX);
     let mut findings: Vec<Finding> = Vec::new();
     let mut open = Count::default();
@@ -173,10 +173,12 @@ pub(super) fn reach(
     // Records without a row may be of any kind.
     open.add(&all.others);
     let answer = match answer(total, &open) {
-        Answer::Ready | Answer::NothingRecorded if understood.dropped > 0 => Answer::Incomplete,
+        Readiness::Ready | Readiness::NothingRecorded if understood.dropped > 0 => {
+            Readiness::Incomplete
+        }
         answer => answer,
     };
-    Verdict {
+    Advice {
         answer,
         headline: headline(answer, &open),
         findings,
@@ -185,7 +187,7 @@ pub(super) fn reach(
 }
 
 impl Finding {
-    fn add(&mut self, row: Row<Who>, top: usize) {
+    fn add(&mut self, row: TallyRow<Who>, top: usize) {
         self.count.add(&row.count);
         if self.who.len() < top {
             self.who.push(row);
@@ -195,36 +197,36 @@ impl Finding {
     }
 }
 
-const fn answer(total: &Count, open: &Count) -> Answer {
+const fn answer(total: &Count, open: &Count) -> Readiness {
     match (total.observed, open.observed, open.refused) {
-        (0, _, _) if total.refused == 0 => Answer::NothingRecorded,
-        (0, _, 0) => Answer::On,
-        (0, _, _) => Answer::OnWithWork,
-        (_, 0, _) => Answer::Ready,
-        (_, _, _) => Answer::NotYet,
+        (0, _, _) if total.refused == 0 => Readiness::NothingRecorded,
+        (0, _, 0) => Readiness::On,
+        (0, _, _) => Readiness::OnWithWork,
+        (_, 0, _) => Readiness::Ready,
+        (_, _, _) => Readiness::NotYet,
     }
 }
 
-fn headline(answer: Answer, open: &Count) -> String {
+fn headline(answer: Readiness, open: &Count) -> String {
     match answer {
-        Answer::Ready => "the fence can be switched on. It would have refused only deposed leaders, which is what it \
-             is for."
+        Readiness::Ready => "the fence can be switched on. It would have refused only deposed leaders, which is what \
+            it is for."
             .to_owned(),
-        Answer::Incomplete => "unknown. The records would allow switching the fence on, but some are missing. Observe \
-            for longer, and use --since."
+        Readiness::Incomplete => "unknown. The records would allow switching the fence on, but some are missing. \
+            Observe for longer, and use --since."
             .to_owned(),
-        Answer::NotYet => format!(
+        Readiness::NotYet => format!(
             "not yet. With the fence on, {} that no takeover explains would have been refused.",
             counted(open.observed, "request")
         ),
-        Answer::On => {
+        Readiness::On => {
             "the fence is on, and it refused only deposed leaders, which is what it is for.".to_owned()
         }
-        Answer::OnWithWork => format!(
+        Readiness::OnWithWork => format!(
             "the fence is on, and it refused {} that no takeover explains.",
             counted(open.refused, "request")
         ),
-        Answer::NothingRecorded => "nothing is recorded, which does not tell whether the fence can be switched on: \
+        Readiness::NothingRecorded => "nothing is recorded, which does not tell whether the fence can be switched on: \
              either nothing would have been refused, or nothing came through the proxy. Make sure that every \
              application used it in this time, in observe mode and with this log."
             .to_owned(),
