@@ -34,29 +34,29 @@ const BOUND: &str = "p=tls-server-end-point,,";
 
 /// A key, a signature or a proof. It is overwritten on drop, and compared in constant time.
 #[derive(Clone)]
-pub(crate) struct Key(pub(crate) [u8; KEY_LEN]);
+pub(crate) struct ScramKey(pub(crate) [u8; KEY_LEN]);
 
-impl Drop for Key {
+impl Drop for ScramKey {
     fn drop(&mut self) {
         self.0.zeroize();
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for ScramKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[secret]")
     }
 }
 
-impl PartialEq for Key {
+impl PartialEq for ScramKey {
     fn eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 }
 
-impl Eq for Key {}
+impl Eq for ScramKey {}
 
-impl Key {
+impl ScramKey {
     pub(crate) fn from_base64(text: &str) -> Option<Self> {
         let mut bytes = STANDARD.decode(text).ok()?;
         let key = <[u8; KEY_LEN]>::try_from(bytes.as_slice()).ok().map(Self);
@@ -112,8 +112,8 @@ pub fn nonce(random: &[u8; 18]) -> String {
 pub struct Keys {
     pub(crate) salt: Vec<u8>,
     pub(crate) iterations: u32,
-    pub(crate) client: Key,
-    pub(crate) server: Key,
+    pub(crate) client: ScramKey,
+    pub(crate) server: ScramKey,
 }
 
 impl fmt::Debug for Keys {

@@ -62,7 +62,7 @@ pub struct ServerLogin {
     user: Vec<u8>,
     leg: Channel,
     credentials: Credentials,
-    state: State,
+    state: LoginState,
 }
 
 /// The connection to the server.
@@ -83,7 +83,7 @@ pub enum Readers {
     Anybody,
 }
 
-enum State {
+enum LoginState {
     Begun,
     /// The answer is sent, and the server decides.
     Answered,
@@ -109,14 +109,14 @@ impl ServerLogin {
             user,
             leg,
             credentials,
-            state: State::Begun,
+            state: LoginState::Begun,
         }
     }
 
     /// Whether the server's next message requires hashing the password, in as many rounds as the server says.
     #[must_use]
     pub const fn is_to_hash(&self) -> bool {
-        matches!(self.state, State::ByPassword(_))
+        matches!(self.state, LoginState::ByPassword(_))
     }
 
     /// Takes the body of an authentication message (`R`). `nonce` is random, of visible ASCII without a comma.
@@ -134,32 +134,34 @@ impl ServerLogin {
         };
         let kind = i32::from_be_bytes(*kind);
         let unexpected = ServerLoginError::Unexpected(kind);
-        match (std::mem::replace(&mut self.state, State::Over), kind) {
+        match (std::mem::replace(&mut self.state, LoginState::Over), kind) {
             // A server that asks for nothing admits everybody.
-            (State::Begun | State::Answered, kind::OK) => Ok(Step::Done),
-            (State::Begun, kind::CLEARTEXT_PASSWORD) => self.cleartext(),
-            (State::Begun, kind::MD5_PASSWORD) => self.md5(data.first_chunk().ok_or(unexpected)?),
-            (State::Begun, kind::SASL) => self.begin_scram(data, nonce),
-            (State::Begun, other) => Err(ServerLoginError::Method(other)),
-            (State::ByKeys(begun), kind::SASL_CONTINUE) => {
+            (LoginState::Begun | LoginState::Answered, kind::OK) => Ok(Step::Done),
+            (LoginState::Begun, kind::CLEARTEXT_PASSWORD) => self.cleartext(),
+            (LoginState::Begun, kind::MD5_PASSWORD) => {
+                self.md5(data.first_chunk().ok_or(unexpected)?)
+            }
+            (LoginState::Begun, kind::SASL) => self.begin_scram(data, nonce),
+            (LoginState::Begun, other) => Err(ServerLoginError::Method(other)),
+            (LoginState::ByKeys(begun), kind::SASL_CONTINUE) => {
                 let (answered, message) = begun.answer(data)?;
-                self.state = State::ByKeysAnswered(answered);
+                self.state = LoginState::ByKeysAnswered(answered);
                 Ok(Step::Send(message.into_bytes()))
             }
-            (State::ByKeysAnswered(answered), kind::SASL_FINAL) => {
+            (LoginState::ByKeysAnswered(answered), kind::SASL_FINAL) => {
                 answered.verify(data)?;
-                self.state = State::Answered;
+                self.state = LoginState::Answered;
                 Ok(Step::Wait)
             }
-            (State::ByPassword(mut scram), kind::SASL_CONTINUE) => {
+            (LoginState::ByPassword(mut scram), kind::SASL_CONTINUE) => {
                 scram.update(data).map_err(library)?;
                 let message = scram.message().to_vec();
-                self.state = State::ByPasswordAnswered(scram);
+                self.state = LoginState::ByPasswordAnswered(scram);
                 Ok(Step::Send(message))
             }
-            (State::ByPasswordAnswered(mut scram), kind::SASL_FINAL) => {
+            (LoginState::ByPasswordAnswered(mut scram), kind::SASL_FINAL) => {
                 scram.finish(data).map_err(library)?;
-                self.state = State::Answered;
+                self.state = LoginState::Answered;
                 Ok(Step::Wait)
             }
             _ => Err(unexpected),
@@ -171,7 +173,7 @@ impl ServerLogin {
             (Credentials::Keys(_), _) => Err(ServerLoginError::NeedsPassword("the password")),
             (Credentials::Password(_), Readers::Anybody) => Err(ServerLoginError::Readable),
             (Credentials::Password(password), Readers::Ends) => {
-                self.state = State::Answered;
+                self.state = LoginState::Answered;
                 Ok(Step::Send([password.expose(), b"\0"].concat()))
             }
         }
@@ -185,7 +187,7 @@ impl ServerLogin {
         };
         let mut body = md5_hash(&self.user, password.expose(), *salt).into_bytes();
         body.push(0);
-        self.state = State::Answered;
+        self.state = LoginState::Answered;
         Ok(Step::Send(body))
     }
 
@@ -194,13 +196,13 @@ impl ServerLogin {
         let first = match &self.credentials {
             Credentials::Keys(keys) => {
                 let (begun, first) = Begun::new(keys.clone(), &choice, nonce);
-                self.state = State::ByKeys(begun);
+                self.state = LoginState::ByKeys(begun);
                 first.into_bytes()
             }
             Credentials::Password(password) => {
                 let scram = ScramSha256::new(password.expose(), binding(&choice));
                 let first = scram.message().to_vec();
-                self.state = State::ByPassword(Box::new(scram));
+                self.state = LoginState::ByPassword(Box::new(scram));
                 first
             }
         };

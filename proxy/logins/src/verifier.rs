@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-use crate::scram::{KEY_LEN, Key, hmac};
+use crate::scram::{KEY_LEN, ScramKey, hmac};
 
 /// PostgreSQL's default.
 const ITERATIONS: u32 = 4096;
@@ -27,8 +27,8 @@ const SHAPES_MAX: usize = 16;
 pub struct Verifier {
     pub(crate) salt: Vec<u8>,
     pub(crate) iterations: u32,
-    pub(crate) stored_key: Key,
-    pub(crate) server_key: Key,
+    pub(crate) stored_key: ScramKey,
+    pub(crate) server_key: ScramKey,
 }
 
 /// Errors of a text that is not a SCRAM-SHA-256 verifier. They do not quote the text.
@@ -82,8 +82,8 @@ fn parse(rest: &str) -> Option<Verifier> {
     let verifier = Verifier {
         salt,
         iterations,
-        stored_key: Key::from_base64(stored_key)?,
-        server_key: Key::from_base64(server_key)?,
+        stored_key: ScramKey::from_base64(stored_key)?,
+        server_key: ScramKey::from_base64(server_key)?,
     };
     (!verifier.salt.is_empty()).then_some(verifier)
 }
@@ -168,7 +168,7 @@ impl Mocks {
     /// The mock account of a user without a verifier.
     #[must_use]
     pub fn of(&self, user: &[u8]) -> Account {
-        let derive = |what: &[u8]| Key(hmac(&self.secret, &[what, user]));
+        let derive = |what: &[u8]| ScramKey(hmac(&self.secret, &[what, user]));
         let [number, ..] = derive(b"shape").0;
         let (iterations, salt_len) = self.shapes.choose(number);
         let mut salt = derive(b"salt").0.to_vec();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgpalisade_logins::kind;
-use pgpalisade_logins::scram::server::{Offered, Refusal, mechanisms};
+use pgpalisade_logins::scram::server::{LoginRefusal, Offered, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
 
 use super::{DATABASE, Failure};
@@ -204,9 +204,9 @@ async fn prove(link: &mut MessageSocket, accounts: &Accounts, user: &str) -> Res
     Ok(())
 }
 
-fn refused(why: &Refusal, user: &str) -> Failure {
+fn refused(why: &LoginRefusal, user: &str) -> Failure {
     let message = match why {
-        Refusal::Proof => format!("{why} for user \"{}\"", readable(user)),
+        LoginRefusal::Proof => format!("{why} for user \"{}\"", readable(user)),
         _ => why.to_string(),
     };
     Failure::new(why.sqlstate(), message, "")

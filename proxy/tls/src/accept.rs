@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::files::{self, FileError};
 use crate::provider;
-use crate::session::{Session, TlsError};
+use crate::state::{TlsError, TlsState};
 
 /// The files of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,8 +76,8 @@ impl Acceptor {
     /// # Errors
     ///
     /// The library refuses its settings.
-    pub fn session(&self) -> Result<Session, TlsError> {
-        Session::accepting(Arc::clone(&self.config))
+    pub fn session(&self) -> Result<TlsState, TlsError> {
+        TlsState::accepting(Arc::clone(&self.config))
     }
 
     /// Does the handshake with a client, without a time limit. Also returns the client's valid certificate in DER, if

@@ -18,8 +18,8 @@ use tokio_rustls::TlsConnector;
 use crate::SSL_REQUEST;
 use crate::connect::Connector;
 use crate::files::FileError;
-use crate::session::TlsError;
 use crate::sslmode::{SslMode, SslSettings};
+use crate::state::TlsError;
 
 /// An encrypted stream over `S`.
 #[derive(Debug)]

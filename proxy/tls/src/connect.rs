@@ -8,8 +8,8 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
 
 use crate::files::{self, FileError};
-use crate::session::{Session, TlsError};
 use crate::sslmode::{Root, SslMode, SslSettings};
+use crate::state::{TlsError, TlsState};
 use crate::verifier::Lenient;
 use crate::{ALPN, provider};
 
@@ -56,10 +56,10 @@ impl Connector {
     /// # Errors
     ///
     /// TLS is disabled, or the name is not valid.
-    pub fn session(&self, host: &str) -> Result<Session, TlsError> {
+    pub fn session(&self, host: &str) -> Result<TlsState, TlsError> {
         let name =
             ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(host.to_owned()))?;
-        Session::connecting(self.config()?, name)
+        TlsState::connecting(self.config()?, name)
     }
 
     pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {

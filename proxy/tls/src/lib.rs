@@ -1,6 +1,6 @@
 //! TLS of both legs: certificates and keys from files, a session without I/O, and `sslmode` as libpq means it.
 //!
-//! A listener has an [`Acceptor`], and a connecting side a [`Connector`]. Both make [`Session`]s, which turn bytes
+//! A listener has an [`Acceptor`], and a connecting side a [`Connector`]. Both make [`TlsState`]s, which turn bytes
 //! into other bytes. [`Login`] is for tokio-postgres, [`Secret`] for values that no log may show, and [`read_file`]
 //! for files with secrets. This crate does not know the proxy.
 
@@ -10,8 +10,8 @@ mod connect;
 mod dsn;
 mod files;
 mod secret;
-mod session;
 mod sslmode;
+mod state;
 mod verifier;
 
 pub use accept::{AcceptFiles, Acceptor};
@@ -20,8 +20,8 @@ pub use connect::Connector;
 pub use dsn::percent_decode;
 pub use files::{FileError, Holds, OPEN_TO_ALL, is_open_to_all, read_file, read_secret};
 pub use secret::Secret;
-pub use session::{Session, TlsError};
 pub use sslmode::{Root, SslMode, SslSettings};
+pub use state::{TlsError, TlsState};
 
 use std::sync::Arc;
 

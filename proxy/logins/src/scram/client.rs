@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{BOUND, Key, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, attribute, is_nonce};
+use super::{BOUND, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, ScramKey, attribute, is_nonce};
 
 /// Errors of the server in an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -74,7 +74,7 @@ pub struct Begun {
 /// An exchange that waits for the server's proof.
 #[derive(Debug)]
 pub struct Answered {
-    signature: Key,
+    signature: ScramKey,
 }
 
 impl Begun {
@@ -131,7 +131,7 @@ impl Answered {
     /// [`ServerFault`].
     pub(crate) fn verify(self, last: &[u8]) -> Result<(), ServerFault> {
         let (signature, _) = attribute(text(last)?, 'v').ok_or(ServerFault::Signature)?;
-        match Key::from_base64(signature) {
+        match ScramKey::from_base64(signature) {
             Some(signature) if signature == self.signature => Ok(()),
             _ => Err(ServerFault::Signature),
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use pgpalisade_logins::scram::server::Refusal;
+use pgpalisade_logins::scram::server::LoginRefusal;
 use pgpalisade_logins::{PasswordError, ServerLoginError};
 
 use super::encryption::Unmet;
@@ -52,7 +52,7 @@ pub(super) enum LoginError {
     ChannelBinding,
     /// The client broke the rules of SCRAM, or bound to another channel.
     #[error("{0}")]
-    Scram(Refusal),
+    Scram(LoginRefusal),
     /// The client does not know the password, or the user has none or does not exist. The client is not told which.
     #[error("{0}")]
     Unproved(Unproved),

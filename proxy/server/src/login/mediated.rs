@@ -8,7 +8,7 @@ use std::io;
 
 use bytes::{Bytes, BytesMut};
 use pgpalisade_logins::scram::client::ServerFault;
-use pgpalisade_logins::scram::server::{Offered, Refusal, mechanisms};
+use pgpalisade_logins::scram::server::{LoginRefusal, Offered, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
 use pgpalisade_logins::{
     Channel, Credentials, Password, Readers, ServerLogin, ServerLoginError, Step, end_point, kind,
@@ -219,9 +219,9 @@ impl Mediator<'_, '_> {
         }
     }
 
-    fn refused(&self, refusal: Refusal) -> LoginError {
+    fn refused(&self, refusal: LoginRefusal) -> LoginError {
         match refusal {
-            Refusal::Proof => LoginError::Unproved(Unproved::Wrong(self.user_text())),
+            LoginRefusal::Proof => LoginError::Unproved(Unproved::Wrong(self.user_text())),
             refusal => LoginError::Scram(refusal),
         }
     }

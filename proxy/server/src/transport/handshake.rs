@@ -3,7 +3,7 @@
 use std::io;
 
 use bytes::BytesMut;
-use pgpalisade_tls::Session as TlsSession;
+use pgpalisade_tls::TlsState;
 
 use super::Socket;
 
@@ -16,7 +16,7 @@ impl Socket {
     /// Socket errors, and errors of the peer.
     pub(crate) async fn begin_tls(
         &mut self,
-        mut session: TlsSession,
+        mut session: TlsState,
         received: &[u8],
     ) -> io::Result<()> {
         let (mut bytes, mut out) = (BytesMut::from(received), BytesMut::new());

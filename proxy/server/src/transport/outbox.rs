@@ -5,7 +5,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
-use pgpalisade_tls::Session as TlsSession;
+use pgpalisade_tls::TlsState;
 
 use super::{OUTBOX_HIGH_WATER, Socket};
 
@@ -45,7 +45,7 @@ impl Outbox {
     fn send_encrypted(
         &mut self,
         socket: &Socket,
-        tls: &RefCell<TlsSession>,
+        tls: &RefCell<TlsState>,
         bytes: &[u8],
     ) -> io::Result<()> {
         let mut encrypted = BytesMut::new();

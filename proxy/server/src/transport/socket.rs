@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pgpalisade_tls::Session as TlsSession;
+use pgpalisade_tls::TlsState;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::coop;
@@ -37,7 +37,7 @@ pub(crate) struct Socket {
     sends: Rc<SendBatch>,
     wakeup: Wakeup,
     /// Boxed, so that a socket in the clear stays small.
-    tls: Option<Box<RefCell<TlsSession>>>,
+    tls: Option<Box<RefCell<TlsState>>>,
 }
 
 /// Checks whether the peer has closed, while another task has the socket.
@@ -120,13 +120,13 @@ impl Socket {
     }
 
     /// Encrypts all that is sent from now on, and decrypts all that is read.
-    pub(super) fn encrypt_with(&mut self, session: TlsSession) {
+    pub(super) fn encrypt_with(&mut self, session: TlsState) {
         self.tls = Some(Box::new(RefCell::new(session)));
     }
 
     /// The TLS session, if the socket is encrypted.
     #[inline]
-    pub(super) fn tls(&self) -> Option<&RefCell<TlsSession>> {
+    pub(super) fn tls(&self) -> Option<&RefCell<TlsState>> {
         self.tls.as_deref()
     }
 

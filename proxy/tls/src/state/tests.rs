@@ -21,7 +21,7 @@ fn acceptor() -> Acceptor {
 }
 
 /// A client and a server after their handshake.
-fn pair() -> (Session, Session) {
+fn pair() -> (TlsState, TlsState) {
     let settings = SslSettings {
         mode: SslMode::Require,
         ..SslSettings::default()
@@ -40,7 +40,7 @@ fn pair() -> (Session, Session) {
 }
 
 /// All text from `bytes`, if a socket brings them in parts of `part` bytes.
-fn decrypted(session: &mut Session, bytes: &[u8], part: usize) -> Vec<u8> {
+fn decrypted(session: &mut TlsState, bytes: &[u8], part: usize) -> Vec<u8> {
     let mut text = Vec::new();
     let mut buf = vec![0; part];
     for bytes in bytes.chunks(part) {

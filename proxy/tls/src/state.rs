@@ -56,13 +56,13 @@ impl From<TlsError> for io::Error {
 
 /// One TLS connection.
 #[derive(Debug)]
-pub struct Session {
+pub struct TlsState {
     connection: Connection,
     /// Number of the peer's bytes in the handshake.
     handshake: usize,
 }
 
-impl Session {
+impl TlsState {
     pub(crate) fn accepting(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
         Ok(Self::new(ServerConnection::new(config)?.into()))
     }
