@@ -131,10 +131,9 @@ pub(super) fn words(
         encode::plain_fatal_error(&mut out, &error.to_string());
         return Some(out);
     }
-    let message = if error.is_in_postgres_words() {
-        error.to_string()
-    } else {
-        encode::with_code(sqlstate, &error.to_string())
+    let message = match error.is_in_postgres_words() {
+        true => error.to_string(),
+        false => encode::with_code(sqlstate, &error.to_string()),
     };
     let fields = ErrorFields {
         severity: Severity::Fatal,
