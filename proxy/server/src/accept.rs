@@ -86,8 +86,8 @@ async fn accept(
     }
 }
 
-/// Gives the connection to a worker, and returns how long to wait for the next one. After one wait that timed out,
-/// the next connections do not wait until there is room again.
+/// Gives the connection to a worker, and returns how long to wait for the next one. After a wait that timed out,
+/// later connections do not wait at all, until one finds room.
 async fn hand_over(
     accepted: Accepted,
     wait: Duration,

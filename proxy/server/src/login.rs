@@ -281,7 +281,7 @@ async fn establish(
     let mut entry = LoginContext::new(worker, label);
     entry.unless_observed(request.check_names())?;
     let scope = entry.unless_observed(request.scope())?;
-    // If the scope's name was refused, the token has no scope and does not count.
+    // If an invalid scope was only observed, the token does not count.
     let wanted = match &scope {
         Some(scope) => entry.wanted_tokens(request, scope.as_ref())?,
         None => None,

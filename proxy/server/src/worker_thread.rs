@@ -156,7 +156,7 @@ async fn run(
         tracker.spawn_local(async move {
             let served = login::serve_client(worker, accepted, counted.2.entry());
             if let Some((session, place)) = served.await {
-                // A separate task for the session: the login's task is of another size.
+                // A separate task has the size of a session, not of a login.
                 sessions.spawn_local(async move {
                     session.run().await;
                     drop((place, counted));

@@ -106,7 +106,7 @@ impl Relay {
             let opens = worker.gate.is_open();
             let _ = timers.timeout(pause::LOOK_EVERY, opens).await;
         });
-        // If it is over at once, the gate's closing has woken the task already.
+        // If it ends at once, whatever has shut the gate wakes the task.
         let _ = look.as_mut().poll(cx);
         self.client.look = Some(look);
         Ok(Side::Drained)
