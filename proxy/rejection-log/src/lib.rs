@@ -47,7 +47,7 @@ use writer::{LogWriter, Sink};
 /// rejections.
 const QUEUE: usize = 4096;
 
-/// How long dropping the last handle waits for the writer: a disk that hangs must not keep the process alive.
+/// Time that dropping the last handle waits for the writer: a disk that hangs must not keep the process alive.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Errors of opening a rejection log.

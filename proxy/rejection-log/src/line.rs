@@ -21,14 +21,14 @@ pub enum Line {
     Unauthenticated {
         /// Time of the last count.
         time: Timestamp,
-        /// Their number.
+        /// The number.
         records: u64,
     },
     /// Number of missing records.
     Dropped {
         /// Time of this note.
         time: Timestamp,
-        /// Their number.
+        /// The number.
         records: u64,
     },
     /// An empty line, as after a torn line.

@@ -21,7 +21,7 @@ const MAX_NAME: usize = 256;
 /// Longest reason. An authority's error may quote another server.
 const MAX_REASON: usize = 1024;
 
-/// What a statement needs a token for.
+/// Access for which a statement needs a token.
 pub(super) const READ: &str = "read";
 pub(super) const WRITE: &str = "write";
 

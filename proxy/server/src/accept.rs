@@ -15,7 +15,7 @@ use crate::worker_thread::WorkerHandle;
 /// would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a listener waits for room at the workers. Meanwhile the system queues new connections, so a burst is
+/// Time that a listener waits for room at the workers. Meanwhile the system queues new connections, so a burst is
 /// served late instead of being turned away.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 

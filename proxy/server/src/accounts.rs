@@ -67,7 +67,7 @@ enum Verifiers {
 /// Errors of a users file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read, or everybody can read it: verifiers allow guessing passwords.
+    /// The file cannot be read, or everybody can read it: verifiers allow guessing passwords.
     #[error("the users file: {0}")]
     File(#[from] pgpalisade_tls::FileError),
     /// A line is not valid.

@@ -160,9 +160,9 @@ impl Drop for Listed {
 /// Reason to end a connection, other than one of its sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// By an operator.
+    /// KILL by an operator.
     Killed,
-    /// Its lease could not be renewed.
+    /// A lost lease.
     LeaseLost,
 }
 

@@ -40,7 +40,7 @@ impl fmt::Display for ListenAddr {
 pub struct Accepted {
     /// The client's socket.
     pub stream: ClientStream,
-    /// Its other end.
+    /// Address of the client.
     pub client_addr: ClientAddr,
 }
 
@@ -211,7 +211,7 @@ impl LockFile {
                 .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
                 .open(&path)?;
             file.try_lock().map_err(|_| in_use())?;
-            // Its previous owner may have removed it meanwhile.
+            // The previous owner may have removed the file meanwhile.
             let is_there = fs::symlink_metadata(&path).is_ok_and(|there| {
                 file.metadata()
                     .is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))

@@ -212,7 +212,7 @@ async fn log_in(
     let reading = startup::read(client, &mut carry, leg);
     let opening = pending.unless_given_up(reading).await;
     let request = match opening.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))? {
-        // It may come in the clear, as with PostgreSQL: many clients send it so, and only its key counts.
+        // A cancel request may come in the clear, as with PostgreSQL: many clients send it so, and only its key counts.
         StartupKind::Cancel(packet) => {
             let place = pending.cancel_place().await;
             let place = place.ok_or(LoginError::NoStartup(Silence::Nothing))?;

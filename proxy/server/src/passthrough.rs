@@ -26,9 +26,9 @@ const TURNS_MAX: usize = 8;
 enum ServerSide {
     /// Bytes go both ways.
     Open,
-    /// It takes nothing any more. Its last messages are relayed.
+    /// The server takes nothing any more. Its last messages are relayed.
     Deaf,
-    /// It has closed. The client gets what waits for it.
+    /// The server has closed. The client gets what waits for it.
     Closed(Option<io::Error>),
 }
 

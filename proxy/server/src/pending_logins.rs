@@ -270,7 +270,7 @@ mod tests {
         for pending in &mut first {
             places.push(pending.cancel_place().await.unwrap());
         }
-        // They take no place of the others.
+        // Cancel requests take no place of the others.
         assert!(first[0].place().await.is_some());
         let mut waiting = pending_logins.enter();
         let _silent: Vec<PendingLogin> =

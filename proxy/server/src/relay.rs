@@ -82,9 +82,9 @@ pub(crate) struct Established {
 }
 
 pub(crate) enum NotBegun {
-    /// Its tokens were not accepted.
+    /// The session's tokens were not accepted.
     Refused(Box<Rejection>),
-    /// The session has ended meanwhile.
+    /// The session ended meanwhile.
     Ended(End),
 }
 

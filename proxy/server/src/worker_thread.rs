@@ -128,7 +128,7 @@ async fn run(
     connections: Arc<AtomicUsize>,
 ) {
     let worker = Rc::new(Worker::new(shared));
-    // This task ends with the thread.
+    // The task below ends with the thread.
     let sends = Rc::clone(&worker.sends);
     tokio::task::spawn_local(async move { sends.flush_after_each_turn().await });
     let (gated, orders) = (Rc::clone(&worker), worker.shared.pause.orders());

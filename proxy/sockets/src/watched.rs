@@ -54,7 +54,7 @@ impl Watched {
     ///
     /// # Errors
     ///
-    /// Those of `io`; `WouldBlock` if it was not run.
+    /// Errors of `io`; `WouldBlock` if it was not run.
     #[inline]
     pub fn try_io<R>(&self, io: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         self.socket.try_io(self.interest, |_| io())

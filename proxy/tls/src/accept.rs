@@ -19,7 +19,7 @@ use crate::state::{TlsError, TlsState};
 pub struct AcceptFiles {
     /// The certificate, and the intermediate ones up to its root.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The certificate's private key.
     pub key: PathBuf,
     /// Certificate authorities for client certificates. `None`: clients are not asked for one.
     pub client_ca: Option<PathBuf>,

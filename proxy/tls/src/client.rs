@@ -138,7 +138,7 @@ impl Connector {
         let hosts = config.get_hosts();
         let is_local = !hosts.is_empty() && hosts.iter().all(|host| matches!(host, Host::Unix(_)));
         if hosts.is_empty() {
-            // It needs a name for each host, verified or not.
+            // tokio-postgres needs a name for each host, verified or not.
             for address in config.get_hostaddrs().to_vec() {
                 config.host(address.to_string());
             }

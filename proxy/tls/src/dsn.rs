@@ -217,7 +217,7 @@ mod tests {
             r"host=h password='x\' sslmode=disable'",
             full("/a b"),
         );
-        // Their errors are left to the reader of the rest.
+        // The reader of the rest reports the errors of these.
         taken("host", "host", None);
         taken("password='hunter2", "password='hunter2", None);
     }

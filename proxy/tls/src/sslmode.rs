@@ -22,9 +22,9 @@ pub enum SslMode {
 /// Trusted certificate authorities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Root {
-    /// Those that the system trusts.
+    /// The system's authorities.
     System,
-    /// Those in a file.
+    /// The authorities in a file.
     File(PathBuf),
 }
 

@@ -8,19 +8,19 @@ use super::{BOUND, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, ScramKey, attribut
 /// Errors of the server in an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ServerFault {
-    /// It offers neither mechanism.
+    /// The server offers neither mechanism.
     #[error("it offers no supported SASL mechanism")]
     Mechanism,
-    /// It sent a malformed SCRAM message.
+    /// The server sent a malformed SCRAM message.
     #[error("it sent a malformed SCRAM message")]
     Malformed,
-    /// Its nonce does not begin with ours.
+    /// The server's nonce does not begin with ours.
     #[error("its SCRAM nonce does not begin with ours")]
     Nonce,
-    /// Its verifier is not the one that the client was checked against.
+    /// The server's verifier is not the one that the client was checked against.
     #[error("its verifier has a different salt or iteration count from the one known here")]
     OtherVerifier,
-    /// It does not know the password.
+    /// The server does not know the password.
     #[error("it did not prove that it knows the password")]
     Signature,
 }

@@ -59,7 +59,7 @@ pub struct Advice {
 pub struct Finding {
     /// Kind, as in the log.
     pub kind: String,
-    /// Their count.
+    /// Count of the kind's records.
     #[serde(flatten)]
     pub count: Count,
     /// Meaning, and what to do.

@@ -40,7 +40,7 @@ pub struct Deposed {
     /// The takeover.
     #[serde(flatten)]
     pub takeover: TakeoverKey,
-    /// Its account.
+    /// The takeover's account.
     #[serde(flatten)]
     pub account: Account,
 }

@@ -31,7 +31,7 @@ const NAMES: usize = 10_000;
 /// Limit of distinct statement shapes with a separate count. Each may take 2 KiB with its example.
 const SHAPES: usize = 5_000;
 
-/// How the input was read.
+/// Summary of how the input was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Understood {
     /// Records in the report.
@@ -296,7 +296,7 @@ pub struct Overlapped {
 /// A report for display.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// How the input was read.
+    /// Summary of how the input was read.
     #[serde(rename = "read")]
     pub understood: Understood,
     /// All records.

@@ -84,7 +84,7 @@ pub struct TallyRow<K, V = ()> {
     /// The key.
     #[serde(flatten)]
     pub key: K,
-    /// Their count.
+    /// Count of the key's records.
     #[serde(flatten)]
     pub count: Count,
     /// Value kept from the first record.

@@ -393,7 +393,7 @@ fn the_work_of_deposed_leaders_is_accounted_for() {
         ended("unknown", json!({})),
         stale.clone(),
         ended("rolled_back", later),
-        // These deposed no session.
+        // These records deposed no session.
         ended("none", json!({"enforced": false})),
         json!({"kind": "outcome_unknown", "scope": null, "enforced": true}),
         json!({}),

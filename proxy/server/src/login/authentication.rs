@@ -20,7 +20,7 @@ use crate::wire::header::{self, HEADER_LEN, Header};
 /// Limit of what the client may send before the end of the login.
 const AHEAD_MAX: usize = 64 * 1024;
 
-/// What the server said during the login.
+/// Facts that the server told during the login.
 pub(super) struct Authenticated {
     /// Process id, as the client was told.
     pub(crate) backend_pid: i32,

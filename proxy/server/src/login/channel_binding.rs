@@ -13,7 +13,7 @@ use crate::wire::encode;
 /// State of channel binding between two sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Binding {
-    /// It works, or the server does not offer it.
+    /// Binding works, or the server does not offer it.
     Relayed,
     /// The client has no TLS, so binding is not offered to it, as no server would.
     Hidden,

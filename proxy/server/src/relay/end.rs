@@ -9,7 +9,7 @@ use crate::session::endings::Ending;
 use crate::takeover::Lease;
 use crate::transport::Unsent;
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
     /// The client said goodbye.
@@ -97,7 +97,7 @@ impl Relay {
         match end {
             End::Goodbye | End::ClientLeft => return self.part(&end).await,
             End::ClientSocket(_) | End::ClientStalled => {}
-            // Its client may not read, which may be why it was killed.
+            // A client that does not read may be the reason for KILL.
             End::Killed => {
                 let timers = self.worker.shared.timers.clone();
                 let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
@@ -121,7 +121,7 @@ impl Relay {
         }
         let (timers, within) = (self.worker.shared.timers.clone(), self.worker.close_timeout);
         let has_closed = match last {
-            // Its messages still arrive, though nobody waits for an answer.
+            // The client's messages still reach the server, though nobody waits for an answer.
             Some(End::ClientSocket(_) | End::ClientStalled) => {
                 let closed = timers.timeout(within, self.server.upstream.closed());
                 matches!(closed.await, Ok(Ok(())))

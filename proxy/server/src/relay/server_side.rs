@@ -29,9 +29,9 @@ pub(super) struct ServerSide {
 /// Effect of the server closing the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Close {
-    /// It ends the session.
+    /// The session ends.
     EndsSession,
-    /// None yet if the server has ended the session: the declaration under way will tell why.
+    /// No effect yet if the server has ended the session: the declaration under way will tell why.
     AwaitsDeclaration,
 }
 

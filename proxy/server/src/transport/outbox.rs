@@ -21,10 +21,10 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Reason {
-    /// They were just written, and may go out with those of other connections.
+    /// The bytes were just written, and may go out with those of other connections.
     #[default]
     New,
-    /// The socket had no room. They are sent alone, to see whether they move.
+    /// The socket had no room. The bytes are sent alone, to see whether they move.
     NoRoom,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct StallLimit {
 #[derive(Debug)]
 pub(crate) enum Unsent {
     Socket(io::Error),
-    /// It has taken no byte for too long.
+    /// The client has taken no byte for too long.
     Stalled,
 }
 
