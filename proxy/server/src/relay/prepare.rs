@@ -41,13 +41,13 @@ impl Relay {
                 Ok(())
             }
             Prerequisite::Access(adjustment) => {
-                if self.adjust(adjustment).await? == Adjusted::Refused {
+                if self.set_access(adjustment).await? == Adjusted::Refused {
                     self.client.discard_front();
                 }
                 Ok(())
             }
-            Prerequisite::Tokens(wanted, lift) => {
-                match self.obtain(&wanted, lift).await? {
+            Prerequisite::Tokens(wanted, read_write) => {
+                match self.obtain(&wanted, read_write).await? {
                     Grant::Accepted => {}
                     // The new policy may admit the message.
                     Grant::Refused(_) if self.follow_policy() => {}
@@ -82,7 +82,7 @@ impl Relay {
     }
 
     /// Changes what the session's transactions may do at the server.
-    pub(super) async fn adjust(&mut self, adjustment: Adjustment) -> Result<Adjusted, End> {
+    pub(super) async fn set_access(&mut self, adjustment: Adjustment) -> Result<Adjusted, End> {
         self.session.begin_adjustment(adjustment);
         // If it is cancelled, nothing that relies on it may follow.
         self.await_replies().await?;

@@ -40,13 +40,13 @@ impl Relay {
     pub(super) async fn obtain(
         &mut self,
         wanted: &Wanted,
-        lift: Option<Adjustment>,
+        read_write: Option<Adjustment>,
     ) -> Result<Grant, End> {
         if let Err(ending) = self.session.may_declare(wanted) {
             return Err(self.ended(ending));
         }
-        if let Some(lift) = lift
-            && self.adjust(lift).await? == Adjusted::Refused
+        if let Some(read_write) = read_write
+            && self.set_access(read_write).await? == Adjusted::Refused
         {
             return Ok(Grant::Answered);
         }
