@@ -1,4 +1,4 @@
-//! Opening the store of marks that the configuration names.
+//! Opens the configured store of marks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,44 +9,38 @@ use pgpalisade_authority::{Authority, Embedded, Etcd, Postgres, embedded, etcd, 
 use crate::config::AuthorityLocation;
 use crate::takeover::StoreLock;
 
-/// Why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    /// The file.
     #[error(transparent)]
     Embedded(#[from] embedded::OpenError),
-    /// The etcd cluster.
     #[error(transparent)]
     Etcd(#[from] etcd::OpenError),
-    /// The database.
     #[error(transparent)]
     Postgres(#[from] postgres::OpenError),
 }
 
 impl StoreError {
-    /// Whether another process has it open: an embedded store, and its proxy runs.
+    /// Whether another process has it open: an embedded store whose proxy runs.
     #[must_use]
     pub(crate) const fn is_in_use(&self) -> bool {
         matches!(self, Self::Embedded(embedded::OpenError::Locked { .. }))
     }
 }
 
-/// An open store.
 pub(crate) struct Store {
-    /// The store.
     pub authority: Arc<dyn Authority>,
     /// Whether it serves one proxy or several.
     pub lock: StoreLock,
 }
 
-/// An embedded store that another process lets go of is opened within this time.
+/// Time within which another process may release an embedded store.
 const RELEASED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Opens it. `timeout` bounds a call to a store that is reached over a network.
+/// Opens the store. `timeout` bounds a call to one over a network.
 ///
 /// # Errors
 ///
-/// Whatever keeps it from being used, with what to do.
+/// If it cannot be used, with what to do.
 pub(crate) async fn open(
     location: &AuthorityLocation,
     timeout: Duration,
@@ -70,13 +64,13 @@ pub(crate) async fn open(
     })
 }
 
-/// Whether the embedded store in a directory could be opened, were it not in use.
+/// Whether an embedded store could be opened, except that it may be in use.
 pub(crate) fn look(directory: &Path) -> Result<(), StoreError> {
     embedded::try_open(directory)?;
     embedded::read(directory).map(drop).map_err(Into::into)
 }
 
-/// Another process has it open for a moment when it looks at it, or ends.
+/// Retries, because another process may have it open for a moment to read it, or to end.
 async fn open_embedded(directory: &Path) -> Result<Embedded, embedded::OpenError> {
     let begun = Instant::now();
     loop {

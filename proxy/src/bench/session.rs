@@ -1,4 +1,4 @@
-//! One session that sends the statement of the load, again and again.
+//! One session that repeats the statement of the load.
 
 use tokio_postgres::Statement as Prepared;
 use tokio_postgres::types::{ToSql, Type};
@@ -19,7 +19,6 @@ pub(super) struct Session {
     sent: Sent,
 }
 
-/// How the statement goes out.
 enum Sent {
     Simple(&'static str),
     Extended(&'static str),
@@ -27,7 +26,7 @@ enum Sent {
 }
 
 impl Session {
-    /// Logs in, and does once what the workload needs.
+    /// Logs in, and prepares the session for the workload.
     pub(super) async fn open(
         target: &Target,
         workload: Workload,
@@ -61,7 +60,7 @@ impl Session {
         })
     }
 
-    /// Sends the statement once and takes its answer. Bounded by the turn that it is in.
+    /// Sends the statement once and awaits its answer. The turn bounds the wait.
     pub(super) async fn ask(&self) -> Result<(), BenchError> {
         let client = &self.connection.client;
         let answered = match &self.sent {
@@ -75,13 +74,14 @@ impl Session {
         answered.map_err(|error| self.connection.failed(self.path, &error))
     }
 
-    /// Ends it; its temporary table goes with it.
+    /// Ends the session, and with it its temporary table.
     pub(super) async fn close(self) {
         self.connection.close().await;
     }
 }
 
-/// The first write of a session. Through the proxy PF002 says that the session has no token; the hint comes later.
+/// Error of a session's first write. Through the proxy, PF002 means that the session has no token; the hint is added
+/// later.
 fn may_not_write(path: Path, error: &tokio_postgres::Error) -> BenchError {
     let said = Said::by(error);
     match (path, said.code.as_str()) {

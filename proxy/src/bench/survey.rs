@@ -1,5 +1,5 @@
-//! What is looked at before anything is measured: whether both paths work, whether one of them is the proxy, whether
-//! they lead to the same server, and whether a token that is given is the current one.
+//! Checks before the measurement: both paths work, only one of them is the proxy, both lead to the same server, and a
+//! given token is the current one.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,21 +17,20 @@ use super::error::{Said, current};
 use super::load::{IDENTIFIER, MARK, SCOPE, SERVER, STATUS};
 use super::target::{Path, Target};
 
-/// A login, or a question, is given up after this.
+/// Limit for a login, and for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// What a session gets to say goodbye.
+/// Time that a session gets to end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A session with its driver on this runtime.
+/// A session, with its driver on this runtime.
 pub(super) struct Connection {
     pub(super) client: Client,
     driver: JoinHandle<()>,
-    /// Why the session ended while it was idle; its next statement is told only that it is closed.
+    /// Error that ended the session while it was idle; its next statement only learns that it is closed.
     last_words: Arc<OnceLock<Said>>,
 }
 
 impl Connection {
-    /// Logs in.
     pub(super) async fn open(target: &Target) -> Result<Self, BenchError> {
         let (path, address) = (target.path, target.address.clone());
         let opened = timeout(ANSWER_WITHIN, target.login().connect()).await;
@@ -62,7 +61,6 @@ impl Connection {
         })
     }
 
-    /// Why a statement failed.
     pub(super) fn failed(&self, path: Path, error: &tokio_postgres::Error) -> BenchError {
         match self.last_words.get().filter(|_| error.is_closed()) {
             Some(said) => BenchError::Failed {
@@ -73,7 +71,7 @@ impl Connection {
         }
     }
 
-    /// Ends the session, so that the server has heard of it when this returns.
+    /// Ends the session. The server has heard of it when this returns.
     pub(super) async fn close(self) {
         drop(self.client);
         let abort = self.driver.abort_handle();
@@ -82,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// The one value of a SHOW; `None` where the server does not know the setting.
+    /// The one value of a SHOW; `None` if the server does not know the setting.
     async fn show(&self, path: Path, sql: &str) -> Result<Option<String>, BenchError> {
         match within(path, self.client.query_typed(sql, &[])).await? {
             Ok(rows) => {
@@ -109,41 +107,40 @@ pub(super) async fn within<T>(
     timeout(ANSWER_WITHIN, answer).await.map_err(stuck)
 }
 
-/// What is known of both paths.
+/// Facts about both paths.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Survey {
     pub(crate) direct: Way,
     pub(crate) proxied: Way,
-    /// What shows that both lead to the same server.
     pub(crate) same_server: Proof,
 }
 
-/// What is known of one path.
+/// Facts about one path.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Way {
     pub(crate) address: String,
     pub(crate) server_version: String,
-    /// What `SHOW fencing.status` says of the sessions that are measured; `None` for the direct path.
+    /// `SHOW fencing.status` of the measured sessions; `None` for the direct path.
     pub(crate) fencing_status: Option<String>,
 }
 
-/// By what two sessions know that they have the same server.
+/// Evidence that two sessions have the same server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Proof {
-    /// The cluster's identifier, and the moment when the server was started.
+    /// The cluster's identifier, and the start of the server.
     IdentifierAndStart,
-    /// Only that moment: the role may not read the identifier.
+    /// The start only: the role may not read the identifier.
     Start,
 }
 
-/// Who is at the other end.
+/// The server of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Server {
     version: String,
     started_us: i64,
     standby: bool,
-    /// `None`: the role may not read it.
+    /// `None` if the role may not read it.
     identifier: Option<i64>,
 }
 
@@ -163,7 +160,7 @@ impl Server {
     }
 }
 
-/// Looks. Nothing is declared, and nothing written.
+/// Checks both paths without declaring or writing anything.
 pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, BenchError> {
     let direct_server = {
         let connection = Connection::open(direct).await?;
@@ -221,7 +218,7 @@ async fn server(connection: &Connection, path: Path) -> Result<Server, BenchErro
         Err(error) => return Err(failed(error)),
     };
     Ok(Server {
-        // Debian adds its own in brackets.
+        // Debian adds its own version in brackets.
         version: version.split(' ').next().unwrap_or_default().to_owned(),
         started_us: row.try_get(1).map_err(failed)?,
         standby: row.try_get(2).map_err(failed)?,
@@ -245,7 +242,8 @@ fn same(direct: &Server, proxied: &Server) -> Result<Proof, BenchError> {
     })
 }
 
-/// A token above the mark would end the leader's sessions. `asking` is a session of the proxy without a token.
+/// Refuses tokens above the mark, which would end the leader's sessions. `asking` is a session of the proxy without a
+/// token.
 async fn share_only(proxied: &Target, asking: &Connection) -> Result<(), BenchError> {
     let own = own_scope(asking).await?;
     for (scope, token) in proxied.tokens(&own)? {
@@ -260,7 +258,7 @@ async fn share_only(proxied: &Target, asking: &Connection) -> Result<(), BenchEr
         match mark {
             None => return Err(BenchError::NoMark(scope)),
             Some(mark) if token > mark => return Err(BenchError::Takeover { scope, token, mark }),
-            // A lower one is refused by the proxy, which says by whom it was deposed.
+            // The proxy refuses a lower token, and names the one that deposed it.
             Some(_) => {}
         }
     }
@@ -277,7 +275,7 @@ async fn mark(connection: &Connection) -> Result<Option<Token>, BenchError> {
     Ok(mark.and_then(|mark| mark.parse().ok()))
 }
 
-/// What to add to the command line, for a session that was refused as having no token.
+/// Advice for the command line if a session was refused because it has no token.
 pub(super) async fn token_hint(proxied: &Target) -> Result<String, BenchError> {
     let connection = Connection::open(&proxied.undeclared(None)).await?;
     let own = own_scope(&connection).await?;

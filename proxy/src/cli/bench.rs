@@ -68,7 +68,6 @@ pub(super) struct BenchArgs {
     json: bool,
 }
 
-/// Measures, and prints the report.
 pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let plan = plan(args).map_err(failure)?;
     let report = run_to_end(measure(&plan))?.map_err(failure)?;

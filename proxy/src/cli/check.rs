@@ -31,10 +31,10 @@ pub(super) struct CheckArgs {
     settings: Settings,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
-    /// The exit code is 0.
+    /// Whether the exit code is 0.
     passed: bool,
     ok: usize,
     warnings: usize,
@@ -43,7 +43,6 @@ struct Report<'a> {
     checks: &'a [Finding],
 }
 
-/// Checks, and tells.
 pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     if let Some(path) = &args.policy {
         let form = if args.json { Form::Json } else { Form::Text };

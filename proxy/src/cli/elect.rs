@@ -16,10 +16,10 @@ use crate::elect::{
 };
 use pgpalisade_session::startup_options;
 
-/// What the session that holds the lock is called in `pg_stat_activity`.
+/// The `application_name` of the session that holds the lock.
 const APPLICATION_NAME: &str = "pgpalisade elect";
 
-/// Below it etcd may take longer to notice a lost member of its own.
+/// A shorter lease may end before etcd notices the loss of one of its own members.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
 const GRACE_MAX: Duration = Duration::from_secs(3600);
 
@@ -106,7 +106,7 @@ pub(super) fn run(args: &ElectArgs) -> Result<(), Failure> {
     }
 }
 
-/// As a shell says it.
+/// The exit code of a shell.
 fn not_run(error: &std::io::Error) -> u8 {
     match error.kind() {
         std::io::ErrorKind::NotFound => 127,
@@ -114,7 +114,7 @@ fn not_run(error: &std::io::Error) -> u8 {
     }
 }
 
-/// Which options are for which locks: the others are not to be ignored.
+/// Rejects options that the lock would ignore.
 fn check_options(args: &ElectArgs) -> Result<(), String> {
     let with = &args.with;
     let with_etcd = matches!(with, LockSpec::Etcd(_));
@@ -196,7 +196,7 @@ fn proxied(args: &ElectArgs) -> Result<Proxied, String> {
     })
 }
 
-/// On standard error: the other is the command's.
+/// On standard error: standard output is the command's.
 fn say(args: &ElectArgs, event: &Event<'_>) {
     let (scope, lock) = (&args.scope, &args.with);
     tell(&match event {

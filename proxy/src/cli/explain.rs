@@ -19,7 +19,7 @@ use crate::fence::{Guard, TokenValue};
 use crate::policy_file;
 use crate::rejection::Rejection;
 
-/// More than is parsed: how a longer text goes on changes nothing.
+/// One byte more than is parsed: the rest of a longer text changes nothing.
 const SQL_BYTES_MAX: u64 = MAX_PARSED as u64 + 1;
 
 /// Show what a policy does with a statement, and why
@@ -58,7 +58,6 @@ pub(super) struct ExplainArgs {
     sql: String,
 }
 
-/// Explains, and tells.
 pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let policy = match &args.policy {
         Some(path) => {
@@ -103,7 +102,7 @@ fn text(sql: &str) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The tokens that the session holds where a statement stands, and whether it is surely read-only without.
+/// Tokens that the session holds before a statement, and whether the read-only guard is certain.
 struct Holder {
     guard: Guard,
     session_scope: Scope,
@@ -136,8 +135,7 @@ fn scopes(value: Option<TokenValue>) -> Vec<Scope> {
     claims.into_iter().map(|(scope, _)| scope).collect()
 }
 
-/// What a statement changes for those behind it: declared tokens and prepared statements. A ROLLBACK undoes nothing
-/// here.
+/// Applies a statement to those after it: declared tokens and prepared statements. ROLLBACK is not simulated.
 fn follow(
     statement: &Statement,
     holder: &mut Holder,
@@ -177,7 +175,7 @@ fn explain(
     let executed = statement.controls.iter().find_map(|control| match control {
         Control::Execute { name } => Some(match prepared.get(name) {
             Some(effects) => Effects::clone(effects),
-            // What the proxy does as well with a name that it does not know.
+            // The proxy treats an unknown name in the same way.
             None => Effects::unknown(None),
         }),
         _ => None,
@@ -209,7 +207,7 @@ fn explain(
     }
 }
 
-/// `None` where the text does not say. What a read would write is of no interest.
+/// `None` if the text does not tell. A read has no tables to report.
 fn tables(tables: &Tables, class: Class) -> Option<Vec<String>> {
     match (tables, class) {
         (_, Class::Read) => Some(Vec::new()),
@@ -251,7 +249,8 @@ fn refused(mode: Mode, why: &str) -> (String, &'static str) {
     }
 }
 
-/// What is refused for what it would do to the session: it only seems to declare, or declares what it may not.
+/// Refusal for what the statement does to the session: a control that only looks like a declaration, or one that is
+/// not allowed.
 fn refused_for_controls(
     session: &SessionPolicy,
     statement: &Statement,
@@ -280,7 +279,7 @@ fn refused_for_controls(
     })
 }
 
-/// What becomes of a statement that the policy lets pass, in a session that PostgreSQL keeps read-only.
+/// Outcome of a statement that the policy admits, in a session under the read-only guard.
 fn read_only(
     session: &SessionPolicy,
     statement: &Statement,
@@ -307,7 +306,7 @@ fn read_only(
     })
 }
 
-/// What happens, and the mode that decides it.
+/// The outcome, and the mode that decides it.
 fn outcome(
     session: &SessionPolicy,
     requirement: &Requirement,
@@ -321,7 +320,7 @@ fn outcome(
             let names = || scopes.as_slice().iter().map(|s| scope_name(session, *s));
             let mode = |name: &str| session.mode(Some(name));
             let missing: Vec<&str> = names().filter(|name| !holder.holds(name)).collect();
-            // One that is enforced decides.
+            // An enforced scope decides.
             let mut wanting = missing.iter().copied();
             let first = wanting
                 .find(|name| mode(name) == Mode::Enforce)

@@ -1,4 +1,4 @@
-//! `pgpalisade report`: what a rejection log says.
+//! `pgpalisade report`: a summary of rejection logs.
 
 mod page;
 
@@ -53,7 +53,6 @@ pub(super) struct ReportArgs {
     json: bool,
 }
 
-/// Reads all files, and tells.
 pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let mut report = Report::new(Filter {
         since: args.since,

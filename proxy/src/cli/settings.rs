@@ -1,8 +1,8 @@
 //! The flags of all configuration keys, made from the one table of keys.
 //!
-//! clap does not check the values: the configuration does, so that all errors come at once, whatever their source.
-//! If a command has a flag of its own with the name of a key, that flag is the command's, and says nothing about
-//! the key. Only `serve` lists every key in its help; the other commands take them all and list those that they use.
+//! clap does not check the values: the configuration does, so that all errors come at once, whatever their source. If
+//! a command has its own flag with the name of a key, that flag does not set the key. Only `serve` lists every key in
+//! its help; the other commands take them all and list those that they use.
 
 use std::path::PathBuf;
 
@@ -11,9 +11,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use crate::config::{Flags, KEYS, Key, KeySpec, Shape};
 
 const CONFIG: &str = "config";
-/// The command that uses every key.
 const SERVE: &str = "serve";
-/// The keys that every command uses that looks at the cluster or the authority.
+/// Keys of every command that reads the cluster or the authority.
 const SHARED: [Key; 5] = [
     Key::Upstream,
     Key::Control,
@@ -24,7 +23,6 @@ const SHARED: [Key; 5] = [
 const OTHERS: &str = "It also takes every other flag, variable and key of \"pgpalisade serve\", so that both can share \
     one configuration.";
 
-/// The configuration flags that were given.
 #[derive(Clone)]
 pub(super) struct Settings(pub(super) Flags);
 
@@ -97,7 +95,7 @@ fn help(spec: &KeySpec) -> (String, String) {
 impl FromArgMatches for Settings {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = |(key, flag): (_, &str)| {
-            // Another type than ours: it is a flag of the command.
+            // The type is another: the flag is the command's own.
             let texts = matches.try_get_many::<String>(flag).ok()??;
             Some((key, texts.cloned().collect()))
         };

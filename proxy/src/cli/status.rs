@@ -1,4 +1,4 @@
-//! `pgpalisade status`: what is there now.
+//! `pgpalisade status`: the present state.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::inspect::status::{
 };
 use crate::rejection::utc;
 
-/// Scopes that are shown where nothing else is said.
+/// Scopes that are shown by default.
 const SCOPES_SHOWN: usize = 50;
 
 /// Show the cluster, the authority, the proxies, the marks and unfinished takeovers
@@ -36,7 +36,6 @@ pub(super) struct StatusArgs {
     settings: Settings,
 }
 
-/// Looks, and tells.
 pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
     let wanted = match (&args.scope, args.all) {
@@ -98,7 +97,7 @@ fn describe(status: &Status, wanted: &Wanted) -> String {
 }
 
 fn line(text: &mut String, line: &str) {
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = writeln!(text, "{line}");
 }
 
@@ -190,7 +189,7 @@ fn scopes(scopes: &[ScopeStatus], from: MarksFrom) -> String {
     )
 }
 
-/// The scopes that an operator has repaired; nothing where there is none.
+/// Scopes that an operator has repaired; empty without any.
 fn repaired(scopes: &[ScopeStatus]) -> String {
     let row = |scope: &ScopeStatus| {
         let repair = scope.repair.as_ref()?;
@@ -210,7 +209,7 @@ fn repaired(scopes: &[ScopeStatus]) -> String {
     format!("\nrepaired scopes\n{}", table(head, &rows))
 }
 
-/// How the last takeovers went; nothing where none is known.
+/// Results of the last takeovers; empty if none is known.
 fn takeovers(takeovers: &[TakeoverStatus]) -> String {
     let row = |takeover: &TakeoverStatus| {
         let from = or_dash(takeover.from.map(|token| token.to_string()));

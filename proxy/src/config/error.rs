@@ -1,25 +1,23 @@
-//! What can be wrong with a configuration, and where it was said.
+//! Configuration errors and their sources.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where a value came from. The order of the variants is the order of rank: later ones win.
+/// The source of a value. The order of the variants is the order of rank: later ones win.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Built in.
     Default,
-    /// A line of the configuration file, counted from 1.
     File {
         /// The file as the user named it.
         path: PathBuf,
         /// Line of the key or value, from 1.
         line: usize,
     },
-    /// An environment variable, by name.
+    /// The variable's name.
     Environment(String),
-    /// A flag of the command line, by name, without the dashes.
+    /// The flag's name, without the dashes.
     Flag(String),
-    /// Nowhere: the error is about a value that is missing.
+    /// Source of an error about a missing value.
     Nowhere,
 }
 
@@ -35,11 +33,9 @@ impl fmt::Display for Source {
     }
 }
 
-/// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{source_of_value}: {message}")]
 pub(crate) struct ConfigError {
-    /// Where it was said.
     pub source_of_value: Source,
     /// What is wrong and what to write instead. Names the key; never quotes a value that may hold a password.
     pub message: String,
@@ -51,7 +47,6 @@ pub(crate) struct ConfigError {
 pub(crate) struct ConfigErrors(pub Vec<ConfigError>);
 
 impl ConfigError {
-    /// An error at a place.
     pub(crate) fn new(source: &Source, message: impl Into<String>) -> Self {
         Self {
             source_of_value: source.clone(),
@@ -59,7 +54,7 @@ impl ConfigError {
         }
     }
 
-    /// An error about a file as a whole or one of its lines.
+    /// An error about a file as a whole, or one of its lines.
     pub(crate) fn in_file(path: &Path, line: usize, message: impl Into<String>) -> Self {
         Self {
             source_of_value: Source::File {

@@ -1,4 +1,4 @@
-//! Reads the TOML file into raw values, each with its line. Keeps going after an error.
+//! Reads the TOML file into raw values, each with its line. Continues after an error.
 
 use std::ops::Range;
 use std::path::Path;
@@ -136,14 +136,14 @@ impl Reader<'_> {
     }
 }
 
-/// The table that a key stands in, and the key, if it is one of the top level.
+/// The table and the key, if a key of the top level was written in a table.
 fn misplaced(name: &str) -> Option<(&str, &str)> {
     let (table, key) = name.split_once('.')?;
     let is_known = Key::by_name(key).is_some() || is_table(key);
     (is_known && is_table(table)).then_some((table, key))
 }
 
-/// The only key of a table that ends so: somebody has left out the table.
+/// The only key of a table that ends with this name, for a user who has left out the table.
 fn in_a_table(name: &str) -> Option<&'static str> {
     let ends_so = |spec: &&KeySpec| {
         let table = spec.name.strip_suffix(name);

@@ -1,92 +1,65 @@
 //! The one table of configuration keys. Flags, environment variables, help texts and defaults all come from it.
 
-/// A configuration key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// Addresses that clients connect to.
     Listen,
-    /// Networks of load balancers that say where a client is.
+    /// Networks of load balancers that send the client's address.
     ProxyProtocol,
-    /// The protected PostgreSQL.
     Upstream,
-    /// How the proxy itself logs in to it.
+    /// The proxy's own login to PostgreSQL.
     Control,
-    /// Whether clients get TLS.
     TlsMode,
-    /// Certificate that clients see.
     TlsCertificate,
-    /// Its private key.
     TlsKeyFile,
-    /// Who signs the certificates of clients.
     TlsClientCa,
-    /// Whether clients need a certificate.
     TlsClientCertificates,
-    /// Who authenticates clients.
     Auth,
-    /// A users file.
     AuthFile,
     /// SQL that finds verifiers.
     AuthQuery,
-    /// The store of marks.
     Authority,
-    /// What a takeover waits for.
     Barrier,
     /// Whether marks are copied into the cluster.
     Witness,
-    /// Time for a takeover.
     TakeoverTimeout,
-    /// File of rules: what needs which token.
     Policy,
     /// Whether refusals are only recorded.
     Observe,
-    /// File of rejection records.
     RejectionLog,
     /// Whether rejection records keep literals.
     RejectionLiterals,
     /// Address for metrics and health.
     Http,
-    /// File of the token for it.
     HttpTokenFile,
-    /// Certificate that those who ask see.
     HttpCertificate,
-    /// Its private key.
     HttpKeyFile,
-    /// Who signs the certificates that admit.
+    /// CA of the certificates that grant access.
     HttpClientCa,
-    /// Address of the console.
     Console,
-    /// Users of it.
     ConsoleAuthFile,
-    /// Those of them who may do more than read.
+    /// Users of the console that may do more than read.
     ConsoleAdmins,
-    /// Limit of client connections.
     ConnectionsMax,
-    /// Time for a login.
     LoginTimeout,
-    /// Time without progress towards a client that does not read.
+    /// Time without progress to a client that does not read.
     WriteStallTimeout,
     /// Idle time before TCP keep-alive probes.
     TcpKeepalive,
-    /// Worker threads.
     Workers,
-    /// Whether sends go to the system together.
+    /// Whether io_uring batches sends.
     IoUring,
     /// Time that sessions get at shutdown.
     ShutdownGrace,
-    /// Log filter.
     Log,
-    /// Log format.
     LogFormat,
 }
 
-/// How a value is written in the TOML file.
+/// Form of a value in the TOML file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// A string.
     Text,
     /// A string, or an array of strings. Separated by commas in the environment.
     List,
-    /// An integer.
     Number,
     /// A string, or an integer (then 0).
     Duration,
@@ -94,26 +67,24 @@ pub(crate) enum Shape {
     Switch,
 }
 
-/// What is said about a key.
+/// Description of a key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeySpec {
     /// Name in the TOML file; a dot leads into a table.
     pub name: &'static str,
-    /// Flag without the dashes.
+    /// Without the dashes.
     pub flag: &'static str,
-    /// Environment variable.
     pub env: &'static str,
     /// Placeholder of the value in the help.
     pub value_name: &'static str,
-    /// How the value is written in the file.
     pub shape: Shape,
-    /// The default in the form a user would write, if there is a fixed one.
+    /// The default as a user would write it, if it is fixed.
     pub default: Option<&'static str>,
     /// Heading in the help.
     pub heading: &'static str,
     /// One sentence without a full stop.
     pub help: &'static str,
-    /// What `--help` says beyond that; may be empty.
+    /// Further text of `--help`; may be empty.
     pub more: &'static str,
 }
 
@@ -125,7 +96,7 @@ const RECORD: &str = "Record";
 const CONSOLE: &str = "Console";
 const LIMITS: &str = "Limits";
 
-/// All keys with their descriptions, in the order of the help.
+/// All keys, in the order of the help.
 #[rustfmt::skip] // One key, one row of aligned fields: it is a table.
 pub(crate) const KEYS: [(Key, KeySpec); 37] = [
     (Key::Listen, KeySpec {
@@ -379,19 +350,16 @@ pub(crate) const KEYS: [(Key, KeySpec); 37] = [
 ];
 
 impl Key {
-    /// What the table says about it.
     pub(super) fn spec(self) -> Option<&'static KeySpec> {
         const TABLE: &[(Key, KeySpec)] = &KEYS;
         let row = TABLE.iter().find(|(key, _)| *key == self);
         row.map(|(_, spec)| spec)
     }
 
-    /// The key with this name in the TOML file.
     pub(crate) fn by_name(name: &str) -> Option<(Self, &'static KeySpec)> {
         by(|spec| spec.name == name)
     }
 
-    /// The key with this environment variable.
     pub(crate) fn by_env(name: &str) -> Option<(Self, &'static KeySpec)> {
         by(|spec| spec.env == name)
     }

@@ -1,8 +1,8 @@
-//! Configuration in two stages: [`RawConfig`] is what was written and where, [`Config`] is ready for use.
+//! Configuration in two stages: [`RawConfig`] holds values as written, with their sources; [`Config`] is ready for
+//! use.
 //!
-//! Sources in rising order: built-in defaults, the TOML file, `PGPALISADE_*` variables, flags. Every value of
-//! every source is checked, also one that a higher source replaces, and all errors come back together, each with
-//! its place.
+//! Sources in rising order: built-in defaults, the TOML file, `PGPALISADE_*` variables, flags. Every value of every
+//! source is checked, even if a higher source replaces it. All errors come back together, each with its source.
 
 mod address;
 mod auth;

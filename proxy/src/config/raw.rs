@@ -1,4 +1,4 @@
-//! Stage one: values as they were written, with where they were written, in rising order of rank.
+//! Stage one: values as they were written, with their sources, in rising order of rank.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,40 +12,35 @@ use super::error::{ConfigError, Source};
 use super::file;
 use super::key::{KEYS, Key, Shape};
 
-/// One written value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// The text.
     pub text: String,
-    /// Where it was written.
     pub source: Source,
 }
 
-/// What one source says about one key.
+/// The value of one key in one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawValue {
-    /// The key.
     pub key: Key,
-    /// One text, or several for a list. None where the value was refused already.
+    /// One text, or several for a list. Empty if the value was refused already.
     pub items: Vec<Item>,
-    /// Where the value begins.
     pub source: Source,
 }
 
-/// Everything that was said, lowest rank first: defaults, file, environment, flags.
+/// All values, lowest rank first: defaults, file, environment, flags.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RawConfig {
     pub(crate) values: Vec<RawValue>,
     pub(crate) errors: Vec<ConfigError>,
-    /// The file could not be read, so nobody knows which keys it sets.
+    /// The file could not be read, so its keys are unknown.
     pub(crate) file_unread: bool,
 }
 
-/// Environment variables, as a value so that tests bring their own.
+/// Environment variables, as a value that tests can replace.
 #[derive(Clone, Default)]
 pub(crate) struct Environment(BTreeMap<OsString, OsString>);
 
-/// What the command line says about configuration.
+/// Configuration from the command line.
 #[derive(Clone, Default)]
 pub(crate) struct Flags {
     /// `--config`.
@@ -55,17 +50,15 @@ pub(crate) struct Flags {
 }
 
 impl Environment {
-    /// The environment of this process.
     pub(crate) fn of_this_process() -> Self {
         Self::from_pairs(std::env::vars_os())
     }
 
-    /// An environment of these variables only.
     pub(crate) fn from_pairs(pairs: impl Iterator<Item = (OsString, OsString)>) -> Self {
         Self(pairs.collect())
     }
 
-    /// A variable that is set, not empty and valid Unicode. PostgreSQL too takes an empty variable as unset.
+    /// A variable that is set, not empty and valid Unicode. PostgreSQL too treats an empty variable as unset.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.get(&OsString::from(name))?.to_str()?;
         (!value.is_empty()).then_some(value)
@@ -76,7 +69,8 @@ impl Environment {
 pub(crate) const CONFIG_ENV: &str = "PGPALISADE_CONFIG";
 
 impl RawConfig {
-    /// Collects all sources. Errors are kept with the values, so that [`super::Config::from_raw`] reports all at once.
+    /// Collects all sources. Errors are kept with the values, so that [`super::Config::from_raw`] reports all at
+    /// once.
     pub(crate) fn collect(flags: &Flags, environment: &Environment) -> Self {
         let mut raw = Self::default();
         raw.add_defaults(environment);
@@ -92,7 +86,7 @@ impl RawConfig {
         raw
     }
 
-    /// The names of keys that have another value here than there.
+    /// Names of keys whose values differ.
     pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
         let keys = KEYS.iter();
         let differing = keys.filter(|(key, _)| self.texts(*key) != other.texts(*key));
@@ -196,7 +190,7 @@ impl RawConfig {
     }
 }
 
-/// Kubernetes sets such variables in every pod beside a Service that is named `pgpalisade`:
+/// Kubernetes sets such variables in every pod if a Service is named `pgpalisade`:
 /// <https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>.
 fn is_service_link(name: &str) -> bool {
     name == "PGPALISADE_PORT"

@@ -1,4 +1,4 @@
-//! TLS to clients: the keys below `tls.`, which have to fit each other.
+//! TLS to clients: the keys below `tls.`, which must fit each other.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ enum Mode {
     Require,
 }
 
-/// All keys of TLS together. Where they do not fit, the error says so.
+/// Reads all keys of TLS. An error says what does not fit.
 pub(super) fn read(values: &mut Values<'_>) -> Option<ClientTls> {
     let mode = values.last(Key::TlsMode, mode);
     let certificate = values.last(Key::TlsCertificate, path);

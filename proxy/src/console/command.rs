@@ -1,9 +1,8 @@
-//! The language of the console: words, and nothing that is nested.
+//! The language of the console: words, without nesting.
 
 use super::table::Table;
 use super::{Failure, Stop, pgbouncer, tables};
 
-/// What an operator says.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Command {
     Show(&'static Table),
@@ -12,11 +11,11 @@ pub(super) enum Command {
     Pause,
     Resume,
     Shutdown(Stop),
-    /// A setting that a driver makes when it connects, of how values look. They look as they do.
+    /// A driver's setting of how values look, at its connect. It has no effect.
     Set,
 }
 
-/// What is no SHOW, for SHOW HELP.
+/// Commands other than SHOW, for SHOW HELP.
 pub(super) const ORDERS: [(&str, &str); 6] = [
     (
         "RELOAD",
@@ -50,7 +49,7 @@ const SETTINGS: [&str; 5] = [
     "extra_float_digits",
 ];
 
-/// What PostgreSQL knows, and clients may try.
+/// Commands of PostgreSQL, which clients may try.
 const SQL: [&str; 18] = [
     "abort",
     "begin",
@@ -72,18 +71,17 @@ const SQL: [&str; 18] = [
     "with",
 ];
 
-/// What pgbouncer knows, and a proxy that lends no connections has nothing to do for.
+/// Commands of pgbouncer that have no meaning for a proxy without a pool.
 const POOLING: [&str; 5] = ["disable", "enable", "reconnect", "suspend", "wait_close"];
 
 const HELP: &str = "SHOW HELP lists the commands.";
 
-/// Every table.
 pub(super) fn all_tables() -> impl Iterator<Item = &'static Table> {
     tables::TABLES.iter().chain(&pgbouncer::TABLES)
 }
 
 impl Command {
-    /// What a text says: as many commands as there are between semicolons.
+    /// Parses a text: as many commands as there are between semicolons.
     pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, Failure> {
         let statements = statements(text)?;
         statements.iter().map(|words| Self::parse(words)).collect()
@@ -137,12 +135,12 @@ impl Command {
         }
     }
 
-    /// Whether who may only read may say it.
+    /// Whether an operator with read-only rights may run it.
     pub(super) const fn only_reads(self) -> bool {
         matches!(self, Self::Show(_) | Self::Set)
     }
 
-    /// What it is called when it is done.
+    /// The command tag of its answer.
     pub(super) const fn tag(self) -> &'static str {
         match self {
             Self::Show(_) => "SHOW",
@@ -179,7 +177,7 @@ fn set(setting: &str, value: &str) -> Result<Command, Failure> {
     }
 }
 
-/// The words of each statement, without comments. Quotes around a word are taken off.
+/// The words of each statement, without comments. Quotes around a word are removed.
 fn statements(text: &str) -> Result<Vec<Vec<&str>>, Failure> {
     let open = || Failure::new("42601", "a comment or a string does not end", HELP);
     let (mut all, mut words) = (Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! Who is let in: whoever runs the proxy and root by the credentials of their unix socket, and the users of the file by
-//! SCRAM.
+//! Logins to the console. A unix socket admits, by its peer credentials, the user that runs the proxy and root; users
+//! of the file log in by SCRAM.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::wire::backend::TransactionStatus;
 use crate::wire::encode;
 use crate::wire::startup::{self, StartupMessage, StartupPacket};
 
-/// Encryption requests in front of a startup packet: each of both kinds once.
+/// Encryption requests before a startup packet: each of both kinds once.
 const REQUESTS: usize = 2;
 
-/// What a client is told of how it is spoken to. The version makes clients ask for nothing that is newer.
+/// Parameters for the client. The version makes clients ask for nothing that is newer.
 const PARAMETERS: [(&str, &str); 6] = [
     (
         "server_version",
@@ -32,34 +32,33 @@ const PARAMETERS: [(&str, &str); 6] = [
     ("standard_conforming_strings", "on"),
 ];
 
-/// What an operator may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rights {
     Read,
     Admin,
 }
 
-/// Who has logged in.
+/// A client that has logged in.
 #[derive(Debug, Clone)]
 pub(super) struct Operator {
-    /// Fit to be read by others.
+    /// Without control characters.
     pub(super) user: String,
     pub(super) rights: Rights,
 }
 
-/// Whom the console lets in.
+/// Users of the console.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Users {
-    /// Users with verifiers, where there are any.
+    /// Users with verifiers, if a file has any.
     pub(crate) accounts: Option<Arc<Accounts>>,
-    /// Those who may do more than read.
+    /// Users that may do more than read.
     pub(crate) admins: Vec<String>,
 }
 
-/// Why somebody is not let in.
+/// Reasons to refuse a client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// It has left, or sent what is no startup packet: PostgreSQL says nothing to it either.
+    /// The client has left, or sent no startup packet. PostgreSQL does not answer either.
     #[error("no startup packet was received")]
     NoStartup,
     #[error(transparent)]
@@ -74,14 +73,14 @@ impl From<Failure> for Refused {
     }
 }
 
-/// What the startup packet asks for.
+/// The startup packet's request.
 struct Request {
     user: String,
     database: String,
 }
 
 impl Users {
-    /// Finds out who a client is, or says why it may not come in.
+    /// Authenticates a client, or says why it is refused.
     pub(super) async fn identify(&self, link: &mut Link) -> Result<Operator, Refused> {
         let request = startup(link).await?;
         let operator = Operator {
@@ -118,7 +117,7 @@ impl Users {
     }
 }
 
-/// Tells a client that it is in.
+/// Completes a login.
 pub(super) async fn welcome(link: &mut Link) -> Result<(), LinkError> {
     let out = &mut link.out;
     encode::authentication(out, kind::OK, b"");
@@ -171,7 +170,7 @@ async fn startup(link: &mut Link) -> Result<Request, Refused> {
     Err(Refused::NoStartup)
 }
 
-/// A client that asks for more than protocol 3.0 is told what there is.
+/// Answers a request for more than protocol 3.0 with what is supported.
 fn negotiate(message: StartupMessage<'_>, out: &mut BytesMut) {
     let names = message.pairs().map(|(name, _)| name);
     let options: Vec<&[u8]> = names.filter(|name| name.starts_with(b"_pq_.")).collect();
@@ -184,7 +183,7 @@ fn negotiate(message: StartupMessage<'_>, out: &mut BytesMut) {
     }
 }
 
-/// Has a client prove that it knows the password.
+/// Authenticates a client by SCRAM.
 async fn prove(link: &mut Link, accounts: &Accounts, user: &str) -> Result<(), Refused> {
     let leg = Leg::Clear;
     let names = mechanisms(&leg).iter().flat_map(|name| [name, "\0"]);

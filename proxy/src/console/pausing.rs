@@ -1,4 +1,4 @@
-//! PAUSE and RESUME, as operators give them.
+//! PAUSE and RESUME.
 
 use std::time::Duration;
 
@@ -10,11 +10,10 @@ use crate::server::pause::Traffic;
 
 /// For all open transactions that PAUSE waits for.
 const PAUSED_WITHIN: Duration = Duration::from_secs(60);
-/// How often it looks.
 const PAUSED_LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Console {
-    /// Nothing begins from then on; answers once nothing is open any more.
+    /// Holds new transactions, and answers once no transaction is open.
     pub(super) async fn pause(&self) -> Result<(), Failure> {
         let (pause, until) = (&self.facts.shared.pause, Instant::now() + PAUSED_WITHIN);
         pause.order(Traffic::Held);
@@ -24,7 +23,7 @@ impl Console {
             if order.traffic == Traffic::Flows {
                 return Err(overtaken("another operator resumed all sessions"));
             }
-            // Behind the look at the gates, and before the look whether they are shut still.
+            // After the workers have obeyed, and before the check that the order is still the last one.
             let clients = self.facts.shared.connected.all();
             let busy = clients.iter().filter(|client| client.state().is_busy());
             let busy = busy.count();
@@ -45,7 +44,7 @@ impl Console {
         }
     }
 
-    /// All goes on.
+    /// Lets all sessions continue.
     pub(super) async fn resume(&self) -> Result<(), Failure> {
         self.facts.shared.pause.order(Traffic::Flows);
         let obeyed = tokio::time::timeout(PAUSED_WITHIN, self.facts.shared.pause.obeyed()).await;
@@ -56,13 +55,13 @@ impl Console {
     }
 }
 
-/// Another operator has said otherwise meanwhile.
+/// Another operator has given a later order.
 fn overtaken(how: &str) -> Failure {
     let hint = "SHOW DATABASES shows the present state in its column paused.";
     Failure::new("57014", how, hint)
 }
 
-/// A worker that does not answer serves nobody either.
+/// A worker that does not answer serves no session either.
 fn stuck() -> Failure {
     Failure::new(
         "58000",

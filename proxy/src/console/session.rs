@@ -1,4 +1,4 @@
-//! The conversation with an operator: simple queries, and of the extended protocol what drivers send.
+//! The conversation with an operator: simple queries, and the messages of the extended protocol that drivers send.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,29 +17,29 @@ use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, Reply, Severity};
 use crate::wire::frontend::{self, FrontendTag, Target};
 
-/// Statements that one client may have prepared, and portals that it may have open.
+/// Limit of a client's prepared statements, and of its portals.
 const NAMES_MAX: usize = 64;
 
-/// Who sends nothing for so long gives the place to others. psql connects anew by itself.
+/// A client that is idle for so long gives its place to others. psql reconnects on its own.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// Rows are sent when there are so many bytes of them.
+/// Rows are sent in pieces of about so many bytes.
 const SEND_AT: usize = 64 * 1024;
 
-/// What was bound to a statement: it has no parameters.
+/// A bound statement, always without parameters.
 struct Portal {
     /// `None` for an empty text.
     command: Option<Command>,
     formats: Vec<i16>,
-    /// What is left of its rows, once it was executed.
+    /// Remaining rows, once executed.
     rows: Option<std::vec::IntoIter<Row>>,
 }
 
-/// What becomes of the messages up to the next Sync.
+/// State of the messages up to the next Sync.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pipeline {
     Goes,
-    /// One of them has failed, so the others are not looked at.
+    /// A message has failed, so the others are skipped.
     Failed,
 }
 
@@ -52,11 +52,11 @@ pub(super) struct Session {
     pipeline: Pipeline,
 }
 
-/// Why a message was not done.
+/// Failures of a message.
 enum Undone {
-    /// The client is told, and goes on.
+    /// The client receives the error, and continues.
     Failed(Failure),
-    /// It is over.
+    /// The connection has ended.
     Ended(LinkError),
 }
 
@@ -118,7 +118,7 @@ impl Session {
             FrontendTag::Terminate => return Ok(Next::End),
             FrontendTag::Sync => {
                 self.pipeline = Pipeline::Goes;
-                // The end of a transaction, and of its portals.
+                // Sync ends the transaction, and its portals.
                 self.portals.clear();
                 self.ready().await?;
                 return Ok(Next::Message);
@@ -143,7 +143,7 @@ impl Session {
             FrontendTag::Describe => self.on_describe(&message.body),
             FrontendTag::Execute => self.on_execute(&message.body).await,
             FrontendTag::Close => self.on_close(&message.body),
-            // As by PostgreSQL where no COPY is going on.
+            // Ignored, as by PostgreSQL outside of a COPY.
             FrontendTag::CopyData | FrontendTag::CopyDone | FrontendTag::CopyFail => Ok(()),
             FrontendTag::Password => return Err(WireError::UnknownFrontendTag(message.tag).into()),
         };
@@ -158,7 +158,7 @@ impl Session {
         Ok(Next::Message)
     }
 
-    /// Tells the client what has failed.
+    /// Sends the client an error.
     fn told(&mut self, done: Result<(), Undone>) -> Result<(), LinkError> {
         match done {
             Ok(()) => Ok(()),
@@ -193,7 +193,7 @@ impl Session {
         Ok(())
     }
 
-    /// On a thread where nothing waits for it: tables may be long.
+    /// On another thread, since tables may be long.
     async fn rows(&self, table: &'static Table) -> Result<Vec<Row>, Failure> {
         let console = Arc::clone(&self.console);
         let reading = match table.rows {
@@ -337,7 +337,7 @@ impl Session {
     }
 
     fn on_close(&mut self, body: &[u8]) -> Result<(), Undone> {
-        // As by PostgreSQL, what is not there can be closed.
+        // Closing an unknown name is no error, as in PostgreSQL.
         match frontend::target(b'C', body)? {
             Target::Statement(name) => drop(self.statements.remove(name)),
             Target::Portal(name) => drop(self.portals.remove(name)),
@@ -347,14 +347,14 @@ impl Session {
     }
 }
 
-/// What comes behind a message.
+/// Continuation after a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Message,
     End,
 }
 
-/// What a client is told at its end, if it hears anything.
+/// Last error for a client that can still receive one.
 fn farewell(ended: &LinkError) -> Option<Failure> {
     match ended {
         LinkError::Wire(error) => Some(Failure::new("08P01", error.to_string(), "")),

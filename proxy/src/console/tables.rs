@@ -1,4 +1,4 @@
-//! What only this proxy shows: scopes, sessions with their tokens, refusals, the policy, the authority.
+//! Tables that only this proxy has: scopes, sessions with their tokens, refusals, the policy, the authority.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::rejection_log::{moment, rfc3339};
 use crate::server::client_table::{ClientEntry, Encryption};
 use crate::takeover::cluster_lock::Proxy;
 
-/// How long SHOW AUTHORITY waits for an answer.
+/// Time that SHOW AUTHORITY waits for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// In the order of SHOW HELP.
@@ -143,7 +143,7 @@ fn sessions(facts: &Facts) -> RowIter {
     rows(facts.shared.connected.all(), row)
 }
 
-/// How many sessions hold a current token of a scope, and a stale one.
+/// Number of sessions with a current token of a scope, and with a stale one.
 type Holders = HashMap<Scope, (usize, usize)>;
 
 fn holders(facts: &Facts) -> Holders {

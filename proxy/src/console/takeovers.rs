@@ -11,7 +11,6 @@ pub(super) const COLUMNS: &str = "\
     scope text, from int8, to int8, raised_at text, raised_by text, outcome text, sessions int8, \
     transactions int8, took_us int8, why text";
 
-/// Its rows.
 pub(super) fn takeovers(facts: &Facts) -> Answer<'_> {
     Box::pin(async {
         let deadline = Instant::now() + ANSWER_WITHIN;
@@ -43,7 +42,7 @@ mod tests {
     use super::super::table::{columns, object};
     use super::*;
 
-    /// What a session is shown of a takeover has the columns of the console.
+    /// Sessions and operators see takeovers in the same columns.
     #[test]
     fn sessions_and_operators_are_shown_the_same() {
         let (scope, token) = (Scope::default(), |token| Token::new(token).unwrap());

@@ -1,4 +1,4 @@
-//! A leader of the story: one connection that only moves while it is asked to.
+//! A leader of the story: one connection that makes progress only during a call.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tokio_postgres::error::DbError;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 use tokio_util::sync::CancellationToken;
 
-/// No step of the story takes nearly as long.
+/// Far longer than any step of the story takes.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
 
-/// A session on a runtime of its own that runs only during a call. Between calls it is as paused as a process in
-/// a long garbage collection: its socket stays open and nothing is read from it.
+/// A session on its own runtime, which runs only during a call. Between calls it is paused like a process in a long
+/// garbage collection: its socket stays open and nothing is read from it.
 pub(super) struct Leader {
     runtime: Runtime,
     client: Client,
@@ -21,7 +21,7 @@ pub(super) struct Leader {
     stop: CancellationToken,
 }
 
-/// An error that the server sent, with what psql shows of it.
+/// A server's error, with the fields that psql shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) severity: String,
@@ -31,28 +31,22 @@ pub(super) struct Refusal {
     pub(super) hint: Option<String>,
 }
 
-/// Why a step gave no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
-    /// The server said no.
     #[error("{}: {}", .0.severity, .0.message)]
     Refused(Refusal),
     /// The connection broke without a word from the server.
     #[error("the connection broke")]
     Broken(#[source] tokio_postgres::Error),
-    /// No answer.
     #[error("no answer within {STEP_LIMIT:?}")]
     TimedOut,
-    /// Told to stop.
     #[error("interrupted")]
     Interrupted,
-    /// No runtime.
     #[error("cannot start a runtime")]
     Runtime(#[source] std::io::Error),
 }
 
 impl Leader {
-    /// Logs in.
     pub(super) fn connect(login: &Config, stop: &CancellationToken) -> Result<Self, StepError> {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -71,7 +65,7 @@ impl Leader {
         })
     }
 
-    /// Runs SQL and gives the rows of its last result as text.
+    /// Runs SQL, and returns the rows of its last result as text.
     pub(super) fn run(&mut self, sql: &str) -> Result<Vec<Vec<String>>, StepError> {
         let query = bounded(&self.stop, self.client.simple_query(sql));
         match self.runtime.block_on(query)? {
@@ -81,7 +75,7 @@ impl Leader {
         }
     }
 
-    /// What the server said when it ended the session: the library hands it to the connection, not to the query.
+    /// The error with which the server ended the session: the library hands it to the connection, not to the query.
     fn last_words(&mut self, error: tokio_postgres::Error) -> StepError {
         let Some(connection) = self.connection.take() else {
             return StepError::Broken(error);

@@ -13,12 +13,12 @@ use super::DemoError;
 use super::leader::{Leader, Refusal, StepError};
 use super::page::Page;
 
-/// Records are written by a thread of the proxy, a moment after the client has its answer.
+/// A thread of the proxy writes records, a moment after the client has its answer.
 const RECORD_LIMIT: Duration = Duration::from_secs(5);
 
 const STALE: &str = "PF001";
 
-/// What the story needs: how to log in to both, and where the records are.
+/// Logins to both servers, and the file of records.
 pub(super) struct Stage<'a> {
     pub(super) direct: tokio_postgres::Config,
     pub(super) proxied: tokio_postgres::Config,
@@ -26,7 +26,7 @@ pub(super) struct Stage<'a> {
     pub(super) stop: &'a CancellationToken,
 }
 
-/// Plays the story. The first step that does not go as told ends it with an error that says which.
+/// Plays the story. The first step that does not go as told ends it with an error that names the step.
 pub(super) fn play<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<(), DemoError> {
     let mut direct = connect(stage, &stage.direct, "a direct connection")?;
     do_it(
@@ -80,7 +80,7 @@ fn backend_pid(leader: &mut Leader) -> Result<String, DemoError> {
     pid.ok_or_else(|| DemoError::NotAsTold(String::from("pg_backend_pid() gave nothing")))
 }
 
-/// The answer to B's declaration promises it, so there is no waiting here.
+/// The answer to B's declaration guarantees it, so there is no waiting here.
 fn check_gone(direct: &mut Leader, backend: &str) -> Result<(), DemoError> {
     match do_it(
         direct,
@@ -128,7 +128,7 @@ fn do_it(leader: &mut Leader, sql: &str) -> Result<Vec<Vec<String>>, DemoError> 
         .map_err(|error| not_as_told(&format!("{sql:?} did not succeed"), error))
 }
 
-/// A statement that must succeed.
+/// Runs a statement that must succeed.
 fn told<W: Write>(
     page: &mut Page<W>,
     who: &str,
@@ -140,7 +140,7 @@ fn told<W: Write>(
     Ok(page.answer("ok")?)
 }
 
-/// A statement that must be refused as stale.
+/// Runs a statement that must be refused as stale.
 fn refused<W: Write>(
     page: &mut Page<W>,
     who: &str,
@@ -178,7 +178,7 @@ fn check_refusal(what: &str, refusal: &Refusal) -> Result<(), DemoError> {
     Ok(())
 }
 
-/// Shows the records, once there is one for each of the two refusals.
+/// Shows the records, once each of the two refusals has one.
 fn show_records<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<(), DemoError> {
     let start = Instant::now();
     loop {

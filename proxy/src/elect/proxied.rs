@@ -1,7 +1,7 @@
 //! Locks that a session through the proxy holds: the lease of a scope, or an advisory lock of PostgreSQL.
 //!
-//! Lock and token belong to one session: who loses the one, loses the other. An advisory lock is held for as long as
-//! its session lives; a lease also ends where it is not renewed in time, as by a process that was stopped. Source:
+//! Lock and token belong to one session, and are lost together. An advisory lock is held for as long as its session
+//! lives; a lease also ends if it is not renewed in time, for example by a stopped process. Source:
 //! <https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS>
 
 use std::time::Duration;
@@ -17,10 +17,9 @@ use super::session::{
     LastWords, Proxied, SHOW_TOKEN, Session, Unasked, failed, first_value, own_token,
 };
 
-/// How often a candidate looks whether an advisory lock is free.
+/// Interval between attempts to take an advisory lock.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
 
-/// What holds the candidates apart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// `pg_advisory_lock` with this key.
@@ -33,9 +32,9 @@ pub(crate) enum Kind {
 pub(super) struct ProxiedCandidate {
     session: Session,
     kind: Kind,
-    /// How long the lock is surely held.
+    /// The time for which the lock is surely held.
     lease: Lease,
-    /// Of its term.
+    /// The token of its term.
     token: Option<Token>,
 }
 
@@ -65,8 +64,7 @@ impl Candidate for ProxiedCandidate {
     async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
         match (self.kind, patience) {
             (Kind::AdvisoryLock(id), _) => {
-                // One that waits inside of PostgreSQL would keep VACUUM from removing anything for as long as others
-                // lead.
+                // Waiting inside PostgreSQL would keep VACUUM from removing anything for as long as others lead.
                 let attempt = format!("SELECT pg_catalog.pg_try_advisory_lock({id})");
                 while self.session.ask(&attempt).await?.as_deref() != Some("t") {
                     if patience == Patience::NoWait {
@@ -76,7 +74,7 @@ impl Candidate for ProxiedCandidate {
                 }
                 self.session.claim(Claim::Next).await?;
             }
-            // The proxy answers once the lease is free, or has not become free for as long as it would live.
+            // The proxy answers once the lease is free, or has not become free within its own duration.
             (Kind::Lease(time), Patience::Waits) => loop {
                 match self.session.claim(Claim::Lease(time)).await {
                     Ok(()) => break,
@@ -84,7 +82,7 @@ impl Candidate for ProxiedCandidate {
                     Err(error) => return Err(error.into()),
                 }
             },
-            // Its time it gets with the first renewal, below.
+            // The first renewal, below, sets its duration.
             (Kind::Lease(_), Patience::NoWait) => {
                 self.session.claim(Claim::Lease(LeaseTime::NoWait)).await?;
             }
@@ -92,7 +90,7 @@ impl Candidate for ProxiedCandidate {
         let token = self.session.token().await?;
         self.token = Some(token);
         self.lease.asked_at = Instant::now();
-        // Nobody knows how long the answer was under way.
+        // The answer may have been under way for any time.
         match self.leads().await && self.lease.is_sure() {
             true => Ok(token),
             false => Err(LockError::Lost(LATE.to_owned())),
@@ -115,7 +113,7 @@ impl Candidate for ProxiedCandidate {
         } = session;
         let renew = async || renew((&*client, &*end), *kind, scope, *token).await;
         let lost = tokio::select! {
-            // First, for it may have got the last words.
+            // First, since the renewal may have received the session's last words.
             biased;
             why = lease.lost(renew) => Some(why),
             _ = driver => None,
@@ -129,13 +127,13 @@ impl Candidate for ProxiedCandidate {
         matches!(timeout(left, self.renew()).await, Ok(Ok(Leased::Held)))
     }
 
-    /// The lock goes with its session.
+    /// Ending the session releases the lock.
     async fn resign(self: Box<Self>) {
         self.session.end().await;
     }
 }
 
-/// Has the lock renewed, where it has a time, and looks whether the session is still that of the term.
+/// Renews a lease, and checks that the session still holds the token of its term.
 async fn renew(
     (client, end): (&Client, &LastWords),
     kind: Kind,
@@ -157,7 +155,7 @@ async fn renew(
                 Claim::Lease(time)
             ))
             .await?;
-            // Had it ended meanwhile, the session would have another token now.
+            // If the lease has ended in between, the session has another token now.
             let shown = first_value(&ask(SHOW_TOKEN).await?).unwrap_or_default();
             Ok(match own_token(&shown, scope) == token {
                 true => Leased::Held,

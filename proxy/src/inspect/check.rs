@@ -26,7 +26,6 @@ use crate::takeover::{ControlError, WitnessMode, cluster_lock, witness};
 use machine::Place;
 use postgres::Proxies;
 
-/// Where findings go as they are made.
 struct Report<'a> {
     tell: &'a mut dyn FnMut(Finding),
 }
@@ -43,7 +42,7 @@ impl Report<'_> {
     }
 }
 
-/// Runs every check and tells each finding as soon as it is there.
+/// Runs every check, and reports each finding at once.
 pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let within = step_within(config);
     let report = &mut Report { tell };
@@ -82,7 +81,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
         }
     };
     let protected = control.as_ref().map(|c| c.server.system_identifier);
-    // After the witness, which never is ahead of an authority that remembers.
+    // After the witness, which is never ahead of an authority without loss.
     let location = &config.takeover.authority;
     let store = store::look(location, protected, within).await;
     let store = store::try_open(location, store, within).await;
@@ -115,7 +114,7 @@ fn invalid(errors: &PolicyFileErrors) -> Verdict {
     )
 }
 
-/// Nothing shows a pooler in front of the proxy, so this is said in any case.
+/// A pooler in front of the proxy cannot be detected, so the advice is given in any case.
 fn who_may_declare(policy: &Policy) -> Verdict {
     const POOLERS: &str = "behind a pooler in transaction or statement mode a session-level SET is unsafe unless the \
                            policy says declare = \"transaction\"";
@@ -130,7 +129,7 @@ fn who_may_declare(policy: &Policy) -> Verdict {
 
 const WITHOUT_CONTROL: &str = "not checked: there is no control connection";
 
-/// The marks that the cluster has seen; `None` where it keeps none.
+/// The marks that the cluster has seen; `None` if it keeps none.
 type Witnessed = Option<HashMap<Scope, Mark>>;
 
 async fn upstream(config: &Config, within: Duration) -> Verdict {
@@ -185,7 +184,7 @@ fn unanswered(error: ControlError) -> Verdict {
     )
 }
 
-/// The check of the witness, and what it says.
+/// The check of the witness, with its marks.
 async fn witness(config: &Config, control: &Chosen) -> (Verdict, Witnessed) {
     if config.takeover.witness == WitnessMode::Off {
         let verdict = Verdict::warn(

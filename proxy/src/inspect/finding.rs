@@ -1,19 +1,18 @@
-//! What a check has found.
+//! The result of a check.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
     /// As it should be.
     Ok,
-    /// It works, and may not always.
+    /// Works now, and may fail later.
     Warn,
     /// The proxy would not start, or takeovers would fail, or the fence would not hold.
     Fail,
-    /// It could not be looked at; the text says why.
+    /// Not examined; the text says why.
     Skip,
 }
 
@@ -60,9 +59,9 @@ pub(crate) struct Finding {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) outcome: Outcome,
-    /// What was seen, in one line.
+    /// The observation, in one line.
     pub(crate) seen: String,
-    /// What to do, in one line. `None` where nothing is to be done.
+    /// Advice in one line. `None` if nothing is to be done.
     pub(crate) advice: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The hosts that were named: which of them is the primary, and what is with the others.
+//! The configured hosts: which is the primary, and the state of the others.
 
 use std::time::Duration;
 
@@ -14,13 +14,12 @@ use crate::takeover::control::answer;
 use crate::takeover::prepare::Rights;
 use crate::takeover::{ControlError, prepare};
 
-/// What a host is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HostRole {
-    /// It takes writes, and no other host has a newer history.
+    /// Takes writes, and no other host has a newer history.
     Primary,
-    /// It takes writes, and is not the primary.
+    /// Takes writes, and is not the primary.
     Deposed,
     Standby,
     /// Of another cluster than the primary.
@@ -33,23 +32,22 @@ pub(crate) enum HostRole {
 pub(crate) struct Host {
     pub(crate) host: String,
     pub(crate) role: HostRole,
-    /// The same in words, with what is wrong.
+    /// The role in words, with what is wrong.
     pub(crate) seen: String,
 }
 
-/// The host that is looked at further: the primary, or else the first that can be asked.
+/// The host for further checks: the primary, or else the first that answers.
 pub(super) struct Chosen {
     pub(super) connection: Connection,
     pub(super) rights: Rights,
     pub(super) server: Server,
     pub(super) upstream: UpstreamAddr,
     pub(super) control: UpstreamAddr,
-    /// `None`: it is a standby, or does not tell.
+    /// `None` for a standby, or if the server does not tell.
     cluster: Option<Cluster>,
     streams: bool,
 }
 
-/// Why a host cannot be looked at.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unseen {
     #[error(transparent)]
@@ -58,13 +56,13 @@ pub(super) enum Unseen {
     Question(#[from] ControlError),
 }
 
-/// All hosts, in the order in which they are named.
+/// All hosts, in their configured order.
 pub(super) struct Survey {
     pub(super) chosen: Result<Chosen, Unseen>,
     pub(super) hosts: Vec<Host>,
 }
 
-/// Looks at every host.
+/// Examines every host.
 pub(super) async fn survey(config: &Config, within: Duration) -> Survey {
     let control_hosts = config.control_hosts();
     let named = config.upstream.hosts.all().iter().zip(control_hosts.all());

@@ -10,24 +10,22 @@ use tokio::time::timeout;
 use super::finding::Verdict;
 use crate::config::AuthorityLocation;
 
-/// A store that was looked at.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) held: Held,
-    /// What is to be said about the store itself.
+    /// The verdict on the store itself.
     pub(super) verdict: Verdict,
 }
 
-/// What is in a store.
+/// The contents of a store.
 #[derive(Debug)]
 pub(super) enum Held {
-    /// This.
     Contents(Contents),
-    /// It is not made yet.
+    /// Not created yet.
     Nothing,
-    /// Only the process that has it open knows.
+    /// Only the process that has it open can read it.
     InUse,
-    /// It cannot be read.
+    /// Unreadable.
     Unknown,
 }
 
@@ -40,7 +38,7 @@ impl Held {
     }
 }
 
-/// Reads the store that the configuration names. `protected`: the system identifier of the protected cluster.
+/// Reads the store of the configuration. `protected`: the system identifier of the protected cluster.
 pub(super) async fn look(
     location: &AuthorityLocation,
     protected: Option<u64>,
@@ -57,8 +55,8 @@ pub(super) async fn look(
     }
 }
 
-/// The same store, and whether this process may open it as `serve` does. One over a network needs nothing of this
-/// machine.
+/// Reads the store, and checks that this process may open it as `serve` does. A store over a network needs nothing of
+/// this machine.
 pub(super) async fn try_open(
     location: &AuthorityLocation,
     store: Store,
@@ -99,7 +97,7 @@ fn nothing(place: &str) -> Store {
     }
 }
 
-/// How many of the scopes have marks that sessions declare.
+/// Number of scopes whose marks sessions declare.
 pub(super) fn of_sessions<'a>(scopes: impl Iterator<Item = &'a Scope>) -> usize {
     scopes.filter(|scope| !scope.is_epoch()).count()
 }
@@ -116,7 +114,7 @@ fn read(place: &str, contents: &Contents, took: Duration) -> String {
 async fn embedded(place: &str, dir: &Path, within: Duration) -> Store {
     let began = Instant::now();
     let dir = dir.to_owned();
-    // A dead network disk would keep the thread, not the command.
+    // A dead network disk blocks the thread, not the command.
     let reading = tokio::task::spawn_blocking(move || embedded::read(&dir));
     match timeout(within, reading).await {
         Ok(Ok(Ok(embedded::Found::Contents(contents)))) => Store {
@@ -146,7 +144,7 @@ const NEEDED: &str =
 
 async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> Store {
     let began = Instant::now();
-    // Its own bounds end it; this is for the sum of them.
+    // Each call has its own bound; this is for their sum.
     let within = within * 2;
     let reading = timeout(within, async {
         let store = match Etcd::find(options.clone()).await {
@@ -172,7 +170,7 @@ async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> Store {
     reading.await.unwrap_or_else(silent)
 }
 
-/// Whether every member is there, healthy, and of one cluster.
+/// Whether every member is reachable, healthy, and of one cluster.
 fn of_members(endpoints: &[etcd::Endpoint], seen: String) -> Verdict {
     let mut seen = seen;
     let (mut clusters, mut complaints) = (BTreeSet::new(), Vec::new());
@@ -236,7 +234,7 @@ async fn postgres(place: &str, options: &postgres::Options, protected: Option<u6
 
 const STANDBY: &str = "let it lead to the primary: a standby stores nothing";
 
-/// Whether the server keeps what it has answered.
+/// Whether the server keeps what it has confirmed.
 fn of_server(info: &postgres::ServerInfo, protected: Option<u64>, seen: String) -> Verdict {
     let inside = info.system_identifier.is_some() && info.system_identifier == protected;
     if info.in_recovery {

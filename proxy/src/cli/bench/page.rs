@@ -72,7 +72,7 @@ fn cells(row: &Row) -> [String; 4] {
     ]
 }
 
-/// No more digits than mean something.
+/// Rounded to the digits that mean something.
 fn unsigned(value: f64) -> String {
     let places = usize::from(value.abs() < 99.95);
     format!("{value:.places$}")

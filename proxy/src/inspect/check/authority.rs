@@ -1,4 +1,4 @@
-//! Checks of what the store says against what the cluster says.
+//! Checks of the store against the cluster.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -19,10 +19,9 @@ use crate::takeover::error::wrong_cluster_advice;
 use crate::takeover::prepare;
 use crate::takeover::witness::forgotten;
 
-/// Scopes that are named in one line.
+/// Limit of scopes named in one line.
 const NAMED: usize = 5;
 
-/// The checks of this file.
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Takeovers;
 
 /// A server process notices within this time that its proxy has ended.
@@ -75,7 +74,7 @@ pub(super) async fn checks(
     }
 }
 
-/// The proxies of a store that none of them has open. The control connection of one that has just ended is soon gone.
+/// Proxies of a store that none of them has open. The control connection of one that has just ended is soon gone.
 async fn still_there(control: &Chosen) -> Result<Vec<Proxy>, ControlError> {
     let give_up = Instant::now() + GONE_WITHIN;
     loop {
@@ -151,7 +150,7 @@ fn served(
             ),
             SHARE,
         ),
-        // A copy of it: what is open elsewhere is not this file.
+        // A copy of it: the store that is open elsewhere is not this file.
         Held::Contents(_)
             if matches!(location, AuthorityLocation::Embedded(_)) && !served.is_empty() =>
         {

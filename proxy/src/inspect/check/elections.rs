@@ -9,18 +9,18 @@ use tokio::time::timeout;
 use super::super::finding::Verdict;
 use crate::config::AuthorityLocation;
 
-/// Elections that are named in one line.
+/// Limit of elections named in one line.
 const NAMED: usize = 5;
 
 const NEEDED: &str = "let the proxy's etcd user read all keys below it: until then every token of the scope is refused";
 
-/// Reads who leads each of them.
+/// Reads the leader of each election.
 pub(super) async fn check(
     location: &AuthorityLocation,
     elected: &[ElectedScope],
     within: Duration,
 ) -> Verdict {
-    // A policy that names some is refused with any other store.
+    // With any other store, a policy with elections is refused.
     let AuthorityLocation::Etcd(options) = location else {
         return Verdict::skip("no scope gets its tokens from an election");
     };

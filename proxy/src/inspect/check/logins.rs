@@ -1,4 +1,4 @@
-//! Which ways of logging in work here: by what PostgreSQL asks for, and TLS of both legs.
+//! The check of login methods: which work here, by PostgreSQL's own method and TLS on both legs.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::server::accounts::{Auth, FileError, Logins, LookupError};
 use crate::server::certificates::ClientTls;
 use crate::wire::{backend, header};
 
-/// What PostgreSQL asks a role for.
+/// The method that PostgreSQL requests from a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     Nothing,
@@ -25,14 +25,14 @@ enum Method {
     Other(i32),
 }
 
-/// What is known of both legs.
+/// Facts about both legs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Legs {
     method: Method,
-    /// Clients may have TLS.
+    /// Whether clients may have TLS.
     client: Encryption,
     server: Encryption,
-    /// Both show one certificate.
+    /// Whether both legs show one certificate.
     certificates: Certificates,
 }
 
@@ -48,7 +48,7 @@ enum Certificates {
     Different,
 }
 
-/// Whether a way works, and why not.
+/// Whether a method works, and why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Works {
     Yes,
@@ -145,7 +145,7 @@ fn judge(auth: &Auth, user: &str, legs: Legs) -> Verdict {
     }
 }
 
-/// Whether verifiers can be had, where they are needed.
+/// Whether verifiers can be read, if the method needs them.
 async fn verifiers(logins: Result<Logins, FileError>, user: &str) -> Result<(), String> {
     match logins.map_err(|error| error.to_string())? {
         Logins::Scram(accounts) => accounts
@@ -210,7 +210,7 @@ async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, Strin
     })
 }
 
-/// The method, once the first message is there as a whole.
+/// The method, once the first message is complete.
 fn method(answer: &[u8]) -> Result<Option<Method>, String> {
     let Some(header) = header::parse(answer, |_| 64 * 1024).map_err(|error| error.to_string())?
     else {

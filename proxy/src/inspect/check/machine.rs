@@ -1,4 +1,4 @@
-//! Checks of this machine: what `serve` will take of it, tried by the same procedure.
+//! Checks of this machine: everything that `serve` needs, tried by the same procedure.
 
 use std::error::Error;
 use std::fs::Metadata;
@@ -16,14 +16,14 @@ use crate::policy_file::{Loaded, PolicyFileErrors};
 use crate::process;
 use crate::server::accounts::{FileError, Logins};
 
-/// What later checks need of it.
+/// Results that later checks need.
 pub(super) struct Tried {
     pub(super) policy: Result<Loaded, PolicyFileErrors>,
     pub(super) logins: Result<Logins, FileError>,
     pub(super) places: Vec<Place>,
 }
 
-/// An address to listen on. It is free again.
+/// An address to listen on, released again.
 pub(super) struct Place {
     name: String,
     tried: Result<(), io::Error>,
@@ -44,7 +44,7 @@ pub(super) enum Running {
     Unknown,
 }
 
-/// Tries everything, and tells of all but the addresses: what they mean depends on whether the proxy runs.
+/// Tries everything, and reports all but the addresses: their meaning depends on whether the proxy runs.
 pub(super) async fn checks(config: &Config, report: &mut Report<'_>) -> Tried {
     report.add(Check::User, user(config));
     let Local {
@@ -92,7 +92,7 @@ pub(super) async fn checks(config: &Config, report: &mut Report<'_>) -> Tried {
     }
 }
 
-/// As whom all this is tried. Root may do what the user of the proxy may not.
+/// The user that runs the checks. Root may do what the user of the proxy may not.
 fn user(config: &Config) -> Verdict {
     let (uid, user) = (process::uid(), process::user());
     let of_others = |path: PathBuf| {
@@ -114,7 +114,7 @@ fn user(config: &Config) -> Verdict {
     }
 }
 
-/// Where the proxy writes.
+/// Paths that the proxy writes.
 fn places_of_proxy(config: &Config) -> Vec<PathBuf> {
     let store = match &config.takeover.authority {
         AuthorityLocation::Embedded(directory) => Some(directory.clone()),

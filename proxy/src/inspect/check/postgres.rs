@@ -13,18 +13,17 @@ use super::{Report, Witnessed, unanswered, witness};
 use crate::config::{AuthorityLocation, Config};
 use crate::takeover::prepare;
 
-/// Prepared transactions that are named in one line.
+/// Limit of prepared transactions named in one line.
 const NAMED: usize = 5;
 
-/// The checks of this file.
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
 
-/// Proxies that share the server's places, this one among them: never 0.
+/// Number of proxies that share the server's connections, including this one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Proxies(NonZeroUsize);
 
 impl Proxies {
-    /// As many as are `seen`. An embedded store serves one.
+    /// At least one, and exactly one for an embedded store.
     pub(super) fn of(location: &AuthorityLocation, seen: usize) -> Self {
         Self(match location {
             AuthorityLocation::Embedded(_) => NonZeroUsize::MIN,
@@ -113,7 +112,7 @@ async fn superusers(control: &Chosen) -> Verdict {
     if control.rights.superuser {
         return Verdict::ok("the control role can end the sessions of superusers too");
     }
-    // Which sessions are clients is hidden from it, and so from this check.
+    // The role cannot see which sessions are clients, so neither can this check.
     if !control.rights.missing.is_empty() {
         return Verdict::skip("not checked: the control role lacks rights");
     }
@@ -131,7 +130,7 @@ async fn superusers(control: &Chosen) -> Verdict {
     }
 }
 
-/// Whether the session that the server knows is the one that this process has a socket of.
+/// Whether the server's session and this process's socket are the two ends of one connection.
 fn direct(control: &Chosen) -> Verdict {
     const POOLER: &str = "let \"control\" lead to PostgreSQL itself: a pooler gives it the session of another client";
     let own = control.rights.backend.pid;
@@ -182,8 +181,8 @@ fn shown(addr: Option<SocketAddr>) -> String {
     addr.map_or_else(|| "a unix socket".to_owned(), |addr| addr.to_string())
 }
 
-/// Whether sessions that are opened as those of clients are show on the control connection, under the pid that was
-/// told at their login. This is what a takeover relies on.
+/// Whether sessions opened like those of clients appear on the control connection, under the pid of their login.
+/// Takeovers rely on this.
 async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Verdict {
     let addr = &control.upstream;
     let opened = Connection::open(addr, config.control.expose(), within).await;
@@ -259,7 +258,7 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
         Ok(places) => places,
         Err(error) => return unanswered(error),
     };
-    // One for each control connection.
+    // Each control connection takes one.
     let all = usize::try_from(places).unwrap_or_default();
     let most = (all / count).saturating_sub(1);
     let wanted = config.clients.max_connections.get();

@@ -1,4 +1,4 @@
-//! Whether roles of leaders reach PostgreSQL past the proxies.
+//! Whether roles of leaders can reach PostgreSQL without the proxies.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::unanswered;
 use crate::takeover::ControlError;
 use crate::takeover::cluster_lock::Proxy;
 
-/// Roles and lines that are named in one line.
+/// Limit of roles and lines named in one line.
 const NAMED: usize = 5;
 
 const ADVICE: &str = "let these roles in from the proxies' addresses only (pg_hba.conf), and point their programs to a \
@@ -46,7 +46,7 @@ async fn look(
     let roles = connection.look(cluster::roles).await?;
     let mut may_lead: BTreeSet<String> = roles.into_iter().filter(is_named).collect();
     if may_lead.is_empty() {
-        // Nobody is named, so whoever is connected may lead.
+        // The policy names no role, so every connected one may lead.
         let connected = others.iter().map(|client| &client.role);
         may_lead.extend(
             connected
@@ -76,7 +76,7 @@ async fn look(
     by_file(control, &may_lead, &addresses).await
 }
 
-/// What pg_hba.conf says, if the control role may read it.
+/// The check by pg_hba.conf, if the control role may read it.
 async fn by_file(
     control: &Chosen,
     may_lead: &BTreeSet<String>,
@@ -110,7 +110,7 @@ async fn by_file(
     ))
 }
 
-/// The lines for TCP that let a role in from addresses where no proxy is, up to one that rejects all.
+/// Lines for TCP that let a role in from addresses without a proxy, up to one that rejects all.
 /// <https://www.postgresql.org/docs/15/auth-pg-hba-conf.html>
 fn ways_in<'a>(
     rules: &'a [HbaRule],
@@ -120,7 +120,7 @@ fn ways_in<'a>(
 ) -> impl Iterator<Item = &'a HbaRule> {
     let is_for_role = |user: &String| match user.strip_prefix('+') {
         Some(group) => groups.iter().any(|of| of == group),
-        // From PostgreSQL 16 on, "/" begins a regular expression, which is not read here.
+        // From PostgreSQL 16 on, "/" begins a regular expression, which is not evaluated here.
         None => user == "all" || user == role || user.starts_with('/'),
     };
     let is_proxy = |rule: &HbaRule| {
