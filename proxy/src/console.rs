@@ -4,12 +4,12 @@
 //! of [`wire`](crate::wire), whose lengths are checked before they are trusted: a client may be hostile, even before
 //! its login.
 
+mod client;
 mod command;
 mod login;
 mod pausing;
 mod pgbouncer;
 mod refusals;
-mod session;
 mod table;
 mod tables;
 mod takeovers;
@@ -29,10 +29,10 @@ use crate::server::link::Link;
 use crate::server::listener::{Accepted, Listener};
 use crate::server::worker::Shared;
 use crate::wire::encode::Severity;
+use client::ConsoleClient;
 use command::Command;
 pub(crate) use login::Users;
-use login::{Operator, Refused, Rights};
-use session::Session;
+use login::{Operator, OperatorRole, Refused};
 use table::{RowIter, Rows, columns, object};
 
 /// The only database.
@@ -123,13 +123,13 @@ pub(crate) struct ConsoleParts {
 
 /// An error for the client.
 #[derive(Debug)]
-struct Failure {
+struct ConsoleError {
     sqlstate: &'static str,
     message: String,
     hint: &'static str,
 }
 
-impl Failure {
+impl ConsoleError {
     fn new(sqlstate: &'static str, message: impl Into<String>, hint: &'static str) -> Self {
         let message = message.into();
         Self {
@@ -217,7 +217,7 @@ async fn log_in(accepted: Accepted, console: Arc<Console>) {
         Ok(Ok((operator, place))) => {
             let user = &operator.user;
             tracing::debug!(%client_addr, user, rights = ?operator.rights, "a login to the console");
-            let session = Session::new(console, operator, link);
+            let session = ConsoleClient::new(console, operator, link);
             tokio::spawn(async move {
                 session.run().await;
                 drop(place);
@@ -238,25 +238,25 @@ impl Console {
         let operator = self.users.identify(link).await?;
         // A place is taken only after the login.
         let (places, who) = match operator.rights {
-            Rights::Read => (&self.readers, "operators who may read"),
-            Rights::Admin => (&self.admins, "admins"),
+            OperatorRole::Read => (&self.readers, "operators who may read"),
+            OperatorRole::Admin => (&self.admins, "admins"),
         };
         let place = Arc::clone(places).try_acquire_owned().map_err(|_| {
             let message = format!("{OPERATORS_MAX} {who} are connected to the console already");
             let hint = "An operator who sends nothing for ten minutes is disconnected.";
-            Failure::new("53300", message, hint)
+            ConsoleError::new("53300", message, hint)
         })?;
         login::welcome(link).await?;
         Ok((operator, place))
     }
 
     /// Carries out a command other than SHOW.
-    async fn obey(&self, command: Command, operator: &Operator) -> Result<(), Failure> {
+    async fn obey(&self, command: Command, operator: &Operator) -> Result<(), ConsoleError> {
         if command.only_reads() {
             return Ok(());
         }
-        if operator.rights != Rights::Admin {
-            return Err(Failure::new(
+        if operator.rights != OperatorRole::Admin {
+            return Err(ConsoleError::new(
                 "42501",
                 format!("permission denied: {} is for admins", command.tag()),
                 "console_admins names them.",
@@ -273,7 +273,7 @@ impl Console {
             Command::Reload => self.reload().await,
             Command::Kill(id) => match self.facts.shared.connected.kill(id) {
                 true => Ok(()),
-                false => Err(Failure::new(
+                false => Err(ConsoleError::new(
                     "42704",
                     format!("there is no client {id}"),
                     "SHOW CLIENTS shows the ids of connected clients.",
@@ -285,7 +285,7 @@ impl Console {
         }
     }
 
-    async fn reload(&self) -> Result<(), Failure> {
+    async fn reload(&self) -> Result<(), ConsoleError> {
         let (done, is_done) = oneshot::channel();
         let reloading = async {
             self.orders
@@ -295,7 +295,7 @@ impl Console {
                 .map_err(|_| ending())?;
             let done = is_done.await.map_err(|_| ending())?;
             done.map_err(|why| {
-                Failure::new(
+                ConsoleError::new(
                     "F0000",
                     why,
                     "If a file has an error, what was in force stays in force.",
@@ -303,7 +303,7 @@ impl Console {
             })
         };
         let late = |_| {
-            Failure::new(
+            ConsoleError::new(
                 "57014",
                 "the files are not read yet",
                 "See the log of pgpalisade.",
@@ -315,6 +315,6 @@ impl Console {
     }
 }
 
-fn ending() -> Failure {
-    Failure::new("57P01", "the proxy is ending", "")
+fn ending() -> ConsoleError {
+    ConsoleError::new("57P01", "the proxy is ending", "")
 }

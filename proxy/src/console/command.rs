@@ -1,7 +1,7 @@
 //! The language of the console: words, without nesting.
 
 use super::table::Table;
-use super::{Failure, Stop, pgbouncer, tables};
+use super::{ConsoleError, Stop, pgbouncer, tables};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Command {
@@ -82,12 +82,12 @@ pub(super) fn all_tables() -> impl Iterator<Item = &'static Table> {
 
 impl Command {
     /// Parses a text: as many commands as there are between semicolons.
-    pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, Failure> {
+    pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, ConsoleError> {
         let statements = statements(text)?;
         statements.iter().map(|words| Self::parse(words)).collect()
     }
 
-    fn parse(words: &[&str]) -> Result<Self, Failure> {
+    fn parse(words: &[&str]) -> Result<Self, ConsoleError> {
         let lower: Vec<String> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
         let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
         match lower.as_slice() {
@@ -95,7 +95,7 @@ impl Command {
             ["reload"] => Ok(Self::Reload),
             ["kill" | "kill_client", id] => match id.parse() {
                 Ok(id) => Ok(Self::Kill(id)),
-                Err(_) => Err(Failure::new(
+                Err(_) => Err(ConsoleError::new(
                     "42601",
                     "KILL needs the id of a client",
                     "SHOW CLIENTS shows it in its column id.",
@@ -103,7 +103,7 @@ impl Command {
             },
             ["pause"] => Ok(Self::Pause),
             ["resume"] => Ok(Self::Resume),
-            ["pause" | "resume", ..] => Err(Failure::new(
+            ["pause" | "resume", ..] => Err(ConsoleError::new(
                 "0A000",
                 "PAUSE and RESUME are for all databases",
                 "Write them without a name.",
@@ -111,7 +111,7 @@ impl Command {
             ["shutdown"] => Ok(Self::Shutdown(Stop::Now)),
             ["shutdown", "wait_for_clients"] => Ok(Self::Shutdown(Stop::WhenClientsHaveLeft)),
             ["set", setting, "to" | "=", value] => set(setting, value),
-            [word, ..] if SQL.contains(word) => Err(Failure::new(
+            [word, ..] if SQL.contains(word) => Err(ConsoleError::new(
                 "0A000",
                 format!(
                     "the console is not a database: it has no {}",
@@ -119,7 +119,7 @@ impl Command {
                 ),
                 "It has no transactions either: set autocommit in a driver. SHOW HELP lists the commands.",
             )),
-            [word, ..] if POOLING.contains(word) => Err(Failure::new(
+            [word, ..] if POOLING.contains(word) => Err(ConsoleError::new(
                 "0A000",
                 format!(
                     "pgpalisade does not pool server connections, so there is no {}",
@@ -127,7 +127,7 @@ impl Command {
                 ),
                 HELP,
             )),
-            _ => Err(Failure::new(
+            _ => Err(ConsoleError::new(
                 "42601",
                 "this is not a command of the console",
                 HELP,
@@ -154,22 +154,22 @@ impl Command {
     }
 }
 
-fn show(name: &str) -> Result<Command, Failure> {
+fn show(name: &str) -> Result<Command, ConsoleError> {
     let table = all_tables().find(|table| table.name.eq_ignore_ascii_case(name));
-    let no_such = || Failure::new("42704", "there is no such table to SHOW", HELP);
+    let no_such = || ConsoleError::new("42704", "there is no such table to SHOW", HELP);
     table.map(Command::Show).ok_or_else(no_such)
 }
 
-fn set(setting: &str, value: &str) -> Result<Command, Failure> {
+fn set(setting: &str, value: &str) -> Result<Command, ConsoleError> {
     let is_encoding = matches!(value, "utf8" | "utf-8" | "unicode");
     match setting {
-        "client_encoding" if !is_encoding => Err(Failure::new(
+        "client_encoding" if !is_encoding => Err(ConsoleError::new(
             "22023",
             "the console speaks UTF8 only",
             "Leave client_encoding as it is.",
         )),
         _ if SETTINGS.contains(&setting) => Ok(Command::Set),
-        _ => Err(Failure::new(
+        _ => Err(ConsoleError::new(
             "0A000",
             "the console has no settings to change",
             "SHOW CONFIG shows the settings of pgpalisade, which are in its configuration.",
@@ -178,8 +178,8 @@ fn set(setting: &str, value: &str) -> Result<Command, Failure> {
 }
 
 /// The words of each statement, without comments. Quotes around a word are removed.
-fn statements(text: &str) -> Result<Vec<Vec<&str>>, Failure> {
-    let open = || Failure::new("42601", "a comment or a string does not end", HELP);
+fn statements(text: &str) -> Result<Vec<Vec<&str>>, ConsoleError> {
+    let open = || ConsoleError::new("42601", "a comment or a string does not end", HELP);
     let (mut all, mut words) = (Vec::new(), Vec::new());
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {

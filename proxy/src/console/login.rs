@@ -8,7 +8,7 @@ use pgpalisade_logins::kind;
 use pgpalisade_logins::scram::server::{Offered, Refusal, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
 
-use super::{DATABASE, Failure};
+use super::{ConsoleError, DATABASE};
 use crate::fence::readable::readable;
 use crate::server::accounts::Accounts;
 use crate::server::link::{Link, LinkError, Message};
@@ -33,7 +33,7 @@ const PARAMETERS: [(&str, &str); 6] = [
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rights {
+pub(super) enum OperatorRole {
     Read,
     Admin,
 }
@@ -43,7 +43,7 @@ pub(super) enum Rights {
 pub(super) struct Operator {
     /// Without control characters.
     pub(super) user: String,
-    pub(super) rights: Rights,
+    pub(super) rights: OperatorRole,
 }
 
 /// Users of the console.
@@ -64,11 +64,11 @@ pub(super) enum Refused {
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error("{}", .0.message)]
-    Told(Failure),
+    Told(ConsoleError),
 }
 
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Self {
+impl From<ConsoleError> for Refused {
+    fn from(failure: ConsoleError) -> Self {
         Self::Told(failure)
     }
 }
@@ -88,7 +88,7 @@ impl Users {
             rights: self.rights(link, &request).await?,
         };
         if request.database != DATABASE {
-            return Err(Refused::Told(Failure::new(
+            return Err(Refused::Told(ConsoleError::new(
                 "3D000",
                 "this is the console of pgpalisade, which has one database only",
                 "Connect to the database pgpalisade.",
@@ -97,13 +97,13 @@ impl Users {
         Ok(operator)
     }
 
-    async fn rights(&self, link: &mut Link, request: &Request) -> Result<Rights, Refused> {
+    async fn rights(&self, link: &mut Link, request: &Request) -> Result<OperatorRole, Refused> {
         let ours = rustix::process::geteuid().as_raw();
         if link.peer_uid().is_some_and(|uid| uid == ours || uid == 0) {
-            return Ok(Rights::Admin);
+            return Ok(OperatorRole::Admin);
         }
         let Some(accounts) = &self.accounts else {
-            return Err(Refused::Told(Failure::new(
+            return Err(Refused::Told(ConsoleError::new(
                 "28000",
                 "only the user that runs pgpalisade and root can log in here",
                 "With console_auth_file, other users can log in with a password.",
@@ -111,8 +111,8 @@ impl Users {
         };
         prove(link, accounts, &request.user).await?;
         Ok(match self.admins.contains(&request.user) {
-            true => Rights::Admin,
-            false => Rights::Read,
+            true => OperatorRole::Admin,
+            false => OperatorRole::Read,
         })
     }
 }
@@ -162,7 +162,7 @@ async fn startup(link: &mut Link) -> Result<Request, Refused> {
             }
             Ok(StartupPacket::OtherVersion(_)) => {
                 let message = "unsupported frontend protocol: the console supports 3.0";
-                return Err(Refused::Told(Failure::new("0A000", message, "")));
+                return Err(Refused::Told(ConsoleError::new("0A000", message, "")));
             }
             Ok(StartupPacket::CancelRequest) | Err(_) => return Err(Refused::NoStartup),
         }
@@ -189,7 +189,7 @@ async fn prove(link: &mut Link, accounts: &Accounts, user: &str) -> Result<(), R
     let names = mechanisms(&leg).iter().flat_map(|name| [name, "\0"]);
     let names: String = names.chain(["\0"]).collect();
     let account = accounts.of(user.as_bytes()).await;
-    let account = account.map_err(|error| Failure::new("08006", error.to_string(), ""))?;
+    let account = account.map_err(|error| ConsoleError::new("08006", error.to_string(), ""))?;
     let answer = ask(link, kind::SASL, names.as_bytes()).await?;
     let offered = Offered::new(account, leg, nonce(&rand::random()));
     let (challenged, challenge) = offered
@@ -203,12 +203,12 @@ async fn prove(link: &mut Link, accounts: &Accounts, user: &str) -> Result<(), R
     Ok(())
 }
 
-fn refused(why: &Refusal, user: &str) -> Failure {
+fn refused(why: &Refusal, user: &str) -> ConsoleError {
     let message = match why {
         Refusal::Proof => format!("{why} for user \"{}\"", readable(user)),
         _ => why.to_string(),
     };
-    Failure::new(why.sqlstate(), message, "")
+    ConsoleError::new(why.sqlstate(), message, "")
 }
 
 async fn ask(link: &mut Link, kind: i32, data: &[u8]) -> Result<BytesMut, Refused> {
@@ -216,7 +216,7 @@ async fn ask(link: &mut Link, kind: i32, data: &[u8]) -> Result<BytesMut, Refuse
     link.flush().await.map_err(LinkError::Io)?;
     match link.message().await? {
         Some(Message { tag: b'p', body }) => Ok(body),
-        Some(_) => Err(Refused::Told(Failure::new(
+        Some(_) => Err(Refused::Told(ConsoleError::new(
             "08P01",
             "expected SASL response",
             "",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Console, Failure};
+use super::{Console, ConsoleError};
 use crate::fence::readable::counted;
 use crate::server::pause::Traffic;
 
@@ -14,7 +14,7 @@ const PAUSED_LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Console {
     /// Holds new transactions, and answers once no transaction is open.
-    pub(super) async fn pause(&self) -> Result<(), Failure> {
+    pub(super) async fn pause(&self) -> Result<(), ConsoleError> {
         let (pause, until) = (&self.facts.shared.pause, Instant::now() + PAUSED_WITHIN);
         pause.order(Traffic::Held);
         loop {
@@ -31,7 +31,7 @@ impl Console {
                 return Ok(());
             }
             if Instant::now() >= until {
-                return Err(Failure::new(
+                return Err(ConsoleError::new(
                     "55006",
                     format!(
                         "no transaction begins any more, but {} did not end in time",
@@ -45,7 +45,7 @@ impl Console {
     }
 
     /// Lets all sessions continue.
-    pub(super) async fn resume(&self) -> Result<(), Failure> {
+    pub(super) async fn resume(&self) -> Result<(), ConsoleError> {
         self.facts.shared.pause.order(Traffic::Flows);
         let obeyed = tokio::time::timeout(PAUSED_WITHIN, self.facts.shared.pause.obeyed()).await;
         match obeyed.map_err(|_| stuck())?.traffic {
@@ -56,14 +56,14 @@ impl Console {
 }
 
 /// Another operator has given a later order.
-fn overtaken(how: &str) -> Failure {
+fn overtaken(how: &str) -> ConsoleError {
     let hint = "SHOW DATABASES shows the present state in its column paused.";
-    Failure::new("57014", how, hint)
+    ConsoleError::new("57014", how, hint)
 }
 
 /// A worker that does not answer serves no session either.
-fn stuck() -> Failure {
-    Failure::new(
+fn stuck() -> ConsoleError {
+    ConsoleError::new(
         "58000",
         "a worker thread does not answer",
         "See the log of pgpalisade.",

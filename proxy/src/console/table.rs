@@ -53,7 +53,7 @@ impl<T: Into<Self>> From<Option<T>> for Cell {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ColumnType {
     /// `text`.
     Text,
     /// `int8`.
@@ -63,7 +63,7 @@ enum Kind {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
     pub(super) name: &'static str,
-    kind: Kind,
+    kind: ColumnType,
 }
 
 /// Parses columns that are written as in CREATE TABLE: `id int8, name text`.
@@ -71,8 +71,8 @@ pub(super) fn columns(written: &'static str) -> Vec<Column> {
     let column = |column: &'static str| {
         let (name, kind) = column.split_once(' ').unwrap_or((column, "text"));
         let kind = match kind {
-            "int8" => Kind::Number,
-            _ => Kind::Text,
+            "int8" => ColumnType::Number,
+            _ => ColumnType::Text,
         };
         Column { name, kind }
     };
@@ -98,11 +98,12 @@ pub(super) enum Rows {
     /// The same for a long table.
     Many(fn(&Facts) -> RowIter),
     /// Asks another service, in a bounded time.
-    Asked(for<'a> fn(&'a Facts) -> Answer<'a>),
+    Asked(for<'a> fn(&'a Facts) -> QueryResult<'a>),
 }
 
 /// Rows that are still to come, or why there are none.
-pub(super) type Answer<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, String>> + Send + 'a>>;
+pub(super) type QueryResult<'a> =
+    Pin<Box<dyn Future<Output = Result<Vec<Row>, String>> + Send + 'a>>;
 
 /// Rows that are made as they are read: showing the first of many is cheap.
 pub(super) type RowIter = Box<dyn ExactSizeIterator<Item = Row> + Send>;
@@ -133,8 +134,8 @@ impl Table {
         let columns = columns(self.columns);
         let fields = columns.iter().enumerate().map(|(number, column)| {
             let (type_oid, type_len) = match column.kind {
-                Kind::Text => (25, -1),
-                Kind::Number => (20, 8),
+                ColumnType::Text => (25, -1),
+                ColumnType::Number => (20, 8),
             };
             Field {
                 name: column.name,

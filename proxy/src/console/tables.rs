@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Facts;
 use super::command::{ORDERS, all_tables};
-use super::table::{Answer, Cell, Row, RowIter, Rows, Table, rows};
+use super::table::{Cell, QueryResult, Row, RowIter, Rows, Table, rows};
 use super::{refusals, takeovers};
 use crate::fence::HeldTokens;
 use crate::fence::mark_cache::CachedMark;
@@ -211,7 +211,7 @@ fn policy(facts: &Facts) -> Vec<Row> {
     policy.scopes().iter().map(|scope| row(scope)).collect()
 }
 
-fn authority(facts: &Facts) -> Answer<'_> {
+fn authority(facts: &Facts) -> QueryResult<'_> {
     Box::pin(async {
         let takeover = &facts.shared.takeover;
         let asking = takeover.ask_authority(Instant::now() + ANSWER_WITHIN);
@@ -219,11 +219,11 @@ fn authority(facts: &Facts) -> Answer<'_> {
             Ok(()) => "yes".to_owned(),
             Err(error) => error.to_string(),
         };
-        Ok(standing(facts, &answers))
+        Ok(status(facts, &answers))
     })
 }
 
-fn proxies(facts: &Facts) -> Answer<'_> {
+fn proxies(facts: &Facts) -> QueryResult<'_> {
     Box::pin(async {
         let takeover = &facts.shared.takeover;
         let all = takeover.proxies(Instant::now() + ANSWER_WITHIN).await;
@@ -243,7 +243,7 @@ fn proxies(facts: &Facts) -> Answer<'_> {
     })
 }
 
-fn standing(facts: &Facts, answers: &str) -> Vec<Row> {
+fn status(facts: &Facts, answers: &str) -> Vec<Row> {
     let takeover = &facts.shared.takeover;
     let (primary, cluster) = (takeover.primary(), takeover.cluster());
     let control = match &primary {

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::Facts;
-use super::table::{Answer, Row};
+use super::table::{QueryResult, Row};
 use super::tables::ANSWER_WITHIN;
 use crate::server::history::ShownTakeover;
 
@@ -11,7 +11,7 @@ pub(super) const COLUMNS: &str = "\
     scope text, from int8, to int8, raised_at text, raised_by text, outcome text, sessions int8, \
     transactions int8, took_us int8, why text";
 
-pub(super) fn takeovers(facts: &Facts) -> Answer<'_> {
+pub(super) fn takeovers(facts: &Facts) -> QueryResult<'_> {
     Box::pin(async {
         let deadline = Instant::now() + ANSWER_WITHIN;
         let all = facts.shared.takeover.history(deadline).await;

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use super::command::Command;
 use super::login::Operator;
 use super::table::{Row, Rows, Table, put_row};
-use super::{Console, Failure};
+use super::{Console, ConsoleError};
 use crate::server::link::{Link, LinkError, Message};
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
@@ -43,7 +43,7 @@ enum Pipeline {
     Failed,
 }
 
-pub(super) struct Session {
+pub(super) struct ConsoleClient {
     console: Arc<Console>,
     operator: Operator,
     link: Link,
@@ -55,20 +55,20 @@ pub(super) struct Session {
 /// Failures of a message.
 enum Undone {
     /// The client receives the error, and continues.
-    Failed(Failure),
+    Failed(ConsoleError),
     /// The connection has ended.
     Ended(LinkError),
 }
 
-impl From<Failure> for Undone {
-    fn from(failure: Failure) -> Self {
+impl From<ConsoleError> for Undone {
+    fn from(failure: ConsoleError) -> Self {
         Self::Failed(failure)
     }
 }
 
 impl From<WireError> for Undone {
     fn from(error: WireError) -> Self {
-        Self::Failed(Failure::new("08P01", error.to_string(), ""))
+        Self::Failed(ConsoleError::new("08P01", error.to_string(), ""))
     }
 }
 
@@ -78,7 +78,7 @@ impl From<io::Error> for Undone {
     }
 }
 
-impl Session {
+impl ConsoleClient {
     pub(super) fn new(console: Arc<Console>, operator: Operator, link: Link) -> Self {
         Self {
             console,
@@ -132,7 +132,7 @@ impl Session {
                 return Ok(Next::Message);
             }
             FrontendTag::FunctionCall => {
-                let failure = Failure::new("0A000", "the console has no functions", "");
+                let failure = ConsoleError::new("0A000", "the console has no functions", "");
                 failure.put(Severity::Error, &mut self.link.out);
                 self.ready().await?;
                 return Ok(Next::Message);
@@ -194,12 +194,12 @@ impl Session {
     }
 
     /// On another thread, since tables may be long.
-    async fn rows(&self, table: &'static Table) -> Result<Vec<Row>, Failure> {
+    async fn rows(&self, table: &'static Table) -> Result<Vec<Row>, ConsoleError> {
         let console = Arc::clone(&self.console);
         let reading = match table.rows {
             Rows::Asked(ask) => {
                 let hint = "SHOW AUTHORITY shows the reason.";
-                let unanswered = |why: String| Failure::new("08006", &why, hint);
+                let unanswered = |why: String| ConsoleError::new("08006", &why, hint);
                 return ask(&console.facts).await.map_err(unanswered);
             }
             Rows::Known(read) => tokio::task::spawn_blocking(move || read(&console.facts)),
@@ -207,7 +207,7 @@ impl Session {
         };
         let failed = |error: tokio::task::JoinError| {
             tracing::error!(%error, table = table.name, "the console");
-            Failure::new(
+            ConsoleError::new(
                 "58000",
                 "the table could not be read",
                 "See the log of pgpalisade.",
@@ -234,11 +234,13 @@ impl Session {
             [command] => Some(*command),
             _ => {
                 let message = "cannot insert multiple commands into a prepared statement";
-                return Err(Failure::new("42601", message, "").into());
+                return Err(ConsoleError::new("42601", message, "").into());
             }
         };
         if self.statements.contains_key(name) && !name.is_empty() {
-            return Err(Failure::new("42P05", "the prepared statement already exists", "").into());
+            return Err(
+                ConsoleError::new("42P05", "the prepared statement already exists", "").into(),
+            );
         }
         if self.statements.len() >= NAMES_MAX && !self.statements.contains_key(name) {
             return Err(too_many("statements").into());
@@ -253,9 +255,12 @@ impl Session {
         let (portal, statement) = frontend::bind(body).ok_or(malformed)?;
         let command = *self.statements.get(statement).ok_or_else(no_statement)?;
         if frontend::bind_parameters(body).is_none_or(|count| count != 0) {
-            return Err(
-                Failure::new("08P01", "commands of the console have no parameters", "").into(),
-            );
+            return Err(ConsoleError::new(
+                "08P01",
+                "commands of the console have no parameters",
+                "",
+            )
+            .into());
         }
         let formats = frontend::result_formats(body)?;
         let takes = match command {
@@ -263,12 +268,15 @@ impl Session {
             _ => true,
         };
         if !takes {
-            return Err(
-                Failure::new("08P01", "the result formats do not fit the columns", "").into(),
-            );
+            return Err(ConsoleError::new(
+                "08P01",
+                "the result formats do not fit the columns",
+                "",
+            )
+            .into());
         }
         if self.portals.contains_key(portal) && !portal.is_empty() {
-            return Err(Failure::new("42P03", "the portal already exists", "").into());
+            return Err(ConsoleError::new("42P03", "the portal already exists", "").into());
         }
         if self.portals.len() >= NAMES_MAX && !self.portals.contains_key(portal) {
             return Err(too_many("portals").into());
@@ -355,36 +363,36 @@ enum Next {
 }
 
 /// Last error for a client that can still receive one.
-fn farewell(ended: &LinkError) -> Option<Failure> {
+fn farewell(ended: &LinkError) -> Option<ConsoleError> {
     match ended {
-        LinkError::Wire(error) => Some(Failure::new("08P01", error.to_string(), "")),
+        LinkError::Wire(error) => Some(ConsoleError::new("08P01", error.to_string(), "")),
         // PostgreSQL's own words.
         LinkError::Idle => {
             let message = "terminating connection due to idle-session timeout";
-            Some(Failure::new("57P05", message, ""))
+            Some(ConsoleError::new("57P05", message, ""))
         }
         LinkError::Io(_) => None,
     }
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Failure> {
-    std::str::from_utf8(bytes).map_err(|_| Failure::new("22021", "the text is not UTF8", ""))
+fn text(bytes: &[u8]) -> Result<&str, ConsoleError> {
+    std::str::from_utf8(bytes).map_err(|_| ConsoleError::new("22021", "the text is not UTF8", ""))
 }
 
-fn no_statement() -> Failure {
-    Failure::new("26000", "the prepared statement does not exist", "")
+fn no_statement() -> ConsoleError {
+    ConsoleError::new("26000", "the prepared statement does not exist", "")
 }
 
-fn no_portal() -> Failure {
-    Failure::new("34000", "the portal does not exist", "")
+fn no_portal() -> ConsoleError {
+    ConsoleError::new("34000", "the portal does not exist", "")
 }
 
-fn too_many(what: &str) -> Failure {
+fn too_many(what: &str) -> ConsoleError {
     let message = format!("a client of the console may have {NAMES_MAX} {what}");
-    Failure::new("54000", message, "Close some, or use those without a name.")
+    ConsoleError::new("54000", message, "Close some, or use those without a name.")
 }
 
-impl Failure {
+impl ConsoleError {
     pub(super) fn put(&self, severity: Severity, out: &mut BytesMut) {
         let fields = encode::ErrorFields {
             severity,
