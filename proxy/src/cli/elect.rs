@@ -11,8 +11,8 @@ use super::text::plain;
 use super::{Failure, failed, leaders_scope, runtime, tell};
 use crate::config::{Environment, parse_dsn, parse_time, show_time};
 use crate::elect::{
-    self, Cluster, ElectError, EtcdElection, Event, Kind, KubernetesElection, Lock, LockSpec, Plan,
-    Proxied, Runs,
+    self, Cluster, ElectConfig, ElectError, EtcdElection, Event, KubernetesElection, Lock,
+    LockKind, LockSpec, Proxied, Runs,
 };
 use pgpalisade_session::startup_options;
 
@@ -139,9 +139,9 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
     Ok(match args.with.clone() {
         LockSpec::Lease => {
             let seconds = u16::try_from(args.ttl.as_secs()).unwrap_or(u16::MAX);
-            Lock::Proxied(Kind::Lease(LeaseTime::Asked(seconds)))
+            Lock::Proxied(LockKind::Lease(LeaseTime::Asked(seconds)))
         }
-        LockSpec::AdvisoryLock(id) => Lock::Proxied(Kind::AdvisoryLock(id)),
+        LockSpec::AdvisoryLock(id) => Lock::Proxied(LockKind::AdvisoryLock(id)),
         LockSpec::Etcd(key) => {
             let options = args.etcd.clone();
             let options = options
@@ -160,7 +160,7 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
     })
 }
 
-fn plan(args: &ElectArgs) -> Result<Plan, String> {
+fn plan(args: &ElectArgs) -> Result<ElectConfig, String> {
     let lock = lock(args)?;
     let options = std::env::var_os("PGOPTIONS").unwrap_or_default();
     let settings = startup_options::from_switches(options.as_encoded_bytes());
@@ -172,7 +172,7 @@ fn plan(args: &ElectArgs) -> Result<Plan, String> {
         );
     }
     let mut command = args.command.iter().cloned();
-    Ok(Plan {
+    Ok(ElectConfig {
         lock,
         proxied: proxied(args)?,
         program: command.next().unwrap_or_default(),

@@ -23,7 +23,7 @@ const PGOPTIONS: &str = "PGOPTIONS";
 /// A thread waits for its end, and for other children of this process: as process 1 of a container it inherits all
 /// orphans. Tokio's process support would cost the proxy, which has no children, at each pause of a worker.
 #[derive(Debug)]
-pub(super) struct Leader {
+pub(super) struct LeaderCommand {
     waiting: JoinHandle<u8>,
     /// The exit code, once the command has ended.
     ended: Option<u8>,
@@ -31,7 +31,7 @@ pub(super) struct Leader {
     group: Pid,
 }
 
-impl Leader {
+impl LeaderCommand {
     /// Starts the command of a term, with its token in the environment: for itself, and for libpq.
     pub(super) fn start(
         program: &OsStr,
@@ -91,7 +91,7 @@ impl Leader {
     }
 }
 
-impl Drop for Leader {
+impl Drop for LeaderCommand {
     fn drop(&mut self) {
         if self.ended.is_none() && !self.waiting.is_finished() {
             self.signal(Signal::KILL);

@@ -8,7 +8,7 @@ use pgpalisade_authority::{Token, etcd};
 
 use super::etcd::{EtcdCandidate, EtcdElection};
 use super::kubernetes::{KubernetesCandidate, KubernetesElection, KubernetesError, LeaseName};
-use super::proxied::{Kind, ProxiedCandidate};
+use super::proxied::{LockKind, ProxiedCandidate};
 use super::session::Proxied;
 use crate::server::hosts::UpstreamAddr;
 
@@ -64,7 +64,7 @@ impl fmt::Display for LockSpec {
 pub(crate) enum Lock {
     Etcd(EtcdElection),
     Kubernetes(KubernetesElection),
-    Proxied(Kind),
+    Proxied(LockKind),
 }
 
 impl Lock {

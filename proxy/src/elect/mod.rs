@@ -20,14 +20,14 @@ use pgpalisade_authority::Token;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use leader::Leader;
+use leader::LeaderCommand;
 use lock::{Candidate, LockError, Patience};
 use signals::{Caught, LeaderSignals};
 
 pub(crate) use etcd::EtcdElection;
 pub(crate) use kubernetes::{Cluster, KubernetesElection};
 pub(crate) use lock::{Lock, LockSpec};
-pub(crate) use proxied::Kind;
+pub(crate) use proxied::LockKind;
 pub(crate) use session::Proxied;
 
 /// Exit code if leadership was lost, and the command runs in one term only: EX_TEMPFAIL of `sysexits.h`.
@@ -42,7 +42,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ElectConfig {
     /// The lock, whose holder leads.
     pub(crate) lock: Lock,
     pub(crate) proxied: Proxied,
@@ -118,7 +118,10 @@ enum Ended {
 
 /// Campaigns, leads, and campaigns again, until the command ends on its own or a signal ends this process. Returns
 /// the exit code.
-pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u8, ElectError> {
+pub(crate) async fn run(
+    plan: &ElectConfig,
+    say: &mut dyn FnMut(Event<'_>),
+) -> Result<u8, ElectError> {
     let mut signals = LeaderSignals::listen().map_err(ElectError::Signals)?;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -170,7 +173,7 @@ async fn rest(pause: &mut Duration, signals: &mut LeaderSignals) -> Option<Caugh
 
 /// Registers as a candidate, and waits for its turn, unless a signal tells this process to end.
 async fn stand(
-    plan: &Plan,
+    plan: &ElectConfig,
     signals: &mut LeaderSignals,
 ) -> Result<Result<(Box<dyn Candidate>, Token), LockError>, Caught> {
     let registered = tokio::select! {
@@ -202,7 +205,7 @@ async fn stand(
 
 /// Runs the command until it ends; if the lock is lost, stops it and waits for its end.
 async fn lead(
-    plan: &Plan,
+    plan: &ElectConfig,
     token: Token,
     candidate: &mut dyn Candidate,
     signals: &mut LeaderSignals,
@@ -211,7 +214,8 @@ async fn lead(
     // Signals of the campaign are not for a command that had not begun.
     signals.forget();
     say(Event::Leads(token));
-    let mut leader = Leader::start(&plan.program, &plan.arguments, &plan.proxied.scope, token)?;
+    let mut leader =
+        LeaderCommand::start(&plan.program, &plan.arguments, &plan.proxied.scope, token)?;
     let mut told = None;
     let why = loop {
         tokio::select! {

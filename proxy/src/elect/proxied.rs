@@ -14,14 +14,14 @@ use tokio_postgres::Client;
 use super::lease::{LATE, Lease};
 use super::lock::{Candidate, LockError, Patience};
 use super::session::{
-    LastWords, Proxied, SHOW_TOKEN, Session, Unasked, failed, first_value, own_token,
+    LastWords, Proxied, ProxySession, SHOW_TOKEN, Unasked, failed, first_value, own_token,
 };
 
 /// Interval between attempts to take an advisory lock.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum LockKind {
     /// `pg_advisory_lock` with this key.
     AdvisoryLock(i64),
     /// The scope's lease.
@@ -30,8 +30,8 @@ pub(crate) enum Kind {
 
 /// A session that waits for the lock, or holds it.
 pub(super) struct ProxiedCandidate {
-    session: Session,
-    kind: Kind,
+    session: ProxySession,
+    kind: LockKind,
     /// The time for which the lock is surely held.
     lease: Lease,
     /// The token of its term.
@@ -39,9 +39,9 @@ pub(super) struct ProxiedCandidate {
 }
 
 impl ProxiedCandidate {
-    pub(super) async fn log_in(kind: Kind, proxied: &Proxied) -> Result<Self, LockError> {
+    pub(super) async fn log_in(kind: LockKind, proxied: &Proxied) -> Result<Self, LockError> {
         Ok(Self {
-            session: Session::log_in(proxied).await?,
+            session: ProxySession::log_in(proxied).await?,
             kind,
             lease: Lease {
                 ttl: proxied.ttl,
@@ -52,7 +52,7 @@ impl ProxiedCandidate {
     }
 
     async fn renew(&self) -> Result<Leased, LockError> {
-        let Session {
+        let ProxySession {
             client, scope, end, ..
         } = &self.session;
         renew((client, end), self.kind, scope, self.token).await
@@ -63,7 +63,7 @@ impl ProxiedCandidate {
 impl Candidate for ProxiedCandidate {
     async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
         match (self.kind, patience) {
-            (Kind::AdvisoryLock(id), _) => {
+            (LockKind::AdvisoryLock(id), _) => {
                 // Waiting inside PostgreSQL would keep VACUUM from removing anything for as long as others lead.
                 let attempt = format!("SELECT pg_catalog.pg_try_advisory_lock({id})");
                 while self.session.ask(&attempt).await?.as_deref() != Some("t") {
@@ -75,7 +75,7 @@ impl Candidate for ProxiedCandidate {
                 self.session.claim(Claim::Next).await?;
             }
             // The proxy answers once the lease is free, or has not become free within its own duration.
-            (Kind::Lease(time), Patience::Waits) => loop {
+            (LockKind::Lease(time), Patience::Waits) => loop {
                 match self.session.claim(Claim::Lease(time)).await {
                     Ok(()) => break,
                     Err(Unasked::NotHad(_)) => {}
@@ -83,7 +83,7 @@ impl Candidate for ProxiedCandidate {
                 }
             },
             // The first renewal, below, sets its duration.
-            (Kind::Lease(_), Patience::NoWait) => {
+            (LockKind::Lease(_), Patience::NoWait) => {
                 self.session.claim(Claim::Lease(LeaseTime::NoWait)).await?;
             }
         }
@@ -104,7 +104,7 @@ impl Candidate for ProxiedCandidate {
             lease,
             token,
         } = self;
-        let Session {
+        let ProxySession {
             client,
             driver,
             scope,
@@ -136,7 +136,7 @@ impl Candidate for ProxiedCandidate {
 /// Renews a lease, and checks that the session still holds the token of its term.
 async fn renew(
     (client, end): (&Client, &LastWords),
-    kind: Kind,
+    kind: LockKind,
     scope: &Scope,
     token: Option<Token>,
 ) -> Result<Leased, LockError> {
@@ -148,8 +148,8 @@ async fn renew(
         })
     };
     match kind {
-        Kind::AdvisoryLock(_) => ask("").await.map(|_| Leased::Held),
-        Kind::Lease(time) => {
+        LockKind::AdvisoryLock(_) => ask("").await.map(|_| Leased::Held),
+        LockKind::Lease(time) => {
             ask(&format!(
                 "SET fencing.token = '{scope}={}'",
                 Claim::Lease(time)

@@ -38,12 +38,12 @@ pub(crate) struct Proxied {
 impl Proxied {
     /// Checks that it leads to pgpalisade: writes that pass the proxy are not fenced. Bounded.
     pub(super) async fn check(&self) -> Result<(), LockError> {
-        Session::log_in(self).await?.end().await;
+        ProxySession::log_in(self).await?.end().await;
         Ok(())
     }
 }
 
-pub(super) struct Session {
+pub(super) struct ProxySession {
     pub(super) client: Client,
     /// Ends with the session.
     pub(super) driver: JoinHandle<()>,
@@ -95,7 +95,7 @@ impl From<Unasked> for LockError {
     }
 }
 
-impl Session {
+impl ProxySession {
     /// Logs in, at pgpalisade only. Bounded, as each answer is.
     pub(super) async fn log_in(proxied: &Proxied) -> Result<Self, LockError> {
         let Proxied { login, scope, ttl } = proxied;

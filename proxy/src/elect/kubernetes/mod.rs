@@ -20,9 +20,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::lease::Lease;
 use super::lock::{Candidate, LockError, Patience};
-use super::session::{Proxied, Session, Unasked};
+use super::session::{Proxied, ProxySession, Unasked};
 use api::Api;
-use resource::{Resource, Seen};
+use resource::{ObservedLease, Resource};
 
 pub(crate) use api::{Cluster, KubernetesError};
 
@@ -78,16 +78,16 @@ pub(crate) struct KubernetesElection {
 
 /// A candidate, which renews the Lease while it leads.
 pub(super) struct KubernetesCandidate {
-    holder: Holder,
+    holder: LeaseHolder,
     /// Source of the leader's token.
     proxied: Proxied,
     lease: Lease,
     /// Another candidate's Lease, as last read.
-    seen: Option<Seen>,
+    seen: Option<ObservedLease>,
 }
 
 /// A holder of the Lease, or a candidate.
-struct Holder {
+struct LeaseHolder {
     api: Api,
     /// Unique: two processes with one identity would lead together.
     identity: String,
@@ -100,7 +100,7 @@ impl KubernetesCandidate {
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy();
         Self {
-            holder: Holder {
+            holder: LeaseHolder {
                 api: Api::new(&election.cluster, &election.lease, ttl / 3),
                 identity: format!("{host}_{:032x}", rand::random::<u128>()),
                 ttl,
@@ -147,14 +147,14 @@ impl KubernetesCandidate {
 
     /// Takes the Lease if it is free. Returns the time of the request; `None` if another holds the Lease.
     async fn attempt(&mut self) -> Result<Option<Instant>, KubernetesError> {
-        let Holder { api, identity, ttl } = &self.holder;
+        let LeaseHolder { api, identity, ttl } = &self.holder;
         let asked_at = Instant::now();
         let written = match api.get().await? {
             None => api.create(identity, *ttl).await?,
             Some(lease) => {
                 // This candidate may hold it already, if the answer was lost.
                 if !lease.is_held_by(identity)
-                    && !Seen::is_free(&mut self.seen, &lease, Instant::now())
+                    && !ObservedLease::is_free(&mut self.seen, &lease, Instant::now())
                 {
                     return Ok(None);
                 }
@@ -200,7 +200,7 @@ impl Candidate for KubernetesCandidate {
     }
 }
 
-impl Holder {
+impl LeaseHolder {
     /// Renews the Lease, if it still exists and this process holds it. Deleting a Lease ends the term, since another
     /// candidate may have created a new one and led in between.
     async fn renew(&self) -> Result<Leased, KubernetesError> {
@@ -246,8 +246,8 @@ impl Holder {
 
 /// Takes the next token. The Lease is checked after reading the mark: a process that slept between two steps is
 /// refused.
-async fn take(holder: &Holder, proxied: &Proxied) -> Result<Token, LockError> {
-    let session = Session::log_in(proxied).await?;
+async fn take(holder: &LeaseHolder, proxied: &Proxied) -> Result<Token, LockError> {
+    let session = ProxySession::log_in(proxied).await?;
     loop {
         let mark = session.mark().await?;
         if holder.own().await?.is_none() {

@@ -106,14 +106,14 @@ impl Resource {
 
 /// Another's Lease, and since when it is unchanged, by the local clock.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedLease {
     lease: Resource,
     since: Instant,
     /// It has changed since it was first read, so its holder lives.
     has_changed: bool,
 }
 
-impl Seen {
+impl ObservedLease {
     /// Whether a Lease that was just read can be taken: it has no holder, or has not changed for its duration.
     pub(super) fn is_free(seen: &mut Option<Self>, read: &Resource, now: Instant) -> bool {
         let seen = match seen {
@@ -206,7 +206,7 @@ mod tests {
             read(json!({ "holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed }))
         };
         let mut is_free = |lease: &Resource, after_ms: u64| {
-            Seen::is_free(&mut seen, lease, begun + Duration::from_millis(after_ms))
+            ObservedLease::is_free(&mut seen, lease, begun + Duration::from_millis(after_ms))
         };
         assert!(!is_free(&at("1"), 0));
         assert!(!is_free(&at("1"), 14_999));
@@ -227,7 +227,7 @@ mod tests {
             let spec =
                 json!({ "holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed });
             let mut seen = None;
-            Seen::is_free(&mut seen, &read(spec), Instant::now());
+            ObservedLease::is_free(&mut seen, &read(spec), Instant::now());
             seen.unwrap().is_recent()
         };
         assert!(is_recent(0) && is_recent(-10) && is_recent(10));
