@@ -28,7 +28,7 @@ pub(crate) enum Protocol {
 
 /// The statement of a workload, once with the value in the text and once with a parameter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Statement {
+pub(super) struct LoadStatement {
     pub(super) literal: &'static str,
     /// `$1` is an integer.
     pub(super) parameterised: &'static str,
@@ -43,13 +43,13 @@ impl Workload {
         }
     }
 
-    pub(super) const fn statement(self) -> Statement {
+    pub(super) const fn statement(self) -> LoadStatement {
         match self {
-            Self::Select => Statement {
+            Self::Select => LoadStatement {
                 literal: "SELECT 1::pg_catalog.int4",
                 parameterised: "SELECT $1::pg_catalog.int4",
             },
-            Self::Write => Statement {
+            Self::Write => LoadStatement {
                 literal: "UPDATE pg_temp.pgpalisade_bench SET n = n + 1",
                 parameterised: "UPDATE pg_temp.pgpalisade_bench SET n = n + $1",
             },

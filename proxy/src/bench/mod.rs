@@ -1,18 +1,18 @@
 //! Measurement of what pgpalisade adds in the environment of a user: two paths to one server, in turns.
 //!
 //! - `target`, `survey`: the two connection strings, and their checks.
-//! - `load`: every statement that is sent. `session`: a session that repeats one.
+//! - `load`: every statement that is sent. `client`: a session that repeats one.
 //! - `rounds`: the turns of a whole measurement, in their order.
 //! - `report`: the result of all rounds.
 //!
 //! The paths take turns, and every second round begins with the other one, so that other load on the machine meets
 //! both. Each round gives one difference; the report is made of these.
 
+mod client;
 mod error;
 mod load;
 mod report;
 mod rounds;
-mod session;
 mod survey;
 mod target;
 
@@ -22,15 +22,15 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use error::BenchError;
 pub(crate) use load::{Protocol, Workload};
-pub(crate) use report::{Report, Row};
+pub(crate) use report::{BenchReport, Comparison};
 pub(crate) use rounds::Round;
 pub(crate) use survey::{Proof, Survey, Way};
-pub(crate) use target::{Path, Target, TokenFlag};
+pub(crate) use target::{BenchTarget, Path, TokenFlag};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    pub(crate) direct: Target,
-    pub(crate) proxied: Target,
+pub(crate) struct BenchConfig {
+    pub(crate) direct: BenchTarget,
+    pub(crate) proxied: BenchTarget,
     pub(crate) workload: Workload,
     pub(crate) protocol: Protocol,
     /// Sessions on each path.
@@ -54,10 +54,10 @@ pub(crate) enum Event<'a> {
 /// # Errors
 /// If a path is not what it should be, if one fails, or if no round is complete.
 pub(crate) async fn run(
-    plan: &Plan,
+    plan: &BenchConfig,
     stop: &CancellationToken,
     tell: &mut dyn FnMut(Event<'_>),
-) -> Result<Report, BenchError> {
+) -> Result<BenchReport, BenchError> {
     let survey = rounds::unless(stop, survey::look(&plan.direct, &plan.proxied)).await?;
     tell(Event::Surveyed);
     let rounds = rounds::measure(plan, stop, tell).await?;

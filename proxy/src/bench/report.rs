@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-use super::Plan;
+use super::BenchConfig;
 use super::load::{Protocol, Workload};
 use super::rounds::{Round, Turn};
 use super::survey::Survey;
 
 /// Everything that was measured, as `--json` prints it.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     #[serde(flatten)]
     pub(crate) survey: Survey,
     pub(crate) workload: Workload,
@@ -22,12 +22,12 @@ pub(crate) struct Report {
     /// Measured time of each path in a round.
     pub(crate) round_ms: u64,
     /// Statements per second; then the mean, percentiles and maximum of the latency, in microseconds.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<Comparison>,
 }
 
 /// One figure on both paths: medians over the rounds, rounded to hundredths.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct Comparison {
     pub(crate) name: &'static str,
     pub(crate) direct: f64,
     pub(crate) proxied: f64,
@@ -52,7 +52,7 @@ const FIGURES: [Figure; 6] = [
     ("max us", |turn| turn.max),
 ];
 
-impl Row {
+impl Comparison {
     /// Each round gives a pair: direct, proxied. `None` without rounds.
     fn of(name: &'static str, rounds: &[(f64, f64)]) -> Option<Self> {
         let sorted = |figure: &dyn Fn(&(f64, f64)) -> f64| {
@@ -99,12 +99,12 @@ fn hundredths(value: f64) -> f64 {
 }
 
 /// `None` without rounds.
-pub(super) fn of(plan: &Plan, survey: Survey, rounds: &[Round]) -> Option<Report> {
+pub(super) fn of(plan: &BenchConfig, survey: Survey, rounds: &[Round]) -> Option<BenchReport> {
     let rows = FIGURES.map(|(name, figure)| {
         let both = |round: &Round| (figure(&round.direct), figure(&round.proxied));
-        Row::of(name, &rounds.iter().map(both).collect::<Vec<_>>())
+        Comparison::of(name, &rounds.iter().map(both).collect::<Vec<_>>())
     });
-    Some(Report {
+    Some(BenchReport {
         survey,
         workload: plan.workload,
         protocol: plan.protocol,
@@ -130,13 +130,16 @@ mod tests {
             (150.0, 159.0),
             (500.0, 510.0),
         ];
-        let row = Row::of("p50 us", &rounds).unwrap();
+        let row = Comparison::of("p50 us", &rounds).unwrap();
         assert_eq!((row.direct, row.proxied), (200.0, 211.0));
         assert_eq!((row.difference, row.spread), (10.0, (9.0, 12.0)));
         assert_eq!(row.percent, 5.5);
-        assert_eq!(Row::of("p50 us", &rounds[..2]).unwrap().difference, 10.5);
-        assert!(Row::of("p50 us", &[]).is_none());
-        let row = Row::of("p50 us", &[(3.0, 3.0 + 1.0 / 3.0)]).unwrap();
+        assert_eq!(
+            Comparison::of("p50 us", &rounds[..2]).unwrap().difference,
+            10.5
+        );
+        assert!(Comparison::of("p50 us", &[]).is_none());
+        let row = Comparison::of("p50 us", &[(3.0, 3.0 + 1.0 / 3.0)]).unwrap();
         assert_eq!((row.proxied, row.percent), (3.33, 11.11));
     }
 

@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::session::Session;
+use super::client::LoadClient;
 use super::survey::{ANSWER_WITHIN, token_hint};
-use super::target::{Path, Target};
-use super::{BenchError, Event, Plan};
+use super::target::{BenchTarget, Path};
+use super::{BenchConfig, BenchError, Event};
 
 /// Upper limit of a warm-up, which otherwise takes as long as a round.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
@@ -76,12 +76,12 @@ fn not_counted(error: impl std::error::Error + Send + Sync + 'static) -> BenchEr
 /// Open sessions of one path.
 struct Sessions {
     path: Path,
-    open: Vec<Arc<Session>>,
+    open: Vec<Arc<LoadClient>>,
 }
 
 /// Opens all sessions, warms both paths up, and lets them take turns. If stopped, it returns the complete rounds.
 pub(super) async fn measure(
-    plan: &Plan,
+    plan: &BenchConfig,
     stop: &CancellationToken,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Vec<Round>, BenchError> {
@@ -129,10 +129,10 @@ async fn round(
 }
 
 impl Sessions {
-    async fn open(target: &Target, plan: &Plan) -> Result<Self, BenchError> {
+    async fn open(target: &BenchTarget, plan: &BenchConfig) -> Result<Self, BenchError> {
         let mut open = Vec::new();
         for _ in 0..plan.clients {
-            let session = Session::open(target, plan.workload, plan.protocol).await?;
+            let session = LoadClient::open(target, plan.workload, plan.protocol).await?;
             open.push(Arc::new(session));
         }
         let path = target.path;
@@ -184,7 +184,7 @@ async fn join(all: &mut JoinSet<Result<(), BenchError>>) -> Result<(), BenchErro
 }
 
 async fn keep_asking(
-    session: Arc<Session>,
+    session: Arc<LoadClient>,
     end: Instant,
     latencies: Arc<Latencies>,
 ) -> Result<(), BenchError> {

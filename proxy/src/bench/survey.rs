@@ -15,7 +15,7 @@ use tokio_postgres::error::SqlState;
 use super::BenchError;
 use super::error::{Said, current};
 use super::load::{IDENTIFIER, MARK, SCOPE, SERVER, STATUS};
-use super::target::{Path, Target};
+use super::target::{BenchTarget, Path};
 
 /// Limit for a login, and for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -23,15 +23,15 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A session, with its driver on this runtime.
-pub(super) struct Connection {
+pub(super) struct BenchConnection {
     pub(super) client: Client,
     driver: JoinHandle<()>,
     /// Error that ended the session while it was idle; its next statement only learns that it is closed.
     last_words: Arc<OnceLock<Said>>,
 }
 
-impl Connection {
-    pub(super) async fn open(target: &Target) -> Result<Self, BenchError> {
+impl BenchConnection {
+    pub(super) async fn open(target: &BenchTarget) -> Result<Self, BenchError> {
         let (path, address) = (target.path, target.address.clone());
         let opened = timeout(ANSWER_WITHIN, target.login().connect()).await;
         let opened = opened.map_err(|_| BenchError::Silent {
@@ -136,7 +136,7 @@ pub(crate) enum Proof {
 
 /// The server of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Server {
+struct ServerIdentity {
     version: String,
     started_us: i64,
     standby: bool,
@@ -144,7 +144,7 @@ struct Server {
     identifier: Option<i64>,
 }
 
-impl Server {
+impl ServerIdentity {
     fn describe(&self) -> String {
         let kind = if self.standby {
             "a standby"
@@ -161,9 +161,12 @@ impl Server {
 }
 
 /// Checks both paths without declaring or writing anything.
-pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, BenchError> {
+pub(super) async fn look(
+    direct: &BenchTarget,
+    proxied: &BenchTarget,
+) -> Result<Survey, BenchError> {
     let direct_server = {
-        let connection = Connection::open(direct).await?;
+        let connection = BenchConnection::open(direct).await?;
         let server = server(&connection, Path::Direct).await?;
         if connection.show(Path::Direct, STATUS).await?.is_some() {
             return Err(BenchError::DirectIsProxied(direct.address.clone()));
@@ -171,7 +174,7 @@ pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, Be
         connection.close().await;
         server
     };
-    let connection = Connection::open(&proxied.undeclared(None)).await?;
+    let connection = BenchConnection::open(&proxied.undeclared(None)).await?;
     if connection.show(Path::Proxied, STATUS).await?.is_none() {
         return Err(BenchError::NoProxy(proxied.address.clone()));
     }
@@ -179,7 +182,7 @@ pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, Be
     let same_server = same(&direct_server, &proxied_server)?;
     share_only(proxied, &connection).await?;
     connection.close().await;
-    let connection = Connection::open(proxied).await?;
+    let connection = BenchConnection::open(proxied).await?;
     let fencing_status = connection.show(Path::Proxied, STATUS).await?;
     connection.close().await;
     Ok(Survey {
@@ -197,7 +200,7 @@ pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, Be
     })
 }
 
-async fn server(connection: &Connection, path: Path) -> Result<Server, BenchError> {
+async fn server(connection: &BenchConnection, path: Path) -> Result<ServerIdentity, BenchError> {
     let client = &connection.client;
     let failed = |error| BenchError::failed(path, &error);
     let rows = within(path, client.query_typed(SERVER, &[]))
@@ -217,7 +220,7 @@ async fn server(connection: &Connection, path: Path) -> Result<Server, BenchErro
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
         Err(error) => return Err(failed(error)),
     };
-    Ok(Server {
+    Ok(ServerIdentity {
         // Debian adds its own version in brackets.
         version: version.split(' ').next().unwrap_or_default().to_owned(),
         started_us: row.try_get(1).map_err(failed)?,
@@ -227,7 +230,7 @@ async fn server(connection: &Connection, path: Path) -> Result<Server, BenchErro
 }
 
 /// A standby has the identifier of its primary, so the start of the server must be the same too.
-fn same(direct: &Server, proxied: &Server) -> Result<Proof, BenchError> {
+fn same(direct: &ServerIdentity, proxied: &ServerIdentity) -> Result<Proof, BenchError> {
     let identifiers = direct.identifier.zip(proxied.identifier);
     let differ = identifiers.is_some_and(|(some, other)| some != other);
     if differ || (direct.started_us, direct.standby) != (proxied.started_us, proxied.standby) {
@@ -244,13 +247,13 @@ fn same(direct: &Server, proxied: &Server) -> Result<Proof, BenchError> {
 
 /// Refuses tokens above the mark, which would end the leader's sessions. `asking` is a session of the proxy without a
 /// token.
-async fn share_only(proxied: &Target, asking: &Connection) -> Result<(), BenchError> {
+async fn share_only(proxied: &BenchTarget, asking: &BenchConnection) -> Result<(), BenchError> {
     let own = own_scope(asking).await?;
     for (scope, token) in proxied.tokens(&own)? {
         let mark = if scope == own {
             mark(asking).await?
         } else {
-            let connection = Connection::open(&proxied.undeclared(Some(&scope))).await?;
+            let connection = BenchConnection::open(&proxied.undeclared(Some(&scope))).await?;
             let mark = mark(&connection).await?;
             connection.close().await;
             mark
@@ -265,19 +268,19 @@ async fn share_only(proxied: &Target, asking: &Connection) -> Result<(), BenchEr
     Ok(())
 }
 
-async fn own_scope(connection: &Connection) -> Result<Scope, BenchError> {
+async fn own_scope(connection: &BenchConnection) -> Result<Scope, BenchError> {
     let own = connection.show(Path::Proxied, SCOPE).await?;
     Ok(Scope::new(&own.unwrap_or_default()).unwrap_or_default())
 }
 
-async fn mark(connection: &Connection) -> Result<Option<Token>, BenchError> {
+async fn mark(connection: &BenchConnection) -> Result<Option<Token>, BenchError> {
     let mark = connection.show(Path::Proxied, MARK).await?;
     Ok(mark.and_then(|mark| mark.parse().ok()))
 }
 
 /// Advice for the command line if a session was refused because it has no token.
-pub(super) async fn token_hint(proxied: &Target) -> Result<String, BenchError> {
-    let connection = Connection::open(&proxied.undeclared(None)).await?;
+pub(super) async fn token_hint(proxied: &BenchTarget) -> Result<String, BenchError> {
+    let connection = BenchConnection::open(&proxied.undeclared(None)).await?;
     let own = own_scope(&connection).await?;
     let hint = match mark(&connection).await? {
         Some(mark) => format!("add --token {}", current(&own, &mark)),
@@ -294,8 +297,8 @@ pub(super) async fn token_hint(proxied: &Target) -> Result<String, BenchError> {
 mod tests {
     use super::*;
 
-    fn server(identifier: Option<i64>, started_us: i64, standby: bool) -> Server {
-        Server {
+    fn server(identifier: Option<i64>, started_us: i64, standby: bool) -> ServerIdentity {
+        ServerIdentity {
             version: "15.20".to_owned(),
             started_us,
             standby,

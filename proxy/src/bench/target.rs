@@ -47,13 +47,13 @@ impl fmt::Display for Path {
 
 /// Address and login of a path.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
+pub(crate) struct BenchTarget {
     pub(super) path: Path,
     pub(super) address: UpstreamAddr,
     login: Secret<Login>,
 }
 
-impl Target {
+impl BenchTarget {
     /// Parses a DSN, completed from the environment. No error quotes it.
     pub(crate) fn parse(
         path: Path,
@@ -157,8 +157,8 @@ mod tests {
         )
     }
 
-    fn target(dsn: &str, pairs: &[(&str, &str)]) -> Target {
-        Target::parse(Path::Proxied, dsn, &environment(pairs)).unwrap()
+    fn target(dsn: &str, pairs: &[(&str, &str)]) -> BenchTarget {
+        BenchTarget::parse(Path::Proxied, dsn, &environment(pairs)).unwrap()
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
             "host=a,b password=hunter2",
             "host=db password=hunter2 x=1",
         ] {
-            let error = Target::parse(Path::Direct, dsn, &environment(&[])).unwrap_err();
+            let error = BenchTarget::parse(Path::Direct, dsn, &environment(&[])).unwrap_err();
             assert!(error.to_string().starts_with("--direct "), "{error}");
             assert!(
                 !format!("{error} {error:?}").contains("hunter2"),
@@ -214,7 +214,7 @@ mod tests {
         assert!(!format!("{:?}", target("host=db password=hunter2", &[])).contains("hunter2"));
     }
 
-    fn tokens(target: &Target) -> Vec<String> {
+    fn tokens(target: &BenchTarget) -> Vec<String> {
         let tokens = target.tokens(&Scope::new("own").unwrap()).unwrap();
         tokens
             .iter()
