@@ -7,10 +7,10 @@ use pgpalisade_authority::{Scope, TakeoverEnd};
 use super::settings::Settings;
 use super::text::{counted, plain, print, print_json, table};
 use super::{Failure, configuration, failed, run_to_end};
-use crate::inspect::cluster::Prepared;
+use crate::inspect::cluster::PreparedTransaction;
 use crate::inspect::hosts::Host;
 use crate::inspect::status::{
-    self, MarksFrom, ProxyStatus, ScopeStatus, Status, TakeoverStatus, Wanted,
+    self, MarksFrom, ProxyStatus, ScopeFilter, ScopeStatus, Status, TakeoverStatus,
 };
 use crate::rejection::utc;
 
@@ -39,9 +39,9 @@ pub(super) struct StatusArgs {
 pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
     let wanted = match (&args.scope, args.all) {
-        (Some(scope), _) => Wanted::One(scope.clone()),
-        (None, true) => Wanted::All,
-        (None, false) => Wanted::First(SCOPES_SHOWN),
+        (Some(scope), _) => ScopeFilter::One(scope.clone()),
+        (None, true) => ScopeFilter::All,
+        (None, false) => ScopeFilter::First(SCOPES_SHOWN),
     };
     let status = run_to_end(status::look(&config, &wanted))?;
     let told = match args.json {
@@ -55,7 +55,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     }
 }
 
-fn describe(status: &Status, wanted: &Wanted) -> String {
+fn describe(status: &Status, wanted: &ScopeFilter) -> String {
     let mut text = format!("cluster    {}\n", cluster(status));
     if let [_, _, ..] = status.cluster.hosts.as_slice() {
         for Host { host, seen, .. } in &status.cluster.hosts {
@@ -144,15 +144,17 @@ fn proxies(proxies: &[ProxyStatus]) -> String {
     )
 }
 
-fn scopes_head(status: &Status, wanted: &Wanted) -> String {
+fn scopes_head(status: &Status, wanted: &ScopeFilter) -> String {
     let source = match status.marks_from {
         MarksFrom::Authority => "",
         MarksFrom::Copy => ", from the cluster's copy of the marks: they may be higher by now",
     };
     let (shown, total) = (status.scopes.len(), status.scopes_total);
     let some = match wanted {
-        Wanted::First(_) if shown < total => format!(" ({shown} of {total}; --all shows the rest)"),
-        Wanted::One(_) => format!(" ({shown} of {total})"),
+        ScopeFilter::First(_) if shown < total => {
+            format!(" ({shown} of {total}; --all shows the rest)")
+        }
+        ScopeFilter::One(_) => format!(" ({shown} of {total})"),
         _ => String::new(),
     };
     format!("scopes{some}{source}")
@@ -244,11 +246,11 @@ fn takeovers(takeovers: &[TakeoverStatus]) -> String {
     format!("\nlast takeovers\n{}", table(head, &rows))
 }
 
-fn prepared(prepared: &[Prepared]) -> String {
+fn prepared(prepared: &[PreparedTransaction]) -> String {
     if prepared.is_empty() {
         return "none\n".to_owned();
     }
-    let row = |p: &Prepared| {
+    let row = |p: &PreparedTransaction| {
         [
             p.gid.clone(),
             p.owner.clone(),

@@ -16,7 +16,7 @@ use crate::takeover::{ControlError, witness};
 const PREPARED_MAX: i64 = 100;
 
 #[derive(Debug, Clone)]
-pub(super) struct Server {
+pub(super) struct ServerInfo {
     pub(super) version: String,
     pub(super) database: String,
     /// The connection's source address and port, as the server sees them; both `None` for a unix socket.
@@ -25,7 +25,7 @@ pub(super) struct Server {
 }
 
 /// Facts about the connected server, as the session itself sees them.
-pub(super) async fn server(client: &PgClient) -> Result<Server, ControlError> {
+pub(super) async fn server(client: &PgClient) -> Result<ServerInfo, ControlError> {
     let sql = "SELECT pg_catalog.current_setting('server_version'), \
         pg_catalog.current_database()::pg_catalog.text, pg_catalog.host(a.client_addr), \
         NULLIF(a.client_port, -1), \
@@ -35,7 +35,7 @@ pub(super) async fn server(client: &PgClient) -> Result<Server, ControlError> {
     let row = rows.first().ok_or(ControlError::Lost)?;
     let system_identifier: i64 = answer(row, 4)?;
     let version: String = answer(row, 0)?;
-    Ok(Server {
+    Ok(ServerInfo {
         // Debian adds its own version in brackets.
         version: version.split(' ').next().unwrap_or_default().to_owned(),
         database: answer(row, 1)?,
@@ -173,7 +173,7 @@ pub(super) async fn places(client: &PgClient) -> Result<i64, ControlError> {
 
 /// A prepared transaction, which outlives its session.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedTransaction {
     pub(crate) gid: String,
     pub(crate) owner: String,
     pub(crate) database: String,
@@ -182,7 +182,7 @@ pub(crate) struct Prepared {
 }
 
 /// The oldest prepared transactions, up to a limit.
-pub(super) async fn prepared(client: &PgClient) -> Result<Vec<Prepared>, ControlError> {
+pub(super) async fn prepared(client: &PgClient) -> Result<Vec<PreparedTransaction>, ControlError> {
     let sql = "SELECT gid, owner::pg_catalog.text, database::pg_catalog.text, \
         (extract(epoch FROM prepared) * 1000000)::pg_catalog.int8 \
         FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT $1";
@@ -191,7 +191,7 @@ pub(super) async fn prepared(client: &PgClient) -> Result<Vec<Prepared>, Control
         .await?;
     rows.iter()
         .map(|row| {
-            Ok(Prepared {
+            Ok(PreparedTransaction {
                 gid: answer(row, 0)?,
                 owner: answer(row, 1)?,
                 database: answer(row, 2)?,

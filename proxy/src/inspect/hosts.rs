@@ -6,8 +6,8 @@ use pgpalisade_authority::Cluster;
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::cluster::{self, Server};
-use super::connection::{ConnectError, Connection};
+use super::cluster::{self, ServerInfo};
+use super::probe::{Probe, ProbeError};
 use crate::config::Config;
 use crate::server::hosts::UpstreamAddr;
 use crate::takeover::control::answer;
@@ -38,9 +38,9 @@ pub(crate) struct Host {
 
 /// The host for further checks: the primary, or else the first that answers.
 pub(super) struct Chosen {
-    pub(super) connection: Connection,
+    pub(super) connection: Probe,
     pub(super) rights: Rights,
-    pub(super) server: Server,
+    pub(super) server: ServerInfo,
     pub(super) upstream: UpstreamAddr,
     pub(super) control: UpstreamAddr,
     /// `None` for a standby, or if the server does not tell.
@@ -51,7 +51,7 @@ pub(super) struct Chosen {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unseen {
     #[error(transparent)]
-    Connect(#[from] ConnectError),
+    Connect(#[from] ProbeError),
     #[error("the query failed: {0}")]
     Question(#[from] ControlError),
 }
@@ -96,7 +96,7 @@ async fn look(
     control: &UpstreamAddr,
     within: Duration,
 ) -> Result<Chosen, Unseen> {
-    let connection = Connection::open(control, config.control.expose(), within).await?;
+    let connection = Probe::open(control, config.control.expose(), within).await?;
     let rights = connection.look(prepare::rights).await?;
     let server = connection.look(cluster::server).await?;
     let (cluster, streams) = match rights.standby {

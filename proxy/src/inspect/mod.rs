@@ -5,14 +5,14 @@
 
 pub(crate) mod check;
 pub(crate) mod cluster;
-mod connection;
 mod finding;
 mod greeting;
 pub(crate) mod hosts;
+mod probe;
 pub(crate) mod status;
 mod store;
 
-pub(crate) use finding::{Check, Finding, Outcome};
+pub(crate) use finding::{Check, CheckOutcome, Finding};
 
 use std::time::Duration;
 

@@ -8,11 +8,11 @@ use pgpalisade_authority::{
 };
 use serde::Serialize;
 
-use super::cluster::{self, Prepared, Witness};
-use super::connection::Connection;
+use super::cluster::{self, PreparedTransaction, Witness};
 use super::hosts::{self, Chosen, Host, Survey};
+use super::probe::Probe;
 use super::step_within;
-use super::store::{self, Held};
+use super::store::{self, StoreContents};
 use crate::config::Config;
 use crate::takeover::{ControlError, WitnessMode, cluster_lock, prepare};
 
@@ -33,7 +33,7 @@ pub(crate) struct Status {
     /// The last ones of these scopes, the newest first. Empty if the store cannot be read.
     pub(crate) takeovers: Vec<TakeoverStatus>,
     /// The oldest ones, at most 100.
-    pub(crate) prepared_transactions: Vec<Prepared>,
+    pub(crate) prepared_transactions: Vec<PreparedTransaction>,
 }
 
 /// The source of the marks shown.
@@ -138,7 +138,7 @@ pub(crate) struct TakeoverStatus {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Wanted {
+pub(crate) enum ScopeFilter {
     /// At most so many.
     First(usize),
     All,
@@ -147,16 +147,16 @@ pub(crate) enum Wanted {
 
 /// Reports of the control connection.
 #[derive(Default)]
-struct Seen {
+struct ClusterSnapshot {
     cluster: ClusterStatus,
     proxies: Vec<ProxyStatus>,
-    prepared: Vec<Prepared>,
+    prepared: Vec<PreparedTransaction>,
     /// The cluster's copy of the marks; `None` if it keeps none.
     witnessed: Option<Vec<(Scope, Mark)>>,
 }
 
 /// Never fails: the status lists what cannot be read.
-pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
+pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
     let within = step_within(config);
     let (connection, mut seen) = cluster(config, within).await;
     let store = store::look(&config.takeover.authority, None, within).await;
@@ -173,7 +173,7 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
         Some(contents) => contents.marks.clone(),
         None => seen.witnessed.take().unwrap_or_else(|| {
             let note = match (&store.held, &connection) {
-                (Held::Nothing, _) => None,
+                (StoreContents::Nothing, _) => None,
                 (_, None) => Some("marks: neither the store nor the cluster can be read"),
                 (_, Some(_)) => {
                     Some("marks: the store cannot be read, and the cluster keeps no copy of them")
@@ -193,8 +193,10 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
         proxies: seen.proxies,
         scopes: select(scopes, wanted),
         marks_from: match store.held {
-            Held::Contents(_) => MarksFrom::Authority,
-            Held::Nothing | Held::InUse | Held::Unknown => MarksFrom::Copy,
+            StoreContents::Contents(_) => MarksFrom::Authority,
+            StoreContents::Nothing | StoreContents::InUse | StoreContents::Unknown => {
+                MarksFrom::Copy
+            }
         },
         scopes_total,
         takeovers,
@@ -210,7 +212,7 @@ impl Status {
     }
 }
 
-impl Seen {
+impl ClusterSnapshot {
     /// Returns the answer, or notes the problem.
     fn keep<T>(&mut self, answer: Result<T, ControlError>, what: &str) -> Option<T> {
         match answer {
@@ -223,8 +225,8 @@ impl Seen {
     }
 }
 
-async fn cluster(config: &Config, within: Duration) -> (Option<Connection>, Seen) {
-    let mut seen = Seen::default();
+async fn cluster(config: &Config, within: Duration) -> (Option<Probe>, ClusterSnapshot) {
+    let mut seen = ClusterSnapshot::default();
     let Survey { chosen, hosts } = hosts::survey(config, within).await;
     seen.cluster.hosts = hosts;
     let chosen = match chosen {
@@ -278,7 +280,7 @@ fn proxy(proxy: cluster_lock::Proxy) -> ProxyStatus {
 
 fn authority(
     config: &Config,
-    held: &Held,
+    held: &StoreContents,
     seen: String,
     alive: Option<&BTreeSet<Backend>>,
 ) -> AuthorityStatus {
@@ -291,10 +293,10 @@ fn authority(
     AuthorityStatus {
         location: config.takeover.authority.to_string(),
         state: match held {
-            Held::Contents(_) => StoreState::Read,
-            Held::InUse => StoreState::InUse,
-            Held::Nothing => StoreState::Missing,
-            Held::Unknown => StoreState::Unreadable,
+            StoreContents::Contents(_) => StoreState::Read,
+            StoreContents::InUse => StoreState::InUse,
+            StoreContents::Nothing => StoreState::Missing,
+            StoreContents::Unknown => StoreState::Unreadable,
         },
         seen,
         identity: contents.map(|contents| contents.identity.to_string()),
@@ -344,10 +346,10 @@ fn scopes(
     scopes
 }
 
-fn takeovers(contents: &Contents, wanted: &Wanted) -> Vec<TakeoverStatus> {
+fn takeovers(contents: &Contents, wanted: &ScopeFilter) -> Vec<TakeoverStatus> {
     let is_wanted = |scope: &Scope| match wanted {
-        Wanted::One(one) => scope == one,
-        Wanted::First(_) | Wanted::All => true,
+        ScopeFilter::One(one) => scope == one,
+        ScopeFilter::First(_) | ScopeFilter::All => true,
     };
     let status = |(scope, record): &(Scope, TakeoverRecord)| TakeoverStatus {
         scope: scope.to_string(),
@@ -362,17 +364,17 @@ fn takeovers(contents: &Contents, wanted: &Wanted) -> Vec<TakeoverStatus> {
     all.filter(|(scope, _)| is_wanted(scope))
         .map(status)
         .take(match wanted {
-            Wanted::First(_) => TAKEOVERS,
-            Wanted::One(_) | Wanted::All => usize::MAX,
+            ScopeFilter::First(_) => TAKEOVERS,
+            ScopeFilter::One(_) | ScopeFilter::All => usize::MAX,
         })
         .collect()
 }
 
-fn select(mut scopes: Vec<ScopeStatus>, wanted: &Wanted) -> Vec<ScopeStatus> {
+fn select(mut scopes: Vec<ScopeStatus>, wanted: &ScopeFilter) -> Vec<ScopeStatus> {
     match wanted {
-        Wanted::All => {}
-        Wanted::First(most) => scopes.truncate(*most),
-        Wanted::One(scope) => scopes.retain(|status| status.scope == scope.as_str()),
+        ScopeFilter::All => {}
+        ScopeFilter::First(most) => scopes.truncate(*most),
+        ScopeFilter::One(scope) => scopes.retain(|status| status.scope == scope.as_str()),
     }
     scopes
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use pgpalisade_policies::Policy;
 
 use super::super::cluster::{self, Client, HbaRule};
-use super::super::finding::Verdict;
+use super::super::finding::CheckResult;
 use super::super::hosts::Chosen;
 use super::unanswered;
 use crate::takeover::ControlError;
@@ -18,7 +18,11 @@ const NAMED: usize = 5;
 const ADVICE: &str = "let these roles in from the proxies' addresses only (pg_hba.conf), and point their programs to a \
                       proxy: connections that bypass it are not fenced";
 
-pub(super) async fn check(control: &Chosen, policy: Option<&Policy>, proxies: &[Proxy]) -> Verdict {
+pub(super) async fn check(
+    control: &Chosen,
+    policy: Option<&Policy>,
+    proxies: &[Proxy],
+) -> CheckResult {
     match look(control, policy, proxies).await {
         Ok(verdict) => verdict,
         Err(error) => unanswered(error),
@@ -29,7 +33,7 @@ async fn look(
     control: &Chosen,
     policy: Option<&Policy>,
     proxies: &[Proxy],
-) -> Result<Verdict, ControlError> {
+) -> Result<CheckResult, ControlError> {
     let connection = &control.connection;
     let clients = connection.look(cluster::clients).await?;
     let mut pids: BTreeSet<i32> = proxies
@@ -55,7 +59,7 @@ async fn look(
         );
     }
     if may_lead.is_empty() {
-        return Ok(Verdict::ok(
+        return Ok(CheckResult::ok(
             "no client is connected, and the policy names no role of a leader",
         ));
     }
@@ -68,7 +72,7 @@ async fn look(
         .collect();
     if !past.is_empty() {
         let past = listed(past.iter().map(String::as_str));
-        return Ok(Verdict::warn(
+        return Ok(CheckResult::warn(
             format!("connected from where no proxy is: {past}"),
             ADVICE,
         ));
@@ -81,11 +85,11 @@ async fn by_file(
     control: &Chosen,
     may_lead: &BTreeSet<String>,
     proxies: &BTreeSet<Option<IpAddr>>,
-) -> Result<Verdict, ControlError> {
+) -> Result<CheckResult, ControlError> {
     let connection = &control.connection;
     let roles = listed(may_lead.iter().map(String::as_str));
     let Some(rules) = connection.look(cluster::hba_rules).await? else {
-        return Ok(Verdict::ok(format!(
+        return Ok(CheckResult::ok(format!(
             "{roles}: not connected from elsewhere now; pg_hba.conf is not checked, because role {} may not read \
              pg_hba_file_rules",
             control.rights.role
@@ -99,12 +103,12 @@ async fn by_file(
         open.extend(lines.map(|rule| format!("{role} by line {}", rule.line)));
     }
     if open.is_empty() {
-        return Ok(Verdict::ok(format!(
+        return Ok(CheckResult::ok(format!(
             "{roles}: pg_hba.conf lets them in from the proxies only"
         )));
     }
     let open = listed(open.iter().map(String::as_str));
-    Ok(Verdict::warn(
+    Ok(CheckResult::warn(
         format!("pg_hba.conf lets roles in from elsewhere: {open}"),
         ADVICE,
     ))

@@ -1,0 +1,222 @@
+//! A connection that only reads.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pgpalisade_authority::owned::NAMES;
+use pgpalisade_tls::{Connector, FileError, Login, Negotiated, SSL_REQUEST};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{Client, NoTls};
+use tokio_util::io::InspectReader;
+
+use super::greeting::Greeting;
+use crate::server::hosts::UpstreamAddr;
+use crate::takeover::ControlError;
+
+/// Name of the session in pg_stat_activity.
+const APPLICATION_NAME: &str = "pgpalisade inspect";
+
+/// Both directions of a connection, over any transport.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum ProbeError {
+    /// No listener at the address, or an unknown name.
+    #[error("cannot connect to {0}: {1}")]
+    Dial(UpstreamAddr, Arc<io::Error>),
+    /// No answer in time.
+    #[error("{0} does not answer within {1:?}")]
+    Timeout(UpstreamAddr, Duration),
+    /// The server is no PostgreSQL.
+    #[error("the server at {0} is not PostgreSQL: {1}")]
+    Foreign(UpstreamAddr, &'static str),
+    /// A file that TLS needs is not usable.
+    #[error("TLS to {0} failed: {1}")]
+    Files(UpstreamAddr, Arc<FileError>),
+    /// The server does not support TLS.
+    #[error("TLS to {0} failed: {1}")]
+    Tls(UpstreamAddr, Arc<io::Error>),
+    /// The login was refused.
+    #[error("the login at {0} failed: {1}")]
+    Login(UpstreamAddr, ControlError),
+}
+
+/// A session that only reads.
+pub(crate) struct Probe {
+    client: Client,
+    driver: AbortHandle,
+    greeting: Arc<Mutex<Greeting>>,
+    /// The local end of the socket; `None` for a unix socket.
+    local: Option<SocketAddr>,
+    within: Duration,
+    /// A query went unanswered, so further ones would too.
+    stuck: Cell<bool>,
+}
+
+impl Probe {
+    pub(super) async fn open(
+        addr: &UpstreamAddr,
+        login: &Login,
+        within: Duration,
+    ) -> Result<Self, ProbeError> {
+        let opening = async {
+            let files = |error: FileError| ProbeError::Files(addr.clone(), error.into());
+            let connector = login.connector().map_err(files)?;
+            let Opened { stream, local, .. } = open(addr, &connector).await?;
+            let greeting = Arc::new(Mutex::new(Greeting::default()));
+            let listening = Arc::clone(&greeting);
+            let overheard = InspectReader::new(stream, move |bytes| listening.lock().hear(bytes));
+            let mut config = login.config.clone();
+            // TLS is already in place, below the tap.
+            config.ssl_mode(SslMode::Disable);
+            config.application_name(APPLICATION_NAME);
+            let (client, connection) = config
+                .connect_raw(overheard, NoTls)
+                .await
+                .map_err(|error| ProbeError::Login(addr.clone(), login_error(error)))?;
+            let driver = tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection that looks");
+                }
+            });
+            Ok(Self {
+                client,
+                driver: driver.abort_handle(),
+                greeting,
+                local,
+                within,
+                stuck: Cell::new(false),
+            })
+        };
+        timeout(within, opening)
+            .await
+            .unwrap_or_else(|_| Err(ProbeError::Timeout(addr.clone(), within)))
+    }
+
+    /// The pid that the server sent at login.
+    pub(super) fn told_pid(&self) -> Option<i32> {
+        self.greeting.lock().pid()
+    }
+
+    /// The local end of the socket; `None` for a unix socket.
+    pub(super) const fn local(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    /// Runs a query in its own READ ONLY transaction.
+    pub(crate) async fn look<T>(
+        &self,
+        ask: impl AsyncFnOnce(&Client) -> Result<T, ControlError>,
+    ) -> Result<T, ControlError> {
+        if self.stuck.get() {
+            return Err(ControlError::Lost);
+        }
+        let begin = format!(
+            "BEGIN READ ONLY; {NAMES}; SET LOCAL statement_timeout = {}",
+            self.within.as_millis()
+        );
+        let looking = async {
+            self.client.batch_execute(&begin).await?;
+            let answer = ask(&self.client).await;
+            self.client.batch_execute("ROLLBACK").await?;
+            answer
+        };
+        timeout(self.within, looking).await.unwrap_or_else(|_| {
+            self.stuck.set(true);
+            Err(ControlError::Timeout)
+        })
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // Closes the socket, even under an unanswered query.
+        if self.stuck.get() {
+            self.driver.abort();
+        }
+    }
+}
+
+/// A refused login is a FATAL error, which elsewhere means a lost session.
+fn login_error(error: tokio_postgres::Error) -> ControlError {
+    ControlError::Server(error.into())
+}
+
+/// Checks that a PostgreSQL, or something that speaks like one, listens at the address. Does not log in.
+pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), ProbeError> {
+    let greeting = async {
+        let (mut stream, _) = dial(addr).await?;
+        let closed = |_| ProbeError::Foreign(addr.clone(), "it closed the connection");
+        stream.write_all(&SSL_REQUEST).await.map_err(closed)?;
+        match stream.read_u8().await.map_err(closed)? {
+            b'S' | b'N' => Ok(()),
+            // An ErrorResponse, as from a server without a free connection.
+            b'E' => Ok(()),
+            _ => Err(ProbeError::Foreign(
+                addr.clone(),
+                "it does not understand an SSLRequest",
+            )),
+        }
+    };
+    timeout(within, greeting)
+        .await
+        .unwrap_or_else(|_| Err(ProbeError::Timeout(addr.clone(), within)))
+}
+
+/// A connection before its first message.
+pub(super) struct Opened {
+    pub(super) stream: Box<dyn Duplex>,
+    /// The local end of the socket; `None` for a unix socket.
+    local: Option<SocketAddr>,
+    /// The server's, with TLS. A unix socket has none, as in libpq.
+    pub(super) certificate: Option<Vec<u8>>,
+}
+
+/// Connects, with TLS by its settings.
+pub(super) async fn open(addr: &UpstreamAddr, connector: &Connector) -> Result<Opened, ProbeError> {
+    let (stream, local) = dial(addr).await?;
+    let plain = |stream| Opened {
+        stream,
+        local,
+        certificate: None,
+    };
+    let UpstreamAddr::Tcp { host, .. } = addr else {
+        return Ok(plain(stream));
+    };
+    match connector.encrypt(stream, host).await {
+        Ok(Negotiated::Plain(stream)) => Ok(plain(stream)),
+        Ok(Negotiated::Encrypted(stream)) => Ok(Opened {
+            certificate: stream.peer_certificate().map(<[u8]>::to_vec),
+            stream,
+            local,
+        }),
+        Err(error) => Err(ProbeError::Tls(addr.clone(), error.into())),
+    }
+}
+
+async fn dial(addr: &UpstreamAddr) -> Result<(Box<dyn Duplex>, Option<SocketAddr>), ProbeError> {
+    let failed = |error: io::Error| ProbeError::Dial(addr.clone(), error.into());
+    match addr {
+        UpstreamAddr::Tcp { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port))
+                .await
+                .map_err(failed)?;
+            let local = stream.local_addr().map_err(failed)?;
+            Ok((Box::new(stream), Some(local)))
+        }
+        UpstreamAddr::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(failed)?;
+            Ok((Box::new(stream), None))
+        }
+    }
+}
