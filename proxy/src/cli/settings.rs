@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::config::{Flags, KEYS, Key, KeySpec, Shape};
+use crate::config::{Flags, KEYS, Key, KeySpec, TomlType};
 
 const CONFIG: &str = "config";
 const SERVE: &str = "serve";
@@ -59,7 +59,7 @@ impl Args for Settings {
                 .help(short)
                 .long_help(long);
             command.arg(match spec.shape {
-                Shape::Switch => arg
+                TomlType::Switch => arg
                     .num_args(0..=1)
                     .require_equals(true)
                     .default_missing_value("on"),
@@ -79,7 +79,7 @@ fn help(spec: &KeySpec) -> (String, String) {
         .default
         .map_or_else(String::new, |text| format!(" [default: {text}]"));
     let mut places = format!("[env: {}] [key: {}]", spec.env, spec.name);
-    if spec.shape == Shape::List {
+    if spec.shape == TomlType::List {
         places.push_str(" (several: commas in the variable, an array in the file)");
     }
     let more = if spec.more.is_empty() {

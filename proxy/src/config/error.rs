@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// The source of a value. The order of the variants is the order of rank: later ones win.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum ValueOrigin {
     Default,
     File {
         /// The file as the user named it.
@@ -21,7 +21,7 @@ pub(crate) enum Source {
     Nowhere,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("built-in default"),
@@ -36,7 +36,7 @@ impl fmt::Display for Source {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{source_of_value}: {message}")]
 pub(crate) struct ConfigError {
-    pub source_of_value: Source,
+    pub source_of_value: ValueOrigin,
     /// What is wrong and what to write instead. Names the key; never quotes a value that may hold a password.
     pub message: String,
 }
@@ -47,7 +47,7 @@ pub(crate) struct ConfigError {
 pub(crate) struct ConfigErrors(pub Vec<ConfigError>);
 
 impl ConfigError {
-    pub(crate) fn new(source: &Source, message: impl Into<String>) -> Self {
+    pub(crate) fn new(source: &ValueOrigin, message: impl Into<String>) -> Self {
         Self {
             source_of_value: source.clone(),
             message: message.into(),
@@ -57,7 +57,7 @@ impl ConfigError {
     /// An error about a file as a whole, or one of its lines.
     pub(crate) fn in_file(path: &Path, line: usize, message: impl Into<String>) -> Self {
         Self {
-            source_of_value: Source::File {
+            source_of_value: ValueOrigin::File {
                 path: path.to_path_buf(),
                 line,
             },

@@ -1,6 +1,6 @@
 //! The configuration file of the package: every key, with its help text, and its default or an example.
 
-use super::key::{KEYS, Key, KeySpec, Shape};
+use super::key::{KEYS, Key, KeySpec, TomlType};
 
 /// Columns of a line, as everywhere in this repository.
 const COLUMNS: usize = 120;
@@ -79,10 +79,10 @@ fn described(key: Key, spec: &KeySpec) -> String {
         Line::Default => ("#", spec.default.unwrap_or_default()),
     };
     let value = match spec.shape {
-        Shape::Number => value.to_owned(),
-        Shape::Switch => (value == "on").to_string(),
-        Shape::List => format!("[\"{value}\"]"),
-        Shape::Text | Shape::Duration => format!("\"{value}\""),
+        TomlType::Number => value.to_owned(),
+        TomlType::Switch => (value == "on").to_string(),
+        TomlType::List => format!("[\"{value}\"]"),
+        TomlType::Text | TomlType::Duration => format!("\"{value}\""),
     };
     format!("\n{}{mark}{} = {value}\n", comment(&said), spec.name)
 }

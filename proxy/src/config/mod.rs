@@ -30,7 +30,7 @@ pub(crate) use control::{first_address as address_of, parse_for_client as parse_
 pub(crate) use duration::{parse as parse_time, show as show_time};
 pub(crate) use example::example;
 pub(crate) use http::HttpAddr;
-pub(crate) use key::{KEYS, Key, KeySpec, Shape};
+pub(crate) use key::{KEYS, Key, KeySpec, TomlType};
 pub(crate) use raw::{Environment, Flags, RawConfig};
 pub(crate) use ready::{Config, Log, LogFormat};
 pub(crate) use shown::ShownKey;

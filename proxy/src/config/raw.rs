@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use pgpalisade_policies::nearest;
 use pgpalisade_tls::{OPEN_TO_ALL, is_open_to_all};
 
-use super::error::{ConfigError, Source};
+use super::error::{ConfigError, ValueOrigin};
 use super::file;
-use super::key::{KEYS, Key, Shape};
+use super::key::{KEYS, Key, TomlType};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
     pub text: String,
-    pub source: Source,
+    pub source: ValueOrigin,
 }
 
 /// The value of one key in one source.
@@ -24,7 +24,7 @@ pub(crate) struct RawValue {
     pub key: Key,
     /// One text, or several for a list. Empty if the value was refused already.
     pub items: Vec<Item>,
-    pub source: Source,
+    pub source: ValueOrigin,
 }
 
 /// All values, lowest rank first: defaults, file, environment, flags.
@@ -108,12 +108,12 @@ impl RawConfig {
     fn add_defaults(&mut self, environment: &Environment) {
         for (key, spec) in &KEYS {
             if let Some(default) = spec.default {
-                self.add(*key, vec![default.to_owned()], &Source::Default);
+                self.add(*key, vec![default.to_owned()], &ValueOrigin::Default);
             }
         }
         // Known to everybody who runs Rust programs, so it ranks above the built-in default and below our own names.
         if let Some(filter) = environment.get("RUST_LOG") {
-            let source = Source::Environment(String::from("RUST_LOG"));
+            let source = ValueOrigin::Environment(String::from("RUST_LOG"));
             self.add(Key::Log, vec![filter.to_owned()], &source);
         }
     }
@@ -146,7 +146,7 @@ impl RawConfig {
             if !name.starts_with("PGPALISADE_") || name == CONFIG_ENV || is_service_link(&name) {
                 continue;
             }
-            let source = Source::Environment(name.clone().into_owned());
+            let source = ValueOrigin::Environment(name.clone().into_owned());
             let Some((key, spec)) = Key::by_env(&name) else {
                 let names = KEYS.iter().map(|(_, spec)| spec.env);
                 let hint = nearest(&name, names)
@@ -160,7 +160,7 @@ impl RawConfig {
                     .errors
                     .push(ConfigError::new(&source, "is not valid Unicode")),
                 Some("") => {}
-                Some(value) if spec.shape == Shape::List => {
+                Some(value) if spec.shape == TomlType::List => {
                     let items = value.split(',').map(str::to_owned).collect();
                     self.add(key, items, &source);
                 }
@@ -172,12 +172,16 @@ impl RawConfig {
     fn add_flags(&mut self, flags: &Flags) {
         for (key, texts) in &flags.values {
             if let Some((_, spec)) = KEYS.iter().find(|(known, _)| known == key) {
-                self.add(*key, texts.clone(), &Source::Flag(spec.flag.to_owned()));
+                self.add(
+                    *key,
+                    texts.clone(),
+                    &ValueOrigin::Flag(spec.flag.to_owned()),
+                );
             }
         }
     }
 
-    fn add(&mut self, key: Key, texts: Vec<String>, source: &Source) {
+    fn add(&mut self, key: Key, texts: Vec<String>, source: &ValueOrigin) {
         let item = |text| Item {
             text,
             source: source.clone(),

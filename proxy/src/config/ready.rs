@@ -38,7 +38,7 @@ pub(crate) struct Config {
     pub upstream: Upstream,
     /// The proxy's own login, complete except for the user, which defaults to the system user's name.
     pub control: Secret<Login>,
-    pub takeover: Takeover,
+    pub takeover: TakeoverConfig,
     pub policy: Policy,
     pub rejections: Rejections,
     pub log: Log,
@@ -70,7 +70,7 @@ pub(crate) struct Upstream {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Takeover {
+pub(crate) struct TakeoverConfig {
     pub authority: AuthorityLocation,
     /// Whether marks are copied into the protected cluster.
     pub witness: WitnessMode,
@@ -148,7 +148,7 @@ impl Config {
         let clients = Clients::read(values);
         let upstream = Upstream::read(values);
         let login = values.last(Key::Control, control::parse);
-        let takeover = Takeover::read(values);
+        let takeover = TakeoverConfig::read(values);
         let policy = Policy::read(values);
         let rejections = Rejections::read(values);
         let log = Log::read(values);
@@ -218,7 +218,7 @@ impl Upstream {
     }
 }
 
-impl Takeover {
+impl TakeoverConfig {
     fn read(values: &mut Values<'_>) -> Option<Self> {
         let what = "embedded:DIR, etcd:URL,URL or postgres:DSN; \
                     no default, because an empty store has forgotten the marks";

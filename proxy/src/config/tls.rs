@@ -10,7 +10,7 @@ use super::values::Values;
 use crate::server::certificates::{ClientCertificates, ClientTls, Plain};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum TlsMode {
     Off,
     Allow,
     Require,
@@ -28,14 +28,14 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<ClientTls> {
 }
 
 fn fit(
-    mode: Mode,
+    mode: TlsMode,
     (certificate, key, client_ca): (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>),
     certificates: ClientCertificates,
 ) -> Result<ClientTls, String> {
     let plain = match mode {
-        Mode::Allow => Plain::Allowed,
-        Mode::Require => Plain::Refused,
-        Mode::Off => {
+        TlsMode::Allow => Plain::Allowed,
+        TlsMode::Require => Plain::Refused,
+        TlsMode::Off => {
             let given = [certificate, key, client_ca];
             return match given.iter().any(Option::is_some) {
                 true => Err(String::from(
@@ -69,11 +69,11 @@ fn fit(
     }
 }
 
-fn mode(text: &str) -> Result<Mode, String> {
+fn mode(text: &str) -> Result<TlsMode, String> {
     match text {
-        "off" => Ok(Mode::Off),
-        "allow" => Ok(Mode::Allow),
-        "require" => Ok(Mode::Require),
+        "off" => Ok(TlsMode::Off),
+        "allow" => Ok(TlsMode::Allow),
+        "require" => Ok(TlsMode::Require),
         _ => Err(format!("{text:?}: write off, allow or require")),
     }
 }

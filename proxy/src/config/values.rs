@@ -1,6 +1,6 @@
 //! The written values, read key by key: each is parsed in every source, and the last valid one counts.
 
-use super::error::{ConfigError, Source};
+use super::error::{ConfigError, ValueOrigin};
 use super::key::{KEYS, Key, KeySpec};
 use super::raw::{Item, RawConfig, RawValue};
 
@@ -89,7 +89,7 @@ impl<'a> Values<'a> {
 
     /// Records that values do not fit each other.
     pub(super) fn refuse(&mut self, message: String) {
-        let error = ConfigError::new(&Source::Nowhere, message);
+        let error = ConfigError::new(&ValueOrigin::Nowhere, message);
         self.errors.push((usize::MAX, error));
     }
 
