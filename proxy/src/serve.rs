@@ -25,7 +25,7 @@ use crate::server::certificates::Certificates;
 use crate::server::listener::{ListenAddr, Listener};
 use crate::server::worker::Servers;
 use crate::server::{SETTLE_WITHIN, Server, ServerOptions};
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, OpenStore, StoreError};
 use crate::takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
 
 /// Pause between attempts to serve HTTP.
@@ -167,7 +167,7 @@ async fn start(
         old.take_over(listeners).await;
         old.gone().await;
     }
-    let Store { authority, lock } =
+    let OpenStore { authority, lock } =
         store::open(&config.takeover.authority, config.takeover.timeout).await?;
     Ok(start_takeover(config, authority, lock).await?)
 }

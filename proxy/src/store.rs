@@ -27,7 +27,7 @@ impl StoreError {
     }
 }
 
-pub(crate) struct Store {
+pub(crate) struct OpenStore {
     pub authority: Arc<dyn Authority>,
     /// Whether it serves one proxy or several.
     pub lock: StoreLock,
@@ -44,19 +44,19 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) async fn open(
     location: &AuthorityLocation,
     timeout: Duration,
-) -> Result<Store, StoreError> {
+) -> Result<OpenStore, StoreError> {
     Ok(match location {
-        AuthorityLocation::Embedded(directory) => Store {
+        AuthorityLocation::Embedded(directory) => OpenStore {
             authority: Arc::new(open_embedded(directory).await?),
             lock: StoreLock::Exclusive,
         },
-        AuthorityLocation::Etcd(options) => Store {
+        AuthorityLocation::Etcd(options) => OpenStore {
             authority: Arc::new(Etcd::connect(options.as_ref().clone()).await?),
             lock: StoreLock::Shared,
         },
         AuthorityLocation::Postgres(options) => {
             let options = options.as_ref().clone().with_timeout(timeout);
-            Store {
+            OpenStore {
                 authority: Arc::new(Postgres::connect(&options).await?),
                 lock: StoreLock::Shared,
             }

@@ -26,7 +26,7 @@ pub(super) enum Warnings {
 
 /// The output of `--json`.
 #[derive(Serialize)]
-struct Report<'a> {
+struct PolicyJson<'a> {
     /// Whether the exit code is 0.
     passed: bool,
     file: String,
@@ -67,10 +67,14 @@ pub(super) fn run(path: &Path, form: Form, warnings: Warnings) -> Result<(), Fai
     }
 }
 
-fn report<'a>(path: &Path, passed: bool, read: &'a Result<Policy, PolicyFileErrors>) -> Report<'a> {
+fn report<'a>(
+    path: &Path,
+    passed: bool,
+    read: &'a Result<Policy, PolicyFileErrors>,
+) -> PolicyJson<'a> {
     let (policy, errors) = (read.as_ref().ok(), read.as_ref().err());
     let elected = policy.into_iter().flat_map(Policy::elected);
-    Report {
+    PolicyJson {
         passed,
         file: path.display().to_string(),
         errors: errors.map_or(&[], |errors| &errors.remarks),

@@ -72,7 +72,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         common_name: args.cn.as_deref(),
         client: args.client,
     });
-    let mut holder = Holder::new(&session, args.token.as_deref())?;
+    let mut holder = SimulatedSession::new(&session, args.token.as_deref())?;
     let sql = text(&args.sql).map_err(failed)?;
     let verdict = classify(&sql, TextEncoding::Utf8);
     let mut prepared = HashMap::new();
@@ -103,14 +103,14 @@ fn text(sql: &str) -> io::Result<Vec<u8>> {
 }
 
 /// Tokens that the session holds before a statement, and whether the read-only guard is certain.
-struct Holder {
+struct SimulatedSession {
     guard: Guard,
     session_scope: Scope,
     startup: Vec<Scope>,
     now: Vec<Scope>,
 }
 
-impl Holder {
+impl SimulatedSession {
     fn new(session: &SessionPolicy, token: Option<&str>) -> Result<Self, Failure> {
         let name = scope_name(session, session.scope());
         let usage = |error: &dyn std::fmt::Display| Failure::Usage(format!("--token: {error}"));
@@ -138,7 +138,7 @@ fn scopes(value: Option<TokenValue>) -> Vec<Scope> {
 /// Applies a statement to those after it: declared tokens and prepared statements. ROLLBACK is not simulated.
 fn follow(
     statement: &Statement,
-    holder: &mut Holder,
+    holder: &mut SimulatedSession,
     prepared: &mut HashMap<Box<str>, Arc<Effects>>,
 ) {
     for control in &statement.controls {
@@ -169,7 +169,7 @@ fn follow(
 fn explain(
     session: &SessionPolicy,
     statement: &Statement,
-    holder: &Holder,
+    holder: &SimulatedSession,
     prepared: &HashMap<Box<str>, Arc<Effects>>,
 ) -> ExplainedStatement {
     let executed = statement.controls.iter().find_map(|control| match control {
@@ -254,7 +254,7 @@ fn refused(mode: Mode, why: &str) -> (String, &'static str) {
 fn refused_for_controls(
     session: &SessionPolicy,
     statement: &Statement,
-    holder: &Holder,
+    holder: &SimulatedSession,
 ) -> Option<(String, &'static str)> {
     statement.controls.iter().find_map(|control| match control {
         Control::Mistake(mistake) => {
@@ -284,7 +284,7 @@ fn read_only(
     session: &SessionPolicy,
     statement: &Statement,
     requirement: &Requirement,
-    holder: &Holder,
+    holder: &SimulatedSession,
 ) -> Option<(String, &'static str)> {
     let Backstop::UntilHolding(scopes) = session.backstop() else {
         return None;
@@ -310,7 +310,7 @@ fn read_only(
 fn outcome(
     session: &SessionPolicy,
     requirement: &Requirement,
-    holder: &Holder,
+    holder: &SimulatedSession,
 ) -> (String, &'static str) {
     let general = session.mode(None);
     match requirement {

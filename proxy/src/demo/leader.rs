@@ -14,7 +14,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(15);
 
 /// A session on its own runtime, which runs only during a call. Between calls it is paused like a process in a long
 /// garbage collection: its socket stays open and nothing is read from it.
-pub(super) struct Leader {
+pub(super) struct DemoLeader {
     runtime: Runtime,
     client: Client,
     connection: Option<JoinHandle<Result<(), tokio_postgres::Error>>>,
@@ -23,7 +23,7 @@ pub(super) struct Leader {
 
 /// A server's error, with the fields that psql shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct ServerError {
     pub(super) severity: String,
     pub(super) sqlstate: String,
     pub(super) message: String,
@@ -34,7 +34,7 @@ pub(super) struct Refusal {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
     #[error("{}: {}", .0.severity, .0.message)]
-    Refused(Refusal),
+    Refused(ServerError),
     /// The connection broke without a word from the server.
     #[error("the connection broke")]
     Broken(#[source] tokio_postgres::Error),
@@ -46,7 +46,7 @@ pub(super) enum StepError {
     Runtime(#[source] std::io::Error),
 }
 
-impl Leader {
+impl DemoLeader {
     pub(super) fn connect(login: &Config, stop: &CancellationToken) -> Result<Self, StepError> {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -91,13 +91,13 @@ impl Leader {
 impl StepError {
     fn from_error(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
-            Some(told) => Self::Refused(Refusal::from(told)),
+            Some(told) => Self::Refused(ServerError::from(told)),
             None => Self::Broken(error),
         }
     }
 }
 
-impl From<&DbError> for Refusal {
+impl From<&DbError> for ServerError {
     fn from(error: &DbError) -> Self {
         Self {
             severity: error.severity().to_owned(),
@@ -109,7 +109,7 @@ impl From<&DbError> for Refusal {
     }
 }
 
-impl Refusal {
+impl ServerError {
     /// As psql prints it.
     pub(super) fn as_psql(&self) -> Vec<String> {
         let mut lines = vec![format!("{}:  {}", self.severity, self.message)];
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn errors_as_psql_prints_them() {
-        let mut refusal = Refusal {
+        let mut refusal = ServerError {
             severity: "ERROR".into(),
             sqlstate: "PF001".into(),
             message: "PF001: stale".into(),

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::signals::Signals;
 use page::{Ink, Page};
-use servers::Servers;
+use servers::DemoServers;
 use story::Stage;
 use watchdog::Watchdog;
 
@@ -82,7 +82,7 @@ fn run_in<W: Write>(
     page: &mut Page<W>,
 ) -> Result<(), DemoError> {
     page.step("A private PostgreSQL, and pgpalisade in front of it.")?;
-    let mut servers = Servers::start(directory, watchdog, stop)?;
+    let mut servers = DemoServers::start(directory, watchdog, stop)?;
     page.note(&format!(
         "PostgreSQL: 127.0.0.1:{}   pgpalisade: 127.0.0.1:{}",
         servers.postgres.port(),
@@ -102,7 +102,7 @@ fn run_in<W: Write>(
 }
 
 fn keep<W: Write>(
-    servers: &mut Servers,
+    servers: &mut DemoServers,
     stop: &CancellationToken,
     page: &mut Page<W>,
 ) -> Result<(), DemoError> {

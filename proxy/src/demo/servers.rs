@@ -23,7 +23,7 @@ const FAREWELL: Farewell = &[
 
 /// Both servers, running. Dropping ends them, the proxy first.
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(super) struct DemoServers {
     proxy: Running,
     pub(super) proxy_port: u16,
     pub(super) postgres: Server,
@@ -32,7 +32,7 @@ pub(super) struct Servers {
     pub(super) rejection_log: PathBuf,
 }
 
-impl Servers {
+impl DemoServers {
     /// Starts both, with their files in `directory`, and registers them with the watchdog.
     pub(super) fn start(
         directory: &Path,

@@ -48,7 +48,7 @@ pub(super) enum Peer {
 
 /// Whether the sender of a request may learn more than a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rights {
+pub(super) enum HttpAccess {
     None,
     Read,
 }
@@ -81,13 +81,15 @@ impl Access {
     }
 
     /// Access rights of a request with these fields.
-    pub(super) fn rights(&self, peer: Peer, fields: &HeaderMap) -> Rights {
+    pub(super) fn rights(&self, peer: Peer, fields: &HeaderMap) -> HttpAccess {
         let token_file = match (self, peer) {
-            (Self::Local, _) | (Self::Certificate { .. }, Peer::Certified) => return Rights::Read,
+            (Self::Local, _) | (Self::Certificate { .. }, Peer::Certified) => {
+                return HttpAccess::Read;
+            }
             (Self::Token(path), _) => path,
             (Self::Certificate { or_token }, Peer::Unknown) => match or_token {
                 Some(path) => path,
-                None => return Rights::None,
+                None => return HttpAccess::None,
             },
         };
         let admits = match read(token_file) {
@@ -99,8 +101,8 @@ impl Access {
             }
         };
         match admits {
-            true => Rights::Read,
-            false => Rights::None,
+            true => HttpAccess::Read,
+            false => HttpAccess::None,
         }
     }
 }
@@ -177,7 +179,7 @@ mod tests {
         };
         write("0123456789abcdef\n");
         let access = Access::new(&config(&file)).unwrap();
-        let admits = |fields: &HeaderMap| access.rights(Peer::Unknown, fields) == Rights::Read;
+        let admits = |fields: &HeaderMap| access.rights(Peer::Unknown, fields) == HttpAccess::Read;
         for right in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef"] {
             assert!(admits(&fields(&[right])), "{right}");
         }
@@ -248,12 +250,12 @@ mod tests {
             for (peer, fields, expect) in admitted {
                 let rights = access.rights(peer, fields);
                 assert_eq!(
-                    rights == Rights::Read,
+                    rights == HttpAccess::Read,
                     expect,
                     "{access:?} {peer:?} {fields:?}"
                 );
             }
-            assert_eq!(access.rights(Peer::Unknown, &none), Rights::None);
+            assert_eq!(access.rights(Peer::Unknown, &none), HttpAccess::None);
         }
     }
 

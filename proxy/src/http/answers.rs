@@ -16,7 +16,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 
-use super::access::{Access, Peer, Rights};
+use super::access::{Access, HttpAccess, Peer};
 use super::events::{self, Pictures};
 use super::exposition;
 use super::readiness::Readiness;
@@ -52,7 +52,7 @@ impl Answers {
     ) -> Result<Response<Body>, Infallible> {
         let rights = self.access.rights(peer, request.headers());
         let path = request.uri().path();
-        if rights == Rights::None
+        if rights == HttpAccess::None
             && let Some(refusal) = refusal(&self.access, path)
         {
             return Ok(refusal);
@@ -136,13 +136,13 @@ impl Answers {
         }
     }
 
-    async fn ready(&self, rights: Rights) -> Response<Body> {
+    async fn ready(&self, rights: HttpAccess) -> Response<Body> {
         let Some(why_not) = self.readiness.why_not().await else {
             return plain(StatusCode::OK, "ready\n");
         };
         let text = match rights {
-            Rights::Read => format!("not ready: {why_not}\n"),
-            Rights::None => String::from("not ready\n"),
+            HttpAccess::Read => format!("not ready: {why_not}\n"),
+            HttpAccess::None => String::from("not ready\n"),
         };
         plain(StatusCode::SERVICE_UNAVAILABLE, text)
     }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::access::{Peer, Rights};
+use super::access::{HttpAccess, Peer};
 use super::answers::Answers;
 
 /// Pause between two tables of a picture, so that a core is taken only in short pieces.
@@ -127,7 +127,7 @@ async fn send(
 ) {
     let mut sent = Bytes::new();
     let mut sent_at = Instant::now();
-    while answers.access.rights(peer, &fields) == Rights::Read {
+    while answers.access.rights(peer, &fields) == HttpAccess::Read {
         let Picture {
             content, made_at, ..
         } = answers.pictures.latest(&answers).await;

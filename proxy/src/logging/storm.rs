@@ -21,11 +21,11 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// Recent counts, by the place in the code that logs. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Storms(Arc<DashMap<Key, Storm>>);
+pub(super) struct Storms(Arc<DashMap<StormKey, Storm>>);
 
 /// A place in the code, and a hash of the field `kind` if its events have several. Both come from our own code, so
 /// their number is bounded.
-type Key = (Identifier, u64);
+type StormKey = (Identifier, u64);
 
 #[derive(Debug)]
 struct Storm {
@@ -40,7 +40,7 @@ impl Storms {
     /// Whether a line is among the first of its kind.
     fn takes(
         &self,
-        key: Key,
+        key: StormKey,
         of: &'static Metadata<'static>,
         like: impl FnOnce() -> String,
     ) -> bool {
@@ -86,12 +86,12 @@ impl Storms {
 
 /// Reads the fields that distinguish events of one place.
 #[derive(Default)]
-struct Kind {
+struct LineFields {
     message: String,
     kind: Option<String>,
 }
 
-impl Visit for Kind {
+impl Visit for LineFields {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         if field.name() == "message" {
             self.message = format!("{value:?}");
@@ -114,7 +114,7 @@ impl<S: Subscriber> Layer<S> for Storms {
         if *metadata.level() > Level::INFO {
             return true;
         }
-        let mut kind = Kind::default();
+        let mut kind = LineFields::default();
         if metadata.fields().field("kind").is_some() {
             event.record(&mut kind);
         }

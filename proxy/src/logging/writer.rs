@@ -23,16 +23,16 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Lines that wait for the writer. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Buffer(Arc<Shared>);
+pub(super) struct Buffer(Arc<QueueState>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct QueueState {
+    state: Mutex<WriterState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WriterState {
     waiting: Vec<u8>,
     /// Lines that found no room.
     dropped: u64,

@@ -9,12 +9,12 @@ use crate::rejection_log::line::{Line, Record};
 /// Widths of all columns but the last. A longer cell shifts the rest of its line.
 const WIDTHS: [usize; 8] = [19, 19, 8, 5, 5, 8, 11, 11];
 
-pub(super) struct Row<'a> {
+pub(super) struct TableLine<'a> {
     cells: [&'a str; 8],
     last: &'a str,
 }
 
-pub(super) const HEAD: Row<'_> = Row {
+pub(super) const HEAD: TableLine<'_> = TableLine {
     cells: [
         "TIME (UTC)",
         "KIND",
@@ -28,7 +28,7 @@ pub(super) const HEAD: Row<'_> = Row {
     last: "WHAT",
 };
 
-impl Row<'_> {
+impl TableLine<'_> {
     /// The line with its end. No cell can break it or steer the terminal.
     pub(super) fn join(&self) -> String {
         let mut line = String::new();
@@ -81,7 +81,7 @@ fn of_record(record: &Record) -> String {
         Some(reason) => what.push(reason.clone()),
         None => {}
     }
-    let row = Row {
+    let row = TableLine {
         cells: [
             &moment(record.time),
             &format!("{} {}", record.sqlstate, record.kind),
