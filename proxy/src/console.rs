@@ -271,14 +271,17 @@ impl Console {
         match command {
             Command::Show(_) | Command::Set => Ok(()),
             Command::Reload => self.reload().await,
-            Command::Kill(id) => match self.facts.shared.connected.kill(id) {
-                true => Ok(()),
-                false => Err(ConsoleError::new(
-                    "42704",
-                    format!("there is no client {id}"),
-                    "SHOW CLIENTS shows the ids of connected clients.",
-                )),
-            },
+            Command::Kill(id) => {
+                if self.facts.shared.connected.kill(id) {
+                    Ok(())
+                } else {
+                    Err(ConsoleError::new(
+                        "42704",
+                        format!("there is no client {id}"),
+                        "SHOW CLIENTS shows the ids of connected clients.",
+                    ))
+                }
+            }
             Command::Pause => self.pause().await,
             Command::Resume => self.resume().await,
             Command::Shutdown(stop) => self.orders.stop.send(stop).await.map_err(|_| ending()),

@@ -46,9 +46,10 @@ struct CheckJson<'a> {
 pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     if let Some(path) = &args.policy {
         let form = if args.json { Form::Json } else { Form::Text };
-        let warnings = match args.strict {
-            true => Warnings::Fail,
-            false => Warnings::Pass,
+        let warnings = if args.strict {
+            Warnings::Fail
+        } else {
+            Warnings::Pass
         };
         return check_policy::run(path, form, warnings);
     }
@@ -78,15 +79,13 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
         skipped: count(CheckOutcome::Skip),
         checks: &findings,
     };
-    let told = match args.json {
-        true => print_json(&report),
-        false => summarize(&report),
+    let told = if args.json {
+        print_json(&report)
+    } else {
+        summarize(&report)
     };
     told.map_err(failed)?;
-    match passed {
-        true => Ok(()),
-        false => Err(Failure::Told),
-    }
+    if passed { Ok(()) } else { Err(Failure::Told) }
 }
 
 fn show(finding: &Finding) -> io::Result<()> {

@@ -61,10 +61,7 @@ pub(super) fn run(path: &Path, form: Form, warnings: Warnings) -> Result<(), Fai
         }
     };
     told.map_err(failed)?;
-    match passed {
-        true => Ok(()),
-        false => Err(Failure::Told),
-    }
+    if passed { Ok(()) } else { Err(Failure::Told) }
 }
 
 fn report<'a>(

@@ -219,16 +219,18 @@ fn say(args: &ElectArgs, event: &Event<'_>) {
 
 fn ttl(text: &str) -> Result<Duration, String> {
     let time = parse_time(text)?;
-    match TTL.contains(&time) && time.subsec_nanos() == 0 {
-        true => Ok(time),
-        false => Err("write whole seconds, from 3s to 1h".to_owned()),
+    if TTL.contains(&time) && time.subsec_nanos() == 0 {
+        Ok(time)
+    } else {
+        Err("write whole seconds, from 3s to 1h".to_owned())
     }
 }
 
 fn grace(text: &str) -> Result<Duration, String> {
     let time = parse_time(text)?;
-    match time <= GRACE_MAX {
-        true => Ok(time),
-        false => Err("write a time of at most 1h".to_owned()),
+    if time <= GRACE_MAX {
+        Ok(time)
+    } else {
+        Err("write a time of at most 1h".to_owned())
     }
 }

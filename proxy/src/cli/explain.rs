@@ -86,11 +86,12 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         statements: statements.collect(),
         session: ExplainedSession::of(&session),
     };
-    match args.json {
-        true => print_json(&explained),
-        false => print(&explained.describe()),
-    }
-    .map_err(failed)
+    let told = if args.json {
+        print_json(&explained)
+    } else {
+        print(&explained.describe())
+    };
+    told.map_err(failed)
 }
 
 fn text(sql: &str) -> io::Result<Vec<u8>> {
@@ -329,12 +330,13 @@ fn outcome(
                 return refused(mode(name), &format!("PF002, no token for scope {name:?}"));
             }
             let enforced = names().any(|name| mode(name) == Mode::Enforce);
-            let (words, mode) = match enforced {
-                true => (
+            let (words, mode) = if enforced {
+                (
                     "passes if its tokens are current, else PF001",
                     Mode::Enforce,
-                ),
-                false => ("passes", Mode::Observe),
+                )
+            } else {
+                ("passes", Mode::Observe)
             };
             (words.to_owned(), mode_name(mode))
         }

@@ -41,9 +41,10 @@ pub(super) fn open(
     command: &'static str,
 ) -> Result<BufReader<Box<dyn Read>>, RejectionFileError> {
     let because = |source| RejectionFileError::read(path, source);
-    let from: Box<dyn Read> = match path == Path::new("-") {
-        true => Box::new(io::stdin().lock()),
-        false => Box::new(File::open(path).map_err(because)?),
+    let from: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(path).map_err(because)?)
     };
     let mut from = BufReader::with_capacity(BUFFER, from);
     if from.fill_buf().map_err(because)?.starts_with(GZIP) {

@@ -81,9 +81,10 @@ impl Reload {
             in_force.set_refused(refused);
             service_manager::ready();
             if let Some(who_asks) = who_asks {
-                let reloaded = match wrong.is_empty() {
-                    true => Ok(()),
-                    false => Err(wrong.join("\n")),
+                let reloaded = if wrong.is_empty() {
+                    Ok(())
+                } else {
+                    Err(wrong.join("\n"))
                 };
                 let _gone_meanwhile = who_asks.send(reloaded);
             }

@@ -68,9 +68,10 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
         read(path, &mut report).map_err(failed)?;
     }
     let summary = report.summary(args.top.get());
-    let told = match args.json {
-        true => print_json(&summary),
-        false => print(&page::page(&summary)),
+    let told = if args.json {
+        print_json(&summary)
+    } else {
+        print(&page::page(&summary))
     };
     told.map_err(failed)
 }

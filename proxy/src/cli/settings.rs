@@ -41,9 +41,10 @@ impl Args for Settings {
             .value_parser(clap::value_parser!(PathBuf))
             .help("TOML file with the same keys; flags and environment win over it [env: PGPALISADE_CONFIG]");
         let serves = command.get_name() == SERVE;
-        let command = match serves {
-            true => command.arg(config),
-            false => command.arg(config).after_help(OTHERS),
+        let command = if serves {
+            command.arg(config)
+        } else {
+            command.arg(config).after_help(OTHERS)
         };
         KEYS.iter().fold(command, |command, (key, spec)| {
             if command.get_arguments().any(|arg| arg.get_id() == spec.flag) {

@@ -44,14 +44,16 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
         (None, false) => ScopeFilter::First(SCOPES_SHOWN),
     };
     let status = run_to_end(status::look(&config, &wanted))?;
-    let told = match args.json {
-        true => print_json(&status),
-        false => print(&describe(&status, &wanted)),
+    let told = if args.json {
+        print_json(&status)
+    } else {
+        print(&describe(&status, &wanted))
     };
     told.map_err(failed)?;
-    match status.is_incomplete() {
-        true => Err(Failure::Told),
-        false => Ok(()),
+    if status.is_incomplete() {
+        Err(Failure::Told)
+    } else {
+        Ok(())
     }
 }
 
@@ -82,9 +84,12 @@ fn describe(status: &Status, wanted: &ScopeFilter) -> String {
     line(&mut text, &format!("sessions   {}", sessions(status)));
     text.push_str("\nproxies\n");
     let is_seen = status.cluster.version.is_some();
-    let of_cluster = |told: String| match is_seen {
-        true => told,
-        false => "only PostgreSQL knows\n".to_owned(),
+    let of_cluster = |told: String| {
+        if is_seen {
+            told
+        } else {
+            "only PostgreSQL knows\n".to_owned()
+        }
     };
     text.push_str(&of_cluster(proxies(&status.proxies)));
     text.push_str(&format!("\n{}\n", scopes_head(status, wanted)));

@@ -62,9 +62,10 @@ fn method(text: &str) -> Result<Method, String> {
 }
 
 fn query(text: &str) -> Result<String, String> {
-    match text.contains("$1") {
-        true => Ok(text.to_owned()),
-        false => Err(String::from("has no $1, which stands for the user")),
+    if text.contains("$1") {
+        Ok(text.to_owned())
+    } else {
+        Err(String::from("has no $1, which stands for the user"))
     }
 }
 

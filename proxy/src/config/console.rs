@@ -37,9 +37,10 @@ impl ConsoleAddr {
 }
 
 fn name(text: &str) -> Result<String, String> {
-    match text.is_empty() {
-        true => Err(String::from("names no user")),
-        false => Ok(text.to_owned()),
+    if text.is_empty() {
+        Err(String::from("names no user"))
+    } else {
+        Ok(text.to_owned())
     }
 }
 

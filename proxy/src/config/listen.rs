@@ -28,12 +28,13 @@ pub(super) fn parse_with_default(text: &str, default_port: u16) -> Result<Listen
     };
     let path = Path::new(directory).join(format!(".s.PGSQL.{port}"));
     let len = path.as_os_str().len();
-    match len > MAX_SOCKET_PATH {
-        false => Ok(ListenAddr::Unix(path)),
-        true => Err(format!(
+    if len > MAX_SOCKET_PATH {
+        Err(format!(
             "the socket's path {} has {len} bytes, and a socket's may have {MAX_SOCKET_PATH}",
             path.display()
-        )),
+        ))
+    } else {
+        Ok(ListenAddr::Unix(path))
     }
 }
 

@@ -37,11 +37,12 @@ fn fit(
         TlsMode::Require => Plain::Refused,
         TlsMode::Off => {
             let given = [certificate, key, client_ca];
-            return match given.iter().any(Option::is_some) {
-                true => Err(String::from(
+            return if given.iter().any(Option::is_some) {
+                Err(String::from(
                     "tls.mode is off, but files for TLS are given: write tls.mode = \"allow\" or \"require\"",
-                )),
-                false => Ok(ClientTls::Off),
+                ))
+            } else {
+                Ok(ClientTls::Off)
             };
         }
     };

@@ -110,9 +110,10 @@ impl Users {
             )));
         };
         prove(link, accounts, &request.user).await?;
-        Ok(match self.admins.contains(&request.user) {
-            true => OperatorRole::Admin,
-            false => OperatorRole::Read,
+        Ok(if self.admins.contains(&request.user) {
+            OperatorRole::Admin
+        } else {
+            OperatorRole::Read
         })
     }
 }

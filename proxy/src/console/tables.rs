@@ -93,10 +93,7 @@ pub(super) fn time(time: SystemTime) -> Cell {
 }
 
 pub(super) const fn yes(is_so: bool) -> &'static str {
-    match is_so {
-        true => "yes",
-        false => "no",
-    }
+    if is_so { "yes" } else { "no" }
 }
 
 fn help(_: &Facts) -> Vec<Row> {
@@ -154,9 +151,10 @@ fn holders(facts: &Facts) -> Holders {
         };
         for held in tokens.bindings() {
             let (current, stale) = holders.entry(held.cell.scope().clone()).or_default();
-            match held.is_current() {
-                true => *current += 1,
-                false => *stale += 1,
+            if held.is_current() {
+                *current += 1;
+            } else {
+                *stale += 1;
             }
         }
     }

@@ -82,16 +82,17 @@ fn backend_pid(leader: &mut DemoLeader) -> Result<String, DemoError> {
 
 /// The answer to B's declaration guarantees it, so there is no waiting here.
 fn check_gone(direct: &mut DemoLeader, backend: &str) -> Result<(), DemoError> {
-    match do_it(
+    if do_it(
         direct,
         &format!("SELECT state FROM pg_stat_activity WHERE pid = {backend}"),
     )?
     .is_empty()
     {
-        true => Ok(()),
-        false => Err(DemoError::NotAsTold(String::from(
+        Ok(())
+    } else {
+        Err(DemoError::NotAsTold(String::from(
             "A's backend was still there after the takeover",
-        ))),
+        )))
     }
 }
 

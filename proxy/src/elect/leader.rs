@@ -102,9 +102,10 @@ impl Drop for LeaderCommand {
 /// The command's standard input. A terminal would stop a process group that reads it from the background, while it
 /// leads.
 fn input() -> Stdio {
-    match std::io::stdin().is_terminal() {
-        true => Stdio::null(),
-        false => Stdio::inherit(),
+    if std::io::stdin().is_terminal() {
+        Stdio::null()
+    } else {
+        Stdio::inherit()
     }
 }
 

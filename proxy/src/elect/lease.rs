@@ -45,10 +45,11 @@ impl Lease {
             turn = turn => turn?,
             why = self.lost(renew) => return Err(LockError::Lost(why)),
         };
-        match self.is_sure() {
-            true => Ok(turn),
+        if self.is_sure() {
+            Ok(turn)
+        } else {
             // This process has slept since, and another may lead.
-            false => Err(LockError::Lost(LATE.to_owned())),
+            Err(LockError::Lost(LATE.to_owned()))
         }
     }
 

@@ -91,9 +91,10 @@ impl Candidate for ProxiedCandidate {
         self.token = Some(token);
         self.lease.asked_at = Instant::now();
         // The answer may have been under way for any time.
-        match self.leads().await && self.lease.is_sure() {
-            true => Ok(token),
-            false => Err(LockError::Lost(LATE.to_owned())),
+        if self.leads().await && self.lease.is_sure() {
+            Ok(token)
+        } else {
+            Err(LockError::Lost(LATE.to_owned()))
         }
     }
 
@@ -157,9 +158,10 @@ async fn renew(
             .await?;
             // If the lease has ended in between, the session has another token now.
             let shown = first_value(&ask(SHOW_TOKEN).await?).unwrap_or_default();
-            Ok(match own_token(&shown, scope) == token {
-                true => Leased::Held,
-                false => Leased::NotHeld,
+            Ok(if own_token(&shown, scope) == token {
+                Leased::Held
+            } else {
+                Leased::NotHeld
             })
         }
     }

@@ -158,11 +158,12 @@ impl ProxySession {
         let scope = format!("SET fencing.scope = '{}'", self.scope);
         self.ask(&scope).await?;
         let shown = self.ask("SHOW fencing.mark").await?.unwrap_or_default();
-        match shown.is_empty() {
-            true => Ok(None),
-            false => shown.parse().map(Some).map_err(|_| {
+        if shown.is_empty() {
+            Ok(None)
+        } else {
+            shown.parse().map(Some).map_err(|_| {
                 LockError::Session(format!("it shows {shown:?} as the mark of the scope"))
-            }),
+            })
         }
     }
 
@@ -180,9 +181,10 @@ impl ProxySession {
         Err(match error.code() {
             Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => {
                 let words = words(&error);
-                Unasked::NotHad(match words.contains(LEASE_IS_ANOTHERS) {
-                    true => LockError::Held(words),
-                    false => LockError::Session(words),
+                Unasked::NotHad(if words.contains(LEASE_IS_ANOTHERS) {
+                    LockError::Held(words)
+                } else {
+                    LockError::Session(words)
                 })
             }
             Some(code) if code.code() == STALE => Unasked::Stale(failed(&error)),

@@ -100,9 +100,10 @@ impl Access {
                 false
             }
         };
-        match admits {
-            true => HttpAccess::Read,
-            false => HttpAccess::None,
+        if admits {
+            HttpAccess::Read
+        } else {
+            HttpAccess::None
         }
     }
 }
@@ -137,9 +138,10 @@ fn read(path: &Path) -> Result<Secret<String>, TokenError> {
     let token = text.trim_end_matches(['\r', '\n']);
     let is_sound = (TOKEN_MIN..=TOKEN_MAX).contains(&token.len())
         && token.bytes().all(|byte| byte.is_ascii_graphic());
-    match is_sound {
-        true => Ok(Secret::new(token.to_owned())),
-        false => Err(TokenError::Content(path.to_owned())),
+    if is_sound {
+        Ok(Secret::new(token.to_owned()))
+    } else {
+        Err(TokenError::Content(path.to_owned()))
     }
 }
 

@@ -68,9 +68,10 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let witnessed = match &control {
         Some(control) => {
             let seen = proxies.as_ref().map_or(0, Vec::len);
-            let count = match tried.places.iter().any(Endpoint::is_in_use) {
-                true => seen,
-                false => seen + 1,
+            let count = if tried.places.iter().any(Endpoint::is_in_use) {
+                seen
+            } else {
+                seen + 1
             };
             let proxies = Proxies::of(&config.takeover.authority, count);
             postgres::checks(config, control, &hosts, proxies, within, report).await
@@ -118,12 +119,13 @@ fn invalid(errors: &PolicyFileErrors) -> CheckResult {
 fn who_may_declare(policy: &Policy) -> CheckResult {
     const POOLERS: &str = "behind a pooler in transaction or statement mode a session-level SET is unsafe unless the \
                            policy says declare = \"transaction\"";
-    CheckResult::ok(match policy.says_who_may_declare() {
-        true => format!("the policy says who may declare; {POOLERS}"),
-        false => format!(
+    CheckResult::ok(if policy.says_who_may_declare() {
+        format!("the policy says who may declare; {POOLERS}")
+    } else {
+        format!(
             "EVERY session may declare EVERY scope, and so end its leader: if more than one team shares this \
              proxy, set holders and declare in the policy first; {POOLERS}"
-        ),
+        )
     })
 }
 
@@ -146,9 +148,10 @@ async fn upstream(config: &Config, within: Duration) -> CheckResult {
         1 => format!("{} answers as PostgreSQL does", answers.join(", ")),
         _ => format!("{} answer as PostgreSQL does", answers.join(", ")),
     };
-    match silent.is_empty() {
-        true => CheckResult::ok(seen),
-        false => CheckResult::warn(format!("{seen}; {}", silent.join("; ")), ADVICE),
+    if silent.is_empty() {
+        CheckResult::ok(seen)
+    } else {
+        CheckResult::warn(format!("{seen}; {}", silent.join("; ")), ADVICE)
     }
 }
 

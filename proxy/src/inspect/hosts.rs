@@ -99,9 +99,10 @@ async fn look(
     let connection = Probe::open(control, config.control.expose(), within).await?;
     let rights = connection.look(prepare::rights).await?;
     let server = connection.look(cluster::server).await?;
-    let (cluster, streams) = match rights.standby {
-        true => (None, connection.look(streams).await?),
-        false => (connection.look(prepare::cluster).await.ok(), false),
+    let (cluster, streams) = if rights.standby {
+        (None, connection.look(streams).await?)
+    } else {
+        (connection.look(prepare::cluster).await.ok(), false)
     };
     Ok(Chosen {
         connection,

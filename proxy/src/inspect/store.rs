@@ -223,9 +223,10 @@ async fn postgres(
     };
     let took = began.elapsed();
     let Some(contents) = contents else {
-        return match info.in_recovery {
-            true => unknown(format!("{place} is a standby"), STANDBY),
-            false => nothing(place),
+        return if info.in_recovery {
+            unknown(format!("{place} is a standby"), STANDBY)
+        } else {
+            nothing(place)
         };
     };
     let mut seen = read(place, &contents, took);

@@ -47,12 +47,13 @@ impl FromStr for LeaseName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (namespace, name) = text.split_once('/').unwrap_or_default();
-        match is_label(namespace) && name.len() <= 253 && name.split('.').all(is_label) {
-            true => Ok(Self {
+        if is_label(namespace) && name.len() <= 253 && name.split('.').all(is_label) {
+            Ok(Self {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
-            }),
-            false => Err("name the Lease and its namespace: kubernetes:default/jobs".to_owned()),
+            })
+        } else {
+            Err("name the Lease and its namespace: kubernetes:default/jobs".to_owned())
         }
     }
 }
@@ -207,13 +208,14 @@ impl LeaseHolder {
         let Some(lease) = self.own().await? else {
             return Ok(Leased::NotHeld);
         };
-        match self
+        if self
             .api
             .update(lease.held(&self.identity, self.ttl))
             .await?
         {
-            true => Ok(Leased::Held),
-            false => Err(KubernetesError::Conflict),
+            Ok(Leased::Held)
+        } else {
+            Err(KubernetesError::Conflict)
         }
     }
 
@@ -221,9 +223,10 @@ impl LeaseHolder {
         let Some(lease) = self.own().await? else {
             return Ok(());
         };
-        match self.api.update(lease.released()).await? {
-            true => Ok(()),
-            false => Err(KubernetesError::Conflict),
+        if self.api.update(lease.released()).await? {
+            Ok(())
+        } else {
+            Err(KubernetesError::Conflict)
         }
     }
 

@@ -203,9 +203,10 @@ async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, Strin
         method,
         client: encryption(&shown),
         server: encryption(&certificate),
-        certificates: match shown == certificate {
-            true => Certificates::Same,
-            false => Certificates::Different,
+        certificates: if shown == certificate {
+            Certificates::Same
+        } else {
+            Certificates::Different
         },
     })
 }

@@ -80,12 +80,13 @@ fn primary(control: &Chosen, hosts: &[Host]) -> CheckResult {
         (false, _) => {}
     }
     let is_sound = |host: &Host| matches!(host.role, HostRole::Primary | HostRole::Standby);
-    match hosts.iter().all(is_sound) {
-        true => CheckResult::ok(named.join("; ")),
-        false => CheckResult::warn(
+    if hosts.iter().all(is_sound) {
+        CheckResult::ok(named.join("; "))
+    } else {
+        CheckResult::warn(
             named.join("; "),
             "look after the hosts that are neither the primary nor a standby of it",
-        ),
+        )
     }
 }
 
@@ -98,13 +99,14 @@ fn rights(control: &Chosen) -> CheckResult {
             format!("run as a superuser: {}", rights.grant()),
         );
     }
-    match rights.superuser {
-        true => CheckResult::ok(format!(
+    if rights.superuser {
+        CheckResult::ok(format!(
             "role {role} is a superuser and may end every session"
-        )),
-        false => CheckResult::ok(format!(
+        ))
+    } else {
+        CheckResult::ok(format!(
             "role {role} has pg_signal_backend and pg_read_all_stats"
-        )),
+        ))
     }
 }
 
