@@ -1,6 +1,6 @@
-# The two commands: `make demo` and `make test`, both with the dev profile. The demo installs and builds only what it
-# needs itself.
-# `make release` and the benchmarks alone build for release. What they measure is what `make release` makes.
+# The two main commands, `make demo` and `make test`, use the dev profile. The demo installs and builds only what it
+# needs.
+# Only `make release` and the benchmarks build for release. The benchmarks measure the binary of `make release`.
 
 CARGO ?= cargo
 # More flags: make demo ARGS=--keep, make proof ARGS='--minutes 5 --seed 7', make mediation ARGS='--conversations 1 --seed 7'
@@ -24,9 +24,9 @@ demo: packages-demo ## Install what it needs, build, and play the story: a stale
 	$(CARGO) build --package pgpalisade --bins --locked
 	@"$(BINARY)" demo $(ARGS)
 
-# The tests are told which binary to run: the one that was just built, so that none of them builds it again.
+# Names the binary that was just built, so that no test builds it again.
 test: export PGPALISADE_BIN := $(BINARY)
-# nextest runs no doc tests, so they follow. `cargo test` has them in it.
+# nextest runs no doc tests, so they follow. `cargo test` includes them.
 test: build ## Install what the tests need, and run all of them, the code blocks of the docs among them
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		echo "+ $(CARGO) nextest run --workspace" && \
@@ -38,7 +38,7 @@ test: build ## Install what the tests need, and run all of them, the code blocks
 		$(CARGO) test --workspace --locked --no-fail-fast; \
 	fi
 
-# What a developer runs all day. Neither needs cargo-nextest.
+# Commands for every change. Neither needs cargo-nextest.
 UNIT := policies wire fence session logins
 unit: ## Test the pure crates, in a minute: no server, no packages but a C compiler and libclang
 	$(CARGO) test --locked --lib $(UNIT:%=--package pgpalisade-%)
@@ -83,7 +83,7 @@ check: packages-build ## rustfmt and clippy, warnings denied
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# The fuzz crate stands outside the workspace and takes the versions of its lock file.
+# The fuzz crate is outside the workspace, and uses the versions of its lock file.
 # Without cargo-fuzz its targets are compiled as plain code, into the same target directory.
 fuzz-build: packages-build ## Build the fuzz targets (nightly and cargo-fuzz where they are, else stable)
 	@cp Cargo.lock fuzz/Cargo.lock

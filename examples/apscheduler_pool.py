@@ -10,17 +10,17 @@ from apscheduler.events import EVENT_JOB_ERROR
 from apscheduler.schedulers.background import BlockingScheduler
 from sqlalchemy import create_engine, event, text
 
-LEASE = "SET fencing.token = 'lease:4s'"  # for production longer
+LEASE = "SET fencing.token = 'lease:4s'"  # longer in production
 
 election = psycopg2.connect("")
 election.autocommit = True
 candidate = election.cursor()
-candidate.execute("SHOW fencing.status")  # fails if the server is not pgpalisade: it would take any token
+candidate.execute("SHOW fencing.status")  # fails on a server other than pgpalisade, which would accept any token
 while True:
     try:
         candidate.execute(LEASE)
         break
-    except psycopg2.errors.LockNotAvailable:  # 55P03: another one leads
+    except psycopg2.errors.LockNotAvailable:  # 55P03: another process leads
         pass
 candidate.execute("SHOW fencing.token")
 token = candidate.fetchone()[0]
@@ -51,7 +51,7 @@ def renew():
 
 
 def stop_if_deposed(failed):
-    # A connection that was ended may not say why; the next one is refused, and says.
+    # A connection that was ended may not say why; the next one is refused with the reason.
     if "PF001" in str(failed.exception):
         print("deposed:", failed.exception, flush=True)
         scheduler.shutdown(wait=False)

@@ -1,6 +1,6 @@
 """Leads while its session holds a key of Consul: consul_lock.py http://HOST:PORT
 
-The token is the key's ModifyIndex, an index of the whole store: it rises with all that Consul does.
+The token is the key's ModifyIndex, an index of the whole store: it rises with every change in Consul.
 """
 
 import json
@@ -13,7 +13,7 @@ from scheduler import connect, work
 
 CONSUL = sys.argv[1]
 KEY = "/v1/kv/scheduler"
-SECONDS = 10  # the least that Consul takes
+SECONDS = 10  # the least that Consul accepts
 
 
 def ask(method, path, body=None):

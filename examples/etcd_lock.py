@@ -13,7 +13,7 @@ import urllib.request
 from scheduler import connect, work
 
 NAME = base64.b64encode(b"scheduler").decode()
-SECONDS = 4  # for production more
+SECONDS = 4  # more in production
 
 
 def ask(path, **request):

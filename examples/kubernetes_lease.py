@@ -1,7 +1,7 @@
 """Leads while it holds a Lease of Kubernetes, as client-go does: kubernetes_lease.py IDENTITY take|transitions
 
-With `take` it takes the next number under the Lease. With `transitions` its token is leaseTransitions + 1, which is
-given twice if two processes have one IDENTITY, and starts again if somebody deletes the Lease.
+With `take` it takes the next number under the Lease. With `transitions` its token is leaseTransitions + 1, which two
+processes with one IDENTITY would share, and which starts again if the Lease is deleted.
 """
 
 import sys
@@ -18,11 +18,11 @@ PLACE = ("scheduler", "default")
 
 config.load_config()
 leases = client.CoordinationV1Api()
-seen = (None, 0.0)  # the resource as it was read last, and when it changed by our clock
+seen = (None, 0.0)  # the version last read, and when it changed by the local clock
 
 
 def acquire_or_renew():
-    """client-go's tryAcquireOrRenew: the Lease if it is ours now, else None."""
+    """client-go's tryAcquireOrRenew: the Lease if this process holds it now, else None."""
     global seen
     now = datetime.now(timezone.utc)
     mine = client.V1LeaseSpec(
@@ -45,7 +45,7 @@ def acquire_or_renew():
             return None
         else:
             mine.lease_transitions = held.lease_transitions + 1
-        lease.spec = mine  # with the resourceVersion that was read: refused if anybody was faster
+        lease.spec = mine  # with the resourceVersion that was read: refused if it has changed since
         return leases.replace_namespaced_lease(*PLACE, lease)
     except client.ApiException as error:
         if error.status != 409:

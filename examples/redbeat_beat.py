@@ -1,9 +1,9 @@
-"""A beat of Celery that keeps its schedule in Redis (RedBeat), and writes what is due into PostgreSQL:
+"""A beat of Celery that keeps its schedule in Redis (RedBeat), and writes due jobs into PostgreSQL:
 
     pip install -r requirements.txt
     REDIS=redis://HOST celery -A redbeat_beat beat
 
-Several may be started: RedBeat's lock lets one at a time go on, and that one takes the next number.
+Several may run: RedBeat's lock admits one at a time, which takes the next number.
 """
 
 import os
@@ -15,7 +15,7 @@ from scheduler import take
 
 
 class Fenced(RedBeatScheduler):
-    """Has the jobs in PostgreSQL where others send them to a broker."""
+    """Writes jobs into PostgreSQL instead of sending them to a broker."""
 
     db = None
 
@@ -32,7 +32,7 @@ class Fenced(RedBeatScheduler):
 app = Celery(broker=os.environ["REDIS"])
 app.conf.update(
     worker_redirect_stdouts=False,
-    redbeat_lock_timeout=4,  # for production more
+    redbeat_lock_timeout=4,  # more in production
     beat_scheduler=Fenced,
     beat_max_loop_interval=0.5,
     beat_schedule={"invoice": {"task": "invoice", "schedule": 0.3}},

@@ -7,7 +7,7 @@ import time
 import redis
 from scheduler import take, work
 
-SECONDS = 4  # for production more
+SECONDS = 4  # more in production
 
 lock = redis.from_url(sys.argv[1]).lock("scheduler", timeout=SECONDS, thread_local=False)
 lock.acquire()

@@ -1,6 +1,6 @@
-"""Leads while its name stands in a row that it keeps from expiring: row_lease.py DSN
+"""Leads while a row holds its name, and renews that row: row_lease.py DSN
 
-Job queues elect like this. The DSN leads to PostgreSQL directly, for a candidate has no token to write with.
+Job queues elect like this. The DSN names PostgreSQL itself, since a candidate has no token to write with.
 """
 
 import os
@@ -13,14 +13,14 @@ import psycopg
 from scheduler import take, work
 
 NAME = f"{socket.gethostname()}:{os.getpid()}"
-SECONDS = 4  # for production more
+SECONDS = 4  # more in production
 
 direct = psycopg.connect(sys.argv[1], autocommit=True)
 direct.execute("CREATE TABLE IF NOT EXISTS leases (name text PRIMARY KEY, holder text, expires timestamptz)")
 
 
 def holds():
-    """Takes the row if it is free, renews it if it is ours, and says whether it is ours now."""
+    """Takes the row if it is free, or renews it. Returns whether this process holds it now."""
     return direct.execute(
         """INSERT INTO leases VALUES ('scheduler', %s, now() + %s * interval '1 s')
         ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires

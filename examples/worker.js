@@ -1,12 +1,12 @@
 // Does jobs while it holds a lease of the proxy: npm ci, node worker.js
 //
-// libpq's environment (PGHOST, PGPORT, ..) names the proxy. A worker that is deposed ends with an error; its supervisor
-// starts it again, as a candidate.
+// libpq's environment (PGHOST, PGPORT, ..) names the proxy. A deposed worker ends with an error; its supervisor starts
+// it again, as a candidate.
 
 const { Client } = require("pg");
 const { setTimeout: sleep } = require("node:timers/promises");
 
-const LEASE = "SET fencing.token = 'lease:4s'"; // for production longer
+const LEASE = "SET fencing.token = 'lease:4s'"; // longer in production
 
 function end(error) {
   console.error("ends:", error.code, error.message);
@@ -15,13 +15,13 @@ function end(error) {
 
 async function connect(options, onError) {
   const client = new Client({ options });
-  client.on("error", onError); // it was ended while nothing was asked
+  client.on("error", onError); // the connection was ended while idle
   await client.connect();
-  await client.query("SHOW fencing.status"); // fails if the server is not pgpalisade: it would take any token
+  await client.query("SHOW fencing.status"); // fails on a server other than pgpalisade, which would accept any token
   return client;
 }
 
-// A session that has the lease. It is renewed as long as the session lives; who writes late is refused in any case.
+// Takes the lease, and renews it as long as the session lives. A late write is refused in any case.
 async function lead() {
   let renewing;
   const election = await connect("", () => clearInterval(renewing));
@@ -30,7 +30,7 @@ async function lead() {
       await election.query(LEASE);
       break;
     } catch (error) {
-      if (error.code !== "55P03") throw error; // 55P03: another one leads
+      if (error.code !== "55P03") throw error; // 55P03: another process leads
     }
   }
   renewing = setInterval(() => election.query(LEASE).catch(() => clearInterval(renewing)), 1000);

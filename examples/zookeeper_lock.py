@@ -1,6 +1,6 @@
 """Leads while it holds a lock of ZooKeeper: zookeeper_lock.py HOST:PORT,..
 
-The token is the czxid of its node: the id of the transaction that made it, which rises with all that ZooKeeper does.
+The token is the czxid of its node: the id of the transaction that created it. It rises with every change in ZooKeeper.
 """
 
 import sys

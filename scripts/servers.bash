@@ -1,13 +1,12 @@
-# For scripts that need servers of their own: a PostgreSQL and the proxy, on free ports of this machine, until the script ends.
+# Servers for a script: a PostgreSQL and the proxy, on free ports of this machine, until the script ends.
 #
 # The script sets:
 #   PROXY            the binary of the proxy
 #   CONNECTIONS_MAX  sessions that PostgreSQL is to allow
-# and may have set by its user:
+# Its user may set:
 #   PG_BIN           the directory of PostgreSQL's programs [the newest below /usr/lib/postgresql]
 #
-# It gets `DIR`, a directory that is removed in the end, and after `start_postgres` and `start_proxy` the ports `port` and
-# `through`.
+# Sets `DIR`, a directory that is removed at the end. `start_postgres` sets `port`, `start_proxy` sets `through`.
 
 # shellcheck disable=SC2012 # Names of versions.
 readonly BIN=${PG_BIN:-$(ls -d /usr/lib/postgresql/*/bin | sort -V | tail -1)}
@@ -17,7 +16,7 @@ proxy='' server=''
 
 complain() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
-# What traces the proxy passes no signal on, so the proxy itself, its child, is told to end.
+# A tracer passes no signals on, so the signal goes to its child, the proxy.
 end_proxy() {
     kill -TERM "$(pgrep -P "$proxy" || echo "$proxy")" && wait "$proxy" || true
     proxy=''
@@ -30,7 +29,7 @@ stop_servers() {
 }
 trap stop_servers EXIT
 
-# PostgreSQL does not run as root.
+# PostgreSQL refuses to run as root.
 as_postgres() {
     (( EUID != 0 )) || set -- setpriv --reuid postgres --regid postgres --clear-groups "$@"
     exec "$@"
@@ -63,7 +62,7 @@ start_postgres() {
     "$BIN/pgbench" -i -q -h 127.0.0.1 -p "$port" >>"$DIR/pg.log" 2>&1
 }
 
-# Below a command, where one is given.
+# Runs the proxy under a command, if one is given.
 start_proxy() { # COMMAND...
     through=$(free_port)
     "$@" "$PROXY" serve --listen "127.0.0.1:$through" --upstream "postgres://127.0.0.1:$port" \
@@ -72,6 +71,6 @@ start_proxy() { # COMMAND...
     wait_for "$through" "$DIR/proxy.log"
 }
 
-# The proxy takes every PGPALISADE_ variable for a setting of its own.
+# The proxy would read PGPALISADE_ variables as settings.
 unset "${!PGPALISADE_@}"
 export PGUSER=postgres PGDATABASE=postgres PGPASSWORD=none

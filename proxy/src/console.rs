@@ -1,16 +1,15 @@
-//! The console: what the proxy knows of itself, and what operators tell it to do, for psql and the programs that read
-//! pgbouncer's.
+//! The console: the proxy's state, and orders to it, for psql and the programs that read pgbouncer's console.
 //!
-//! On the main runtime, where no session is; what takes long is done on other threads. It speaks with the messages of
-//! [`wire`](crate::wire), whose lengths are checked before they are trusted: whoever reaches it may be hostile, also
-//! before a login.
+//! It runs on the main runtime, which has no sessions; slow work runs on other threads. It speaks with the messages
+//! of [`wire`](crate::wire), whose lengths are checked before they are trusted: a client may be hostile, even before
+//! its login.
 
+mod client;
 mod command;
 mod login;
 mod pausing;
 mod pgbouncer;
 mod refusals;
-mod session;
 mod table;
 mod tables;
 mod takeovers;
@@ -30,74 +29,70 @@ use crate::server::listener::{Accepted, Listener};
 use crate::server::message_socket::MessageSocket;
 use crate::server::worker::WorkerContext;
 use crate::wire::encode::Severity;
+use client::ConsoleClient;
 use command::Command;
 pub(crate) use login::Users;
-use login::{Operator, Refused, Rights};
-use session::Session;
+use login::{Operator, OperatorRole, Refused};
 use table::{RowIter, Rows, columns, object};
 
 /// The only database.
 const DATABASE: &str = "pgpalisade";
 
-/// Admins at one time, and others: those who only read keep no admin out.
+/// Limit of admins, and separately of readers, so that readers keep no admin out.
 const OPERATORS_MAX: usize = 16;
 
-/// Connections that have not logged in. The oldest gives way to the newest.
+/// Connections that have not logged in. The newest replaces the oldest.
 const LOGINS_MAX: usize = 16;
 
-/// For a login.
 const LOGIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long the listener rests after an accept that failed.
+/// Pause of the listener after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// For all files that RELOAD reads.
 const RELOAD_WITHIN: Duration = Duration::from_secs(30);
 
-/// When the proxy is to end.
+/// Ways to stop the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// As soon as open transactions are over, or had their time.
+    /// As soon as open transactions are over, or their time is up.
     Now,
-    /// When the last client has left by itself.
+    /// After the last client has left on its own.
     WhenClientsHaveLeft,
 }
 
-/// Whom to tell how a reload went: what is wrong with the files, if anything.
+/// Receives the result of a reload: what is wrong with the files, if anything.
 pub(crate) type Reloaded = oneshot::Sender<Result<(), String>>;
 
-/// Where orders go, to whoever obeys signals too.
+/// Orders for the task that also obeys signals.
 #[derive(Debug, Clone)]
 pub(crate) struct Orders {
-    /// To read files again.
     pub(crate) reload: mpsc::Sender<Option<Reloaded>>,
-    /// To end.
     pub(crate) stop: mpsc::Sender<Stop>,
 }
 
 impl Orders {
-    /// With what those who obey receive. A reload that waits is one that does for those who come meanwhile.
+    /// Returns the receivers too. Capacity 1: a waiting reload serves later requests as well.
     pub(crate) fn new() -> (Self, mpsc::Receiver<Option<Reloaded>>, mpsc::Receiver<Stop>) {
         let ((reload, reloads), (stop, stops)) = (mpsc::channel(1), mpsc::channel(1));
         (Self { reload, stop }, reloads, stops)
     }
 }
 
-/// What is shown.
+/// Facts that tables show.
 pub(crate) struct Facts {
-    /// Who is connected, what was refused and counted, the policy, and the like.
+    /// Clients, rejections, counters, the policy, and the like.
     pub(crate) shared: WorkerContext,
-    /// The configuration.
     pub(crate) settings: Vec<ShownKey>,
     /// The store, without passwords.
     pub(crate) authority: String,
-    /// Which policy is in force, and how the last reload went.
+    /// The policy in force, and the result of the last reload.
     pub(crate) in_force: InForce,
 }
 
 impl Facts {
-    /// The rows of a table as JSON, where it is one of those that HTTP shows: its name in small letters. An error says
-    /// why it cannot be read now.
+    /// The rows of a table as JSON, if HTTP shows that table; its name is in lower case. An error says why it cannot
+    /// be read now.
     pub(crate) async fn rows(
         &self,
         name: &str,
@@ -118,26 +113,23 @@ impl Facts {
     }
 }
 
-/// What the console needs of those who have started the proxy.
+/// Parts of the console that the rest of the program provides.
 #[derive(Debug)]
 pub(crate) struct ConsoleParts {
-    /// Whom it lets in.
     pub(crate) users: Users,
-    /// The configuration.
     pub(crate) settings: Vec<ShownKey>,
-    /// Who does what it is told.
     pub(crate) orders: Orders,
 }
 
-/// An error that the client is told.
+/// An error for the client.
 #[derive(Debug)]
-struct Failure {
+struct ConsoleError {
     sqlstate: &'static str,
     message: String,
     hint: &'static str,
 }
 
-impl Failure {
+impl ConsoleError {
     fn new(sqlstate: &'static str, message: impl Into<String>, hint: &'static str) -> Self {
         let message = message.into();
         Self {
@@ -148,15 +140,14 @@ impl Failure {
     }
 }
 
-/// Answers until it is dropped; those who are connected by then are answered to the end of the process.
+/// Accepts connections until it is dropped; those that are open then are served until the process ends.
 #[derive(Debug)]
 pub(crate) struct OpenConsole {
-    /// Where it listens.
     pub(crate) listener: Arc<Listener>,
     _accepts: DropGuard,
 }
 
-/// What all its connections share.
+/// Shared by all connections.
 struct Console {
     facts: Arc<Facts>,
     orders: Orders,
@@ -166,7 +157,6 @@ struct Console {
 }
 
 impl OpenConsole {
-    /// Begins to answer.
     pub(crate) fn open(listener: Listener, parts: ConsoleParts, facts: Arc<Facts>) -> Self {
         if let Ok(address) = listener.address() {
             tracing::info!(%address, "the console is open");
@@ -215,7 +205,7 @@ async fn accept(listener: &Listener, console: &Arc<Console>) {
     }
 }
 
-/// Brings one client through its login. What comes then is a task of its own, which gives way to nobody.
+/// Handles a client's login. The session after it is a separate task, never evicted.
 async fn log_in(accepted: Accepted, console: Arc<Console>) {
     let client_addr = accepted.client_addr;
     let mut link = match MessageSocket::new(accepted.stream) {
@@ -227,7 +217,7 @@ async fn log_in(accepted: Accepted, console: Arc<Console>) {
         Ok(Ok((operator, place))) => {
             let user = &operator.user;
             tracing::debug!(%client_addr, user, rights = ?operator.rights, "a login to the console");
-            let session = Session::new(console, operator, link);
+            let session = ConsoleClient::new(console, operator, link);
             tokio::spawn(async move {
                 session.run().await;
                 drop(place);
@@ -249,27 +239,27 @@ impl Console {
         link: &mut MessageSocket,
     ) -> Result<(Operator, OwnedSemaphorePermit), Refused> {
         let operator = self.users.identify(link).await?;
-        // Who has not logged in takes none.
+        // A place is taken only after the login.
         let (places, who) = match operator.rights {
-            Rights::Read => (&self.readers, "operators who may read"),
-            Rights::Admin => (&self.admins, "admins"),
+            OperatorRole::Read => (&self.readers, "operators who may read"),
+            OperatorRole::Admin => (&self.admins, "admins"),
         };
         let place = Arc::clone(places).try_acquire_owned().map_err(|_| {
             let message = format!("{OPERATORS_MAX} {who} are connected to the console already");
             let hint = "An operator who sends nothing for ten minutes is disconnected.";
-            Failure::new("53300", message, hint)
+            ConsoleError::new("53300", message, hint)
         })?;
         login::welcome(link).await?;
         Ok((operator, place))
     }
 
-    /// Does what is no SHOW.
-    async fn obey(&self, command: Command, operator: &Operator) -> Result<(), Failure> {
+    /// Carries out a command other than SHOW.
+    async fn obey(&self, command: Command, operator: &Operator) -> Result<(), ConsoleError> {
         if command.only_reads() {
             return Ok(());
         }
-        if operator.rights != Rights::Admin {
-            return Err(Failure::new(
+        if operator.rights != OperatorRole::Admin {
+            return Err(ConsoleError::new(
                 "42501",
                 format!("permission denied: {} is for admins", command.tag()),
                 "console_admins names them.",
@@ -284,21 +274,24 @@ impl Console {
         match command {
             Command::Show(_) | Command::Set => Ok(()),
             Command::Reload => self.reload().await,
-            Command::Kill(id) => match self.facts.shared.connected.kill(id) {
-                true => Ok(()),
-                false => Err(Failure::new(
-                    "42704",
-                    format!("there is no client {id}"),
-                    "SHOW CLIENTS shows the ids of connected clients.",
-                )),
-            },
+            Command::Kill(id) => {
+                if self.facts.shared.connected.kill(id) {
+                    Ok(())
+                } else {
+                    Err(ConsoleError::new(
+                        "42704",
+                        format!("there is no client {id}"),
+                        "SHOW CLIENTS shows the ids of connected clients.",
+                    ))
+                }
+            }
             Command::Pause => self.pause().await,
             Command::Resume => self.resume().await,
             Command::Shutdown(stop) => self.orders.stop.send(stop).await.map_err(|_| ending()),
         }
     }
 
-    async fn reload(&self) -> Result<(), Failure> {
+    async fn reload(&self) -> Result<(), ConsoleError> {
         let (done, is_done) = oneshot::channel();
         let reloading = async {
             self.orders
@@ -308,7 +301,7 @@ impl Console {
                 .map_err(|_| ending())?;
             let done = is_done.await.map_err(|_| ending())?;
             done.map_err(|why| {
-                Failure::new(
+                ConsoleError::new(
                     "F0000",
                     why,
                     "If a file has an error, what was in force stays in force.",
@@ -316,7 +309,7 @@ impl Console {
             })
         };
         let late = |_| {
-            Failure::new(
+            ConsoleError::new(
                 "57014",
                 "the files are not read yet",
                 "See the log of pgpalisade.",
@@ -328,6 +321,6 @@ impl Console {
     }
 }
 
-fn ending() -> Failure {
-    Failure::new("57P01", "the proxy is ending", "")
+fn ending() -> ConsoleError {
+    ConsoleError::new("57P01", "the proxy is ending", "")
 }

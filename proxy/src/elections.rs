@@ -1,4 +1,4 @@
-//! Has the scopes that the policy in force names follow their elections.
+//! Elections of the scopes that the policy in force names.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::fence::{Fence, Purpose, Terms};
 use crate::takeover::{Elected, Elections, Takeover};
 
-/// Follows the elections of whatever policy is in force, until the proxy ends.
+/// Follows the elections of the policy in force, until the proxy ends.
 pub(crate) async fn follow(
     takeover: Takeover,
     mut fence: watch::Receiver<Arc<Fence>>,
@@ -23,7 +23,7 @@ pub(crate) async fn follow(
         tokio::select! {
             () = shutdown.cancelled() => return,
             changed = fence.changed() => if changed.is_err() {
-                // Nothing reads a policy again. This one stays in force.
+                // No further reload can come. This policy stays in force.
                 return shutdown.cancelled().await;
             },
         }
@@ -34,7 +34,7 @@ fn elected(fence: &Fence) -> Vec<Elected> {
     let policy = fence.policy();
     let elected = |elected: &ElectedScope| {
         Some(Elected {
-            // The file was checked.
+            // Scope names were checked with the file.
             scope: Scope::new(&elected.scope).ok()?,
             terms: Terms {
                 purpose: match fence.mode_of_scope(&elected.scope) {

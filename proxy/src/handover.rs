@@ -1,8 +1,8 @@
 //! The change from one process of the proxy to the next, in which no connection is refused.
 //!
 //! The old process starts the new one and sends it the listening sockets, through a socket that is the standard input
-//! of the new one. They are never closed, so nobody who waits in their queues is lost. The new process says when it
-//! serves; until then the old one does, and if the new one fails, nothing has happened.
+//! of the new one. They are never closed, so no client in their queues is lost. The new process reports when it
+//! serves; until then the old one does. If the new one fails, nothing changes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -27,21 +27,20 @@ pub(crate) const SUCCESSOR: &str = "--successor";
 
 /// Comes with the descriptors of a listener.
 const LISTENER: u8 = b'L';
-/// There are no more listeners.
+/// Follows the last listener.
 const COMPLETE: u8 = b'.';
 /// From the new process: it takes the connections.
 const TAKEN: u8 = b'+';
 
-/// A listener is a socket, and the lock of its file where it has one.
+/// A listener is a socket and, for a unix socket, the lock of its file.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// How long the old process may take to send them.
+/// Limit for the old process to send them.
 const RECEIVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the new process may take to start.
+/// Limit for the new process to start.
 const START_WITHIN: Duration = Duration::from_secs(60);
 
-/// Why no new process has taken over.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandoverError {
     /// A container ends with its first process, and takes the new one along.
@@ -49,33 +48,30 @@ pub(crate) enum HandoverError {
         "this is process 1, and a process that it starts would end with it: replace the container instead"
     )]
     FirstProcess,
-    /// It cannot be started.
     #[error("cannot start the new process: {0}")]
     Start(io::Error),
-    /// It has ended, and its last words say why.
+    /// The log has its last words.
     #[error("the new process ended")]
     Ended,
-    /// It takes too long.
     #[error("the new process was not ready within {START_WITHIN:?}")]
     Late,
-    /// It says something else.
     #[error("the new process does not understand this version")]
     Unknown,
 }
 
-/// Where the listeners of a process come from, and go to.
+/// Predecessor and successor of a process, for its listeners.
 #[derive(Debug)]
 pub(crate) struct Handover {
     /// The process that has started this one.
     pub(crate) predecessor: Option<Predecessor>,
-    /// Asks for a new process.
+    /// Requests for a new process.
     pub(crate) asked: mpsc::Receiver<()>,
-    /// Is told its id once it has taken over.
+    /// Receives the new process's id once it has taken over.
     pub(crate) done: Option<oneshot::Sender<u32>>,
 }
 
 impl Handover {
-    /// Of a process that nobody has started for this; with what asks for a new process, and what tells its id.
+    /// Handover of a first process, with a sender of requests and a receiver of the new process's id.
     pub(crate) fn new() -> (Self, mpsc::Sender<()>, oneshot::Receiver<u32>) {
         let ((ask, asked), (done, is_done)) = (mpsc::channel(1), oneshot::channel());
         let handover = Self {
@@ -86,7 +82,7 @@ impl Handover {
         (handover, ask, is_done)
     }
 
-    /// Waits until a new process has taken over. One that fails to is told of, and nothing else. Cancel safe.
+    /// Waits until a new process has taken over. A failed one is only logged. Cancel safe.
     pub(crate) async fn successor(&mut self, listeners: &[Arc<Listener>]) -> Successor {
         loop {
             if self.asked.recv().await.is_none() {
@@ -110,7 +106,7 @@ impl Handover {
     }
 }
 
-/// The files of the listeners belong to this process.
+/// Makes the files of the listeners belong to this process.
 fn claim<'a>(listeners: impl Iterator<Item = &'a Listener>) {
     for listener in listeners {
         if let Err(error) = listener.claim() {
@@ -119,7 +115,7 @@ fn claim<'a>(listeners: impl Iterator<Item = &'a Listener>) {
     }
 }
 
-/// The new process, as the old one sees it. Dropping it ends it, unless it has taken over.
+/// The new process, as the old one sees it. Dropping ends it, unless it has taken over.
 #[derive(Debug)]
 pub(crate) struct Successor {
     process: Child,
@@ -150,7 +146,7 @@ impl Successor {
 
     fn spawn(listeners: &[Arc<Listener>]) -> io::Result<Self> {
         let (channel, theirs) = StdUnixStream::pair()?;
-        // They wait in the socket until the new process reads it.
+        // The socket buffers them until the new process reads it.
         for listener in listeners {
             send(&channel, LISTENER, &listener.descriptors())?;
         }
@@ -173,7 +169,7 @@ impl Drop for Successor {
     }
 }
 
-/// This very command, as it would be started now.
+/// The command line of this process, with the installed program.
 fn command(channel: StdUnixStream) -> io::Result<Command> {
     let mut arguments = std::env::args_os();
     let program = arguments.next().ok_or(io::ErrorKind::NotFound)?;
@@ -181,7 +177,7 @@ fn command(channel: StdUnixStream) -> io::Result<Command> {
     command
         .args(arguments.filter(|argument| argument != SUCCESSOR))
         .arg(SUCCESSOR)
-        // It names the old process.
+        // Holds the old process's pid.
         .env_remove("WATCHDOG_PID")
         .stdin(Stdio::from(OwnedFd::from(channel)));
     Ok(command)
@@ -210,7 +206,7 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    /// Takes the listeners from the standard input, in a runtime.
+    /// Takes the listeners from the standard input. Needs a runtime.
     pub(crate) fn receive() -> io::Result<Self> {
         let channel = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         channel.set_read_timeout(Some(RECEIVE_WITHIN))?;
@@ -229,14 +225,14 @@ impl Predecessor {
         Ok(Self { channel, listeners })
     }
 
-    /// Its listener on an address, if there is one.
+    /// Removes and returns its listener on an address.
     pub(crate) fn listener(&mut self, address: &ListenAddr) -> Option<Listener> {
         let is_there = |one: &Listener| one.address().is_ok_and(|there| there == *address);
         let index = self.listeners.iter().position(is_there)?;
         Some(self.listeners.swap_remove(index))
     }
 
-    /// Tells it that its listeners are served here from now on.
+    /// Reports that its listeners are served here from now on.
     pub(crate) async fn take_over(&mut self, listeners: &[Listener]) {
         claim(listeners.iter());
         if let Err(error) = self.channel.write_u8(TAKEN).await {
@@ -246,7 +242,7 @@ impl Predecessor {
 
     /// Waits until it has ended.
     pub(crate) async fn gone(&mut self) {
-        // It says nothing; what counts is that nobody holds the other end any more.
+        // The old process sends nothing; the read fails once it has closed its end.
         while self.channel.read_u8().await.is_ok() {}
     }
 }

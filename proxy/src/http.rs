@@ -1,8 +1,8 @@
-//! What the proxy says of itself over HTTP: metrics, whether it lives and can serve, and some tables of the console.
+//! HTTP: metrics, liveness and readiness, and some tables of the console.
 //!
-//! On a thread and a runtime of its own, so that no scrape holds up a session, and that it answers as long as the
-//! process lives: also while the proxy drains. A client that is slow or silent holds nothing up: it has little time,
-//! and where too many are connected the oldest gives way.
+//! It has its own thread and runtime, so that no scrape delays a session. It answers as long as the process lives,
+//! even while the proxy drains. A slow or silent client delays no other: its time is limited, and at the limit of
+//! connections a new one replaces the oldest.
 
 mod access;
 mod answers;
@@ -38,41 +38,35 @@ use answers::{Answers, EVENTS};
 use events::Pictures;
 use readiness::Readiness;
 
-/// Connections at one time.
 const CONNECTIONS_MAX: usize = 64;
-/// For the handshake of TLS, where there is TLS.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 /// For the head of a request.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// For all of it, with the answer.
+/// For the whole request, with the answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
-/// For a dashboard, which then connects again.
+/// For a dashboard, which then reconnects.
 const WATCHED_WITHIN: Duration = Duration::from_secs(3600);
-/// The head of a request may have so many bytes, and fields. The least that the library allows is 8 KiB.
+/// Limits of a request's head: bytes, and fields. The library's minimum is 8 KiB.
 const HEAD_MAX: (usize, usize) = (16 * 1024, 64);
-/// How long the listener rests after an accept that failed.
+/// Pause of the listener after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why there is no HTTP.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
-    /// The address cannot be listened on.
     #[error("cannot listen on {address} for HTTP: {source}")]
     Listen {
-        /// The address.
         address: SocketAddr,
-        /// Why.
         source: io::Error,
     },
-    /// There is no token to ask for.
+    /// The token file is not usable.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The system gives no thread.
+    /// The thread did not start.
     #[error("cannot start the thread for HTTP: {0}")]
     Thread(io::Error),
 }
 
-/// Where requests come in, and who may send them.
+/// The listener, and who has access.
 #[derive(Debug)]
 pub(crate) struct HttpListener {
     listener: StdListener,
@@ -104,13 +98,12 @@ impl HttpListener {
         })
     }
 
-    /// Where it is.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Answers until it is dropped.
+/// Dropping it stops the answers.
 #[derive(Debug)]
 pub(crate) struct HttpServer {
     end: CancellationToken,
@@ -118,11 +111,11 @@ pub(crate) struct HttpServer {
 }
 
 impl HttpServer {
-    /// Begins to answer. `shutdown` is cancelled when the proxy begins to stop.
+    /// Starts to answer. `shutdown` is cancelled when the proxy begins to stop.
     ///
     /// # Errors
     ///
-    /// The system gives no thread.
+    /// If the thread did not start.
     pub(crate) fn start(
         listener: HttpListener,
         facts: Arc<Facts>,
@@ -216,7 +209,7 @@ async fn serve(listener: StdListener, answers: &Arc<Answers>) {
     }
 }
 
-/// The handshake, where there is TLS, and what follows.
+/// Handles a connection, with the handshake of TLS if there is one.
 async fn begin(stream: TcpStream, answers: Arc<Answers>) {
     let acceptor = answers.facts.shared.certificates.current().http.clone();
     let Some(acceptor) = acceptor else {

@@ -1,4 +1,4 @@
-//! Which policy is in force, and whether the files that were read again last are: for metrics.
+//! The policy in force, and the files that failed to reload: for metrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,22 +8,20 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// What is read again.
+/// Files that a reload reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reread {
-    /// The configuration, which counts at the next start.
+    /// Applies at the next start.
     Config,
     Policy,
-    /// The files for TLS.
     Tls,
     /// The users of `auth_file`.
     Users,
-    /// The users of the console.
     ConsoleUsers,
 }
 
 impl Reread {
-    /// All, in the order of the metric.
+    /// In the order of the metric.
     pub(crate) const ALL: [Self; 5] = [
         Self::Config,
         Self::Policy,
@@ -43,7 +41,7 @@ impl Reread {
     }
 }
 
-/// Clones share it.
+/// Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct InForce(Arc<Mutex<State>>);
 
@@ -51,17 +49,17 @@ pub(crate) struct InForce(Arc<Mutex<State>>);
 struct State {
     /// SHA-256 of the policy file; empty without one.
     policy: String,
-    /// What is on disk is not what is in force.
+    /// Files whose present contents are not in force.
     refused: Vec<Reread>,
 }
 
 impl InForce {
-    /// A policy is in force from now on.
+    /// Records a policy that is in force from now on.
     pub(crate) fn set_policy(&self, sha256: String) {
         self.0.lock().policy = sha256;
     }
 
-    /// The files were read again, but for these, which have an error.
+    /// Records a reload in which these files had errors.
     pub(crate) fn set_refused(&self, refused: Vec<Reread>) {
         self.0.lock().refused = refused;
     }

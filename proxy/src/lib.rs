@@ -1,10 +1,10 @@
-//! The program pgpalisade: a proxy for PostgreSQL that refuses the writes of a leader that has been deposed.
+//! The program pgpalisade: a proxy for PostgreSQL that refuses the writes of a deposed leader.
 //!
-//! The way of a message is in crates of their own, `server` above all. Here is what is around it: `serve` runs
-//! listeners, workers and takeovers, with the `store` and the policy that the configuration names; `console` and
-//! `http` show what there is; `inspect` looks at all of it for `check` and `status`; `elect` runs a
-//! command while it leads; `bench` measures as a client does. `config`, `cli`, `logging` and `demo` are the
-//! command line. `ARCHITECTURE.md` has the map and the invariants.
+//! Separate crates carry messages, above all `server`. The modules here surround them: `serve` runs listeners,
+//! workers and takeovers, with the configured `store` and policy; `console` and `http` show the state; `inspect`
+//! examines all of it for `check` and `status`; `elect` runs a command while it leads; `bench` measures as a client
+//! does. `config`, `cli`, `logging` and `demo` are the command line. `ARCHITECTURE.md` has the map and the
+//! invariants.
 
 mod bench;
 pub mod cli;

@@ -1,5 +1,5 @@
-//! What a start needs of this machine: files, the record of rejections, listeners. `serve` takes all of it here, and
-//! `check` tries it here, so neither knows of a need that the other does not.
+//! Needs of a start on this machine: files, the rejection log, listeners. `serve` takes all of it here, and `check`
+//! tries it here, so both have the same needs.
 
 use std::io;
 use std::sync::Arc;
@@ -15,25 +15,23 @@ use crate::server::certificates::Certificates;
 use crate::server::listener::{ListenAddr, Listener};
 use crate::server::timers::Timers;
 
-/// What is done with what can be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It is used.
+    /// To use it.
     Serve,
-    /// It is given back, and no file is made.
+    /// To try it: everything is released, and no file is created.
     Check,
 }
 
-/// What could be had, and what could not. Whoever has it names every field, so that a need is added to both commands
-/// or to none.
+/// Resources that could be taken, and errors for the others. Both commands name every field, so that neither misses a
+/// new one.
 pub(crate) struct Local {
     pub(crate) policy: Result<Loaded, PolicyFileErrors>,
     pub(crate) rejections: Result<RejectionLog, RejectionLogError>,
     /// TLS of all legs.
     pub(crate) certificates: Result<Certificates, pgpalisade_tls::FileError>,
-    /// How clients log in.
     pub(crate) logins: Result<Logins, FileError>,
-    /// Who may log in to the console.
+    /// Users of the console.
     pub(crate) users: Result<Users, FileError>,
     /// In the order of the configuration; the console's comes last.
     pub(crate) listeners: Vec<(ListenAddr, io::Result<Listener>)>,
@@ -41,7 +39,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Takes it, the listeners of the process before among it. In a runtime.
+    /// Takes it, with listeners from the predecessor. Needs a runtime.
     pub(crate) async fn take(
         config: &Config,
         purpose: Purpose,

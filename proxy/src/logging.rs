@@ -1,8 +1,7 @@
 //! The log: to standard error, as text on a terminal and as JSON lines otherwise.
 //!
-//! Nobody who logs waits for standard error: lines go to a buffer with a limit, and a thread of its own writes them.
-//! What finds no room is counted and told of. Of lines that come in a storm, the first ones are written and the
-//! others counted.
+//! No caller waits for standard error: lines go to a bounded buffer, and a separate thread writes them. Lines without
+//! room are counted and reported. Of a storm of similar lines, the first ones are written and the others counted.
 
 mod storm;
 mod writer;
@@ -22,24 +21,21 @@ use writer::Buffer;
 
 pub(crate) use writer::LogGuard;
 
-/// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoggingError {
-    /// The filter is not valid.
     #[error("the log filter is not valid")]
     Filter(#[from] tracing_subscriber::filter::ParseError),
-    /// There is a log already.
     #[error("the log is set up already")]
     Twice(#[from] tracing_subscriber::util::TryInitError),
-    /// The system gives no thread, or no second handle of standard error.
+    /// No thread, or no second handle of standard error.
     #[error("the log cannot be started")]
     Start(#[from] io::Error),
 }
 
-/// Sets up the log of this process. To be called once. What waits is written when the guard is dropped.
+/// Sets up the log of this process, once. Dropping the guard writes what waits.
 ///
 /// # Errors
-/// Where there is a log already.
+/// If the log is already set up.
 pub(crate) fn init(log: &Log) -> Result<LogGuard, LoggingError> {
     let filter = EnvFilter::try_new(log.filter.as_str())?;
     let stderr = io::stderr();
@@ -49,7 +45,7 @@ pub(crate) fn init(log: &Log) -> Result<LogGuard, LoggingError> {
         LogFormat::Text => false,
         LogFormat::Json => true,
     };
-    // A handle of its own: who writes to it holds no lock that a panic's message would wait for.
+    // A separate handle, because the lock of the shared one would delay a panic's message.
     let out = File::from(stderr.as_fd().try_clone_to_owned()?);
     let storms = Storms::default();
     let buffer = Buffer::default();
@@ -57,7 +53,7 @@ pub(crate) fn init(log: &Log) -> Result<LogGuard, LoggingError> {
     let layer = if json {
         layer.json().flatten_event(true).boxed()
     } else {
-        // Without colours: no control character of a line is the log's own.
+        // Without colours: a line's control characters are never the log's own.
         layer.with_ansi(false).boxed()
     };
     let calmed = registry().with(layer).with(storms.clone());

@@ -19,13 +19,12 @@ use crate::in_force::InForce;
 /// Everything that is wrong with a policy file, never empty. Displays as one line for each.
 #[derive(Debug)]
 pub(crate) struct PolicyFileErrors {
-    /// The file.
     pub path: PathBuf,
-    /// What is wrong, from its top.
+    /// In the order of the file.
     pub remarks: Vec<Remark>,
 }
 
-/// A policy, and which one it is.
+/// A policy, and its hash.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     pub policy: Policy,
@@ -37,7 +36,7 @@ pub(crate) struct Loaded {
 ///
 /// # Errors
 ///
-/// Those of [`read`], and elections that the store does not hold.
+/// The errors of [`read`], and elections that the store cannot hold.
 pub(crate) fn read_for(
     path: &Path,
     authority: &AuthorityLocation,
@@ -66,7 +65,7 @@ pub(crate) fn read_for(
 ///
 /// # Errors
 ///
-/// It cannot be read, or everything that is wrong with it.
+/// If the file cannot be read; otherwise everything that is wrong with it.
 pub(crate) fn read(path: &Path) -> Result<Policy, PolicyFileErrors> {
     load(path).map(|loaded| loaded.policy)
 }
@@ -97,7 +96,7 @@ fn check_scope(name: &str) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// No more than one byte above the limit, which is enough for the error.
+/// Reads at most one byte above the limit, which is enough for the error.
 fn text(path: &Path) -> Result<String, String> {
     let file =
         std::fs::File::open(path).map_err(|error| format!("cannot open the file: {error}"))?;
@@ -127,7 +126,7 @@ impl fmt::Display for PolicyFileErrors {
     }
 }
 
-/// Puts the policy file into force each time that the proxy is told to read it again.
+/// Puts the policy file into force at each reload.
 pub(crate) struct Reloads {
     pub(crate) path: PathBuf,
     pub(crate) cells: Arc<MarkCache>,
@@ -146,7 +145,7 @@ impl Reloads {
     ) {
         let each = async {
             while let Some(done) = asked.recv().await {
-                // Nobody has to wait for it.
+                // The receiver may be gone.
                 let _ = done.send(self.reload().await);
             }
         };
@@ -158,7 +157,7 @@ impl Reloads {
 
     async fn reload(&self) -> Result<(), String> {
         let (file, authority) = (self.path.clone(), self.authority.clone());
-        // A file may be slow: nobody who logs in waits for it.
+        // A file may be slow: logins do not wait for it.
         let read = tokio::task::spawn_blocking(move || read_for(&file, &authority)).await;
         let path = self.path.display();
         let loaded = match read {

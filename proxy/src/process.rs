@@ -1,5 +1,4 @@
-//! What the kernel says of this process: its user, and what it takes, under the names that Prometheus has for it in
-//! every program.
+//! Facts of the kernel about this process: its user, and its resources, under Prometheus' standard names.
 
 use std::time::SystemTime;
 use std::{fmt, fs, io};
@@ -12,12 +11,11 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use crate::server::metrics::gauge;
 
-/// The number of the user that this process runs as.
+/// The id of the user that this process runs as.
 pub(crate) fn uid() -> u32 {
     geteuid().as_raw()
 }
 
-/// The name of that user.
 pub(crate) fn user() -> String {
     name_of(uid())
 }
@@ -28,7 +26,7 @@ pub(crate) fn name_of(uid: u32) -> String {
     find_name(&users, uid).unwrap_or_else(|| format!("uid {uid}"))
 }
 
-/// The first name of a user id in /etc/passwd. A user of a directory service has none there.
+/// The first name of a user id in /etc/passwd. Users of a directory service are not in it.
 fn find_name(users: &str, uid: u32) -> Option<String> {
     let uid = uid.to_string();
     let mut users = users.lines().map(|line| line.split(':'));
@@ -51,7 +49,7 @@ impl Default for Process {
     }
 }
 
-/// What the kernel says, of <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>.
+/// Fields of <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>.
 struct Stat {
     cpu_seconds: f64,
     virtual_bytes: f64,
@@ -65,7 +63,7 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name of the program may have spaces and brackets in it. Behind its last bracket comes field 3.
+        // The name of the program may contain spaces and brackets. Field 3 follows its last bracket.
         let (_, behind) = text.rsplit_once(')')?;
         let fields: Vec<f64> = behind
             .split_whitespace()
@@ -83,14 +81,14 @@ impl Stat {
     }
 }
 
-/// Bytes that are held in memory, and of address space.
+/// Bytes of resident memory, and of address space.
 pub(crate) fn memory() -> Option<(f64, f64)> {
     let stat = Stat::read()?;
     Some((stat.resident_bytes, stat.virtual_bytes))
 }
 
-/// How many files and sockets are open. Linux 6.2 and later say it; before, the size is 0, and each has to be counted,
-/// which takes 10 ms where there are 10,000. <https://docs.kernel.org/filesystems/proc.html>
+/// Number of open files and sockets. Linux 6.2 and later report it as a size; before, the size is 0, and counting
+/// them takes 10 ms for 10,000. <https://docs.kernel.org/filesystems/proc.html>
 fn open_files() -> io::Result<u64> {
     match fs::metadata("/proc/self/fd")?.len() {
         0 => Ok(fs::read_dir("/proc/self/fd")?.count() as u64),

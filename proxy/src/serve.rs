@@ -25,56 +25,47 @@ use crate::server::certificates::Certificates;
 use crate::server::listener::{ListenAddr, Listener};
 use crate::server::worker::ClusterServers;
 use crate::server::{SETTLE_WITHIN, Server, ServerOptions};
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, OpenStore, StoreError};
 use crate::takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
 
-/// How long it waits before it looks again whether HTTP can be served.
+/// Pause between attempts to serve HTTP.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the proxy cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
-    /// The authority's store cannot be opened.
     #[error("cannot open the token authority: {0}")]
     Authority(#[from] StoreError),
-    /// Takeovers cannot be served.
     #[error(transparent)]
     Takeover(#[from] StartError),
-    /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// The address.
         address: ListenAddr,
-        /// Why.
         source: io::Error,
     },
-    /// The system gives no thread.
     #[error("cannot start a worker thread: {0}")]
     Worker(io::Error),
-    /// Metrics and health cannot be served.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// The policy names a scope by something that is no name.
+    /// The policy has an invalid name of a scope.
     #[error("the policy names an invalid scope: {0}")]
     Scope(#[from] pgpalisade_authority::ScopeError),
 }
 
-/// What a running proxy is told.
+/// Orders for a running proxy.
 #[derive(Debug)]
 pub(crate) struct Signals {
     /// Cancelled: to end.
     pub shutdown: CancellationToken,
     /// Cancelled: to end when the last client has left. Also cancelled with `shutdown`.
     pub closing: CancellationToken,
-    /// To read the policy file again, and whom to tell how that went.
+    /// To read the policy file again.
     pub reload: mpsc::Receiver<PolicyReloaded>,
-    /// Where the listeners come from, and go to.
+    /// Source and destination of the listeners.
     pub handover: Handover,
-    /// What the console is made of.
     pub console: ConsoleParts,
 }
 
-/// What the proxy has of this machine.
+/// Resources that the proxy has taken of this machine.
 pub(crate) struct Equipment {
     pub policy: Loaded,
     pub rejections: RejectionLog,
@@ -82,19 +73,19 @@ pub(crate) struct Equipment {
     pub logins: Logins,
     /// The last one is the console's, if it has one.
     pub listeners: Vec<Listener>,
-    /// `None` also while the process before has the address.
+    /// `None` also while the predecessor has the address.
     pub http: Option<HttpListener>,
 }
 
-/// Whom to tell whether the policy file is valid.
+/// Receives the result of a reload.
 pub(crate) type PolicyReloaded = oneshot::Sender<Result<(), String>>;
 
 /// Serves until `signals.shutdown` is cancelled, or a new process takes over. Then it lets sessions finish their
-/// transactions for the time that the configuration allows. `ready` gets the addresses once connections are accepted.
+/// transactions for the configured time. `ready` gets the addresses once connections are accepted.
 ///
 /// # Errors
 ///
-/// [`ServeError`] where it cannot begin to serve.
+/// [`ServeError`] if it cannot begin to serve.
 pub(crate) async fn serve(
     config: Config,
     equipment: Equipment,
@@ -113,7 +104,7 @@ pub(crate) async fn serve(
         http,
     } = equipment;
     let starting = start(&config, &listeners, &mut handover);
-    // A process that has not taken over leaves everything to the one before.
+    // A process that has not taken over leaves everything to its predecessor.
     let Some(takeover) = shutdown.run_until_cancelled(starting).await else {
         return Ok(());
     };
@@ -146,7 +137,7 @@ pub(crate) async fn serve(
     let console = config.console.as_ref().and_then(|_| listeners.pop());
     let console = console.map(|listener| OpenConsole::open(listener, signals.console, facts));
     let accepting = server.accept(listeners);
-    let _ = ready.send(accepting.addresses()); // Nobody has to wait for it.
+    let _ = ready.send(accepting.addresses()); // The receiver may be gone.
 
     let successor = successor(&accepting, console.as_ref(), &mut handover);
     let successor = closing.run_until_cancelled(successor).await;
@@ -162,7 +153,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// What may take long before anything is served: nothing of it has to be undone where it is left.
+/// The slow part of a start. Cancelling it leaves nothing to undo.
 async fn start(
     config: &Config,
     listeners: &[Listener],
@@ -171,17 +162,17 @@ async fn start(
     if let AuthorityLocation::Embedded(directory) = &config.takeover.authority
         && let Some(mut old) = handover.predecessor.take()
     {
-        // Its store can be open in one process only.
+        // Only one process can have the store open.
         store::look(directory)?;
         old.take_over(listeners).await;
         old.gone().await;
     }
-    let Store { authority, lock } =
+    let OpenStore { authority, lock } =
         store::open(&config.takeover.authority, config.takeover.timeout).await?;
     Ok(start_takeover(config, authority, lock).await?)
 }
 
-/// Waits for a process that takes over all that is listened on. Cancel safe.
+/// Waits for a process that takes over all listeners. Cancel safe.
 async fn successor(
     accepting: &Accepting,
     console: Option<&OpenConsole>,
@@ -199,8 +190,7 @@ fn servers(config: &Config) -> ClusterServers {
     }
 }
 
-/// The decision that is in force, with the elections that it names. Has the policy file read again whenever that is
-/// asked for.
+/// Puts the policy into force, and follows its elections. Reads its file again on request.
 fn start_fence(
     config: &Config,
     loaded: Loaded,
@@ -222,7 +212,7 @@ fn start_fence(
     });
     let following = elections::follow(takeover.clone(), fence.clone(), shutdown.clone());
     drop(tokio::spawn(following));
-    // Without one, whoever asks for it is not left waiting.
+    // Without a file, answer requests for a reload too.
     match reloads {
         Some(reloads) => drop(tokio::spawn(reloads.run(asked, shutdown))),
         None => drop(asked),
@@ -230,7 +220,7 @@ fn start_fence(
     Ok(fence)
 }
 
-/// Answers over HTTP, where that is configured and the process before does not keep the address.
+/// Serves HTTP, if that is configured and the predecessor has released the address.
 async fn start_http(
     config: Option<&HttpAddr>,
     listener: Option<HttpListener>,
@@ -245,7 +235,7 @@ async fn start_http(
     listener.map(start).transpose()
 }
 
-/// The address of HTTP, as soon as the process before has let go of it. Without it sessions are served all the same.
+/// Listens for HTTP as soon as the predecessor has released the address. Without it sessions are served all the same.
 async fn inherit_http(config: &HttpAddr, closing: &CancellationToken) -> Option<HttpListener> {
     let begun = Instant::now();
     loop {
@@ -282,7 +272,7 @@ async fn start_takeover(
     Ok(takeover)
 }
 
-/// The one line that says what runs here.
+/// Logs the one line that describes this proxy.
 fn log_start(config: &Config, takeover: &Takeover) {
     let primary = takeover.primary();
     let primary = primary.as_ref();

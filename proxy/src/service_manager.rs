@@ -1,4 +1,4 @@
-//! What systemd is told, where it has started the proxy and waits for it (`Type=notify`).
+//! Notifications to systemd, if it has started the proxy with `Type=notify`.
 //!
 //! Source: <https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html>
 
@@ -12,7 +12,6 @@ pub(crate) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// The files are being read again.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -20,17 +19,16 @@ pub(crate) fn reloading() {
     }
 }
 
-/// Another process serves from now on. It waits for nothing that this one says.
+/// Another process serves from now on. systemd ignores further messages of this one.
 pub(crate) fn replaced_by(pid: u32) {
     tell(&[NotifyState::MainPid(pid)]);
 }
 
-/// The orderly end has begun.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Tells it for ever that the main thread lives, as often as it has asked for.
+/// Reports for ever that the main thread lives, at the interval that systemd requests.
 pub(crate) async fn feed_watchdog() {
     let Some(patience) = sd_notify::watchdog_enabled() else {
         return std::future::pending().await;

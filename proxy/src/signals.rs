@@ -1,4 +1,4 @@
-//! Signals that a process listens to.
+//! Signals that a process receives.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-/// Hears of some signals, of each once.
+/// Each signal is received once.
 pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// From now on none of them ends this process by itself. Called inside of a runtime.
+    /// From now on none of them ends this process by default. Needs a runtime.
     pub(crate) fn listen(to: &[Signal]) -> io::Result<Self> {
         let listen = |&signal: &Signal| {
             let kind = SignalKind::from_raw(signal.as_raw());
@@ -20,12 +20,12 @@ impl Signals {
         to.iter().map(listen).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Waits for the next one. Cancel safe.
+    /// Cancel safe.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// Drops what has come.
+    /// Drops signals that have come.
     pub(crate) fn forget(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
         while self.poll_next(&mut cx).is_ready() {}

@@ -1,4 +1,4 @@
-//! Opening the store of marks that the configuration names.
+//! Opens the configured store of marks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,22 +9,18 @@ use pgpalisade_authority::{Authority, Embedded, Etcd, Postgres, embedded, etcd, 
 use crate::config::AuthorityLocation;
 use crate::takeover::StoreLock;
 
-/// Why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
-    /// The file.
     #[error(transparent)]
     Embedded(#[from] embedded::EmbeddedOpenError),
-    /// The etcd cluster.
     #[error(transparent)]
     Etcd(#[from] etcd::EtcdOpenError),
-    /// The database.
     #[error(transparent)]
     Postgres(#[from] postgres::PostgresOpenError),
 }
 
 impl StoreError {
-    /// Whether another process has it open: an embedded store, and its proxy runs.
+    /// Whether another process has it open: an embedded store whose proxy runs.
     #[must_use]
     pub(crate) const fn is_in_use(&self) -> bool {
         matches!(
@@ -34,38 +30,36 @@ impl StoreError {
     }
 }
 
-/// An open store.
-pub(crate) struct Store {
-    /// The store.
+pub(crate) struct OpenStore {
     pub authority: Arc<dyn Authority>,
     /// Whether it serves one proxy or several.
     pub lock: StoreLock,
 }
 
-/// An embedded store that another process lets go of is opened within this time.
+/// Time within which another process may release an embedded store.
 const RELEASED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Opens it. `timeout` bounds a call to a store that is reached over a network.
+/// Opens the store. `timeout` bounds a call to one over a network.
 ///
 /// # Errors
 ///
-/// Whatever keeps it from being used, with what to do.
+/// If it cannot be used, with what to do.
 pub(crate) async fn open(
     location: &AuthorityLocation,
     timeout: Duration,
-) -> Result<Store, StoreError> {
+) -> Result<OpenStore, StoreError> {
     Ok(match location {
-        AuthorityLocation::Embedded(directory) => Store {
+        AuthorityLocation::Embedded(directory) => OpenStore {
             authority: Arc::new(open_embedded(directory).await?),
             lock: StoreLock::Exclusive,
         },
-        AuthorityLocation::Etcd(options) => Store {
+        AuthorityLocation::Etcd(options) => OpenStore {
             authority: Arc::new(Etcd::connect(options.as_ref().clone()).await?),
             lock: StoreLock::Shared,
         },
         AuthorityLocation::Postgres(options) => {
             let options = options.as_ref().clone().with_timeout(timeout);
-            Store {
+            OpenStore {
                 authority: Arc::new(Postgres::connect(&options).await?),
                 lock: StoreLock::Shared,
             }
@@ -73,13 +67,13 @@ pub(crate) async fn open(
     })
 }
 
-/// Whether the embedded store in a directory could be opened, were it not in use.
+/// Whether an embedded store could be opened, except that it may be in use.
 pub(crate) fn look(directory: &Path) -> Result<(), StoreError> {
     embedded::try_open(directory)?;
     embedded::read(directory).map(drop).map_err(Into::into)
 }
 
-/// Another process has it open for a moment when it looks at it, or ends.
+/// Retries, because another process may have it open for a moment to read it, or to end.
 async fn open_embedded(directory: &Path) -> Result<Embedded, embedded::EmbeddedOpenError> {
     let begun = Instant::now();
     loop {

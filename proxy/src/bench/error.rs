@@ -1,4 +1,4 @@
-//! Why there is no measurement, by who is at fault.
+//! Errors of the benchmark, by who is at fault.
 
 use std::io;
 use std::sync::Arc;
@@ -10,20 +10,18 @@ use pgpalisade_tls::{FileError, words};
 use super::target::Path;
 use crate::server::hosts::UpstreamAddr;
 
-/// Why there is no measurement. Each says what to do next.
+/// Each says what to do next.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum BenchError {
-    /// A connection string that is none. It is not quoted: it may hold a password.
+    /// An invalid connection string. The error does not quote it: it may hold a password.
     #[error("{} {reason}", path.flag())]
     Dsn { path: Path, reason: String },
-    /// No session.
     #[error("cannot log in at the {path} address {address}: {said}")]
     Login {
         path: Path,
         address: UpstreamAddr,
         said: Said,
     },
-    /// Nobody answers.
     #[error("the {path} address {address} did not answer within {within:?}")]
     Silent {
         path: Path,
@@ -39,13 +37,12 @@ pub(crate) enum BenchError {
     /// `--direct` leads to a pgpalisade.
     #[error("the direct address {0} also leads through pgpalisade: give PostgreSQL's own address")]
     DirectIsProxied(UpstreamAddr),
-    /// They would be two servers that are compared.
     #[error(
         "the two addresses lead to different servers: directly {direct}, through the proxy {proxied}; give two paths \
          to one server"
     )]
     OtherServer { direct: String, proxied: String },
-    /// The bench is no leader: it does not raise marks.
+    /// The benchmark is no leader: it does not raise marks.
     #[error(
         "token {token} would be a takeover: the mark of scope \"{scope}\" is {mark}, and the benchmark must not \
          end anybody's sessions; give the current token: --token {}",
@@ -56,28 +53,25 @@ pub(crate) enum BenchError {
         token: Token,
         mark: Token,
     },
-    /// The same, where no leader has been yet.
+    /// Would be a takeover too, in a scope without a mark.
     #[error(
         "no token has been declared in scope \"{0}\" yet, and the benchmark must not be its first leader; declare one \
          through the proxy: psql -c \"SET fencing.token = '{0}=1'\""
     )]
     NoMark(Scope),
-    /// The session may not make its table.
+    /// The session may not create its table.
     #[error(
         "the proxied session may not write: {said}; the benchmark needs the current token, which it then shares with \
          the leader: {hint}"
     )]
     NoToken { said: Said, hint: String },
-    /// A statement failed, or its session was ended.
+    /// A statement failed, or the server ended its session.
     #[error("the {path} path failed: {said}")]
     Failed { path: Path, said: Said },
-    /// A statement was not answered.
     #[error("the {path} path did not answer within {within:?}")]
     Stuck { path: Path, within: Duration },
-    /// Ctrl-C, and nothing to show.
     #[error("interrupted before the first round was complete")]
     Interrupted,
-    /// The operating system refused something.
     #[error("{what}: {source}")]
     System {
         what: &'static str,
@@ -96,13 +90,12 @@ impl BenchError {
         Self::Failed { path, said }
     }
 
-    /// The command line is at fault.
     pub(crate) const fn is_usage(&self) -> bool {
         matches!(self, Self::Dsn { .. })
     }
 }
 
-/// A token as the flag takes it.
+/// A token as `--token` takes it.
 pub(super) fn current(scope: &Scope, mark: &Token) -> String {
     if *scope == Scope::default() {
         mark.to_string()
@@ -111,10 +104,10 @@ pub(super) fn current(scope: &Scope, mark: &Token) -> String {
     }
 }
 
-/// What the server said, in one line without control characters.
+/// The server's message, in one line without control characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Said {
-    /// SQLSTATE; empty where it was no server that said it.
+    /// SQLSTATE; empty if the error is not the server's.
     pub(super) code: String,
     text: String,
 }
@@ -124,7 +117,7 @@ impl Said {
         let (code, text) = match error.as_db_error() {
             Some(db) => {
                 let code = db.code().code().to_owned();
-                // The proxy's own messages begin with it.
+                // The proxy's own messages begin with the code.
                 let text = if db.message().starts_with(&code) {
                     format!("{}: {}", db.severity(), db.message())
                 } else {
@@ -139,7 +132,7 @@ impl Said {
         Self { code, text }
     }
 
-    /// The server was not asked.
+    /// An error before the server was asked.
     pub(super) fn of_this_side(error: &FileError) -> Self {
         Self {
             code: String::new(),

@@ -1,12 +1,11 @@
-//! What is measured with: the workload, the way its statement is sent, and every statement that the bench ever sends.
+//! The load: its workload, its protocol, and every statement that the bench ever sends.
 //!
-//! Nothing here comes from the user, and nothing that writes names a table outside of `pg_temp`: the bench cannot
-//! change what is in the database.
+//! All statements are constants, and those that write name only tables of `pg_temp`: the bench cannot change what is
+//! in the database.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// What the statement does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Workload {
@@ -16,7 +15,6 @@ pub(crate) enum Workload {
     Write,
 }
 
-/// How the statement is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Protocol {
@@ -28,16 +26,16 @@ pub(crate) enum Protocol {
     Prepared,
 }
 
-/// The statement of a workload, as text with the value in it and as text with a parameter.
+/// The statement of a workload, once with the value in the text and once with a parameter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Statement {
+pub(super) struct LoadStatement {
     pub(super) literal: &'static str,
     /// `$1` is an integer.
     pub(super) parameterised: &'static str,
 }
 
 impl Workload {
-    /// What a session sends once, before it is measured.
+    /// Statements that a session sends once, before it is measured.
     pub(super) const fn preparation(self) -> &'static [&'static str] {
         match self {
             Self::Select => &[],
@@ -45,13 +43,13 @@ impl Workload {
         }
     }
 
-    pub(super) const fn statement(self) -> Statement {
+    pub(super) const fn statement(self) -> LoadStatement {
         match self {
-            Self::Select => Statement {
+            Self::Select => LoadStatement {
                 literal: "SELECT 1::pg_catalog.int4",
                 parameterised: "SELECT $1::pg_catalog.int4",
             },
-            Self::Write => Statement {
+            Self::Write => LoadStatement {
                 literal: "UPDATE pg_temp.pgpalisade_bench SET n = n + 1",
                 parameterised: "UPDATE pg_temp.pgpalisade_bench SET n = n + $1",
             },
@@ -59,22 +57,22 @@ impl Workload {
     }
 }
 
-/// The rows stay over a COMMIT, since every statement is a transaction; the table goes with its session.
+/// Rows survive COMMIT, since every statement is a transaction. The table ends with its session.
 const CREATE_TABLE: &str =
     "CREATE TEMPORARY TABLE pg_temp.pgpalisade_bench (n pg_catalog.int8) ON COMMIT PRESERVE ROWS";
 const FILL_TABLE: &str = "INSERT INTO pg_temp.pgpalisade_bench (n) VALUES (0)";
 
-/// Who answers: the server's version, when it was started, and whether it is a standby.
+/// The server's version, its start, and whether it is a standby.
 pub(super) const SERVER: &str = "SELECT pg_catalog.current_setting('server_version'), \
     (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, \
     pg_catalog.pg_is_in_recovery()";
-/// The cluster's own number, which an administrator may have hidden.
+/// The cluster's identifier, which an administrator may have hidden.
 pub(super) const IDENTIFIER: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
-/// What a proxy tells of the session. PostgreSQL itself does not know the setting.
+/// A proxy's report on the session. PostgreSQL itself does not know the setting.
 pub(super) const STATUS: &str = "SHOW fencing.status";
-/// The session's own scope, for which a bare number is a token.
+/// The session's own scope: that of a bare number.
 pub(super) const SCOPE: &str = "SHOW fencing.scope";
-/// The mark of that scope; empty where no token has been declared in it.
+/// The mark of that scope; empty before its first token.
 pub(super) const MARK: &str = "SHOW fencing.mark";
 
 #[cfg(test)]
@@ -83,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// The tables that one statement writes, by the classifier that the fence itself uses; none for a read.
+    /// Tables that one statement writes, by the fence's own classifier; empty for a read.
     fn written(sql: &str) -> Vec<String> {
         let verdict = classify(sql.as_bytes(), TextEncoding::Utf8);
         assert_eq!(verdict.statements.len(), 1, "{sql}");

@@ -1,47 +1,46 @@
-//! What all rounds say together. Pure.
+//! The result of all rounds. Pure.
 
 use serde::Serialize;
 
-use super::Plan;
+use super::BenchConfig;
 use super::load::{Protocol, Workload};
 use super::rounds::{Round, Turn};
 use super::survey::Survey;
 
-/// Everything that was measured. This is what `--json` prints.
+/// Everything that was measured, as `--json` prints it.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     #[serde(flatten)]
     pub(crate) survey: Survey,
     pub(crate) workload: Workload,
     pub(crate) protocol: Protocol,
     pub(crate) clients: usize,
-    /// Those that were complete.
+    /// Complete rounds.
     pub(crate) rounds: usize,
-    /// Fewer than were asked for: it was ended before its time.
+    /// Interrupted, so there are fewer rounds than were asked for.
     pub(crate) interrupted: bool,
-    /// How long each path was measured in a round.
+    /// Measured time of each path in a round.
     pub(crate) round_ms: u64,
-    /// Statements in a second; then mean, percentiles and most of the latency, in microseconds.
-    pub(crate) rows: Vec<Row>,
+    /// Statements per second; then the mean, percentiles and maximum of the latency, in microseconds.
+    pub(crate) rows: Vec<Comparison>,
 }
 
 /// One figure on both paths: medians over the rounds, rounded to hundredths.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct Comparison {
     pub(crate) name: &'static str,
     pub(crate) direct: f64,
     pub(crate) proxied: f64,
-    /// Proxied less direct, round by round.
+    /// Proxied minus direct, round by round.
     pub(crate) difference: f64,
-    /// Its least and its most of all rounds.
+    /// Least and greatest difference of all rounds.
     pub(crate) spread: (f64, f64),
-    /// The difference as a part of direct, in percent.
+    /// The difference in percent of direct.
     pub(crate) percent: f64,
-    /// So many rounds agree on the sign of the difference that chance alone rarely does it.
+    /// More rounds agree on the sign of the difference than chance would explain.
     pub(crate) significant: bool,
 }
 
-/// A figure's name and value.
 type Figure = (&'static str, fn(&Turn) -> f64);
 
 const FIGURES: [Figure; 6] = [
@@ -53,8 +52,8 @@ const FIGURES: [Figure; 6] = [
     ("max us", |turn| turn.max),
 ];
 
-impl Row {
-    /// Of at least one round, direct and proxied.
+impl Comparison {
+    /// Each round gives a pair: direct, proxied. `None` without rounds.
     fn of(name: &'static str, rounds: &[(f64, f64)]) -> Option<Self> {
         let sorted = |figure: &dyn Fn(&(f64, f64)) -> f64| {
             let mut figures: Vec<f64> = rounds.iter().map(figure).collect();
@@ -80,15 +79,15 @@ impl Row {
     }
 }
 
-/// The two-sided sign test at 5 %, by its normal approximation with the correction for continuity: fewer than six
-/// rounds show nothing.
+/// The two-sided sign test at 5 %, by its normal approximation with the correction for continuity. Fewer than six
+/// rounds are never significant.
 fn is_significant(differences: &[f64]) -> bool {
     let more = differences.iter().filter(|found| **found > 0.0).count();
     let less = differences.iter().filter(|found| **found < 0.0).count();
     more.abs_diff(less) as f64 - 1.0 > 1.96 * ((more + less) as f64).sqrt()
 }
 
-/// The median.
+/// Median.
 fn middle(sorted: &[f64]) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let (below, above) = (*sorted.get(last / 2)?, *sorted.get(last.div_ceil(2))?);
@@ -99,13 +98,13 @@ fn hundredths(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// `None`: there is not one round.
-pub(super) fn of(plan: &Plan, survey: Survey, rounds: &[Round]) -> Option<Report> {
+/// `None` without rounds.
+pub(super) fn of(plan: &BenchConfig, survey: Survey, rounds: &[Round]) -> Option<BenchReport> {
     let rows = FIGURES.map(|(name, figure)| {
         let both = |round: &Round| (figure(&round.direct), figure(&round.proxied));
-        Row::of(name, &rounds.iter().map(both).collect::<Vec<_>>())
+        Comparison::of(name, &rounds.iter().map(both).collect::<Vec<_>>())
     });
-    Some(Report {
+    Some(BenchReport {
         survey,
         workload: plan.workload,
         protocol: plan.protocol,
@@ -121,7 +120,7 @@ pub(super) fn of(plan: &Plan, survey: Survey, rounds: &[Round]) -> Option<Report
 mod tests {
     use super::*;
 
-    /// What both paths have in common, a bad minute of the machine, is not in the difference.
+    /// A slow minute of the machine, which both paths have in common, cancels out.
     #[test]
     fn rounds_are_compared_in_pairs() {
         let rounds = [
@@ -131,17 +130,20 @@ mod tests {
             (150.0, 159.0),
             (500.0, 510.0),
         ];
-        let row = Row::of("p50 us", &rounds).unwrap();
+        let row = Comparison::of("p50 us", &rounds).unwrap();
         assert_eq!((row.direct, row.proxied), (200.0, 211.0));
         assert_eq!((row.difference, row.spread), (10.0, (9.0, 12.0)));
         assert_eq!(row.percent, 5.5);
-        assert_eq!(Row::of("p50 us", &rounds[..2]).unwrap().difference, 10.5);
-        assert!(Row::of("p50 us", &[]).is_none());
-        let row = Row::of("p50 us", &[(3.0, 3.0 + 1.0 / 3.0)]).unwrap();
+        assert_eq!(
+            Comparison::of("p50 us", &rounds[..2]).unwrap().difference,
+            10.5
+        );
+        assert!(Comparison::of("p50 us", &[]).is_none());
+        let row = Comparison::of("p50 us", &[(3.0, 3.0 + 1.0 / 3.0)]).unwrap();
         assert_eq!((row.proxied, row.percent), (3.33, 11.11));
     }
 
-    /// The exact two-sided chance of so uneven a split, or a more uneven one, is below 5 % in the significant ones.
+    /// For a significant split, the exact two-sided chance of one at least as uneven is below 5 %.
     #[test]
     fn few_rounds_and_mixed_signs_are_not_significant() {
         for (more, less, same, expect) in [

@@ -10,25 +10,25 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::session::Session;
+use super::client::LoadClient;
 use super::survey::{ANSWER_WITHIN, token_hint};
-use super::target::{Path, Target};
-use super::{BenchError, Event, Plan};
+use super::target::{BenchTarget, Path};
+use super::{BenchConfig, BenchError, Event};
 
-/// A path is warmed up for a round, but no longer than this.
+/// Upper limit of a warm-up, which otherwise takes as long as a round.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
 
-/// Both paths have had their turn.
+/// One turn of each path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Round {
     pub(crate) direct: Turn,
     pub(crate) proxied: Turn,
 }
 
-/// The figures of one path's turn. Latencies are in microseconds, from sending a statement to the end of its answer.
+/// Figures of one path's turn. Latencies are in microseconds, from sending a statement to the end of its answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
-    /// Statements in a second.
+    /// Statements per second.
     pub(crate) throughput: f64,
     pub(super) mean: f64,
     pub(super) p50: f64,
@@ -38,7 +38,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Of every statement that was begun in a turn which lasted so long until the last of them was answered.
+    /// `length` ends with the last answer.
     fn of(latencies: &Latencies, length: Duration) -> Self {
         let nanos = latencies.0.lock();
         let within = |quantile| nanos.value_at_quantile(quantile) as f64 / 1_000.0;
@@ -53,7 +53,7 @@ impl Turn {
     }
 }
 
-/// Nanoseconds, with three digits.
+/// In nanoseconds, with three significant digits.
 struct Latencies(Mutex<Histogram<u64>>);
 
 impl Latencies {
@@ -62,7 +62,7 @@ impl Latencies {
         Ok(Self(Mutex::new(empty)))
     }
 
-    /// The histogram grows with what it is given. Its `saturating_record` would not: it clamps.
+    /// The histogram resizes itself. Its `saturating_record` would clamp instead.
     fn record(&self, latency: Duration) -> Result<(), BenchError> {
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.0.lock().record(nanos).map_err(not_counted)
@@ -76,13 +76,12 @@ fn not_counted(error: impl std::error::Error + Send + Sync + 'static) -> BenchEr
 /// Open sessions of one path.
 struct Sessions {
     path: Path,
-    open: Vec<Arc<Session>>,
+    open: Vec<Arc<LoadClient>>,
 }
 
-/// Opens all sessions, warms both paths up, and lets them take turns. If it is stopped, the rounds are those that were
-/// complete.
+/// Opens all sessions, warms both paths up, and lets them take turns. If stopped, it returns the complete rounds.
 pub(super) async fn measure(
-    plan: &Plan,
+    plan: &BenchConfig,
     stop: &CancellationToken,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Vec<Round>, BenchError> {
@@ -112,7 +111,7 @@ pub(super) async fn measure(
     }
 }
 
-/// The paths take turns in being the first.
+/// Odd and even rounds begin with different paths.
 async fn round(
     number: usize,
     [direct, proxied]: [&Sessions; 2],
@@ -130,17 +129,17 @@ async fn round(
 }
 
 impl Sessions {
-    async fn open(target: &Target, plan: &Plan) -> Result<Self, BenchError> {
+    async fn open(target: &BenchTarget, plan: &BenchConfig) -> Result<Self, BenchError> {
         let mut open = Vec::new();
         for _ in 0..plan.clients {
-            let session = Session::open(target, plan.workload, plan.protocol).await?;
+            let session = LoadClient::open(target, plan.workload, plan.protocol).await?;
             open.push(Arc::new(session));
         }
         let path = target.path;
         Ok(Self { path, open })
     }
 
-    /// Nothing holds the sessions afterwards, however it ends.
+    /// Afterwards no task refers to the sessions, however the turn ends.
     async fn turn(&self, length: Duration, stop: &CancellationToken) -> Result<Turn, BenchError> {
         let latencies = Arc::new(Latencies::new()?);
         let begin = Instant::now();
@@ -167,7 +166,7 @@ impl Sessions {
         done.map(|()| Turn::of(&latencies, took))
     }
 
-    /// At once: each waits for what it has in flight.
+    /// All at once: each waits for what it has in flight.
     async fn close(self) {
         let mut closing = JoinSet::new();
         for session in self.open.into_iter().filter_map(Arc::into_inner) {
@@ -185,7 +184,7 @@ async fn join(all: &mut JoinSet<Result<(), BenchError>>) -> Result<(), BenchErro
 }
 
 async fn keep_asking(
-    session: Arc<Session>,
+    session: Arc<LoadClient>,
     end: Instant,
     latencies: Arc<Latencies>,
 ) -> Result<(), BenchError> {
@@ -199,7 +198,7 @@ async fn keep_asking(
     Ok(())
 }
 
-/// The step, unless it is interrupted first.
+/// Awaits the step, unless it is interrupted first.
 pub(super) async fn unless<T>(
     stop: &CancellationToken,
     step: impl Future<Output = Result<T, BenchError>>,
@@ -215,13 +214,13 @@ pub(super) async fn unless<T>(
 mod tests {
     use super::*;
 
-    /// Figures whose values are known: of even latencies, of a few, and of a stall as long as there is patience for.
+    /// Figures of known distributions: even latencies, a few, and a stall that lasts until the timeout.
     #[test]
     fn a_known_distribution_has_known_figures() {
         const STALL: u64 = 70_000_000;
         let even: Vec<u64> = (1..=10_000).collect();
         let stalled = [vec![200; 98], vec![900, STALL]].concat();
-        // Microseconds, seconds; then throughput, mean, p50, p90, p99, and the most.
+        // Microseconds, seconds; then throughput, mean, p50, p90, p99 and maximum.
         for (micros, seconds, expect) in [
             (
                 even,

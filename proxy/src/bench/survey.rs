@@ -1,5 +1,5 @@
-//! What is looked at before anything is measured: whether both paths work, whether one of them is the proxy, whether
-//! they lead to the same server, and whether a token that is given is the current one.
+//! Checks before the measurement: both paths work, only one of them is the proxy, both lead to the same server, and a
+//! given token is the current one.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,24 +15,23 @@ use tokio_postgres::error::SqlState;
 use super::BenchError;
 use super::error::{Said, current};
 use super::load::{IDENTIFIER, MARK, SCOPE, SERVER, STATUS};
-use super::target::{Path, Target};
+use super::target::{BenchTarget, Path};
 
-/// A login, or a question, is given up after this.
+/// Limit for a login, and for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// What a session gets to say goodbye.
+/// Time that a session gets to end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A session with its driver on this runtime.
-pub(super) struct Connection {
+/// A session, with its driver on this runtime.
+pub(super) struct BenchConnection {
     pub(super) client: Client,
     driver: JoinHandle<()>,
-    /// Why the session ended while it was idle; its next statement is told only that it is closed.
+    /// Error that ended the session while it was idle; its next statement only learns that it is closed.
     last_words: Arc<OnceLock<Said>>,
 }
 
-impl Connection {
-    /// Logs in.
-    pub(super) async fn open(target: &Target) -> Result<Self, BenchError> {
+impl BenchConnection {
+    pub(super) async fn open(target: &BenchTarget) -> Result<Self, BenchError> {
         let (path, address) = (target.path, target.address.clone());
         let opened = timeout(ANSWER_WITHIN, target.login().connect()).await;
         let opened = opened.map_err(|_| BenchError::Silent {
@@ -62,7 +61,6 @@ impl Connection {
         })
     }
 
-    /// Why a statement failed.
     pub(super) fn failed(&self, path: Path, error: &tokio_postgres::Error) -> BenchError {
         match self.last_words.get().filter(|_| error.is_closed()) {
             Some(said) => BenchError::Failed {
@@ -73,7 +71,7 @@ impl Connection {
         }
     }
 
-    /// Ends the session, so that the server has heard of it when this returns.
+    /// Ends the session. The server has heard of it when this returns.
     pub(super) async fn close(self) {
         drop(self.client);
         let abort = self.driver.abort_handle();
@@ -82,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// The one value of a SHOW; `None` where the server does not know the setting.
+    /// The one value of a SHOW; `None` if the server does not know the setting.
     async fn show(&self, path: Path, sql: &str) -> Result<Option<String>, BenchError> {
         match within(path, self.client.query_typed(sql, &[])).await? {
             Ok(rows) => {
@@ -109,45 +107,44 @@ pub(super) async fn within<T>(
     timeout(ANSWER_WITHIN, answer).await.map_err(stuck)
 }
 
-/// What is known of both paths.
+/// Facts about both paths.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Survey {
     pub(crate) direct: Way,
     pub(crate) proxied: Way,
-    /// What shows that both lead to the same server.
     pub(crate) same_server: Proof,
 }
 
-/// What is known of one path.
+/// Facts about one path.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Way {
     pub(crate) address: String,
     pub(crate) server_version: String,
-    /// What `SHOW fencing.status` says of the sessions that are measured; `None` for the direct path.
+    /// `SHOW fencing.status` of the measured sessions; `None` for the direct path.
     pub(crate) fencing_status: Option<String>,
 }
 
-/// By what two sessions know that they have the same server.
+/// Evidence that two sessions have the same server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Proof {
-    /// The cluster's identifier, and the moment when the server was started.
+    /// The cluster's identifier, and the start of the server.
     IdentifierAndStart,
-    /// Only that moment: the role may not read the identifier.
+    /// The start only: the role may not read the identifier.
     Start,
 }
 
-/// Who is at the other end.
+/// The server of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Server {
+struct ServerIdentity {
     version: String,
     started_us: i64,
     standby: bool,
-    /// `None`: the role may not read it.
+    /// `None` if the role may not read it.
     identifier: Option<i64>,
 }
 
-impl Server {
+impl ServerIdentity {
     fn describe(&self) -> String {
         let kind = if self.standby {
             "a standby"
@@ -163,10 +160,13 @@ impl Server {
     }
 }
 
-/// Looks. Nothing is declared, and nothing written.
-pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, BenchError> {
+/// Checks both paths without declaring or writing anything.
+pub(super) async fn look(
+    direct: &BenchTarget,
+    proxied: &BenchTarget,
+) -> Result<Survey, BenchError> {
     let direct_server = {
-        let connection = Connection::open(direct).await?;
+        let connection = BenchConnection::open(direct).await?;
         let server = server(&connection, Path::Direct).await?;
         if connection.show(Path::Direct, STATUS).await?.is_some() {
             return Err(BenchError::DirectIsProxied(direct.address.clone()));
@@ -174,7 +174,7 @@ pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, Be
         connection.close().await;
         server
     };
-    let connection = Connection::open(&proxied.undeclared(None)).await?;
+    let connection = BenchConnection::open(&proxied.undeclared(None)).await?;
     if connection.show(Path::Proxied, STATUS).await?.is_none() {
         return Err(BenchError::NoProxy(proxied.address.clone()));
     }
@@ -182,7 +182,7 @@ pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, Be
     let same_server = same(&direct_server, &proxied_server)?;
     share_only(proxied, &connection).await?;
     connection.close().await;
-    let connection = Connection::open(proxied).await?;
+    let connection = BenchConnection::open(proxied).await?;
     let fencing_status = connection.show(Path::Proxied, STATUS).await?;
     connection.close().await;
     Ok(Survey {
@@ -200,7 +200,7 @@ pub(super) async fn look(direct: &Target, proxied: &Target) -> Result<Survey, Be
     })
 }
 
-async fn server(connection: &Connection, path: Path) -> Result<Server, BenchError> {
+async fn server(connection: &BenchConnection, path: Path) -> Result<ServerIdentity, BenchError> {
     let client = &connection.client;
     let failed = |error| BenchError::failed(path, &error);
     let rows = within(path, client.query_typed(SERVER, &[]))
@@ -220,8 +220,8 @@ async fn server(connection: &Connection, path: Path) -> Result<Server, BenchErro
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
         Err(error) => return Err(failed(error)),
     };
-    Ok(Server {
-        // Debian adds its own in brackets.
+    Ok(ServerIdentity {
+        // Debian adds its own version in brackets.
         version: version.split(' ').next().unwrap_or_default().to_owned(),
         started_us: row.try_get(1).map_err(failed)?,
         standby: row.try_get(2).map_err(failed)?,
@@ -230,7 +230,7 @@ async fn server(connection: &Connection, path: Path) -> Result<Server, BenchErro
 }
 
 /// A standby has the identifier of its primary, so the start of the server must be the same too.
-fn same(direct: &Server, proxied: &Server) -> Result<Proof, BenchError> {
+fn same(direct: &ServerIdentity, proxied: &ServerIdentity) -> Result<Proof, BenchError> {
     let identifiers = direct.identifier.zip(proxied.identifier);
     let differ = identifiers.is_some_and(|(some, other)| some != other);
     if differ || (direct.started_us, direct.standby) != (proxied.started_us, proxied.standby) {
@@ -245,14 +245,15 @@ fn same(direct: &Server, proxied: &Server) -> Result<Proof, BenchError> {
     })
 }
 
-/// A token above the mark would end the leader's sessions. `asking` is a session of the proxy without a token.
-async fn share_only(proxied: &Target, asking: &Connection) -> Result<(), BenchError> {
+/// Refuses tokens above the mark, which would end the leader's sessions. `asking` is a session of the proxy without a
+/// token.
+async fn share_only(proxied: &BenchTarget, asking: &BenchConnection) -> Result<(), BenchError> {
     let own = own_scope(asking).await?;
     for (scope, token) in proxied.tokens(&own)? {
         let mark = if scope == own {
             mark(asking).await?
         } else {
-            let connection = Connection::open(&proxied.undeclared(Some(&scope))).await?;
+            let connection = BenchConnection::open(&proxied.undeclared(Some(&scope))).await?;
             let mark = mark(&connection).await?;
             connection.close().await;
             mark
@@ -260,26 +261,26 @@ async fn share_only(proxied: &Target, asking: &Connection) -> Result<(), BenchEr
         match mark {
             None => return Err(BenchError::NoMark(scope)),
             Some(mark) if token > mark => return Err(BenchError::Takeover { scope, token, mark }),
-            // A lower one is refused by the proxy, which says by whom it was deposed.
+            // The proxy refuses a lower token, and names the one that deposed it.
             Some(_) => {}
         }
     }
     Ok(())
 }
 
-async fn own_scope(connection: &Connection) -> Result<Scope, BenchError> {
+async fn own_scope(connection: &BenchConnection) -> Result<Scope, BenchError> {
     let own = connection.show(Path::Proxied, SCOPE).await?;
     Ok(Scope::new(&own.unwrap_or_default()).unwrap_or_default())
 }
 
-async fn mark(connection: &Connection) -> Result<Option<Token>, BenchError> {
+async fn mark(connection: &BenchConnection) -> Result<Option<Token>, BenchError> {
     let mark = connection.show(Path::Proxied, MARK).await?;
     Ok(mark.and_then(|mark| mark.parse().ok()))
 }
 
-/// What to add to the command line, for a session that was refused as having no token.
-pub(super) async fn token_hint(proxied: &Target) -> Result<String, BenchError> {
-    let connection = Connection::open(&proxied.undeclared(None)).await?;
+/// Advice for the command line if a session was refused because it has no token.
+pub(super) async fn token_hint(proxied: &BenchTarget) -> Result<String, BenchError> {
+    let connection = BenchConnection::open(&proxied.undeclared(None)).await?;
     let own = own_scope(&connection).await?;
     let hint = match mark(&connection).await? {
         Some(mark) => format!("add --token {}", current(&own, &mark)),
@@ -296,8 +297,8 @@ pub(super) async fn token_hint(proxied: &Target) -> Result<String, BenchError> {
 mod tests {
     use super::*;
 
-    fn server(identifier: Option<i64>, started_us: i64, standby: bool) -> Server {
-        Server {
+    fn server(identifier: Option<i64>, started_us: i64, standby: bool) -> ServerIdentity {
+        ServerIdentity {
             version: "15.20".to_owned(),
             started_us,
             standby,

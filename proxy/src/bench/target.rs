@@ -1,4 +1,4 @@
-//! The two paths to the server: their connection strings, filled up from the environment, and their addresses.
+//! The two paths to the server: their connection strings, completed from the environment, and their addresses.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,10 +14,9 @@ use crate::fence::TokenValue;
 use crate::server::hosts::UpstreamAddr;
 use pgpalisade_session::startup_options;
 
-/// What the bench's sessions are called in `pg_stat_activity`, unless the DSN says otherwise.
+/// The bench's `application_name`, unless the DSN has one.
 const APPLICATION_NAME: &str = "pgpalisade bench";
 
-/// One of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Path {
@@ -28,7 +27,7 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    /// The flag that names it.
+    /// The flag that names the path.
     pub(crate) const fn flag(self) -> &'static str {
         match self {
             Self::Direct => "--direct",
@@ -46,16 +45,16 @@ impl fmt::Display for Path {
     }
 }
 
-/// Where a path leads, and how to log in there.
+/// Address and login of a path.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
+pub(crate) struct BenchTarget {
     pub(super) path: Path,
     pub(super) address: UpstreamAddr,
     login: Secret<Login>,
 }
 
-impl Target {
-    /// Reads a DSN. What it leaves out comes from the environment. No error quotes it.
+impl BenchTarget {
+    /// Parses a DSN, completed from the environment. No error quotes it.
     pub(crate) fn parse(
         path: Path,
         dsn: &str,
@@ -70,12 +69,11 @@ impl Target {
         })
     }
 
-    /// Declares a token in the startup packet, whatever the DSN says about one.
+    /// Declares a token in the startup packet, in place of one in the DSN.
     pub(crate) fn declaring(self, token: &TokenFlag) -> Self {
         self.with_options(&format!("-c fencing.token={}", token.0))
     }
 
-    /// How to log in.
     pub(super) const fn login(&self) -> &Login {
         self.login.expose()
     }
@@ -84,7 +82,7 @@ impl Target {
         &self.login().config
     }
 
-    /// The tokens that a session declares at its login, each with its scope; a bare number is for the session's own.
+    /// Tokens that a session declares at its login, each with its scope; a bare number is for the session's own.
     pub(super) fn tokens(&self, own: &Scope) -> Result<Vec<(Scope, Token)>, BenchError> {
         let options = self.config().get_options().unwrap_or_default();
         let settings = startup_options::from_switches(options.as_bytes());
@@ -105,7 +103,7 @@ impl Target {
         claims.iter().map(number).collect()
     }
 
-    /// The same login without a token, in a scope of its own choice: it declares nothing, and can ask for the mark.
+    /// The same login without a token, in a scope of its choice: it declares nothing, and can read the mark.
     pub(super) fn undeclared(&self, scope: Option<&Scope>) -> Self {
         let bare = self.clone().with_options("-c fencing.token=");
         match scope {
@@ -114,7 +112,7 @@ impl Target {
         }
     }
 
-    /// Later options win over earlier ones.
+    /// Later options override earlier ones.
     fn with_options(self, more: &str) -> Self {
         let mut login = self.login().clone();
         let options = login.config.get_options().unwrap_or_default();
@@ -127,7 +125,7 @@ impl Target {
     }
 }
 
-/// `34`, or `scheduler=34,billing=7`, without white space, so that it is one word of the options.
+/// `34`, or `scheduler=34,billing=7`. Without white space, so that it is one word of the options.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenFlag(String);
 
@@ -159,8 +157,8 @@ mod tests {
         )
     }
 
-    fn target(dsn: &str, pairs: &[(&str, &str)]) -> Target {
-        Target::parse(Path::Proxied, dsn, &environment(pairs)).unwrap()
+    fn target(dsn: &str, pairs: &[(&str, &str)]) -> BenchTarget {
+        BenchTarget::parse(Path::Proxied, dsn, &environment(pairs)).unwrap()
     }
 
     #[test]
@@ -206,7 +204,7 @@ mod tests {
             "host=a,b password=hunter2",
             "host=db password=hunter2 x=1",
         ] {
-            let error = Target::parse(Path::Direct, dsn, &environment(&[])).unwrap_err();
+            let error = BenchTarget::parse(Path::Direct, dsn, &environment(&[])).unwrap_err();
             assert!(error.to_string().starts_with("--direct "), "{error}");
             assert!(
                 !format!("{error} {error:?}").contains("hunter2"),
@@ -216,7 +214,7 @@ mod tests {
         assert!(!format!("{:?}", target("host=db password=hunter2", &[])).contains("hunter2"));
     }
 
-    fn tokens(target: &Target) -> Vec<String> {
+    fn tokens(target: &BenchTarget) -> Vec<String> {
         let tokens = target.tokens(&Scope::new("own").unwrap()).unwrap();
         tokens
             .iter()

@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::text::{print, print_json};
 use super::{Failure, failed, run_to_end, tell};
 use crate::bench::{
-    self, BenchError, Event, Path, Plan, Protocol, Report, Target, TokenFlag, Workload,
+    self, BenchConfig, BenchError, BenchReport, BenchTarget, Event, Path, Protocol, TokenFlag,
+    Workload,
 };
 use crate::config::{Environment, parse_time};
 use crate::signals::Signals;
@@ -68,7 +69,6 @@ pub(super) struct BenchArgs {
     json: bool,
 }
 
-/// Measures, and prints the report.
 pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let plan = plan(args).map_err(failure)?;
     let report = run_to_end(measure(&plan))?.map_err(failure)?;
@@ -80,14 +80,14 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
     printed.map_err(failed)
 }
 
-fn plan(args: &BenchArgs) -> Result<Plan, BenchError> {
+fn plan(args: &BenchArgs) -> Result<BenchConfig, BenchError> {
     let environment = Environment::of_this_process();
-    let direct = Target::parse(Path::Direct, &args.direct, &environment)?;
-    let mut proxied = Target::parse(Path::Proxied, &args.proxied, &environment)?;
+    let direct = BenchTarget::parse(Path::Direct, &args.direct, &environment)?;
+    let mut proxied = BenchTarget::parse(Path::Proxied, &args.proxied, &environment)?;
     if let Some(token) = &args.token {
         proxied = proxied.declaring(token);
     }
-    Ok(Plan {
+    Ok(BenchConfig {
         direct,
         proxied,
         workload: args.workload,
@@ -98,7 +98,7 @@ fn plan(args: &BenchArgs) -> Result<Plan, BenchError> {
     })
 }
 
-async fn measure(plan: &Plan) -> Result<Report, BenchError> {
+async fn measure(plan: &BenchConfig) -> Result<BenchReport, BenchError> {
     let stop = CancellationToken::new();
     let mut signals = Signals::listen(&[Signal::INT, Signal::TERM])
         .map_err(|error| BenchError::system("cannot listen for signals", error))?;

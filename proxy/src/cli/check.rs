@@ -10,7 +10,7 @@ use super::check_policy::{self, Form, Warnings};
 use super::settings::Settings;
 use super::text::{counted, name, plain, print, print_json};
 use super::{Failure, configuration, failed, run_to_end};
-use crate::inspect::{Check, Finding, Outcome, check};
+use crate::inspect::{Check, CheckOutcome, Finding, check};
 
 /// Check the set-up: PostgreSQL, the control role, the authority, and whether they fit together
 ///
@@ -31,10 +31,10 @@ pub(super) struct CheckArgs {
     settings: Settings,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
-struct Report<'a> {
-    /// The exit code is 0.
+struct CheckJson<'a> {
+    /// Whether the exit code is 0.
     passed: bool,
     ok: usize,
     warnings: usize,
@@ -43,13 +43,13 @@ struct Report<'a> {
     checks: &'a [Finding],
 }
 
-/// Checks, and tells.
 pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     if let Some(path) = &args.policy {
         let form = if args.json { Form::Json } else { Form::Text };
-        let warnings = match args.strict {
-            true => Warnings::Fail,
-            false => Warnings::Pass,
+        let warnings = if args.strict {
+            Warnings::Fail
+        } else {
+            Warnings::Pass
         };
         return check_policy::run(path, form, warnings);
     }
@@ -69,25 +69,23 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
             .filter(|f| f.verdict.outcome == outcome)
             .count()
     };
-    let (warnings, failures) = (count(Outcome::Warn), count(Outcome::Fail));
+    let (warnings, failures) = (count(CheckOutcome::Warn), count(CheckOutcome::Fail));
     let passed = failures == 0 && !(args.strict && warnings > 0);
-    let report = Report {
+    let report = CheckJson {
         passed,
-        ok: count(Outcome::Ok),
+        ok: count(CheckOutcome::Ok),
         warnings,
         failed: failures,
-        skipped: count(Outcome::Skip),
+        skipped: count(CheckOutcome::Skip),
         checks: &findings,
     };
-    let told = match args.json {
-        true => print_json(&report),
-        false => summarize(&report),
+    let told = if args.json {
+        print_json(&report)
+    } else {
+        summarize(&report)
     };
     told.map_err(failed)?;
-    match passed {
-        true => Ok(()),
-        false => Err(Failure::Told),
-    }
+    if passed { Ok(()) } else { Err(Failure::Told) }
 }
 
 fn show(finding: &Finding) -> io::Result<()> {
@@ -95,10 +93,10 @@ fn show(finding: &Finding) -> io::Result<()> {
     let width = width.max().unwrap_or_default();
     let Finding { id, verdict } = finding;
     let outcome = match verdict.outcome {
-        Outcome::Ok => "ok",
-        Outcome::Warn => "warn",
-        Outcome::Fail => "FAIL",
-        Outcome::Skip => "skip",
+        CheckOutcome::Ok => "ok",
+        CheckOutcome::Warn => "warn",
+        CheckOutcome::Fail => "FAIL",
+        CheckOutcome::Skip => "skip",
     };
     let mut text = format!(
         "{outcome:<4}  {:<width$}  {}\n",
@@ -111,7 +109,7 @@ fn show(finding: &Finding) -> io::Result<()> {
     print(&text)
 }
 
-fn summarize(report: &Report<'_>) -> io::Result<()> {
+fn summarize(report: &CheckJson<'_>) -> io::Result<()> {
     let warnings = counted(report.warnings, "warning");
     print(&format!(
         "\n{} ok, {warnings}, {} failed, {} skipped\n",

@@ -11,7 +11,6 @@ use super::text::{counted, plain, print, print_json};
 use super::{Failure, failed, tell};
 use crate::policy_file::{self, Placed, PolicyFileErrors};
 
-/// How the result is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Text,
@@ -25,18 +24,18 @@ pub(super) enum Warnings {
     Fail,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
-struct Report<'a> {
-    /// The exit code is 0.
+struct PolicyJson<'a> {
+    /// Whether the exit code is 0.
     passed: bool,
     file: String,
     errors: &'a [Remark],
     warnings: &'a [Remark],
-    /// The first is that of sessions that name none.
+    /// The first is the scope of sessions that name none.
     scopes: &'a [Box<str>],
     rules: Vec<&'a SessionRule>,
-    /// They count only in a proxy whose marks are in etcd.
+    /// In force only in a proxy whose marks are in etcd.
     elections: Vec<Election<'a>>,
 }
 
@@ -47,7 +46,6 @@ struct Election<'a> {
     line: u32,
 }
 
-/// Reads the file, and tells.
 pub(super) fn run(path: &Path, form: Form, warnings: Warnings) -> Result<(), Failure> {
     let read = policy_file::read(path);
     let passed = match &read {
@@ -63,16 +61,17 @@ pub(super) fn run(path: &Path, form: Form, warnings: Warnings) -> Result<(), Fai
         }
     };
     told.map_err(failed)?;
-    match passed {
-        true => Ok(()),
-        false => Err(Failure::Told),
-    }
+    if passed { Ok(()) } else { Err(Failure::Told) }
 }
 
-fn report<'a>(path: &Path, passed: bool, read: &'a Result<Policy, PolicyFileErrors>) -> Report<'a> {
+fn report<'a>(
+    path: &Path,
+    passed: bool,
+    read: &'a Result<Policy, PolicyFileErrors>,
+) -> PolicyJson<'a> {
     let (policy, errors) = (read.as_ref().ok(), read.as_ref().err());
     let elected = policy.into_iter().flat_map(Policy::elected);
-    Report {
+    PolicyJson {
         passed,
         file: path.display().to_string(),
         errors: errors.map_or(&[], |errors| &errors.remarks),
@@ -91,7 +90,7 @@ fn report<'a>(path: &Path, passed: bool, read: &'a Result<Policy, PolicyFileErro
 
 fn summarize(path: &Path, policy: &Policy) -> io::Result<()> {
     let mut text = String::new();
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let scopes: Vec<&str> = policy.scopes().iter().map(|name| &**name).collect();
     let _ = writeln!(text, "scopes    {}", scopes.join(", "));
     for rule in policy.rules() {

@@ -18,7 +18,6 @@ pub(super) struct DemoArgs {
     keep: bool,
 }
 
-/// Plays the demo.
 pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let afterwards = if args.keep {
         Afterwards::Keep

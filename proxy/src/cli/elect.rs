@@ -11,15 +11,15 @@ use super::text::plain;
 use super::{Failure, failed, leaders_scope, runtime, tell};
 use crate::config::{Environment, parse_dsn, parse_time, show_time};
 use crate::elect::{
-    self, Cluster, ElectError, EtcdElection, Event, Kind, KubernetesElection, Lock, LockSpec, Plan,
-    Proxied, Runs,
+    self, Cluster, ElectConfig, ElectError, EtcdElection, Event, KubernetesElection, Lock,
+    LockKind, LockSpec, Proxied, Runs,
 };
 use pgpalisade_session::startup_options;
 
-/// What the session that holds the lock is called in `pg_stat_activity`.
+/// The `application_name` of the session that holds the lock.
 const APPLICATION_NAME: &str = "pgpalisade elect";
 
-/// Below it etcd may take longer to notice a lost member of its own.
+/// A shorter lease may end before etcd notices the loss of one of its own members.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
 const GRACE_MAX: Duration = Duration::from_secs(3600);
 
@@ -106,7 +106,7 @@ pub(super) fn run(args: &ElectArgs) -> Result<(), Failure> {
     }
 }
 
-/// As a shell says it.
+/// The exit code of a shell.
 fn not_run(error: &std::io::Error) -> u8 {
     match error.kind() {
         std::io::ErrorKind::NotFound => 127,
@@ -114,7 +114,7 @@ fn not_run(error: &std::io::Error) -> u8 {
     }
 }
 
-/// Which options are for which locks: the others are not to be ignored.
+/// Rejects options that the lock would ignore.
 fn check_options(args: &ElectArgs) -> Result<(), String> {
     let with = &args.with;
     let with_etcd = matches!(with, LockSpec::Etcd(_));
@@ -139,9 +139,9 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
     Ok(match args.with.clone() {
         LockSpec::Lease => {
             let seconds = u16::try_from(args.ttl.as_secs()).unwrap_or(u16::MAX);
-            Lock::Proxied(Kind::Lease(LeaseTime::Asked(seconds)))
+            Lock::Proxied(LockKind::Lease(LeaseTime::Asked(seconds)))
         }
-        LockSpec::AdvisoryLock(id) => Lock::Proxied(Kind::AdvisoryLock(id)),
+        LockSpec::AdvisoryLock(id) => Lock::Proxied(LockKind::AdvisoryLock(id)),
         LockSpec::Etcd(key) => {
             let options = args.etcd.clone();
             let options = options
@@ -160,7 +160,7 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
     })
 }
 
-fn plan(args: &ElectArgs) -> Result<Plan, String> {
+fn plan(args: &ElectArgs) -> Result<ElectConfig, String> {
     let lock = lock(args)?;
     let options = std::env::var_os("PGOPTIONS").unwrap_or_default();
     let settings = startup_options::from_switches(options.as_encoded_bytes());
@@ -172,7 +172,7 @@ fn plan(args: &ElectArgs) -> Result<Plan, String> {
         );
     }
     let mut command = args.command.iter().cloned();
-    Ok(Plan {
+    Ok(ElectConfig {
         lock,
         proxied: proxied(args)?,
         program: command.next().unwrap_or_default(),
@@ -196,7 +196,7 @@ fn proxied(args: &ElectArgs) -> Result<Proxied, String> {
     })
 }
 
-/// On standard error: the other is the command's.
+/// On standard error: standard output is the command's.
 fn say(args: &ElectArgs, event: &Event<'_>) {
     let (scope, lock) = (&args.scope, &args.with);
     tell(&match event {
@@ -219,16 +219,18 @@ fn say(args: &ElectArgs, event: &Event<'_>) {
 
 fn ttl(text: &str) -> Result<Duration, String> {
     let time = parse_time(text)?;
-    match TTL.contains(&time) && time.subsec_nanos() == 0 {
-        true => Ok(time),
-        false => Err("write whole seconds, from 3s to 1h".to_owned()),
+    if TTL.contains(&time) && time.subsec_nanos() == 0 {
+        Ok(time)
+    } else {
+        Err("write whole seconds, from 3s to 1h".to_owned())
     }
 }
 
 fn grace(text: &str) -> Result<Duration, String> {
     let time = parse_time(text)?;
-    match time <= GRACE_MAX {
-        true => Ok(time),
-        false => Err("write a time of at most 1h".to_owned()),
+    if time <= GRACE_MAX {
+        Ok(time)
+    } else {
+        Err("write a time of at most 1h".to_owned())
     }
 }

@@ -19,7 +19,7 @@ use crate::fence::{Guard, TokenValue};
 use crate::policy_file;
 use crate::rejection::Rejection;
 
-/// More than is parsed: how a longer text goes on changes nothing.
+/// One byte more than is parsed: the rest of a longer text changes nothing.
 const SQL_BYTES_MAX: u64 = MAX_PARSED as u64 + 1;
 
 /// Show what a policy does with a statement, and why
@@ -58,7 +58,6 @@ pub(super) struct ExplainArgs {
     sql: String,
 }
 
-/// Explains, and tells.
 pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let policy = match &args.policy {
         Some(path) => {
@@ -73,7 +72,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         common_name: args.cn.as_deref(),
         client: args.client,
     });
-    let mut holder = Holder::new(&session, args.token.as_deref())?;
+    let mut holder = SimulatedSession::new(&session, args.token.as_deref())?;
     let sql = text(&args.sql).map_err(failed)?;
     let verdict = classify(&sql, TextEncoding::Utf8);
     let mut prepared = HashMap::new();
@@ -87,11 +86,12 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         statements: statements.collect(),
         session: ExplainedSession::of(&session),
     };
-    match args.json {
-        true => print_json(&explained),
-        false => print(&explained.describe()),
-    }
-    .map_err(failed)
+    let told = if args.json {
+        print_json(&explained)
+    } else {
+        print(&explained.describe())
+    };
+    told.map_err(failed)
 }
 
 fn text(sql: &str) -> io::Result<Vec<u8>> {
@@ -103,15 +103,15 @@ fn text(sql: &str) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The tokens that the session holds where a statement stands, and whether it is surely read-only without.
-struct Holder {
+/// Tokens that the session holds before a statement, and whether the read-only guard is certain.
+struct SimulatedSession {
     guard: Guard,
     session_scope: Scope,
     startup: Vec<Scope>,
     now: Vec<Scope>,
 }
 
-impl Holder {
+impl SimulatedSession {
     fn new(session: &SessionPolicy, token: Option<&str>) -> Result<Self, Failure> {
         let name = scope_name(session, session.scope());
         let usage = |error: &dyn std::fmt::Display| Failure::Usage(format!("--token: {error}"));
@@ -136,11 +136,10 @@ fn scopes(value: Option<TokenValue>) -> Vec<Scope> {
     claims.into_iter().map(|(scope, _)| scope).collect()
 }
 
-/// What a statement changes for those behind it: declared tokens and prepared statements. A ROLLBACK undoes nothing
-/// here.
+/// Applies a statement to those after it: declared tokens and prepared statements. ROLLBACK is not simulated.
 fn follow(
     statement: &Statement,
-    holder: &mut Holder,
+    holder: &mut SimulatedSession,
     prepared: &mut HashMap<Box<str>, Arc<Effects>>,
 ) {
     for control in &statement.controls {
@@ -171,13 +170,13 @@ fn follow(
 fn explain(
     session: &SessionPolicy,
     statement: &Statement,
-    holder: &Holder,
+    holder: &SimulatedSession,
     prepared: &HashMap<Box<str>, Arc<Effects>>,
 ) -> ExplainedStatement {
     let executed = statement.controls.iter().find_map(|control| match control {
         Control::Execute { name } => Some(match prepared.get(name) {
             Some(effects) => Effects::clone(effects),
-            // What the proxy does as well with a name that it does not know.
+            // The proxy treats an unknown name in the same way.
             None => Effects::unknown(None),
         }),
         _ => None,
@@ -209,7 +208,7 @@ fn explain(
     }
 }
 
-/// `None` where the text does not say. What a read would write is of no interest.
+/// `None` if the text does not tell. A read has no tables to report.
 fn tables(tables: &Tables, class: Class) -> Option<Vec<String>> {
     match (tables, class) {
         (_, Class::Read) => Some(Vec::new()),
@@ -251,11 +250,12 @@ fn refused(mode: Mode, why: &str) -> (String, &'static str) {
     }
 }
 
-/// What is refused for what it would do to the session: it only seems to declare, or declares what it may not.
+/// Refusal for what the statement does to the session: a control that only looks like a declaration, or one that is
+/// not allowed.
 fn refused_for_controls(
     session: &SessionPolicy,
     statement: &Statement,
-    holder: &Holder,
+    holder: &SimulatedSession,
 ) -> Option<(String, &'static str)> {
     statement.controls.iter().find_map(|control| match control {
         Control::Mistake(mistake) => {
@@ -280,12 +280,12 @@ fn refused_for_controls(
     })
 }
 
-/// What becomes of a statement that the policy lets pass, in a session that PostgreSQL keeps read-only.
+/// Outcome of a statement that the policy admits, in a session under the read-only guard.
 fn read_only(
     session: &SessionPolicy,
     statement: &Statement,
     requirement: &Requirement,
-    holder: &Holder,
+    holder: &SimulatedSession,
 ) -> Option<(String, &'static str)> {
     let Backstop::UntilHolding(scopes) = session.backstop() else {
         return None;
@@ -307,11 +307,11 @@ fn read_only(
     })
 }
 
-/// What happens, and the mode that decides it.
+/// The outcome, and the mode that decides it.
 fn outcome(
     session: &SessionPolicy,
     requirement: &Requirement,
-    holder: &Holder,
+    holder: &SimulatedSession,
 ) -> (String, &'static str) {
     let general = session.mode(None);
     match requirement {
@@ -321,7 +321,7 @@ fn outcome(
             let names = || scopes.as_slice().iter().map(|s| scope_name(session, *s));
             let mode = |name: &str| session.mode(Some(name));
             let missing: Vec<&str> = names().filter(|name| !holder.holds(name)).collect();
-            // One that is enforced decides.
+            // An enforced scope decides.
             let mut wanting = missing.iter().copied();
             let first = wanting
                 .find(|name| mode(name) == Mode::Enforce)
@@ -330,12 +330,13 @@ fn outcome(
                 return refused(mode(name), &format!("PF002, no token for scope {name:?}"));
             }
             let enforced = names().any(|name| mode(name) == Mode::Enforce);
-            let (words, mode) = match enforced {
-                true => (
+            let (words, mode) = if enforced {
+                (
                     "passes if its tokens are current, else PF001",
                     Mode::Enforce,
-                ),
-                false => ("passes", Mode::Observe),
+                )
+            } else {
+                ("passes", Mode::Observe)
             };
             (words.to_owned(), mode_name(mode))
         }

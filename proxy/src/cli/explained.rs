@@ -1,4 +1,4 @@
-//! What `pgpalisade explain` prints, as text or as JSON.
+//! Output of `pgpalisade explain`, as text or as JSON.
 
 use std::fmt::Write as _;
 
@@ -7,38 +7,35 @@ use serde::Serialize;
 
 use super::text::plain;
 
-/// All of it.
 #[derive(Serialize)]
 pub(super) struct Explained {
     pub(super) session: ExplainedSession,
     pub(super) statements: Vec<ExplainedStatement>,
 }
 
-/// What holds for the session.
 #[derive(Serialize)]
 pub(super) struct ExplainedSession {
-    /// The rule that it falls under; null where the defaults hold.
+    /// The rule that matches; null if the defaults apply.
     rule: Option<String>,
     /// The scope of a bare number.
     scope: String,
-    /// Read-only until it holds the current token of one of these; null where it never is.
+    /// Scopes whose current token ends the read-only guard; null if the session is never under it.
     read_only_until: Option<Vec<String>>,
-    /// Which scopes it may declare, in words.
+    /// Scopes that it may declare, in words.
     declares: String,
     warnings: Vec<String>,
 }
 
-/// One statement.
 #[derive(Serialize)]
 pub(super) struct ExplainedStatement {
     pub(super) kind: &'static str,
     pub(super) class: &'static str,
-    /// Why it is a write; null for a read.
+    /// The reason why it is a write; null for a read.
     pub(super) why: Option<String>,
     pub(super) category: Option<&'static str>,
-    /// Null where the text does not say.
+    /// Null if the text does not tell.
     pub(super) writes: Option<Vec<String>>,
-    /// Null where the text does not say.
+    /// Null if the text does not tell.
     pub(super) reads: Option<Vec<String>>,
     pub(super) functions: Vec<String>,
     pub(super) settings: Vec<String>,
@@ -71,7 +68,6 @@ impl ExplainedSession {
 }
 
 impl Explained {
-    /// For a person.
     pub(super) fn describe(&self) -> String {
         let session = &self.session;
         let mut text = String::new();
@@ -145,6 +141,6 @@ fn list(text: &mut String, label: &str, names: &[String]) {
 }
 
 fn line(text: &mut String, label: &str, value: &str) {
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = writeln!(text, "{label:<10} {}", plain(value));
 }

@@ -1,6 +1,6 @@
 //! The command line: one file per subcommand.
 //!
-//! Exit codes: 0 it went well, 1 it failed, 2 the command line or the configuration is wrong.
+//! Exit codes: 0 for success, 1 for failure, 2 if the command line or the configuration is wrong.
 
 mod bench;
 mod check;
@@ -69,25 +69,25 @@ enum Command {
     PackageFiles(package_files::PackageFilesArgs),
 }
 
-/// Why a command ends with a code other than 0.
+/// Reason for an exit code other than 0.
 #[derive(Debug)]
 enum Failure {
-    /// The configuration is wrong: what, for the user.
+    /// A wrong configuration, in words for the user.
     Usage(String),
-    /// It was tried and did not work.
     Failed(Box<dyn Error>),
-    /// What is wrong has been printed.
+    /// The error has been printed.
     Told,
-    /// The same, and this is the exit code.
+    /// The error has been printed, and this is the exit code.
     Code(u8),
 }
 
-/// Parses the command line, does what it says and gives the exit code.
+/// Parses the command line, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Also --help and --version, which are no failures. A closed terminal cannot be told anything.
+            // Includes --help and --version, which are no failures. A failed write is ignored: the terminal may be
+            // closed.
             let _ = error.print();
             return u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
         }
@@ -121,14 +121,14 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The configuration as `serve` would have it.
+/// The configuration of `serve`.
 fn configuration(settings: &Settings) -> Result<Config, Failure> {
     let environment = Environment::of_this_process();
     let raw = RawConfig::collect(&settings.0, &environment);
     Config::from_raw(raw, &environment).map_err(|errors| Failure::Usage(errors.to_string()))
 }
 
-/// Runs a command that ends by itself. What it leaves behind on other threads does not hold up its end.
+/// Runs a command that ends on its own. Its tasks on other threads do not delay the end.
 fn run_to_end<T>(command: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = runtime()?;
     let done = runtime.block_on(command);
@@ -141,7 +141,7 @@ fn runtime() -> Result<Runtime, Failure> {
     builder.enable_all().build().map_err(failed)
 }
 
-/// A scope that leaders declare in.
+/// Parses a scope that leaders may declare.
 fn leaders_scope(name: &str) -> Result<Scope, String> {
     let scope = Scope::new(name).map_err(|error| error.to_string())?;
     if scope.is_epoch() {
@@ -161,7 +161,7 @@ fn tell(message: &str) {
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 
-/// The error and its causes in one line. A cause that the error already quotes is not said twice.
+/// The error and its causes in one line. Skips a cause that the error already quotes.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

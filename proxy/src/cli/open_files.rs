@@ -1,4 +1,5 @@
-//! The limit of open files: every session holds two sockets, and the usual soft limit of 1024 would end at some 500.
+//! The limit of open files: every session holds two sockets, so the usual soft limit of 1024 allows some 500
+//! sessions.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -7,10 +8,9 @@ use crate::config::Config;
 /// Files besides the sockets of sessions: listeners, event queues, the store, logs, control connections.
 const BESIDES: u64 = 64;
 
-/// Raises the soft limit to the hard one, as every process may, and says so where that is still too low for
-/// `connections.max`.
+/// Raises the soft limit to the hard one, as every process may, and warns if that is too low for `connections.max`.
 ///
-/// The soft limit is low for the sake of programs that use select(2), and this is none:
+/// The soft limit is low for the sake of programs that use select(2), and the proxy does not:
 /// <https://0pointer.net/blog/file-descriptor-limits.html>
 pub(super) fn raise_limit(config: &Config) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -35,7 +35,7 @@ pub(super) fn raise_limit(config: &Config) {
     }
 }
 
-/// How many files may be needed, where that is more than the limit. No limit is `None`.
+/// Number of files that may be needed, if that exceeds the limit. A limit of `None` is infinite.
 fn too_few(limit: Option<u64>, connections: usize) -> Option<u64> {
     let needed = u64::try_from(connections)
         .unwrap_or(u64::MAX)

@@ -1,10 +1,10 @@
-//! Who runs this command, in words for people: the user and the host, as the operating system knows them.
+//! The user and host that run this command, in words for people, as the operating system knows them.
 
 use rustix::system::uname;
 
 use crate::process;
 
-/// `alice@db1`; behind sudo `root@db1 (sudo by alice)`, which is what the environment says.
+/// `alice@db1`; under sudo `root@db1 (sudo by alice)`, from the environment.
 pub(super) fn name() -> String {
     let user = process::user();
     let host = uname().nodename().to_string_lossy().into_owned();

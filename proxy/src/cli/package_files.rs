@@ -1,5 +1,5 @@
-//! `pgpalisade package-files`: man pages, completions and the annotated configuration, made from the command line and
-//! the table of keys, for who builds packages.
+//! `pgpalisade package-files`: man pages, completions and the annotated configuration for packages, made from the
+//! command line and the table of keys.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,6 @@ pub(super) struct PackageFilesArgs {
     directory: PathBuf,
 }
 
-/// Writes them.
 pub(super) fn run(args: &PackageFilesArgs) -> Result<(), Failure> {
     write(&args.directory).map_err(failed)
 }
@@ -38,7 +37,7 @@ fn write(directory: &Path) -> io::Result<()> {
     write_pages(&command, &man)
 }
 
-/// The page of a command and those of its subcommands, all among the commands of administrators.
+/// Writes the pages of a command and of its subcommands, all in man section 8.
 fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
     for inner in command
         .get_subcommands()

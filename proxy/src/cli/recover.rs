@@ -9,9 +9,9 @@ use crate::config::Config;
 use crate::takeover::{Recovery, WitnessMode};
 use crate::{logging, store};
 
-/// Far above what a healthy cluster needs to end its sessions.
+/// Far more than a healthy cluster needs to end its sessions.
 const WITHIN: Duration = Duration::from_secs(60);
-/// What is said when the marks and the record show nothing to do.
+/// Printed if the marks and the record show nothing to do.
 const IN_STEP: &str = "Nothing to reconcile. After a restore of the authority run it with --end-all-sessions all the \
     same: sessions that registered after the backup are missing from it, and no mark shows that.\n";
 /// Forgotten marks that are listed one by one.
@@ -34,12 +34,11 @@ pub(super) struct RecoverArgs {
     settings: Settings,
 }
 
-/// It was only a look.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing was changed; add --end-all-sessions to do it")]
 struct OnlyLooked;
 
-/// Looks, and does it where that was said.
+/// Reports what to do, and does it with `--end-all-sessions`.
 pub(super) fn run(args: &RecoverArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
     let _log = logging::init(&config.log).map_err(failed)?;

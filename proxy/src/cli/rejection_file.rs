@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// Read in large pieces: a log may have gigabytes.
+/// Large, because a log may have gigabytes.
 const BUFFER: usize = 256 * 1024;
 
 /// The first bytes of a gzip file. <https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1>
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
-/// Why a rejection log could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RejectionFileError {
     #[error("cannot read {}", path.display())]
@@ -36,15 +35,16 @@ impl RejectionFileError {
     }
 }
 
-/// Opens a file, or standard input by the name "-", for a command that reads it once.
+/// Opens a file, or standard input as "-", for a command that reads it once.
 pub(super) fn open(
     path: &Path,
     command: &'static str,
 ) -> Result<BufReader<Box<dyn Read>>, RejectionFileError> {
     let because = |source| RejectionFileError::read(path, source);
-    let from: Box<dyn Read> = match path == Path::new("-") {
-        true => Box::new(io::stdin().lock()),
-        false => Box::new(File::open(path).map_err(because)?),
+    let from: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(path).map_err(because)?)
     };
     let mut from = BufReader::with_capacity(BUFFER, from);
     if from.fill_buf().map_err(because)?.starts_with(GZIP) {

@@ -1,4 +1,4 @@
-//! `pgpalisade rejections`: the records of a rejection log, those that are there and those that come.
+//! `pgpalisade rejections`: the records of a rejection log, present and future.
 
 mod follow;
 mod row;
@@ -49,24 +49,23 @@ pub(super) struct RejectionsArgs {
     config: Option<PathBuf>,
 }
 
-/// How records are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Table,
     Json,
 }
 
-/// Prints the lines of a log that are wanted.
+/// Prints the lines of a log that match the filter.
 struct Printer<W> {
     out: W,
     form: Form,
     filter: Filter,
-    /// Lines that were understood, wanted or not, and those that were not.
+    /// Lines that were parsed, matching or not; then those that were not.
     understood: u64,
     foreign: u64,
 }
 
-/// Prints, and where it is told to goes on until a signal or until nobody reads it.
+/// Prints the log. With `--follow` it goes on until a signal or until its reader is gone.
 pub(super) fn run(args: &RejectionsArgs) -> Result<(), Failure> {
     let path = match &args.file {
         Some(path) => path.clone(),
@@ -116,7 +115,6 @@ fn configured(args: &RejectionsArgs) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Why it was not all printed.
 #[derive(Debug, thiserror::Error)]
 enum PrintError {
     #[error(transparent)]
@@ -126,7 +124,7 @@ enum PrintError {
 }
 
 impl PrintError {
-    /// Who reads it may have seen enough.
+    /// Whether the reader of the output is gone: it may have seen enough.
     fn is_no_failure(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -152,7 +150,6 @@ fn print(path: &Path, form: Form, filter: Filter) -> Result<(), PrintError> {
     Ok(())
 }
 
-/// As the end of the command.
 fn ended(result: Result<(), PrintError>) -> Result<(), Failure> {
     match result {
         Err(error) if error.is_no_failure() => Ok(()),
@@ -160,7 +157,7 @@ fn ended(result: Result<(), PrintError>) -> Result<(), Failure> {
     }
 }
 
-/// Runs it on a thread of its own, for a terminal may not take what it prints. A signal ends the command all the same.
+/// Runs `follow` on its own thread, since a terminal may block its output. A signal ends the command even then.
 async fn until_signal(
     follow: impl FnOnce() -> Result<(), PrintError> + Send + 'static,
 ) -> Result<(), Failure> {
@@ -185,7 +182,7 @@ impl<W: Write> Printer<W> {
         })
     }
 
-    /// Prints a line of the log, without its end, where it is wanted.
+    /// Prints a line of the log, given without its end, if it matches.
     fn line(&mut self, text: &[u8]) -> io::Result<()> {
         let parsed = line::parse(text);
         let wanted = match &parsed {

@@ -1,4 +1,4 @@
-//! What `serve` does at a SIGHUP, and when the console is told to RELOAD.
+//! Reloading, at a SIGHUP or at a RELOAD of the console.
 
 use std::sync::Arc;
 
@@ -14,28 +14,25 @@ use crate::server::accounts::{Accounts, Logins};
 use crate::server::certificates::Certificates;
 use crate::service_manager;
 
-/// Reads again what can change while the proxy runs, and says what cannot.
+/// Reads again what can change while the proxy runs, and names what cannot.
 pub(super) struct Reload {
     /// The command line.
     pub(super) settings: Settings,
-    /// The configuration as it was written when the proxy started.
+    /// The configuration of the start.
     pub(super) begun_with: RawConfig,
-    /// The record of rejections, whose file is reopened.
+    /// The rejection log, whose file is reopened.
     pub(super) rejections: RejectionLog,
     /// TLS of both legs.
     pub(super) certificates: Arc<Certificates>,
-    /// Verifiers, whose file is read again.
     pub(super) logins: Logins,
-    /// Users of the console, whose file is read again.
     pub(super) operators: Option<Arc<Accounts>>,
-    /// Has the policy file read, where there is one, and is told how that went.
+    /// Requests for a reload of the policy file.
     pub(super) policy: mpsc::Sender<PolicyReloaded>,
-    /// Is told what is refused.
     pub(super) in_force: InForce,
 }
 
 impl Reload {
-    /// Reloads each time that it is asked, one time after the other.
+    /// Reloads once per request, one after the other.
     pub(super) async fn run(self, mut asked: mpsc::Receiver<Option<Reloaded>>) {
         let Self {
             settings,
@@ -53,7 +50,7 @@ impl Reload {
             rejections.reopen();
             let (begun, certificates) = (Arc::clone(&begun), Arc::clone(&certificates));
             let (logins, operators) = (logins.clone(), operators.clone());
-            // A file may be slow: nobody who logs in waits for it.
+            // A file may be slow: logins do not wait for it.
             let files = tokio::task::spawn_blocking(move || {
                 let of_users = |accounts: &Accounts| accounts.reload().map_err(|e| e.to_string());
                 let tls = certificates.reload().map_err(|error| error.to_string());
@@ -76,7 +73,7 @@ impl Reload {
             });
             let (done, is_done) = oneshot::channel();
             if policy.send(done).await.is_ok() {
-                // Nobody who answers means that the proxy ends.
+                // A dropped answer means that the proxy ends.
                 let refused = is_done.await.ok().and_then(Result::err);
                 wrong.extend(refused.map(|error| (Reread::Policy, error)));
             }
@@ -84,9 +81,10 @@ impl Reload {
             in_force.set_refused(refused);
             service_manager::ready();
             if let Some(who_asks) = who_asks {
-                let reloaded = match wrong.is_empty() {
-                    true => Ok(()),
-                    false => Err(wrong.join("\n")),
+                let reloaded = if wrong.is_empty() {
+                    Ok(())
+                } else {
+                    Err(wrong.join("\n"))
                 };
                 let _gone_meanwhile = who_asks.send(reloaded);
             }

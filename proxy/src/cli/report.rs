@@ -1,4 +1,4 @@
-//! `pgpalisade report`: what a rejection log says.
+//! `pgpalisade report`: a summary of rejection logs.
 
 mod page;
 
@@ -53,7 +53,6 @@ pub(super) struct ReportArgs {
     json: bool,
 }
 
-/// Reads all files, and tells.
 pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let mut report = Report::new(Filter {
         since: args.since,
@@ -69,9 +68,10 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
         read(path, &mut report).map_err(failed)?;
     }
     let summary = report.summary(args.top.get());
-    let told = match args.json {
-        true => print_json(&summary),
-        false => print(&page::page(&summary)),
+    let told = if args.json {
+        print_json(&summary)
+    } else {
+        print(&page::page(&summary))
     };
     told.map_err(failed)
 }

@@ -16,7 +16,7 @@ use crate::rejection::utc;
 use crate::store::{self, StoreError};
 use crate::takeover::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
-/// Far above what a healthy cluster needs to end its sessions.
+/// Far more than a healthy cluster needs to end its sessions.
 const WITHIN: Duration = Duration::from_secs(60);
 /// Sessions that are listed one by one.
 const LISTED: usize = 20;
@@ -69,11 +69,11 @@ enum NotDone {
     InUse(StoreError),
 }
 
-/// What was done, for machines. One line on stdout.
+/// The result, for machines. One line on stdout.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     event: &'static str,
-    /// Whether every session of before is gone.
+    /// Whether every earlier session is gone.
     completed: bool,
     /// Whether an earlier run has set the mark.
     resumed: bool,
@@ -90,7 +90,6 @@ struct Record<'a> {
     sessions_to_end: usize,
 }
 
-/// Runs what was asked for.
 pub(super) fn run(args: &ScopeArgs) -> Result<(), Failure> {
     let ScopeCommand::Repair(args) = &args.command;
     let config = configuration(&args.settings)?;
@@ -134,7 +133,7 @@ async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
     }
 }
 
-/// What it will do, for the one who is asked.
+/// The steps to confirm, for the operator.
 fn describe(repair: &ScopeRepair, config: &Config) -> String {
     let ScopeRepair {
         scope, mark, to, ..

@@ -41,7 +41,6 @@ pub(super) struct ServeArgs {
     successor: bool,
 }
 
-/// The proxy was told twice to stop.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped at once by a second signal")]
 struct StoppedAtOnce;
@@ -56,7 +55,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     open_files::raise_limit(&config);
     let runtime = runtime()?;
     let result = runtime.block_on(serve(args, written, config));
-    // Nothing that still runs may hold up the end.
+    // Tasks that still run must not delay the end.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result.inspect(|()| tracing::info!("stopped"))
 }
@@ -109,7 +108,7 @@ async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(
     obey(serving, announced, signalled).await
 }
 
-/// All that this machine has to give, or the first thing that is missing.
+/// Everything that this machine provides, or the first thing that is missing.
 async fn equipment(
     config: &Config,
     predecessor: Option<&mut Predecessor>,
@@ -129,7 +128,7 @@ async fn equipment(
         listener.map_err(|source| failed(ServeError::Listen { address, source }))
     };
     let http = match http {
-        // The process before has it until it is told that this one serves.
+        // The predecessor holds the address until it learns that this process serves.
         Err(HttpError::Listen { source, .. })
             if is_successor && source.kind() == io::ErrorKind::AddrInUse =>
         {
@@ -156,7 +155,7 @@ fn places(config: &Config) -> String {
     format!("upstream {hosts}, authority {authority}")
 }
 
-/// What signals and the console set off.
+/// Effects of signals and the console.
 struct Signalled<R> {
     shutdown: CancellationToken,
     closing: CancellationToken,
@@ -164,11 +163,11 @@ struct Signalled<R> {
     orders: Orders,
     stops: mpsc::Receiver<Stop>,
     upgrades: mpsc::Sender<()>,
-    /// The process that serves from then on.
+    /// The pid of the process that takes over.
     is_replaced: oneshot::Receiver<u32>,
 }
 
-/// Serves, and does what the signals say.
+/// Serves, and obeys signals and the console.
 async fn obey(
     server: impl Future<Output = Result<(), ServeError>>,
     announced: impl Future<Output = ()>,
@@ -218,11 +217,11 @@ async fn obey(
             },
             signal = signals.next() => match signal {
                 Signal::HUP => {
-                    // One that waits already does for this one too.
+                    // A reload that already waits serves this request too.
                     let _ = orders.reload.try_send(None);
                 }
                 Signal::USR2 => {
-                    // One that is under way already, or over, does for this one too.
+                    // An upgrade that is under way, or done, serves this request too.
                     let _ = upgrades.try_send(());
                 }
                 _ if shutdown.is_cancelled() => return Err(failed(StoppedAtOnce)),
@@ -237,7 +236,7 @@ fn announce(addresses: Option<Vec<ListenAddr>>, places: &str) {
     let Some(addresses) = addresses else { return };
     service_manager::ready();
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    // Nobody has to read it.
+    // Standard output may be closed.
     let _ = print(&format!(
         "listening on {}, {places}\n",
         addresses.join(", ")

@@ -1,19 +1,18 @@
 //! The flags of all configuration keys, made from the one table of keys.
 //!
-//! clap does not check the values: the configuration does, so that all errors come at once, whatever their source.
-//! If a command has a flag of its own with the name of a key, that flag is the command's, and says nothing about
-//! the key. Only `serve` lists every key in its help; the other commands take them all and list those that they use.
+//! clap does not check the values: the configuration does, so that all errors come at once, whatever their source. If
+//! a command has its own flag with the name of a key, that flag does not set the key. Only `serve` lists every key in
+//! its help; the other commands take them all and list those that they use.
 
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::config::{Flags, KEYS, Key, KeySpec, Shape};
+use crate::config::{Flags, KEYS, Key, KeySpec, TomlType};
 
 const CONFIG: &str = "config";
-/// The command that uses every key.
 const SERVE: &str = "serve";
-/// The keys that every command uses that looks at the cluster or the authority.
+/// Keys of every command that reads the cluster or the authority.
 const SHARED: [Key; 5] = [
     Key::Upstream,
     Key::Control,
@@ -24,7 +23,6 @@ const SHARED: [Key; 5] = [
 const OTHERS: &str = "It also takes every other flag, variable and key of \"pgpalisade serve\", so that both can share \
     one configuration.";
 
-/// The configuration flags that were given.
 #[derive(Clone)]
 pub(super) struct Settings(pub(super) Flags);
 
@@ -43,9 +41,10 @@ impl Args for Settings {
             .value_parser(clap::value_parser!(PathBuf))
             .help("TOML file with the same keys; flags and environment win over it [env: PGPALISADE_CONFIG]");
         let serves = command.get_name() == SERVE;
-        let command = match serves {
-            true => command.arg(config),
-            false => command.arg(config).after_help(OTHERS),
+        let command = if serves {
+            command.arg(config)
+        } else {
+            command.arg(config).after_help(OTHERS)
         };
         KEYS.iter().fold(command, |command, (key, spec)| {
             if command.get_arguments().any(|arg| arg.get_id() == spec.flag) {
@@ -61,7 +60,7 @@ impl Args for Settings {
                 .help(short)
                 .long_help(long);
             command.arg(match spec.shape {
-                Shape::Switch => arg
+                TomlType::Switch => arg
                     .num_args(0..=1)
                     .require_equals(true)
                     .default_missing_value("on"),
@@ -81,7 +80,7 @@ fn help(spec: &KeySpec) -> (String, String) {
         .default
         .map_or_else(String::new, |text| format!(" [default: {text}]"));
     let mut places = format!("[env: {}] [key: {}]", spec.env, spec.name);
-    if spec.shape == Shape::List {
+    if spec.shape == TomlType::List {
         places.push_str(" (several: commas in the variable, an array in the file)");
     }
     let more = if spec.more.is_empty() {
@@ -97,7 +96,7 @@ fn help(spec: &KeySpec) -> (String, String) {
 impl FromArgMatches for Settings {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = |(key, flag): (_, &str)| {
-            // Another type than ours: it is a flag of the command.
+            // The type is another: the flag is the command's own.
             let texts = matches.try_get_many::<String>(flag).ok()??;
             Some((key, texts.cloned().collect()))
         };

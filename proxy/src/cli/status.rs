@@ -1,4 +1,4 @@
-//! `pgpalisade status`: what is there now.
+//! `pgpalisade status`: the present state.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,14 @@ use pgpalisade_authority::{Scope, TakeoverEnd};
 use super::settings::Settings;
 use super::text::{counted, plain, print, print_json, table};
 use super::{Failure, configuration, failed, run_to_end};
-use crate::inspect::cluster::Prepared;
+use crate::inspect::cluster::PreparedTransaction;
 use crate::inspect::hosts::Host;
 use crate::inspect::status::{
-    self, MarksFrom, ProxyStatus, ScopeStatus, Status, TakeoverStatus, Wanted,
+    self, MarksFrom, ProxyStatus, ScopeFilter, ScopeStatus, Status, TakeoverStatus,
 };
 use crate::rejection::utc;
 
-/// Scopes that are shown where nothing else is said.
+/// Scopes that are shown by default.
 const SCOPES_SHOWN: usize = 50;
 
 /// Show the cluster, the authority, the proxies, the marks and unfinished takeovers
@@ -36,27 +36,28 @@ pub(super) struct StatusArgs {
     settings: Settings,
 }
 
-/// Looks, and tells.
 pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
     let wanted = match (&args.scope, args.all) {
-        (Some(scope), _) => Wanted::One(scope.clone()),
-        (None, true) => Wanted::All,
-        (None, false) => Wanted::First(SCOPES_SHOWN),
+        (Some(scope), _) => ScopeFilter::One(scope.clone()),
+        (None, true) => ScopeFilter::All,
+        (None, false) => ScopeFilter::First(SCOPES_SHOWN),
     };
     let status = run_to_end(status::look(&config, &wanted))?;
-    let told = match args.json {
-        true => print_json(&status),
-        false => print(&describe(&status, &wanted)),
+    let told = if args.json {
+        print_json(&status)
+    } else {
+        print(&describe(&status, &wanted))
     };
     told.map_err(failed)?;
-    match status.is_incomplete() {
-        true => Err(Failure::Told),
-        false => Ok(()),
+    if status.is_incomplete() {
+        Err(Failure::Told)
+    } else {
+        Ok(())
     }
 }
 
-fn describe(status: &Status, wanted: &Wanted) -> String {
+fn describe(status: &Status, wanted: &ScopeFilter) -> String {
     let mut text = format!("cluster    {}\n", cluster(status));
     if let [_, _, ..] = status.cluster.hosts.as_slice() {
         for Host { host, seen, .. } in &status.cluster.hosts {
@@ -83,9 +84,12 @@ fn describe(status: &Status, wanted: &Wanted) -> String {
     line(&mut text, &format!("sessions   {}", sessions(status)));
     text.push_str("\nproxies\n");
     let is_seen = status.cluster.version.is_some();
-    let of_cluster = |told: String| match is_seen {
-        true => told,
-        false => "only PostgreSQL knows\n".to_owned(),
+    let of_cluster = |told: String| {
+        if is_seen {
+            told
+        } else {
+            "only PostgreSQL knows\n".to_owned()
+        }
     };
     text.push_str(&of_cluster(proxies(&status.proxies)));
     text.push_str(&format!("\n{}\n", scopes_head(status, wanted)));
@@ -98,7 +102,7 @@ fn describe(status: &Status, wanted: &Wanted) -> String {
 }
 
 fn line(text: &mut String, line: &str) {
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = writeln!(text, "{line}");
 }
 
@@ -145,15 +149,17 @@ fn proxies(proxies: &[ProxyStatus]) -> String {
     )
 }
 
-fn scopes_head(status: &Status, wanted: &Wanted) -> String {
+fn scopes_head(status: &Status, wanted: &ScopeFilter) -> String {
     let source = match status.marks_from {
         MarksFrom::Authority => "",
         MarksFrom::Copy => ", from the cluster's copy of the marks: they may be higher by now",
     };
     let (shown, total) = (status.scopes.len(), status.scopes_total);
     let some = match wanted {
-        Wanted::First(_) if shown < total => format!(" ({shown} of {total}; --all shows the rest)"),
-        Wanted::One(_) => format!(" ({shown} of {total})"),
+        ScopeFilter::First(_) if shown < total => {
+            format!(" ({shown} of {total}; --all shows the rest)")
+        }
+        ScopeFilter::One(_) => format!(" ({shown} of {total})"),
         _ => String::new(),
     };
     format!("scopes{some}{source}")
@@ -190,7 +196,7 @@ fn scopes(scopes: &[ScopeStatus], from: MarksFrom) -> String {
     )
 }
 
-/// The scopes that an operator has repaired; nothing where there is none.
+/// Scopes that an operator has repaired; empty without any.
 fn repaired(scopes: &[ScopeStatus]) -> String {
     let row = |scope: &ScopeStatus| {
         let repair = scope.repair.as_ref()?;
@@ -210,7 +216,7 @@ fn repaired(scopes: &[ScopeStatus]) -> String {
     format!("\nrepaired scopes\n{}", table(head, &rows))
 }
 
-/// How the last takeovers went; nothing where none is known.
+/// Results of the last takeovers; empty if none is known.
 fn takeovers(takeovers: &[TakeoverStatus]) -> String {
     let row = |takeover: &TakeoverStatus| {
         let from = or_dash(takeover.from.map(|token| token.to_string()));
@@ -245,11 +251,11 @@ fn takeovers(takeovers: &[TakeoverStatus]) -> String {
     format!("\nlast takeovers\n{}", table(head, &rows))
 }
 
-fn prepared(prepared: &[Prepared]) -> String {
+fn prepared(prepared: &[PreparedTransaction]) -> String {
     if prepared.is_empty() {
         return "none\n".to_owned();
     }
-    let row = |p: &Prepared| {
+    let row = |p: &PreparedTransaction| {
         [
             p.gid.clone(),
             p.owner.clone(),

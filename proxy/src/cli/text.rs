@@ -13,7 +13,7 @@ pub(super) use crate::fence::readable::{counted, without_controls as plain};
 /// Longest text of a statement that is shown; --json has all of it.
 const TEXT_SHOWN: usize = 200;
 
-/// A statement, fit for a terminal.
+/// A statement, safe for a terminal.
 pub(super) fn shown(text: &str) -> String {
     let mut shown: String = plain(text).chars().take(TEXT_SHOWN).collect();
     if shown.chars().count() < text.chars().count() {
@@ -22,27 +22,25 @@ pub(super) fn shown(text: &str) -> String {
     shown
 }
 
-/// The word for one of several values, as flags and output have it.
+/// The name of an enum value, as flags and output spell it.
 pub(super) fn name(value: &impl ValueEnum) -> String {
     let name = value.to_possible_value();
     name.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Prints lines. Whatever others have written into them steers no terminal; what could be taken for a line of ours has
-/// to be made [`plain`] before.
+/// Prints lines that steer no terminal, whatever others have written into them. Text that could pass for a line of
+/// ours must go through [`plain`] first.
 pub(super) fn print(lines: &str) -> io::Result<()> {
     write(&unsteered(lines, |line| plain(line).into()))
 }
 
-/// Prints one object and a line break.
 pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {
     let mut json = serde_json::to_string_pretty(value)?;
     json.push('\n');
-    // Between the strings there are only spaces and line breaks.
+    // JSON has only spaces and line breaks outside of strings.
     write(&unsteered(&json, escaped))
 }
 
-/// Prints one object in one line.
 pub(super) fn print_json_line(value: &impl Serialize) -> io::Result<()> {
     let json = serde_json::to_string(value)?;
     write(&format!("{}\n", escaped(&json)))
@@ -58,13 +56,13 @@ fn write(text: &str) -> io::Result<()> {
     }
 }
 
-/// Each line as this makes it, with the same line breaks.
+/// Applies `each` to every line, and keeps the line breaks.
 pub(super) fn unsteered(text: &str, each: impl Fn(&str) -> Cow<'_, str>) -> String {
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(each).collect();
     lines.join("\n")
 }
 
-/// Lines with columns as wide as their widest cell. The last column is as wide as it comes.
+/// Lines with columns as wide as their widest cell. The last column is not padded.
 pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let mut lines = vec![head.map(str::to_owned)];
     lines.extend(

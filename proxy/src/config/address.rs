@@ -1,4 +1,4 @@
-//! Addresses: where clients connect to, and where PostgreSQL is.
+//! Addresses of listeners and of PostgreSQL.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -8,7 +8,6 @@ use pgpalisade_tls::SslSettings;
 use crate::fence::readable::counted;
 use crate::server::hosts::{Hosts, UpstreamAddr};
 
-/// PostgreSQL's own port.
 const DEFAULT_PORT: u16 = 5432;
 
 /// Longest path of a unix socket: `sun_path` is 108 bytes with its NUL on Linux (unix(7)).
@@ -20,7 +19,7 @@ const FORMS: &str = "write postgres://host:port, several as postgres://host:port
 /// Parses `postgres://host:port,host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters for
 /// TLS. The error says what to write.
 ///
-/// Only addresses are taken: clients choose user, password and database themselves.
+/// Only addresses are allowed: clients choose user, password and database themselves.
 pub(super) fn parse_hosts(text: &str) -> Result<(Hosts, SslSettings), String> {
     let (text, ssl) = SslSettings::take_from(text.trim())?;
     let hosts = parse_addresses(&text)?;
@@ -79,7 +78,7 @@ fn parse_addresses(text: &str) -> Result<Vec<UpstreamAddr>, String> {
     pair_up(hosts, &ports)
 }
 
-/// One port is for all hosts, as for libpq.
+/// A single port applies to all hosts, as in libpq.
 fn pair_up(hosts: Vec<Option<String>>, ports: &[Option<u16>]) -> Result<Vec<UpstreamAddr>, String> {
     if ports.len() != 1 && ports.len() != hosts.len() {
         let (hosts, ports) = (hosts.len(), ports.len());
@@ -168,7 +167,7 @@ fn unix(path: &str, port: u16) -> Result<UpstreamAddr, String> {
     Ok(UpstreamAddr::Unix(file))
 }
 
-/// Undoes `%2F` and the like (RFC 3986, section 2.1).
+/// Decodes `%2F` and the like (RFC 3986, section 2.1).
 pub(crate) fn percent_decode(text: &str) -> Result<String, String> {
     pgpalisade_tls::percent_decode(text)
         .ok_or_else(|| String::from("has a % that does not begin two hexadecimal digits of UTF-8"))

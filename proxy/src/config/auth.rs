@@ -1,4 +1,4 @@
-//! How clients log in: the keys `auth`, `auth_file` and `auth_query`, which have to fit each other.
+//! Client logins: the keys `auth`, `auth_file` and `auth_query`, which must fit each other.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ enum Method {
     Password,
 }
 
-/// All keys of logins together. Where they do not fit, the error says so.
+/// Reads all login keys. An error says what does not fit.
 pub(super) fn read(values: &mut Values<'_>, tls: Option<&ClientTls>) -> Option<Auth> {
     let method = values.last(Key::Auth, method);
     let file = values.last(Key::AuthFile, path);
@@ -62,9 +62,10 @@ fn method(text: &str) -> Result<Method, String> {
 }
 
 fn query(text: &str) -> Result<String, String> {
-    match text.contains("$1") {
-        true => Ok(text.to_owned()),
-        false => Err(String::from("has no $1, which stands for the user")),
+    if text.contains("$1") {
+        Ok(text.to_owned())
+    } else {
+        Err(String::from("has no $1, which stands for the user"))
     }
 }
 

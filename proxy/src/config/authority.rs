@@ -1,4 +1,4 @@
-//! Where marks are kept.
+//! The store of marks.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,21 +7,18 @@ use pgpalisade_authority::{etcd, postgres};
 
 const FORMS: &str = "write embedded:DIR, etcd:URL,URL or postgres:DSN";
 
-/// Where marks are kept.
 #[derive(Clone)]
 pub(crate) enum AuthorityLocation {
-    /// A directory of this machine, absolute.
+    /// An absolute path on this machine.
     Embedded(PathBuf),
-    /// An etcd cluster.
     Etcd(Box<etcd::Options>),
-    /// A PostgreSQL database.
     Postgres(Box<postgres::Options>),
 }
 
 impl AuthorityLocation {
     /// Parses `embedded:DIR`, `etcd:URL,URL` or `postgres:DSN`. The error says what to write.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        // A URL of its own is plain enough, however its scheme is spelled.
+        // A plain URL needs no prefix, in either spelling of its scheme.
         let text = match text.trim() {
             url if url.starts_with("postgresql://") => url.replacen("postgresql:", "postgres:", 1),
             other => other.to_owned(),
@@ -48,7 +45,7 @@ impl AuthorityLocation {
 }
 
 impl AuthorityLocation {
-    /// Whether a password is in the text itself.
+    /// Whether the text itself contains a password.
     pub(super) fn holds_password(&self) -> bool {
         match self {
             Self::Embedded(_) => false,

@@ -1,4 +1,4 @@
-//! The console: the keys `console`, `console_auth_file` and `console_admins`, which have to fit each other.
+//! The console: the keys `console`, `console_auth_file` and `console_admins`, which must fit each other.
 
 use std::path::PathBuf;
 
@@ -8,22 +8,22 @@ use super::ready::path;
 use super::values::Values;
 use crate::server::listener::ListenAddr;
 
-/// The port of a socket directory that names none.
+/// Port of a socket directory without one.
 const DEFAULT_PORT: u16 = 6433;
 
-/// Where the console is, and whom it lets in.
+/// Address and users of the console.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConsoleAddr {
     /// An address of this machine, or a unix socket. Port 0 lets the system choose.
     pub listen: ListenAddr,
-    /// Users and their verifiers. Without it, a unix socket.
+    /// Users and their verifiers. Without it, only a unix socket.
     pub auth_file: Option<PathBuf>,
-    /// Those of them who may do more than read.
+    /// Users that may do more than read.
     pub admins: Vec<String>,
 }
 
 impl ConsoleAddr {
-    /// All its keys together: `Some(None)` where there is no console.
+    /// Reads all its keys: `Some(None)` without a console.
     #[expect(clippy::option_option, reason = "no good value, and none at all")]
     pub(super) fn read(values: &mut Values<'_>) -> Option<Option<Self>> {
         let listen = values.last(Key::Console, |text| {
@@ -37,9 +37,10 @@ impl ConsoleAddr {
 }
 
 fn name(text: &str) -> Result<String, String> {
-    match text.is_empty() {
-        true => Err(String::from("names no user")),
-        false => Ok(text.to_owned()),
+    if text.is_empty() {
+        Err(String::from("names no user"))
+    } else {
+        Ok(text.to_owned())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The proxy's own login: the DSN, filled up from the upstream's address and the `PG*` environment.
+//! The proxy's own login: the DSN, completed from the upstream's address and the `PG*` environment.
 
 use pgpalisade_tls::{Login, SslSettings};
 use tokio_postgres::Config;
@@ -8,9 +8,8 @@ use super::Environment;
 use crate::fence::readable::counted;
 use crate::server::hosts::{Hosts, UpstreamAddr};
 
-/// Name under which the proxy shows in `pg_stat_activity`, unless the DSN says otherwise.
+/// Name of the proxy in `pg_stat_activity`, unless the DSN has one.
 const APPLICATION_NAME: &str = "pgpalisade control";
-/// PostgreSQL's own port.
 const DEFAULT_PORT: u16 = 5432;
 
 /// Parses a DSN of one server.
@@ -45,8 +44,8 @@ pub(crate) fn parse(text: &str) -> Result<Login, String> {
     Ok(login)
 }
 
-/// Parses a DSN of one server for a session that is not the proxy's own. What it leaves out comes from `PGHOST`,
-/// `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE` and `PGOPTIONS`, as in libpq:
+/// Parses a DSN of one server for a session that is not the proxy's own. Missing parts come from `PGHOST`, `PGPORT`,
+/// `PGUSER`, `PGPASSWORD`, `PGDATABASE` and `PGOPTIONS`, as in libpq:
 /// <https://www.postgresql.org/docs/current/libpq-envars.html>. No error quotes the text.
 pub(crate) fn parse_for_client(
     text: &str,
@@ -74,7 +73,7 @@ pub(crate) fn parse_for_client(
     Ok(login)
 }
 
-/// Adds who logs in, to which database and under what name, where the DSN does not say.
+/// Adds the user, the database and the application name that the DSN leaves out.
 fn fill_up(config: &mut Config, environment: &Environment, application_name: &str) {
     let fill = |name: &str, missing: bool| environment.get(name).filter(|_| missing);
     if let Some(user) = fill("PGUSER", config.get_user().is_none()) {
@@ -91,13 +90,12 @@ fn fill_up(config: &mut Config, environment: &Environment, application_name: &st
     }
 }
 
-/// Fills up what the DSN leaves out, as libpq does:
-/// <https://www.postgresql.org/docs/current/libpq-envars.html>. The address is the upstream's rather than `PGHOST`'s:
-/// a control connection to another server would end the wrong sessions, or none. Where it names hosts
-/// itself, they are the upstream's, one by one.
+/// Adds what the DSN leaves out, as libpq does: <https://www.postgresql.org/docs/current/libpq-envars.html>. The
+/// address is the upstream's rather than `PGHOST`'s: a control connection to another server would end the wrong
+/// sessions, or none. Hosts of the DSN are those of the upstream, in the same order.
 ///
 /// # Errors
-/// Where they are not as many.
+/// If the numbers of hosts differ.
 pub(crate) fn complete(
     dsn: Option<Login>,
     upstream: &Hosts,
@@ -132,7 +130,7 @@ pub(crate) fn complete(
     })
 }
 
-/// Adds a host, and says its port.
+/// Adds a host, and returns its port.
 fn name_host(control: &mut Config, host: &UpstreamAddr) -> u16 {
     match host {
         UpstreamAddr::Tcp { host, port } => {
@@ -149,18 +147,18 @@ fn name_host(control: &mut Config, host: &UpstreamAddr) -> u16 {
     }
 }
 
-/// Where control connections may go, without user or password.
+/// Addresses of control connections, without user or password.
 pub(crate) fn addresses(control: &Config) -> Hosts {
     let most = control.get_hosts().len().max(control.get_hostaddrs().len());
     Hosts::new((0..most).map(|at| address(control, at)).collect())
 }
 
-/// Where the first control connection goes, for a login to one server.
+/// Address of the first control connection, for a login to one server.
 pub(crate) fn first_address(control: &Config) -> UpstreamAddr {
     address(control, 0)
 }
 
-/// An IP address that the DSN gives wins over the name, as in libpq.
+/// An IP address in the DSN (`hostaddr`) overrides the name, as in libpq.
 fn address(control: &Config, at: usize) -> UpstreamAddr {
     let ports = control.get_ports();
     let port = ports

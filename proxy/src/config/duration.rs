@@ -1,10 +1,10 @@
-//! Times as a user writes them: `200ms`, `5s`, `1min`, `1min30s`, `2h`.
+//! Durations as a user writes them: `200ms`, `5s`, `1min`, `1min30s`, `2h`.
 
 use std::time::Duration;
 
 use jiff::SignedDuration;
 
-/// Parses a time. `0` needs no unit; nothing is shorter than a millisecond. The error says what to write.
+/// Parses a duration. `0` needs no unit; the shortest other one is a millisecond. The error says what to write.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     const NANOS_OF_MS: u32 = 1_000_000;
     let text = text.trim();
@@ -25,7 +25,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is not a time: write 200ms, 5s, 1min or 2h"))
 }
 
-/// Writes a time in the form that [`parse`] reads, for messages.
+/// Formats a duration so that [`parse`] reads it.
 pub(crate) fn show(time: Duration) -> String {
     let ms = time.as_millis();
     match ms {

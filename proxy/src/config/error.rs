@@ -1,29 +1,27 @@
-//! What can be wrong with a configuration, and where it was said.
+//! Configuration errors and their sources.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where a value came from. The order of the variants is the order of rank: later ones win.
+/// The source of a value. The order of the variants is the order of rank: later ones win.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// Built in.
+pub(crate) enum ValueOrigin {
     Default,
-    /// A line of the configuration file, counted from 1.
     File {
         /// The file as the user named it.
         path: PathBuf,
         /// Line of the key or value, from 1.
         line: usize,
     },
-    /// An environment variable, by name.
+    /// The variable's name.
     Environment(String),
-    /// A flag of the command line, by name, without the dashes.
+    /// The flag's name, without the dashes.
     Flag(String),
-    /// Nowhere: the error is about a value that is missing.
+    /// Source of an error about a missing value.
     Nowhere,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("built-in default"),
@@ -35,12 +33,10 @@ impl fmt::Display for Source {
     }
 }
 
-/// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{source_of_value}: {message}")]
 pub(crate) struct ConfigError {
-    /// Where it was said.
-    pub source_of_value: Source,
+    pub source_of_value: ValueOrigin,
     /// What is wrong and what to write instead. Names the key; never quotes a value that may hold a password.
     pub message: String,
 }
@@ -51,18 +47,17 @@ pub(crate) struct ConfigError {
 pub(crate) struct ConfigErrors(pub Vec<ConfigError>);
 
 impl ConfigError {
-    /// An error at a place.
-    pub(crate) fn new(source: &Source, message: impl Into<String>) -> Self {
+    pub(crate) fn new(source: &ValueOrigin, message: impl Into<String>) -> Self {
         Self {
             source_of_value: source.clone(),
             message: message.into(),
         }
     }
 
-    /// An error about a file as a whole or one of its lines.
+    /// An error about a file as a whole, or one of its lines.
     pub(crate) fn in_file(path: &Path, line: usize, message: impl Into<String>) -> Self {
         Self {
-            source_of_value: Source::File {
+            source_of_value: ValueOrigin::File {
                 path: path.to_path_buf(),
                 line,
             },

@@ -1,6 +1,6 @@
-//! The configuration file of the package: every key, with what the help says of it and its default or an example.
+//! The configuration file of the package: every key, with its help text, and its default or an example.
 
-use super::key::{KEYS, Key, KeySpec, Shape};
+use super::key::{KEYS, Key, KeySpec, TomlType};
 
 /// Columns of a line, as everywhere in this repository.
 const COLUMNS: usize = 120;
@@ -11,13 +11,13 @@ all of it. SIGHUP (systemctl reload) reads policy, certificates and users again;
 upgrade in place (SIGUSR2). Names are written in full, such as connections.max: put more lines anywhere, above any \
 [table].";
 
-/// How a key stands in the file.
+/// Form of a key in the file.
 enum Line {
     /// In force.
     Set(&'static str),
-    /// As a comment, with this example.
+    /// Commented out, with this example.
     Example(&'static str),
-    /// As a comment, with its default.
+    /// Commented out, with its default.
     Default,
 }
 
@@ -49,7 +49,6 @@ fn line(key: Key) -> Line {
     }
 }
 
-/// The text of the file.
 pub(crate) fn example() -> String {
     let mut text = comment(HEAD);
     let mut headings: Vec<&str> = KEYS.iter().map(|(_, spec)| spec.heading).collect();
@@ -80,15 +79,15 @@ fn described(key: Key, spec: &KeySpec) -> String {
         Line::Default => ("#", spec.default.unwrap_or_default()),
     };
     let value = match spec.shape {
-        Shape::Number => value.to_owned(),
-        Shape::Switch => (value == "on").to_string(),
-        Shape::List => format!("[\"{value}\"]"),
-        Shape::Text | Shape::Duration => format!("\"{value}\""),
+        TomlType::Number => value.to_owned(),
+        TomlType::Switch => (value == "on").to_string(),
+        TomlType::List => format!("[\"{value}\"]"),
+        TomlType::Text | TomlType::Duration => format!("\"{value}\""),
     };
     format!("\n{}{mark}{} = {value}\n", comment(&said), spec.name)
 }
 
-/// The text in lines that begin with `# `.
+/// Formats the text in lines that begin with `# `.
 fn comment(text: &str) -> String {
     let mut lines = vec![String::from("#")];
     for word in text.split_whitespace() {
@@ -112,7 +111,7 @@ mod tests {
     use super::super::{Config, Environment, Flags, RawConfig};
     use super::*;
 
-    /// Where the file is that the package installs.
+    /// Path of the file that the package installs.
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/pgpalisade.toml");
 
     #[test]
@@ -123,7 +122,7 @@ mod tests {
         assert!(file.lines().all(|line| line.len() <= COLUMNS));
     }
 
-    /// Without the marks that make comments of keys.
+    /// Removes the `#` of keys that are commented out.
     fn uncommented() -> String {
         let key = |line: &str| match line.strip_prefix('#') {
             Some(key) if !key.is_empty() && !key.starts_with(' ') => key.to_owned(),
@@ -145,7 +144,7 @@ mod tests {
         assert_eq!((set.len(), errors.len()), (5, 0), "{set:?}");
     }
 
-    /// All together: but for a second source of verifiers, and with the modes that files are for.
+    /// All keys together, except the second source of verifiers, and with the modes that files require.
     #[test]
     fn every_value_is_sound() {
         let all = uncommented();

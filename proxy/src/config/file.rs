@@ -1,4 +1,4 @@
-//! Reads the TOML file into raw values, each with its line. Keeps going after an error.
+//! Reads the TOML file into raw values, each with its line. Continues after an error.
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,8 +7,8 @@ use pgpalisade_policies::nearest;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{ConfigError, Source};
-use super::key::{KEYS, Key, KeySpec, Shape};
+use super::error::{ConfigError, ValueOrigin};
+use super::key::{KEYS, Key, KeySpec, TomlType};
 use super::raw::{Item, RawValue};
 
 /// A configuration file is a page of text; more is a mistake (a log, a device).
@@ -16,7 +16,7 @@ pub(crate) const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Parses the text of a file. Syntax errors, unknown keys and wrong types all come back together.
 pub(crate) fn parse(path: &Path, text: &str) -> (Vec<RawValue>, Vec<ConfigError>) {
-    let mut reader = Reader {
+    let mut reader = ConfigReader {
         path,
         text,
         values: Vec::new(),
@@ -32,20 +32,20 @@ pub(crate) fn parse(path: &Path, text: &str) -> (Vec<RawValue>, Vec<ConfigError>
     reader
         .errors
         .sort_by_key(|error| match error.source_of_value {
-            Source::File { line, .. } => line,
+            ValueOrigin::File { line, .. } => line,
             _ => 0,
         });
     (reader.values, reader.errors)
 }
 
-struct Reader<'a> {
+struct ConfigReader<'a> {
     path: &'a Path,
     text: &'a str,
     values: Vec<RawValue>,
     errors: Vec<ConfigError>,
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn table(&mut self, prefix: &str, table: &DeTable<'_>) {
         for (key, value) in table {
             let name = format!("{prefix}{}", key.get_ref());
@@ -61,7 +61,7 @@ impl Reader<'_> {
 
     fn value(&mut self, key: Key, spec: &KeySpec, value: &Spanned<DeValue<'_>>) {
         let items: Option<Vec<Item>> = match (spec.shape, value.get_ref()) {
-            (Shape::List, DeValue::Array(array)) => array
+            (TomlType::List, DeValue::Array(array)) => array
                 .iter()
                 .map(|item| self.item(spec.shape, item))
                 .collect(),
@@ -71,11 +71,11 @@ impl Reader<'_> {
             self.error(&value.span(), &format!("{} is empty", spec.name));
         } else if items.is_none() {
             let wanted = match spec.shape {
-                Shape::Text => "a string",
-                Shape::List => "a string or an array of strings",
-                Shape::Number => "a whole number",
-                Shape::Duration => "a string such as \"5s\"",
-                Shape::Switch => "true or false",
+                TomlType::Text => "a string",
+                TomlType::List => "a string or an array of strings",
+                TomlType::Number => "a whole number",
+                TomlType::Duration => "a string such as \"5s\"",
+                TomlType::Switch => "true or false",
             };
             let found = value.get_ref().type_str();
             self.error(
@@ -90,16 +90,18 @@ impl Reader<'_> {
         });
     }
 
-    fn item(&self, shape: Shape, value: &Spanned<DeValue<'_>>) -> Option<Item> {
+    fn item(&self, shape: TomlType, value: &Spanned<DeValue<'_>>) -> Option<Item> {
         let text = match (shape, value.get_ref()) {
-            (Shape::Number | Shape::Duration, DeValue::Integer(number)) if number.radix() == 10 => {
+            (TomlType::Number | TomlType::Duration, DeValue::Integer(number))
+                if number.radix() == 10 =>
+            {
                 number.as_str().to_owned()
             }
-            (Shape::Text | Shape::List | Shape::Duration, DeValue::String(text)) => {
+            (TomlType::Text | TomlType::List | TomlType::Duration, DeValue::String(text)) => {
                 text.clone().into_owned()
             }
-            (Shape::Switch, DeValue::Boolean(true)) => "on".to_owned(),
-            (Shape::Switch, DeValue::Boolean(false)) => "off".to_owned(),
+            (TomlType::Switch, DeValue::Boolean(true)) => "on".to_owned(),
+            (TomlType::Switch, DeValue::Boolean(false)) => "off".to_owned(),
             _ => return None,
         };
         Some(Item {
@@ -127,23 +129,23 @@ impl Reader<'_> {
             .push(ConfigError::new(&self.source(at), message));
     }
 
-    fn source(&self, at: &Range<usize>) -> Source {
+    fn source(&self, at: &Range<usize>) -> ValueOrigin {
         let before = self.text.as_bytes().get(..at.start).unwrap_or_default();
-        Source::File {
+        ValueOrigin::File {
             path: self.path.to_path_buf(),
             line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
         }
     }
 }
 
-/// The table that a key stands in, and the key, if it is one of the top level.
+/// The table and the key, if a key of the top level was written in a table.
 fn misplaced(name: &str) -> Option<(&str, &str)> {
     let (table, key) = name.split_once('.')?;
     let is_known = Key::by_name(key).is_some() || is_table(key);
     (is_known && is_table(table)).then_some((table, key))
 }
 
-/// The only key of a table that ends so: somebody has left out the table.
+/// The only key of a table that ends with this name, for a user who has left out the table.
 fn in_a_table(name: &str) -> Option<&'static str> {
     let ends_so = |spec: &&KeySpec| {
         let table = spec.name.strip_suffix(name);

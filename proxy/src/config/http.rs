@@ -1,4 +1,4 @@
-//! Where the proxy answers over HTTP, and to whom: the keys that begin with `http`, which have to fit each other.
+//! Address and access of HTTP: the keys that begin with `http`, which must fit each other.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,19 +10,18 @@ use super::key::Key;
 use super::ready::path;
 use super::values::Values;
 
-/// Where, and to whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HttpAddr {
-    /// Port 0 lets the system choose. Of this machine, where requests have to show nothing.
+    /// Port 0 lets the system choose. Without token and CA, an address of this machine.
     pub address: SocketAddr,
-    /// The file of the token that admits.
+    /// File of the token that grants access.
     pub token_file: Option<PathBuf>,
-    /// TLS, and who signs the certificates that admit.
+    /// TLS, with the CA of the certificates that grant access.
     pub tls: Option<AcceptFiles>,
 }
 
 impl HttpAddr {
-    /// All keys of HTTP together: `Some(None)` where there is none.
+    /// Reads all keys of HTTP: `Some(None)` without HTTP.
     #[expect(clippy::option_option, reason = "no good value, and none at all")]
     pub(super) fn read(values: &mut Values<'_>) -> Option<Option<Self>> {
         let address = values.last(Key::Http, address);
@@ -95,7 +94,7 @@ fn fit(
 mod tests {
     use super::*;
 
-    /// The keys are the address, the token file, and the certificate, key and CA.
+    /// The keys: address, token file, certificate, key, CA.
     fn finished(keys: [Option<&str>; 5]) -> Result<Option<HttpAddr>, String> {
         let address = keys[0].map(|text| text.parse().unwrap());
         let [_, token_file, certificate, key, client_ca] = keys.map(|key| key.map(PathBuf::from));

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::address::{MAX_SOCKET_PATH, parse_listen};
 use crate::server::listener::ListenAddr;
 
-/// The port in a socket's name where none is given: that of the address in the default of `listen`.
+/// Port in the name of a socket without one, as in the default of `listen`.
 const DEFAULT_PORT: u16 = 6432;
 
 /// Parses `IP:PORT`, `DIR` or `DIR:PORT`. The error says what to write.
@@ -13,7 +13,7 @@ pub(super) fn parse(text: &str) -> Result<ListenAddr, String> {
     parse_with_default(text, DEFAULT_PORT)
 }
 
-/// The same, for a service whose port is another one.
+/// The same with another default port.
 pub(super) fn parse_with_default(text: &str, default_port: u16) -> Result<ListenAddr, String> {
     let text = text.trim();
     if !text.starts_with('/') {
@@ -28,16 +28,17 @@ pub(super) fn parse_with_default(text: &str, default_port: u16) -> Result<Listen
     };
     let path = Path::new(directory).join(format!(".s.PGSQL.{port}"));
     let len = path.as_os_str().len();
-    match len > MAX_SOCKET_PATH {
-        false => Ok(ListenAddr::Unix(path)),
-        true => Err(format!(
+    if len > MAX_SOCKET_PATH {
+        Err(format!(
             "the socket's path {} has {len} bytes, and a socket's may have {MAX_SOCKET_PATH}",
             path.display()
-        )),
+        ))
+    } else {
+        Ok(ListenAddr::Unix(path))
     }
 }
 
-/// Whether an address can be listened on only once.
+/// Whether only one listener can have the address.
 pub(super) const fn is_fixed(address: &ListenAddr) -> bool {
     !matches!(address, ListenAddr::Tcp(address) if address.port() == 0)
 }

@@ -1,8 +1,8 @@
-//! Configuration in two stages: [`RawConfig`] is what was written and where, [`Config`] is ready for use.
+//! Configuration in two stages: [`RawConfig`] holds values as written, with their sources; [`Config`] is ready for
+//! use.
 //!
-//! Sources in rising order: built-in defaults, the TOML file, `PGPALISADE_*` variables, flags. Every value of
-//! every source is checked, also one that a higher source replaces, and all errors come back together, each with
-//! its place.
+//! Sources in rising order: built-in defaults, the TOML file, `PGPALISADE_*` variables, flags. Every value of every
+//! source is checked, even if a higher source replaces it. All errors come back together, each with its source.
 
 mod address;
 mod auth;
@@ -30,7 +30,7 @@ pub(crate) use control::{first_address as address_of, parse_for_client as parse_
 pub(crate) use duration::{parse as parse_time, show as show_time};
 pub(crate) use example::example;
 pub(crate) use http::HttpAddr;
-pub(crate) use key::{KEYS, Key, KeySpec, Shape};
+pub(crate) use key::{KEYS, Key, KeySpec, TomlType};
 pub(crate) use raw::{Environment, Flags, RawConfig};
 pub(crate) use ready::{Config, Log, LogFormat};
 pub(crate) use shown::ShownKey;

@@ -1,4 +1,4 @@
-//! Stage one: values as they were written, with where they were written, in rising order of rank.
+//! Stage one: values as they were written, with their sources, in rising order of rank.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,44 +8,39 @@ use std::path::{Path, PathBuf};
 use pgpalisade_policies::nearest;
 use pgpalisade_tls::{OPEN_TO_ALL, is_open_to_all};
 
-use super::error::{ConfigError, Source};
+use super::error::{ConfigError, ValueOrigin};
 use super::file;
-use super::key::{KEYS, Key, Shape};
+use super::key::{KEYS, Key, TomlType};
 
-/// One written value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// The text.
     pub text: String,
-    /// Where it was written.
-    pub source: Source,
+    pub source: ValueOrigin,
 }
 
-/// What one source says about one key.
+/// The value of one key in one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawValue {
-    /// The key.
     pub key: Key,
-    /// One text, or several for a list. None where the value was refused already.
+    /// One text, or several for a list. Empty if the value was refused already.
     pub items: Vec<Item>,
-    /// Where the value begins.
-    pub source: Source,
+    pub source: ValueOrigin,
 }
 
-/// Everything that was said, lowest rank first: defaults, file, environment, flags.
+/// All values, lowest rank first: defaults, file, environment, flags.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RawConfig {
     pub(crate) values: Vec<RawValue>,
     pub(crate) errors: Vec<ConfigError>,
-    /// The file could not be read, so nobody knows which keys it sets.
+    /// The file could not be read, so its keys are unknown.
     pub(crate) file_unread: bool,
 }
 
-/// Environment variables, as a value so that tests bring their own.
+/// Environment variables, as a value that tests can replace.
 #[derive(Clone, Default)]
 pub(crate) struct Environment(BTreeMap<OsString, OsString>);
 
-/// What the command line says about configuration.
+/// Configuration from the command line.
 #[derive(Clone, Default)]
 pub(crate) struct Flags {
     /// `--config`.
@@ -55,17 +50,15 @@ pub(crate) struct Flags {
 }
 
 impl Environment {
-    /// The environment of this process.
     pub(crate) fn of_this_process() -> Self {
         Self::from_pairs(std::env::vars_os())
     }
 
-    /// An environment of these variables only.
     pub(crate) fn from_pairs(pairs: impl Iterator<Item = (OsString, OsString)>) -> Self {
         Self(pairs.collect())
     }
 
-    /// A variable that is set, not empty and valid Unicode. PostgreSQL too takes an empty variable as unset.
+    /// A variable that is set, not empty and valid Unicode. PostgreSQL too treats an empty variable as unset.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.get(&OsString::from(name))?.to_str()?;
         (!value.is_empty()).then_some(value)
@@ -76,7 +69,8 @@ impl Environment {
 pub(crate) const CONFIG_ENV: &str = "PGPALISADE_CONFIG";
 
 impl RawConfig {
-    /// Collects all sources. Errors are kept with the values, so that [`super::Config::from_raw`] reports all at once.
+    /// Collects all sources. Errors are kept with the values, so that [`super::Config::from_raw`] reports all at
+    /// once.
     pub(crate) fn collect(flags: &Flags, environment: &Environment) -> Self {
         let mut raw = Self::default();
         raw.add_defaults(environment);
@@ -92,7 +86,7 @@ impl RawConfig {
         raw
     }
 
-    /// The names of keys that have another value here than there.
+    /// Names of keys whose values differ.
     pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
         let keys = KEYS.iter();
         let differing = keys.filter(|(key, _)| self.texts(*key) != other.texts(*key));
@@ -114,12 +108,12 @@ impl RawConfig {
     fn add_defaults(&mut self, environment: &Environment) {
         for (key, spec) in &KEYS {
             if let Some(default) = spec.default {
-                self.add(*key, vec![default.to_owned()], &Source::Default);
+                self.add(*key, vec![default.to_owned()], &ValueOrigin::Default);
             }
         }
         // Known to everybody who runs Rust programs, so it ranks above the built-in default and below our own names.
         if let Some(filter) = environment.get("RUST_LOG") {
-            let source = Source::Environment(String::from("RUST_LOG"));
+            let source = ValueOrigin::Environment(String::from("RUST_LOG"));
             self.add(Key::Log, vec![filter.to_owned()], &source);
         }
     }
@@ -152,7 +146,7 @@ impl RawConfig {
             if !name.starts_with("PGPALISADE_") || name == CONFIG_ENV || is_service_link(&name) {
                 continue;
             }
-            let source = Source::Environment(name.clone().into_owned());
+            let source = ValueOrigin::Environment(name.clone().into_owned());
             let Some((key, spec)) = Key::by_env(&name) else {
                 let names = KEYS.iter().map(|(_, spec)| spec.env);
                 let hint = nearest(&name, names)
@@ -166,7 +160,7 @@ impl RawConfig {
                     .errors
                     .push(ConfigError::new(&source, "is not valid Unicode")),
                 Some("") => {}
-                Some(value) if spec.shape == Shape::List => {
+                Some(value) if spec.shape == TomlType::List => {
                     let items = value.split(',').map(str::to_owned).collect();
                     self.add(key, items, &source);
                 }
@@ -178,12 +172,16 @@ impl RawConfig {
     fn add_flags(&mut self, flags: &Flags) {
         for (key, texts) in &flags.values {
             if let Some((_, spec)) = KEYS.iter().find(|(known, _)| known == key) {
-                self.add(*key, texts.clone(), &Source::Flag(spec.flag.to_owned()));
+                self.add(
+                    *key,
+                    texts.clone(),
+                    &ValueOrigin::Flag(spec.flag.to_owned()),
+                );
             }
         }
     }
 
-    fn add(&mut self, key: Key, texts: Vec<String>, source: &Source) {
+    fn add(&mut self, key: Key, texts: Vec<String>, source: &ValueOrigin) {
         let item = |text| Item {
             text,
             source: source.clone(),
@@ -196,7 +194,7 @@ impl RawConfig {
     }
 }
 
-/// Kubernetes sets such variables in every pod beside a Service that is named `pgpalisade`:
+/// Kubernetes sets such variables in every pod if a Service is named `pgpalisade`:
 /// <https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>.
 fn is_service_link(name: &str) -> bool {
     name == "PGPALISADE_PORT"

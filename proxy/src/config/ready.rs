@@ -1,4 +1,4 @@
-//! Stage two: every value parsed and in its bounds.
+//! Stage two: every value parsed and within its bounds.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -30,64 +30,47 @@ use crate::server::listener::ListenAddr;
 use crate::server::transport::Batching;
 use crate::server::worker::ClientLimits;
 
-/// What `serve` needs to know. Made by [`Config::from_raw`] only.
+/// Configuration of `serve`, made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub(crate) struct Config {
-    /// Who connects, and what they may do.
     pub clients: Clients,
-    /// The protected PostgreSQL.
     pub upstream: Upstream,
-    /// How the proxy itself logs in to it. Complete but for the user, which is then the system user's name.
+    /// The proxy's own login, complete except for the user, which defaults to the system user's name.
     pub control: Secret<Login>,
-    /// How a token is declared.
-    pub takeover: Takeover,
-    /// What needs which token.
+    pub takeover: TakeoverConfig,
     pub policy: Policy,
-    /// The record of refusals.
     pub rejections: Rejections,
-    /// What the proxy says of itself.
     pub log: Log,
-    /// Where it says more, over HTTP.
     pub http: Option<HttpAddr>,
-    /// Where operators ask, and tell it what to do.
     pub console: Option<ConsoleAddr>,
-    /// Worker threads.
     pub workers: NonZeroUsize,
-    /// How many sends go to the system in one call.
+    /// Number of sends in one system call.
     pub batching: Batching,
     /// Time that open transactions get at shutdown.
     pub shutdown_grace: Duration,
 }
 
-/// Who connects, and what they may do.
 #[derive(Debug, Clone)]
 pub(crate) struct Clients {
-    /// Addresses to listen on: at least one, none twice. Port 0 lets the system choose.
+    /// At least one address, none twice. Port 0 lets the system choose.
     pub listen: Vec<ListenAddr>,
-    /// TLS to them.
     pub tls: ClientTls,
-    /// Who authenticates them.
     pub auth: Auth,
-    /// Limit of their connections at one time.
     pub max_connections: NonZeroUsize,
-    /// What holds for every connection of one.
+    /// Limits of each connection.
     pub limits: ClientLimits,
 }
 
-/// The protected PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Upstream {
-    /// Where its servers listen.
     pub hosts: Hosts,
-    /// TLS to it, of sessions.
+    /// TLS of sessions.
     pub ssl: SslSettings,
 }
 
-/// How a token is declared.
 #[derive(Debug, Clone)]
-pub(crate) struct Takeover {
-    /// Where marks are kept.
+pub(crate) struct TakeoverConfig {
     pub authority: AuthorityLocation,
     /// Whether marks are copied into the protected cluster.
     pub witness: WitnessMode,
@@ -95,16 +78,14 @@ pub(crate) struct Takeover {
     pub timeout: Duration,
 }
 
-/// What needs which token.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
-    /// File of rules; without it the default holds.
+    /// File of rules; without it the default policy applies.
     pub file: Option<PathBuf>,
-    /// Whether refusals are carried out at all.
+    /// Whether refusals are enforced or only recorded.
     pub mode: Mode,
 }
 
-/// The record of refusals.
 #[derive(Debug, Clone)]
 pub(crate) struct Rejections {
     /// File of records; without it they are only logged.
@@ -113,12 +94,9 @@ pub(crate) struct Rejections {
     pub literals: Literals,
 }
 
-/// What the proxy says of itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Log {
-    /// What is logged.
     pub filter: LogFilter,
-    /// In which form.
     pub format: LogFormat,
 }
 
@@ -126,26 +104,24 @@ pub(crate) struct Log {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogFilter(pub(super) String);
 
-/// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     /// Text on a terminal, JSON otherwise.
     Auto,
-    /// Text.
     Text,
     /// One JSON object per line.
     Json,
 }
 
 impl LogFilter {
-    /// The filter as it was written.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Config {
-    /// Where the control connection may go, without user or password: host by host the same servers as the upstream's.
+    /// Addresses of the control connection, without user or password: host by host the same servers as the
+    /// upstream's.
     pub(crate) fn control_hosts(&self) -> Hosts {
         control::addresses(&self.control.expose().config)
     }
@@ -153,7 +129,7 @@ impl Config {
     /// Checks everything that was written. All errors come back together.
     ///
     /// # Errors
-    /// Every wrong or unknown key of every source, and every key that is missing.
+    /// Every wrong or unknown key of every source, and every missing key.
     pub(crate) fn from_raw(
         raw: RawConfig,
         environment: &Environment,
@@ -167,12 +143,12 @@ impl Config {
         }
     }
 
-    /// Reads every key, so that all errors are found. `None` where one without a default has no good value.
+    /// Reads every key, so that all errors are found. `None` if one without a default has no valid value.
     fn read(values: &mut Values<'_>, environment: &Environment) -> Option<Self> {
         let clients = Clients::read(values);
         let upstream = Upstream::read(values);
         let login = values.last(Key::Control, control::parse);
-        let takeover = Takeover::read(values);
+        let takeover = TakeoverConfig::read(values);
         let policy = Policy::read(values);
         let rejections = Rejections::read(values);
         let log = Log::read(values);
@@ -242,7 +218,7 @@ impl Upstream {
     }
 }
 
-impl Takeover {
+impl TakeoverConfig {
     fn read(values: &mut Values<'_>) -> Option<Self> {
         let what = "embedded:DIR, etcd:URL,URL or postgres:DSN; \
                     no default, because an empty store has forgotten the marks";
@@ -287,14 +263,14 @@ impl Log {
     }
 }
 
-/// Half of the cores, for PostgreSQL or the clients need the others. One thread serves some ten thousand statements a
+/// Half of the cores: PostgreSQL or the clients need the others. One thread serves some ten thousand statements a
 /// second, and few busy threads cost less than many that sleep and wake: `docs/overhead.md`.
 fn default_workers() -> NonZeroUsize {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     NonZeroUsize::new(cores / 2).unwrap_or(NonZeroUsize::MIN)
 }
 
-/// What a takeover waits for: that PostgreSQL itself has ended every session with a lower token.
+/// Accepts `cluster` only: PostgreSQL itself has ended every session with a lower token.
 fn barrier(text: &str) -> Result<(), String> {
     match text {
         "cluster" => Ok(()),
@@ -347,7 +323,7 @@ fn log_format(text: &str) -> Result<LogFormat, String> {
 }
 
 fn log_filter(text: &str) -> Result<LogFilter, String> {
-    // The library takes any word for a target. So "verbose" would silence the log.
+    // The library takes any word for a target, so "verbose" would silence the log.
     if let Some(word) = text
         .split(',')
         .map(str::trim)
@@ -363,7 +339,7 @@ fn log_filter(text: &str) -> Result<LogFilter, String> {
     }
 }
 
-/// A bare word that is neither a level nor the name of a part of this program.
+/// Whether a bare word is neither a level nor the name of a part of this program.
 fn is_no_level(word: &str) -> bool {
     let is_bare = !word.is_empty() && !word.contains(['=', '[', ':']);
     is_bare && !word.starts_with("pgpalisade") && LevelFilter::from_str(word).is_err()

@@ -1,4 +1,4 @@
-//! The configuration for operators to see: each key with the value that is in force, without passwords.
+//! The configuration for operators: each key with the value in force, without passwords.
 
 use super::address::parse_hosts;
 use super::authority::AuthorityLocation;
@@ -6,17 +6,15 @@ use super::control;
 use super::key::{KEYS, Key};
 use super::raw::{RawConfig, RawValue};
 
-/// Stands for what is not shown.
+/// Replaces what is not shown.
 const HIDDEN: &str = "(not shown)";
 
-/// A key with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShownKey {
-    /// Its name in the file.
+    /// The key's name in the file.
     pub name: &'static str,
-    /// As it was written; `None` where it was not, and has no default.
+    /// As written; `None` if it is not set and has no default.
     pub value: Option<String>,
-    /// The default that it has.
     pub default: Option<&'static str>,
 }
 
@@ -33,7 +31,7 @@ impl RawConfig {
 }
 
 impl RawValue {
-    /// Whether a password is written there. Of what is not sound nobody knows, and it is refused anyway.
+    /// Whether the value contains a password. An invalid value is refused anyway, and counts as having none.
     pub(super) fn holds_password(&self) -> bool {
         let texts: Vec<&str> = self.items.iter().map(|item| item.text.as_str()).collect();
         let text = texts.join(",");

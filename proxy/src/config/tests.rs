@@ -44,7 +44,7 @@ fn in_file<T>(text: &str, then: impl FnOnce(&Path) -> T) -> T {
     then(&path)
 }
 
-/// Loads and gives the errors, one per line, with the directory taken out.
+/// Loads, and returns the errors, one per line, without the directory.
 #[track_caller]
 fn errors(text: &str, env: &[(&str, &str)], flags: &[(&str, &[&str])]) -> Vec<String> {
     in_file(text, |path| {
@@ -362,7 +362,7 @@ fn a_missing_file_and_a_directory_are_errors() {
     let errors = load(Some(Path::new("/nowhere/p.toml")), &[], &[])
         .unwrap_err()
         .to_string();
-    // What the file would have set is not called missing.
+    // Keys that the file would have set are not reported as missing.
     assert!(
         errors.starts_with("/nowhere/p.toml:1: cannot open the file")
             && errors.lines().count() == 1,
@@ -419,7 +419,7 @@ fn a_file_with_a_password_is_not_open_to_all() {
         in_file(&text, |path| {
             for mode in [0o644, 0o602] {
                 std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-                // Another value that counts hides no password from those who read the file.
+                // A value of higher rank does not hide the password from readers of the file.
                 let flags: &[(&str, &[&str])] = &[("control", &["user=d"])];
                 match (load(Some(path), &[], flags), line) {
                     (Ok(_), None) => {}

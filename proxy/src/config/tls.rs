@@ -1,4 +1,4 @@
-//! TLS to clients: the keys below `tls.`, which have to fit each other.
+//! TLS to clients: the keys below `tls.`, which must fit each other.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use super::values::Values;
 use crate::server::certificates::{ClientCertificates, ClientTls, Plain};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum TlsMode {
     Off,
     Allow,
     Require,
 }
 
-/// All keys of TLS together. Where they do not fit, the error says so.
+/// Reads all keys of TLS. An error says what does not fit.
 pub(super) fn read(values: &mut Values<'_>) -> Option<ClientTls> {
     let mode = values.last(Key::TlsMode, mode);
     let certificate = values.last(Key::TlsCertificate, path);
@@ -28,20 +28,21 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<ClientTls> {
 }
 
 fn fit(
-    mode: Mode,
+    mode: TlsMode,
     (certificate, key, client_ca): (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>),
     certificates: ClientCertificates,
 ) -> Result<ClientTls, String> {
     let plain = match mode {
-        Mode::Allow => Plain::Allowed,
-        Mode::Require => Plain::Refused,
-        Mode::Off => {
+        TlsMode::Allow => Plain::Allowed,
+        TlsMode::Require => Plain::Refused,
+        TlsMode::Off => {
             let given = [certificate, key, client_ca];
-            return match given.iter().any(Option::is_some) {
-                true => Err(String::from(
+            return if given.iter().any(Option::is_some) {
+                Err(String::from(
                     "tls.mode is off, but files for TLS are given: write tls.mode = \"allow\" or \"require\"",
-                )),
-                false => Ok(ClientTls::Off),
+                ))
+            } else {
+                Ok(ClientTls::Off)
             };
         }
     };
@@ -69,11 +70,11 @@ fn fit(
     }
 }
 
-fn mode(text: &str) -> Result<Mode, String> {
+fn mode(text: &str) -> Result<TlsMode, String> {
     match text {
-        "off" => Ok(Mode::Off),
-        "allow" => Ok(Mode::Allow),
-        "require" => Ok(Mode::Require),
+        "off" => Ok(TlsMode::Off),
+        "allow" => Ok(TlsMode::Allow),
+        "require" => Ok(TlsMode::Require),
         _ => Err(format!("{text:?}: write off, allow or require")),
     }
 }

@@ -1,15 +1,14 @@
-//! The written values, read key by key: each is parsed in every source, and the last that was good holds.
+//! The written values, read key by key: each is parsed in every source, and the last valid one counts.
 
-use super::error::{ConfigError, Source};
+use super::error::{ConfigError, ValueOrigin};
 use super::key::{KEYS, Key, KeySpec};
 use super::raw::{Item, RawConfig, RawValue};
 
-/// Reads keys, and keeps what is wrong with any of their values.
+/// Reads keys, and collects the errors of their values.
 pub(super) struct Values<'a> {
     raw: &'a RawConfig,
-    /// Each with the number of its value, so that they come in the order in which they were written.
+    /// Each with the number of its value, to sort them in the order of writing.
     errors: Vec<(usize, ConfigError)>,
-    /// Keys that were read.
     read: Vec<Key>,
 }
 
@@ -37,7 +36,7 @@ impl<'a> Values<'a> {
         })
     }
 
-    /// The same, and an error where no source has the key; `what` says what to write.
+    /// The same, with an error if no source has the key; `what` says what to write.
     pub(super) fn required<T>(
         &mut self,
         key: Key,
@@ -61,7 +60,7 @@ impl<'a> Values<'a> {
         self.last(key, parse)
     }
 
-    /// The list of highest rank. None of those that have to be `distinct` may be in it twice.
+    /// The list of highest rank. It may hold no two equal values that are `distinct`.
     pub(super) fn last_list<T: PartialEq + std::fmt::Display>(
         &mut self,
         key: Key,
@@ -88,13 +87,13 @@ impl<'a> Values<'a> {
         })
     }
 
-    /// Notes that values do not fit each other.
+    /// Records that values do not fit each other.
     pub(super) fn refuse(&mut self, message: String) {
-        let error = ConfigError::new(&Source::Nowhere, message);
+        let error = ConfigError::new(&ValueOrigin::Nowhere, message);
         self.errors.push((usize::MAX, error));
     }
 
-    /// What was wrong, in the order in which it was written.
+    /// The errors, in the order in which the values were written.
     pub(super) fn into_errors(mut self) -> Vec<ConfigError> {
         debug_assert!(
             KEYS.iter().all(|(key, _)| self.read.contains(key)),

@@ -1,9 +1,8 @@
-//! The language of the console: words, and nothing that is nested.
+//! The language of the console: words, without nesting.
 
 use super::table::Table;
-use super::{Failure, Stop, pgbouncer, tables};
+use super::{ConsoleError, Stop, pgbouncer, tables};
 
-/// What an operator says.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Command {
     Show(&'static Table),
@@ -12,11 +11,11 @@ pub(super) enum Command {
     Pause,
     Resume,
     Shutdown(Stop),
-    /// A setting that a driver makes when it connects, of how values look. They look as they do.
+    /// A driver's setting of how values look, at its connect. It has no effect.
     Set,
 }
 
-/// What is no SHOW, for SHOW HELP.
+/// Commands other than SHOW, for SHOW HELP.
 pub(super) const ORDERS: [(&str, &str); 6] = [
     (
         "RELOAD",
@@ -50,7 +49,7 @@ const SETTINGS: [&str; 5] = [
     "extra_float_digits",
 ];
 
-/// What PostgreSQL knows, and clients may try.
+/// Commands of PostgreSQL, which clients may try.
 const SQL: [&str; 18] = [
     "abort",
     "begin",
@@ -72,24 +71,23 @@ const SQL: [&str; 18] = [
     "with",
 ];
 
-/// What pgbouncer knows, and a proxy that lends no connections has nothing to do for.
+/// Commands of pgbouncer that have no meaning for a proxy without a pool.
 const POOLING: [&str; 5] = ["disable", "enable", "reconnect", "suspend", "wait_close"];
 
 const HELP: &str = "SHOW HELP lists the commands.";
 
-/// Every table.
 pub(super) fn all_tables() -> impl Iterator<Item = &'static Table> {
     tables::TABLES.iter().chain(&pgbouncer::TABLES)
 }
 
 impl Command {
-    /// What a text says: as many commands as there are between semicolons.
-    pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, Failure> {
+    /// Parses a text: as many commands as there are between semicolons.
+    pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, ConsoleError> {
         let statements = statements(text)?;
         statements.iter().map(|words| Self::parse(words)).collect()
     }
 
-    fn parse(words: &[&str]) -> Result<Self, Failure> {
+    fn parse(words: &[&str]) -> Result<Self, ConsoleError> {
         let lower: Vec<String> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
         let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
         match lower.as_slice() {
@@ -97,7 +95,7 @@ impl Command {
             ["reload"] => Ok(Self::Reload),
             ["kill" | "kill_client", id] => match id.parse() {
                 Ok(id) => Ok(Self::Kill(id)),
-                Err(_) => Err(Failure::new(
+                Err(_) => Err(ConsoleError::new(
                     "42601",
                     "KILL needs the id of a client",
                     "SHOW CLIENTS shows it in its column id.",
@@ -105,7 +103,7 @@ impl Command {
             },
             ["pause"] => Ok(Self::Pause),
             ["resume"] => Ok(Self::Resume),
-            ["pause" | "resume", ..] => Err(Failure::new(
+            ["pause" | "resume", ..] => Err(ConsoleError::new(
                 "0A000",
                 "PAUSE and RESUME are for all databases",
                 "Write them without a name.",
@@ -113,7 +111,7 @@ impl Command {
             ["shutdown"] => Ok(Self::Shutdown(Stop::Now)),
             ["shutdown", "wait_for_clients"] => Ok(Self::Shutdown(Stop::WhenClientsHaveLeft)),
             ["set", setting, "to" | "=", value] => set(setting, value),
-            [word, ..] if SQL.contains(word) => Err(Failure::new(
+            [word, ..] if SQL.contains(word) => Err(ConsoleError::new(
                 "0A000",
                 format!(
                     "the console is not a database: it has no {}",
@@ -121,7 +119,7 @@ impl Command {
                 ),
                 "It has no transactions either: set autocommit in a driver. SHOW HELP lists the commands.",
             )),
-            [word, ..] if POOLING.contains(word) => Err(Failure::new(
+            [word, ..] if POOLING.contains(word) => Err(ConsoleError::new(
                 "0A000",
                 format!(
                     "pgpalisade does not pool server connections, so there is no {}",
@@ -129,7 +127,7 @@ impl Command {
                 ),
                 HELP,
             )),
-            _ => Err(Failure::new(
+            _ => Err(ConsoleError::new(
                 "42601",
                 "this is not a command of the console",
                 HELP,
@@ -137,12 +135,12 @@ impl Command {
         }
     }
 
-    /// Whether who may only read may say it.
+    /// Whether an operator with read-only rights may run it.
     pub(super) const fn only_reads(self) -> bool {
         matches!(self, Self::Show(_) | Self::Set)
     }
 
-    /// What it is called when it is done.
+    /// The command tag of its answer.
     pub(super) const fn tag(self) -> &'static str {
         match self {
             Self::Show(_) => "SHOW",
@@ -156,22 +154,22 @@ impl Command {
     }
 }
 
-fn show(name: &str) -> Result<Command, Failure> {
+fn show(name: &str) -> Result<Command, ConsoleError> {
     let table = all_tables().find(|table| table.name.eq_ignore_ascii_case(name));
-    let no_such = || Failure::new("42704", "there is no such table to SHOW", HELP);
+    let no_such = || ConsoleError::new("42704", "there is no such table to SHOW", HELP);
     table.map(Command::Show).ok_or_else(no_such)
 }
 
-fn set(setting: &str, value: &str) -> Result<Command, Failure> {
+fn set(setting: &str, value: &str) -> Result<Command, ConsoleError> {
     let is_encoding = matches!(value, "utf8" | "utf-8" | "unicode");
     match setting {
-        "client_encoding" if !is_encoding => Err(Failure::new(
+        "client_encoding" if !is_encoding => Err(ConsoleError::new(
             "22023",
             "the console speaks UTF8 only",
             "Leave client_encoding as it is.",
         )),
         _ if SETTINGS.contains(&setting) => Ok(Command::Set),
-        _ => Err(Failure::new(
+        _ => Err(ConsoleError::new(
             "0A000",
             "the console has no settings to change",
             "SHOW CONFIG shows the settings of pgpalisade, which are in its configuration.",
@@ -179,9 +177,9 @@ fn set(setting: &str, value: &str) -> Result<Command, Failure> {
     }
 }
 
-/// The words of each statement, without comments. Quotes around a word are taken off.
-fn statements(text: &str) -> Result<Vec<Vec<&str>>, Failure> {
-    let open = || Failure::new("42601", "a comment or a string does not end", HELP);
+/// The words of each statement, without comments. Quotes around a word are removed.
+fn statements(text: &str) -> Result<Vec<Vec<&str>>, ConsoleError> {
+    let open = || ConsoleError::new("42601", "a comment or a string does not end", HELP);
     let (mut all, mut words) = (Vec::new(), Vec::new());
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {

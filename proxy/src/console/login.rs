@@ -1,5 +1,5 @@
-//! Who is let in: whoever runs the proxy and root by the credentials of their unix socket, and the users of the file by
-//! SCRAM.
+//! Logins to the console. A unix socket admits, by its peer credentials, the user that runs the proxy and root; users
+//! of the file log in by SCRAM.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use pgpalisade_logins::kind;
 use pgpalisade_logins::scram::server::{LoginRefusal, Offered, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
 
-use super::{DATABASE, Failure};
+use super::{ConsoleError, DATABASE};
 use crate::fence::readable::readable;
 use crate::server::accounts::Accounts;
 use crate::server::message_socket::{Message, MessageError, MessageSocket};
@@ -16,10 +16,10 @@ use crate::wire::backend::TransactionStatus;
 use crate::wire::encode;
 use crate::wire::startup::{self, StartupMessage, StartupPacket};
 
-/// Encryption requests in front of a startup packet: each of both kinds once.
+/// Encryption requests before a startup packet: each of both kinds once.
 const REQUESTS: usize = 2;
 
-/// What a client is told of how it is spoken to. The version makes clients ask for nothing that is newer.
+/// Parameters for the client. The version makes clients ask for nothing that is newer.
 const PARAMETERS: [(&str, &str); 6] = [
     (
         "server_version",
@@ -32,56 +32,55 @@ const PARAMETERS: [(&str, &str); 6] = [
     ("standard_conforming_strings", "on"),
 ];
 
-/// What an operator may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rights {
+pub(super) enum OperatorRole {
     Read,
     Admin,
 }
 
-/// Who has logged in.
+/// A client that has logged in.
 #[derive(Debug, Clone)]
 pub(super) struct Operator {
-    /// Fit to be read by others.
+    /// Without control characters.
     pub(super) user: String,
-    pub(super) rights: Rights,
+    pub(super) rights: OperatorRole,
 }
 
-/// Whom the console lets in.
+/// Users of the console.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Users {
-    /// Users with verifiers, where there are any.
+    /// Users with verifiers, if a file has any.
     pub(crate) accounts: Option<Arc<Accounts>>,
-    /// Those who may do more than read.
+    /// Users that may do more than read.
     pub(crate) admins: Vec<String>,
 }
 
-/// Why somebody is not let in.
+/// Reasons to refuse a client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// It has left, or sent what is no startup packet: PostgreSQL says nothing to it either.
+    /// The client has left, or sent no startup packet. PostgreSQL does not answer either.
     #[error("no startup packet was received")]
     NoStartup,
     #[error(transparent)]
     Link(#[from] MessageError),
     #[error("{}", .0.message)]
-    Told(Failure),
+    Told(ConsoleError),
 }
 
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Self {
+impl From<ConsoleError> for Refused {
+    fn from(failure: ConsoleError) -> Self {
         Self::Told(failure)
     }
 }
 
-/// What the startup packet asks for.
+/// The startup packet's request.
 struct Request {
     user: String,
     database: String,
 }
 
 impl Users {
-    /// Finds out who a client is, or says why it may not come in.
+    /// Authenticates a client, or says why it is refused.
     pub(super) async fn identify(&self, link: &mut MessageSocket) -> Result<Operator, Refused> {
         let request = startup(link).await?;
         let operator = Operator {
@@ -89,7 +88,7 @@ impl Users {
             rights: self.rights(link, &request).await?,
         };
         if request.database != DATABASE {
-            return Err(Refused::Told(Failure::new(
+            return Err(Refused::Told(ConsoleError::new(
                 "3D000",
                 "this is the console of pgpalisade, which has one database only",
                 "Connect to the database pgpalisade.",
@@ -98,27 +97,28 @@ impl Users {
         Ok(operator)
     }
 
-    async fn rights(&self, link: &mut MessageSocket, request: &Request) -> Result<Rights, Refused> {
+    async fn rights(&self, link: &mut MessageSocket, request: &Request) -> Result<OperatorRole, Refused> {
         let ours = rustix::process::geteuid().as_raw();
         if link.peer_uid().is_some_and(|uid| uid == ours || uid == 0) {
-            return Ok(Rights::Admin);
+            return Ok(OperatorRole::Admin);
         }
         let Some(accounts) = &self.accounts else {
-            return Err(Refused::Told(Failure::new(
+            return Err(Refused::Told(ConsoleError::new(
                 "28000",
                 "only the user that runs pgpalisade and root can log in here",
                 "With console_auth_file, other users can log in with a password.",
             )));
         };
         prove(link, accounts, &request.user).await?;
-        Ok(match self.admins.contains(&request.user) {
-            true => Rights::Admin,
-            false => Rights::Read,
+        Ok(if self.admins.contains(&request.user) {
+            OperatorRole::Admin
+        } else {
+            OperatorRole::Read
         })
     }
 }
 
-/// Tells a client that it is in.
+/// Completes a login.
 pub(super) async fn welcome(link: &mut MessageSocket) -> Result<(), MessageError> {
     let out = &mut link.out;
     encode::authentication(out, kind::OK, b"");
@@ -163,7 +163,7 @@ async fn startup(link: &mut MessageSocket) -> Result<Request, Refused> {
             }
             Ok(StartupPacket::OtherVersion(_)) => {
                 let message = "unsupported frontend protocol: the console supports 3.0";
-                return Err(Refused::Told(Failure::new("0A000", message, "")));
+                return Err(Refused::Told(ConsoleError::new("0A000", message, "")));
             }
             Ok(StartupPacket::CancelRequest) | Err(_) => return Err(Refused::NoStartup),
         }
@@ -171,7 +171,7 @@ async fn startup(link: &mut MessageSocket) -> Result<Request, Refused> {
     Err(Refused::NoStartup)
 }
 
-/// A client that asks for more than protocol 3.0 is told what there is.
+/// Answers a request for more than protocol 3.0 with what is supported.
 fn negotiate(message: StartupMessage<'_>, out: &mut BytesMut) {
     let names = message.pairs().map(|(name, _)| name);
     let options: Vec<&[u8]> = names.filter(|name| name.starts_with(b"_pq_.")).collect();
@@ -184,13 +184,13 @@ fn negotiate(message: StartupMessage<'_>, out: &mut BytesMut) {
     }
 }
 
-/// Has a client prove that it knows the password.
+/// Authenticates a client by SCRAM.
 async fn prove(link: &mut MessageSocket, accounts: &Accounts, user: &str) -> Result<(), Refused> {
     let leg = Leg::Clear;
     let names = mechanisms(&leg).iter().flat_map(|name| [name, "\0"]);
     let names: String = names.chain(["\0"]).collect();
     let account = accounts.of(user.as_bytes()).await;
-    let account = account.map_err(|error| Failure::new("08006", error.to_string(), ""))?;
+    let account = account.map_err(|error| ConsoleError::new("08006", error.to_string(), ""))?;
     let answer = ask(link, kind::SASL, names.as_bytes()).await?;
     let offered = Offered::new(account, leg, nonce(&rand::random()));
     let (challenged, challenge) = offered
@@ -204,12 +204,12 @@ async fn prove(link: &mut MessageSocket, accounts: &Accounts, user: &str) -> Res
     Ok(())
 }
 
-fn refused(why: &LoginRefusal, user: &str) -> Failure {
+fn refused(why: &LoginRefusal, user: &str) -> ConsoleError {
     let message = match why {
         LoginRefusal::Proof => format!("{why} for user \"{}\"", readable(user)),
         _ => why.to_string(),
     };
-    Failure::new(why.sqlstate(), message, "")
+    ConsoleError::new(why.sqlstate(), message, "")
 }
 
 async fn ask(link: &mut MessageSocket, kind: i32, data: &[u8]) -> Result<BytesMut, Refused> {
@@ -217,7 +217,7 @@ async fn ask(link: &mut MessageSocket, kind: i32, data: &[u8]) -> Result<BytesMu
     link.flush().await.map_err(MessageError::Io)?;
     match link.message().await? {
         Some(Message { tag: b'p', body }) => Ok(body),
-        Some(_) => Err(Refused::Told(Failure::new(
+        Some(_) => Err(Refused::Told(ConsoleError::new(
             "08P01",
             "expected SASL response",
             "",

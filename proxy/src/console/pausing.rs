@@ -1,21 +1,20 @@
-//! PAUSE and RESUME, as operators give them.
+//! PAUSE and RESUME.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Console, Failure};
+use super::{Console, ConsoleError};
 use crate::fence::readable::counted;
 use crate::server::pause::Traffic;
 
 /// For all open transactions that PAUSE waits for.
 const PAUSED_WITHIN: Duration = Duration::from_secs(60);
-/// How often it looks.
 const PAUSED_LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Console {
-    /// Nothing begins from then on; answers once nothing is open any more.
-    pub(super) async fn pause(&self) -> Result<(), Failure> {
+    /// Holds new transactions, and answers once no transaction is open.
+    pub(super) async fn pause(&self) -> Result<(), ConsoleError> {
         let (pause, until) = (&self.facts.shared.pause, Instant::now() + PAUSED_WITHIN);
         pause.order(Traffic::Held);
         loop {
@@ -24,7 +23,7 @@ impl Console {
             if order.traffic == Traffic::Flows {
                 return Err(overtaken("another operator resumed all sessions"));
             }
-            // Behind the look at the gates, and before the look whether they are shut still.
+            // After the workers have obeyed, and before the check that the order is still the last one.
             let clients = self.facts.shared.connected.all();
             let busy = clients.iter().filter(|client| client.state().is_busy());
             let busy = busy.count();
@@ -32,7 +31,7 @@ impl Console {
                 return Ok(());
             }
             if Instant::now() >= until {
-                return Err(Failure::new(
+                return Err(ConsoleError::new(
                     "55006",
                     format!(
                         "no transaction begins any more, but {} did not end in time",
@@ -45,8 +44,8 @@ impl Console {
         }
     }
 
-    /// All goes on.
-    pub(super) async fn resume(&self) -> Result<(), Failure> {
+    /// Lets all sessions continue.
+    pub(super) async fn resume(&self) -> Result<(), ConsoleError> {
         self.facts.shared.pause.order(Traffic::Flows);
         let obeyed = tokio::time::timeout(PAUSED_WITHIN, self.facts.shared.pause.obeyed()).await;
         match obeyed.map_err(|_| stuck())?.traffic {
@@ -56,15 +55,15 @@ impl Console {
     }
 }
 
-/// Another operator has said otherwise meanwhile.
-fn overtaken(how: &str) -> Failure {
+/// Another operator has given a later order.
+fn overtaken(how: &str) -> ConsoleError {
     let hint = "SHOW DATABASES shows the present state in its column paused.";
-    Failure::new("57014", how, hint)
+    ConsoleError::new("57014", how, hint)
 }
 
-/// A worker that does not answer serves nobody either.
-fn stuck() -> Failure {
-    Failure::new(
+/// A worker that does not answer serves no session either.
+fn stuck() -> ConsoleError {
+    ConsoleError::new(
         "58000",
         "a worker thread does not answer",
         "See the log of pgpalisade.",

@@ -1,5 +1,5 @@
-//! What pgbouncer shows too, under its names, so that the programs that read pgbouncer's console read this one: its
-//! version 1.21. A column whose fact this proxy does not have is left out; it is never made up.
+//! Tables of pgbouncer, under its names, for the programs that read pgbouncer's console: version 1.21. A column
+//! without a fact in this proxy is left out, never invented.
 //!
 //! Source: <https://www.pgbouncer.org/usage.html#show-commands>
 
@@ -85,10 +85,10 @@ pub(super) const TABLES: [Table; 9] = [
     },
 ];
 
-/// A session has its server connection to the end, which pgbouncer calls so.
+/// A session keeps its server connection to the end, which pgbouncer calls so.
 const POOL_MODE: &str = "session";
 
-/// Who is connected, as far as that is proved.
+/// User and database of a client, once authenticated.
 fn authenticated(facts: &ClientFacts) -> Option<(String, String)> {
     let label = facts
         .label
@@ -150,7 +150,7 @@ fn clients(facts: &Facts) -> Vec<Row> {
     all.iter().map(|entry| row(entry)).collect()
 }
 
-/// The primary's host and port, as `upstream` names it, where it is known.
+/// The primary's host and port, as `upstream` names it, if known.
 fn primary(facts: &Facts) -> (Cell, Cell) {
     let primary = facts.shared.takeover.primary();
     let host = primary.map(|primary| primary.place.host);
@@ -164,7 +164,7 @@ fn primary(facts: &Facts) -> (Cell, Cell) {
 }
 
 fn servers(facts: &Facts) -> Vec<Row> {
-    // A session ends when its server is not the primary any more.
+    // A session ends when its server is no longer the primary.
     let (addr, port) = primary(facts);
     let row = |entry: &ClientEntry| {
         let label = entry.facts().label?;
@@ -185,7 +185,7 @@ fn servers(facts: &Facts) -> Vec<Row> {
     all.iter().filter_map(|entry| row(entry)).collect()
 }
 
-/// How many sessions each database and user has.
+/// Number of sessions of each database and user.
 fn counted(facts: &Facts) -> BTreeMap<(String, String), usize> {
     let mut counts = BTreeMap::new();
     for entry in facts.shared.connected.all() {
@@ -261,7 +261,7 @@ fn config(facts: &Facts) -> Vec<Row> {
             key.name.into(),
             key.value.clone().into(),
             key.default.into(),
-            // What a key names may be read again; another value needs a restart.
+            // The file that a key names may be read again; another value needs a restart.
             "no".into(),
         ]
     };

@@ -1,4 +1,4 @@
-//! What was refused, and what only would have been.
+//! Refused requests, and observed ones.
 
 use std::sync::Arc;
 

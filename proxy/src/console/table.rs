@@ -1,5 +1,4 @@
-//! A table that the console shows: its columns, and what makes its rows. What becomes of them on the wire is here too,
-//! and nowhere else.
+//! Tables of the console: columns, rows, and their form on the wire.
 
 use std::pin::Pin;
 
@@ -10,10 +9,9 @@ use super::Facts;
 use crate::fence::readable::without_controls;
 use crate::wire::encode::{self, Field, Nullness};
 
-/// One row, with a cell for each column.
+/// A cell for each column.
 pub(super) type Row = Vec<Cell>;
 
-/// One value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cell {
     Null,
@@ -23,7 +21,7 @@ pub(super) enum Cell {
 }
 
 impl From<&str> for Cell {
-    /// Without what would steer a terminal: most of it is what others have chosen.
+    /// Without control characters, which could steer a terminal: most of the text comes from others.
     fn from(text: &str) -> Self {
         Self::Text(without_controls(text))
     }
@@ -36,7 +34,7 @@ impl From<String> for Cell {
 }
 
 impl From<u64> for Cell {
-    /// PostgreSQL has no numbers beyond.
+    /// Larger numbers do not exist in PostgreSQL.
     fn from(number: u64) -> Self {
         Self::Number(i64::try_from(number).unwrap_or(i64::MAX))
     }
@@ -54,65 +52,63 @@ impl<T: Into<Self>> From<Option<T>> for Cell {
     }
 }
 
-/// The type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ColumnType {
     /// `text`.
     Text,
     /// `int8`.
     Number,
 }
 
-/// A column.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
     pub(super) name: &'static str,
-    kind: Kind,
+    kind: ColumnType,
 }
 
-/// The columns that are written as in CREATE TABLE: `id int8, name text`.
+/// Parses columns that are written as in CREATE TABLE: `id int8, name text`.
 pub(super) fn columns(written: &'static str) -> Vec<Column> {
     let column = |column: &'static str| {
         let (name, kind) = column.split_once(' ').unwrap_or((column, "text"));
         let kind = match kind {
-            "int8" => Kind::Number,
-            _ => Kind::Text,
+            "int8" => ColumnType::Number,
+            _ => ColumnType::Text,
         };
         Column { name, kind }
     };
     written.split(", ").map(column).collect()
 }
 
-/// A table.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// What stands behind SHOW.
+    /// The word after SHOW.
     pub(super) name: &'static str,
-    /// What it shows, in a few words.
+    /// Description of the contents, in a few words.
     pub(super) help: &'static str,
     /// As [`columns`] reads them.
     pub(super) columns: &'static str,
     pub(super) rows: Rows,
 }
 
-/// What makes the rows of a table.
+/// Source of the rows of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rows {
-    /// Reads what is known.
+    /// Reads known facts.
     Known(fn(&Facts) -> Vec<Row>),
-    /// The same, of what there may be much of.
+    /// The same for a long table.
     Many(fn(&Facts) -> RowIter),
-    /// Asks somebody, in a bounded time.
-    Asked(for<'a> fn(&'a Facts) -> Answer<'a>),
+    /// Asks another service, in a bounded time.
+    Asked(for<'a> fn(&'a Facts) -> QueryResult<'a>),
 }
 
 /// Rows that are still to come, or why there are none.
-pub(super) type Answer<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, String>> + Send + 'a>>;
+pub(super) type QueryResult<'a> =
+    Pin<Box<dyn Future<Output = Result<Vec<Row>, String>> + Send + 'a>>;
 
-/// Rows that are made as they are read, so that whoever shows the first of many does not pay for all.
+/// Rows that are made as they are read: showing the first of many is cheap.
 pub(super) type RowIter = Box<dyn ExactSizeIterator<Item = Row> + Send>;
 
-/// A row of each.
+/// Makes a row of each.
 pub(super) fn rows<T: Send + 'static>(
     of: Vec<T>,
     row: impl Fn(T) -> Row + Send + 'static,
@@ -120,10 +116,10 @@ pub(super) fn rows<T: Send + 'static>(
     Box::new(of.into_iter().map(row))
 }
 
-/// How values are written: as text, or as PostgreSQL keeps them.
+/// The format code of binary values.
 const BINARY: i16 = 1;
 
-/// The format of a column, of those that a Bind has asked for.
+/// The format of a column, from those of a Bind.
 fn format(formats: &[i16], number: usize) -> i16 {
     let format = match formats {
         [one] => Some(one),
@@ -133,13 +129,13 @@ fn format(formats: &[i16], number: usize) -> i16 {
 }
 
 impl Table {
-    /// Appends what its rows look like.
+    /// Appends a RowDescription.
     pub(super) fn describe(&self, formats: &[i16], out: &mut BytesMut) {
         let columns = columns(self.columns);
         let fields = columns.iter().enumerate().map(|(number, column)| {
             let (type_oid, type_len) = match column.kind {
-                Kind::Text => (25, -1),
-                Kind::Number => (20, 8),
+                ColumnType::Text => (25, -1),
+                ColumnType::Number => (20, 8),
             };
             Field {
                 name: column.name,
@@ -158,7 +154,6 @@ impl Table {
     }
 }
 
-/// Appends a row.
 pub(super) fn put_row(row: &[Cell], formats: &[i16], out: &mut BytesMut) {
     encode::row(out, row, |number, cell, out| {
         match cell {
@@ -172,7 +167,6 @@ pub(super) fn put_row(row: &[Cell], formats: &[i16], out: &mut BytesMut) {
     });
 }
 
-/// A row as JSON.
 pub(super) fn object(columns: &[Column], row: Row) -> Value {
     let names = columns.iter().map(|column| column.name.to_owned());
     let value = |cell| match cell {

@@ -1,4 +1,4 @@
-//! What only this proxy shows: scopes, sessions with their tokens, refusals, the policy, the authority.
+//! Tables that only this proxy has: scopes, sessions with their tokens, refusals, the policy, the authority.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Facts;
 use super::command::{ORDERS, all_tables};
-use super::table::{Answer, Cell, Row, RowIter, Rows, Table, rows};
+use super::table::{Cell, QueryResult, Row, RowIter, Rows, Table, rows};
 use super::{refusals, takeovers};
 use crate::fence::HeldTokens;
 use crate::fence::mark_cache::CachedMark;
@@ -18,7 +18,7 @@ use crate::rejection_log::{moment, rfc3339};
 use crate::server::client_table::{ClientEntry, Encryption};
 use crate::takeover::cluster_lock::Proxy;
 
-/// How long SHOW AUTHORITY waits for an answer.
+/// Time that SHOW AUTHORITY waits for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// In the order of SHOW HELP.
@@ -93,10 +93,7 @@ pub(super) fn time(time: SystemTime) -> Cell {
 }
 
 pub(super) const fn yes(is_so: bool) -> &'static str {
-    match is_so {
-        true => "yes",
-        false => "no",
-    }
+    if is_so { "yes" } else { "no" }
 }
 
 fn help(_: &Facts) -> Vec<Row> {
@@ -143,7 +140,7 @@ fn sessions(facts: &Facts) -> RowIter {
     rows(facts.shared.connected.all(), row)
 }
 
-/// How many sessions hold a current token of a scope, and a stale one.
+/// Number of sessions with a current token of a scope, and with a stale one.
 type Holders = HashMap<Scope, (usize, usize)>;
 
 fn holders(facts: &Facts) -> Holders {
@@ -154,9 +151,10 @@ fn holders(facts: &Facts) -> Holders {
         };
         for held in tokens.bindings() {
             let (current, stale) = holders.entry(held.cell.scope().clone()).or_default();
-            match held.is_current() {
-                true => *current += 1,
-                false => *stale += 1,
+            if held.is_current() {
+                *current += 1;
+            } else {
+                *stale += 1;
             }
         }
     }
@@ -211,7 +209,7 @@ fn policy(facts: &Facts) -> Vec<Row> {
     policy.scopes().iter().map(|scope| row(scope)).collect()
 }
 
-fn authority(facts: &Facts) -> Answer<'_> {
+fn authority(facts: &Facts) -> QueryResult<'_> {
     Box::pin(async {
         let takeover = &facts.shared.takeover;
         let asking = takeover.ask_authority(Instant::now() + ANSWER_WITHIN);
@@ -219,11 +217,11 @@ fn authority(facts: &Facts) -> Answer<'_> {
             Ok(()) => "yes".to_owned(),
             Err(error) => error.to_string(),
         };
-        Ok(standing(facts, &answers))
+        Ok(status(facts, &answers))
     })
 }
 
-fn proxies(facts: &Facts) -> Answer<'_> {
+fn proxies(facts: &Facts) -> QueryResult<'_> {
     Box::pin(async {
         let takeover = &facts.shared.takeover;
         let all = takeover.proxies(Instant::now() + ANSWER_WITHIN).await;
@@ -243,7 +241,7 @@ fn proxies(facts: &Facts) -> Answer<'_> {
     })
 }
 
-fn standing(facts: &Facts, answers: &str) -> Vec<Row> {
+fn status(facts: &Facts, answers: &str) -> Vec<Row> {
     let takeover = &facts.shared.takeover;
     let (primary, cluster) = (takeover.primary(), takeover.cluster());
     let control = match &primary {

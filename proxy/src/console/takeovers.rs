@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::Facts;
-use super::table::{Answer, Row};
+use super::table::{QueryResult, Row};
 use super::tables::ANSWER_WITHIN;
 use crate::server::history::ShownTakeover;
 
@@ -11,8 +11,7 @@ pub(super) const COLUMNS: &str = "\
     scope text, from int8, to int8, raised_at text, raised_by text, outcome text, sessions int8, \
     transactions int8, took_us int8, why text";
 
-/// Its rows.
-pub(super) fn takeovers(facts: &Facts) -> Answer<'_> {
+pub(super) fn takeovers(facts: &Facts) -> QueryResult<'_> {
     Box::pin(async {
         let deadline = Instant::now() + ANSWER_WITHIN;
         let all = facts.shared.takeover.history(deadline).await;
@@ -43,7 +42,7 @@ mod tests {
     use super::super::table::{columns, object};
     use super::*;
 
-    /// What a session is shown of a takeover has the columns of the console.
+    /// Sessions and operators see takeovers in the same columns.
     #[test]
     fn sessions_and_operators_are_shown_the_same() {
         let (scope, token) = (Scope::default(), |token| Token::new(token).unwrap());

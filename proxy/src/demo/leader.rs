@@ -1,4 +1,4 @@
-//! A leader of the story: one connection that only moves while it is asked to.
+//! A leader of the story: one connection that makes progress only during a call.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use tokio_postgres::error::DbError;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 use tokio_util::sync::CancellationToken;
 
-/// No step of the story takes nearly as long.
+/// Far longer than any step of the story takes.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
 
-/// A session on a runtime of its own that runs only during a call. Between calls it is as paused as a process in
-/// a long garbage collection: its socket stays open and nothing is read from it.
-pub(super) struct Leader {
+/// A session on its own runtime, which runs only during a call. Between calls it is paused like a process in a long
+/// garbage collection: its socket stays open and nothing is read from it.
+pub(super) struct DemoLeader {
     runtime: Runtime,
     client: Client,
     connection: Option<JoinHandle<Result<(), tokio_postgres::Error>>>,
     stop: CancellationToken,
 }
 
-/// An error that the server sent, with what psql shows of it.
+/// A server's error, with the fields that psql shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct ServerError {
     pub(super) severity: String,
     pub(super) sqlstate: String,
     pub(super) message: String,
@@ -31,28 +31,22 @@ pub(super) struct Refusal {
     pub(super) hint: Option<String>,
 }
 
-/// Why a step gave no result.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
-    /// The server said no.
     #[error("{}: {}", .0.severity, .0.message)]
-    Refused(Refusal),
+    Refused(ServerError),
     /// The connection broke without a word from the server.
     #[error("the connection broke")]
     Broken(#[source] tokio_postgres::Error),
-    /// No answer.
     #[error("no answer within {STEP_LIMIT:?}")]
     TimedOut,
-    /// Told to stop.
     #[error("interrupted")]
     Interrupted,
-    /// No runtime.
     #[error("cannot start a runtime")]
     Runtime(#[source] std::io::Error),
 }
 
-impl Leader {
-    /// Logs in.
+impl DemoLeader {
     pub(super) fn connect(login: &Config, stop: &CancellationToken) -> Result<Self, StepError> {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -71,7 +65,7 @@ impl Leader {
         })
     }
 
-    /// Runs SQL and gives the rows of its last result as text.
+    /// Runs SQL, and returns the rows of its last result as text.
     pub(super) fn run(&mut self, sql: &str) -> Result<Vec<Vec<String>>, StepError> {
         let query = bounded(&self.stop, self.client.simple_query(sql));
         match self.runtime.block_on(query)? {
@@ -81,7 +75,7 @@ impl Leader {
         }
     }
 
-    /// What the server said when it ended the session: the library hands it to the connection, not to the query.
+    /// The error with which the server ended the session: the library hands it to the connection, not to the query.
     fn last_words(&mut self, error: tokio_postgres::Error) -> StepError {
         let Some(connection) = self.connection.take() else {
             return StepError::Broken(error);
@@ -97,13 +91,13 @@ impl Leader {
 impl StepError {
     fn from_error(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
-            Some(told) => Self::Refused(Refusal::from(told)),
+            Some(told) => Self::Refused(ServerError::from(told)),
             None => Self::Broken(error),
         }
     }
 }
 
-impl From<&DbError> for Refusal {
+impl From<&DbError> for ServerError {
     fn from(error: &DbError) -> Self {
         Self {
             severity: error.severity().to_owned(),
@@ -115,7 +109,7 @@ impl From<&DbError> for Refusal {
     }
 }
 
-impl Refusal {
+impl ServerError {
     /// As psql prints it.
     pub(super) fn as_psql(&self) -> Vec<String> {
         let mut lines = vec![format!("{}:  {}", self.severity, self.message)];
@@ -152,7 +146,7 @@ mod tests {
 
     #[test]
     fn errors_as_psql_prints_them() {
-        let mut refusal = Refusal {
+        let mut refusal = ServerError {
             severity: "ERROR".into(),
             sqlstate: "PF001".into(),
             message: "PF001: stale".into(),

@@ -1,7 +1,6 @@
 //! `pgpalisade demo`: a private PostgreSQL, the proxy in front of it, and two leaders.
 //!
-//! Everything that is started is held by a guard, in the order in which it must end; a watchdog cleans up after
-//! SIGKILL.
+//! A guard holds everything that is started, and ends it in the right order; a watchdog cleans up after SIGKILL.
 
 mod leader;
 mod page;
@@ -20,26 +19,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::signals::Signals;
 use page::{Ink, Page};
-use servers::Servers;
+use servers::DemoServers;
 use story::Stage;
 use watchdog::Watchdog;
 
-/// What happens when the story is told.
+/// Behaviour after the story.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Afterwards {
     /// Everything ends.
     End,
-    /// It stays up until a signal.
+    /// The servers stay up until a signal.
     Keep,
 }
 
-/// Why the demo failed.
+/// Failures of the demo.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// No servers, or a signal came before the end of the story.
+    /// No servers, or a signal before the end of the story.
     #[error(transparent)]
     Servers(#[from] HarnessError),
-    /// A step went otherwise. This is what the demo is there to find.
+    /// A step had another outcome. The demo exists to find this.
     #[error("the demo did not go as planned: {0}")]
     NotAsTold(String),
     /// A process that must stay up has ended.
@@ -53,7 +52,7 @@ pub enum DemoError {
 /// Plays the demo on standard output.
 ///
 /// # Errors
-/// Where something could not be started, or any step did not go as told.
+/// If something cannot be started, or a step does not go as told.
 pub fn run(afterwards: Afterwards) -> Result<(), DemoError> {
     let stop = stop_on_signals().map_err(system("cannot listen for signals"))?;
     let mut page = Page::new(io::stdout(), Ink::for_stdout());
@@ -83,7 +82,7 @@ fn run_in<W: Write>(
     page: &mut Page<W>,
 ) -> Result<(), DemoError> {
     page.step("A private PostgreSQL, and pgpalisade in front of it.")?;
-    let mut servers = Servers::start(directory, watchdog, stop)?;
+    let mut servers = DemoServers::start(directory, watchdog, stop)?;
     page.note(&format!(
         "PostgreSQL: 127.0.0.1:{}   pgpalisade: 127.0.0.1:{}",
         servers.postgres.port(),
@@ -103,7 +102,7 @@ fn run_in<W: Write>(
 }
 
 fn keep<W: Write>(
-    servers: &mut Servers,
+    servers: &mut DemoServers,
     stop: &CancellationToken,
     page: &mut Page<W>,
 ) -> Result<(), DemoError> {
@@ -129,14 +128,15 @@ fn keep<W: Write>(
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Behind the terminal's ^C. It is no fault that nobody reads on.
+    // After the terminal's ^C. A reader that has gone is no failure.
     match page.line("") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-/// A token that SIGINT, SIGTERM or SIGHUP cancels. The default action would end us without the guards.
+/// A token that SIGINT, SIGTERM or SIGHUP cancels. The default action would end the process without running the
+/// guards.
 fn stop_on_signals() -> io::Result<CancellationToken> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -152,7 +152,7 @@ fn stop_on_signals() -> io::Result<CancellationToken> {
         .spawn(move || {
             runtime.block_on(signals.next());
             told.cancel();
-            // The handlers stay until the process ends; a further signal is already obeyed.
+            // The handlers stay until the process ends; later signals change nothing.
         })?;
     Ok(stop)
 }

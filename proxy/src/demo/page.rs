@@ -1,8 +1,7 @@
-//! What the demo prints: numbered steps, statements and answers, in colour on a terminal only.
+//! Output of the demo: numbered steps, statements and answers, in colour on a terminal only.
 
 use std::io::{self, IsTerminal, Write};
 
-/// The page that the story is written on.
 pub(super) struct Page<W> {
     out: W,
     ink: Ink,
@@ -22,7 +21,7 @@ const RED: &str = "31";
 const GREEN: &str = "32";
 
 impl Ink {
-    /// Colour on a terminal, unless the user does not want it: <https://no-color.org>.
+    /// Colour on a terminal, unless the user declines it: <https://no-color.org>.
     pub(super) fn for_stdout() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
@@ -46,7 +45,6 @@ impl<W: Write> Page<W> {
         Self { out, ink, step: 0 }
     }
 
-    /// A line of its own.
     pub(super) fn line(&mut self, text: &str) -> io::Result<()> {
         writeln!(self.out, "{text}")?;
         self.out.flush()
@@ -58,20 +56,18 @@ impl<W: Write> Page<W> {
         self.line(&text)
     }
 
-    /// The next step.
     pub(super) fn step(&mut self, text: &str) -> io::Result<()> {
         self.step += 1;
         let text = self.ink.paint(BOLD, &format!("{}. {text}", self.step));
         self.line(&format!("\n{text}"))
     }
 
-    /// What somebody says to the database.
+    /// A statement for the database.
     pub(super) fn says(&mut self, who: &str, sql: &str) -> io::Result<()> {
         let who = self.ink.paint(DIM, &format!("{who}>"));
         self.line(&format!("   {who} {sql}"))
     }
 
-    /// A good answer.
     pub(super) fn answer(&mut self, text: &str) -> io::Result<()> {
         let text = self.ink.paint(GREEN, text);
         self.line(&format!("      {text}"))
@@ -86,7 +82,6 @@ impl<W: Write> Page<W> {
         Ok(())
     }
 
-    /// Something in passing.
     pub(super) fn note(&mut self, text: &str) -> io::Result<()> {
         let text = self.ink.paint(DIM, text);
         self.line(&format!("   {text}"))

@@ -12,29 +12,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::watchdog::Watchdog;
 
-/// All takes about a second; a busy machine gets a minute for each.
+/// Both take about a second; a busy machine gets a minute for each.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// The second one ends it at once.
+/// The second signal ends it at once.
 const FAREWELL: Farewell = &[
     (Signal::TERM, Duration::from_secs(5)),
     (Signal::TERM, Duration::from_secs(2)),
 ];
 
-/// Both, running. They end when they are dropped, the proxy first.
+/// Both servers, running. Dropping ends them, the proxy first.
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(super) struct DemoServers {
     proxy: Running,
     pub(super) proxy_port: u16,
     pub(super) postgres: PrivatePostgres,
-    /// Password of the superuser, so that no other user of the machine can log in: a superuser may run programs.
+    /// Password of the superuser. It keeps other users of the machine out: a superuser may run programs.
     pub(super) password: String,
-    /// The file of the proxy's rejection records.
     pub(super) rejection_log: PathBuf,
 }
 
-impl Servers {
-    /// Starts both, with their files in `directory`, and lets the watchdog know of them.
+impl DemoServers {
+    /// Starts both, with their files in `directory`, and registers them with the watchdog.
     pub(super) fn start(
         directory: &Path,
         watchdog: &mut Watchdog,
@@ -69,7 +68,7 @@ impl Servers {
         })
     }
 
-    /// How to log in as superuser over TCP, to PostgreSQL or to the proxy.
+    /// Login as superuser over TCP, to PostgreSQL or to the proxy.
     pub(super) fn login(&self, port: u16) -> tokio_postgres::Config {
         let mut login = tokio_postgres::Config::new();
         login
@@ -81,7 +80,7 @@ impl Servers {
         login
     }
 
-    /// Which of them has ended by itself.
+    /// Name of a server that has ended on its own.
     pub(super) fn ended(&mut self) -> Option<&'static str> {
         match (self.proxy.ended(), self.postgres.process().ended()) {
             (Some(_), _) => Some("the proxy"),
@@ -99,7 +98,7 @@ fn start_postgres(
     let programs = Programs::find(ProcessGroup::Own)?;
     let file = directory.join("password");
     fs::create_dir(directory).map_err(system("cannot make the directory of PostgreSQL"))?;
-    // From here on nobody else gets into it.
+    // From now on no other user can enter it.
     programs.give(directory)?;
     fs::write(&file, password).map_err(system("cannot write the password file"))?;
     let password_file = format!("--pwfile={}", file.display());

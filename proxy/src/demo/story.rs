@@ -10,15 +10,15 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::DemoError;
-use super::leader::{Leader, Refusal, StepError};
+use super::leader::{DemoLeader, ServerError, StepError};
 use super::page::Page;
 
-/// Records are written by a thread of the proxy, a moment after the client has its answer.
+/// A thread of the proxy writes records, a moment after the client has its answer.
 const RECORD_LIMIT: Duration = Duration::from_secs(5);
 
 const STALE: &str = "PF001";
 
-/// What the story needs: how to log in to both, and where the records are.
+/// Logins to both servers, and the file of records.
 pub(super) struct Stage<'a> {
     pub(super) direct: tokio_postgres::Config,
     pub(super) proxied: tokio_postgres::Config,
@@ -26,7 +26,7 @@ pub(super) struct Stage<'a> {
     pub(super) stop: &'a CancellationToken,
 }
 
-/// Plays the story. The first step that does not go as told ends it with an error that says which.
+/// Plays the story. The first step that does not go as told ends it with an error that names the step.
 pub(super) fn play<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<(), DemoError> {
     let mut direct = connect(stage, &stage.direct, "a direct connection")?;
     do_it(
@@ -74,24 +74,25 @@ pub(super) fn play<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<()
     Ok(())
 }
 
-fn backend_pid(leader: &mut Leader) -> Result<String, DemoError> {
+fn backend_pid(leader: &mut DemoLeader) -> Result<String, DemoError> {
     let rows = do_it(leader, "SELECT pg_backend_pid()")?;
     let pid = rows.into_iter().flatten().next();
     pid.ok_or_else(|| DemoError::NotAsTold(String::from("pg_backend_pid() gave nothing")))
 }
 
-/// The answer to B's declaration promises it, so there is no waiting here.
-fn check_gone(direct: &mut Leader, backend: &str) -> Result<(), DemoError> {
-    match do_it(
+/// The answer to B's declaration guarantees it, so there is no waiting here.
+fn check_gone(direct: &mut DemoLeader, backend: &str) -> Result<(), DemoError> {
+    if do_it(
         direct,
         &format!("SELECT state FROM pg_stat_activity WHERE pid = {backend}"),
     )?
     .is_empty()
     {
-        true => Ok(()),
-        false => Err(DemoError::NotAsTold(String::from(
+        Ok(())
+    } else {
+        Err(DemoError::NotAsTold(String::from(
             "A's backend was still there after the takeover",
-        ))),
+        )))
     }
 }
 
@@ -102,7 +103,7 @@ fn reconnect_and_write<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Resul
         .options("-c fencing.token=33");
     let connect = "(connects with PGOPTIONS='-c fencing.token=33')";
     let write = "INSERT INTO payments VALUES (3, 'A')";
-    match Leader::connect(&login, stage.stop) {
+    match DemoLeader::connect(&login, stage.stop) {
         Err(error) => refused(page, "A", connect, Err(error)),
         Ok(mut session) => {
             page.says("A", connect)?;
@@ -115,24 +116,24 @@ fn connect(
     stage: &Stage<'_>,
     login: &tokio_postgres::Config,
     who: &str,
-) -> Result<Leader, DemoError> {
+) -> Result<DemoLeader, DemoError> {
     let mut login = login.clone();
     login.application_name(who);
-    Leader::connect(&login, stage.stop)
+    DemoLeader::connect(&login, stage.stop)
         .map_err(|error| not_as_told(&format!("{who} could not connect"), error))
 }
 
-fn do_it(leader: &mut Leader, sql: &str) -> Result<Vec<Vec<String>>, DemoError> {
+fn do_it(leader: &mut DemoLeader, sql: &str) -> Result<Vec<Vec<String>>, DemoError> {
     leader
         .run(sql)
         .map_err(|error| not_as_told(&format!("{sql:?} did not succeed"), error))
 }
 
-/// A statement that must succeed.
+/// Runs a statement that must succeed.
 fn told<W: Write>(
     page: &mut Page<W>,
     who: &str,
-    leader: &mut Leader,
+    leader: &mut DemoLeader,
     sql: &str,
 ) -> Result<(), DemoError> {
     page.says(who, sql)?;
@@ -140,7 +141,7 @@ fn told<W: Write>(
     Ok(page.answer("ok")?)
 }
 
-/// A statement that must be refused as stale.
+/// Runs a statement that must be refused as stale.
 fn refused<W: Write>(
     page: &mut Page<W>,
     who: &str,
@@ -163,7 +164,7 @@ fn refused<W: Write>(
     }
 }
 
-fn check_refusal(what: &str, refusal: &Refusal) -> Result<(), DemoError> {
+fn check_refusal(what: &str, refusal: &ServerError) -> Result<(), DemoError> {
     if refusal.sqlstate != STALE {
         let got = &refusal.sqlstate;
         return Err(DemoError::NotAsTold(format!(
@@ -178,7 +179,7 @@ fn check_refusal(what: &str, refusal: &Refusal) -> Result<(), DemoError> {
     Ok(())
 }
 
-/// Shows the records, once there is one for each of the two refusals.
+/// Shows the records, once each of the two refusals has one.
 fn show_records<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<(), DemoError> {
     let start = Instant::now();
     loop {
@@ -213,7 +214,7 @@ fn is_stale_record(line: &str) -> bool {
     sqlstate == Some(STALE) && number("token") == Some(33) && number("mark") == Some(34)
 }
 
-fn show_rows<W: Write>(page: &mut Page<W>, direct: &mut Leader) -> Result<(), DemoError> {
+fn show_rows<W: Write>(page: &mut Page<W>, direct: &mut DemoLeader) -> Result<(), DemoError> {
     let sql = "SELECT id, paid_by, token FROM payments ORDER BY id, paid_by";
     page.says("psql", sql)?;
     let rows = do_it(direct, sql)?;

@@ -1,7 +1,7 @@
-//! Cleans up where this process cannot: when it is killed by SIGKILL.
+//! Cleanup that this process cannot do: after a SIGKILL.
 //!
-//! A shell holds the other end of a pipe. While we live it waits; when the pipe closes without our goodbye, it
-//! ends the processes that it was told of and removes the directory.
+//! A shell holds the other end of a pipe, and waits while this process lives. If the pipe closes without a farewell,
+//! the shell ends the registered processes and removes the directory.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 
 use pgpalisade_harness::{HarnessError, system};
 
-/// `$1` is the directory. Signals of the terminal are not for it. SIGINT is PostgreSQL's fast shutdown and ends
-/// the proxy too.
+/// `$1` is the directory. It ignores signals of the terminal. SIGINT is PostgreSQL's fast shutdown and ends the proxy
+/// too.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 pids=
@@ -32,7 +32,7 @@ for pid in $pids; do kill -KILL "$pid"; done
 rm -rf -- "$1"
 "#;
 
-/// The shell. Dropping it says goodbye: by then everything must have been cleaned up.
+/// The shell. Dropping it sends the farewell: everything must be cleaned up before.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     shell: Child,
@@ -53,7 +53,7 @@ impl Watchdog {
         Ok(Self { shell })
     }
 
-    /// Watches over a process too.
+    /// Registers a process.
     pub(super) fn watch(&mut self, pid: u32) -> Result<(), HarnessError> {
         let told = match &mut self.shell.stdin {
             Some(pipe) => writeln!(pipe, "{pid}"),

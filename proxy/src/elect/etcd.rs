@@ -11,15 +11,14 @@ use super::host_and_process;
 use super::lease::Lease;
 use super::lock::{Candidate, LockError, Patience};
 
-/// How often a candidate looks where it stands.
+/// Interval between a candidate's looks at its position.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// For the end of the lease.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// What is said where somebody has removed a candidate.
+/// Reported if a candidate's key was removed.
 const REMOVED: &str = "its key in etcd was deleted";
 
-/// Which election.
 #[derive(Debug)]
 pub(crate) struct EtcdElection {
     pub(crate) options: Options,
@@ -27,7 +26,7 @@ pub(crate) struct EtcdElection {
     pub(crate) key: String,
 }
 
-/// A candidate, whose lease is renewed while it waits and while it leads.
+/// A candidate whose lease is renewed both before and during its term.
 pub(super) struct EtcdCandidate {
     candidate: etcd::ElectionCandidate,
     lease: Lease,
@@ -61,7 +60,7 @@ impl Candidate for EtcdCandidate {
         };
         let turn = async {
             loop {
-                // One that does not answer is heard of when the lease cannot be renewed.
+                // Without an answer, the renewal of the lease fails too, and reports it.
                 match candidate.status().await {
                     Ok(CandidateStatus::Leads) => return Ok(token),
                     Ok(CandidateStatus::Gone) => return Err(LockError::Lost(REMOVED.to_owned())),
@@ -95,7 +94,7 @@ impl Candidate for EtcdCandidate {
     }
 
     async fn resign(self: Box<Self>) {
-        // Where it is not heard, the lease ends by itself.
+        // If the request is lost, the lease expires.
         let _expires = timeout(GOODBYE, self.candidate.resign()).await;
     }
 }

@@ -18,21 +18,20 @@ use super::ElectError;
 /// libpq's options for the server: <https://www.postgresql.org/docs/current/libpq-envars.html>.
 const PGOPTIONS: &str = "PGOPTIONS";
 
-/// A running command, in a process group of its own. It is killed where this is dropped.
+/// A running command in its own process group. Dropping kills it.
 ///
-/// A thread waits for its end, and for that of whatever else becomes a child of this process: as process 1 of a
-/// container it gets all orphans. Tokio's own processes would cost the proxy, which has none, at each pause of a
-/// worker.
+/// A thread waits for its end, and for other children of this process: as process 1 of a container it inherits all
+/// orphans. Tokio's process support would cost the proxy, which has no children, at each pause of a worker.
 #[derive(Debug)]
-pub(super) struct Leader {
+pub(super) struct LeaderCommand {
     waiting: JoinHandle<u8>,
-    /// Its exit code, once it has ended.
+    /// The exit code, once the command has ended.
     ended: Option<u8>,
-    /// It has the number of the command.
+    /// Process group, with the number of the command's pid.
     group: Pid,
 }
 
-impl Leader {
+impl LeaderCommand {
     /// Starts the command of a term, with its token in the environment: for itself, and for libpq.
     pub(super) fn start(
         program: &OsStr,
@@ -60,22 +59,21 @@ impl Leader {
         })
     }
 
-    /// Sends a signal to the command and what it has started. Nothing, where they have ended.
+    /// Sends a signal to the command and what it has started. No error if they have ended.
     pub(super) fn signal(&self, signal: Signal) {
         let _gone_already = kill_process_group(self.group, signal);
     }
 
-    /// Whether something of it is left. A process group keeps its number until the last of it has ended.
+    /// Whether any process of the group is left. A process group keeps its number until the last of it has ended.
     pub(super) fn lives(&self) -> bool {
         if self.ended.is_some() || self.waiting.is_finished() {
-            // What is not collected counts as alive, and nobody else does it where this is process 1.
+            // An uncollected child counts as alive, and as process 1 only this process can collect it.
             while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
         }
-        // What this process may not signal lives, too.
+        // A process that may not be signalled is alive, too.
         test_kill_process_group(self.group) != Err(Errno::SRCH)
     }
 
-    /// Waits for the end of the command.
     pub(super) async fn exit_code(&mut self) -> u8 {
         match self.ended {
             Some(code) => code,
@@ -86,14 +84,14 @@ impl Leader {
         }
     }
 
-    /// Ends it at once, with what it has started.
+    /// Kills the command, with what it has started.
     pub(super) async fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.exit_code().await;
     }
 }
 
-impl Drop for Leader {
+impl Drop for LeaderCommand {
     fn drop(&mut self) {
         if self.ended.is_none() && !self.waiting.is_finished() {
             self.signal(Signal::KILL);
@@ -101,15 +99,17 @@ impl Drop for Leader {
     }
 }
 
-/// What it reads. In a process group of its own it would be stopped where it reads a terminal, while it leads.
+/// The command's standard input. A terminal would stop a process group that reads it from the background, while it
+/// leads.
 fn input() -> Stdio {
-    match std::io::stdin().is_terminal() {
-        true => Stdio::null(),
-        false => Stdio::inherit(),
+    if std::io::stdin().is_terminal() {
+        Stdio::null()
+    } else {
+        Stdio::inherit()
     }
 }
 
-/// The options that the command's sessions begin with. Those that were given stay, and the token counts last.
+/// Options for the command's sessions. Those that were given stay; the token comes last, so that it counts.
 fn options(given: Option<OsString>, scope: &Scope, token: Token) -> OsString {
     let mut options = given.unwrap_or_default();
     if !options.is_empty() {
@@ -119,8 +119,8 @@ fn options(given: Option<OsString>, scope: &Scope, token: Token) -> OsString {
     options
 }
 
-/// Waits for the end of the command, and collects all other children that end before it. As a shell says it: its own
-/// code, or 128 and the signal that has ended it.
+/// Waits for the end of the command, and collects all other children that end before it. Returns a shell's code: the
+/// command's own, or 128 plus the number of the signal that ended it.
 fn wait_for(command: Pid) -> u8 {
     loop {
         match wait(WaitOptions::empty()) {

@@ -1,4 +1,4 @@
-//! How long a holder may count on a lease.
+//! The time for which a holder may rely on a lease.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,26 +8,25 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::lock::LockError;
 
-/// How many times a lease is renewed in its time. Half of the time is left then for what makes a renewal fail: etcd's
-/// own election takes about 2 s.
+/// Renewals in the duration of a lease. A failed one can be retried for half of that time: etcd's own election takes
+/// about 2 s.
 const RENEWALS: u32 = 6;
-/// A lease with more time is renewed as often as this: whoever has lost it otherwise finds out with the renewal.
+/// Longest interval between renewals. A leader that has lost its lease earlier finds out with the next one.
 const RENEW_EVERY: Duration = Duration::from_millis(2500);
-/// Between two attempts to renew a lease.
+/// Pause between two attempts to renew a lease.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What is said of a lease that may be another's by now.
+/// Reported if another may hold the lease by now.
 pub(super) const LATE: &str = "the lease was not renewed in time";
 
-/// How long a lease surely lives.
 pub(super) struct Lease {
     pub(super) ttl: Duration,
-    /// When the last answered renewal was asked for. It lives for its TTL from then on, or longer.
+    /// Start of the last successful renewal. The lease lives for its TTL from then on, or longer.
     pub(super) asked_at: Instant,
 }
 
 impl Lease {
-    /// A third of it before its end the lease is taken for lost, so that nobody else leads by then.
+    /// A third of its TTL before its end, the lease counts as lost: nobody else leads before that end.
     pub(super) fn sure_until(&self) -> Instant {
         self.asked_at + self.ttl * 2 / 3
     }
@@ -36,7 +35,7 @@ impl Lease {
         Instant::now() < self.sure_until()
     }
 
-    /// Keeps the lease until its candidate has had its turn, and gives what comes of that.
+    /// Renews the lease during `turn`, and returns its result.
     pub(super) async fn kept_for<T, E: Display>(
         &mut self,
         turn: impl Future<Output = Result<T, LockError>>,
@@ -46,14 +45,15 @@ impl Lease {
             turn = turn => turn?,
             why = self.lost(renew) => return Err(LockError::Lost(why)),
         };
-        match self.is_sure() {
-            true => Ok(turn),
-            // This process has slept since, and somebody else may lead.
-            false => Err(LockError::Lost(LATE.to_owned())),
+        if self.is_sure() {
+            Ok(turn)
+        } else {
+            // This process has slept since, and another may lead.
+            Err(LockError::Lost(LATE.to_owned()))
         }
     }
 
-    /// Renews the lease until that cannot be done any more, and says why.
+    /// Renews the lease until that fails for good, and says why.
     pub(super) async fn lost<E: Display>(
         &mut self,
         renew: impl AsyncFn() -> Result<Leased, E>,

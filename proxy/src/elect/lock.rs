@@ -1,4 +1,4 @@
-//! Locks that a leader holds, and what a candidate for one does.
+//! Locks that a leader holds, and their candidates.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use pgpalisade_authority::{Token, etcd};
 
 use super::etcd::{EtcdCandidate, EtcdElection};
 use super::kubernetes::{KubernetesCandidate, KubernetesElection, KubernetesError, LeaseName};
-use super::proxied::{Kind, ProxiedCandidate};
+use super::proxied::{LockKind, ProxiedCandidate};
 use super::session::Proxied;
 use crate::server::hosts::UpstreamAddr;
 
-/// What is written after `--with`.
+/// The value of `--with`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LockSpec {
     /// `lease`.
@@ -64,16 +64,16 @@ impl fmt::Display for LockSpec {
 pub(crate) enum Lock {
     Etcd(EtcdElection),
     Kubernetes(KubernetesElection),
-    Proxied(Kind),
+    Proxied(LockKind),
 }
 
 impl Lock {
-    /// Makes this process a candidate, if its command will write through pgpalisade. Bounded.
+    /// Registers this process as a candidate, if its command will write through pgpalisade. Bounded.
     pub(super) async fn register(
         &self,
         proxied: &Proxied,
     ) -> Result<Box<dyn Candidate>, LockError> {
-        // Before it stands in the line: one that found out when it leads would be found out in a failover.
+        // Before the registration: otherwise the mistake would appear only in a failover.
         if !matches!(self, Self::Proxied(_)) {
             proxied.check().await?;
         }
@@ -87,7 +87,6 @@ impl Lock {
     }
 }
 
-/// Why there is no lock, or no token.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LockError {
     /// etcd does not answer, or refuses, or a file for it cannot be read.
@@ -99,50 +98,47 @@ pub(crate) enum LockError {
     /// The session that holds the lock, or takes the token, cannot be had.
     #[error("the session through the proxy: {0}")]
     Session(String),
-    /// Nothing fences what is written by this way.
+    /// Writes that pass the proxy are not fenced.
     #[error(
         "the server at {0} is not pgpalisade, so it would not fence the command: give the proxy's address to --proxied"
     )]
     NotProxied(UpstreamAddr),
-    /// Nobody has answered in time.
     #[error("no answer from the proxy at {0} within {1:?}")]
     Silent(UpstreamAddr, Duration),
-    /// There is no connection.
     #[error("cannot connect to the proxy at {at}: {error}")]
     Connect {
         at: UpstreamAddr,
         error: pgpalisade_tls::ConnectError,
     },
-    /// The lease was lost while others led.
+    /// The lease was lost during the campaign.
     #[error("the candidacy was lost: {0}")]
     Lost(String),
-    /// Another holds it, and it is not to be waited for.
+    /// Another candidate holds the lock, and this one is not to wait.
     #[error("another leads: {0}")]
     Held(String),
 }
 
-/// What a candidate does while another holds the lock.
+/// Behaviour of a candidate while another holds the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// It stands in the line.
     Waits,
-    /// It gives up, and never was in the line.
+    /// Gives up without queueing.
     NoWait,
 }
 
-/// Somebody who waits for the lock, or holds it.
+/// A candidate for the lock, or its holder.
 #[async_trait(?Send)]
 pub(super) trait Candidate {
-    /// Waits, for as long as others lead and it is to, and gives the token of the term that begins.
+    /// Campaigns until this candidate leads, if it is to wait. Returns the token of the new term.
     async fn elected(&mut self, patience: Patience) -> Result<Token, LockError>;
 
-    /// Waits until the lock is not sure to be held any more, and says why.
+    /// Waits until the lock may be lost, and says why.
     async fn lost(&mut self) -> String;
 
-    /// Whether it still leads. No, where that is not found out before the lock may be another's.
+    /// Whether it still leads. `false` if the answer comes too late to be sure.
     async fn leads(&self) -> bool;
 
-    /// Lets the next one lead at once, where the service can be told. Bounded.
+    /// Releases the lock at once, if the service can be reached. Bounded.
     async fn resign(self: Box<Self>);
 }
 

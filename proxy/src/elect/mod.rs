@@ -1,7 +1,7 @@
 //! `pgpalisade elect`: runs a command while this process leads, with the fencing token of its term.
 //!
-//! Whoever loses the lock notices it by its own clock or is told, and its command is stopped. That is courtesy: what
-//! keeps a leader that slept from writing is the token, which the proxy compares.
+//! A leader that loses the lock learns it from the service or by its own clock, and stops its command. That is a
+//! courtesy: the token, which the proxy compares, keeps a leader that slept from writing.
 
 mod etcd;
 mod kubernetes;
@@ -20,46 +20,44 @@ use pgpalisade_authority::Token;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use leader::Leader;
+use leader::LeaderCommand;
 use lock::{Candidate, LockError, Patience};
 use signals::{Caught, LeaderSignals};
 
 pub(crate) use etcd::EtcdElection;
 pub(crate) use kubernetes::{Cluster, KubernetesElection};
 pub(crate) use lock::{Lock, LockSpec};
-pub(crate) use proxied::Kind;
+pub(crate) use proxied::LockKind;
 pub(crate) use session::Proxied;
 
-/// The exit code where leadership was lost and that is to be the end: EX_TEMPFAIL of `sysexits.h`.
+/// Exit code if leadership was lost, and the command runs in one term only: EX_TEMPFAIL of `sysexits.h`.
 pub(crate) const LOST: u8 = 75;
-/// The exit code where another leads and that is not to be waited for: EX_UNAVAILABLE.
+/// Exit code if another leads, and the process is not to wait: EX_UNAVAILABLE.
 pub(crate) const HELD: u8 = 69;
 
-/// Between two attempts to lead: doubled each time.
+/// Pauses between two attempts to lead, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How often it looks whether all that the command has started has ended.
+/// Interval between looks whether everything that the command started has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What is to be done.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    /// Who holds it, leads.
+pub(crate) struct ElectConfig {
+    /// The lock, whose holder leads.
     pub(crate) lock: Lock,
     pub(crate) proxied: Proxied,
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
-    /// How long it has to end after a SIGTERM.
+    /// Time that the command has to end after a SIGTERM.
     pub(crate) grace: Duration,
     pub(crate) runs: Runs,
 }
 
-/// How often the command is to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runs {
-    /// Once in each term: after a lost one comes another candidacy.
+    /// Once in each term: a new campaign follows a lost one.
     EachTerm,
-    /// In one term, which is waited for.
+    /// Only in the first term.
     Once,
     /// Now, or not at all.
     Now,
@@ -74,53 +72,56 @@ impl Runs {
     }
 }
 
-/// What happens, for people.
+/// Progress, for people.
 pub(crate) enum Event<'a> {
-    /// It waits for the lock.
+    /// The process waits for the lock.
     Campaigns,
-    /// It cannot; the next attempt is after this time.
+    /// The attempt failed; the next one is after this time.
     Failed(&'a LockError, Duration),
-    /// It leads, and the command runs.
+    /// The process leads, and the command runs.
     Leads(Token),
-    /// It does not lead any more, and the command is told to end.
+    /// The process no longer leads, and the command is told to end.
     Lost(&'a str),
     /// The command has not ended in time.
     Kills,
 }
 
-/// Why it cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ElectError {
-    /// The system does not let it hear of signals.
+    /// Signals cannot be received.
     #[error("cannot listen for signals: {0}")]
     Signals(io::Error),
-    /// There is no such program, or it may not be run. As in a shell the exit code is 127, or 126.
+    /// The program does not exist, or may not be run. As in a shell, the exit code is 127, or 126.
     #[error("cannot run {program:?}: {error}")]
     Command { program: OsString, error: io::Error },
-    /// Another leads, or nobody knows who does, and that is not to be waited for.
+    /// Another leads, or the leader is unknown, and the process is not to wait.
     #[error("the command has not run: {0}")]
     NotNow(LockError),
 }
 
 impl ElectError {
-    /// Whether all is well: another leads.
+    /// Whether another leads, which is no failure.
     pub(crate) const fn is_held(&self) -> bool {
         matches!(self, Self::NotNow(LockError::Held(_)))
     }
 }
 
-/// How a term has ended.
+/// End of a term.
 enum Ended {
-    /// The command has, with this exit code.
+    /// The command has ended, with this exit code.
     ByItself(u8),
-    /// The lock was lost, and all that the command has started has ended since.
+    /// The lock was lost, and everything that the command started has ended since.
     Lost,
     /// The same, and a signal has told this process to end.
     LostAndCaught(Caught),
 }
 
-/// Campaigns, leads, and campaigns again, until the command ends by itself or a signal says so. Gives the exit code.
-pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u8, ElectError> {
+/// Campaigns, leads, and campaigns again, until the command ends on its own or a signal ends this process. Returns
+/// the exit code.
+pub(crate) async fn run(
+    plan: &ElectConfig,
+    say: &mut dyn FnMut(Event<'_>),
+) -> Result<u8, ElectError> {
     let mut signals = LeaderSignals::listen().map_err(ElectError::Signals)?;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -149,7 +150,8 @@ pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u
             Ended::Lost if plan.runs != Runs::EachTerm => return Ok(LOST),
             Ended::Lost => {}
         }
-        // Two that take the lead from each other all the time would do nothing else.
+        // After a short term the pause grows: otherwise two processes could take the lead from each other all the
+        // time.
         if begun.elapsed() > LONGEST_PAUSE {
             pause = FIRST_PAUSE;
         }
@@ -159,7 +161,7 @@ pub(crate) async fn run(plan: &Plan, say: &mut dyn FnMut(Event<'_>)) -> Result<u
     }
 }
 
-/// Waits, the next time longer, unless a signal says that this process is to end.
+/// Pauses, longer each time, unless a signal tells this process to end.
 async fn rest(pause: &mut Duration, signals: &mut LeaderSignals) -> Option<Caught> {
     let now = *pause;
     *pause = (now * 2).min(LONGEST_PAUSE);
@@ -169,9 +171,9 @@ async fn rest(pause: &mut Duration, signals: &mut LeaderSignals) -> Option<Caugh
     }
 }
 
-/// Becomes a candidate, and waits for its turn, unless a signal says that this process is to end.
+/// Registers as a candidate, and waits for its turn, unless a signal tells this process to end.
 async fn stand(
-    plan: &Plan,
+    plan: &ElectConfig,
     signals: &mut LeaderSignals,
 ) -> Result<Result<(Box<dyn Candidate>, Token), LockError>, Caught> {
     let registered = tokio::select! {
@@ -201,24 +203,25 @@ async fn stand(
     }
 }
 
-/// Runs the command until it ends, or until the lock is lost and it has ended then.
+/// Runs the command until it ends; if the lock is lost, stops it and waits for its end.
 async fn lead(
-    plan: &Plan,
+    plan: &ElectConfig,
     token: Token,
     candidate: &mut dyn Candidate,
     signals: &mut LeaderSignals,
     say: &mut dyn FnMut(Event<'_>),
 ) -> Result<Ended, ElectError> {
-    // What came while it waited is not for a command that had not begun.
+    // Signals of the campaign are not for a command that had not begun.
     signals.forget();
     say(Event::Leads(token));
-    let mut leader = Leader::start(&plan.program, &plan.arguments, &plan.proxied.scope, token)?;
+    let mut leader =
+        LeaderCommand::start(&plan.program, &plan.arguments, &plan.proxied.scope, token)?;
     let mut told = None;
     let why = loop {
         tokio::select! {
             biased;
             code = leader.exit_code() => match code {
-                // It may have been refused, and known of the loss before this process.
+                // A failed command may have been refused, and so have learnt of the loss before this process.
                 code if code == 0 || candidate.leads().await => return Ok(Ended::ByItself(code)),
                 _ => break "the command ended, and leadership until then cannot be confirmed".to_owned(),
             },
@@ -247,7 +250,7 @@ async fn lead(
     Ok(told.map_or(Ended::Lost, Ended::LostAndCaught))
 }
 
-/// Who leads, for people who look into the election's store.
+/// Names the leader, for people who look into the election's store.
 fn host_and_process() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();

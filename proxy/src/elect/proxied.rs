@@ -1,7 +1,7 @@
 //! Locks that a session through the proxy holds: the lease of a scope, or an advisory lock of PostgreSQL.
 //!
-//! Lock and token belong to one session: who loses the one, loses the other. An advisory lock is held for as long as
-//! its session lives; a lease also ends where it is not renewed in time, as by a process that was stopped. Source:
+//! Lock and token belong to one session, and are lost together. An advisory lock is held for as long as its session
+//! lives; a lease also ends if it is not renewed in time, for example by a stopped process. Source:
 //! <https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS>
 
 use std::time::Duration;
@@ -14,15 +14,14 @@ use tokio_postgres::Client;
 use super::lease::{LATE, Lease};
 use super::lock::{Candidate, LockError, Patience};
 use super::session::{
-    LastWords, Proxied, SHOW_TOKEN, Session, Unasked, failed, first_value, own_token,
+    LastWords, Proxied, ProxySession, SHOW_TOKEN, Unasked, failed, first_value, own_token,
 };
 
-/// How often a candidate looks whether an advisory lock is free.
+/// Interval between attempts to take an advisory lock.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
 
-/// What holds the candidates apart.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum LockKind {
     /// `pg_advisory_lock` with this key.
     AdvisoryLock(i64),
     /// The scope's lease.
@@ -31,18 +30,18 @@ pub(crate) enum Kind {
 
 /// A session that waits for the lock, or holds it.
 pub(super) struct ProxiedCandidate {
-    session: Session,
-    kind: Kind,
-    /// How long the lock is surely held.
+    session: ProxySession,
+    kind: LockKind,
+    /// The time for which the lock is surely held.
     lease: Lease,
-    /// Of its term.
+    /// The token of its term.
     token: Option<Token>,
 }
 
 impl ProxiedCandidate {
-    pub(super) async fn log_in(kind: Kind, proxied: &Proxied) -> Result<Self, LockError> {
+    pub(super) async fn log_in(kind: LockKind, proxied: &Proxied) -> Result<Self, LockError> {
         Ok(Self {
-            session: Session::log_in(proxied).await?,
+            session: ProxySession::log_in(proxied).await?,
             kind,
             lease: Lease {
                 ttl: proxied.ttl,
@@ -53,7 +52,7 @@ impl ProxiedCandidate {
     }
 
     async fn renew(&self) -> Result<Leased, LockError> {
-        let Session {
+        let ProxySession {
             client, scope, end, ..
         } = &self.session;
         renew((client, end), self.kind, scope, self.token).await
@@ -64,9 +63,8 @@ impl ProxiedCandidate {
 impl Candidate for ProxiedCandidate {
     async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
         match (self.kind, patience) {
-            (Kind::AdvisoryLock(id), _) => {
-                // One that waits inside of PostgreSQL would keep VACUUM from removing anything for as long as others
-                // lead.
+            (LockKind::AdvisoryLock(id), _) => {
+                // Waiting inside PostgreSQL would keep VACUUM from removing anything for as long as others lead.
                 let attempt = format!("SELECT pg_catalog.pg_try_advisory_lock({id})");
                 while self.session.ask(&attempt).await?.as_deref() != Some("t") {
                     if patience == Patience::NoWait {
@@ -76,26 +74,27 @@ impl Candidate for ProxiedCandidate {
                 }
                 self.session.claim(Claim::Next).await?;
             }
-            // The proxy answers once the lease is free, or has not become free for as long as it would live.
-            (Kind::Lease(time), Patience::Waits) => loop {
+            // The proxy answers once the lease is free, or has not become free within its own duration.
+            (LockKind::Lease(time), Patience::Waits) => loop {
                 match self.session.claim(Claim::Lease(time)).await {
                     Ok(()) => break,
                     Err(Unasked::NotHad(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
             },
-            // Its time it gets with the first renewal, below.
-            (Kind::Lease(_), Patience::NoWait) => {
+            // The first renewal, below, sets its duration.
+            (LockKind::Lease(_), Patience::NoWait) => {
                 self.session.claim(Claim::Lease(LeaseTime::NoWait)).await?;
             }
         }
         let token = self.session.token().await?;
         self.token = Some(token);
         self.lease.asked_at = Instant::now();
-        // Nobody knows how long the answer was under way.
-        match self.leads().await && self.lease.is_sure() {
-            true => Ok(token),
-            false => Err(LockError::Lost(LATE.to_owned())),
+        // The answer may have been under way for any time.
+        if self.leads().await && self.lease.is_sure() {
+            Ok(token)
+        } else {
+            Err(LockError::Lost(LATE.to_owned()))
         }
     }
 
@@ -106,7 +105,7 @@ impl Candidate for ProxiedCandidate {
             lease,
             token,
         } = self;
-        let Session {
+        let ProxySession {
             client,
             driver,
             scope,
@@ -115,7 +114,7 @@ impl Candidate for ProxiedCandidate {
         } = session;
         let renew = async || renew((&*client, &*end), *kind, scope, *token).await;
         let lost = tokio::select! {
-            // First, for it may have got the last words.
+            // First, since the renewal may have received the session's last words.
             biased;
             why = lease.lost(renew) => Some(why),
             _ = driver => None,
@@ -129,16 +128,16 @@ impl Candidate for ProxiedCandidate {
         matches!(timeout(left, self.renew()).await, Ok(Ok(Leased::Held)))
     }
 
-    /// The lock goes with its session.
+    /// Ending the session releases the lock.
     async fn resign(self: Box<Self>) {
         self.session.end().await;
     }
 }
 
-/// Has the lock renewed, where it has a time, and looks whether the session is still that of the term.
+/// Renews a lease, and checks that the session still holds the token of its term.
 async fn renew(
     (client, end): (&Client, &LastWords),
-    kind: Kind,
+    kind: LockKind,
     scope: &Scope,
     token: Option<Token>,
 ) -> Result<Leased, LockError> {
@@ -150,18 +149,19 @@ async fn renew(
         })
     };
     match kind {
-        Kind::AdvisoryLock(_) => ask("").await.map(|_| Leased::Held),
-        Kind::Lease(time) => {
+        LockKind::AdvisoryLock(_) => ask("").await.map(|_| Leased::Held),
+        LockKind::Lease(time) => {
             ask(&format!(
                 "SET fencing.token = '{scope}={}'",
                 Claim::Lease(time)
             ))
             .await?;
-            // Had it ended meanwhile, the session would have another token now.
+            // If the lease has ended in between, the session has another token now.
             let shown = first_value(&ask(SHOW_TOKEN).await?).unwrap_or_default();
-            Ok(match own_token(&shown, scope) == token {
-                true => Leased::Held,
-                false => Leased::NotHeld,
+            Ok(if own_token(&shown, scope) == token {
+                Leased::Held
+            } else {
+                Leased::NotHeld
             })
         }
     }

@@ -1,4 +1,4 @@
-//! The way through the proxy, and a session in which a candidate declares.
+//! Sessions through the proxy in which a candidate declares.
 
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -18,50 +18,48 @@ use crate::rejection::LEASE_IS_ANOTHERS;
 use crate::server::hosts::UpstreamAddr;
 
 pub(super) const SHOW_TOKEN: &str = "SHOW fencing.token";
-/// PostgreSQL has no such setting, and takes any `fencing.token`:
+/// PostgreSQL lacks this setting, but accepts any `fencing.token`:
 /// <https://www.postgresql.org/docs/current/runtime-config-custom.html>.
 const SHOW_STATUS: &str = "SHOW fencing.status";
-/// What a session gets to say goodbye.
+/// Time that a session gets to end.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// A token that is not above the mark: `docs/errors.md`.
 const STALE: &str = "PF001";
 
-/// The way through the proxy, by which the leader writes.
+/// The login through the proxy, which the leader's writes use too.
 #[derive(Debug, Clone)]
 pub(crate) struct Proxied {
     pub(crate) login: Secret<Login>,
-    /// What the token is for.
     pub(crate) scope: Scope,
-    /// The lock is taken for lost if nothing is heard for so long. Whole seconds.
+    /// The lock counts as lost after so long without an answer. Whole seconds.
     pub(crate) ttl: Duration,
 }
 
 impl Proxied {
-    /// Looks whether it leads to pgpalisade: what writes past it is fenced by nothing. Bounded.
+    /// Checks that it leads to pgpalisade: writes that pass the proxy are not fenced. Bounded.
     pub(super) async fn check(&self) -> Result<(), LockError> {
-        Session::log_in(self).await?.end().await;
+        ProxySession::log_in(self).await?.end().await;
         Ok(())
     }
 }
 
-/// A session through the proxy.
-pub(super) struct Session {
+pub(super) struct ProxySession {
     pub(super) client: Client,
     /// Ends with the session.
     pub(super) driver: JoinHandle<()>,
     pub(super) end: LastWords,
-    /// The proxy.
+    /// Address of the proxy.
     at: UpstreamAddr,
     pub(super) scope: Scope,
     answers_within: Duration,
 }
 
-/// What has ended a session, in the words of who did: they come with an answer, or instead of one.
+/// The error that ended a session, in the words of its sender: it comes with an answer, or instead of one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastWords(Arc<OnceLock<String>>);
 
 impl LastWords {
-    /// Other errors end no session, and that it is closed says nothing.
+    /// Ignores errors that end no session, and the bare report that the session is closed.
     pub(super) fn note(&self, error: &tokio_postgres::Error) {
         let severity = error.as_db_error().map(DbError::parsed_severity);
         let ends = severity.is_none_or(|severity| severity == Some(Severity::Fatal));
@@ -75,13 +73,13 @@ impl LastWords {
     }
 }
 
-/// Why a statement has no answer.
+/// Failures of a statement.
 pub(super) enum Unasked {
-    /// Others hold the lease, or nobody knows who does.
+    /// Another holds the lease, or its holder is unknown.
     NotHad(LockError),
     /// The mark is above the token.
     Stale(LockError),
-    /// The server has no such setting.
+    /// The server does not know the setting.
     Unknown(LockError),
     Failed(LockError),
 }
@@ -97,7 +95,7 @@ impl From<Unasked> for LockError {
     }
 }
 
-impl Session {
+impl ProxySession {
     /// Logs in, at pgpalisade only. Bounded, as each answer is.
     pub(super) async fn log_in(proxied: &Proxied) -> Result<Self, LockError> {
         let Proxied { login, scope, ttl } = proxied;
@@ -113,7 +111,7 @@ impl Session {
         let ended = end.clone();
         let driver = tokio::spawn(async move {
             let mut connection = pin!(connection);
-            // Whoever waits for an answer learns that there is none when this is dropped: by then it is known why.
+            // Dropping the connection ends all waiting for answers: by then the reason is noted.
             if let Err(error) = connection.as_mut().await {
                 ended.note(&error);
             }
@@ -138,13 +136,13 @@ impl Session {
         }
     }
 
-    /// Has the session declare a token that the proxy finds.
+    /// Declares a token that the proxy chooses.
     pub(super) async fn claim(&self, claim: Claim) -> Result<(), Unasked> {
         let claim = format!("SET fencing.token = '{}={claim}'", self.scope);
         self.ask(&claim).await.map(drop)
     }
 
-    /// The token that it holds.
+    /// The token that the session holds.
     pub(super) async fn token(&self) -> Result<Token, LockError> {
         let shown = self.ask(SHOW_TOKEN).await?.unwrap_or_default();
         own_token(&shown, &self.scope).ok_or_else(|| {
@@ -155,20 +153,22 @@ impl Session {
         })
     }
 
-    /// The mark of the scope, as the proxy knows it. Of a session that holds no token.
+    /// The mark of the scope, as the proxy knows it. For a session without a token.
     pub(super) async fn mark(&self) -> Result<Option<Token>, LockError> {
         let scope = format!("SET fencing.scope = '{}'", self.scope);
         self.ask(&scope).await?;
         let shown = self.ask("SHOW fencing.mark").await?.unwrap_or_default();
-        match shown.is_empty() {
-            true => Ok(None),
-            false => shown.parse().map(Some).map_err(|_| {
+        if shown.is_empty() {
+            Ok(None)
+        } else {
+            shown.parse().map(Some).map_err(|_| {
                 LockError::Session(format!("it shows {shown:?} as the mark of the scope"))
-            }),
+            })
         }
     }
 
-    /// The first value of the answer, where there is one. A lease is waited for as long as it lives.
+    /// The first value of the answer, if any. Bounded by twice the TTL, since a lease is waited for as long as it
+    /// lives.
     pub(super) async fn ask(&self, sql: &str) -> Result<Option<String>, Unasked> {
         let answer = timeout(self.answers_within * 2, self.client.simple_query(sql)).await;
         let answer = answer.map_err(|_| {
@@ -181,9 +181,10 @@ impl Session {
         Err(match error.code() {
             Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => {
                 let words = words(&error);
-                Unasked::NotHad(match words.contains(LEASE_IS_ANOTHERS) {
-                    true => LockError::Held(words),
-                    false => LockError::Session(words),
+                Unasked::NotHad(if words.contains(LEASE_IS_ANOTHERS) {
+                    LockError::Held(words)
+                } else {
+                    LockError::Session(words)
                 })
             }
             Some(code) if code.code() == STALE => Unasked::Stale(failed(&error)),
@@ -197,12 +198,12 @@ impl Session {
         said.map_or_else(|| failed(error), LockError::Session)
     }
 
-    /// Says goodbye. Bounded.
+    /// Ends the session. Bounded.
     pub(super) async fn end(self) {
         let Self { client, driver, .. } = self;
         drop(client);
         let abort = driver.abort_handle();
-        // What has ended may have told so before, and is not asked again.
+        // A driver that has finished must not be polled again.
         if !driver.is_finished() && timeout(GOODBYE, driver).await.is_err() {
             abort.abort();
         }
@@ -216,7 +217,7 @@ pub(super) fn first_value(rows: &[SimpleQueryMessage]) -> Option<String> {
     })
 }
 
-/// The token of a scope in what `SHOW fencing.token` shows.
+/// The token of a scope in the answer to `SHOW fencing.token`.
 pub(super) fn own_token(shown: &str, scope: &Scope) -> Option<Token> {
     let value = TokenValue::parse(shown, scope).ok().flatten()?;
     let own = value.claims().iter().find(|(named, _)| named == scope);

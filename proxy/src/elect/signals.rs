@@ -1,4 +1,4 @@
-//! Signals that this process gets: to end, or to be passed on to its command.
+//! Signals for this process: to end, or to be passed on to its command.
 
 use std::io;
 
@@ -6,7 +6,6 @@ use rustix::process::Signal;
 
 use crate::signals::Signals;
 
-/// A signal that has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Caught(Signal);
 
@@ -15,32 +14,32 @@ impl Caught {
         self.0
     }
 
-    /// Whether it says that this process is to end.
+    /// Whether it tells this process to end.
     pub(super) fn ends(self) -> bool {
         [Signal::TERM, Signal::INT, Signal::QUIT].contains(&self.0)
     }
 
-    /// Of a process that it has ended, as a shell says it.
+    /// A shell's exit code for a process that it has ended.
     pub(super) fn exit_code(self) -> u8 {
         u8::try_from(128 + self.0.as_raw()).unwrap_or(u8::MAX)
     }
 }
 
-/// Hears of signals, and passes each on once.
+/// Each signal is received once.
 pub(super) struct LeaderSignals {
-    /// Those that say that this process is to end, also where a terminal is gone.
+    /// Signals that tell this process to end, including the loss of its terminal.
     ending: Signals,
     user: Signals,
-    /// Nobody asks for it. Were it ignored, as whoever has started this process may have left it, the system would
-    /// tell nobody how the command has ended.
+    /// Never awaited. If SIGCHLD were ignored, perhaps by inheritance, the system would not report how the command
+    /// ended.
     _child: Signals,
 }
 
 impl LeaderSignals {
-    /// From now on none of them ends this process by itself.
+    /// From now on none of them ends this process by default.
     pub(super) fn listen() -> io::Result<Self> {
         let mut ending = vec![Signal::TERM, Signal::INT, Signal::QUIT];
-        // Otherwise whoever has started this process wants it to outlive a terminal, as `nohup` does.
+        // An ignored SIGHUP means that this process is to outlive its terminal, as with `nohup`.
         if !ignores_hangup() {
             ending.push(Signal::HUP);
         }
@@ -51,12 +50,12 @@ impl LeaderSignals {
         })
     }
 
-    /// The next that says that this process is to end.
+    /// The next signal that tells this process to end.
     pub(super) async fn ending(&mut self) -> Caught {
         Caught(self.ending.next().await)
     }
 
-    /// The next, whatever it says.
+    /// The next signal of any kind.
     pub(super) async fn any(&mut self) -> Caught {
         Caught(tokio::select! {
             signal = self.ending.next() => signal,
@@ -64,7 +63,7 @@ impl LeaderSignals {
         })
     }
 
-    /// Drops what has come for a command.
+    /// Drops signals that came for a command.
     pub(super) fn forget(&mut self) {
         self.user.forget();
     }
@@ -76,6 +75,6 @@ fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // The first bit is that of the first signal.
+    // The lowest bit is that of signal 1, SIGHUP.
     ignored.is_some_and(|mask| mask & 1 != 0)
 }

@@ -1,4 +1,4 @@
-//! Who may ask: whoever has the token, or a certificate; where nothing is asked for, whoever is on this machine.
+//! Access to HTTP: by the token, or by a certificate; if neither is configured, for every client on this machine.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,16 @@ use subtle::ConstantTimeEq as _;
 use crate::config::HttpAddr;
 use pgpalisade_tls::{FileError, Secret, read_secret};
 
-/// A token may have so many bytes.
+/// Longest token, in bytes.
 const TOKEN_MAX: usize = 4096;
-/// Less than this can be tried.
+/// A shorter token could be guessed.
 const TOKEN_MIN: usize = 16;
 
-/// What is wrong with the file of the token.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
-    /// It cannot be read, or everybody may: whoever has the token may ask.
+    /// The file cannot be read, or everybody may read it.
     #[error("http_token_file: {0}")]
     File(#[from] FileError),
-    /// It is no token.
     #[error(
         "http_token_file {0} must hold one line of {TOKEN_MIN} to {TOKEN_MAX} visible ASCII characters: \
          openssl rand -hex 32"
@@ -29,32 +27,28 @@ pub(crate) enum TokenError {
     Content(PathBuf),
 }
 
-/// Who may ask.
+/// Proof that a client must show.
 #[derive(Debug)]
 pub(super) enum Access {
-    /// Everybody who can connect. The configuration sees to it that those are on this machine.
+    /// Nothing. The configuration ensures that such clients are on this machine.
     Local,
-    /// Who has the token that stands in the file at that moment, so that another one counts at once.
+    /// The token that the file holds at that moment, so that a new one counts at once.
     Token(PathBuf),
-    /// Who has a certificate, or the token, where there is a file for it.
-    Certificate {
-        /// The file of the token.
-        or_token: Option<PathBuf>,
-    },
+    /// A certificate, or the token, if a file is configured.
+    Certificate { or_token: Option<PathBuf> },
 }
 
-/// What a client has shown in the handshake of TLS.
+/// The client's part of the TLS handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// Nothing.
     Unknown,
-    /// A valid certificate: without a CA nobody is asked for one.
+    /// A valid certificate, which only a CA makes the proxy ask for.
     Certified,
 }
 
-/// Whether the sender of a request may be told more than a status.
+/// Whether the sender of a request may learn more than a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rights {
+pub(super) enum HttpAccess {
     None,
     Read,
 }
@@ -73,12 +67,12 @@ impl Access {
         })
     }
 
-    /// Whether a request is meant for this proxy, and not sent by a page of the Web whose name has become this address
-    /// (DNS rebinding): such a page has no token, but may be on this machine.
+    /// Whether a request is meant for this proxy. A page of the Web whose name has become this address (DNS
+    /// rebinding) has no token, but its browser may be on this machine.
     ///
-    /// A browser shows its certificate without being told to, but not before the proxy's own has proved to be for the
-    /// name that the page came from: under another name it sends nothing. So the Host is not compared then, which also
-    /// would refuse a Prometheus that finds its targets by address (`server_name`).
+    /// With a CA the Host is not compared: that would also refuse a Prometheus that finds its targets by address
+    /// (`server_name`). Nor is it needed: a browser shows its certificate only after the proxy's own has matched the
+    /// name that the page came from.
     pub(super) fn is_meant(&self, fields: &HeaderMap) -> bool {
         match self {
             Self::Local => names_this_machine(fields),
@@ -86,14 +80,16 @@ impl Access {
         }
     }
 
-    /// What the sender of these fields may have.
-    pub(super) fn rights(&self, peer: Peer, fields: &HeaderMap) -> Rights {
+    /// Access rights of a request with these fields.
+    pub(super) fn rights(&self, peer: Peer, fields: &HeaderMap) -> HttpAccess {
         let token_file = match (self, peer) {
-            (Self::Local, _) | (Self::Certificate { .. }, Peer::Certified) => return Rights::Read,
+            (Self::Local, _) | (Self::Certificate { .. }, Peer::Certified) => {
+                return HttpAccess::Read;
+            }
             (Self::Token(path), _) => path,
             (Self::Certificate { or_token }, Peer::Unknown) => match or_token {
                 Some(path) => path,
-                None => return Rights::None,
+                None => return HttpAccess::None,
             },
         };
         let admits = match read(token_file) {
@@ -104,14 +100,15 @@ impl Access {
                 false
             }
         };
-        match admits {
-            true => Rights::Read,
-            false => Rights::None,
+        if admits {
+            HttpAccess::Read
+        } else {
+            HttpAccess::None
         }
     }
 }
 
-/// Whether the host of a request is this machine by its address, or by the name that every machine has for itself.
+/// Whether the host of a request is this machine, by address or as `localhost`.
 fn names_this_machine(fields: &HeaderMap) -> bool {
     let mut all = fields.get_all(HOST).iter();
     let (Some(host), None) = (all.next(), all.next()) else {
@@ -126,7 +123,7 @@ fn names_this_machine(fields: &HeaderMap) -> bool {
         || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The token of `Authorization: Bearer ..`, whose scheme is in any case: RFC 9110, 11.1.
+/// The token of `Authorization: Bearer ..`. The scheme is case-insensitive: RFC 9110, 11.1.
 fn shown(fields: &HeaderMap) -> Option<&[u8]> {
     let mut all = fields.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (all.next(), all.next()) else {
@@ -141,9 +138,10 @@ fn read(path: &Path) -> Result<Secret<String>, TokenError> {
     let token = text.trim_end_matches(['\r', '\n']);
     let is_sound = (TOKEN_MIN..=TOKEN_MAX).contains(&token.len())
         && token.bytes().all(|byte| byte.is_ascii_graphic());
-    match is_sound {
-        true => Ok(Secret::new(token.to_owned())),
-        false => Err(TokenError::Content(path.to_owned())),
+    if is_sound {
+        Ok(Secret::new(token.to_owned()))
+    } else {
+        Err(TokenError::Content(path.to_owned()))
     }
 }
 
@@ -183,7 +181,7 @@ mod tests {
         };
         write("0123456789abcdef\n");
         let access = Access::new(&config(&file)).unwrap();
-        let admits = |fields: &HeaderMap| access.rights(Peer::Unknown, fields) == Rights::Read;
+        let admits = |fields: &HeaderMap| access.rights(Peer::Unknown, fields) == HttpAccess::Read;
         for right in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef"] {
             assert!(admits(&fields(&[right])), "{right}");
         }
@@ -202,7 +200,7 @@ mod tests {
         write("another-token-of-mine");
         assert!(admits(&fields(&["Bearer another-token-of-mine"])));
         assert!(!admits(&fields(&["Bearer 0123456789abcdef"])));
-        // What nobody can read, nobody can show.
+        // An unreadable token cannot be matched.
         write("");
         assert!(!admits(&fields(&["Bearer "])));
         fs::remove_file(&file).unwrap();
@@ -218,7 +216,7 @@ mod tests {
         let (none, token) = (fields(&[]), fields(&["Bearer 0123456789abcdef"]));
         let mut config = config(&file);
         for (with_token, client_ca, admitted) in [
-            // Nobody is asked for one without a CA, and what is not asked for counts for nothing.
+            // Without a CA, certificates are neither asked for nor accepted.
             (
                 true,
                 None,
@@ -254,12 +252,12 @@ mod tests {
             for (peer, fields, expect) in admitted {
                 let rights = access.rights(peer, fields);
                 assert_eq!(
-                    rights == Rights::Read,
+                    rights == HttpAccess::Read,
                     expect,
                     "{access:?} {peer:?} {fields:?}"
                 );
             }
-            assert_eq!(access.rights(Peer::Unknown, &none), Rights::None);
+            assert_eq!(access.rights(Peer::Unknown, &none), HttpAccess::None);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What is answered to each request.
+//! Answers to requests.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,27 +16,26 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 
-use super::access::{Access, Peer, Rights};
+use super::access::{Access, HttpAccess, Peer};
 use super::events::{self, Pictures};
 use super::exposition;
 use super::readiness::Readiness;
 use crate::console::Facts;
 
-/// A main thread that does nothing for so long is not alive.
+/// The main thread counts as dead after so long without an answer.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Where the dashboard hears what there is.
+/// The dashboard's source of events.
 pub(super) const EVENTS: &str = "/api/v1/events";
 /// <https://fetch.spec.whatwg.org/#cross-origin-resource-policy-header>
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
-/// A page may ask nobody but this proxy, nor be shown inside of another one.
+/// The page may contact only this proxy, and no other page may frame it.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                            base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// An answer as a whole, or one that goes on.
+/// A whole answer, or a stream.
 pub(super) type Body = Either<Full<Bytes>, Channel<Bytes, Infallible>>;
 
-/// What answers are made of.
 pub(super) struct Answers {
     pub(super) access: Access,
     pub(super) registry: Registry,
@@ -53,7 +52,7 @@ impl Answers {
     ) -> Result<Response<Body>, Infallible> {
         let rights = self.access.rights(peer, request.headers());
         let path = request.uri().path();
-        if rights == Rights::None
+        if rights == HttpAccess::None
             && let Some(refusal) = refusal(&self.access, path)
         {
             return Ok(refusal);
@@ -95,7 +94,7 @@ impl Answers {
         headed(StatusCode::OK, "text/event-stream", body)
     }
 
-    /// What keeps it from serving.
+    /// The reason why the proxy cannot serve, if any.
     pub(super) async fn why_not_ready(&self) -> Option<String> {
         self.readiness.why_not().await
     }
@@ -124,8 +123,8 @@ impl Answers {
         )
     }
 
-    /// This thread lives, or there were no answer. The main one, which accepts connections and declares tokens, has to
-    /// show it.
+    /// This thread lives, or it could not answer. The main one, which accepts connections and declares tokens, must
+    /// prove it.
     async fn health(&self) -> Response<Body> {
         let main = self.facts.shared.timers.spawn(async {});
         match tokio::time::timeout(ALIVE_WITHIN, main).await {
@@ -137,22 +136,22 @@ impl Answers {
         }
     }
 
-    async fn ready(&self, rights: Rights) -> Response<Body> {
+    async fn ready(&self, rights: HttpAccess) -> Response<Body> {
         let Some(why_not) = self.readiness.why_not().await else {
             return plain(StatusCode::OK, "ready\n");
         };
         let text = match rights {
-            Rights::Read => format!("not ready: {why_not}\n"),
-            Rights::None => String::from("not ready\n"),
+            HttpAccess::Read => format!("not ready: {why_not}\n"),
+            HttpAccess::None => String::from("not ready\n"),
         };
         plain(StatusCode::SERVICE_UNAVAILABLE, text)
     }
 }
 
-/// What who may not read is told, where it is anything else.
+/// The answer to a client without rights, if it differs.
 fn refusal(access: &Access, path: &str) -> Option<Response<Body>> {
     let what_is_needed = match (access, path) {
-        // A probe of a load balancer has nothing to show: it sees the status, and nothing else.
+        // A probe of a load balancer has no token or certificate: it sees only the status.
         (_, "/healthz" | "/readyz") | (Access::Local, _) => return None,
         (Access::Certificate { or_token: None }, _) => {
             return Some(plain(
@@ -160,7 +159,7 @@ fn refusal(access: &Access, path: &str) -> Option<Response<Body>> {
                 "a client certificate is needed, signed by http_client_ca\n",
             ));
         }
-        // Nor has a browser a token, before the page has asked for it.
+        // A browser has no token before the page has asked for one.
         (_, "/" | "/dashboard.css" | "/dashboard.js") => return None,
         (Access::Token(_), _) => "a bearer token is needed\n",
         (Access::Certificate { .. }, _) => "a bearer token or a client certificate is needed\n",
@@ -171,7 +170,7 @@ fn refusal(access: &Access, path: &str) -> Option<Response<Body>> {
     Some(answer)
 }
 
-/// Names of users and their statements are in tables, so no page of the Web may read them in a browser on this
+/// Tables hold names of users and their statements, so no page of the Web may read them through a browser on this
 /// machine.
 fn not_meant() -> Response<Body> {
     plain(
@@ -190,7 +189,7 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     respond(status, "text/plain; charset=utf-8", text)
 }
 
-/// A part of the dashboard. There is nothing in it but the page itself.
+/// A file of the dashboard, which contains no data.
 fn page(content_type: &'static str, text: &'static str) -> Response<Body> {
     let mut response = respond(StatusCode::OK, content_type, text);
     let fields = response.headers_mut();
@@ -218,7 +217,7 @@ fn headed(status: StatusCode, content_type: &'static str, body: Body) -> Respons
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // A browser shows its certificate for whatever page has it ask: no page but our own gets at an answer.
+    // A browser shows its certificate for any page: only our own may read an answer.
     fields.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
     response
 }

@@ -1,7 +1,7 @@
-//! What the dashboard shows, sent again whenever it has changed: server-sent events.
+//! Events of the dashboard: a picture of the tables, sent again whenever it has changed, as server-sent events.
 //!
-//! Everybody who watches gets the same picture, which is made once for all of them, and not more often than it is
-//! cheap. <https://html.spec.whatwg.org/multipage/server-sent-events.html>
+//! All clients get the same picture. It is made once for all of them, and at a limited rate.
+//! <https://html.spec.whatwg.org/multipage/server-sent-events.html>
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,23 +14,24 @@ use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::access::{Peer, Rights};
+use super::access::{HttpAccess, Peer};
 use super::answers::Answers;
 
-/// Time between two tables of a picture. A core that is taken in short pieces is missed by nobody who works.
+/// Pause between two tables of a picture, so that a core is taken only in short pieces.
 const GAP: Duration = Duration::from_millis(10);
-/// Time between two pictures, at least.
+/// Shortest time between two pictures.
 const EVERY: Duration = Duration::from_secs(1);
-/// Where to make one takes long, it is shown for so many times as long, so that it takes little of the time.
+/// A picture stays valid for so many times as long as it took to make. This bounds the share of time that pictures
+/// take.
 const SHARE: u32 = 10;
-/// A picture is not older than this.
+/// Longest time that a picture stays valid.
 const OLDEST: Duration = Duration::from_secs(3);
-/// A sign of life where nothing has changed.
+/// Interval of a sign of life if nothing changes.
 const SIGN_EVERY: Duration = Duration::from_secs(5);
-/// Rows of one table in a picture. How many there are is told.
+/// Rows of one table in a picture. The total is reported too.
 const ROWS_MAX: usize = 200;
 
-/// What is in a picture.
+/// Tables of a picture.
 const TABLES: [&str; 6] = [
     "scopes",
     "takeovers",
@@ -40,16 +41,16 @@ const TABLES: [&str; 6] = [
     "proxies",
 ];
 
-/// The last picture, for all who watch.
+/// The last picture, shared by all clients.
 #[derive(Debug, Default)]
 pub(super) struct Pictures(Mutex<Option<Picture>>);
 
 #[derive(Debug, Clone)]
 struct Picture {
     content: Bytes,
-    /// When it was made, milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     made_at: u128,
-    /// Until then it is shown to whoever asks.
+    /// Until then every client gets it.
     until: Instant,
 }
 
@@ -90,7 +91,7 @@ async fn picture(answers: &Answers) -> Value {
     Value::Object(picture)
 }
 
-/// The first rows, and how many there are. Of rejections the last ones, with the newest first.
+/// The first rows, and the total. Of rejections the last ones, the newest first.
 fn shortened(name: &str, rows: impl ExactSizeIterator<Item = Value>) -> Value {
     let total = rows.len();
     let rows: Vec<Value> = if name == "rejections" {
@@ -106,8 +107,8 @@ fn shortened(name: &str, rows: impl ExactSizeIterator<Item = Value>) -> Value {
     .into()
 }
 
-/// A body that shows what there is, until whoever reads it goes, or may not read it any more by what was shown: in the
-/// handshake, and in these fields of the request.
+/// A body that streams events until the client leaves, or loses its rights. They follow from its TLS handshake and
+/// these fields of the request.
 pub(super) fn body(
     answers: Arc<Answers>,
     peer: Peer,
@@ -126,11 +127,11 @@ async fn send(
 ) {
     let mut sent = Bytes::new();
     let mut sent_at = Instant::now();
-    while answers.access.rights(peer, &fields) == Rights::Read {
+    while answers.access.rights(peer, &fields) == HttpAccess::Read {
         let Picture {
             content, made_at, ..
         } = answers.pictures.latest(&answers).await;
-        // The time is not in the picture, or it would always be another one.
+        // Without the time, which would make every picture differ.
         let event = match content == sent {
             false => format!(
                 "id: {made_at}\ndata: {}\n\n",
@@ -140,7 +141,7 @@ async fn send(
             true => String::new(),
         };
         if !event.is_empty() {
-            // Whoever reads slowly gets less.
+            // A client that reads slowly gets fewer events.
             if to.send_data(event.into()).await.is_err() {
                 return;
             }

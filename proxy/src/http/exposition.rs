@@ -1,10 +1,9 @@
 //! The text format that every scraper reads: <https://prometheus.io/docs/instrumenting/exposition_formats/>, version
 //! 0.0.4. The library writes OpenMetrics, in which the family of a counter has another name than its samples.
 
-/// The `Content-Type` of it.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Turns OpenMetrics into it.
+/// Converts OpenMetrics to the text format.
 pub(crate) fn classic(open_metrics: &str) -> String {
     let mut out = String::with_capacity(open_metrics.len());
     let mut help = "";

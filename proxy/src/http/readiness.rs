@@ -1,4 +1,4 @@
-//! Whether the proxy can do all that it is for: serve, and take a token over.
+//! Whether the proxy can do its whole work: serve, and take a token over.
 
 use std::time::Duration;
 
@@ -8,18 +8,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::takeover::Takeover;
 
-/// How long the authority may take.
+/// Limit for an answer of the authority.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// How long the main thread may take to hand its answer on.
+/// Further limit for the main thread to pass its answer on.
 const SAID_WITHIN: Duration = Duration::from_millis(200);
-/// It is asked again after this time, however often somebody wants to know.
+/// Shortest interval between questions to the authority, however many requests there are.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// What has to be so.
 pub(super) struct Readiness {
     takeover: Takeover,
     shutdown: CancellationToken,
-    /// When the authority was asked last, and what was wrong with it. Who comes meanwhile waits for the same answer.
+    /// Time and error of the last question to the authority. Requests in between wait for the same answer.
     asked: Mutex<Option<(Instant, Option<String>)>>,
 }
 
@@ -32,7 +31,7 @@ impl Readiness {
         }
     }
 
-    /// What is not so, where there is something.
+    /// The reason why the proxy is not ready, if any.
     pub(super) async fn why_not(&self) -> Option<String> {
         if self.shutdown.is_cancelled() {
             return Some(String::from("the proxy is shutting down"));
@@ -54,7 +53,7 @@ impl Readiness {
             return answer.clone();
         }
         let deadline = Instant::now() + ANSWER_WITHIN;
-        // The authority has its time, and who asks it a little more to say so.
+        // The authority has its time, and the main thread a little more to report it.
         let asked_until = deadline + SAID_WITHIN;
         let answer = timeout_at(asked_until, self.takeover.ask_authority(deadline)).await;
         let wrong = match answer {

@@ -16,38 +16,37 @@ use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::Policy;
 
 use super::cluster::{self, Witness};
-use super::connection::greet;
-use super::finding::{Check, Finding, Verdict};
+use super::finding::{Check, CheckResult, Finding};
 use super::hosts::{self, Chosen, Survey, Unseen};
+use super::probe::greet;
 use super::{step_within, store};
 use crate::config::Config;
 use crate::policy_file::PolicyFileErrors;
 use crate::takeover::{ControlError, WitnessMode, cluster_lock, witness};
-use machine::Place;
+use machine::Endpoint;
 use postgres::Proxies;
 
-/// Where findings go as they are made.
-struct Report<'a> {
+struct FindingSink<'a> {
     tell: &'a mut dyn FnMut(Finding),
 }
 
-impl Report<'_> {
-    fn add(&mut self, id: Check, verdict: Verdict) {
+impl FindingSink<'_> {
+    fn add(&mut self, id: Check, verdict: CheckResult) {
         (self.tell)(Finding { id, verdict });
     }
 
     fn skip(&mut self, ids: RangeInclusive<Check>, why: &str) {
         for id in Check::value_variants().iter().filter(|id| ids.contains(id)) {
-            self.add(*id, Verdict::skip(why));
+            self.add(*id, CheckResult::skip(why));
         }
     }
 }
 
-/// Runs every check and tells each finding as soon as it is there.
+/// Runs every check, and reports each finding at once.
 pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let within = step_within(config);
-    let report = &mut Report { tell };
-    report.add(Check::Config, Verdict::ok("every value is valid"));
+    let report = &mut FindingSink { tell };
+    report.add(Check::Config, CheckResult::ok("every value is valid"));
     let tried = machine::checks(config, report).await;
     report.add(
         Check::Declare,
@@ -69,9 +68,10 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let witnessed = match &control {
         Some(control) => {
             let seen = proxies.as_ref().map_or(0, Vec::len);
-            let count = match tried.places.iter().any(Place::is_in_use) {
-                true => seen,
-                false => seen + 1,
+            let count = if tried.places.iter().any(Endpoint::is_in_use) {
+                seen
+            } else {
+                seen + 1
             };
             let proxies = Proxies::of(&config.takeover.authority, count);
             postgres::checks(config, control, &hosts, proxies, within, report).await
@@ -82,7 +82,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
         }
     };
     let protected = control.as_ref().map(|c| c.server.system_identifier);
-    // After the witness, which never is ahead of an authority that remembers.
+    // After the witness, which is never ahead of an authority without loss.
     let location = &config.takeover.authority;
     let store = store::look(location, protected, within).await;
     let store = store::try_open(location, store, within).await;
@@ -107,33 +107,34 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     report.add(Check::Listen, machine::listen(&tried.places, running));
 }
 
-fn invalid(errors: &PolicyFileErrors) -> Verdict {
+fn invalid(errors: &PolicyFileErrors) -> CheckResult {
     let all = errors.to_string();
-    Verdict::fail(
+    CheckResult::fail(
         all.lines().next().unwrap_or_default(),
         "\"pgpalisade check --policy FILE\" lists all errors of the file itself",
     )
 }
 
-/// Nothing shows a pooler in front of the proxy, so this is said in any case.
-fn who_may_declare(policy: &Policy) -> Verdict {
+/// A pooler in front of the proxy cannot be detected, so the advice is given in any case.
+fn who_may_declare(policy: &Policy) -> CheckResult {
     const POOLERS: &str = "behind a pooler in transaction or statement mode a session-level SET is unsafe unless the \
                            policy says declare = \"transaction\"";
-    Verdict::ok(match policy.says_who_may_declare() {
-        true => format!("the policy says who may declare; {POOLERS}"),
-        false => format!(
+    CheckResult::ok(if policy.says_who_may_declare() {
+        format!("the policy says who may declare; {POOLERS}")
+    } else {
+        format!(
             "EVERY session may declare EVERY scope, and so end its leader: if more than one team shares this \
              proxy, set holders and declare in the policy first; {POOLERS}"
-        ),
+        )
     })
 }
 
 const WITHOUT_CONTROL: &str = "not checked: there is no control connection";
 
-/// The marks that the cluster has seen; `None` where it keeps none.
+/// The marks that the cluster has seen; `None` if it keeps none.
 type Witnessed = Option<HashMap<Scope, Mark>>;
 
-async fn upstream(config: &Config, within: Duration) -> Verdict {
+async fn upstream(config: &Config, within: Duration) -> CheckResult {
     const ADVICE: &str = "start PostgreSQL, or correct \"upstream\"";
     let (mut answers, mut silent) = (Vec::new(), Vec::new());
     for host in config.upstream.hosts.all() {
@@ -143,17 +144,18 @@ async fn upstream(config: &Config, within: Duration) -> Verdict {
         }
     }
     let seen = match answers.len() {
-        0 => return Verdict::fail(silent.join("; "), ADVICE),
+        0 => return CheckResult::fail(silent.join("; "), ADVICE),
         1 => format!("{} answers as PostgreSQL does", answers.join(", ")),
         _ => format!("{} answer as PostgreSQL does", answers.join(", ")),
     };
-    match silent.is_empty() {
-        true => Verdict::ok(seen),
-        false => Verdict::warn(format!("{seen}; {}", silent.join("; ")), ADVICE),
+    if silent.is_empty() {
+        CheckResult::ok(seen)
+    } else {
+        CheckResult::warn(format!("{seen}; {}", silent.join("; ")), ADVICE)
     }
 }
 
-fn introduce(chosen: &Result<Chosen, Unseen>) -> Verdict {
+fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
     let Chosen {
         rights,
         server,
@@ -162,33 +164,33 @@ fn introduce(chosen: &Result<Chosen, Unseen>) -> Verdict {
     } = match chosen {
         Ok(chosen) => chosen,
         Err(why @ Unseen::Connect(_)) => {
-            return Verdict::fail(
+            return CheckResult::fail(
                 why.to_string(),
                 "correct \"control\" (address, user, password, database), or the server's pg_hba.conf",
             );
         }
         Err(why @ Unseen::Question(_)) => {
-            return Verdict::fail(why.to_string(), "look at the server's log");
+            return CheckResult::fail(why.to_string(), "look at the server's log");
         }
     };
     let kind = if rights.superuser { ", superuser" } else { "" };
-    Verdict::ok(format!(
+    CheckResult::ok(format!(
         "role {}{kind}, database {}, at {control}, PostgreSQL {}",
         rights.role, server.database, server.version
     ))
 }
 
-fn unanswered(error: ControlError) -> Verdict {
-    Verdict::fail(
+fn unanswered(error: ControlError) -> CheckResult {
+    CheckResult::fail(
         format!("the query failed: {error}"),
         "look at the server's log",
     )
 }
 
-/// The check of the witness, and what it says.
-async fn witness(config: &Config, control: &Chosen) -> (Verdict, Witnessed) {
+/// The check of the witness, with its marks.
+async fn witness(config: &Config, control: &Chosen) -> (CheckResult, Witnessed) {
     if config.takeover.witness == WitnessMode::Off {
-        let verdict = Verdict::warn(
+        let verdict = CheckResult::warn(
             "it is off, so an authority restored from an older snapshot would not be noticed",
             "set witness = \"auto\"",
         );
@@ -196,7 +198,7 @@ async fn witness(config: &Config, control: &Chosen) -> (Verdict, Witnessed) {
     }
     match control.connection.look(cluster::witness).await {
         Ok(Witness::Kept(marks)) => {
-            let verdict = Verdict::ok(format!(
+            let verdict = CheckResult::ok(format!(
                 "the cluster keeps a copy of the marks: {}",
                 store::of_sessions(marks.keys())
             ));
@@ -205,11 +207,11 @@ async fn witness(config: &Config, control: &Chosen) -> (Verdict, Witnessed) {
         Ok(Witness::None { can_be_made: true }) => {
             let seen =
                 "the cluster keeps no copy of the marks yet; the first start of a proxy creates it";
-            (Verdict::ok(seen), None)
+            (CheckResult::ok(seen), None)
         }
         Ok(Witness::None { can_be_made: false }) => {
             let role = &control.rights.role;
-            let verdict = Verdict::warn(
+            let verdict = CheckResult::warn(
                 format!("the cluster keeps no copy of the marks that role {role} may use"),
                 format!(
                     "let a superuser run in database {}: {} and GRANT the role USAGE on the schema and SELECT, INSERT, \
@@ -222,7 +224,7 @@ async fn witness(config: &Config, control: &Chosen) -> (Verdict, Witnessed) {
         }
         Err(error @ ControlError::Strange(_)) => {
             let advice = "until that is done, a proxy does not start, and a takeover fails";
-            (Verdict::fail(error.to_string(), advice), None)
+            (CheckResult::fail(error.to_string(), advice), None)
         }
         Err(error) => (unanswered(error), None),
     }

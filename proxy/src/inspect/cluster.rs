@@ -1,4 +1,4 @@
-//! Questions to the protected cluster.
+//! Queries to the protected cluster.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -12,21 +12,20 @@ use tokio_postgres::{Client as PgClient, Row};
 use crate::takeover::control::{STARTED_US, answer};
 use crate::takeover::{ControlError, witness};
 
-/// Prepared transactions that are named.
+/// Limit of prepared transactions in a report.
 const PREPARED_MAX: i64 = 100;
 
-/// Who answers.
 #[derive(Debug, Clone)]
-pub(super) struct Server {
+pub(super) struct ServerInfo {
     pub(super) version: String,
     pub(super) database: String,
-    /// The address and port that the server sees the connection come from; both `None` for a unix socket.
+    /// The connection's source address and port, as the server sees them; both `None` for a unix socket.
     pub(super) client: (Option<String>, Option<i32>),
     pub(super) system_identifier: u64,
 }
 
-/// Who answers, as the connection itself sees it.
-pub(super) async fn server(client: &PgClient) -> Result<Server, ControlError> {
+/// Facts about the connected server, as the session itself sees them.
+pub(super) async fn server(client: &PgClient) -> Result<ServerInfo, ControlError> {
     let sql = "SELECT pg_catalog.current_setting('server_version'), \
         pg_catalog.current_database()::pg_catalog.text, pg_catalog.host(a.client_addr), \
         NULLIF(a.client_port, -1), \
@@ -36,8 +35,8 @@ pub(super) async fn server(client: &PgClient) -> Result<Server, ControlError> {
     let row = rows.first().ok_or(ControlError::Lost)?;
     let system_identifier: i64 = answer(row, 4)?;
     let version: String = answer(row, 0)?;
-    Ok(Server {
-        // Debian adds its own in brackets.
+    Ok(ServerInfo {
+        // Debian adds its own version in brackets.
         version: version.split(' ').next().unwrap_or_default().to_owned(),
         database: answer(row, 1)?,
         client: (answer(row, 2)?, answer(row, 3)?),
@@ -45,7 +44,7 @@ pub(super) async fn server(client: &PgClient) -> Result<Server, ControlError> {
     })
 }
 
-/// When a session began, microseconds since the Unix epoch. `None`: there is no such session, or it is hidden.
+/// Start of a session, in microseconds since the Unix epoch. `None` if it does not exist or is hidden.
 pub(super) async fn started(client: &PgClient, pid: i32) -> Result<Option<i64>, ControlError> {
     let sql = format!("SELECT {STARTED_US} FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1");
     let rows = client.query_typed(&sql, &[(&pid, Type::INT4)]).await?;
@@ -79,7 +78,7 @@ impl fmt::Display for Client {
     }
 }
 
-/// All sessions of clients, but for superusers.
+/// All sessions of clients, except those of superusers.
 pub(super) async fn clients(client: &PgClient) -> Result<Vec<Client>, ControlError> {
     let sql = "SELECT a.pid, r.rolname::pg_catalog.text, pg_catalog.host(a.client_addr) \
         FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid \
@@ -96,14 +95,14 @@ pub(super) async fn clients(client: &PgClient) -> Result<Vec<Client>, ControlErr
     rows.iter().map(read).collect()
 }
 
-/// The roles that may log in, but for superusers.
+/// Roles that may log in, except superusers.
 pub(super) async fn roles(client: &PgClient) -> Result<Vec<String>, ControlError> {
     let sql = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles WHERE rolcanlogin AND NOT rolsuper";
     let rows = client.query_typed(sql, &[]).await?;
     rows.iter().map(|row| answer(row, 0)).collect()
 }
 
-/// The groups that a role is in.
+/// The groups of a role.
 pub(super) async fn groups(client: &PgClient, role: &str) -> Result<Vec<String>, ControlError> {
     let sql = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles \
         WHERE pg_catalog.pg_has_role($1::pg_catalog.name, oid, 'MEMBER')";
@@ -127,7 +126,7 @@ impl HbaRule {
         self.address == "all"
     }
 
-    /// The only address that it is for.
+    /// The address, if the line matches only one.
     pub(super) fn single_address(&self) -> Option<IpAddr> {
         let is_whole = match self.netmask? {
             IpAddr::V4(mask) => mask.is_broadcast(),
@@ -163,7 +162,7 @@ pub(super) async fn hba_rules(client: &PgClient) -> Result<Option<Vec<HbaRule>>,
     rules.map(Some)
 }
 
-/// Connections that roles without special rights can have at one time.
+/// Limit of connections of roles without special rights.
 pub(super) async fn places(client: &PgClient) -> Result<i64, ControlError> {
     let sql = "SELECT pg_catalog.sum(CASE name WHEN 'max_connections' THEN 1 ELSE -1 END \
         * setting::pg_catalog.int8)::pg_catalog.int8 FROM pg_catalog.pg_settings \
@@ -172,18 +171,18 @@ pub(super) async fn places(client: &PgClient) -> Result<i64, ControlError> {
     answer(rows.first().ok_or(ControlError::Lost)?, 0)
 }
 
-/// A transaction that outlives its session.
+/// A prepared transaction, which outlives its session.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedTransaction {
     pub(crate) gid: String,
     pub(crate) owner: String,
     pub(crate) database: String,
-    /// When, microseconds since the Unix epoch.
+    /// Time of PREPARE TRANSACTION, in microseconds since the Unix epoch.
     pub(crate) prepared_us: i64,
 }
 
 /// The oldest prepared transactions, up to a limit.
-pub(super) async fn prepared(client: &PgClient) -> Result<Vec<Prepared>, ControlError> {
+pub(super) async fn prepared(client: &PgClient) -> Result<Vec<PreparedTransaction>, ControlError> {
     let sql = "SELECT gid, owner::pg_catalog.text, database::pg_catalog.text, \
         (extract(epoch FROM prepared) * 1000000)::pg_catalog.int8 \
         FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT $1";
@@ -192,7 +191,7 @@ pub(super) async fn prepared(client: &PgClient) -> Result<Vec<Prepared>, Control
         .await?;
     rows.iter()
         .map(|row| {
-            Ok(Prepared {
+            Ok(PreparedTransaction {
                 gid: answer(row, 0)?,
                 owner: answer(row, 1)?,
                 database: answer(row, 2)?,
@@ -205,18 +204,18 @@ pub(super) async fn prepared(client: &PgClient) -> Result<Vec<Prepared>, Control
 /// The witness of the marks, as far as this role sees it.
 #[derive(Debug, Clone)]
 pub(super) enum Witness {
-    /// It is kept.
     Kept(HashMap<Scope, Mark>),
-    /// There is none that this role may use. Whether a proxy could make it.
-    None { can_be_made: bool },
+    /// This role can use none. Says whether a proxy could create it.
+    None {
+        can_be_made: bool,
+    },
 }
 
-/// Reads the witness.
 pub(super) async fn witness(client: &PgClient) -> Result<Witness, ControlError> {
     if witness::is_usable(client).await? {
         return witness::read(client).await.map(Witness::Kept);
     }
-    // Not where the schema is there and belongs to a superuser.
+    // A proxy cannot use a schema that exists and belongs to a superuser.
     let sql = "SELECT pg_catalog.to_regnamespace('pgpalisade') IS NULL \
         AND pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')";
     let rows = client.query_typed(sql, &[]).await?;
@@ -224,7 +223,7 @@ pub(super) async fn witness(client: &PgClient) -> Result<Witness, ControlError> 
     Ok(Witness::None { can_be_made })
 }
 
-/// Which of the registered sessions are still there. One whose start is hidden counts as there.
+/// Registered sessions that still exist. One whose start is hidden counts as existing.
 pub(super) async fn alive(
     client: &PgClient,
     sessions: &[(Scope, Registered)],

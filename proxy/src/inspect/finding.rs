@@ -1,19 +1,18 @@
-//! What a check has found.
+//! The result of a check.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Outcome {
+pub(crate) enum CheckOutcome {
     /// As it should be.
     Ok,
-    /// It works, and may not always.
+    /// Works now, and may fail later.
     Warn,
     /// The proxy would not start, or takeovers would fail, or the fence would not hold.
     Fail,
-    /// It could not be looked at; the text says why.
+    /// Not examined; the text says why.
     Skip,
 }
 
@@ -53,37 +52,37 @@ pub(crate) enum Check {
 pub(crate) struct Finding {
     pub(crate) id: Check,
     #[serde(flatten)]
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: CheckResult,
 }
 
 /// The result of a check.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Verdict {
-    pub(crate) outcome: Outcome,
-    /// What was seen, in one line.
+pub(crate) struct CheckResult {
+    pub(crate) outcome: CheckOutcome,
+    /// The observation, in one line.
     pub(crate) seen: String,
-    /// What to do, in one line. `None` where nothing is to be done.
+    /// Advice in one line. `None` if nothing is to be done.
     pub(crate) advice: Option<String>,
 }
 
-impl Verdict {
+impl CheckResult {
     pub(super) fn ok(seen: impl Into<String>) -> Self {
-        Self::new(Outcome::Ok, seen.into(), None)
+        Self::new(CheckOutcome::Ok, seen.into(), None)
     }
 
     pub(super) fn warn(seen: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::new(Outcome::Warn, seen.into(), Some(advice.into()))
+        Self::new(CheckOutcome::Warn, seen.into(), Some(advice.into()))
     }
 
     pub(super) fn fail(seen: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::new(Outcome::Fail, seen.into(), Some(advice.into()))
+        Self::new(CheckOutcome::Fail, seen.into(), Some(advice.into()))
     }
 
     pub(super) fn skip(why: impl Into<String>) -> Self {
-        Self::new(Outcome::Skip, why.into(), None)
+        Self::new(CheckOutcome::Skip, why.into(), None)
     }
 
-    fn new(outcome: Outcome, seen: String, advice: Option<String>) -> Self {
+    fn new(outcome: CheckOutcome, seen: String, advice: Option<String>) -> Self {
         Self {
             outcome,
             seen,

@@ -1,20 +1,20 @@
-//! What a server says at login that the client library keeps to itself: the pid of the session.
+//! The session's pid from a login, which the client library keeps to itself.
 //!
-//! The proxy registers sessions by this pid. Where a pooler made it up, no takeover could end them.
+//! The proxy registers sessions by this pid. If a pooler made it up, no takeover could end them.
 
 use crate::wire::header;
 
-/// A login is short: a server that sends more before BackendKeyData is not listened to any longer.
+/// A login is short: more data before BackendKeyData is ignored.
 const LOGIN_MAX: usize = 64 * 1024;
 
-/// The part of a login that has been heard.
+/// The part of a login that has been read.
 #[derive(Debug)]
 pub(super) enum Greeting {
-    /// Bytes in front of BackendKeyData.
+    /// Bytes before BackendKeyData.
     Listening(Vec<u8>),
     /// The pid in BackendKeyData.
     Told(i32),
-    /// The login is over, or is none, and no pid was told.
+    /// The login is over, or invalid, without a pid.
     Silent,
 }
 
@@ -25,7 +25,6 @@ impl Default for Greeting {
 }
 
 impl Greeting {
-    /// The pid that the server told.
     pub(super) const fn pid(&self) -> Option<i32> {
         match self {
             Self::Told(pid) => Some(*pid),
@@ -33,7 +32,7 @@ impl Greeting {
         }
     }
 
-    /// Listens until the pid has been told.
+    /// Reads until the pid has come.
     pub(super) fn hear(&mut self, bytes: &[u8]) {
         if let Self::Listening(heard) = self {
             heard.extend_from_slice(bytes);

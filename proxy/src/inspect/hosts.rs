@@ -1,4 +1,4 @@
-//! The hosts that were named: which of them is the primary, and what is with the others.
+//! The configured hosts: which is the primary, and the state of the others.
 
 use std::time::Duration;
 
@@ -6,21 +6,20 @@ use pgpalisade_authority::Cluster;
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::cluster::{self, Server};
-use super::connection::{ConnectError, Connection};
+use super::cluster::{self, ServerInfo};
+use super::probe::{Probe, ProbeError};
 use crate::config::Config;
 use crate::server::hosts::UpstreamAddr;
 use crate::takeover::control::answer;
 use crate::takeover::prepare::Rights;
 use crate::takeover::{ControlError, prepare};
 
-/// What a host is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum HostRole {
-    /// It takes writes, and no other host has a newer history.
+    /// Takes writes, and no other host has a newer history.
     Primary,
-    /// It takes writes, and is not the primary.
+    /// Takes writes, and is not the primary.
     Deposed,
     Standby,
     /// Of another cluster than the primary.
@@ -33,38 +32,37 @@ pub(crate) enum HostRole {
 pub(crate) struct Host {
     pub(crate) host: String,
     pub(crate) role: HostRole,
-    /// The same in words, with what is wrong.
+    /// The role in words, with what is wrong.
     pub(crate) seen: String,
 }
 
-/// The host that is looked at further: the primary, or else the first that can be asked.
+/// The host for further checks: the primary, or else the first that answers.
 pub(super) struct Chosen {
-    pub(super) connection: Connection,
+    pub(super) connection: Probe,
     pub(super) rights: Rights,
-    pub(super) server: Server,
+    pub(super) server: ServerInfo,
     pub(super) upstream: UpstreamAddr,
     pub(super) control: UpstreamAddr,
-    /// `None`: it is a standby, or does not tell.
+    /// `None` for a standby, or if the server does not tell.
     cluster: Option<Cluster>,
     streams: bool,
 }
 
-/// Why a host cannot be looked at.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unseen {
     #[error(transparent)]
-    Connect(#[from] ConnectError),
+    Connect(#[from] ProbeError),
     #[error("the query failed: {0}")]
     Question(#[from] ControlError),
 }
 
-/// All hosts, in the order in which they are named.
+/// All hosts, in their configured order.
 pub(super) struct Survey {
     pub(super) chosen: Result<Chosen, Unseen>,
     pub(super) hosts: Vec<Host>,
 }
 
-/// Looks at every host.
+/// Examines every host.
 pub(super) async fn survey(config: &Config, within: Duration) -> Survey {
     let control_hosts = config.control_hosts();
     let named = config.upstream.hosts.all().iter().zip(control_hosts.all());
@@ -98,12 +96,13 @@ async fn look(
     control: &UpstreamAddr,
     within: Duration,
 ) -> Result<Chosen, Unseen> {
-    let connection = Connection::open(control, config.control.expose(), within).await?;
+    let connection = Probe::open(control, config.control.expose(), within).await?;
     let rights = connection.look(prepare::rights).await?;
     let server = connection.look(cluster::server).await?;
-    let (cluster, streams) = match rights.standby {
-        true => (None, connection.look(streams).await?),
-        false => (connection.look(prepare::cluster).await.ok(), false),
+    let (cluster, streams) = if rights.standby {
+        (None, connection.look(streams).await?)
+    } else {
+        (connection.look(prepare::cluster).await.ok(), false)
     };
     Ok(Chosen {
         connection,

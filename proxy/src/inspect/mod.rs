@@ -1,25 +1,25 @@
-//! Looking at a set-up without changing it: what `check` and `status` report.
+//! Examines a set-up without changing it: what `check` and `status` report.
 //!
-//! No lock is taken, nothing is enrolled, no table is made. Every statement runs in a READ ONLY transaction with a
-//! timeout of its own, so that even a pooler in between keeps nothing of it.
+//! It takes no lock, enrols nothing and creates no table. Every statement runs in its own READ ONLY transaction with
+//! a timeout, so that even a pooler in between retains nothing.
 
 pub(crate) mod check;
 pub(crate) mod cluster;
-mod connection;
 mod finding;
 mod greeting;
 pub(crate) mod hosts;
+mod probe;
 pub(crate) mod status;
 mod store;
 
-pub(crate) use finding::{Check, Finding, Outcome};
+pub(crate) use finding::{Check, CheckOutcome, Finding};
 
 use std::time::Duration;
 
 use crate::config::Config;
 
-/// A connection is made, or a question answered, within this time, or the timeout of takeovers if that is longer: as
-/// the control connection of `serve`.
+/// Limit of a connection, and of an answer; or the timeout of takeovers if that is longer, as for the control
+/// connection of `serve`.
 const STEP: Duration = Duration::from_secs(5);
 
 fn step_within(config: &Config) -> Duration {

@@ -1,4 +1,4 @@
-//! What is there now: cluster, authority, proxies, scopes, prepared transactions.
+//! The present state: cluster, authority, proxies, scopes, prepared transactions.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -8,15 +8,15 @@ use pgpalisade_authority::{
 };
 use serde::Serialize;
 
-use super::cluster::{self, Prepared, Witness};
-use super::connection::Connection;
+use super::cluster::{self, PreparedTransaction, Witness};
 use super::hosts::{self, Chosen, Host, Survey};
+use super::probe::Probe;
 use super::step_within;
-use super::store::{self, Held};
+use super::store::{self, StoreContents};
 use crate::config::Config;
 use crate::takeover::{ControlError, WitnessMode, cluster_lock, prepare};
 
-/// Takeovers that are shown unless more is asked for.
+/// Takeovers that are shown by default.
 const TAKEOVERS: usize = 10;
 
 /// Everything that `status` shows. Times are microseconds since the Unix epoch.
@@ -27,54 +27,51 @@ pub(crate) struct Status {
     /// Proxies that are connected to the cluster.
     pub(crate) proxies: Vec<ProxyStatus>,
     pub(crate) scopes: Vec<ScopeStatus>,
-    /// Where their marks come from.
     pub(crate) marks_from: MarksFrom,
-    /// Scopes that there are, shown or not.
+    /// Number of all scopes, shown or not.
     pub(crate) scopes_total: usize,
-    /// The last ones of these scopes, the newest first. None where the store cannot be read.
+    /// The last ones of these scopes, the newest first. Empty if the store cannot be read.
     pub(crate) takeovers: Vec<TakeoverStatus>,
     /// The oldest ones, at most 100.
-    pub(crate) prepared_transactions: Vec<Prepared>,
+    pub(crate) prepared_transactions: Vec<PreparedTransaction>,
 }
 
-/// Where the marks come from that are shown.
+/// The source of the marks shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MarksFrom {
-    /// They are the marks.
+    /// The marks themselves.
     Authority,
-    /// The authority raises a mark before the cluster's copy, so a mark may be higher by now.
+    /// The cluster's copy. The authority raises a mark first, so a mark may be higher by now.
     Copy,
 }
 
-/// The protected cluster.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ClusterStatus {
-    /// As text, for it is larger than what JSON's numbers hold everywhere.
+    /// As text: it exceeds the exact range of many JSON parsers.
     pub(crate) system_identifier: Option<String>,
     pub(crate) timeline: Option<u32>,
     pub(crate) version: Option<String>,
-    /// In the order in which they are named.
+    /// In their configured order.
     pub(crate) hosts: Vec<Host>,
-    /// What could not be read, and why.
+    /// Failed queries, with their errors.
     pub(crate) problems: Vec<String>,
 }
 
-/// The store of marks.
 #[derive(Debug, Serialize)]
 pub(crate) struct AuthorityStatus {
-    /// Where it is, without passwords.
+    /// Without passwords.
     pub(crate) location: String,
     pub(crate) state: StoreState,
-    /// What was seen of it, in words.
+    /// Its state in words.
     pub(crate) seen: String,
     pub(crate) identity: Option<String>,
     /// The cluster on record.
     pub(crate) recorded_system_identifier: Option<String>,
     pub(crate) recorded_timeline: Option<u32>,
-    /// Registered sessions; `None` where the store cannot be read.
+    /// Registered sessions; `None` if the store cannot be read.
     pub(crate) registered_sessions: Option<usize>,
-    /// Those of them that PostgreSQL has.
+    /// Registered sessions that still exist in PostgreSQL.
     pub(crate) alive_sessions: Option<usize>,
 }
 
@@ -85,7 +82,6 @@ pub(crate) enum StoreState {
     Read,
     /// Only its proxy can read it: the marks shown are the copy in the cluster.
     InUse,
-    /// It is not made yet.
     Missing,
     Unreadable,
 }
@@ -93,9 +89,9 @@ pub(crate) enum StoreState {
 /// A proxy, by its control connection.
 #[derive(Debug, Serialize)]
 pub(crate) struct ProxyStatus {
-    /// Of its control connection, on the server.
+    /// Pid of its control connection, on the server.
     pub(crate) pid: Option<i32>,
-    /// `None`: a unix socket.
+    /// `None` for a unix socket.
     pub(crate) address: Option<String>,
     pub(crate) application_name: Option<String>,
     pub(crate) since_us: Option<i64>,
@@ -103,19 +99,18 @@ pub(crate) struct ProxyStatus {
     pub(crate) authority: String,
 }
 
-/// One scope.
 #[derive(Debug, Serialize)]
 pub(crate) struct ScopeStatus {
     pub(crate) scope: String,
     pub(crate) mark: Token,
-    /// How often the scope was repaired. Tokens count anew in each.
+    /// Number of repairs of the scope. Each restarts the count of tokens.
     pub(crate) incarnation: u32,
-    /// The last repair, where the authority could be read.
+    /// The last repair, if the authority could be read.
     pub(crate) repair: Option<ScopeRepaired>,
     pub(crate) raised_at_us: i64,
     pub(crate) raised_by: String,
-    /// Registered sessions with a token below the mark that are alive: a takeover that is not completed. `None` where
-    /// that cannot be known.
+    /// Registered sessions with a token below the mark that are alive: a takeover that is not completed. `None` if
+    /// unknown.
     pub(crate) alive_below_mark: Option<usize>,
 }
 
@@ -129,11 +124,10 @@ pub(crate) struct ScopeRepaired {
     pub(crate) new_mark: Token,
 }
 
-/// How a takeover went.
 #[derive(Debug, Serialize)]
 pub(crate) struct TakeoverStatus {
     pub(crate) scope: String,
-    /// The mark before, where it was known.
+    /// The mark before, if known.
     pub(crate) from: Option<Token>,
     pub(crate) to: Token,
     pub(crate) raised_at_us: i64,
@@ -143,28 +137,26 @@ pub(crate) struct TakeoverStatus {
     pub(crate) work: TakeoverWork,
 }
 
-/// Which scopes are wanted.
 #[derive(Debug, Clone)]
-pub(crate) enum Wanted {
+pub(crate) enum ScopeFilter {
     /// At most so many.
     First(usize),
     All,
-    /// This one.
     One(Scope),
 }
 
-/// What the control connection has told.
+/// Reports of the control connection.
 #[derive(Default)]
-struct Seen {
+struct ClusterSnapshot {
     cluster: ClusterStatus,
     proxies: Vec<ProxyStatus>,
-    prepared: Vec<Prepared>,
-    /// The cluster's copy of the marks; `None` where it keeps none.
+    prepared: Vec<PreparedTransaction>,
+    /// The cluster's copy of the marks; `None` if it keeps none.
     witnessed: Option<Vec<(Scope, Mark)>>,
 }
 
-/// Looks. Never fails: what cannot be read is said.
-pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
+/// Never fails: the status lists what cannot be read.
+pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
     let within = step_within(config);
     let (connection, mut seen) = cluster(config, within).await;
     let store = store::look(&config.takeover.authority, None, within).await;
@@ -181,7 +173,7 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
         Some(contents) => contents.marks.clone(),
         None => seen.witnessed.take().unwrap_or_else(|| {
             let note = match (&store.held, &connection) {
-                (Held::Nothing, _) => None,
+                (StoreContents::Nothing, _) => None,
                 (_, None) => Some("marks: neither the store nor the cluster can be read"),
                 (_, Some(_)) => {
                     Some("marks: the store cannot be read, and the cluster keeps no copy of them")
@@ -201,8 +193,10 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
         proxies: seen.proxies,
         scopes: select(scopes, wanted),
         marks_from: match store.held {
-            Held::Contents(_) => MarksFrom::Authority,
-            Held::Nothing | Held::InUse | Held::Unknown => MarksFrom::Copy,
+            StoreContents::Contents(_) => MarksFrom::Authority,
+            StoreContents::Nothing | StoreContents::InUse | StoreContents::Unknown => {
+                MarksFrom::Copy
+            }
         },
         scopes_total,
         takeovers,
@@ -211,14 +205,15 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
 }
 
 impl Status {
-    /// Whether the cluster or the authority could not be read. A store that only its running proxy can read is none.
+    /// Whether the cluster or the authority could not be read. A store that only its running proxy can read does not
+    /// count.
     pub(crate) fn is_incomplete(&self) -> bool {
         self.cluster.version.is_none() || self.authority.state == StoreState::Unreadable
     }
 }
 
-impl Seen {
-    /// The answer, or a note that there is none.
+impl ClusterSnapshot {
+    /// Returns the answer, or notes the problem.
     fn keep<T>(&mut self, answer: Result<T, ControlError>, what: &str) -> Option<T> {
         match answer {
             Ok(answer) => Some(answer),
@@ -230,8 +225,8 @@ impl Seen {
     }
 }
 
-async fn cluster(config: &Config, within: Duration) -> (Option<Connection>, Seen) {
-    let mut seen = Seen::default();
+async fn cluster(config: &Config, within: Duration) -> (Option<Probe>, ClusterSnapshot) {
+    let mut seen = ClusterSnapshot::default();
     let Survey { chosen, hosts } = hosts::survey(config, within).await;
     seen.cluster.hosts = hosts;
     let chosen = match chosen {
@@ -285,7 +280,7 @@ fn proxy(proxy: cluster_lock::Proxy) -> ProxyStatus {
 
 fn authority(
     config: &Config,
-    held: &Held,
+    held: &StoreContents,
     seen: String,
     alive: Option<&BTreeSet<Backend>>,
 ) -> AuthorityStatus {
@@ -298,10 +293,10 @@ fn authority(
     AuthorityStatus {
         location: config.takeover.authority.to_string(),
         state: match held {
-            Held::Contents(_) => StoreState::Read,
-            Held::InUse => StoreState::InUse,
-            Held::Nothing => StoreState::Missing,
-            Held::Unknown => StoreState::Unreadable,
+            StoreContents::Contents(_) => StoreState::Read,
+            StoreContents::InUse => StoreState::InUse,
+            StoreContents::Nothing => StoreState::Missing,
+            StoreContents::Unknown => StoreState::Unreadable,
         },
         seen,
         identity: contents.map(|contents| contents.identity.to_string()),
@@ -312,7 +307,7 @@ fn authority(
     }
 }
 
-/// Scopes with a takeover that is not completed first, then by name.
+/// Scopes with an incomplete takeover first, then by name.
 fn scopes(
     marks: Vec<(Scope, Mark)>,
     sessions: Option<(&Contents, &BTreeSet<Backend>)>,
@@ -351,10 +346,10 @@ fn scopes(
     scopes
 }
 
-fn takeovers(contents: &Contents, wanted: &Wanted) -> Vec<TakeoverStatus> {
+fn takeovers(contents: &Contents, wanted: &ScopeFilter) -> Vec<TakeoverStatus> {
     let is_wanted = |scope: &Scope| match wanted {
-        Wanted::One(one) => scope == one,
-        Wanted::First(_) | Wanted::All => true,
+        ScopeFilter::One(one) => scope == one,
+        ScopeFilter::First(_) | ScopeFilter::All => true,
     };
     let status = |(scope, record): &(Scope, TakeoverRecord)| TakeoverStatus {
         scope: scope.to_string(),
@@ -369,17 +364,17 @@ fn takeovers(contents: &Contents, wanted: &Wanted) -> Vec<TakeoverStatus> {
     all.filter(|(scope, _)| is_wanted(scope))
         .map(status)
         .take(match wanted {
-            Wanted::First(_) => TAKEOVERS,
-            Wanted::One(_) | Wanted::All => usize::MAX,
+            ScopeFilter::First(_) => TAKEOVERS,
+            ScopeFilter::One(_) | ScopeFilter::All => usize::MAX,
         })
         .collect()
 }
 
-fn select(mut scopes: Vec<ScopeStatus>, wanted: &Wanted) -> Vec<ScopeStatus> {
+fn select(mut scopes: Vec<ScopeStatus>, wanted: &ScopeFilter) -> Vec<ScopeStatus> {
     match wanted {
-        Wanted::All => {}
-        Wanted::First(most) => scopes.truncate(*most),
-        Wanted::One(scope) => scopes.retain(|status| status.scope == scope.as_str()),
+        ScopeFilter::All => {}
+        ScopeFilter::First(most) => scopes.truncate(*most),
+        ScopeFilter::One(scope) => scopes.retain(|status| status.scope == scope.as_str()),
     }
     scopes
 }

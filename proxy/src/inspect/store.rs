@@ -7,31 +7,29 @@ use std::time::{Duration, Instant};
 use pgpalisade_authority::{Contents, Etcd, Scope, embedded, etcd, postgres};
 use tokio::time::timeout;
 
-use super::finding::Verdict;
+use super::finding::CheckResult;
 use crate::config::AuthorityLocation;
 
-/// A store that was looked at.
 #[derive(Debug)]
-pub(super) struct Store {
-    pub(super) held: Held,
-    /// What is to be said about the store itself.
-    pub(super) verdict: Verdict,
+pub(super) struct StoreSnapshot {
+    pub(super) held: StoreContents,
+    /// The verdict on the store itself.
+    pub(super) verdict: CheckResult,
 }
 
-/// What is in a store.
+/// The contents of a store.
 #[derive(Debug)]
-pub(super) enum Held {
-    /// This.
+pub(super) enum StoreContents {
     Contents(Contents),
-    /// It is not made yet.
+    /// Not created yet.
     Nothing,
-    /// Only the process that has it open knows.
+    /// Only the process that has it open can read it.
     InUse,
-    /// It cannot be read.
+    /// Unreadable.
     Unknown,
 }
 
-impl Held {
+impl StoreContents {
     pub(super) const fn contents(&self) -> Option<&Contents> {
         match self {
             Self::Contents(contents) => Some(contents),
@@ -40,12 +38,12 @@ impl Held {
     }
 }
 
-/// Reads the store that the configuration names. `protected`: the system identifier of the protected cluster.
+/// Reads the store of the configuration. `protected`: the system identifier of the protected cluster.
 pub(super) async fn look(
     location: &AuthorityLocation,
     protected: Option<u64>,
     within: Duration,
-) -> Store {
+) -> StoreSnapshot {
     let place = location.to_string();
     match location {
         AuthorityLocation::Embedded(dir) => embedded(&place, dir, within).await,
@@ -57,49 +55,49 @@ pub(super) async fn look(
     }
 }
 
-/// The same store, and whether this process may open it as `serve` does. One over a network needs nothing of this
-/// machine.
+/// Reads the store, and checks that this process may open it as `serve` does. A store over a network needs nothing of
+/// this machine.
 pub(super) async fn try_open(
     location: &AuthorityLocation,
-    store: Store,
+    store: StoreSnapshot,
     within: Duration,
-) -> Store {
+) -> StoreSnapshot {
     let AuthorityLocation::Embedded(dir) = location else {
         return store;
     };
-    if matches!(store.held, Held::Unknown) {
+    if matches!(store.held, StoreContents::Unknown) {
         return store;
     }
     let dir = dir.clone();
     let trying = tokio::task::spawn_blocking(move || embedded::try_open(&dir));
     let verdict = match timeout(within, trying).await {
         Ok(Ok(Ok(()))) => return store,
-        Ok(Ok(Err(error))) => Verdict::fail(error.to_string(), RUN_AS_PROXY),
-        Ok(Err(_)) | Err(_) => Verdict::fail(
+        Ok(Ok(Err(error))) => CheckResult::fail(error.to_string(), RUN_AS_PROXY),
+        Ok(Err(_)) | Err(_) => CheckResult::fail(
             format!("{location} could not be opened within {within:?}"),
             "look at the disk",
         ),
     };
-    Store { verdict, ..store }
+    StoreSnapshot { verdict, ..store }
 }
 
-fn unknown(seen: String, advice: &str) -> Store {
-    Store {
-        held: Held::Unknown,
-        verdict: Verdict::fail(seen, advice),
+fn unknown(seen: String, advice: &str) -> StoreSnapshot {
+    StoreSnapshot {
+        held: StoreContents::Unknown,
+        verdict: CheckResult::fail(seen, advice),
     }
 }
 
-fn nothing(place: &str) -> Store {
+fn nothing(place: &str) -> StoreSnapshot {
     let seen = format!("{place}: there is no store yet; the first start of a proxy creates it");
     let advice = "make sure that this is the right place: an empty store has forgotten every mark";
-    Store {
-        held: Held::Nothing,
-        verdict: Verdict::warn(seen, advice),
+    StoreSnapshot {
+        held: StoreContents::Nothing,
+        verdict: CheckResult::warn(seen, advice),
     }
 }
 
-/// How many of the scopes have marks that sessions declare.
+/// Number of scopes whose marks sessions declare.
 pub(super) fn of_sessions<'a>(scopes: impl Iterator<Item = &'a Scope>) -> usize {
     scopes.filter(|scope| !scope.is_epoch()).count()
 }
@@ -113,21 +111,21 @@ fn read(place: &str, contents: &Contents, took: Duration) -> String {
     )
 }
 
-async fn embedded(place: &str, dir: &Path, within: Duration) -> Store {
+async fn embedded(place: &str, dir: &Path, within: Duration) -> StoreSnapshot {
     let began = Instant::now();
     let dir = dir.to_owned();
-    // A dead network disk would keep the thread, not the command.
+    // A dead network disk blocks the thread, not the command.
     let reading = tokio::task::spawn_blocking(move || embedded::read(&dir));
     match timeout(within, reading).await {
-        Ok(Ok(Ok(embedded::Found::Contents(contents)))) => Store {
-            verdict: Verdict::ok(read(place, &contents, began.elapsed())),
-            held: Held::Contents(contents),
+        Ok(Ok(Ok(embedded::Found::Contents(contents)))) => StoreSnapshot {
+            verdict: CheckResult::ok(read(place, &contents, began.elapsed())),
+            held: StoreContents::Contents(contents),
         },
-        Ok(Ok(Ok(embedded::Found::InUse))) => Store {
-            verdict: Verdict::ok(format!(
+        Ok(Ok(Ok(embedded::Found::InUse))) => StoreSnapshot {
+            verdict: CheckResult::ok(format!(
                 "{place} is in use, probably by its running proxy; only that proxy can read it"
             )),
-            held: Held::InUse,
+            held: StoreContents::InUse,
         },
         Ok(Ok(Ok(embedded::Found::Nothing))) => nothing(place),
         Ok(Ok(Err(error))) => unknown(error.to_string(), RUN_AS_PROXY),
@@ -144,9 +142,9 @@ const RUN_AS_PROXY: &str =
 const NEEDED: &str =
     "a proxy does not start, and takes no new token, while its store cannot be used";
 
-async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> Store {
+async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> StoreSnapshot {
     let began = Instant::now();
-    // Its own bounds end it; this is for the sum of them.
+    // Each call has its own bound; this is for their sum.
     let within = within * 2;
     let reading = timeout(within, async {
         let store = match Etcd::find(options.clone()).await {
@@ -156,9 +154,9 @@ async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> Store {
         };
         let endpoints = store.endpoints().await;
         match Contents::read(&store).await {
-            Ok(contents) => Store {
+            Ok(contents) => StoreSnapshot {
                 verdict: of_members(&endpoints, read(place, &contents, began.elapsed())),
-                held: Held::Contents(contents),
+                held: StoreContents::Contents(contents),
             },
             Err(error) => unknown(error.to_string(), NEEDED),
         }
@@ -172,8 +170,8 @@ async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> Store {
     reading.await.unwrap_or_else(silent)
 }
 
-/// Whether every member is there, healthy, and of one cluster.
-fn of_members(endpoints: &[etcd::Endpoint], seen: String) -> Verdict {
+/// Whether every member is reachable, healthy, and of one cluster.
+fn of_members(endpoints: &[etcd::Endpoint], seen: String) -> CheckResult {
     let mut seen = seen;
     let (mut clusters, mut complaints) = (BTreeSet::new(), Vec::new());
     for etcd::Endpoint { url, state } in endpoints {
@@ -200,16 +198,20 @@ fn of_members(endpoints: &[etcd::Endpoint], seen: String) -> Verdict {
     if clusters.len() > 1 {
         let advice =
             "name the members of one etcd cluster only: marks of two clusters are two marks";
-        return Verdict::fail(format!("{seen}; they belong to different clusters"), advice);
+        return CheckResult::fail(format!("{seen}; they belong to different clusters"), advice);
     }
     if complaints.is_empty() {
-        return Verdict::ok(seen);
+        return CheckResult::ok(seen);
     }
     let advice = "repair these members: without a majority no new token is accepted";
-    Verdict::warn(format!("{seen}; {}", complaints.join("; ")), advice)
+    CheckResult::warn(format!("{seen}; {}", complaints.join("; ")), advice)
 }
 
-async fn postgres(place: &str, options: &postgres::Options, protected: Option<u64>) -> Store {
+async fn postgres(
+    place: &str,
+    options: &postgres::Options,
+    protected: Option<u64>,
+) -> StoreSnapshot {
     let began = Instant::now();
     let info = match postgres::inspect(options).await {
         Ok(info) => info,
@@ -221,53 +223,54 @@ async fn postgres(place: &str, options: &postgres::Options, protected: Option<u6
     };
     let took = began.elapsed();
     let Some(contents) = contents else {
-        return match info.in_recovery {
-            true => unknown(format!("{place} is a standby"), STANDBY),
-            false => nothing(place),
+        return if info.in_recovery {
+            unknown(format!("{place} is a standby"), STANDBY)
+        } else {
+            nothing(place)
         };
     };
     let mut seen = read(place, &contents, took);
     seen.push_str(&format!(", PostgreSQL {}", info.version));
-    Store {
+    StoreSnapshot {
         verdict: of_server(&info, protected, seen),
-        held: Held::Contents(contents),
+        held: StoreContents::Contents(contents),
     }
 }
 
 const STANDBY: &str = "let it lead to the primary: a standby stores nothing";
 
-/// Whether the server keeps what it has answered.
-fn of_server(info: &postgres::ServerInfo, protected: Option<u64>, seen: String) -> Verdict {
+/// Whether the server keeps what it has confirmed.
+fn of_server(info: &postgres::ServerInfo, protected: Option<u64>, seen: String) -> CheckResult {
     let inside = info.system_identifier.is_some() && info.system_identifier == protected;
     if info.in_recovery {
-        Verdict::fail(format!("{seen}; it is a standby"), STANDBY)
+        CheckResult::fail(format!("{seen}; it is a standby"), STANDBY)
     } else if info.fsync != "on" {
-        Verdict::warn(
+        CheckResult::warn(
             format!("{seen}; its fsync is {}", info.fsync),
             "set fsync = on there: a crash of that machine can lose marks",
         )
     } else if inside && !info.replicates_synchronously() {
-        Verdict::warn(
+        CheckResult::warn(
             format!(
                 "{seen}; it is inside the protected cluster, and no commit waits for a standby"
             ),
             "set synchronous_standby_names, or keep the store elsewhere: a failover can lose marks",
         )
     } else {
-        Verdict::ok(seen)
+        CheckResult::ok(seen)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::CheckOutcome;
     use super::*;
 
     #[track_caller]
     fn check(
         change: impl FnOnce(&mut postgres::ServerInfo),
         protected: u64,
-        expect: Outcome,
+        expect: CheckOutcome,
         part: &str,
     ) {
         let mut info = postgres::ServerInfo {
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_members(states: &[Result<etcd::Member, String>], expect: Outcome, part: &str) {
+    fn check_members(states: &[Result<etcd::Member, String>], expect: CheckOutcome, part: &str) {
         let endpoint = |state: &Result<_, _>| etcd::Endpoint {
             url: "http://a".to_owned(),
             state: state.clone(),
@@ -312,39 +315,58 @@ mod tests {
     fn members_of_etcd() {
         check_members(
             &[member(1), member(1)],
-            Outcome::Ok,
+            CheckOutcome::Ok,
             "may be stale after a pause",
         );
-        check_members(&[member(1), member(2)], Outcome::Fail, "different clusters");
+        check_members(
+            &[member(1), member(2)],
+            CheckOutcome::Fail,
+            "different clusters",
+        );
         let silent = Err("refused".to_owned());
         check_members(
             &[member(1), silent],
-            Outcome::Warn,
+            CheckOutcome::Warn,
             "does not answer: refused",
         );
         let mut full = member(1);
         full.as_mut().unwrap().errors = vec!["NOSPACE".to_owned()];
-        check_members(&[full], Outcome::Warn, "NOSPACE");
+        check_members(&[full], CheckOutcome::Warn, "NOSPACE");
         let mut alone = member(1);
         alone.as_mut().unwrap().role = etcd::MemberRole::NoLeader;
-        check_members(&[alone], Outcome::Warn, "knows no leader");
+        check_members(&[alone], CheckOutcome::Warn, "knows no leader");
     }
 
     #[test]
     fn servers_that_lose_marks() {
-        check(|_| {}, 8, Outcome::Ok, "seen");
-        check(|info| info.system_identifier = None, 7, Outcome::Ok, "seen");
-        check(|_| {}, 7, Outcome::Warn, "inside the protected cluster");
+        check(|_| {}, 8, CheckOutcome::Ok, "seen");
+        check(
+            |info| info.system_identifier = None,
+            7,
+            CheckOutcome::Ok,
+            "seen",
+        );
+        check(
+            |_| {},
+            7,
+            CheckOutcome::Warn,
+            "inside the protected cluster",
+        );
         let synchronous = |info: &mut postgres::ServerInfo| {
             info.synchronous_standby_names = "ANY 1 (*)".to_owned();
         };
-        check(synchronous, 7, Outcome::Ok, "seen");
+        check(synchronous, 7, CheckOutcome::Ok, "seen");
         check(
             |info| info.fsync = "off".to_owned(),
             8,
-            Outcome::Warn,
+            CheckOutcome::Warn,
             "fsync is off",
         );
-        check(|info| info.in_recovery = true, 8, Outcome::Fail, "standby");
+        check(
+            |info| info.in_recovery = true,
+            8,
+            CheckOutcome::Fail,
+            "standby",
+        );
     }
 }

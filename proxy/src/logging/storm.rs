@@ -1,7 +1,7 @@
 //! Storms of one line: the first ones are written, the others are counted.
 //!
-//! Who may connect can have a line written for every statement that is refused to it. What else the log has to say
-//! must not be lost among them.
+//! A client that may connect can cause a line for every statement that is refused. It must not crowd out the rest of
+//! the log.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -19,20 +19,20 @@ const FIRST: u64 = 50;
 /// After this time the first ones are written again.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// What was written lately, by the place in the code that says it. Clones share it.
+/// Recent counts, by the place in the code that logs. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Storms(Arc<DashMap<Key, Storm>>);
+pub(super) struct Storms(Arc<DashMap<StormKey, Storm>>);
 
-/// A place in the code, and where its events are of several kinds (the field `kind`) a hash of that. Both are our own:
-/// there are only so many.
-type Key = (Identifier, u64);
+/// A place in the code, and a hash of the field `kind` if its events have several. Both come from our own code, so
+/// their number is bounded.
+type StormKey = (Identifier, u64);
 
 #[derive(Debug)]
 struct Storm {
     since: Instant,
     seen: u64,
     of: &'static Metadata<'static>,
-    /// As people read it.
+    /// The line in readable form.
     like: String,
 }
 
@@ -40,7 +40,7 @@ impl Storms {
     /// Whether a line is among the first of its kind.
     fn takes(
         &self,
-        key: Key,
+        key: StormKey,
         of: &'static Metadata<'static>,
         like: impl FnOnce() -> String,
     ) -> bool {
@@ -54,12 +54,12 @@ impl Storms {
         storm.seen <= FIRST
     }
 
-    /// Says how many lines were left out of each storm that is over, or has gone on for [`WINDOW`].
+    /// Reports how many lines were left out of each storm.
     pub(super) fn tell_all(&self) {
         self.tell(Duration::ZERO);
     }
 
-    /// As [`Self::tell_all`], of those that are as old as the window.
+    /// As [`Self::tell_all`], for storms older than [`WINDOW`].
     pub(super) fn tell_old(&self) {
         self.tell(WINDOW);
     }
@@ -84,14 +84,14 @@ impl Storms {
     }
 }
 
-/// Reads what tells events of one place apart.
+/// Reads the fields that distinguish events of one place.
 #[derive(Default)]
-struct Kind {
+struct LineFields {
     message: String,
     kind: Option<String>,
 }
 
-impl Visit for Kind {
+impl Visit for LineFields {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         if field.name() == "message" {
             self.message = format!("{value:?}");
@@ -110,11 +110,11 @@ impl Visit for Kind {
 impl<S: Subscriber> Layer<S> for Storms {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // Who asks for more than the default wants to see it all.
+        // A level above the default asks for everything.
         if *metadata.level() > Level::INFO {
             return true;
         }
-        let mut kind = Kind::default();
+        let mut kind = LineFields::default();
         if metadata.fields().field("kind").is_some() {
             event.record(&mut kind);
         }
@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn the_first_of_a_kind_are_written_and_the_others_counted() {
-        // With one subscriber alone, tracing asks the thread that meets a callsite first, which may be another test's.
+        // With a single subscriber, tracing asks only the thread that meets a callsite first, which may be another
+        // test's.
         let _second = tracing::Dispatch::new(tracing_subscriber::registry());
         let (captured, storms) = (Captured::default(), Storms::default());
         let writer = captured.clone();

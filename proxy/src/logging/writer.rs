@@ -1,4 +1,4 @@
-//! Lines on their way to standard error, and the thread that waits for it in everybody's place.
+//! Lines on their way to standard error, and the thread that writes them.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -12,27 +12,27 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::storm::Storms;
 use crate::fence::readable::escaped;
 
-/// Lines that wait take at most this many bytes: some thousand of them.
+/// Limit of waiting lines in bytes: some thousand lines.
 const BUFFER_MAX: usize = 1024 * 1024;
 
-/// How long the end of the process waits for what is not written yet.
+/// Time that the end of the process waits for unwritten lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often it is told what was left out, while something was.
+/// Interval of reports about dropped lines.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Lines that wait for the writer. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Buffer(Arc<Shared>);
+pub(super) struct Buffer(Arc<QueueState>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct QueueState {
+    state: Mutex<WriterState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WriterState {
     waiting: Vec<u8>,
     /// Lines that found no room.
     dropped: u64,
@@ -46,7 +46,7 @@ enum End {
     Closed,
 }
 
-/// Writes what waits when it is dropped, at most for a second.
+/// Dropping it writes what waits, for at most a second.
 #[derive(Debug)]
 pub(crate) struct LogGuard {
     buffer: Buffer,
@@ -66,7 +66,7 @@ impl Buffer {
             .name("log".to_owned())
             .spawn(move || {
                 while let Some(lines) = buffer.next(&storms) {
-                    // Nobody is left to be told where it fails.
+                    // A failure of the log has no place to be reported.
                     let _ = out.write_all(&lines);
                 }
                 drop(end);
@@ -77,7 +77,7 @@ impl Buffer {
         })
     }
 
-    /// Waits for lines, and says in lines of the log's own what is missing among them.
+    /// Waits for lines, and logs how many are missing.
     fn next(&self, storms: &Storms) -> Option<Vec<u8>> {
         loop {
             let mut state = self.0.state.lock();
@@ -116,8 +116,8 @@ impl<'a> MakeWriter<'a> for Buffer {
     }
 }
 
-/// A line as it is written. What a client or a server says may stand in it, and must not begin another line, nor
-/// steer a terminal. A line that is JSON stays JSON.
+/// A line as it is written. Text of a client or a server in it cannot begin another line, nor steer a terminal. A
+/// JSON line stays valid.
 fn shown(line: &[u8]) -> Cow<'_, [u8]> {
     let (text, end) = match line {
         [text @ .., b'\n'] => (text, "\n"),
@@ -153,7 +153,7 @@ impl Drop for LogGuard {
     fn drop(&mut self) {
         self.buffer.0.state.lock().end = End::Closed;
         self.buffer.0.changed.notify_one();
-        // Told by the thread's end. Whoever does not read the log is not waited for.
+        // The thread reports its end. A reader that has stopped reading is not waited for.
         let _ = self.ended.recv_timeout(FLUSH_TIMEOUT);
     }
 }
@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Standard error that takes a line only when it is told to.
+    /// Standard error that takes a line only on request.
     struct Pipe {
         goes_on: Receiver<()>,
         taken: Arc<Mutex<Vec<u8>>>,
@@ -214,7 +214,7 @@ mod tests {
         let (buffer, guard, go_on, taken) = start();
         let line = [b'x'; 1023];
         let begin = Instant::now();
-        // One is on its way to the pipe, so that what follows waits.
+        // One line is on its way to the pipe, so that the next ones wait.
         buffer.make_writer().write_all(&line).unwrap();
         while !buffer.0.state.lock().waiting.is_empty() {
             assert!(begin.elapsed() < Duration::from_secs(60));

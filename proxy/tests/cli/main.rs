@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// The command with nothing configured, its output kept.
+/// The command without configuration; its output is captured.
 fn pgpalisade(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pgpalisade"));
     for (name, _) in std::env::vars_os() {
@@ -28,7 +28,7 @@ fn pgpalisade(arguments: &[&str]) -> Command {
     command
 }
 
-/// What it has printed, once its exit code and its errors are these.
+/// Checks the exit code and the errors, and returns the standard output.
 #[track_caller]
 fn check(output: &Output, code: i32, on_stderr: &str) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// As `head`, which has seen enough.
+/// As with `head`, which has seen enough.
 #[test]
 fn a_reader_that_has_gone_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();

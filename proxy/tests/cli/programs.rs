@@ -1,6 +1,6 @@
-//! Exit codes, signals, and that the demo leaves nothing behind.
+//! Exit codes, signals, and the demo's cleanup.
 //!
-//! Needs PostgreSQL's server programs; each test has a temporary directory of its own, which must be empty at the end.
+//! Needs PostgreSQL's server programs. Each test has its own temporary directory, which must be empty at the end.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read};
@@ -35,7 +35,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Processes whose command line or directory is in the place.
+/// Processes whose command line or working directory is in the place.
 fn processes_of(place: &Path) -> Vec<String> {
     let place = place.to_str().unwrap();
     let mut found = Vec::new();
@@ -71,7 +71,7 @@ fn check_clean_within(place: &Path, limit: Duration) {
     }
 }
 
-/// Reads lines until one contains the part, and gives all of them.
+/// Reads lines until one contains the part, and returns all of them.
 #[track_caller]
 fn read_until(reader: &mut impl BufRead, part: &str) -> String {
     let mut all = String::new();
@@ -205,7 +205,7 @@ fn the_demo_cleans_up_when_terminated_on_the_way() {
         let mut story = BufReader::new(child.stdout.take().unwrap());
         read_until(&mut story, until);
         signal(child.id(), Signal::TERM);
-        // Read on, so that the demo does not end on a closed pipe instead.
+        // Keeps reading, so that the demo does not end on a closed pipe instead.
         story.read_to_string(&mut String::new()).unwrap();
         check(&end_of(child), 1, "interrupted");
         check_clean_within(place.path(), Duration::ZERO);

@@ -1,4 +1,4 @@
-//! `pgpalisade rejections` as a user runs it: files, what is shown of hostile ones, and files that grow.
+//! `pgpalisade rejections` as a user runs it: files, hostile contents, and files that grow.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -186,7 +186,7 @@ fn the_configuration_names_the_file() {
     check(&place.run(&["r.gz"]), 1, zcat);
 }
 
-/// Whoever can write a name or a statement into the log cannot steer the terminal that it is read on.
+/// A client that chooses a name or a statement in the log cannot steer the terminal of its reader.
 #[test]
 fn hostile_names_are_shown_and_not_obeyed() {
     let place = Place::new();
@@ -224,7 +224,7 @@ fn a_file_that_is_rotated_is_followed_to_the_last_line() {
     following.expect("TIME");
     let whole = line(&json!({"user": "second"}));
     let (half, rest) = whole.split_at(60);
-    // It starts at the end of the file, which may be later than this line.
+    // The command starts at the end of the file, which may be later than this line.
     let begin = Instant::now();
     loop {
         place.append("r", &line(&json!({"user": "first"})));
@@ -238,7 +238,7 @@ fn a_file_that_is_rotated_is_followed_to_the_last_line() {
     std::thread::sleep(Duration::from_millis(500));
     place.append("r", rest);
     following.expect("second");
-    // The writer goes on with the old file until it is told to open the new one.
+    // The writer keeps the old file until it is told to reopen the log.
     fs::rename(place.path("r"), place.path("r.1")).unwrap();
     place.append("r.1", &line(&json!({"user": "third"})));
     following.expect("third");
@@ -262,7 +262,7 @@ fn it_ends_with_its_reader() {
     for flags in [&["--follow", "r"][..], &["--follow", "--since=30d", "r"]] {
         let mut child = place.command(flags).spawn().unwrap();
         let mut out = child.stdout.take().unwrap();
-        // The head.
+        // The first bytes.
         out.read_exact(&mut [0; 4]).unwrap();
         drop(out);
         let mut err = String::new();

@@ -23,7 +23,7 @@ impl Place {
             .stdin(Stdio::piped())
             .spawn()
             .unwrap();
-        // It may have ended before it has read anything.
+        // The command may have ended before it has read anything.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         child.wait_with_output().unwrap()
     }
@@ -33,7 +33,7 @@ impl Place {
 fn files_and_standard_input_are_one_report() {
     let place = Place::new();
     let lines = format!("{NO_TOKEN}\n{NO_TOKEN}\n");
-    // A rotated file, and one in which a line is being written.
+    // A rotated file, and one with an incomplete last line.
     place.write("r.1", &lines);
     place.write("r", format!("{NO_TOKEN}\n{}", NO_TOKEN.get(..60).unwrap()));
     let output = place.report(&["r", "r.1", "-", "--json"], &lines);
@@ -76,7 +76,7 @@ fn names_from_the_log_cannot_steer_the_terminal() {
         page.contains("?[2Jworker") && !page.contains('\u{1b}'),
         "{page}"
     );
-    // In JSON nothing is lost by it.
+    // JSON keeps the characters, escaped.
     let raw = line.replace("worker", "worker\u{202e}\u{9b}\u{2028}");
     for (flags, shown) in [
         (&["-"][..], "worker???"),
@@ -129,7 +129,7 @@ fn what_cannot_be_read_is_an_error_that_says_what_to_do() {
         2,
         "how long ago: 90min",
     );
-    // An empty log is one.
+    // An empty log is valid.
     place.write("empty", "");
     check(&place.report(&["empty"], ""), 0, "");
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::bench::{Proof, Report, Row, Survey, Way};
+use crate::bench::{BenchReport, Comparison, Proof, Survey, Way};
 use crate::cli::text::{counted, name, plain, table};
 use crate::config::show_time;
 
-pub(super) fn page(report: &Report) -> String {
+pub(super) fn page(report: &BenchReport) -> String {
     let rows: Vec<_> = report.rows.iter().map(cells).collect();
     let table = table(["", "DIRECT", "PROXIED", "DIFFERENCE"], &rows);
     let mut text = format!(
@@ -20,7 +20,7 @@ pub(super) fn page(report: &Report) -> String {
     text
 }
 
-fn head(report: &Report) -> String {
+fn head(report: &BenchReport) -> String {
     let way = |way: &Way| {
         format!(
             "{}, PostgreSQL {}",
@@ -50,7 +50,7 @@ fn head(report: &Report) -> String {
     )
 }
 
-fn cells(row: &Row) -> [String; 4] {
+fn cells(row: &Comparison) -> [String; 4] {
     let (least, most) = row.spread;
     let doubt = if row.significant {
         ""
@@ -72,7 +72,7 @@ fn cells(row: &Row) -> [String; 4] {
     ]
 }
 
-/// No more digits than mean something.
+/// Rounded to the digits that mean something.
 fn unsigned(value: f64) -> String {
     let places = usize::from(value.abs() < 99.95);
     format!("{value:.places$}")
@@ -91,8 +91,8 @@ mod tests {
     use super::*;
     use crate::bench::{Protocol, Workload};
 
-    fn row(name: &'static str, direct: f64, proxied: f64, spread: (f64, f64)) -> Row {
-        Row {
+    fn row(name: &'static str, direct: f64, proxied: f64, spread: (f64, f64)) -> Comparison {
+        Comparison {
             name,
             direct,
             proxied,
@@ -110,7 +110,7 @@ mod tests {
             server_version: "15.20".to_owned(),
             fencing_status: status.map(str::to_owned),
         };
-        let mut report = Report {
+        let mut report = BenchReport {
             survey: Survey {
                 direct: way("db:5432", None),
                 proxied: way(

@@ -1,4 +1,4 @@
-//! A file that grows, and that others rotate.
+//! A file that grows, and that other programs rotate.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufReader, Seek, SeekFrom, Stdout, Write};
@@ -10,13 +10,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::Printer;
 use crate::rejection_log::line::{self, Read};
 
-/// How often it is looked for more.
+/// Interval between looks for more.
 const EVERY: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
 };
 
-/// The file that has the name now, or had it until it was rotated.
+/// The file that has the name now, or had it before its rotation.
 pub(super) struct Followed {
     path: PathBuf,
     file: BufReader<File>,
@@ -24,7 +24,6 @@ pub(super) struct Followed {
 }
 
 impl Followed {
-    /// With what is there.
     pub(super) fn from_start(path: &Path) -> io::Result<Self> {
         Ok(Self {
             path: path.to_path_buf(),
@@ -33,14 +32,14 @@ impl Followed {
         })
     }
 
-    /// Only with what comes.
+    /// Skips what the file already holds.
     pub(super) fn from_end(path: &Path) -> io::Result<Self> {
         let mut followed = Self::from_start(path)?;
         followed.file.seek(SeekFrom::End(0))?;
         Ok(followed)
     }
 
-    /// Prints what comes, until an error or until nobody reads it any more.
+    /// Prints new lines, until an error or until the reader of the output is gone.
     pub(super) fn print<W: Write>(
         mut self,
         printer: &mut Printer<W>,
@@ -49,14 +48,14 @@ impl Followed {
         loop {
             self.print_lines(printer)?;
             if let Some(next) = self.successor() {
-                // The proxy has written its last line to the old file before it made the new one.
+                // The proxy writes its last line to the old file before it creates the new one.
                 self.print_lines(printer)?;
                 self.file = BufReader::new(next);
                 continue;
             }
             self.start_over_if_truncated()?;
             printer.out.flush()?;
-            // Without it, who is gone is only noticed at the next line.
+            // Without it, a reader that is gone is noticed only at the next line.
             let mut reader = [PollFd::new(out, PollFlags::empty())];
             match poll(&mut reader, Some(&EVERY)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
@@ -66,7 +65,7 @@ impl Followed {
         }
     }
 
-    /// All lines that are whole. One that is being written is read again later.
+    /// Prints all complete lines. A line that is still being written is read again later.
     fn print_lines<W: Write>(&mut self, printer: &mut Printer<W>) -> io::Result<()> {
         loop {
             match line::read(&mut self.file, &mut self.line)? {
@@ -81,7 +80,7 @@ impl Followed {
         }
     }
 
-    /// The file that has the name now, where it is another.
+    /// The file that has the name now, if it is another one.
     fn successor(&self) -> Option<File> {
         let ours = self.file.get_ref().metadata().ok()?;
         if is_same(&ours, &fs::metadata(&self.path).ok()?) {
@@ -90,7 +89,7 @@ impl Followed {
         File::open(&self.path).ok()
     }
 
-    /// A file that is shorter than what was read of it was emptied in place.
+    /// A file that is shorter than the part already read was emptied in place.
     fn start_over_if_truncated(&mut self) -> io::Result<()> {
         if self.file.get_ref().metadata()?.len() < self.file.stream_position()? {
             self.file.seek(SeekFrom::Start(0))?;

@@ -1,4 +1,4 @@
-//! A record as one line of a table whose rows come one by one.
+//! A record as one line of a table that grows row by row.
 
 use jiff::Timestamp;
 
@@ -6,16 +6,15 @@ use crate::cli::text::{plain, shown};
 use crate::rejection::Enforcement;
 use crate::rejection_log::line::{Line, Record};
 
-/// Widths of all columns but the last. What is longer moves the rest of its line.
+/// Widths of all columns but the last. A longer cell shifts the rest of its line.
 const WIDTHS: [usize; 8] = [19, 19, 8, 5, 5, 8, 11, 11];
 
-/// One line.
-pub(super) struct Row<'a> {
+pub(super) struct TableLine<'a> {
     cells: [&'a str; 8],
     last: &'a str,
 }
 
-pub(super) const HEAD: Row<'_> = Row {
+pub(super) const HEAD: TableLine<'_> = TableLine {
     cells: [
         "TIME (UTC)",
         "KIND",
@@ -29,8 +28,8 @@ pub(super) const HEAD: Row<'_> = Row {
     last: "WHAT",
 };
 
-impl Row<'_> {
-    /// With a line end. Whatever the cells hold, it is one line that steers no terminal.
+impl TableLine<'_> {
+    /// The line with its end. No cell can break it or steer the terminal.
     pub(super) fn join(&self) -> String {
         let mut line = String::new();
         for (cell, width) in self.cells.iter().zip(WIDTHS) {
@@ -42,7 +41,7 @@ impl Row<'_> {
     }
 }
 
-/// The line of a record or of a note about those that are missing; nothing for other lines.
+/// The line of a record, or of a note about missing ones; empty for other lines.
 pub(super) fn of(line: &Line) -> String {
     match line {
         Line::Record(record) => of_record(record),
@@ -76,13 +75,13 @@ fn of_record(record: &Record) -> String {
         what.push("observed:".to_owned());
     }
     what.extend(record.statement.text.clone());
-    // What was no statement, or why it was refused where the kind does not tell.
+    // The reason of a request without a statement, or one that the kind does not tell.
     match &record.reason {
         Some(reason) if record.statement.text.is_some() => what.push(format!("({reason})")),
         Some(reason) => what.push(reason.clone()),
         None => {}
     }
-    let row = Row {
+    let row = TableLine {
         cells: [
             &moment(record.time),
             &format!("{} {}", record.sqlstate, record.kind),

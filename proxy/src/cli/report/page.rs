@@ -11,7 +11,7 @@ use crate::rejection_log::report::{
     Top,
 };
 
-/// Where lines of words are broken.
+/// Width of lines of text.
 const COLUMNS: usize = 100;
 
 pub(super) fn page(summary: &Summary) -> String {
@@ -126,7 +126,7 @@ fn statements(summary: &Summary) -> String {
     format!("\nSTATEMENTS\n{text}")
 }
 
-/// Nothing where there are none.
+/// Empty without entries.
 fn deposed(found: &[Deposed]) -> String {
     if found.is_empty() {
         return String::new();
@@ -164,7 +164,7 @@ fn deposed(found: &[Deposed]) -> String {
     format!("\nDEPOSED\n{}{}", wrapped(head, ""), table(columns, &rows))
 }
 
-/// Nothing where there are none.
+/// Empty without entries.
 fn overlaps(found: &Overlapped) -> String {
     let Some(longest) = found.longest.first() else {
         return String::new();
@@ -274,7 +274,7 @@ fn second(time: Timestamp) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
-/// The words in lines of a terminal, all but the first indented.
+/// The words, wrapped for a terminal, with all lines but the first indented.
 fn wrapped(words: &str, indent: &str) -> String {
     let mut text = String::from(indent);
     let mut column = indent.len();

@@ -1,6 +1,6 @@
-//! The API of Kubernetes, as far as one Lease needs it, with a connection for each request.
+//! The API of Kubernetes for one Lease, with a new connection for each request.
 //!
-//! Which server of it answers does not matter then, nor whether the last one is gone. Source:
+//! So it does not matter which of its servers answers, or whether the last one is gone. Source:
 //! <https://kubernetes.io/docs/reference/using-api/api-concepts/>.
 
 use std::net::Ipv6Addr;
@@ -28,19 +28,18 @@ use crate::config::{Environment, percent_decode};
 
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
-/// Nothing that the API says of a Lease is longer.
+/// No answer about a Lease is longer.
 const ANSWER_MAX: usize = 1024 * 1024;
-/// As much of an error's text is shown, in characters.
+/// Length to which an error's text is cut, in characters.
 const WORDS_MAX: usize = 300;
-/// How many addresses that do not answer may be tried in the time of one request.
+/// Addresses that may be tried in the time of one request.
 const TRIES: u32 = 5;
-/// A server gets at least so long.
+/// Shortest timeout of a connection attempt.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
-/// What a pod is given:
+/// Credentials of a pod:
 /// <https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/#directly-accessing-the-rest-api>.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Why Kubernetes has not done it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubernetesError {
     #[error("the connection failed: {0}")]
@@ -66,7 +65,7 @@ pub(crate) enum KubernetesError {
 }
 
 impl KubernetesError {
-    /// Whether another attempt would be no better.
+    /// Whether a retry cannot help.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Refused { status, .. } => {
@@ -80,7 +79,7 @@ impl KubernetesError {
     }
 }
 
-/// What to do, where that is known.
+/// Advice, if known.
 fn hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => " (it does not know the token or certificate)",
@@ -89,15 +88,15 @@ fn hint(status: StatusCode) -> &'static str {
     }
 }
 
-/// Where the API answers, and what it needs: `https://host[:port][?ca=FILE&token_file=FILE&cert=FILE&key=FILE]`. In
-/// values `%41` stands for `A`.
+/// Address and credentials of the API: `https://host[:port][?ca=FILE&token_file=FILE&cert=FILE&key=FILE]`. In values
+/// `%41` stands for `A`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cluster {
     host: String,
     port: u16,
-    /// None: `http://`, as `kubectl proxy` answers.
+    /// `None` for `http://`, as `kubectl proxy` answers.
     tls: Option<SslSettings>,
-    /// Read for each request, since Kubernetes changes what is in it.
+    /// Read for each request, since Kubernetes rotates the token.
     token_file: Option<PathBuf>,
 }
 
@@ -138,7 +137,7 @@ impl FromStr for Cluster {
 }
 
 impl Cluster {
-    /// The one whose pod this process runs in.
+    /// The cluster whose pod this process runs in.
     pub(crate) fn of_this_pod(environment: &Environment) -> Option<Self> {
         let host = environment.get("KUBERNETES_SERVICE_HOST")?;
         let port = environment.get("KUBERNETES_SERVICE_PORT")?;
@@ -153,7 +152,7 @@ impl Cluster {
 }
 
 impl fmt::Display for Cluster {
-    /// As a `Host` has it.
+    /// As in a `Host` header.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.parse::<Ipv6Addr>() {
             Ok(host) => write!(f, "[{host}]:{}", self.port),
@@ -187,7 +186,7 @@ fn host_and_port(address: &str, default: u16) -> Option<(String, u16)> {
     is_named.then(|| (host.to_owned(), port))
 }
 
-/// The files that are named behind the `?`: ca, token_file, cert, key.
+/// The files named after the `?`: ca, token_file, cert, key.
 fn files(query: &str) -> Result<[Option<PathBuf>; 4], String> {
     const NAMES: [&str; 4] = ["ca", "token_file", "cert", "key"];
     let mut files = [const { None }; 4];
@@ -210,17 +209,16 @@ fn files(query: &str) -> Result<[Option<PathBuf>; 4], String> {
     Ok(files)
 }
 
-/// The API, for one Lease.
 pub(super) struct Api {
     cluster: Cluster,
-    /// Of all Leases of the namespace.
+    /// Path of all Leases of the namespace.
     collection: String,
     name: String,
     answers_within: Duration,
 }
 
 impl Api {
-    /// Each request is answered within this time, or has failed.
+    /// `answers_within` bounds each request.
     pub(super) fn new(cluster: &Cluster, lease: &LeaseName, answers_within: Duration) -> Self {
         let LeaseName { namespace, name } = lease;
         Self {
@@ -231,7 +229,7 @@ impl Api {
         }
     }
 
-    /// The Lease, where there is one.
+    /// The Lease; `None` if it does not exist.
     pub(super) async fn get(&self) -> Result<Option<Resource>, KubernetesError> {
         let path = format!("{}/{}", self.collection, self.name);
         match self.ask(Method::GET, path, None).await {
@@ -246,7 +244,7 @@ impl Api {
         }
     }
 
-    /// Makes the Lease, held by this candidate, unless there is one now.
+    /// Creates the Lease, held by this candidate. `false` if one exists by now.
     pub(super) async fn create(
         &self,
         identity: &str,
@@ -257,7 +255,7 @@ impl Api {
             .await
     }
 
-    /// Writes the Lease, unless somebody has changed it since it was read.
+    /// Writes the Lease. `false` if it has changed since it was read.
     pub(super) async fn update(&self, lease: Resource) -> Result<bool, KubernetesError> {
         let path = format!("{}/{}", self.collection, self.name);
         self.write(Method::PUT, path, lease).await
@@ -305,7 +303,7 @@ impl Api {
         let stream = self.connect().await?;
         stream.set_nodelay(true)?;
         match &self.cluster.tls {
-            // New files count from the next request on.
+            // Changed files count from the next request on.
             Some(tls) => {
                 let connector = Connector::load(tls)?.with_protocol(ALPN_HTTP);
                 let stream = connector
@@ -317,8 +315,7 @@ impl Api {
         }
     }
 
-    /// Connects to the first address that answers. One that is gone without a word leaves time for the others, and for
-    /// another attempt.
+    /// Connects to the first address that answers. A silent address leaves time for the others, and for a retry.
     async fn connect(&self) -> Result<TcpStream, KubernetesError> {
         let Cluster { host, port, .. } = &self.cluster;
         let within = (self.answers_within / TRIES).max(LEAST_PATIENCE);
@@ -360,7 +357,7 @@ async fn converse(
     })
 }
 
-/// What says who asks.
+/// The header that authenticates this process.
 fn token(path: &Path) -> Result<HeaderValue, KubernetesError> {
     let token = std::fs::read_to_string(path).map_err(|source| KubernetesError::Token {
         path: path.to_owned(),

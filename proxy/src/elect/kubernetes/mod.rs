@@ -1,8 +1,9 @@
-//! A candidate for a Lease of Kubernetes, by the rules of client-go, so that it stands in one line with its candidates.
+//! A candidate for a Lease of Kubernetes. It follows the rules of client-go, so both kinds of candidates can compete
+//! for one Lease.
 //!
-//! A Lease is another's until it has not changed for as long as it says it lives, by the own clock. An update carries
-//! the version that was read, so one of two candidates gets it. `leaseTransitions` is no token, as it starts again with
-//! a deleted Lease: the leader takes the next number of its scope instead. Sources:
+//! A Lease is free once it has not changed for its own duration, measured by the local clock. An update carries the
+//! version that was read, so only one of two candidates succeeds. `leaseTransitions` is no token, as it starts again
+//! with a deleted Lease: the leader takes the next number of its scope instead. Sources:
 //! <https://github.com/kubernetes/client-go/blob/v0.31.0/tools/leaderelection/leaderelection.go>,
 //! <https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/lease-v1/>.
 
@@ -19,19 +20,19 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::lease::Lease;
 use super::lock::{Candidate, LockError, Patience};
-use super::session::{Proxied, Session, Unasked};
+use super::session::{Proxied, ProxySession, Unasked};
 use api::Api;
-use resource::{Resource, Seen};
+use resource::{ObservedLease, Resource};
 
 pub(crate) use api::{Cluster, KubernetesError};
 
-/// How often a candidate looks whether the Lease is free, at most: as client-go does.
+/// Longest interval between a candidate's looks at the Lease, as in client-go.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How many looks a candidate has, at least, while a Lease lives.
+/// Least number of looks in the duration of a Lease.
 const LOOKS: u32 = 6;
-/// Between two attempts of one that must not fail for a passing reason.
+/// Pause before a retry of a request that must not fail for a passing reason.
 const PAUSE: Duration = Duration::from_millis(100);
-/// For giving the Lease back.
+/// For the release of the Lease.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// The name of a Lease: `NAMESPACE/NAME`.
@@ -46,12 +47,13 @@ impl FromStr for LeaseName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (namespace, name) = text.split_once('/').unwrap_or_default();
-        match is_label(namespace) && name.len() <= 253 && name.split('.').all(is_label) {
-            true => Ok(Self {
+        if is_label(namespace) && name.len() <= 253 && name.split('.').all(is_label) {
+            Ok(Self {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
-            }),
-            false => Err("name the Lease and its namespace: kubernetes:default/jobs".to_owned()),
+            })
+        } else {
+            Err("name the Lease and its namespace: kubernetes:default/jobs".to_owned())
         }
     }
 }
@@ -69,7 +71,6 @@ fn is_label(text: &str) -> bool {
     in_bounds && text.chars().all(inside) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Which election.
 #[derive(Debug)]
 pub(crate) struct KubernetesElection {
     pub(crate) cluster: Cluster,
@@ -78,18 +79,18 @@ pub(crate) struct KubernetesElection {
 
 /// A candidate, which renews the Lease while it leads.
 pub(super) struct KubernetesCandidate {
-    holder: Holder,
-    /// Where the leader takes its number.
+    holder: LeaseHolder,
+    /// Source of the leader's token.
     proxied: Proxied,
     lease: Lease,
-    /// What the others' Lease said when it was read last.
-    seen: Option<Seen>,
+    /// Another candidate's Lease, as last read.
+    seen: Option<ObservedLease>,
 }
 
-/// Who holds the Lease, or wants to.
-struct Holder {
+/// A holder of the Lease, or a candidate.
+struct LeaseHolder {
     api: Api,
-    /// Nobody else has it: two with one identity would lead together.
+    /// Unique: two processes with one identity would lead together.
     identity: String,
     ttl: Duration,
 }
@@ -100,7 +101,7 @@ impl KubernetesCandidate {
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy();
         Self {
-            holder: Holder {
+            holder: LeaseHolder {
                 api: Api::new(&election.cluster, &election.lease, ttl / 3),
                 identity: format!("{host}_{:032x}", rand::random::<u128>()),
                 ttl,
@@ -114,7 +115,7 @@ impl KubernetesCandidate {
         }
     }
 
-    /// Waits until the Lease is its own. Gives when that was asked for.
+    /// Waits until this candidate holds the Lease. Returns the time of the request.
     async fn turn(&mut self, patience: Patience) -> Result<Instant, LockError> {
         let mut answered = Instant::now();
         loop {
@@ -134,8 +135,8 @@ impl KubernetesCandidate {
         }
     }
 
-    /// Gives up, where it is not to wait and another leads. A Lease that was renewed long ago, or in the future, may
-    /// have been left behind, or clocks differ: whether it changes has to be seen.
+    /// Gives up if another leads and the candidate is not to wait. A Lease that was renewed long ago, or in the
+    /// future, may be abandoned, or clocks differ: only a change proves a living holder.
     fn check_patience(&self, patience: Patience) -> Result<(), LockError> {
         match &self.seen {
             Some(seen) if patience == Patience::NoWait && seen.is_kept() => Err(LockError::Held(
@@ -145,16 +146,16 @@ impl KubernetesCandidate {
         }
     }
 
-    /// Takes the Lease if it is free. Gives when that was asked for; nothing where it is another's.
+    /// Takes the Lease if it is free. Returns the time of the request; `None` if another holds the Lease.
     async fn attempt(&mut self) -> Result<Option<Instant>, KubernetesError> {
-        let Holder { api, identity, ttl } = &self.holder;
+        let LeaseHolder { api, identity, ttl } = &self.holder;
         let asked_at = Instant::now();
         let written = match api.get().await? {
             None => api.create(identity, *ttl).await?,
             Some(lease) => {
-                // It may be its own, where the answer was lost.
+                // This candidate may hold it already, if the answer was lost.
                 if !lease.is_held_by(identity)
-                    && !Seen::is_free(&mut self.seen, &lease, Instant::now())
+                    && !ObservedLease::is_free(&mut self.seen, &lease, Instant::now())
                 {
                     return Ok(None);
                 }
@@ -185,14 +186,14 @@ impl Candidate for KubernetesCandidate {
     }
 
     async fn leads(&self) -> bool {
-        // What was under way may have come in between.
+        // A pending request may conflict with this one.
         let renewed = self.holder.persistently(async || self.holder.renew().await);
         let renewed = timeout_at(self.lease.sure_until(), renewed).await;
         matches!(renewed, Ok(Leased::Held))
     }
 
     async fn resign(self: Box<Self>) {
-        // Where it is not heard, the Lease ends by itself.
+        // If the request is lost, the Lease expires.
         let released = self
             .holder
             .persistently(async || self.holder.release().await);
@@ -200,20 +201,21 @@ impl Candidate for KubernetesCandidate {
     }
 }
 
-impl Holder {
-    /// Writes the Lease again, if it is still there and its own. Whoever has deleted it has ended the term: another one
-    /// may have made a new one and led since.
+impl LeaseHolder {
+    /// Renews the Lease, if it still exists and this process holds it. Deleting a Lease ends the term, since another
+    /// candidate may have created a new one and led in between.
     async fn renew(&self) -> Result<Leased, KubernetesError> {
         let Some(lease) = self.own().await? else {
             return Ok(Leased::NotHeld);
         };
-        match self
+        if self
             .api
             .update(lease.held(&self.identity, self.ttl))
             .await?
         {
-            true => Ok(Leased::Held),
-            false => Err(KubernetesError::Conflict),
+            Ok(Leased::Held)
+        } else {
+            Err(KubernetesError::Conflict)
         }
     }
 
@@ -221,13 +223,14 @@ impl Holder {
         let Some(lease) = self.own().await? else {
             return Ok(());
         };
-        match self.api.update(lease.released()).await? {
-            true => Ok(()),
-            false => Err(KubernetesError::Conflict),
+        if self.api.update(lease.released()).await? {
+            Ok(())
+        } else {
+            Err(KubernetesError::Conflict)
         }
     }
 
-    /// Repeats a request until it is answered. Not bounded.
+    /// Repeats a request until it succeeds. Not bounded.
     async fn persistently<T>(&self, ask: impl AsyncFn() -> Result<T, KubernetesError>) -> T {
         loop {
             match ask().await {
@@ -237,17 +240,17 @@ impl Holder {
         }
     }
 
-    /// The Lease, if it is its own.
+    /// The Lease, if this process holds it.
     async fn own(&self) -> Result<Option<Resource>, KubernetesError> {
         let lease = self.api.get().await?;
         Ok(lease.filter(|lease| lease.is_held_by(&self.identity)))
     }
 }
 
-/// Takes the next number. Behind the mark that was read comes a look whether the Lease is still its own: so who slept
-/// between two steps is refused.
-async fn take(holder: &Holder, proxied: &Proxied) -> Result<Token, LockError> {
-    let session = Session::log_in(proxied).await?;
+/// Takes the next token. The Lease is checked after reading the mark: a process that slept between two steps is
+/// refused.
+async fn take(holder: &LeaseHolder, proxied: &Proxied) -> Result<Token, LockError> {
+    let session = ProxySession::log_in(proxied).await?;
     loop {
         let mark = session.mark().await?;
         if holder.own().await?.is_none() {
@@ -257,7 +260,7 @@ async fn take(holder: &Holder, proxied: &Proxied) -> Result<Token, LockError> {
         }
         match session.claim(Claim::After(mark)).await {
             Ok(()) => break,
-            // Somebody has declared in between.
+            // Another session has declared in between.
             Err(Unasked::Stale(_)) => {}
             Err(error) => return Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! What a Lease says, and what candidates write into it.
+//! The fields of a Lease that candidates read and write.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-/// As Kubernetes writes the times of a Lease (`MicroTime`).
+/// Format of a Lease's times (`MicroTime`).
 const MICRO_TIME: &str = "%Y-%m-%dT%H:%M:%S.%6fZ";
 
-/// A Lease, whole: what others have written into it stays.
+/// A whole Lease: fields of others are kept.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Resource {
     spec: Map<String, Value>,
@@ -18,7 +18,7 @@ pub(super) struct Resource {
 }
 
 impl Resource {
-    /// One of this name that a candidate holds, to be made.
+    /// A new Lease that a candidate holds.
     pub(super) fn new(name: &str, identity: &str, ttl: Duration) -> Self {
         let mut rest = Map::new();
         rest.insert("apiVersion".to_owned(), "coordination.k8s.io/v1".into());
@@ -29,7 +29,7 @@ impl Resource {
         Self { spec, rest }.acquired(identity).renewed(ttl)
     }
 
-    /// As the API has sent it. Without a version an update would not be compared with what was read.
+    /// Parses a Lease of the API. `None` without a version: an update would not be compared with what was read.
     pub(super) fn read(lease: Value) -> Option<Self> {
         let Value::Object(mut rest) = lease else {
             return None;
@@ -54,7 +54,7 @@ impl Resource {
         self.holder() == identity
     }
 
-    /// Renewed, or taken over from somebody else, which is a transition.
+    /// The Lease, renewed, or taken over from another holder, which is a transition.
     pub(super) fn held(mut self, identity: &str, ttl: Duration) -> Self {
         if !self.is_held_by(identity) {
             let transitions = self.number("leaseTransitions").saturating_add(1);
@@ -64,7 +64,7 @@ impl Resource {
         self.renewed(ttl)
     }
 
-    /// Nobody's.
+    /// The Lease without a holder.
     pub(super) fn released(self) -> Self {
         self.acquired("").renewed(Duration::from_secs(1))
     }
@@ -85,13 +85,13 @@ impl Resource {
         self.spec.insert(name.to_owned(), value.into());
     }
 
-    /// Empty: nobody.
+    /// Empty without a holder.
     fn holder(&self) -> &str {
         let holder = self.spec.get("holderIdentity");
         holder.and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// How long it lives without a change.
+    /// Its duration without a change.
     fn lives(&self) -> Duration {
         // An int32 in Kubernetes.
         let seconds = self.number("leaseDurationSeconds");
@@ -104,20 +104,20 @@ impl Resource {
     }
 }
 
-/// Another's Lease, and since when it says the same, by the own clock.
+/// Another's Lease, and since when it is unchanged, by the local clock.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedLease {
     lease: Resource,
     since: Instant,
-    /// It has changed since it was read first, so somebody lives.
+    /// It has changed since it was first read, so its holder lives.
     has_changed: bool,
 }
 
-impl Seen {
-    /// Whether a Lease can be taken that was read now: it is nobody's, or has not changed for as long as it lives.
+impl ObservedLease {
+    /// Whether a Lease that was just read can be taken: it has no holder, or has not changed for its duration.
     pub(super) fn is_free(seen: &mut Option<Self>, read: &Resource, now: Instant) -> bool {
         let seen = match seen {
-            // What it says of its holder counts, and no label.
+            // Only the spec counts, not labels.
             Some(seen) if seen.lease.spec == read.spec => seen,
             before => {
                 let has_changed = before.is_some();
@@ -131,12 +131,11 @@ impl Seen {
         read.holder().is_empty() || now.saturating_duration_since(seen.since) >= read.lives()
     }
 
-    /// Who has it.
     pub(super) fn holder(&self) -> &str {
         self.lease.holder()
     }
 
-    /// Whether somebody renews it: it has changed, or says so, as far as its holder's clock and this one agree.
+    /// Whether its holder renews it: it has changed, or its renewal time is recent, as far as the two clocks agree.
     pub(super) fn is_kept(&self) -> bool {
         self.has_changed || self.is_recent()
     }
@@ -190,7 +189,7 @@ mod tests {
         assert_eq!(renewed["spec"]["preferredHolder"], "c");
         assert_eq!(renewed["metadata"]["resourceVersion"], "7");
         assert_eq!(renewed["metadata"]["labels"]["a"], "b");
-        // Whoever made it by hand may have written nothing.
+        // A Lease that was created by hand may be empty.
         for empty in [json!({}), Value::Null] {
             assert_eq!(read(empty).held("b", TTL).number("leaseTransitions"), 1);
         }
@@ -207,7 +206,7 @@ mod tests {
             read(json!({ "holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed }))
         };
         let mut is_free = |lease: &Resource, after_ms: u64| {
-            Seen::is_free(&mut seen, lease, begun + Duration::from_millis(after_ms))
+            ObservedLease::is_free(&mut seen, lease, begun + Duration::from_millis(after_ms))
         };
         assert!(!is_free(&at("1"), 0));
         assert!(!is_free(&at("1"), 14_999));
@@ -216,7 +215,7 @@ mod tests {
         assert!(is_free(&at("2"), 29_999));
         assert!(is_free(&at("3").released(), 30_000));
         assert!(is_free(&read(json!({ "holderIdentity": "" })), 30_000));
-        // The holder has said nothing of its time.
+        // The holder has given no duration.
         assert!(is_free(&read(json!({ "holderIdentity": "a" })), 30_000));
     }
 
@@ -228,7 +227,7 @@ mod tests {
             let spec =
                 json!({ "holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed });
             let mut seen = None;
-            Seen::is_free(&mut seen, &read(spec), Instant::now());
+            ObservedLease::is_free(&mut seen, &read(spec), Instant::now());
             seen.unwrap().is_recent()
         };
         assert!(is_recent(0) && is_recent(-10) && is_recent(10));

@@ -1,7 +1,7 @@
-// Shows what /api/v1/events tells. Everything from outside becomes text, never markup.
+// Shows the events of /api/v1/events. Everything from outside becomes text, never markup.
 "use strict";
 
-// Name of the column, what it is called here, and how it is shown.
+// Name of the column, its title here, and its format.
 const TABLES = {
   scopes: [["scope", "scope"], ["mark", "mark", "number"], ["raised_at", "age", "age"], ["raised_by", "raised by", "long"],
     ["sessions", "sessions", "number"], ["stale_sessions", "stale sessions", "alarm"]],
@@ -21,9 +21,9 @@ const TABLES = {
   proxies: [["pid", "control pid", "number"], ["address", "address"], ["application_name", "application"],
     ["since", "since", "time"], ["authority", "authority"], ["this_one", "this one"]],
 };
-// Who was refused so recently still runs.
+// A leader that was refused so recently still runs.
 const RECENT_MS = 60_000;
-// The page shows it where nothing was heard for so long.
+// After so long without an event, the page says so.
 const SILENT_MS = 12_000;
 const LINES_MAX = 12;
 const SVG = "http://www.w3.org/2000/svg";
@@ -131,7 +131,7 @@ function drawn(name, attributes, text) {
   return made;
 }
 
-// One line for each scope: who led when, and how each takeover went.
+// One line for each scope: its leaders, and the result of each takeover.
 function showLine() {
   const line = byId("line");
   const takeovers = (picture.takeovers.rows ?? []).filter((row) => row.raised_at);
@@ -166,7 +166,7 @@ function showLine() {
   });
 }
 
-// What needs somebody, and what to do.
+// Problems, and what to do about them.
 function concerns() {
   const all = [];
   const say = (level, what, advice) => all.push({ level, what, advice });
@@ -195,7 +195,7 @@ function concerns() {
     .filter((row) => row.sqlstate === "PF001" && row.enforced === "yes" && row.kind !== "session_ended")
     .filter((row) => now() - Date.parse(row.time) < RECENT_MS);
   if (recent.length > 0) {
-    // Each connection has a port of its own: the host names the process.
+    // Each connection has its own port: only the host identifies the process.
     const host = (row) => row.client_addr?.replace(/:\d+$/, "") ?? "?";
     const who = [...new Set(recent.map((row) => `${row.application_name ?? row.user ?? "?"} at ${host(row)}`))];
     say("warn", `A deposed leader was refused in the last minute: ${who.slice(0, 3).join(", ")}`,
@@ -253,7 +253,7 @@ function show() {
 function hear(event) {
   for (const line of event.split("\n")) {
     if (line.startsWith("id: ")) {
-      // When the picture was made: one that is shown for long is no news.
+      // When the picture was made: a picture shown for long is no news.
       const madeAt = Number(line.slice(4));
       if (madeAt === lastMadeAt) continue;
       lastMadeAt = madeAt;
@@ -294,7 +294,7 @@ async function run() {
     try {
       if (!await watch()) return;
     } catch {
-      // It is tried again; that nothing is heard is shown by the clock.
+      // It tries again; the clock shows that no event comes.
     }
     tick();
     await new Promise((then) => setTimeout(then, 1000));

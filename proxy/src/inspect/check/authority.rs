@@ -1,4 +1,4 @@
-//! Checks of what the store says against what the cluster says.
+//! Checks of the store against the cluster.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
 
 use super::super::cluster;
-use super::super::finding::{Check, Verdict};
+use super::super::finding::{Check, CheckResult};
 use super::super::hosts::Chosen;
-use super::super::store::{self, Held};
-use super::{Report, unanswered};
+use super::super::store::{self, StoreContents};
+use super::{FindingSink, unanswered};
 use crate::config::AuthorityLocation;
 use crate::rejection::utc;
 use crate::takeover::ControlError;
@@ -19,10 +19,9 @@ use crate::takeover::error::wrong_cluster_advice;
 use crate::takeover::prepare;
 use crate::takeover::witness::forgotten;
 
-/// Scopes that are named in one line.
+/// Limit of scopes named in one line.
 const NAMED: usize = 5;
 
-/// The checks of this file.
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Takeovers;
 
 /// A server process notices within this time that its proxy has ended.
@@ -40,24 +39,26 @@ const RECOVER: &str = "if this is not the store that was used before, correct \"
 pub(super) async fn checks(
     control: &Chosen,
     location: &AuthorityLocation,
-    held: &Held,
+    held: &StoreContents,
     proxies: Result<Vec<Proxy>, ControlError>,
     witnessed: Option<&HashMap<Scope, Mark>>,
-    report: &mut Report<'_>,
+    report: &mut FindingSink<'_>,
 ) {
     if control.rights.standby {
         return report.skip(CHECKS, ON_STANDBY);
     }
     report.add(Check::Cluster, on_record(control, held).await);
     let proxies = match (location, held, proxies) {
-        (AuthorityLocation::Embedded(_), Held::Contents(_), Ok(seen)) if !seen.is_empty() => {
+        (AuthorityLocation::Embedded(_), StoreContents::Contents(_), Ok(seen))
+            if !seen.is_empty() =>
+        {
             still_there(control).await
         }
         (.., proxies) => proxies,
     };
     report.add(Check::Proxies, served(location, held, proxies));
     report.add(Check::Marks, marks(held, witnessed));
-    let Held::Contents(contents) = held else {
+    let StoreContents::Contents(contents) = held else {
         return report.skip(Check::Sessions..=Check::Takeovers, why_not(held));
     };
     let alive = control
@@ -75,7 +76,7 @@ pub(super) async fn checks(
     }
 }
 
-/// The proxies of a store that none of them has open. The control connection of one that has just ended is soon gone.
+/// Proxies of a store that none of them has open. The control connection of one that has just ended is soon gone.
 async fn still_there(control: &Chosen) -> Result<Vec<Proxy>, ControlError> {
     let give_up = Instant::now() + GONE_WITHIN;
     loop {
@@ -87,32 +88,32 @@ async fn still_there(control: &Chosen) -> Result<Vec<Proxy>, ControlError> {
     }
 }
 
-const fn why_not(held: &Held) -> &'static str {
+const fn why_not(held: &StoreContents) -> &'static str {
     match held {
-        Held::Nothing => NO_STORE,
-        Held::InUse => IN_USE,
-        Held::Unknown | Held::Contents(_) => UNKNOWN,
+        StoreContents::Nothing => NO_STORE,
+        StoreContents::InUse => IN_USE,
+        StoreContents::Unknown | StoreContents::Contents(_) => UNKNOWN,
     }
 }
 
-async fn on_record(control: &Chosen, held: &Held) -> Verdict {
+async fn on_record(control: &Chosen, held: &StoreContents) -> CheckResult {
     let ours = match control.connection.look(prepare::cluster).await {
         Ok(ours) => ours,
         Err(error) => return unanswered(error),
     };
     let recorded = match held.contents() {
         Some(contents) => contents.cluster,
-        None => return Verdict::skip(why_not(held)),
+        None => return CheckResult::skip(why_not(held)),
     };
     match recorded {
-        None => Verdict::ok(format!("cluster {ours}; none is on record yet")),
+        None => CheckResult::ok(format!("cluster {ours}; none is on record yet")),
         Some(recorded) if recorded == ours => {
-            Verdict::ok(format!("cluster {ours} is the one on record"))
+            CheckResult::ok(format!("cluster {ours} is the one on record"))
         }
-        Some(recorded) if ours.follows(&recorded) => Verdict::ok(format!(
+        Some(recorded) if ours.follows(&recorded) => CheckResult::ok(format!(
             "cluster {ours}; {recorded} is on record until a proxy connects"
         )),
-        Some(recorded) => Verdict::fail(
+        Some(recorded) => CheckResult::fail(
             format!("this is cluster {ours}, but the marks are for cluster {recorded}"),
             wrong_cluster_advice(&ours, &recorded),
         ),
@@ -121,9 +122,9 @@ async fn on_record(control: &Chosen, held: &Held) -> Verdict {
 
 fn served(
     location: &AuthorityLocation,
-    held: &Held,
+    held: &StoreContents,
     proxies: Result<Vec<Proxy>, ControlError>,
-) -> Verdict {
+) -> CheckResult {
     const SHARE: &str =
         "give all proxies the same store: a cluster with two authorities has two marks";
     let proxies = match proxies {
@@ -136,37 +137,37 @@ fn served(
     let other = |ours: u32| served.iter().any(|theirs| *theirs != ours);
     match held {
         _ if served.len() > 1 => {
-            Verdict::fail(format!("proxies with several authorities: {all}"), SHARE)
+            CheckResult::fail(format!("proxies with several authorities: {all}"), SHARE)
         }
-        Held::Contents(contents) if other(contents.identity.short()) => Verdict::fail(
+        StoreContents::Contents(contents) if other(contents.identity.short()) => CheckResult::fail(
             format!(
                 "this configuration has authority {:08x}..., but the cluster is served with another: {all}",
                 contents.identity.short()
             ),
             SHARE,
         ),
-        Held::Nothing if !served.is_empty() => Verdict::fail(
+        StoreContents::Nothing if !served.is_empty() => CheckResult::fail(
             format!(
                 "this configuration has no store yet, but the cluster is served with one: {all}"
             ),
             SHARE,
         ),
-        // A copy of it: what is open elsewhere is not this file.
-        Held::Contents(_)
+        // A copy of it: the store that is open elsewhere is not this file.
+        StoreContents::Contents(_)
             if matches!(location, AuthorityLocation::Embedded(_)) && !served.is_empty() =>
         {
-            Verdict::fail(
+            CheckResult::fail(
                 format!("the cluster is served with a copy of this store: {all}"),
                 "stop that proxy, or give all of them a store for several: etcd or postgres",
             )
         }
-        Held::InUse if served.is_empty() => Verdict::warn(
+        StoreContents::InUse if served.is_empty() => CheckResult::warn(
             "the store is in use, but no proxy is connected to this cluster",
             "wait if a proxy is just starting; otherwise it serves another cluster, or its control connection is down: \
              see its log",
         ),
-        _ if served.is_empty() => Verdict::ok("no proxy is connected to this cluster now"),
-        _ => Verdict::ok(all),
+        _ if served.is_empty() => CheckResult::ok("no proxy is connected to this cluster now"),
+        _ => CheckResult::ok(all),
     }
 }
 
@@ -180,23 +181,23 @@ fn describe(proxy: &Proxy) -> String {
     )
 }
 
-fn marks(held: &Held, witnessed: Option<&HashMap<Scope, Mark>>) -> Verdict {
+fn marks(held: &StoreContents, witnessed: Option<&HashMap<Scope, Mark>>) -> CheckResult {
     let Some(witnessed) = witnessed else {
-        return Verdict::skip("not compared: the cluster keeps no copy of the marks");
+        return CheckResult::skip("not compared: the cluster keeps no copy of the marks");
     };
     let kept: HashMap<Scope, Mark> = match held {
-        Held::Contents(contents) => contents.marks.iter().cloned().collect(),
-        Held::Nothing => HashMap::new(),
-        Held::InUse => {
-            return Verdict::skip(
+        StoreContents::Contents(contents) => contents.marks.iter().cloned().collect(),
+        StoreContents::Nothing => HashMap::new(),
+        StoreContents::InUse => {
+            return CheckResult::skip(
                 "not compared: only the running proxy can read its store, and it compared at its start",
             );
         }
-        Held::Unknown => return Verdict::skip(UNKNOWN),
+        StoreContents::Unknown => return CheckResult::skip(UNKNOWN),
     };
     let lost = forgotten(witnessed, &kept);
     if lost.is_empty() {
-        return Verdict::ok(format!(
+        return CheckResult::ok(format!(
             "the authority has every mark that the cluster has seen ({})",
             store::of_sessions(witnessed.keys())
         ));
@@ -205,7 +206,7 @@ fn marks(held: &Held, witnessed: Option<&HashMap<Scope, Mark>>) -> Verdict {
         let kept = kept.map_or("no mark".to_owned(), |rank| rank.to_string());
         format!("{scope} ({kept}, seen {seen})")
     };
-    Verdict::fail(
+    CheckResult::fail(
         format!(
             "the authority has forgotten marks: {}",
             list(lost.iter().map(name))
@@ -223,14 +224,14 @@ fn list(all: impl ExactSizeIterator<Item = String>) -> String {
     text
 }
 
-fn sessions(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
+fn sessions(contents: &Contents, alive: &BTreeSet<Backend>) -> CheckResult {
     let registered: BTreeSet<Backend> = contents.sessions.iter().map(|(_, r)| r.backend).collect();
     let gone = registered.len() - alive.len();
     let after = match gone {
         0 => "",
         _ => "; a running proxy removes their records",
     };
-    Verdict::ok(format!(
+    CheckResult::ok(format!(
         "{} registered, {} of them alive, {gone} gone{after}",
         registered.len(),
         alive.len()
@@ -238,7 +239,7 @@ fn sessions(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
 }
 
 /// A session below its scope's mark may not be alive, unless its takeover is running at this moment.
-fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
+fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> CheckResult {
     let marks: HashMap<&Scope, Rank> = contents.marks.iter().map(|(s, m)| (s, m.rank())).collect();
     let is_old = |(scope, session): &&(Scope, Registered)| {
         alive.contains(&session.backend)
@@ -246,7 +247,7 @@ fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
     };
     let old: Vec<_> = contents.sessions.iter().filter(is_old).collect();
     if old.is_empty() {
-        return Verdict::ok("no session below the mark of its scope is alive");
+        return CheckResult::ok("no session below the mark of its scope is alive");
     }
     let name = |(scope, session): &&(Scope, Registered)| {
         format!(
@@ -255,7 +256,7 @@ fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> Verdict {
             session.rank()
         )
     };
-    Verdict::warn(
+    CheckResult::warn(
         format!(
             "a takeover is not complete; alive below the mark: {}",
             list(old.iter().map(name))

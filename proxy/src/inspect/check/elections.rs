@@ -6,39 +6,39 @@ use pgpalisade_authority::Etcd;
 use pgpalisade_policies::ElectedScope;
 use tokio::time::timeout;
 
-use super::super::finding::Verdict;
+use super::super::finding::CheckResult;
 use crate::config::AuthorityLocation;
 
-/// Elections that are named in one line.
+/// Limit of elections named in one line.
 const NAMED: usize = 5;
 
 const NEEDED: &str = "let the proxy's etcd user read all keys below it: until then every token of the scope is refused";
 
-/// Reads who leads each of them.
+/// Reads the leader of each election.
 pub(super) async fn check(
     location: &AuthorityLocation,
     elected: &[ElectedScope],
     within: Duration,
-) -> Verdict {
-    // A policy that names some is refused with any other store.
+) -> CheckResult {
+    // With any other store, a policy with elections is refused.
     let AuthorityLocation::Etcd(options) = location else {
-        return Verdict::skip("no scope gets its tokens from an election");
+        return CheckResult::skip("no scope gets its tokens from an election");
     };
     if elected.is_empty() {
-        return Verdict::skip("no scope gets its tokens from an election");
+        return CheckResult::skip("no scope gets its tokens from an election");
     }
     let reading = timeout(within * 2, async {
         match Etcd::find(options.as_ref().clone()).await {
             Ok(Some(store)) => leaders(&store, elected).await,
-            Ok(None) => Verdict::skip("not checked: there is no store yet"),
-            Err(_) => Verdict::skip("not checked: the store cannot be read"),
+            Ok(None) => CheckResult::skip("not checked: there is no store yet"),
+            Err(_) => CheckResult::skip("not checked: the store cannot be read"),
         }
     });
-    let silent = |_| Verdict::fail("they were not read in time", NEEDED);
+    let silent = |_| CheckResult::fail("they were not read in time", NEEDED);
     reading.await.unwrap_or_else(silent)
 }
 
-async fn leaders(store: &Etcd, elected: &[ElectedScope]) -> Verdict {
+async fn leaders(store: &Etcd, elected: &[ElectedScope]) -> CheckResult {
     let mut seen = Vec::new();
     for ElectedScope {
         scope, election, ..
@@ -49,7 +49,7 @@ async fn leaders(store: &Etcd, elected: &[ElectedScope]) -> Verdict {
             Ok(None) => seen.push(format!("scope {scope}: nobody leads {election}")),
             Err(error) => {
                 let seen = format!("scope {scope}: {election} cannot be read: {error}");
-                return Verdict::fail(seen, NEEDED);
+                return CheckResult::fail(seen, NEEDED);
             }
         }
     }
@@ -58,5 +58,5 @@ async fn leaders(store: &Etcd, elected: &[ElectedScope]) -> Verdict {
         seen.truncate(NAMED);
         seen.push(format!("{more} more"));
     }
-    Verdict::ok(seen.join("; "))
+    CheckResult::ok(seen.join("; "))
 }

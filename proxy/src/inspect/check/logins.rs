@@ -1,4 +1,4 @@
-//! Which ways of logging in work here: by what PostgreSQL asks for, and TLS of both legs.
+//! The check of login methods: which work here, by PostgreSQL's own method and TLS on both legs.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use pgpalisade_tls::{ALPN, Acceptor, Connector};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use super::super::connection::{self, ConnectError, Opened};
-use super::super::finding::Verdict;
+use super::super::finding::CheckResult;
+use super::super::probe::{self, Opened, ProbeError};
 use crate::config::Config;
 use crate::server::accounts::{Auth, FileError, Logins, LookupError};
 use crate::server::certificates::ClientTls;
 use crate::wire::{backend, header};
 
-/// What PostgreSQL asks a role for.
+/// The method that PostgreSQL requests from a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     Nothing,
@@ -25,14 +25,14 @@ enum Method {
     Other(i32),
 }
 
-/// What is known of both legs.
+/// Facts about both legs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Legs {
     method: Method,
-    /// Clients may have TLS.
+    /// Whether clients may have TLS.
     client: Encryption,
     server: Encryption,
-    /// Both show one certificate.
+    /// Whether both legs show one certificate.
     certificates: Certificates,
 }
 
@@ -48,7 +48,7 @@ enum Certificates {
     Different,
 }
 
-/// Whether a way works, and why not.
+/// Whether a method works, and why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Works {
     Yes,
@@ -100,22 +100,22 @@ pub(super) async fn check(
     config: &Config,
     logins: Result<Logins, FileError>,
     within: Duration,
-) -> Verdict {
+) -> CheckResult {
     let login = &config.control.expose().config;
     let user = login.get_user().unwrap_or("postgres");
     let database = login.get_dbname().unwrap_or(user);
     let legs = match timeout(within, look(config, user, database)).await {
         Ok(Ok(legs)) => legs,
-        Ok(Err(why)) => return Verdict::skip(format!("not checked: {why}")),
-        Err(_) => return Verdict::skip("not checked: PostgreSQL did not answer in time"),
+        Ok(Err(why)) => return CheckResult::skip(format!("not checked: {why}")),
+        Err(_) => return CheckResult::skip("not checked: PostgreSQL did not answer in time"),
     };
     if let Err(why) = verifiers(logins, user).await {
-        return Verdict::fail(why, "correct auth_file or auth_query");
+        return CheckResult::fail(why, "correct auth_file or auth_query");
     }
     judge(&config.clients.auth, user, legs)
 }
 
-fn judge(auth: &Auth, user: &str, legs: Legs) -> Verdict {
+fn judge(auth: &Auth, user: &str, legs: Legs) -> CheckResult {
     let asked = match legs.method {
         Method::Nothing => "nothing".to_owned(),
         Method::Password => "a clear-text password".to_owned(),
@@ -136,16 +136,16 @@ fn judge(auth: &Auth, user: &str, legs: Legs) -> Verdict {
         Auth::Password => password,
     };
     match in_force {
-        Works::Yes => Verdict::ok(seen),
-        Works::Limited(_) => Verdict::warn(
+        Works::Yes => CheckResult::ok(seen),
+        Works::Limited(_) => CheckResult::warn(
             seen,
             "set auth = \"scram\" or \"password\", or give pgpalisade the certificate and the key of PostgreSQL",
         ),
-        Works::No(_) => Verdict::fail(seen, "change auth, or remove the obstacle"),
+        Works::No(_) => CheckResult::fail(seen, "change auth, or remove the obstacle"),
     }
 }
 
-/// Whether verifiers can be had, where they are needed.
+/// Whether verifiers can be read, if the method needs them.
 async fn verifiers(logins: Result<Logins, FileError>, user: &str) -> Result<(), String> {
     match logins.map_err(|error| error.to_string())? {
         Logins::Scram(accounts) => accounts
@@ -159,11 +159,11 @@ async fn verifiers(logins: Result<Logins, FileError>, user: &str) -> Result<(), 
 
 async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, String> {
     let connector = Connector::load(&config.upstream.ssl).map_err(|error| error.to_string())?;
-    let failed = |error: ConnectError| error.to_string();
+    let failed = |error: ProbeError| error.to_string();
     // All hosts are one cluster, with the same roles.
     let mut opened = Err("no host is named".to_owned());
     for host in config.upstream.hosts.all() {
-        opened = connection::open(host, &connector).await.map_err(failed);
+        opened = probe::open(host, &connector).await.map_err(failed);
         if opened.is_ok() {
             break;
         }
@@ -203,14 +203,15 @@ async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, Strin
         method,
         client: encryption(&shown),
         server: encryption(&certificate),
-        certificates: match shown == certificate {
-            true => Certificates::Same,
-            false => Certificates::Different,
+        certificates: if shown == certificate {
+            Certificates::Same
+        } else {
+            Certificates::Different
         },
     })
 }
 
-/// The method, once the first message is there as a whole.
+/// The method, once the first message is complete.
 fn method(answer: &[u8]) -> Result<Option<Method>, String> {
     let Some(header) = header::parse(answer, |_| 64 * 1024).map_err(|error| error.to_string())?
     else {
@@ -231,12 +232,12 @@ fn method(answer: &[u8]) -> Result<Option<Method>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::finding::Outcome;
+    use super::super::super::finding::CheckOutcome;
     use super::*;
     use crate::server::accounts::VerifierSource;
 
     #[track_caller]
-    fn outcomes(legs: Legs, expect: [Outcome; 3]) {
+    fn outcomes(legs: Legs, expect: [CheckOutcome; 3]) {
         let scram = Auth::Scram(VerifierSource::File("/f".into()));
         let found =
             [Auth::Relay, scram, Auth::Password].map(|auth| judge(&auth, "app", legs).outcome);
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn which_of_the_three_works() {
-        use Outcome::{Fail, Ok, Warn};
+        use CheckOutcome::{Fail, Ok, Warn};
         let legs = |method, client, server, certificates| Legs {
             method,
             client,

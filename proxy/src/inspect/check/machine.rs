@@ -1,4 +1,4 @@
-//! Checks of this machine: what `serve` will take of it, tried by the same procedure.
+//! Checks of this machine: everything that `serve` needs, tried by the same procedure.
 
 use std::error::Error;
 use std::fs::Metadata;
@@ -6,9 +6,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::super::finding::{Check, Verdict};
-use super::super::store::Held;
-use super::Report;
+use super::super::finding::{Check, CheckResult};
+use super::super::store::StoreContents;
+use super::FindingSink;
 use crate::config::{AuthorityLocation, Config};
 use crate::http::HttpError;
 use crate::local::{Local, Purpose};
@@ -16,20 +16,20 @@ use crate::policy_file::{Loaded, PolicyFileErrors};
 use crate::process;
 use crate::server::accounts::{FileError, Logins};
 
-/// What later checks need of it.
+/// Results that later checks need.
 pub(super) struct Tried {
     pub(super) policy: Result<Loaded, PolicyFileErrors>,
     pub(super) logins: Result<Logins, FileError>,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<Endpoint>,
 }
 
-/// An address to listen on. It is free again.
-pub(super) struct Place {
+/// An address to listen on, released again.
+pub(super) struct Endpoint {
     name: String,
     tried: Result<(), io::Error>,
 }
 
-impl Place {
+impl Endpoint {
     pub(super) fn is_in_use(&self) -> bool {
         let error = self.tried.as_ref().err();
         error.is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
@@ -44,8 +44,8 @@ pub(super) enum Running {
     Unknown,
 }
 
-/// Tries everything, and tells of all but the addresses: what they mean depends on whether the proxy runs.
-pub(super) async fn checks(config: &Config, report: &mut Report<'_>) -> Tried {
+/// Tries everything, and reports all but the addresses: their meaning depends on whether the proxy runs.
+pub(super) async fn checks(config: &Config, report: &mut FindingSink<'_>) -> Tried {
     report.add(Check::User, user(config));
     let Local {
         policy,
@@ -56,23 +56,23 @@ pub(super) async fn checks(config: &Config, report: &mut Report<'_>) -> Tried {
         listeners,
         http,
     } = Local::take(config, Purpose::Check, None).await;
-    let place = |(address, listener): (_, Result<_, _>)| Place {
+    let place = |(address, listener): (_, Result<_, _>)| Endpoint {
         name: format!("{address}"),
         tried: listener.map(drop),
     };
-    let mut places: Vec<Place> = listeners.into_iter().map(place).collect();
+    let mut places: Vec<Endpoint> = listeners.into_iter().map(place).collect();
     let token = match http {
         Ok(None) => None,
         Ok(Some(listener)) => {
             let name = format!("{} (http)", listener.address());
             let tried = Ok(());
-            places.push(Place { name, tried });
+            places.push(Endpoint { name, tried });
             None
         }
         Err(HttpError::Listen { address, source }) => {
             let name = format!("{address} (http)");
             let tried = Err(source);
-            places.push(Place { name, tried });
+            places.push(Endpoint { name, tried });
             None
         }
         Err(error) => Some(error.to_string()),
@@ -92,8 +92,8 @@ pub(super) async fn checks(config: &Config, report: &mut Report<'_>) -> Tried {
     }
 }
 
-/// As whom all this is tried. Root may do what the user of the proxy may not.
-fn user(config: &Config) -> Verdict {
+/// The user that runs the checks. Root may do what the user of the proxy may not.
+fn user(config: &Config) -> CheckResult {
     let (uid, user) = (process::uid(), process::user());
     let of_others = |path: PathBuf| {
         let owner = std::fs::metadata(&path).as_ref().map(Metadata::uid).ok()?;
@@ -101,10 +101,10 @@ fn user(config: &Config) -> Verdict {
     };
     let others = places_of_proxy(config).into_iter().find_map(of_others);
     match others.filter(|_| uid == 0) {
-        None => Verdict::ok(format!(
+        None => CheckResult::ok(format!(
             "all of this is checked as {user}, so the proxy should run as {user} too"
         )),
-        Some((path, owner)) => Verdict::warn(
+        Some((path, owner)) => CheckResult::warn(
             format!(
                 "all of this is checked as {user}, but {} belongs to {owner}",
                 path.display()
@@ -114,7 +114,7 @@ fn user(config: &Config) -> Verdict {
     }
 }
 
-/// Where the proxy writes.
+/// Paths that the proxy writes.
 fn places_of_proxy(config: &Config) -> Vec<PathBuf> {
     let store = match &config.takeover.authority {
         AuthorityLocation::Embedded(directory) => Some(directory.clone()),
@@ -129,24 +129,24 @@ fn places_of_proxy(config: &Config) -> Vec<PathBuf> {
         .collect()
 }
 
-fn of_files(wrong: [Option<String>; 3]) -> Verdict {
+fn of_files(wrong: [Option<String>; 3]) -> CheckResult {
     let wrong: Vec<String> = wrong.into_iter().flatten().collect();
     if wrong.is_empty() {
-        return Verdict::ok("all files for TLS, the console and HTTP can be used");
+        return CheckResult::ok("all files for TLS, the console and HTTP can be used");
     }
     let advice = "correct the file or its permissions: a proxy does not start without it";
-    Verdict::fail(wrong.join("; "), advice)
+    CheckResult::fail(wrong.join("; "), advice)
 }
 
-fn of_rejections<E: Error>(config: &Config, tried: Result<(), E>) -> Verdict {
+fn of_rejections<E: Error>(config: &Config, tried: Result<(), E>) -> CheckResult {
     let Some(file) = &config.rejections.file else {
-        return Verdict::ok("no rejection_log is set: rejections go to the log only");
+        return CheckResult::ok("no rejection_log is set: rejections go to the log only");
     };
     let Err(error) = tried else {
-        return Verdict::ok(format!("{} can be written", file.display()));
+        return CheckResult::ok(format!("{} can be written", file.display()));
     };
     let cause = error.source().map(|cause| format!(": {cause}"));
-    Verdict::fail(
+    CheckResult::fail(
         format!("{error}{}", cause.unwrap_or_default()),
         "create the directory, and let the user of the proxy write there",
     )
@@ -155,19 +155,23 @@ fn of_rejections<E: Error>(config: &Config, tried: Result<(), E>) -> Verdict {
 /// Whether the proxy runs, by its store and the proxies that the cluster sees.
 pub(super) fn running(
     location: &AuthorityLocation,
-    held: &Held,
+    held: &StoreContents,
     proxies: Option<usize>,
 ) -> Running {
     match (location, held, proxies) {
-        (AuthorityLocation::Embedded(_), Held::InUse, _) => Running::Yes,
-        (AuthorityLocation::Embedded(_), Held::Contents(_) | Held::Nothing, _) => Running::No,
+        (AuthorityLocation::Embedded(_), StoreContents::InUse, _) => Running::Yes,
+        (
+            AuthorityLocation::Embedded(_),
+            StoreContents::Contents(_) | StoreContents::Nothing,
+            _,
+        ) => Running::No,
         (AuthorityLocation::Etcd(_) | AuthorityLocation::Postgres(_), _, Some(0)) => Running::No,
         _ => Running::Unknown,
     }
 }
 
-pub(super) fn listen(places: &[Place], running: Running) -> Verdict {
-    let names = |places: &[&Place]| {
+pub(super) fn listen(places: &[Endpoint], running: Running) -> CheckResult {
+    let names = |places: &[&Endpoint]| {
         let names: Vec<&str> = places.iter().map(|place| &*place.name).collect();
         names.join(", ")
     };
@@ -178,26 +182,26 @@ pub(super) fn listen(places: &[Place], running: Running) -> Verdict {
     });
     let failed: Vec<String> = failed.collect();
     if !failed.is_empty() {
-        return Verdict::fail(
+        return CheckResult::fail(
             failed.join("; "),
             "name an address of this machine, or a directory that the user of the proxy may write to",
         );
     }
-    let used: Vec<&Place> = places.iter().filter(|place| place.is_in_use()).collect();
+    let used: Vec<&Endpoint> = places.iter().filter(|place| place.is_in_use()).collect();
     let all = names(&places.iter().collect::<Vec<_>>());
     match (used.as_slice(), running) {
-        ([], _) => Verdict::ok(format!("can be listened on: {all}")),
+        ([], _) => CheckResult::ok(format!("can be listened on: {all}")),
         (used, Running::Yes) => {
-            Verdict::ok(format!("in use, as while the proxy runs: {}", names(used)))
+            CheckResult::ok(format!("in use, as while the proxy runs: {}", names(used)))
         }
-        (used, Running::No) => Verdict::fail(
+        (used, Running::No) => CheckResult::fail(
             format!(
                 "another program listens there, since the proxy does not run: {}",
                 names(used)
             ),
             "stop that program, or choose another address",
         ),
-        (used, Running::Unknown) => Verdict::warn(
+        (used, Running::Unknown) => CheckResult::warn(
             format!(
                 "in use, by the proxy or by another program: {}",
                 names(used)
@@ -209,11 +213,11 @@ pub(super) fn listen(places: &[Place], running: Running) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::finding::Outcome;
+    use super::super::super::finding::CheckOutcome;
     use super::*;
 
-    fn place(error: Option<io::ErrorKind>) -> Place {
-        Place {
+    fn place(error: Option<io::ErrorKind>) -> Endpoint {
+        Endpoint {
             name: "here".to_owned(),
             tried: error.map_or(Ok(()), |kind| Err(kind.into())),
         }
@@ -223,18 +227,18 @@ mod tests {
     fn an_address_in_use_is_fine_only_while_the_proxy_runs() {
         use io::ErrorKind::{AddrInUse, PermissionDenied};
         for (errors, running, outcome) in [
-            (&[None][..], Running::No, Outcome::Ok),
-            (&[None, Some(AddrInUse)], Running::Yes, Outcome::Ok),
-            (&[None, Some(AddrInUse)], Running::No, Outcome::Fail),
-            (&[Some(AddrInUse)], Running::Unknown, Outcome::Warn),
-            (&[Some(PermissionDenied)], Running::Yes, Outcome::Fail),
+            (&[None][..], Running::No, CheckOutcome::Ok),
+            (&[None, Some(AddrInUse)], Running::Yes, CheckOutcome::Ok),
+            (&[None, Some(AddrInUse)], Running::No, CheckOutcome::Fail),
+            (&[Some(AddrInUse)], Running::Unknown, CheckOutcome::Warn),
+            (&[Some(PermissionDenied)], Running::Yes, CheckOutcome::Fail),
             (
                 &[Some(AddrInUse), Some(PermissionDenied)],
                 Running::Yes,
-                Outcome::Fail,
+                CheckOutcome::Fail,
             ),
         ] {
-            let places: Vec<Place> = errors.iter().copied().map(place).collect();
+            let places: Vec<Endpoint> = errors.iter().copied().map(place).collect();
             let verdict = listen(&places, running);
             assert_eq!(verdict.outcome, outcome, "{errors:?} {running:?}");
         }

@@ -5,26 +5,25 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::super::cluster::{self, Prepared};
-use super::super::connection::Connection;
-use super::super::finding::{Check, Verdict};
+use super::super::cluster::{self, PreparedTransaction};
+use super::super::finding::{Check, CheckResult};
 use super::super::hosts::{Chosen, Host, HostRole};
-use super::{Report, Witnessed, unanswered, witness};
+use super::super::probe::Probe;
+use super::{FindingSink, Witnessed, unanswered, witness};
 use crate::config::{AuthorityLocation, Config};
 use crate::takeover::prepare;
 
-/// Prepared transactions that are named in one line.
+/// Limit of prepared transactions named in one line.
 const NAMED: usize = 5;
 
-/// The checks of this file.
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
 
-/// Proxies that share the server's places, this one among them: never 0.
+/// Number of proxies that share the server's connections, including this one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Proxies(NonZeroUsize);
 
 impl Proxies {
-    /// As many as are `seen`. An embedded store serves one.
+    /// At least one, and exactly one for an embedded store.
     pub(super) fn of(location: &AuthorityLocation, seen: usize) -> Self {
         Self(match location {
             AuthorityLocation::Embedded(_) => NonZeroUsize::MIN,
@@ -39,7 +38,7 @@ pub(super) async fn checks(
     hosts: &[Host],
     proxies: Proxies,
     within: Duration,
-    report: &mut Report<'_>,
+    report: &mut FindingSink<'_>,
 ) -> Witnessed {
     report.add(Check::Primary, primary(control, hosts));
     report.add(Check::Rights, rights(control));
@@ -59,67 +58,71 @@ pub(super) async fn checks(
     witnessed
 }
 
-fn primary(control: &Chosen, hosts: &[Host]) -> Verdict {
+fn primary(control: &Chosen, hosts: &[Host]) -> CheckResult {
     let named: Vec<String> = hosts
         .iter()
         .map(|host| format!("{}: {}", host.host, host.seen))
         .collect();
     match (control.rights.standby, hosts.len()) {
         (true, 1) => {
-            return Verdict::fail(
+            return CheckResult::fail(
                 "the control connection leads to a standby",
                 "point \"control\" and \"upstream\" to the primary",
             );
         }
         (true, _) => {
-            return Verdict::fail(
+            return CheckResult::fail(
                 format!("none of the hosts is the primary: {}", named.join("; ")),
                 "promote one, or name the primary too",
             );
         }
-        (false, 1) => return Verdict::ok("the server is a primary"),
+        (false, 1) => return CheckResult::ok("the server is a primary"),
         (false, _) => {}
     }
     let is_sound = |host: &Host| matches!(host.role, HostRole::Primary | HostRole::Standby);
-    match hosts.iter().all(is_sound) {
-        true => Verdict::ok(named.join("; ")),
-        false => Verdict::warn(
+    if hosts.iter().all(is_sound) {
+        CheckResult::ok(named.join("; "))
+    } else {
+        CheckResult::warn(
             named.join("; "),
             "look after the hosts that are neither the primary nor a standby of it",
-        ),
+        )
     }
 }
 
-fn rights(control: &Chosen) -> Verdict {
+fn rights(control: &Chosen) -> CheckResult {
     let rights = &control.rights;
     let role = &rights.role;
     if !rights.missing.is_empty() {
-        return Verdict::fail(
+        return CheckResult::fail(
             format!("role {role} lacks {}", rights.missing.join(" and ")),
             format!("run as a superuser: {}", rights.grant()),
         );
     }
-    match rights.superuser {
-        true => Verdict::ok(format!(
+    if rights.superuser {
+        CheckResult::ok(format!(
             "role {role} is a superuser and may end every session"
-        )),
-        false => Verdict::ok(format!(
+        ))
+    } else {
+        CheckResult::ok(format!(
             "role {role} has pg_signal_backend and pg_read_all_stats"
-        )),
+        ))
     }
 }
 
-async fn superusers(control: &Chosen) -> Verdict {
+async fn superusers(control: &Chosen) -> CheckResult {
     if control.rights.superuser {
-        return Verdict::ok("the control role can end the sessions of superusers too");
+        return CheckResult::ok("the control role can end the sessions of superusers too");
     }
-    // Which sessions are clients is hidden from it, and so from this check.
+    // The role cannot see which sessions are clients, so neither can this check.
     if !control.rights.missing.is_empty() {
-        return Verdict::skip("not checked: the control role lacks rights");
+        return CheckResult::skip("not checked: the control role lacks rights");
     }
     match control.connection.look(cluster::superusers).await {
-        Ok(roles) if roles.is_empty() => Verdict::ok("no client is connected as a superuser now"),
-        Ok(roles) => Verdict::warn(
+        Ok(roles) if roles.is_empty() => {
+            CheckResult::ok("no client is connected as a superuser now")
+        }
+        Ok(roles) => CheckResult::warn(
             format!(
                 "clients are connected as superuser ({}), whose sessions role {} cannot end",
                 roles.join(", "),
@@ -131,14 +134,14 @@ async fn superusers(control: &Chosen) -> Verdict {
     }
 }
 
-/// Whether the session that the server knows is the one that this process has a socket of.
-fn direct(control: &Chosen) -> Verdict {
+/// Whether the server's session and this process's socket are the two ends of one connection.
+fn direct(control: &Chosen) -> CheckResult {
     const POOLER: &str = "let \"control\" lead to PostgreSQL itself: a pooler gives it the session of another client";
     let own = control.rights.backend.pid;
     match control.connection.told_pid() {
         Some(told) if told == own => {}
         Some(told) => {
-            return Verdict::fail(
+            return CheckResult::fail(
                 format!(
                     "a pooler is in between: it told server process {told} at login, and it is {own}"
                 ),
@@ -146,18 +149,18 @@ fn direct(control: &Chosen) -> Verdict {
             );
         }
         None => {
-            return Verdict::fail("no server process was told at login", POOLER);
+            return CheckResult::fail("no server process was told at login", POOLER);
         }
     }
     let theirs = peer(control);
     let ours = control.connection.local();
     if theirs == ours.map(canonical) {
-        return Verdict::ok(format!(
+        return CheckResult::ok(format!(
             "nothing is between this machine and server process {own} ({})",
             shown(ours)
         ));
     }
-    Verdict::warn(
+    CheckResult::warn(
         format!(
             "the connection leaves here as {} and reaches the server as {}, so a TCP proxy or NAT is in between",
             shown(ours),
@@ -182,18 +185,18 @@ fn shown(addr: Option<SocketAddr>) -> String {
     addr.map_or_else(|| "a unix socket".to_owned(), |addr| addr.to_string())
 }
 
-/// Whether sessions that are opened as those of clients are show on the control connection, under the pid that was
-/// told at their login. This is what a takeover relies on.
-async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Verdict {
+/// Whether sessions opened like those of clients appear on the control connection, under the pid of their login.
+/// Takeovers rely on this.
+async fn same_server(config: &Config, control: &Chosen, within: Duration) -> CheckResult {
     let addr = &control.upstream;
-    let opened = Connection::open(addr, config.control.expose(), within).await;
+    let opened = Probe::open(addr, config.control.expose(), within).await;
     let connection = match opened {
         Ok(connection) => connection,
         Err(error) if *addr == control.control => {
-            return Verdict::warn(error.to_string(), "look at the server's log");
+            return CheckResult::warn(error.to_string(), "look at the server's log");
         }
         Err(error) => {
-            return Verdict::warn(
+            return CheckResult::warn(
                 format!("cannot be compared: {error}"),
                 format!(
                     "make sure that {addr} and {} are the same server",
@@ -221,7 +224,7 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Ver
     };
     let ours = control.server.system_identifier;
     if system_identifier != ours {
-        return Verdict::fail(
+        return CheckResult::fail(
             format!(
                 "\"upstream\" leads to cluster {system_identifier}, \"control\" to cluster {ours}"
             ),
@@ -229,7 +232,7 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Ver
         );
     }
     if told != Some(backend.pid) {
-        return Verdict::fail(
+        return CheckResult::fail(
             format!(
                 "a pooler is between \"upstream\" and the server: it told {} at login, and it is server process {}",
                 told.map_or("nothing".to_owned(), |pid| format!("server process {pid}")),
@@ -239,7 +242,7 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Ver
         );
     }
     if started != Some(backend.started_us) {
-        return Verdict::fail(
+        return CheckResult::fail(
             format!(
                 "server process {} of \"upstream\" does not show on the control connection: they are two servers of \
                  cluster {ours}",
@@ -248,18 +251,18 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Ver
             "let both lead to the primary",
         );
     }
-    Verdict::ok(format!(
+    CheckResult::ok(format!(
         "a session through {addr} shows on the control connection as server process {}",
         backend.pid
     ))
 }
 
-async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies) -> Verdict {
+async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies) -> CheckResult {
     let places = match control.connection.look(cluster::places).await {
         Ok(places) => places,
         Err(error) => return unanswered(error),
     };
-    // One for each control connection.
+    // Each control connection takes one.
     let all = usize::try_from(places).unwrap_or_default();
     let most = (all / count).saturating_sub(1);
     let wanted = config.clients.max_connections.get();
@@ -268,7 +271,7 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
         _ => format!("connections.max is {wanted}, with {count} proxies"),
     };
     if wanted <= most {
-        return Verdict::ok(format!(
+        return CheckResult::ok(format!(
             "{each}, and the server takes {places} besides those that it reserves"
         ));
     }
@@ -276,7 +279,7 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
         1 => String::new(),
         _ => " for each".to_owned(),
     };
-    Verdict::warn(
+    CheckResult::warn(
         format!("{each}, but the server takes only {places} besides those that it reserves"),
         format!(
             "set connections.max to {most} or less{share}, or raise the server's max_connections: if clients take \
@@ -285,21 +288,21 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
     )
 }
 
-async fn prepared(control: &Chosen) -> Verdict {
+async fn prepared(control: &Chosen) -> CheckResult {
     let found = match control.connection.look(cluster::prepared).await {
         Ok(found) => found,
         Err(error) => return unanswered(error),
     };
     if found.is_empty() {
-        return Verdict::ok("there are no prepared transactions");
+        return CheckResult::ok("there are no prepared transactions");
     }
-    let name = |p: &Prepared| format!("{:?} of {} in {}", p.gid, p.owner, p.database);
+    let name = |p: &PreparedTransaction| format!("{:?} of {} in {}", p.gid, p.owner, p.database);
     let named: Vec<String> = found.iter().take(NAMED).map(name).collect();
     let more = match found.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Verdict::warn(
+    CheckResult::warn(
         format!(
             "prepared transactions outlive a takeover: {}{more}",
             named.join(", ")

@@ -1,4 +1,4 @@
-//! Whether roles of leaders reach PostgreSQL past the proxies.
+//! Whether roles of leaders can reach PostgreSQL without the proxies.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,19 +6,23 @@ use std::net::IpAddr;
 use pgpalisade_policies::Policy;
 
 use super::super::cluster::{self, Client, HbaRule};
-use super::super::finding::Verdict;
+use super::super::finding::CheckResult;
 use super::super::hosts::Chosen;
 use super::unanswered;
 use crate::takeover::ControlError;
 use crate::takeover::cluster_lock::Proxy;
 
-/// Roles and lines that are named in one line.
+/// Limit of roles and lines named in one line.
 const NAMED: usize = 5;
 
 const ADVICE: &str = "let these roles in from the proxies' addresses only (pg_hba.conf), and point their programs to a \
                       proxy: connections that bypass it are not fenced";
 
-pub(super) async fn check(control: &Chosen, policy: Option<&Policy>, proxies: &[Proxy]) -> Verdict {
+pub(super) async fn check(
+    control: &Chosen,
+    policy: Option<&Policy>,
+    proxies: &[Proxy],
+) -> CheckResult {
     match look(control, policy, proxies).await {
         Ok(verdict) => verdict,
         Err(error) => unanswered(error),
@@ -29,7 +33,7 @@ async fn look(
     control: &Chosen,
     policy: Option<&Policy>,
     proxies: &[Proxy],
-) -> Result<Verdict, ControlError> {
+) -> Result<CheckResult, ControlError> {
     let connection = &control.connection;
     let clients = connection.look(cluster::clients).await?;
     let mut pids: BTreeSet<i32> = proxies
@@ -46,7 +50,7 @@ async fn look(
     let roles = connection.look(cluster::roles).await?;
     let mut may_lead: BTreeSet<String> = roles.into_iter().filter(is_named).collect();
     if may_lead.is_empty() {
-        // Nobody is named, so whoever is connected may lead.
+        // The policy names no role, so every connected one may lead.
         let connected = others.iter().map(|client| &client.role);
         may_lead.extend(
             connected
@@ -55,7 +59,7 @@ async fn look(
         );
     }
     if may_lead.is_empty() {
-        return Ok(Verdict::ok(
+        return Ok(CheckResult::ok(
             "no client is connected, and the policy names no role of a leader",
         ));
     }
@@ -68,7 +72,7 @@ async fn look(
         .collect();
     if !past.is_empty() {
         let past = listed(past.iter().map(String::as_str));
-        return Ok(Verdict::warn(
+        return Ok(CheckResult::warn(
             format!("connected from where no proxy is: {past}"),
             ADVICE,
         ));
@@ -76,16 +80,16 @@ async fn look(
     by_file(control, &may_lead, &addresses).await
 }
 
-/// What pg_hba.conf says, if the control role may read it.
+/// The check by pg_hba.conf, if the control role may read it.
 async fn by_file(
     control: &Chosen,
     may_lead: &BTreeSet<String>,
     proxies: &BTreeSet<Option<IpAddr>>,
-) -> Result<Verdict, ControlError> {
+) -> Result<CheckResult, ControlError> {
     let connection = &control.connection;
     let roles = listed(may_lead.iter().map(String::as_str));
     let Some(rules) = connection.look(cluster::hba_rules).await? else {
-        return Ok(Verdict::ok(format!(
+        return Ok(CheckResult::ok(format!(
             "{roles}: not connected from elsewhere now; pg_hba.conf is not checked, because role {} may not read \
              pg_hba_file_rules",
             control.rights.role
@@ -99,18 +103,18 @@ async fn by_file(
         open.extend(lines.map(|rule| format!("{role} by line {}", rule.line)));
     }
     if open.is_empty() {
-        return Ok(Verdict::ok(format!(
+        return Ok(CheckResult::ok(format!(
             "{roles}: pg_hba.conf lets them in from the proxies only"
         )));
     }
     let open = listed(open.iter().map(String::as_str));
-    Ok(Verdict::warn(
+    Ok(CheckResult::warn(
         format!("pg_hba.conf lets roles in from elsewhere: {open}"),
         ADVICE,
     ))
 }
 
-/// The lines for TCP that let a role in from addresses where no proxy is, up to one that rejects all.
+/// Lines for TCP that let a role in from addresses without a proxy, up to one that rejects all.
 /// <https://www.postgresql.org/docs/15/auth-pg-hba-conf.html>
 fn ways_in<'a>(
     rules: &'a [HbaRule],
@@ -120,7 +124,7 @@ fn ways_in<'a>(
 ) -> impl Iterator<Item = &'a HbaRule> {
     let is_for_role = |user: &String| match user.strip_prefix('+') {
         Some(group) => groups.iter().any(|of| of == group),
-        // From PostgreSQL 16 on, "/" begins a regular expression, which is not read here.
+        // From PostgreSQL 16 on, "/" begins a regular expression, which is not evaluated here.
         None => user == "all" || user == role || user.starts_with('/'),
     };
     let is_proxy = |rule: &HbaRule| {

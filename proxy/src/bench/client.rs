@@ -1,46 +1,45 @@
-//! One session that sends the statement of the load, again and again.
+//! One session that repeats the statement of the load.
 
 use tokio_postgres::Statement as Prepared;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::BenchError;
 use super::error::Said;
-use super::load::{Protocol, Statement, Workload};
-use super::survey::{Connection, within};
-use super::target::{Path, Target};
+use super::load::{LoadStatement, Protocol, Workload};
+use super::survey::{BenchConnection, within};
+use super::target::{BenchTarget, Path};
 
 /// The value of `$1`.
 const ONE: i32 = 1;
 
 /// A session that is ready to be measured.
-pub(super) struct Session {
+pub(super) struct LoadClient {
     path: Path,
-    connection: Connection,
+    connection: BenchConnection,
     sent: Sent,
 }
 
-/// How the statement goes out.
 enum Sent {
     Simple(&'static str),
     Extended(&'static str),
     Prepared(Prepared),
 }
 
-impl Session {
-    /// Logs in, and does once what the workload needs.
+impl LoadClient {
+    /// Logs in, and prepares the session for the workload.
     pub(super) async fn open(
-        target: &Target,
+        target: &BenchTarget,
         workload: Workload,
         protocol: Protocol,
     ) -> Result<Self, BenchError> {
         let path = target.path;
         let failed = |error| BenchError::failed(path, &error);
-        let connection = Connection::open(target).await?;
+        let connection = BenchConnection::open(target).await?;
         for sql in workload.preparation() {
             let done = within(path, connection.client.execute_typed(sql, &[])).await?;
             done.map_err(|error| may_not_write(path, &error))?;
         }
-        let Statement {
+        let LoadStatement {
             literal,
             parameterised,
         } = workload.statement();
@@ -61,7 +60,7 @@ impl Session {
         })
     }
 
-    /// Sends the statement once and takes its answer. Bounded by the turn that it is in.
+    /// Sends the statement once and awaits its answer. The turn bounds the wait.
     pub(super) async fn ask(&self) -> Result<(), BenchError> {
         let client = &self.connection.client;
         let answered = match &self.sent {
@@ -75,13 +74,14 @@ impl Session {
         answered.map_err(|error| self.connection.failed(self.path, &error))
     }
 
-    /// Ends it; its temporary table goes with it.
+    /// Ends the session, and with it its temporary table.
     pub(super) async fn close(self) {
         self.connection.close().await;
     }
 }
 
-/// The first write of a session. Through the proxy PF002 says that the session has no token; the hint comes later.
+/// Error of a session's first write. Through the proxy, PF002 means that the session has no token; the hint is added
+/// later.
 fn may_not_write(path: Path, error: &tokio_postgres::Error) -> BenchError {
     let said = Said::by(error);
     match (path, said.code.as_str()) {

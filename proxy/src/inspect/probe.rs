@@ -1,4 +1,4 @@
-//! A connection that only looks.
+//! A connection that only reads.
 
 use std::cell::Cell;
 use std::io;
@@ -21,30 +21,29 @@ use super::greeting::Greeting;
 use crate::server::hosts::UpstreamAddr;
 use crate::takeover::ControlError;
 
-/// What such a connection is called in pg_stat_activity.
+/// Name of the session in pg_stat_activity.
 const APPLICATION_NAME: &str = "pgpalisade inspect";
 
-/// Both directions of a connection, whatever it runs over.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// Both directions of a connection, over any transport.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// Why there is no connection.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(super) enum ConnectError {
-    /// Nobody listens there, or the name is not known.
+pub(super) enum ProbeError {
+    /// No listener at the address, or an unknown name.
     #[error("cannot connect to {0}: {1}")]
     Dial(UpstreamAddr, Arc<io::Error>),
     /// No answer in time.
     #[error("{0} does not answer within {1:?}")]
     Timeout(UpstreamAddr, Duration),
-    /// It is no PostgreSQL.
+    /// The server is no PostgreSQL.
     #[error("the server at {0} is not PostgreSQL: {1}")]
     Foreign(UpstreamAddr, &'static str),
-    /// The files that TLS needs are not sound.
+    /// A file that TLS needs is not usable.
     #[error("TLS to {0} failed: {1}")]
     Files(UpstreamAddr, Arc<FileError>),
-    /// There is no TLS with it.
+    /// The server does not support TLS.
     #[error("TLS to {0} failed: {1}")]
     Tls(UpstreamAddr, Arc<io::Error>),
     /// The login was refused.
@@ -52,40 +51,39 @@ pub(super) enum ConnectError {
     Login(UpstreamAddr, ControlError),
 }
 
-/// A session that looks.
-pub(crate) struct Connection {
+/// A session that only reads.
+pub(crate) struct Probe {
     client: Client,
     driver: AbortHandle,
     greeting: Arc<Mutex<Greeting>>,
-    /// Our end of the socket; `None` for a unix socket.
+    /// The local end of the socket; `None` for a unix socket.
     local: Option<SocketAddr>,
     within: Duration,
-    /// A question went unanswered, so that further ones would too.
+    /// A query went unanswered, so further ones would too.
     stuck: Cell<bool>,
 }
 
-impl Connection {
-    /// Logs in.
+impl Probe {
     pub(super) async fn open(
         addr: &UpstreamAddr,
         login: &Login,
         within: Duration,
-    ) -> Result<Self, ConnectError> {
+    ) -> Result<Self, ProbeError> {
         let opening = async {
-            let files = |error: FileError| ConnectError::Files(addr.clone(), error.into());
+            let files = |error: FileError| ProbeError::Files(addr.clone(), error.into());
             let connector = login.connector().map_err(files)?;
             let Opened { stream, local, .. } = open(addr, &connector).await?;
             let greeting = Arc::new(Mutex::new(Greeting::default()));
             let listening = Arc::clone(&greeting);
             let overheard = InspectReader::new(stream, move |bytes| listening.lock().hear(bytes));
             let mut config = login.config.clone();
-            // What is overheard is not encrypted any more.
+            // TLS is already in place, below the tap.
             config.ssl_mode(SslMode::Disable);
             config.application_name(APPLICATION_NAME);
             let (client, connection) = config
                 .connect_raw(overheard, NoTls)
                 .await
-                .map_err(|error| ConnectError::Login(addr.clone(), login_error(error)))?;
+                .map_err(|error| ProbeError::Login(addr.clone(), login_error(error)))?;
             let driver = tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!(%error, "a connection that looks");
@@ -102,20 +100,20 @@ impl Connection {
         };
         timeout(within, opening)
             .await
-            .unwrap_or_else(|_| Err(ConnectError::Timeout(addr.clone(), within)))
+            .unwrap_or_else(|_| Err(ProbeError::Timeout(addr.clone(), within)))
     }
 
-    /// The pid that the server told at login.
+    /// The pid that the server sent at login.
     pub(super) fn told_pid(&self) -> Option<i32> {
         self.greeting.lock().pid()
     }
 
-    /// Our end of the socket; `None` for a unix socket.
+    /// The local end of the socket; `None` for a unix socket.
     pub(super) const fn local(&self) -> Option<SocketAddr> {
         self.local
     }
 
-    /// Asks in a READ ONLY transaction of its own.
+    /// Runs a query in its own READ ONLY transaction.
     pub(crate) async fn look<T>(
         &self,
         ask: impl AsyncFnOnce(&Client) -> Result<T, ControlError>,
@@ -140,31 +138,31 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for Probe {
     fn drop(&mut self) {
-        // Closes the socket, also under a question that goes unanswered.
+        // Closes the socket, even under an unanswered query.
         if self.stuck.get() {
             self.driver.abort();
         }
     }
 }
 
-/// A refused login is a FATAL error, which elsewhere says that a session was lost.
+/// A refused login is a FATAL error, which elsewhere means a lost session.
 fn login_error(error: tokio_postgres::Error) -> ControlError {
     ControlError::Server(error.into())
 }
 
-/// Whether a PostgreSQL, or something that speaks as one, listens there. Logs in to nothing.
-pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), ConnectError> {
+/// Checks that a PostgreSQL, or something that speaks like one, listens at the address. Does not log in.
+pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), ProbeError> {
     let greeting = async {
         let (mut stream, _) = dial(addr).await?;
-        let closed = |_| ConnectError::Foreign(addr.clone(), "it closed the connection");
+        let closed = |_| ProbeError::Foreign(addr.clone(), "it closed the connection");
         stream.write_all(&SSL_REQUEST).await.map_err(closed)?;
         match stream.read_u8().await.map_err(closed)? {
             b'S' | b'N' => Ok(()),
-            // An ErrorResponse, as of a server that is full.
+            // An ErrorResponse, as from a server without a free connection.
             b'E' => Ok(()),
-            _ => Err(ConnectError::Foreign(
+            _ => Err(ProbeError::Foreign(
                 addr.clone(),
                 "it does not understand an SSLRequest",
             )),
@@ -172,23 +170,20 @@ pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), C
     };
     timeout(within, greeting)
         .await
-        .unwrap_or_else(|_| Err(ConnectError::Timeout(addr.clone(), within)))
+        .unwrap_or_else(|_| Err(ProbeError::Timeout(addr.clone(), within)))
 }
 
-/// A connection on which nothing was said yet.
+/// A connection before its first message.
 pub(super) struct Opened {
-    pub(super) stream: Box<dyn Stream>,
-    /// Our end of the socket; `None` for a unix socket.
+    pub(super) stream: Box<dyn Duplex>,
+    /// The local end of the socket; `None` for a unix socket.
     local: Option<SocketAddr>,
-    /// The server's, where there is TLS. On a unix socket there is none, as for libpq.
+    /// The server's, with TLS. A unix socket has none, as in libpq.
     pub(super) certificate: Option<Vec<u8>>,
 }
 
-/// Connects, with as much TLS as is wanted.
-pub(super) async fn open(
-    addr: &UpstreamAddr,
-    connector: &Connector,
-) -> Result<Opened, ConnectError> {
+/// Connects, with TLS by its settings.
+pub(super) async fn open(addr: &UpstreamAddr, connector: &Connector) -> Result<Opened, ProbeError> {
     let (stream, local) = dial(addr).await?;
     let plain = |stream| Opened {
         stream,
@@ -205,12 +200,12 @@ pub(super) async fn open(
             stream,
             local,
         }),
-        Err(error) => Err(ConnectError::Tls(addr.clone(), error.into())),
+        Err(error) => Err(ProbeError::Tls(addr.clone(), error.into())),
     }
 }
 
-async fn dial(addr: &UpstreamAddr) -> Result<(Box<dyn Stream>, Option<SocketAddr>), ConnectError> {
-    let failed = |error: io::Error| ConnectError::Dial(addr.clone(), error.into());
+async fn dial(addr: &UpstreamAddr) -> Result<(Box<dyn Duplex>, Option<SocketAddr>), ProbeError> {
+    let failed = |error: io::Error| ProbeError::Dial(addr.clone(), error.into());
     match addr {
         UpstreamAddr::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port))

@@ -1,4 +1,4 @@
-//! The conversation with an operator: simple queries, and of the extended protocol what drivers send.
+//! The conversation with an operator: simple queries, and the messages of the extended protocol that drivers send.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,40 +10,40 @@ use bytes::BytesMut;
 use super::command::Command;
 use super::login::Operator;
 use super::table::{Row, Rows, Table, put_row};
-use super::{Console, Failure};
-use crate::server::message_socket::{Message, MessageError, MessageSocket};
+use super::{Console, ConsoleError};
+use crate::server::message_socket::{MessageSocket, MessageError, Message};
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, Reply, Severity};
 use crate::wire::frontend::{self, FrontendTag, Target};
 
-/// Statements that one client may have prepared, and portals that it may have open.
+/// Limit of a client's prepared statements, and of its portals.
 const NAMES_MAX: usize = 64;
 
-/// Who sends nothing for so long gives the place to others. psql connects anew by itself.
+/// A client that is idle for so long gives its place to others. psql reconnects on its own.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// Rows are sent when there are so many bytes of them.
+/// Rows are sent in pieces of about so many bytes.
 const SEND_AT: usize = 64 * 1024;
 
-/// What was bound to a statement: it has no parameters.
+/// A bound statement, always without parameters.
 struct Portal {
     /// `None` for an empty text.
     command: Option<Command>,
     formats: Vec<i16>,
-    /// What is left of its rows, once it was executed.
+    /// Remaining rows, once executed.
     rows: Option<std::vec::IntoIter<Row>>,
 }
 
-/// What becomes of the messages up to the next Sync.
+/// State of the messages up to the next Sync.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pipeline {
     Goes,
-    /// One of them has failed, so the others are not looked at.
+    /// A message has failed, so the others are skipped.
     Failed,
 }
 
-pub(super) struct Session {
+pub(super) struct ConsoleClient {
     console: Arc<Console>,
     operator: Operator,
     link: MessageSocket,
@@ -52,23 +52,23 @@ pub(super) struct Session {
     pipeline: Pipeline,
 }
 
-/// Why a message was not done.
+/// Failures of a message.
 enum Undone {
-    /// The client is told, and goes on.
-    Failed(Failure),
-    /// It is over.
+    /// The client receives the error, and continues.
+    Failed(ConsoleError),
+    /// The connection has ended.
     Ended(MessageError),
 }
 
-impl From<Failure> for Undone {
-    fn from(failure: Failure) -> Self {
+impl From<ConsoleError> for Undone {
+    fn from(failure: ConsoleError) -> Self {
         Self::Failed(failure)
     }
 }
 
 impl From<WireError> for Undone {
     fn from(error: WireError) -> Self {
-        Self::Failed(Failure::new("08P01", error.to_string(), ""))
+        Self::Failed(ConsoleError::new("08P01", error.to_string(), ""))
     }
 }
 
@@ -78,7 +78,7 @@ impl From<io::Error> for Undone {
     }
 }
 
-impl Session {
+impl ConsoleClient {
     pub(super) fn new(console: Arc<Console>, operator: Operator, link: MessageSocket) -> Self {
         Self {
             console,
@@ -118,7 +118,7 @@ impl Session {
             FrontendTag::Terminate => return Ok(Next::End),
             FrontendTag::Sync => {
                 self.pipeline = Pipeline::Goes;
-                // The end of a transaction, and of its portals.
+                // Sync ends the transaction, and its portals.
                 self.portals.clear();
                 self.ready().await?;
                 return Ok(Next::Message);
@@ -132,7 +132,7 @@ impl Session {
                 return Ok(Next::Message);
             }
             FrontendTag::FunctionCall => {
-                let failure = Failure::new("0A000", "the console has no functions", "");
+                let failure = ConsoleError::new("0A000", "the console has no functions", "");
                 failure.put(Severity::Error, &mut self.link.out);
                 self.ready().await?;
                 return Ok(Next::Message);
@@ -143,7 +143,7 @@ impl Session {
             FrontendTag::Describe => self.on_describe(&message.body),
             FrontendTag::Execute => self.on_execute(&message.body).await,
             FrontendTag::Close => self.on_close(&message.body),
-            // As by PostgreSQL where no COPY is going on.
+            // Ignored, as by PostgreSQL outside of a COPY.
             FrontendTag::CopyData | FrontendTag::CopyDone | FrontendTag::CopyFail => Ok(()),
             FrontendTag::Password => return Err(WireError::UnknownFrontendTag(message.tag).into()),
         };
@@ -158,7 +158,7 @@ impl Session {
         Ok(Next::Message)
     }
 
-    /// Tells the client what has failed.
+    /// Sends the client an error.
     fn told(&mut self, done: Result<(), Undone>) -> Result<(), MessageError> {
         match done {
             Ok(()) => Ok(()),
@@ -193,13 +193,13 @@ impl Session {
         Ok(())
     }
 
-    /// On a thread where nothing waits for it: tables may be long.
-    async fn rows(&self, table: &'static Table) -> Result<Vec<Row>, Failure> {
+    /// On another thread, since tables may be long.
+    async fn rows(&self, table: &'static Table) -> Result<Vec<Row>, ConsoleError> {
         let console = Arc::clone(&self.console);
         let reading = match table.rows {
             Rows::Asked(ask) => {
                 let hint = "SHOW AUTHORITY shows the reason.";
-                let unanswered = |why: String| Failure::new("08006", &why, hint);
+                let unanswered = |why: String| ConsoleError::new("08006", &why, hint);
                 return ask(&console.facts).await.map_err(unanswered);
             }
             Rows::Known(read) => tokio::task::spawn_blocking(move || read(&console.facts)),
@@ -207,7 +207,7 @@ impl Session {
         };
         let failed = |error: tokio::task::JoinError| {
             tracing::error!(%error, table = table.name, "the console");
-            Failure::new(
+            ConsoleError::new(
                 "58000",
                 "the table could not be read",
                 "See the log of pgpalisade.",
@@ -234,11 +234,13 @@ impl Session {
             [command] => Some(*command),
             _ => {
                 let message = "cannot insert multiple commands into a prepared statement";
-                return Err(Failure::new("42601", message, "").into());
+                return Err(ConsoleError::new("42601", message, "").into());
             }
         };
         if self.statements.contains_key(name) && !name.is_empty() {
-            return Err(Failure::new("42P05", "the prepared statement already exists", "").into());
+            return Err(
+                ConsoleError::new("42P05", "the prepared statement already exists", "").into(),
+            );
         }
         if self.statements.len() >= NAMES_MAX && !self.statements.contains_key(name) {
             return Err(too_many("statements").into());
@@ -253,9 +255,12 @@ impl Session {
         let (portal, statement) = frontend::bind(body).ok_or(malformed)?;
         let command = *self.statements.get(statement).ok_or_else(no_statement)?;
         if frontend::bind_parameters(body).is_none_or(|count| count != 0) {
-            return Err(
-                Failure::new("08P01", "commands of the console have no parameters", "").into(),
-            );
+            return Err(ConsoleError::new(
+                "08P01",
+                "commands of the console have no parameters",
+                "",
+            )
+            .into());
         }
         let formats = frontend::result_formats(body)?;
         let takes = match command {
@@ -263,12 +268,15 @@ impl Session {
             _ => true,
         };
         if !takes {
-            return Err(
-                Failure::new("08P01", "the result formats do not fit the columns", "").into(),
-            );
+            return Err(ConsoleError::new(
+                "08P01",
+                "the result formats do not fit the columns",
+                "",
+            )
+            .into());
         }
         if self.portals.contains_key(portal) && !portal.is_empty() {
-            return Err(Failure::new("42P03", "the portal already exists", "").into());
+            return Err(ConsoleError::new("42P03", "the portal already exists", "").into());
         }
         if self.portals.len() >= NAMES_MAX && !self.portals.contains_key(portal) {
             return Err(too_many("portals").into());
@@ -337,7 +345,7 @@ impl Session {
     }
 
     fn on_close(&mut self, body: &[u8]) -> Result<(), Undone> {
-        // As by PostgreSQL, what is not there can be closed.
+        // Closing an unknown name is no error, as in PostgreSQL.
         match frontend::target(b'C', body)? {
             Target::Statement(name) => drop(self.statements.remove(name)),
             Target::Portal(name) => drop(self.portals.remove(name)),
@@ -347,44 +355,44 @@ impl Session {
     }
 }
 
-/// What comes behind a message.
+/// Continuation after a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Message,
     End,
 }
 
-/// What a client is told at its end, if it hears anything.
-fn farewell(ended: &MessageError) -> Option<Failure> {
+/// Last error for a client that can still receive one.
+fn farewell(ended: &MessageError) -> Option<ConsoleError> {
     match ended {
-        MessageError::Wire(error) => Some(Failure::new("08P01", error.to_string(), "")),
+        MessageError::Wire(error) => Some(ConsoleError::new("08P01", error.to_string(), "")),
         // PostgreSQL's own words.
         MessageError::Idle => {
             let message = "terminating connection due to idle-session timeout";
-            Some(Failure::new("57P05", message, ""))
+            Some(ConsoleError::new("57P05", message, ""))
         }
         MessageError::Io(_) => None,
     }
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Failure> {
-    std::str::from_utf8(bytes).map_err(|_| Failure::new("22021", "the text is not UTF8", ""))
+fn text(bytes: &[u8]) -> Result<&str, ConsoleError> {
+    std::str::from_utf8(bytes).map_err(|_| ConsoleError::new("22021", "the text is not UTF8", ""))
 }
 
-fn no_statement() -> Failure {
-    Failure::new("26000", "the prepared statement does not exist", "")
+fn no_statement() -> ConsoleError {
+    ConsoleError::new("26000", "the prepared statement does not exist", "")
 }
 
-fn no_portal() -> Failure {
-    Failure::new("34000", "the portal does not exist", "")
+fn no_portal() -> ConsoleError {
+    ConsoleError::new("34000", "the portal does not exist", "")
 }
 
-fn too_many(what: &str) -> Failure {
+fn too_many(what: &str) -> ConsoleError {
     let message = format!("a client of the console may have {NAMES_MAX} {what}");
-    Failure::new("54000", message, "Close some, or use those without a name.")
+    ConsoleError::new("54000", message, "Close some, or use those without a name.")
 }
 
-impl Failure {
+impl ConsoleError {
     pub(super) fn put(&self, severity: Severity, out: &mut BytesMut) {
         let fields = encode::ErrorFields {
             severity,
