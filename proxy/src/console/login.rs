@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use pgpalisade_logins::kind;
 use pgpalisade_logins::scram::server::{Offered, Refusal, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
 
@@ -13,7 +12,10 @@ use crate::fence::readable::readable;
 use crate::server::accounts::Accounts;
 use crate::server::link::{Link, LinkError, Message};
 use crate::wire::backend::TransactionStatus;
-use crate::wire::encode;
+use crate::wire::encode::{
+    self, Authentication, BackendKeyData, NegotiateProtocolVersion, ParameterStatus, ReadyForQuery,
+    SecretKey,
+};
 use crate::wire::startup::{self, StartupMessage, StartupPacket};
 
 /// Encryption requests in front of a startup packet: each of both kinds once.
@@ -121,13 +123,17 @@ impl Users {
 /// Tells a client that it is in.
 pub(super) async fn welcome(link: &mut Link) -> Result<(), LinkError> {
     let out = &mut link.out;
-    encode::authentication(out, kind::OK, b"");
+    encode::put(out, &Authentication::Ok);
     for (name, value) in PARAMETERS {
-        encode::parameter_status(out, name, value);
+        encode::put(out, &ParameterStatus::new(name.into(), value.into()));
     }
     // No statement of the console is worth a cancel request, but clients expect a key.
-    encode::backend_key_data(out, std::process::id(), rand::random());
-    encode::ready_for_query(out, TransactionStatus::Idle);
+    let key = BackendKeyData::new(
+        std::process::id().cast_signed(),
+        SecretKey::I32(rand::random()),
+    );
+    encode::put(out, &key);
+    encode::put(out, &ReadyForQuery::new(TransactionStatus::Idle.into()));
     Ok(link.flush().await?)
 }
 
@@ -174,33 +180,39 @@ async fn startup(link: &mut Link) -> Result<Request, Refused> {
 /// A client that asks for more than protocol 3.0 is told what there is.
 fn negotiate(message: StartupMessage<'_>, out: &mut BytesMut) {
     let names = message.pairs().map(|(name, _)| name);
-    let options: Vec<&[u8]> = names.filter(|name| name.starts_with(b"_pq_.")).collect();
+    let options: Vec<String> = names
+        .filter(|name| name.starts_with(b"_pq_."))
+        .map(|name| String::from_utf8_lossy(name).into_owned())
+        .collect();
     let is_newer = message
         .packet()
         .get(6..8)
         .is_some_and(|minor| minor != [0, 0]);
     if is_newer || !options.is_empty() {
-        encode::negotiate_protocol_version(out, &options);
+        encode::put(out, &NegotiateProtocolVersion::new(3 << 16, options));
     }
 }
 
 /// Has a client prove that it knows the password.
 async fn prove(link: &mut Link, accounts: &Accounts, user: &str) -> Result<(), Refused> {
     let leg = Leg::Clear;
-    let names = mechanisms(&leg).iter().flat_map(|name| [name, "\0"]);
-    let names: String = names.chain(["\0"]).collect();
+    let names = mechanisms(&leg).iter().map(ToString::to_string);
+    let offer = Authentication::SASL(names.collect());
     let account = accounts.of(user.as_bytes()).await;
     let account = account.map_err(|error| Failure::new("08006", error.to_string(), ""))?;
-    let answer = ask(link, kind::SASL, names.as_bytes()).await?;
+    let answer = ask(link, &offer).await?;
     let offered = Offered::new(account, leg, nonce(&rand::random()));
     let (challenged, challenge) = offered
         .challenge(&answer)
         .map_err(|why| refused(&why, user))?;
-    let proof = ask(link, kind::SASL_CONTINUE, challenge.as_bytes()).await?;
+    let proof = ask(link, &Authentication::SASLContinue(challenge.into())).await?;
     let proven = challenged
         .prove(&proof)
         .map_err(|why| refused(&why, user))?;
-    encode::authentication(&mut link.out, kind::SASL_FINAL, proven.last.as_bytes());
+    encode::put(
+        &mut link.out,
+        &Authentication::SASLFinal(proven.last.into()),
+    );
     Ok(())
 }
 
@@ -212,8 +224,8 @@ fn refused(why: &Refusal, user: &str) -> Failure {
     Failure::new(why.sqlstate(), message, "")
 }
 
-async fn ask(link: &mut Link, kind: i32, data: &[u8]) -> Result<BytesMut, Refused> {
-    encode::authentication(&mut link.out, kind, data);
+async fn ask(link: &mut Link, request: &Authentication) -> Result<BytesMut, Refused> {
+    encode::put(&mut link.out, request);
     link.flush().await.map_err(LinkError::Io)?;
     match link.message().await? {
         Some(Message { tag: b'p', body }) => Ok(body),

@@ -9,13 +9,18 @@ use bytes::BytesMut;
 
 use super::command::Command;
 use super::login::Operator;
-use super::table::{Row, Rows, Table, put_row};
+use super::table::{Row, Rows, Table, data_row};
 use super::{Console, Failure};
 use crate::server::link::{Link, LinkError, Message};
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
-use crate::wire::encode::{self, Reply, Severity};
-use crate::wire::frontend::{self, FrontendTag, Target};
+use crate::wire::encode::{
+    self, BindComplete, CloseComplete, CommandComplete, EmptyQueryResponse, ErrorResponse, NoData,
+    ParameterDescription, ParseComplete, PortalSuspended, ReadyForQuery, RowDescription, Severity,
+};
+use crate::wire::frontend::{
+    Bind, Close, Describe, Execute, FrontendTag, Parse, Query, TARGET_TYPE_BYTE_STATEMENT, read,
+};
 
 /// Statements that one client may have prepared, and portals that it may have open.
 const NAMES_MAX: usize = 64;
@@ -47,8 +52,8 @@ pub(super) struct Session {
     console: Arc<Console>,
     operator: Operator,
     link: Link,
-    statements: HashMap<Vec<u8>, Option<Command>>,
-    portals: HashMap<Vec<u8>, Portal>,
+    statements: HashMap<String, Option<Command>>,
+    portals: HashMap<String, Portal>,
     pipeline: Pipeline,
 }
 
@@ -98,7 +103,7 @@ impl Session {
                 Ok(None) => return,
                 Err(error) => break error,
             };
-            match self.on_message(&message).await {
+            match self.on_message(message).await {
                 Ok(Next::Message) => {}
                 Ok(Next::End) => return,
                 Err(error) => break error,
@@ -111,7 +116,7 @@ impl Session {
         }
     }
 
-    async fn on_message(&mut self, message: &Message) -> Result<Next, LinkError> {
+    async fn on_message(&mut self, message: Message) -> Result<Next, LinkError> {
         let tag = FrontendTag::from_byte(message.tag)?;
         let is_skipped = self.pipeline == Pipeline::Failed;
         let done = match tag {
@@ -125,7 +130,7 @@ impl Session {
             }
             _ if is_skipped => return Ok(Next::Message),
             FrontendTag::Query => {
-                let done = self.on_query(&message.body).await;
+                let done = self.on_query(message.body).await;
                 let done = self.told(done);
                 self.ready().await?;
                 done?;
@@ -138,11 +143,11 @@ impl Session {
                 return Ok(Next::Message);
             }
             FrontendTag::Flush => self.link.flush().await.map_err(Undone::from),
-            FrontendTag::Parse => self.on_parse(&message.body),
-            FrontendTag::Bind => self.on_bind(&message.body),
-            FrontendTag::Describe => self.on_describe(&message.body),
-            FrontendTag::Execute => self.on_execute(&message.body).await,
-            FrontendTag::Close => self.on_close(&message.body),
+            FrontendTag::Parse => self.on_parse(message.body),
+            FrontendTag::Bind => self.on_bind(message.body),
+            FrontendTag::Describe => self.on_describe(message.body),
+            FrontendTag::Execute => self.on_execute(message.body).await,
+            FrontendTag::Close => self.on_close(message.body),
             // As by PostgreSQL where no COPY is going on.
             FrontendTag::CopyData | FrontendTag::CopyDone | FrontendTag::CopyFail => Ok(()),
             FrontendTag::Password => return Err(WireError::UnknownFrontendTag(message.tag).into()),
@@ -171,24 +176,28 @@ impl Session {
     }
 
     async fn ready(&mut self) -> io::Result<()> {
-        encode::ready_for_query(&mut self.link.out, TransactionStatus::Idle);
+        self.put(&ReadyForQuery::new(TransactionStatus::Idle.into()));
         self.link.flush().await
     }
 
-    async fn on_query(&mut self, body: &[u8]) -> Result<(), Undone> {
-        let commands = Command::parse_all(text(frontend::query(body)?)?)?;
+    fn put(&mut self, message: &impl encode::Message) {
+        encode::put(&mut self.link.out, message);
+    }
+
+    async fn on_query(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let commands = Command::parse_all(&read::<Query>(body)?.query)?;
         if commands.is_empty() {
-            encode::reply(&mut self.link.out, Reply::EmptyQuery);
+            self.put(&EmptyQueryResponse);
         }
         for command in commands {
             if let Command::Show(table) = command {
                 let rows = self.rows(table).await?;
-                table.describe(&[], &mut self.link.out);
+                self.put(&table.description(&[]));
                 self.send(rows.into_iter(), &[]).await?;
             } else {
                 self.console.obey(command, &self.operator).await?;
             }
-            encode::command_complete(&mut self.link.out, command.tag());
+            self.put(&CommandComplete::new(command.tag().into()));
         }
         Ok(())
     }
@@ -218,7 +227,7 @@ impl Session {
 
     async fn send(&mut self, rows: impl Iterator<Item = Row>, formats: &[i16]) -> io::Result<()> {
         for row in rows {
-            put_row(&row, formats, &mut self.link.out);
+            self.put(&data_row(&row, formats));
             if self.link.out.len() >= SEND_AT {
                 self.link.flush().await?;
             }
@@ -226,9 +235,10 @@ impl Session {
         Ok(())
     }
 
-    fn on_parse(&mut self, body: &[u8]) -> Result<(), Undone> {
-        let (name, said) = frontend::parse(body)?;
-        let commands = Command::parse_all(text(said)?)?;
+    fn on_parse(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let parse: Parse = read(body)?;
+        let name = parse.name.unwrap_or_default();
+        let commands = Command::parse_all(&parse.query)?;
         let command = match commands.as_slice() {
             [] => None,
             [command] => Some(*command),
@@ -237,27 +247,28 @@ impl Session {
                 return Err(Failure::new("42601", message, "").into());
             }
         };
-        if self.statements.contains_key(name) && !name.is_empty() {
+        if self.statements.contains_key(&name) && !name.is_empty() {
             return Err(Failure::new("42P05", "the prepared statement already exists", "").into());
         }
-        if self.statements.len() >= NAMES_MAX && !self.statements.contains_key(name) {
+        if self.statements.len() >= NAMES_MAX && !self.statements.contains_key(&name) {
             return Err(too_many("statements").into());
         }
-        self.statements.insert(name.to_vec(), command);
-        encode::reply(&mut self.link.out, Reply::ParseComplete);
+        self.statements.insert(name, command);
+        self.put(&ParseComplete);
         Ok(())
     }
 
-    fn on_bind(&mut self, body: &[u8]) -> Result<(), Undone> {
-        let malformed = WireError::Malformed(b'B');
-        let (portal, statement) = frontend::bind(body).ok_or(malformed)?;
-        let command = *self.statements.get(statement).ok_or_else(no_statement)?;
-        if frontend::bind_parameters(body).is_none_or(|count| count != 0) {
+    fn on_bind(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let bind: Bind = read(body)?;
+        let portal = bind.portal_name.unwrap_or_default();
+        let statement = bind.statement_name.unwrap_or_default();
+        let command = *self.statements.get(&statement).ok_or_else(no_statement)?;
+        if !bind.parameters.is_empty() {
             return Err(
                 Failure::new("08P01", "commands of the console have no parameters", "").into(),
             );
         }
-        let formats = frontend::result_formats(body)?;
+        let formats = bind.result_column_format_codes;
         let takes = match command {
             Some(Command::Show(table)) => table.takes(&formats),
             _ => true,
@@ -267,10 +278,10 @@ impl Session {
                 Failure::new("08P01", "the result formats do not fit the columns", "").into(),
             );
         }
-        if self.portals.contains_key(portal) && !portal.is_empty() {
+        if self.portals.contains_key(&portal) && !portal.is_empty() {
             return Err(Failure::new("42P03", "the portal already exists", "").into());
         }
-        if self.portals.len() >= NAMES_MAX && !self.portals.contains_key(portal) {
+        if self.portals.len() >= NAMES_MAX && !self.portals.contains_key(&portal) {
             return Err(too_many("portals").into());
         }
         let bound = Portal {
@@ -278,37 +289,41 @@ impl Session {
             formats,
             rows: None,
         };
-        self.portals.insert(portal.to_vec(), bound);
-        encode::reply(&mut self.link.out, Reply::BindComplete);
+        self.portals.insert(portal, bound);
+        self.put(&BindComplete);
         Ok(())
     }
 
-    fn on_describe(&mut self, body: &[u8]) -> Result<(), Undone> {
-        let out = &mut self.link.out;
-        let (command, formats) = match frontend::target(b'D', body)? {
-            Target::Statement(name) => {
-                let command = self.statements.get(name).ok_or_else(no_statement)?;
-                encode::no_parameters(out);
-                (*command, &[][..])
-            }
-            Target::Portal(name) => {
-                let portal = self.portals.get(name).ok_or_else(no_portal)?;
-                (portal.command, &*portal.formats)
-            }
+    fn on_describe(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let describe: Describe = read(body)?;
+        let name = describe.name.unwrap_or_default();
+        let described = |command, formats| match command {
+            Some(Command::Show(table)) => Some(Table::description(table, formats)),
+            _ => None,
         };
-        match command {
-            Some(Command::Show(table)) => table.describe(formats, out),
-            _ => encode::reply(out, Reply::NoData),
+        let description: Option<RowDescription> =
+            if describe.target_type == TARGET_TYPE_BYTE_STATEMENT {
+                let command = *self.statements.get(&name).ok_or_else(no_statement)?;
+                self.put(&ParameterDescription::new(Vec::new()));
+                described(command, &[])
+            } else {
+                let portal = self.portals.get(&name).ok_or_else(no_portal)?;
+                described(portal.command, &portal.formats)
+            };
+        match description {
+            Some(description) => self.put(&description),
+            None => self.put(&NoData),
         }
         Ok(())
     }
 
-    async fn on_execute(&mut self, body: &[u8]) -> Result<(), Undone> {
-        let (name, limit) = (frontend::execute(body)?, frontend::row_limit(body)?);
-        let portal = self.portals.get_mut(name).ok_or_else(no_portal)?;
+    async fn on_execute(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let execute: Execute = read(body)?;
+        let name = execute.name.unwrap_or_default();
+        let portal = self.portals.get_mut(&name).ok_or_else(no_portal)?;
         let (formats, left) = (portal.formats.clone(), portal.rows.take());
         let Some(command) = portal.command else {
-            encode::reply(&mut self.link.out, Reply::EmptyQuery);
+            self.put(&EmptyQueryResponse);
             return Ok(());
         };
         if let Command::Show(table) = command {
@@ -316,33 +331,37 @@ impl Session {
                 Some(rows) => rows,
                 None => self.rows(table).await?.into_iter(),
             };
-            let most = match limit {
-                0 => usize::MAX,
-                limit => limit as usize,
-            };
+            // As by PostgreSQL, none means all, and so does less.
+            let most = usize::try_from(execute.max_rows)
+                .ok()
+                .filter(|most| *most > 0);
+            let most = most.unwrap_or(usize::MAX);
             self.send(rows.by_ref().take(most), &formats).await?;
             let is_over = rows.len() == 0;
-            if let Some(portal) = self.portals.get_mut(name) {
+            if let Some(portal) = self.portals.get_mut(&name) {
                 portal.rows = Some(rows);
             }
             if !is_over {
-                encode::reply(&mut self.link.out, Reply::PortalSuspended);
+                self.put(&PortalSuspended);
                 return Ok(());
             }
         } else {
             self.console.obey(command, &self.operator).await?;
         }
-        encode::command_complete(&mut self.link.out, command.tag());
+        self.put(&CommandComplete::new(command.tag().into()));
         Ok(())
     }
 
-    fn on_close(&mut self, body: &[u8]) -> Result<(), Undone> {
+    fn on_close(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let close: Close = read(body)?;
+        let name = close.name.unwrap_or_default();
         // As by PostgreSQL, what is not there can be closed.
-        match frontend::target(b'C', body)? {
-            Target::Statement(name) => drop(self.statements.remove(name)),
-            Target::Portal(name) => drop(self.portals.remove(name)),
+        if close.target_type == TARGET_TYPE_BYTE_STATEMENT {
+            self.statements.remove(&name);
+        } else {
+            self.portals.remove(&name);
         }
-        encode::reply(&mut self.link.out, Reply::CloseComplete);
+        self.put(&CloseComplete);
         Ok(())
     }
 }
@@ -367,10 +386,6 @@ fn farewell(ended: &LinkError) -> Option<Failure> {
     }
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Failure> {
-    std::str::from_utf8(bytes).map_err(|_| Failure::new("22021", "the text is not UTF8", ""))
-}
-
 fn no_statement() -> Failure {
     Failure::new("26000", "the prepared statement does not exist", "")
 }
@@ -393,7 +408,7 @@ impl Failure {
             detail: "",
             hint: self.hint,
         };
-        encode::error_response(out, &fields);
+        encode::put(out, &ErrorResponse::from(&fields));
     }
 }
 
