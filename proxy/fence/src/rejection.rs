@@ -14,7 +14,7 @@ use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::Class;
 
 use crate::readable::{sentence, without_controls};
-use crate::wire::encode::{self, ErrorFields, Severity};
+use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 /// The next step of a leader that has been deposed.
 const DEPOSED: &str = "This process is no longer the leader. Stop acting as leader. Win a new election before \
@@ -327,7 +327,7 @@ impl Rejection {
             detail: &self.detail,
             hint: &self.hint,
         };
-        encode::error_response(out, &fields);
+        encode::put(out, &ErrorResponse::from(&fields));
     }
 }
 

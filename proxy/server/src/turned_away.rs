@@ -10,7 +10,7 @@ use crate::certificates::Certificates;
 use crate::listener::{Accepted, ClientStream};
 use crate::message_socket::{MessageError, MessageSocket};
 use crate::metrics::Metrics;
-use crate::wire::encode::{self, ErrorFields, Severity};
+use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 use crate::wire::startup::{self, StartupPacket};
 
 /// Limit of clients that are told at a time; any more are closed silently.
@@ -102,7 +102,7 @@ fn too_many(out: &mut BytesMut) {
         detail: "The worker threads of pgpalisade cannot keep up with new connections.",
         hint: "",
     };
-    encode::error_response(out, &error);
+    encode::put(out, &ErrorResponse::from(&error));
 }
 
 #[cfg(test)]

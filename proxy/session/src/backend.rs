@@ -16,7 +16,7 @@ use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
 use crate::wire::WireError;
 use crate::wire::backend::{self, TransactionStatus, first_column, tag};
-use crate::wire::encode::{self, Severity};
+use crate::wire::encode::{self, ParameterStatus, Severity};
 
 /// The command tag of a SELECT that returned no row.
 const NO_ROW: &[u8] = b"SELECT 0";
@@ -92,7 +92,8 @@ impl Session {
             .and_then(read_only::parse)
             .and_then(|server| guard.shown_for(show, server));
         if let Some(shown) = shown {
-            encode::data_row(&mut self.output.to_client, value(shown));
+            let row = encode::data_row([Some(value(shown))]);
+            encode::put(&mut self.output.to_client, &row);
         }
         shown.is_some()
     }
@@ -233,7 +234,7 @@ impl Session {
         self.server.read_only.on_error();
         self.server.token_text.on_rollback();
         if self.server.ledger.has_unclear_sync() && !fatal {
-            encode::error_response_as_sent(&mut self.output.to_client, body);
+            encode::put_raw(&mut self.output.to_client, tag::ERROR, body);
             let error = WireError::DuringCopy(b'S');
             return self.end_for_violation(error).into();
         }
@@ -313,7 +314,8 @@ impl Session {
         let access = self.standing();
         if let Some(told) = self.server.read_only.tell(access) {
             let out = &mut self.output.to_client;
-            encode::parameter_status(out, DEFAULT_READ_ONLY, value(told));
+            let status = ParameterStatus::new(DEFAULT_READ_ONLY.into(), value(told).into());
+            encode::put(out, &status);
         }
     }
 }

@@ -10,7 +10,8 @@ use crate::fence::HeldToken;
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, OpenTransaction, RejectionKind};
 use crate::wire::WireError;
-use crate::wire::encode::{self, ErrorFields, Severity};
+use crate::wire::backend::tag;
+use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 /// Why the proxy ends a session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +67,7 @@ impl Session {
             detail,
             hint,
         };
-        encode::error_response(&mut self.output.to_client, &fields);
+        encode::put(&mut self.output.to_client, &ErrorResponse::from(&fields));
     }
 
     /// The client has broken the protocol: PostgreSQL ends such a session too.
@@ -126,7 +127,7 @@ impl Session {
         let ending = self.end_if_taken_over();
         if ending.is_none() {
             let mut bytes = BytesMut::new();
-            encode::error_response_as_sent(&mut bytes, error);
+            encode::put_raw(&mut bytes, tag::ERROR, error);
             self.server.final_error = Some(bytes);
         }
         ending

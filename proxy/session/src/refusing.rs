@@ -6,7 +6,7 @@ use super::{Pipeline, Session, injected};
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
-use crate::wire::encode::{self, Severity};
+use crate::wire::encode::{self, ReadyForQuery, Severity};
 
 impl Session {
     /// Refuses the message at the front of the client's bytes. Everything before it was answered.
@@ -24,7 +24,7 @@ impl Session {
                 // Nothing reaches the server: an error outside of a transaction changes nothing there.
                 let out = &mut self.output.to_client;
                 rejection.encode(Severity::Error, out);
-                encode::ready_for_query(out, TransactionStatus::Idle);
+                encode::put(out, &ReadyForQuery::new(TransactionStatus::Idle.into()));
             }
             Refused::Whole => {
                 let sync = InFlight::client(Request::Sync, None);

@@ -9,13 +9,18 @@ use bytes::BytesMut;
 
 use super::command::Command;
 use super::login::Operator;
-use super::table::{Row, Rows, Table, put_row};
+use super::table::{Row, Rows, Table, data_row};
 use super::{Console, ConsoleError};
-use crate::server::message_socket::{MessageSocket, MessageError, Message};
+use crate::server::message_socket::{Message, MessageError, MessageSocket};
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
-use crate::wire::encode::{self, Reply, Severity};
-use crate::wire::frontend::{self, FrontendTag, Target};
+use crate::wire::encode::{
+    self, BindComplete, CloseComplete, CommandComplete, EmptyQueryResponse, ErrorResponse, NoData,
+    ParameterDescription, ParseComplete, PortalSuspended, ReadyForQuery, RowDescription, Severity,
+};
+use crate::wire::frontend::{
+    Bind, Close, Describe, Execute, FrontendTag, Parse, Query, TARGET_TYPE_BYTE_STATEMENT, read,
+};
 
 /// Limit of a client's prepared statements, and of its portals.
 const NAMES_MAX: usize = 64;
@@ -47,8 +52,8 @@ pub(super) struct ConsoleClient {
     console: Arc<Console>,
     operator: Operator,
     link: MessageSocket,
-    statements: HashMap<Vec<u8>, Option<Command>>,
-    portals: HashMap<Vec<u8>, Portal>,
+    statements: HashMap<String, Option<Command>>,
+    portals: HashMap<String, Portal>,
     pipeline: Pipeline,
 }
 
@@ -98,7 +103,7 @@ impl ConsoleClient {
                 Ok(None) => return,
                 Err(error) => break error,
             };
-            match self.on_message(&message).await {
+            match self.on_message(message).await {
                 Ok(Next::Message) => {}
                 Ok(Next::End) => return,
                 Err(error) => break error,
@@ -111,7 +116,7 @@ impl ConsoleClient {
         }
     }
 
-    async fn on_message(&mut self, message: &Message) -> Result<Next, MessageError> {
+    async fn on_message(&mut self, message: Message) -> Result<Next, MessageError> {
         let tag = FrontendTag::from_byte(message.tag)?;
         let is_skipped = self.pipeline == Pipeline::Failed;
         let done = match tag {
@@ -125,7 +130,7 @@ impl ConsoleClient {
             }
             _ if is_skipped => return Ok(Next::Message),
             FrontendTag::Query => {
-                let done = self.on_query(&message.body).await;
+                let done = self.on_query(message.body).await;
                 let done = self.told(done);
                 self.ready().await?;
                 done?;
@@ -138,12 +143,12 @@ impl ConsoleClient {
                 return Ok(Next::Message);
             }
             FrontendTag::Flush => self.link.flush().await.map_err(Undone::from),
-            FrontendTag::Parse => self.on_parse(&message.body),
-            FrontendTag::Bind => self.on_bind(&message.body),
-            FrontendTag::Describe => self.on_describe(&message.body),
-            FrontendTag::Execute => self.on_execute(&message.body).await,
-            FrontendTag::Close => self.on_close(&message.body),
-            // Ignored, as by PostgreSQL outside of a COPY.
+            FrontendTag::Parse => self.on_parse(message.body),
+            FrontendTag::Bind => self.on_bind(message.body),
+            FrontendTag::Describe => self.on_describe(message.body),
+            FrontendTag::Execute => self.on_execute(message.body).await,
+            FrontendTag::Close => self.on_close(message.body),
+            // As by PostgreSQL where no COPY is going on.
             FrontendTag::CopyData | FrontendTag::CopyDone | FrontendTag::CopyFail => Ok(()),
             FrontendTag::Password => return Err(WireError::UnknownFrontendTag(message.tag).into()),
         };
@@ -171,24 +176,28 @@ impl ConsoleClient {
     }
 
     async fn ready(&mut self) -> io::Result<()> {
-        encode::ready_for_query(&mut self.link.out, TransactionStatus::Idle);
+        self.put(&ReadyForQuery::new(TransactionStatus::Idle.into()));
         self.link.flush().await
     }
 
-    async fn on_query(&mut self, body: &[u8]) -> Result<(), Undone> {
-        let commands = Command::parse_all(text(frontend::query(body)?)?)?;
+    fn put(&mut self, message: &impl encode::Message) {
+        encode::put(&mut self.link.out, message);
+    }
+
+    async fn on_query(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let commands = Command::parse_all(&read::<Query>(body)?.query)?;
         if commands.is_empty() {
-            encode::reply(&mut self.link.out, Reply::EmptyQuery);
+            self.put(&EmptyQueryResponse);
         }
         for command in commands {
             if let Command::Show(table) = command {
                 let rows = self.rows(table).await?;
-                table.describe(&[], &mut self.link.out);
+                self.put(&table.description(&[]));
                 self.send(rows.into_iter(), &[]).await?;
             } else {
                 self.console.obey(command, &self.operator).await?;
             }
-            encode::command_complete(&mut self.link.out, command.tag());
+            self.put(&CommandComplete::new(command.tag().into()));
         }
         Ok(())
     }
@@ -218,7 +227,7 @@ impl ConsoleClient {
 
     async fn send(&mut self, rows: impl Iterator<Item = Row>, formats: &[i16]) -> io::Result<()> {
         for row in rows {
-            put_row(&row, formats, &mut self.link.out);
+            self.put(&data_row(&row, formats));
             if self.link.out.len() >= SEND_AT {
                 self.link.flush().await?;
             }
@@ -226,9 +235,10 @@ impl ConsoleClient {
         Ok(())
     }
 
-    fn on_parse(&mut self, body: &[u8]) -> Result<(), Undone> {
-        let (name, said) = frontend::parse(body)?;
-        let commands = Command::parse_all(text(said)?)?;
+    fn on_parse(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let parse: Parse = read(body)?;
+        let name = parse.name.unwrap_or_default();
+        let commands = Command::parse_all(&parse.query)?;
         let command = match commands.as_slice() {
             [] => None,
             [command] => Some(*command),
@@ -237,24 +247,25 @@ impl ConsoleClient {
                 return Err(ConsoleError::new("42601", message, "").into());
             }
         };
-        if self.statements.contains_key(name) && !name.is_empty() {
+        if self.statements.contains_key(&name) && !name.is_empty() {
             return Err(
                 ConsoleError::new("42P05", "the prepared statement already exists", "").into(),
             );
         }
-        if self.statements.len() >= NAMES_MAX && !self.statements.contains_key(name) {
+        if self.statements.len() >= NAMES_MAX && !self.statements.contains_key(&name) {
             return Err(too_many("statements").into());
         }
-        self.statements.insert(name.to_vec(), command);
-        encode::reply(&mut self.link.out, Reply::ParseComplete);
+        self.statements.insert(name, command);
+        self.put(&ParseComplete);
         Ok(())
     }
 
-    fn on_bind(&mut self, body: &[u8]) -> Result<(), Undone> {
-        let malformed = WireError::Malformed(b'B');
-        let (portal, statement) = frontend::bind(body).ok_or(malformed)?;
-        let command = *self.statements.get(statement).ok_or_else(no_statement)?;
-        if frontend::bind_parameters(body).is_none_or(|count| count != 0) {
+    fn on_bind(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let bind: Bind = read(body)?;
+        let portal = bind.portal_name.unwrap_or_default();
+        let statement = bind.statement_name.unwrap_or_default();
+        let command = *self.statements.get(&statement).ok_or_else(no_statement)?;
+        if !bind.parameters.is_empty() {
             return Err(ConsoleError::new(
                 "08P01",
                 "commands of the console have no parameters",
@@ -262,7 +273,7 @@ impl ConsoleClient {
             )
             .into());
         }
-        let formats = frontend::result_formats(body)?;
+        let formats = bind.result_column_format_codes;
         let takes = match command {
             Some(Command::Show(table)) => table.takes(&formats),
             _ => true,
@@ -275,10 +286,10 @@ impl ConsoleClient {
             )
             .into());
         }
-        if self.portals.contains_key(portal) && !portal.is_empty() {
+        if self.portals.contains_key(&portal) && !portal.is_empty() {
             return Err(ConsoleError::new("42P03", "the portal already exists", "").into());
         }
-        if self.portals.len() >= NAMES_MAX && !self.portals.contains_key(portal) {
+        if self.portals.len() >= NAMES_MAX && !self.portals.contains_key(&portal) {
             return Err(too_many("portals").into());
         }
         let bound = Portal {
@@ -286,37 +297,41 @@ impl ConsoleClient {
             formats,
             rows: None,
         };
-        self.portals.insert(portal.to_vec(), bound);
-        encode::reply(&mut self.link.out, Reply::BindComplete);
+        self.portals.insert(portal, bound);
+        self.put(&BindComplete);
         Ok(())
     }
 
-    fn on_describe(&mut self, body: &[u8]) -> Result<(), Undone> {
-        let out = &mut self.link.out;
-        let (command, formats) = match frontend::target(b'D', body)? {
-            Target::Statement(name) => {
-                let command = self.statements.get(name).ok_or_else(no_statement)?;
-                encode::no_parameters(out);
-                (*command, &[][..])
-            }
-            Target::Portal(name) => {
-                let portal = self.portals.get(name).ok_or_else(no_portal)?;
-                (portal.command, &*portal.formats)
-            }
+    fn on_describe(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let describe: Describe = read(body)?;
+        let name = describe.name.unwrap_or_default();
+        let described = |command, formats| match command {
+            Some(Command::Show(table)) => Some(Table::description(table, formats)),
+            _ => None,
         };
-        match command {
-            Some(Command::Show(table)) => table.describe(formats, out),
-            _ => encode::reply(out, Reply::NoData),
+        let description: Option<RowDescription> =
+            if describe.target_type == TARGET_TYPE_BYTE_STATEMENT {
+                let command = *self.statements.get(&name).ok_or_else(no_statement)?;
+                self.put(&ParameterDescription::new(Vec::new()));
+                described(command, &[])
+            } else {
+                let portal = self.portals.get(&name).ok_or_else(no_portal)?;
+                described(portal.command, &portal.formats)
+            };
+        match description {
+            Some(description) => self.put(&description),
+            None => self.put(&NoData),
         }
         Ok(())
     }
 
-    async fn on_execute(&mut self, body: &[u8]) -> Result<(), Undone> {
-        let (name, limit) = (frontend::execute(body)?, frontend::row_limit(body)?);
-        let portal = self.portals.get_mut(name).ok_or_else(no_portal)?;
+    async fn on_execute(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let execute: Execute = read(body)?;
+        let name = execute.name.unwrap_or_default();
+        let portal = self.portals.get_mut(&name).ok_or_else(no_portal)?;
         let (formats, left) = (portal.formats.clone(), portal.rows.take());
         let Some(command) = portal.command else {
-            encode::reply(&mut self.link.out, Reply::EmptyQuery);
+            self.put(&EmptyQueryResponse);
             return Ok(());
         };
         if let Command::Show(table) = command {
@@ -324,33 +339,37 @@ impl ConsoleClient {
                 Some(rows) => rows,
                 None => self.rows(table).await?.into_iter(),
             };
-            let most = match limit {
-                0 => usize::MAX,
-                limit => limit as usize,
-            };
+            // As by PostgreSQL, none means all, and so does less.
+            let most = usize::try_from(execute.max_rows)
+                .ok()
+                .filter(|most| *most > 0);
+            let most = most.unwrap_or(usize::MAX);
             self.send(rows.by_ref().take(most), &formats).await?;
             let is_over = rows.len() == 0;
-            if let Some(portal) = self.portals.get_mut(name) {
+            if let Some(portal) = self.portals.get_mut(&name) {
                 portal.rows = Some(rows);
             }
             if !is_over {
-                encode::reply(&mut self.link.out, Reply::PortalSuspended);
+                self.put(&PortalSuspended);
                 return Ok(());
             }
         } else {
             self.console.obey(command, &self.operator).await?;
         }
-        encode::command_complete(&mut self.link.out, command.tag());
+        self.put(&CommandComplete::new(command.tag().into()));
         Ok(())
     }
 
-    fn on_close(&mut self, body: &[u8]) -> Result<(), Undone> {
-        // Closing an unknown name is no error, as in PostgreSQL.
-        match frontend::target(b'C', body)? {
-            Target::Statement(name) => drop(self.statements.remove(name)),
-            Target::Portal(name) => drop(self.portals.remove(name)),
+    fn on_close(&mut self, body: BytesMut) -> Result<(), Undone> {
+        let close: Close = read(body)?;
+        let name = close.name.unwrap_or_default();
+        // As by PostgreSQL, what is not there can be closed.
+        if close.target_type == TARGET_TYPE_BYTE_STATEMENT {
+            self.statements.remove(&name);
+        } else {
+            self.portals.remove(&name);
         }
-        encode::reply(&mut self.link.out, Reply::CloseComplete);
+        self.put(&CloseComplete);
         Ok(())
     }
 }
@@ -375,10 +394,6 @@ fn farewell(ended: &MessageError) -> Option<ConsoleError> {
     }
 }
 
-fn text(bytes: &[u8]) -> Result<&str, ConsoleError> {
-    std::str::from_utf8(bytes).map_err(|_| ConsoleError::new("22021", "the text is not UTF8", ""))
-}
-
 fn no_statement() -> ConsoleError {
     ConsoleError::new("26000", "the prepared statement does not exist", "")
 }
@@ -401,7 +416,7 @@ impl ConsoleError {
             detail: "",
             hint: self.hint,
         };
-        encode::error_response(out, &fields);
+        encode::put(out, &ErrorResponse::from(&fields));
     }
 }
 

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use pgpalisade_logins::kind;
 use pgpalisade_logins::scram::server::{LoginRefusal, Offered, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
 
@@ -13,7 +12,10 @@ use crate::fence::readable::readable;
 use crate::server::accounts::Accounts;
 use crate::server::message_socket::{Message, MessageError, MessageSocket};
 use crate::wire::backend::TransactionStatus;
-use crate::wire::encode;
+use crate::wire::encode::{
+    self, Authentication, BackendKeyData, NegotiateProtocolVersion, ParameterStatus, ReadyForQuery,
+    SecretKey,
+};
 use crate::wire::startup::{self, StartupMessage, StartupPacket};
 
 /// Encryption requests before a startup packet: each of both kinds once.
@@ -97,7 +99,11 @@ impl Users {
         Ok(operator)
     }
 
-    async fn rights(&self, link: &mut MessageSocket, request: &Request) -> Result<OperatorRole, Refused> {
+    async fn rights(
+        &self,
+        link: &mut MessageSocket,
+        request: &Request,
+    ) -> Result<OperatorRole, Refused> {
         let ours = rustix::process::geteuid().as_raw();
         if link.peer_uid().is_some_and(|uid| uid == ours || uid == 0) {
             return Ok(OperatorRole::Admin);
@@ -121,13 +127,17 @@ impl Users {
 /// Completes a login.
 pub(super) async fn welcome(link: &mut MessageSocket) -> Result<(), MessageError> {
     let out = &mut link.out;
-    encode::authentication(out, kind::OK, b"");
+    encode::put(out, &Authentication::Ok);
     for (name, value) in PARAMETERS {
-        encode::parameter_status(out, name, value);
+        encode::put(out, &ParameterStatus::new(name.into(), value.into()));
     }
     // No statement of the console is worth a cancel request, but clients expect a key.
-    encode::backend_key_data(out, std::process::id(), rand::random());
-    encode::ready_for_query(out, TransactionStatus::Idle);
+    let key = BackendKeyData::new(
+        std::process::id().cast_signed(),
+        SecretKey::I32(rand::random()),
+    );
+    encode::put(out, &key);
+    encode::put(out, &ReadyForQuery::new(TransactionStatus::Idle.into()));
     Ok(link.flush().await?)
 }
 
@@ -174,33 +184,39 @@ async fn startup(link: &mut MessageSocket) -> Result<Request, Refused> {
 /// Answers a request for more than protocol 3.0 with what is supported.
 fn negotiate(message: StartupMessage<'_>, out: &mut BytesMut) {
     let names = message.pairs().map(|(name, _)| name);
-    let options: Vec<&[u8]> = names.filter(|name| name.starts_with(b"_pq_.")).collect();
+    let options: Vec<String> = names
+        .filter(|name| name.starts_with(b"_pq_."))
+        .map(|name| String::from_utf8_lossy(name).into_owned())
+        .collect();
     let is_newer = message
         .packet()
         .get(6..8)
         .is_some_and(|minor| minor != [0, 0]);
     if is_newer || !options.is_empty() {
-        encode::negotiate_protocol_version(out, &options);
+        encode::put(out, &NegotiateProtocolVersion::new(3 << 16, options));
     }
 }
 
 /// Authenticates a client by SCRAM.
 async fn prove(link: &mut MessageSocket, accounts: &Accounts, user: &str) -> Result<(), Refused> {
     let leg = Leg::Clear;
-    let names = mechanisms(&leg).iter().flat_map(|name| [name, "\0"]);
-    let names: String = names.chain(["\0"]).collect();
+    let names = mechanisms(&leg).iter().map(ToString::to_string);
+    let offer = Authentication::SASL(names.collect());
     let account = accounts.of(user.as_bytes()).await;
     let account = account.map_err(|error| ConsoleError::new("08006", error.to_string(), ""))?;
-    let answer = ask(link, kind::SASL, names.as_bytes()).await?;
+    let answer = ask(link, &offer).await?;
     let offered = Offered::new(account, leg, nonce(&rand::random()));
     let (challenged, challenge) = offered
         .challenge(&answer)
         .map_err(|why| refused(&why, user))?;
-    let proof = ask(link, kind::SASL_CONTINUE, challenge.as_bytes()).await?;
+    let proof = ask(link, &Authentication::SASLContinue(challenge.into())).await?;
     let proven = challenged
         .prove(&proof)
         .map_err(|why| refused(&why, user))?;
-    encode::authentication(&mut link.out, kind::SASL_FINAL, proven.last.as_bytes());
+    encode::put(
+        &mut link.out,
+        &Authentication::SASLFinal(proven.last.into()),
+    );
     Ok(())
 }
 
@@ -212,8 +228,8 @@ fn refused(why: &LoginRefusal, user: &str) -> ConsoleError {
     ConsoleError::new(why.sqlstate(), message, "")
 }
 
-async fn ask(link: &mut MessageSocket, kind: i32, data: &[u8]) -> Result<BytesMut, Refused> {
-    encode::authentication(&mut link.out, kind, data);
+async fn ask(link: &mut MessageSocket, request: &Authentication) -> Result<BytesMut, Refused> {
+    encode::put(&mut link.out, request);
     link.flush().await.map_err(MessageError::Io)?;
     match link.message().await? {
         Some(Message { tag: b'p', body }) => Ok(body),

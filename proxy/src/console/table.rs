@@ -1,13 +1,13 @@
 //! Tables of the console: columns, rows, and their form on the wire.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 
-use bytes::{BufMut as _, BytesMut};
 use serde_json::Value;
 
 use super::Facts;
 use crate::fence::readable::without_controls;
-use crate::wire::encode::{self, Field, Nullness};
+use crate::wire::encode::{self, DataRow, FieldDescription, RowDescription};
 
 /// A cell for each column.
 pub(super) type Row = Vec<Cell>;
@@ -129,22 +129,26 @@ fn format(formats: &[i16], number: usize) -> i16 {
 }
 
 impl Table {
-    /// Appends a RowDescription.
-    pub(super) fn describe(&self, formats: &[i16], out: &mut BytesMut) {
+    /// Layout of the rows.
+    pub(super) fn description(&self, formats: &[i16]) -> RowDescription {
         let columns = columns(self.columns);
         let fields = columns.iter().enumerate().map(|(number, column)| {
             let (type_oid, type_len) = match column.kind {
                 ColumnType::Text => (25, -1),
                 ColumnType::Number => (20, 8),
             };
-            Field {
-                name: column.name,
+            // No table, no column of one, no type modifier.
+            FieldDescription::new(
+                column.name.into(),
+                0,
+                0,
                 type_oid,
                 type_len,
-                format: format(formats, number),
-            }
+                -1,
+                format(formats, number),
+            )
         });
-        encode::row_description(out, fields);
+        RowDescription::new(fields.collect())
     }
 
     /// Whether a Bind may ask for these formats.
@@ -154,17 +158,17 @@ impl Table {
     }
 }
 
-pub(super) fn put_row(row: &[Cell], formats: &[i16], out: &mut BytesMut) {
-    encode::row(out, row, |number, cell, out| {
-        match cell {
-            Cell::Null => return Nullness::Null,
-            Cell::Number(value) if format(formats, number) == BINARY => out.put_i64(*value),
-            Cell::Number(value) => out.put_slice(value.to_string().as_bytes()),
-            // In both formats.
-            Cell::Text(text) => out.put_slice(text.as_bytes()),
+/// A row in these formats.
+pub(super) fn data_row(row: &[Cell], formats: &[i16]) -> DataRow {
+    encode::data_row(row.iter().enumerate().map(|(number, cell)| match cell {
+        Cell::Null => None,
+        Cell::Number(value) if format(formats, number) == BINARY => {
+            Some(Cow::from(value.to_be_bytes().to_vec()))
         }
-        Nullness::NotNull
-    });
+        Cell::Number(value) => Some(Cow::from(value.to_string().into_bytes())),
+        // In both formats.
+        Cell::Text(text) => Some(Cow::from(text.as_bytes())),
+    }))
 }
 
 pub(super) fn object(columns: &[Column], row: Row) -> Value {
@@ -195,13 +199,10 @@ mod tests {
     #[test]
     fn numbers_have_two_forms() {
         let row = [Cell::Number(-2), Cell::Null, Cell::from("a\0\u{202e}")];
-        let mut out = BytesMut::new();
-        put_row(&row, &[], &mut out);
-        assert_eq!(&out[7..], b"\0\0\0\x02-2\xff\xff\xff\xff\0\0\0\x03a??");
-        out.clear();
-        put_row(&row, &[1], &mut out);
+        let text = b"\0\0\0\x02-2\xff\xff\xff\xff\0\0\0\x03a??";
+        assert_eq!(data_row(&row, &[]).data[..], *text);
         let binary = b"\0\0\0\x08\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff\xff\0\0\0\x03a??";
-        assert_eq!(&out[7..], binary);
+        assert_eq!(data_row(&row, &[1]).data[..], *binary);
         assert_eq!(Cell::from(u64::MAX), Cell::Number(i64::MAX));
     }
 }

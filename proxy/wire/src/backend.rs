@@ -71,16 +71,6 @@ impl TransactionStatus {
             _ => None,
         }
     }
-
-    /// The byte that stands for it on the wire.
-    #[must_use]
-    pub(crate) const fn byte(self) -> u8 {
-        match self {
-            Self::Idle => b'I',
-            Self::InTransaction => b'T',
-            Self::Failed => b'E',
-        }
-    }
 }
 
 /// Name and value of a ParameterStatus.

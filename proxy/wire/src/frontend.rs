@@ -1,5 +1,13 @@
 //! Messages from the client.
 
+use bytes::BytesMut;
+use pgwire::messages::DecodeContext;
+pub use pgwire::messages::Message;
+pub use pgwire::messages::extendedquery::{
+    Bind, Close, Describe, Execute, Parse, TARGET_TYPE_BYTE_STATEMENT,
+};
+pub use pgwire::messages::simplequery::Query;
+
 use super::header::{LARGE_BODY_MAX, SMALL_BODY_MAX};
 use super::{WireError, split_cstr, split_text};
 
@@ -157,39 +165,53 @@ pub fn bind_parameters(prefix: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*count))
 }
 
-/// The formats that a Bind without parameters asks for, 0 for text and 1 for binary: none, one for all columns, or one
-/// for each.
+/// A frontend message with this body, as pgwire's type.
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] where it has parameters, or its layout is another one.
-pub fn result_formats(body: &[u8]) -> Result<Vec<i16>, WireError> {
-    let formats = || {
-        let (_, rest) = split_cstr(body)?;
-        let (_, rest) = split_cstr(rest)?;
-        let (count, rest) = rest.split_first_chunk()?;
-        let rest = rest.get(2 * usize::from(u16::from_be_bytes(*count))..)?;
-        let rest = rest.strip_prefix(&[0, 0])?;
-        let (count, rest) = rest.split_first_chunk()?;
-        let is_whole = rest.len() == 2 * usize::from(u16::from_be_bytes(*count));
-        is_whole.then(|| {
-            let codes = rest.as_chunks().0.iter();
-            codes.map(|code| i16::from_be_bytes(*code)).collect()
-        })
-    };
-    formats().ok_or(WireError::Malformed(b'B'))
+/// [`WireError::Malformed`] if the body does not have the layout of the type from its first to its last byte: pgwire takes
+/// that for granted, and would panic. Strings are read as UTF-8; other bytes become U+FFFD.
+pub fn read<M: Message>(mut body: BytesMut) -> Result<M, WireError> {
+    let tag = M::message_type().unwrap_or_default();
+    let malformed = WireError::Malformed(tag);
+    if !is_whole(tag, &body) {
+        return Err(malformed);
+    }
+    let length = body.len() + 4;
+    M::decode_body(&mut body, length, &DecodeContext::default()).map_err(|_| malformed)
 }
 
-/// How many rows an Execute asks for; 0 for all.
+/// Whether a body has the layout of its type, to its last byte.
 ///
-/// # Errors
-///
-/// [`WireError::Malformed`] where the layout is another than a name and four bytes.
-pub fn row_limit(body: &[u8]) -> Result<u32, WireError> {
-    match split_cstr(body) {
-        Some((_, &[a, b, c, d])) => Ok(u32::from_be_bytes([a, b, c, d])),
-        _ => Err(WireError::Malformed(b'E')),
-    }
+/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>
+fn is_whole(tag: u8, body: &[u8]) -> bool {
+    let string = |rest| split_cstr(rest).map(|(_, rest)| rest);
+    let value = |rest: &[u8]| {
+        let (len, rest) = rest.split_first_chunk()?;
+        // A negative length is that of NULL.
+        rest.get(usize::try_from(i32::from_be_bytes(*len)).unwrap_or(0)..)
+    };
+    let rest = match tag {
+        b'Q' => string(body),
+        b'P' => string(body)
+            .and_then(string)
+            .and_then(|rest| counted(rest, |rest| rest.get(4..))),
+        b'B' => string(body)
+            .and_then(string)
+            .and_then(|rest| counted(rest, |rest| rest.get(2..)))
+            .and_then(|rest| counted(rest, value))
+            .and_then(|rest| counted(rest, |rest| rest.get(2..))),
+        b'E' => return execute(body).is_ok(),
+        b'D' | b'C' => return target(tag, body).is_ok(),
+        _ => None,
+    };
+    rest.is_some_and(<[u8]>::is_empty)
+}
+
+/// Skips a 16-bit count and as many items.
+fn counted(body: &[u8], item: impl Fn(&[u8]) -> Option<&[u8]>) -> Option<&[u8]> {
+    let (count, rest) = body.split_first_chunk()?;
+    (0..u16::from_be_bytes(*count)).try_fold(rest, |rest, _| item(rest))
 }
 
 /// The portal name of an Execute.
@@ -252,20 +274,6 @@ mod tests {
         for short in [&b""[..], b"\0", b"\0\0\0", b"\0\x01\0\0\0"] {
             assert_eq!(parameters(short), None, "{short:?}");
         }
-        let formats = |rest: &[u8]| result_formats(&[b"p\0s\0", rest].concat());
-        assert_eq!(formats(b"\0\0\0\0\0\0"), Ok(vec![]));
-        assert_eq!(formats(b"\0\x01\0\x01\0\0\0\x02\0\x01\0\0"), Ok(vec![1, 0]));
-        for bad in [
-            &b""[..],
-            b"\0\0\0\x01\0\0",
-            b"\0\0\0\0\0\x01\0",
-            b"\0\0\0\0\0\0\0",
-            b"\xff\xff\0\0\0\0",
-        ] {
-            assert_eq!(formats(bad), Err(WireError::Malformed(b'B')), "{bad:?}");
-        }
-        assert_eq!(row_limit(b"p\0\0\0\0\x01"), Ok(1));
-        assert_eq!(row_limit(b"p\0\0\0\0"), Err(WireError::Malformed(b'E')));
         assert_eq!(execute(b"p\0\0\0\0\x01"), Ok(&b"p"[..]));
         assert_eq!(execute(b"p\0\0\0\0"), Err(WireError::Malformed(b'E')));
         assert_eq!(target(b'D', b"Sx\0"), Ok(Target::Statement(b"x")));
@@ -277,6 +285,34 @@ mod tests {
                 "{bad:?}"
             );
         }
+    }
+
+    /// pgwire reads what has the layout of its type, and nothing else reaches it: it panics at most of these bodies.
+    #[test]
+    fn a_body_is_read_from_its_first_to_its_last_byte() {
+        fn reads<M: Message>(body: &[u8]) -> Result<M, WireError> {
+            for cut in 0..body.len() {
+                assert!(read::<M>(BytesMut::from(&body[..cut])).is_err(), "{cut}");
+            }
+            assert!(read::<M>([body, b"\0"].concat().as_slice().into()).is_err());
+            read(body.into())
+        }
+        assert_eq!(reads(b"SELECT 1\0"), Ok(Query::new("SELECT 1".into())));
+        let parse = Parse::new(Some("s".into()), "SELECT $1".into(), vec![23]);
+        assert_eq!(reads(b"s\0SELECT $1\0\0\x01\0\0\0\x17"), Ok(parse));
+        let values = vec![Some("ab".into()), None];
+        let bind = Bind::new(Some("p".into()), None, vec![1], values, vec![1, 0]);
+        let layout = b"p\0\0\0\x01\0\x01\0\x02\0\0\0\x02ab\xff\xff\xff\xff\0\x02\0\x01\0\0";
+        assert_eq!(reads(layout), Ok(bind));
+        assert_eq!(
+            reads(b"p\0\0\0\0\x01"),
+            Ok(Execute::new(Some("p".into()), 1))
+        );
+        assert_eq!(reads(b"Sx\0"), Ok(Describe::new(b'S', Some("x".into()))));
+        assert_eq!(reads(b"P\0"), Ok(Close::new(b'P', None)));
+        // The count of the formats says more than there is.
+        let short = b"p\0s\0\xff\xff\0\0\0\0";
+        assert!(read::<Bind>(BytesMut::from(&short[..])).is_err());
     }
 
     #[test]

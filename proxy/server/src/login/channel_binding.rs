@@ -8,7 +8,7 @@ use pgpalisade_logins::scram::{SCRAM, SCRAM_PLUS};
 
 use crate::certificates::Loaded;
 use crate::transport::Socket;
-use crate::wire::encode;
+use crate::wire::encode::{self, Authentication};
 
 /// State of channel binding between two sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +53,9 @@ impl Binding {
 fn without_binding(names: &[u8]) -> Bytes {
     let names = names.split(|byte| *byte == 0);
     let kept = names.filter(|name| !name.is_empty() && *name != SCRAM_PLUS.as_bytes());
-    let mut list: Vec<u8> = kept.flat_map(|name| [name, b"\0"].concat()).collect();
-    list.push(0);
+    let names = kept.map(|name| String::from_utf8_lossy(name).into_owned());
     let mut out = BytesMut::new();
-    encode::authentication(&mut out, kind::SASL, &list);
+    encode::put(&mut out, &Authentication::SASL(names.collect()));
     out.freeze()
 }
 

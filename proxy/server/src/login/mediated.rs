@@ -22,7 +22,7 @@ use crate::accounts::{Accounts, Logins};
 use crate::pending_logins::PendingLogin;
 use crate::transport::Socket;
 use crate::wire::backend::tag;
-use crate::wire::encode;
+use crate::wire::encode::{self, Authentication};
 use crate::wire::header::{self, HEADER_LEN};
 use crate::worker::WorkerContext;
 
@@ -70,9 +70,9 @@ impl Mediator<'_, '_> {
         self.log_in(credentials, request).await?;
         let mut out = BytesMut::new();
         if let Some(last) = last {
-            encode::authentication(&mut out, kind::SASL_FINAL, last.as_bytes());
+            encode::put(&mut out, &Authentication::SASLFinal(last.into()));
         }
-        encode::authentication(&mut out, kind::OK, b"");
+        encode::put(&mut out, &Authentication::Ok);
         self.legs.client.write_all(&out).await?;
         Ok(Opened::Authenticated(self.bytes))
     }
@@ -145,7 +145,7 @@ impl Mediator<'_, '_> {
                 Step::Wait => {}
                 Step::Send(body) => {
                     let mut out = BytesMut::new();
-                    encode::authentication_answer(&mut out, &body);
+                    encode::put_raw(&mut out, b'p', &body);
                     self.legs.server.write_all(&out).await?;
                 }
             }
@@ -164,15 +164,14 @@ impl Mediator<'_, '_> {
             self.legs.client,
             shown.map(|leg| leg.acceptor.certificate()),
         );
-        let names = mechanisms(&leg).iter().flat_map(|name| [name, "\0"]);
-        let names: String = names.chain(["\0"]).collect();
-        let answer = self.ask(kind::SASL, names.as_bytes(), SASL).await?;
+        let names = mechanisms(&leg).iter().map(ToString::to_string);
+        let offer = Authentication::SASL(names.collect());
+        let answer = self.ask(&offer, SASL).await?;
         let offered = Offered::new(account, leg, nonce(&rand::random()));
         let challenge = offered.challenge(&answer);
         let (challenged, challenge) = challenge.map_err(|refusal| self.refused(refusal))?;
-        let proof = self
-            .ask(kind::SASL_CONTINUE, challenge.as_bytes(), SASL)
-            .await?;
+        let challenge = Authentication::SASLContinue(challenge.into());
+        let proof = self.ask(&challenge, SASL).await?;
         let proven = challenged
             .prove(&proof)
             .map_err(|refusal| self.refused(refusal))?;
@@ -183,7 +182,9 @@ impl Mediator<'_, '_> {
         if readers(self.legs.client) == Readers::Anybody {
             return Err(LoginError::ReadablePassword);
         }
-        let mut answer = self.ask(kind::CLEARTEXT_PASSWORD, b"", PASSWORD).await?;
+        let mut answer = self
+            .ask(&Authentication::CleartextPassword, PASSWORD)
+            .await?;
         let password = Password::take(&mut answer);
         let password = password.map_err(|error| LoginError::Unproved(Unproved::Form(error)))?;
         Ok(Credentials::Password(password))
@@ -192,12 +193,11 @@ impl Mediator<'_, '_> {
     /// Sends an authentication request to the client, and returns the body of its answer.
     async fn ask(
         &mut self,
-        kind: i32,
-        data: &[u8],
+        request: &Authentication,
         expected: Expected,
     ) -> Result<BytesMut, LoginError> {
         let mut out = BytesMut::new();
-        encode::authentication(&mut out, kind, data);
+        encode::put(&mut out, request);
         self.legs.client.write_all(&out).await?;
         self.pending.owes();
         loop {

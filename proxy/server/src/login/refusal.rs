@@ -10,7 +10,7 @@ use super::{Insecure, LoginError};
 use crate::metrics::Metrics;
 use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
-use crate::wire::encode::{self, ErrorFields, Severity};
+use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 use crate::worker::WorkerContext;
 
 /// PostgreSQL's own words.
@@ -142,6 +142,6 @@ pub(super) fn words(
         detail,
         hint,
     };
-    encode::error_response(&mut out, &fields);
+    encode::put(&mut out, &ErrorResponse::from(&fields));
     Some(out)
 }
