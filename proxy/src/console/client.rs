@@ -187,7 +187,7 @@ impl ConsoleClient {
     async fn on_query(&mut self, body: BytesMut) -> Result<(), Undone> {
         let commands = Command::parse_all(&read::<Query>(body)?.query)?;
         if commands.is_empty() {
-            self.put(&EmptyQueryResponse);
+            self.put(&EmptyQueryResponse::new());
         }
         for command in commands {
             if let Command::Show(table) = command {
@@ -256,7 +256,7 @@ impl ConsoleClient {
             return Err(too_many("statements").into());
         }
         self.statements.insert(name, command);
-        self.put(&ParseComplete);
+        self.put(&ParseComplete::new());
         Ok(())
     }
 
@@ -298,7 +298,7 @@ impl ConsoleClient {
             rows: None,
         };
         self.portals.insert(portal, bound);
-        self.put(&BindComplete);
+        self.put(&BindComplete::new());
         Ok(())
     }
 
@@ -320,7 +320,7 @@ impl ConsoleClient {
             };
         match description {
             Some(description) => self.put(&description),
-            None => self.put(&NoData),
+            None => self.put(&NoData::new()),
         }
         Ok(())
     }
@@ -331,7 +331,7 @@ impl ConsoleClient {
         let portal = self.portals.get_mut(&name).ok_or_else(no_portal)?;
         let (formats, left) = (portal.formats.clone(), portal.rows.take());
         let Some(command) = portal.command else {
-            self.put(&EmptyQueryResponse);
+            self.put(&EmptyQueryResponse::new());
             return Ok(());
         };
         if let Command::Show(table) = command {
@@ -350,7 +350,7 @@ impl ConsoleClient {
                 portal.rows = Some(rows);
             }
             if !is_over {
-                self.put(&PortalSuspended);
+                self.put(&PortalSuspended::new());
                 return Ok(());
             }
         } else {
@@ -369,7 +369,7 @@ impl ConsoleClient {
         } else {
             self.portals.remove(&name);
         }
-        self.put(&CloseComplete);
+        self.put(&CloseComplete::new());
         Ok(())
     }
 }

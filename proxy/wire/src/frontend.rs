@@ -186,11 +186,6 @@ pub fn read<M: Message>(mut body: BytesMut) -> Result<M, WireError> {
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html>
 fn is_whole(tag: u8, body: &[u8]) -> bool {
     let string = |rest| split_cstr(rest).map(|(_, rest)| rest);
-    let value = |rest: &[u8]| {
-        let (len, rest) = rest.split_first_chunk()?;
-        // A negative length is that of NULL.
-        rest.get(usize::try_from(i32::from_be_bytes(*len)).unwrap_or(0)..)
-    };
     let rest = match tag {
         b'Q' => string(body),
         b'P' => string(body)
@@ -206,6 +201,13 @@ fn is_whole(tag: u8, body: &[u8]) -> bool {
         _ => None,
     };
     rest.is_some_and(<[u8]>::is_empty)
+}
+
+/// Skips the value of a parameter.
+fn value(body: &[u8]) -> Option<&[u8]> {
+    let (len, rest) = body.split_first_chunk()?;
+    // A negative length is that of NULL.
+    rest.get(usize::try_from(i32::from_be_bytes(*len)).unwrap_or(0)..)
 }
 
 /// Skips a 16-bit count and as many items.
