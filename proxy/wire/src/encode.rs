@@ -1,11 +1,11 @@
-//! Messages that the proxy itself says to a client. What it says to the server is written with
-//! `postgres_protocol::message::frontend`, but for answers to authentication requests.
+//! Messages that the proxy itself sends to a client. Those to the server are written with
+//! `postgres_protocol::message::frontend`, except answers to authentication requests.
 
 use bytes::{BufMut, BytesMut};
 
 use super::backend::{TransactionStatus, tag};
 
-/// How bad an error is to the session.
+/// Effect of an error on the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// The statement fails; the session goes on.
@@ -15,7 +15,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// The word that PostgreSQL uses.
+    /// PostgreSQL's word for it.
     #[must_use]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -25,23 +25,23 @@ impl Severity {
     }
 }
 
-/// The fields of an ErrorResponse.
+/// Fields of an ErrorResponse.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorFields<'a> {
-    /// Severity, localized and not: always English.
+    /// Severity, always in English, also in the localized field.
     pub severity: Severity,
     /// SQLSTATE, five characters.
     pub sqlstate: &'a str,
     /// Primary message.
     pub message: &'a str,
-    /// DETAIL; left out where empty.
+    /// DETAIL; left out if empty.
     pub detail: &'a str,
-    /// HINT; left out where empty.
+    /// HINT; left out if empty.
     pub hint: &'a str,
 }
 
-/// A message of the proxy's own. It begins with the code, since many drivers do not show the SQLSTATE of a connection
-/// that was refused or ended.
+/// Message of the proxy that begins with its code: many drivers do not show the SQLSTATE of a connection that was
+/// refused or ended.
 #[must_use]
 pub fn with_code(sqlstate: &str, message: &str) -> String {
     format!("{sqlstate}: {message}")
@@ -78,12 +78,12 @@ pub fn plain_fatal_error(out: &mut BytesMut, message: &str) {
     out.extend_from_slice(format!("E{severity}:  {message}\n\0").as_bytes());
 }
 
-/// An ErrorResponse of the server, as it came.
+/// Appends an ErrorResponse of the server as it came.
 pub fn error_response_as_sent(out: &mut BytesMut, body: &[u8]) {
     message(out, b'E', |out| out.extend_from_slice(body));
 }
 
-/// A reply that has no content.
+/// A reply without content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's own names")]
 pub enum Reply {
@@ -95,7 +95,7 @@ pub enum Reply {
     PortalSuspended,
 }
 
-/// Appends a reply that has no content.
+/// Appends a reply without content.
 pub fn reply(out: &mut BytesMut, reply: Reply) {
     let tag = match reply {
         Reply::ParseComplete => tag::PARSE_COMPLETE,
@@ -121,7 +121,7 @@ pub fn authentication(out: &mut BytesMut, kind: i32, data: &[u8]) {
     });
 }
 
-/// Appends a client's answer to it: PasswordMessage, SASLInitialResponse or SASLResponse.
+/// Appends a client's answer to an AuthenticationXxx: PasswordMessage, SASLInitialResponse or SASLResponse.
 pub fn authentication_answer(out: &mut BytesMut, body: &[u8]) {
     message(out, b'p', |out| out.put_slice(body));
 }
@@ -148,7 +148,7 @@ pub fn backend_key_data(out: &mut BytesMut, pid: u32, key: u32) {
 pub fn negotiate_protocol_version(out: &mut BytesMut, options: &[&[u8]]) {
     message(out, b'v', |out| {
         out.put_u32(3 << 16);
-        // They come from one startup packet.
+        // The options come from one startup packet, so they are few.
         out.put_u32(u32::try_from(options.len()).unwrap_or_default());
         for option in options {
             out.put_slice(option);
@@ -170,14 +170,14 @@ pub fn no_parameters(out: &mut BytesMut) {
     message(out, b't', |out| out.put_u16(0));
 }
 
-/// A column of a result that is no table's.
+/// A column of a result that does not come from a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Field<'a> {
     /// Its name.
     pub name: &'a str,
     /// The OID of its type.
     pub type_oid: u32,
-    /// The size of the type, -1 where that varies.
+    /// The size of the type, -1 if it varies.
     pub type_len: i16,
     /// 0 for text, 1 for binary.
     pub format: i16,
@@ -201,7 +201,7 @@ pub fn row_description<'a>(out: &mut BytesMut, fields: impl ExactSizeIterator<It
     });
 }
 
-/// Appends a DataRow. A value is NULL where `value` writes nothing and says so.
+/// Appends a DataRow. A value is NULL if `value` writes nothing and says so.
 pub fn row<T>(
     out: &mut BytesMut,
     values: &[T],
@@ -246,7 +246,7 @@ fn message(out: &mut BytesMut, tag: u8, body: impl FnOnce(&mut BytesMut)) {
     let length_at = out.len();
     out.put_i32(0);
     body(out);
-    // Texts here are ours and short, so the length always fits.
+    // Texts here are the proxy's own and short, so the length always fits.
     let length = i32::try_from(out.len() - length_at).unwrap_or(i32::MAX);
     if let Some(word) = out.get_mut(length_at..length_at + 4) {
         word.copy_from_slice(&length.to_be_bytes());
