@@ -1,4 +1,4 @@
-//! The policy in force with the marks of its scopes, and what of it holds for one session.
+//! The policy in force with the marks of its scopes, and its rules for one session.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use super::mark_cache::{CachedMark, MarkCache};
 use super::{GrantMode, HeldToken, HeldTokens, TokenValue};
 use crate::rejection::Rejection;
 
-/// Everything that a decision rests on besides the session. It does not change: a reload makes another one.
+/// Everything that a decision rests on besides the session. Immutable: a reload makes another one.
 #[derive(Debug)]
 pub struct Fence {
     policy: Arc<Policy>,
     cells: Arc<MarkCache>,
-    /// Of the scopes that the policy names, in its order.
+    /// Marks of the scopes that the policy names, in its order.
     named: Box<[Arc<CachedMark>]>,
-    /// The places in `named`, by the numbers of the cells.
+    /// Index in `named` of each cached mark, by its number.
     places: Box<[Option<ScopeId>]>,
-    /// Of [`DEFAULT_SCOPE`].
+    /// Mark of [`DEFAULT_SCOPE`].
     default: Arc<CachedMark>,
     overall: Mode,
 }
 
 impl Fence {
-    /// A fence for one policy, with the marks that this proxy knows. With `overall` to observe, nothing is refused
-    /// whatever the policy says.
+    /// Makes a fence for one policy, with the marks that this proxy knows. If `overall` is to observe, nothing is
+    /// refused, whatever the policy says.
     ///
     /// # Errors
     ///
-    /// Where the policy names a scope by something that is no name.
+    /// The policy names a scope by an invalid name.
     pub fn new(policy: Policy, cells: Arc<MarkCache>, overall: Mode) -> Result<Self, ScopeError> {
         let cell = |name: &str| Scope::from_str(name).map(|scope| cells.cell(&scope));
         let named = policy.scopes().iter().map(|name| cell(name));
@@ -53,7 +53,7 @@ impl Fence {
         &self.policy
     }
 
-    /// Whether refusals in a scope are carried out, where no rule for sessions says another.
+    /// Mode of a scope, unless a rule for sessions sets another.
     #[must_use]
     pub fn mode_of_scope(&self, scope: &str) -> Mode {
         match self.overall {
@@ -62,7 +62,7 @@ impl Fence {
         }
     }
 
-    /// What holds for a session.
+    /// Rules for one session.
     #[must_use]
     pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionFence {
         SessionFence {
@@ -71,25 +71,25 @@ impl Fence {
         }
     }
 
-    /// What this proxy knows of a scope's mark.
+    /// Cached mark of a scope.
     #[must_use]
     pub fn cell(&self, scope: &Scope) -> Arc<CachedMark> {
         self.cells.cell(scope)
     }
 
-    /// The mark of a scope, where it is known to stand above a token.
+    /// Mark of a scope, if it is known to be above a token.
     #[must_use]
     pub fn mark_above(&self, scope: &Scope, token: Token) -> Option<Mark> {
         self.cells.find(scope)?.mark_above(token)
     }
 
-    /// The cell in use of a scope that the policy names.
+    /// Current cached mark of a scope that the policy names.
     #[inline]
     fn newest(&self, id: ScopeId) -> Option<&Arc<CachedMark>> {
         self.named.get(id.index()).map(|cell| cell.newest())
     }
 
-    /// The place in the policy of the scope that a cell is for, where it names it.
+    /// Index in the policy of a cached mark's scope, if the policy names it.
     #[inline]
     fn place(&self, cell: &CachedMark) -> Option<ScopeId> {
         self.places.get(cell.number()).copied().flatten()
@@ -107,7 +107,7 @@ fn places(policy: &Policy, named: &[Arc<CachedMark>]) -> Box<[Option<ScopeId>]> 
     places.into()
 }
 
-/// What holds for one session. It is as small with many scopes as with few: it has none of its own.
+/// Rules for one session. It has no list of scopes, so its size does not depend on their number.
 #[derive(Debug, Clone)]
 pub struct SessionFence {
     fence: Arc<Fence>,
@@ -115,36 +115,36 @@ pub struct SessionFence {
 }
 
 impl SessionFence {
-    /// The fence that it is part of.
+    /// Fence that it belongs to.
     #[must_use]
     pub const fn fence(&self) -> &Arc<Fence> {
         &self.fence
     }
 
-    /// What the policy says about the session.
+    /// Rules of the policy for the session.
     #[must_use]
     pub const fn rules(&self) -> &SessionPolicy {
         &self.rules
     }
 
-    /// The scope of a bare number, where the session has not said another.
+    /// Scope of a bare number, unless the session has set another.
     #[must_use]
     pub fn default_scope(&self) -> &Scope {
         self.named(self.rules.scope()).scope()
     }
 
-    /// Every scope that the policy names.
+    /// Scopes that the policy names.
     pub(super) fn scopes(&self) -> impl Iterator<Item = &Scope> {
         self.fence.named.iter().map(|cell| cell.scope())
     }
 
     pub(super) fn named(&self, id: ScopeId) -> &Arc<CachedMark> {
-        // A policy hands out places of its own scopes only.
+        // A policy returns indices of its own scopes only.
         let named = self.fence.named.get(id.index());
         named.unwrap_or(&self.fence.default).newest()
     }
 
-    /// Whether a refusal that concerns a scope is carried out; without one, a refusal that concerns none.
+    /// Mode of a refusal that concerns a scope; with `None`, of one that concerns none.
     #[must_use]
     pub fn mode(&self, scope: Option<&Scope>) -> Mode {
         match self.fence.overall {
@@ -153,19 +153,19 @@ impl SessionFence {
         }
     }
 
-    /// Whether a refusal is carried out.
+    /// Mode of a refusal.
     #[must_use]
     pub fn mode_of(&self, rejection: &Rejection) -> Mode {
         self.mode(rejection.scope.as_ref())
     }
 
-    /// Whether a binding counts: it is current, and accepted in the way that its scope asks for.
+    /// Whether a token counts: it is current, and accepted in the way that its scope asks for.
     #[inline]
     pub(super) fn counts(&self, binding: &HeldToken) -> bool {
         binding.is_current() && self.is_accepted(binding)
     }
 
-    /// Whether a binding was accepted in the way that its scope asks for now.
+    /// Whether a token was accepted in the way that its scope asks for now.
     #[inline]
     pub fn is_accepted(&self, binding: &HeldToken) -> bool {
         match binding.footing {
@@ -174,7 +174,7 @@ impl SessionFence {
         }
     }
 
-    /// Whether a takeover ends a session for this token of it.
+    /// Whether a takeover ends a session that holds this token.
     #[must_use]
     pub fn ends_sessions(&self, binding: &HeldToken) -> bool {
         binding.footing == GrantMode::Enforced
@@ -184,14 +184,14 @@ impl SessionFence {
     /// Whether a session holds a token of each of these scopes.
     #[inline]
     pub(super) fn holds_each(&self, scopes: &[ScopeId], holding: &HeldTokens) -> bool {
-        // Ends at the first that is missing: a session has few tokens.
+        // Ends at the first missing one: a session has few tokens.
         scopes.iter().all(|id| {
             let cell = self.fence.newest(*id);
             cell.is_some_and(|cell| holding.binding(cell).is_some())
         })
     }
 
-    /// Whether the session may write anything at all, so that PostgreSQL has to let it.
+    /// Whether the session may write anything, so that PostgreSQL must let it.
     #[inline]
     #[must_use]
     pub fn may_write(&self, holding: Option<&Arc<HeldTokens>>) -> bool {
@@ -203,14 +203,14 @@ impl SessionFence {
 
     fn may_write_holding(&self, opening: Option<&[ScopeId]>, holding: &HeldTokens) -> bool {
         let opens = opening.is_none_or(|opening| {
-            // From its tokens, which are few, to the scopes, which may be very many.
+            // Over its tokens, which are few, and not the scopes, which may be very many.
             let mut bindings = holding.bindings().iter();
             bindings.any(|binding| self.is_opened_by(opening, &binding.cell))
         });
         opens && self.all_count_or_are_observed(holding)
     }
 
-    /// The scopes, in order, of which the token of one lets it write something. `None`: it may without.
+    /// Sorted scopes of which one token lets the session write something. `None`: it may write without.
     #[inline]
     fn opening(&self) -> Option<&[ScopeId]> {
         match (self.fence.overall, self.rules.backstop()) {
@@ -219,7 +219,7 @@ impl SessionFence {
         }
     }
 
-    /// Whether a cell is the one in use of one of these scopes.
+    /// Whether a cached mark is the current one of one of these scopes.
     #[inline]
     fn is_opened_by(&self, opening: &[ScopeId], cell: &Arc<CachedMark>) -> bool {
         let Some(id) = self.fence.place(cell) else {
@@ -229,7 +229,7 @@ impl SessionFence {
         newest.is_some_and(|newest| Arc::ptr_eq(newest, cell)) && opening.binary_search(&id).is_ok()
     }
 
-    /// Whether a cell is of one of these scopes.
+    /// Whether a cached mark belongs to one of these scopes.
     #[inline]
     fn is_among(&self, scopes: &[ScopeId], cell: &CachedMark) -> bool {
         let place = self.fence.place(cell);
@@ -244,7 +244,7 @@ impl SessionFence {
         })
     }
 
-    /// Whether the tokens of a value would let the session write something that it may not write without.
+    /// Whether the tokens of a value would let the session write something that it may not write without them.
     #[must_use]
     pub fn opens(&self, value: &TokenValue) -> bool {
         let opening = self.opening().unwrap_or_default();
@@ -255,11 +255,11 @@ impl SessionFence {
         })
     }
 
-    /// Whether the session may declare a scope, and keep it for so long.
+    /// Checks that the session may declare a scope for this lifetime.
     ///
     /// # Errors
     ///
-    /// What the client is told.
+    /// The rejection for the client.
     pub fn may_declare(
         &self,
         scope: &Scope,
@@ -270,11 +270,11 @@ impl SessionFence {
         allowed.map_err(|why| Box::new(Rejection::may_not_declare(scope, token, &why)))
     }
 
-    /// The same for all scopes of a value.
+    /// Checks [`Self::may_declare`] for all scopes of a value.
     ///
     /// # Errors
     ///
-    /// What the client is told.
+    /// The rejection for the client.
     pub fn may_declare_all(
         &self,
         value: &TokenValue,

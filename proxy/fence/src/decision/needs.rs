@@ -1,4 +1,4 @@
-//! Whether a session holds what a statement needs.
+//! Checks that a session holds what a statement needs.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::rejection::{Needs, Rejection, WhyWrite};
 use crate::wire::header::Header;
 use crate::{HeldTokens, SCOPES_MAX, SessionFence, TokenStatus, TokenValue};
 
-/// Why a request does not just pass.
+/// Reason why a request does not just pass.
 #[derive(Debug)]
 pub enum Unmet {
     /// These tokens must be accepted for the session first.
@@ -28,11 +28,11 @@ impl From<Box<Rejection>> for Unmet {
     }
 }
 
-/// Whether a request may be sent.
+/// Decision on a request.
 pub type Decision = Result<Admitted, Unmet>;
 
 impl SessionFence {
-    /// Decides a request of which nothing is known but its effects.
+    /// Decides a request of which only the effects are known.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl SessionFence {
         Ok(grounds.admitted(message))
     }
 
-    /// Carries a refusal out, or keeps it where it is only observed; the first one is kept.
+    /// Returns a refusal that is enforced. Of those that are only observed, it keeps the first.
     pub(super) fn refuse_or_observe(
         &self,
         grounds: &mut Grounds,
@@ -63,7 +63,7 @@ impl SessionFence {
         }
     }
 
-    /// Whether a session with these tokens may do this, and what its permit rests on then.
+    /// Checks that a session with these tokens may do this, and returns the basis of its permit.
     pub(super) fn check(
         &self,
         grounds: &mut Grounds,
@@ -74,7 +74,7 @@ impl SessionFence {
         let is_read = effects.class == Class::Read;
         let scopes = match self.rules().requirement(effects) {
             Requirement::Free if is_read => return Ok(Basis::NotRequired),
-            // Whoever has declared a token is held to it, also where none is needed.
+            // A session that has declared a token is held to it, even if none is needed.
             Requirement::Free => None,
             Requirement::Current(scopes) => Some(scopes),
             Requirement::Refuse(reason) => {
@@ -96,13 +96,13 @@ impl SessionFence {
         Ok(basis)
     }
 
-    /// Whether a session that has been let write may end what it has begun.
+    /// Checks that a session that was let write may end what it has begun.
     pub(super) fn check_goes_on(
         &self,
         grounds: &mut Grounds,
         holding: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Unmet> {
-        // Looked at first: a mark that rises meanwhile is then told as what it is, not as a token that was never there.
+        // Read first: a mark that rises meanwhile is then reported as a stale token, not as a missing one.
         let may_write = self.may_write(holding);
         self.check_standing(grounds, holding)?;
         self.check_accepted(holding)?;
@@ -117,7 +117,7 @@ impl SessionFence {
         Ok(())
     }
 
-    /// What was only observed is declared anew once it is enforced.
+    /// Asks for a new declaration if tokens that were only observed are now enforced.
     fn check_accepted(&self, holding: Option<&Arc<HeldTokens>>) -> Result<(), Unmet> {
         match holding {
             Some(holding) if !holding.bindings().iter().all(|one| self.is_accepted(one)) => {
@@ -129,7 +129,7 @@ impl SessionFence {
         }
     }
 
-    /// Whether none of the tokens that a session has declared stands against its writes.
+    /// Checks that no token of the session forbids its writes.
     fn check_standing(
         &self,
         grounds: &mut Grounds,
@@ -148,8 +148,8 @@ impl SessionFence {
         Ok(())
     }
 
-    /// Why a session may not run a query behind the end of a transaction, while nobody knows whether read-only mode is
-    /// still on; `None` where it needs none.
+    /// Refusal of a statement that may hide a write while read-only mode is in doubt; `None` if the session may
+    /// write.
     #[must_use]
     pub fn unguarded(
         &self,
@@ -167,7 +167,7 @@ impl SessionFence {
         })
     }
 
-    /// The refusal of running by its name what may change the session; `None` where that is only observed.
+    /// Refusal of an EXECUTE or FETCH that may change the session; `None` if it is only observed.
     #[must_use]
     pub fn changes_by_name(&self) -> Option<Box<Rejection>> {
         let rejection = Box::new(Rejection::changes_by_name());
@@ -175,7 +175,7 @@ impl SessionFence {
             .err()
     }
 
-    /// The refusal of a token that is taken in front of other statements; `None` where that is only observed.
+    /// Refusal of a take in front of other statements; `None` if it is only observed.
     #[must_use]
     pub fn taken_beside_others(&self) -> Option<Box<Rejection>> {
         let rejection = Box::new(Rejection::taken_beside_others());
@@ -183,7 +183,7 @@ impl SessionFence {
             .err()
     }
 
-    /// The refusal for want of a token of one scope.
+    /// Refusal for lack of a token of one scope.
     fn missing(&self, scope: ScopeId, class: Class, why_write: Option<WhyWrite<'_>>) -> Rejection {
         let scope = self.named(scope).scope();
         let needs = Needs {
@@ -196,7 +196,7 @@ impl SessionFence {
         Rejection::no_token(scope, &needs)
     }
 
-    /// A table that a scope lists, maybe, and that a statement names without its schema.
+    /// Table that a scope may list and that a statement names without its schema.
     fn listed_without_schema<'a>(&self, effects: &'a Effects) -> Option<&'a ObjectName> {
         let names = |tables: &'a Tables| match tables {
             Tables::Named(names) => &**names,
@@ -206,7 +206,7 @@ impl SessionFence {
         names.find(|name| name.schema.is_none() && self.rules().policy().may_list(name))
     }
 
-    /// Whether the session has declared tokens of all these scopes.
+    /// Checks that the session has declared tokens of all these scopes.
     fn check_scopes(
         &self,
         grounds: &mut Grounds,
@@ -220,7 +220,7 @@ impl SessionFence {
             if holding.is_some_and(|holding| holding.binding_of(missing).is_some()) {
                 continue;
             }
-            // One that is observed is on record, so only one that is enforced still matters.
+            // An observed refusal is on record already, so only enforced scopes still matter.
             if grounds.observed.is_some() && self.mode(Some(missing)) == Mode::Observe {
                 continue;
             }
