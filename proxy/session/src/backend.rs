@@ -1,4 +1,4 @@
-//! Messages from the server: where each of them goes, and what it tells about the session.
+//! Backend messages: where each goes, and what it changes in the session.
 
 use std::sync::Arc;
 
@@ -32,8 +32,7 @@ impl From<Reply> for Disposition {
 }
 
 impl Session {
-    /// Whether a message of the server must be there as a whole: its body matters, or the session says something in
-    /// its place.
+    /// Whether a backend message must arrive whole: its body matters, or the session may replace it.
     #[inline]
     #[must_use]
     pub fn understands(&self, message: u8) -> bool {
@@ -44,8 +43,8 @@ impl Session {
             && (self.is_answer() || self.server.ledger.shown_access().is_some()))
     }
 
-    /// Takes note of one message of the server. What the session says itself stands in its output, and goes out in the
-    /// place of the message or in front of it.
+    /// Applies one backend message. The session's own messages are left in its output, to be sent ahead of it or in
+    /// its place.
     #[inline]
     pub fn on_backend(&mut self, message: u8, body: &[u8]) -> Disposition {
         match message {
@@ -75,14 +74,13 @@ impl Session {
         front.is_some_and(|front| front.origin == Origin::Injected)
     }
 
-    /// Whether a row answers the proxy's own question.
+    /// Whether a row answers the proxy's query.
     #[inline]
     fn is_answer(&self) -> bool {
         self.server.read_only.is_asking() && self.is_own_reply()
     }
 
-    /// A row that shows the access mode says what the client sees of it. Where that is not what the server says,
-    /// another row is sent in its place.
+    /// Replaces a row with an access mode if the client must see another value. Returns whether it did.
     fn hides_access(&mut self, row: &[u8]) -> bool {
         let Some(show) = self.server.ledger.shown_access() else {
             return false;
@@ -102,7 +100,7 @@ impl Session {
             return self.end_for_contradiction(message, &[]).into();
         }
         match message {
-            // The rows that were asked for have been made, and what makes them has run for each.
+            // The portal has run for the rows that were requested.
             tag::PORTAL_SUSPENDED => self.on_statement_ran(&[]),
             tag::PARSE_COMPLETE | tag::BIND_COMPLETE | tag::CLOSE_COMPLETE => {
                 if let Some(front) = self.server.ledger.front_mut() {
@@ -125,7 +123,7 @@ impl Session {
             server.names.on_simple_query();
         }
         let reply = server.ledger.on_reply(tag::READY_FOR_QUERY);
-        // An unknown status is taken as the one in which least is possible.
+        // An unknown status counts as the one that permits least.
         let status = TransactionStatus::from_body(body).unwrap_or(TransactionStatus::Failed);
         server.status = status;
         self.client.variables.on_ready(status);
@@ -137,7 +135,7 @@ impl Session {
         }
         server.committed_midway = CommittedMidway::No;
         if server.ledger.is_empty() {
-            // Also where the Sync was sent during a COPY that had failed by then.
+            // True also if the Sync was sent during a COPY that had already failed.
             self.client.pipeline = Pipeline::Closed;
         }
         if self.server.read_only.is_untold() {
@@ -157,8 +155,7 @@ impl Session {
         self.server.ledger.on_reply(tag::COMMAND_COMPLETE).into()
     }
 
-    /// The statement that the next reply is about has run, to its end or as far as it was asked for: what it did to the
-    /// session is true now.
+    /// Applies the statement that the next reply is about: it has run to its end, or as far as was requested.
     #[inline]
     fn on_statement_ran(&mut self, command_tag: &[u8]) {
         let front = self.server.ledger.front();
@@ -178,8 +175,8 @@ impl Session {
         if commits(statement, command_tag) {
             self.server.committed_midway = CommittedMidway::Yes;
         }
-        // With no row it is the end of a portal whose rows have all come before: set_config was called then, and is not
-        // again.
+        // Without rows, this is the end of a portal whose rows all came before: set_config was called then, and is
+        // not again.
         if statement.controls.is_empty() || command_tag == NO_ROW {
             return;
         }
@@ -191,7 +188,7 @@ impl Session {
     }
 
     fn on_control(&mut self, control: &Control, command_tag: &[u8]) {
-        // The server says so.
+        // COMMIT of a failed transaction rolls it back, and its command tag says so.
         let rolled_back = (command_tag == b"ROLLBACK").then(|| end_of_failed(control));
         let rolled_back = rolled_back.flatten();
         let control = rolled_back.as_ref().unwrap_or(control);
@@ -205,7 +202,7 @@ impl Session {
             server.ledger.begin_another();
         }
         if ends_transaction(control) {
-            // Also where another has begun in the same request, so that ReadyForQuery does not tell.
+            // If another transaction has begun in the same request, ReadyForQuery does not show this.
             server.names.end_transaction();
         }
         match control {
@@ -238,11 +235,11 @@ impl Session {
             return self.end_for_violation(error).into();
         }
         if self.server.ledger.is_copying_in() {
-            // What stands behind the COPY in its text may have been waited for.
+            // Statements after the COPY in the same query may be ones to wait for.
             self.client.settles = Settles::Yes;
         }
         match self.server.ledger.on_reply(tag::ERROR) {
-            // The session ends, whoever's request it was.
+            // A fatal error ends the session, whatever it answers.
             _ if fatal => Disposition::Relay,
             Reply::Relay => Disposition::Relay,
             Reply::Replace(rejection) => {
@@ -250,7 +247,7 @@ impl Session {
                 self.on_lift_refused(&rejection);
                 Disposition::Drop
             }
-            // The client's cancel request has met the guard, which is stated again.
+            // The client's cancel request hit the guard's statement, which is sent again.
             Reply::Swallow
                 if backend::error_field(body, b'C') == Some(b"57014")
                     && self.server.read_only.on_cancelled() == Again::Yes =>
@@ -264,15 +261,15 @@ impl Session {
         }
     }
 
-    /// The open transaction cannot become read-write any more, where that was asked for. The client's message is
-    /// answered by the error that has just been sent.
+    /// Notes that the open transaction can no longer become read-write. The error that was just sent answers the
+    /// client's message.
     fn on_lift_refused(&mut self, rejection: &Rejection) {
         let prepared = self.prepared.as_mut();
         let Some(prepared) = prepared.filter(|prepared| prepared.lift == Lift::Sent) else {
             return;
         };
         prepared.lift = Lift::Refused;
-        // In a pipeline the server skips what follows. Else the proxy's own Sync stands for the end of the client's
+        // In a pipeline the server skips the rest. Otherwise the proxy's Sync stands for the end of the client's
         // Query.
         if self.client.pipeline == Pipeline::Closed
             && let Some(sync) = self.server.ledger.front_mut()
@@ -293,7 +290,7 @@ impl Session {
         if name != DEFAULT_READ_ONLY.as_bytes() {
             return Disposition::Relay;
         }
-        // Anything but a clear "on" leaves the guard in doubt, and it is stated again.
+        // Any value but a clear "on" leaves the guard in doubt, so it is set again.
         let reported = read_only::parse(reported).unwrap_or(Access::ReadWrite);
         // The client may have known another value than the one that the proxy has changed.
         let access = if self.is_own_reply() {
@@ -307,7 +304,7 @@ impl Session {
         }
     }
 
-    /// Tells the client of the default what it does not know yet, and may.
+    /// Reports the default access mode to the client, if it may know it and does not yet.
     #[cold]
     fn tell_default_access(&mut self) {
         let access = self.standing();
@@ -318,7 +315,7 @@ impl Session {
     }
 }
 
-/// Whether another transaction begins where one ends.
+/// Whether one transaction ends and the next begins.
 const fn chains(control: &Control) -> bool {
     matches!(
         control,
@@ -326,8 +323,7 @@ const fn chains(control: &Control) -> bool {
     )
 }
 
-/// The transaction status after a statement, which a pipeline or a text with more to come has before
-/// the server says so.
+/// Transaction status after a statement. In a pipeline or longer query it holds before ReadyForQuery says so.
 const fn status_after(control: &Control) -> Option<TransactionStatus> {
     match control {
         Control::Begin { .. }

@@ -1,4 +1,4 @@
-//! Messages of the extended-query protocol: what each of them needs before it may be sent.
+//! Messages of the extended-query protocol, and what each needs before it may be sent.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
 
@@ -88,7 +88,7 @@ impl Session {
         }
     }
 
-    /// What a name stands for where the next message arrives.
+    /// Text that a name stands for when the next message arrives.
     #[inline]
     fn find(&self, name: Name<'_>) -> Result<Meaning, Unclear> {
         let found = lookup::find(&self.server.names, &self.server.ledger, name)?;
@@ -185,7 +185,7 @@ impl Session {
         }
     }
 
-    /// The way of nearly every Execute: as [`Session::fast_permit`] for a text.
+    /// Fast path of nearly every Execute, like [`Session::fast_permit`] for a text.
     #[inline]
     fn fast_execute(&mut self, message: Header, portal: Name<'_>) -> Option<Action> {
         let (client, server) = (&self.client, &self.server);
@@ -197,7 +197,7 @@ impl Session {
         Some(self.forward(permit, Some(InFlight::client(Request::Execute, None))))
     }
 
-    /// A Parse or Bind whose names have not ended.
+    /// Waits for the end of the names in a Parse or Bind, up to a limit.
     fn long_name(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
         match frame.is_whole() {
             true => self.malformed(tag, frame),
@@ -210,10 +210,9 @@ impl Session {
     }
 }
 
-/// Name and text of a Parse.
 type ParsePrefix<'a> = (&'a [u8], Result<&'a [u8], Opaque>);
 
-/// Name and text of a Parse; `None` where the name has not ended.
+/// Splits a Parse into name and text; `None` if the name has not ended.
 fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
     match frontend::parse(frame.body) {
         Ok((name, text)) => Some((name, Ok(text))),

@@ -1,9 +1,9 @@
-//! Prepared statements and portals as PostgreSQL has confirmed them, so that an Execute can be judged.
+//! Prepared statements and portals that PostgreSQL has confirmed, by which an Execute is judged.
 //!
-//! Statements of the protocol and of SQL (PREPARE, EXECUTE, DEALLOCATE) share one name space. What a Parse, Bind or
-//! Close does is noted when its reply comes: an error makes the server skip what was sent behind it, and then nothing
-//! happened. What is still in flight is known to the [ledger](super::ledger), so both are asked together, in `lookup`.
-//! A name that is not known, or that may stand for one of two texts, is a write.
+//! The protocol and SQL (PREPARE, EXECUTE, DEALLOCATE) share one name space for statements. A Parse, Bind or Close
+//! takes effect here when its reply comes: after an error the server skips what follows. The [ledger](super::ledger)
+//! knows what is in flight, and `lookup` asks both. A name that is unknown, or that may stand for either of two
+//! texts, counts as a write.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
 
@@ -14,26 +14,26 @@ use pgpalisade_policies::{Control, Effects};
 
 use crate::fence::{Kind, Meaning, Name, changes_names};
 
-/// Names and excerpts of a session may take this many bytes together; what does not fit is unknown.
+/// Limit in bytes for the names and excerpts of a session. What does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What an entry takes beside them. To let many go at once takes its time.
+/// Bytes counted for an entry besides, which bounds how many are freed at once: that takes time.
 const ENTRY_BYTES: usize = 64;
 
-/// As much of a statement's text is kept for the rejection log.
+/// Bytes of a statement's text that are kept for the rejection log.
 pub(crate) const EXCERPT_MAX: usize = 1024;
 
-/// What a message does to a name, once the server has confirmed it.
+/// Change of a name, which applies once the server confirms the message.
 #[derive(Debug, Default)]
 pub(crate) enum NameChange {
-    /// Nothing.
+    /// No change.
     #[default]
     None,
-    /// The unnamed statement stands for this.
+    /// Parse of the unnamed statement.
     UnnamedStatement(Meaning),
-    /// The unnamed portal stands for this.
+    /// Bind of the unnamed portal.
     UnnamedPortal(Meaning),
-    /// A name stands for this, or for nothing any more.
+    /// Parse or Bind of a name, or a Close.
     Named(Box<NamedChange>),
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct NamedChange {
 }
 
 impl NameChange {
-    /// A Parse or a Bind.
+    /// Change by a Parse or Bind.
     #[inline]
     #[must_use]
     pub(crate) fn set(name: Name<'_>, meaning: Meaning) -> Self {
@@ -57,7 +57,7 @@ impl NameChange {
         }
     }
 
-    /// A Close.
+    /// Change by a Close.
     #[must_use]
     pub(crate) fn close(name: Name<'_>) -> Self {
         Self::named(name, None)
@@ -71,7 +71,7 @@ impl NameChange {
         }))
     }
 
-    /// The name space that it is about.
+    /// Name space of the change.
     #[inline]
     #[must_use]
     pub(crate) fn kind(&self) -> Option<Kind> {
@@ -83,7 +83,7 @@ impl NameChange {
         }
     }
 
-    /// What a name stands for behind it, where it is about that name; `Some(None)` where that is nothing.
+    /// What `name` stands for after the change, if it is about that name; `Some(None)` after a Close.
     #[inline]
     #[must_use]
     pub(crate) fn of(&self, name: Name<'_>) -> Option<Option<&Meaning>> {
@@ -98,7 +98,7 @@ impl NameChange {
     }
 }
 
-/// What is left of a meaning that cannot be kept.
+/// What remains known of a text that cannot be kept.
 fn lost(meaning: &Meaning) -> Lost {
     let steers = match meaning {
         Meaning::Classified(classified) => {
@@ -111,21 +111,20 @@ fn lost(meaning: &Meaning) -> Lost {
     if steers { Lost::MaySteer } else { Lost::Some }
 }
 
-/// Bytes that are kept of a meaning, near enough.
+/// Approximate bytes of an entry, without its name.
 fn kept_bytes(meaning: &Meaning) -> usize {
     ENTRY_BYTES + meaning.excerpt().len()
 }
 
-/// What may stand behind a name that is not known: texts that were given to names that could not be kept, or not be
-/// compared.
+/// Worst text that an unknown name may stand for: some names could not be kept or compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Lost {
-    /// Nothing of the protocol's.
+    /// No text of the protocol.
     #[default]
     Nothing,
-    /// Texts that change nothing but data.
+    /// A text that changes only data.
     Some,
-    /// Among them texts that change the session.
+    /// A text that changes the session.
     MaySteer,
 }
 
@@ -139,12 +138,12 @@ impl Lost {
     }
 }
 
-/// Whether portals of the open transaction have ended before it.
+/// Whether portals of the open transaction have ended early.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum RolledBack {
     #[default]
     No,
-    /// Those that were bound behind a savepoint.
+    /// Those that were bound after a savepoint.
     InPart,
 }
 
@@ -153,7 +152,7 @@ enum RolledBack {
 pub struct Names {
     unnamed_statement: Meaning,
     unnamed_portal: Meaning,
-    // Ordered: they are few, so that to compare costs a third of hashing, and no choice of names makes it slow.
+    // Ordered maps: they are small, so comparing costs a third of hashing, and no choice of names makes it slow.
     statements: BTreeMap<Box<[u8]>, Meaning>,
     portals: BTreeMap<Box<[u8]>, Meaning>,
     lost_statements: Lost,
@@ -164,7 +163,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Takes note of a change that the server has confirmed.
+    /// Applies a change that the server has confirmed.
     #[inline]
     pub(crate) fn confirm(&mut self, change: NameChange) {
         match change {
@@ -189,7 +188,7 @@ impl Names {
     }
 
     fn insert(&mut self, kind: Kind, name: Box<[u8]>, meaning: Meaning) {
-        // Only an unnamed one is replaced. That this name was thought to exist shows that it is not understood.
+        // PostgreSQL replaces only unnamed ones. If this name seems to exist, the proxy has misunderstood it.
         let meaning = match self.remove(Name::new(kind, &name)) {
             Some(_) if kind == Kind::Portal && self.rolled_back == RolledBack::InPart => {
                 Some(meaning)
@@ -228,8 +227,7 @@ impl Names {
         }
     }
 
-    /// What a name stands for; `None` where that is nothing. Private to the session, for it is not the whole truth
-    /// while something is in flight: see `lookup`.
+    /// What a name stands for, if anything. Private to the session: requests in flight may change it, see `lookup`.
     #[inline]
     pub(super) fn get(&self, name: Name<'_>) -> Option<&Meaning> {
         match (name.kind(), name.is_unnamed()) {
@@ -286,8 +284,8 @@ impl Names {
         verdict.is_some_and(|verdict| verdict.any_control(changes))
     }
 
-    /// Nobody knows what the names of statements stand for: what they stood for, or what PREPARE takes, which changes
-    /// nothing but data.
+    /// Marks each statement name as unclear: it stands for its text, or for one that PREPARE takes, which changes
+    /// only data.
     pub(crate) fn forget_statements(&mut self) {
         for meaning in self.statements.values_mut() {
             *meaning = lost(meaning).meaning().cloned().unwrap_or_default();
@@ -306,7 +304,7 @@ impl Names {
         self.unnamed_portal = Meaning::Unknown;
     }
 
-    /// Portals end with the savepoint behind which they were bound.
+    /// Ends the portals that were bound after a savepoint.
     /// <https://www.postgresql.org/docs/current/sql-rollback-to.html>
     pub(crate) const fn on_rollback_to(&mut self) {
         self.rolled_back = RolledBack::InPart;
@@ -397,7 +395,7 @@ mod tests {
             };
             assert_eq!(class(&names, name), expect);
         }
-        // What has no name is replaced.
+        // Unnamed ones are replaced.
         for give in [parsed, bound] {
             give(&mut names, b"", write());
             give(&mut names, b"", read());
@@ -516,7 +514,7 @@ mod tests {
             assert_eq!(names.may_be_changed_by(runs), expect, "{text}");
             names.forget_statements();
             is_lost(&names, z, Lost::Some);
-            // What had been changing the session may do so still.
+            // A text that changed the session may still do so.
             let before = match text {
                 "SELECT 1" => Lost::Some,
                 _ => Lost::MaySteer,

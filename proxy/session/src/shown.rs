@@ -1,4 +1,4 @@
-//! Settings that only the proxy knows, where SHOW finds them.
+//! Settings that only the proxy knows, set so that SHOW finds them.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use super::{Session, injected};
 use crate::fence::{HeldToken, TokenStatus, variables};
 
 impl Session {
-    /// Has the server learn what a SHOW behind it will ask for. Everything that was sent before is answered.
+    /// Sets in the server what the SHOW after it asks for. Everything sent before is answered.
     pub(super) fn publish_settings(&mut self, verdict: &Verdict) {
         for (name, value) in self.settings_to_show(verdict) {
             let sql = injected::setting(name, &value, Lifetime::Session);
@@ -20,7 +20,7 @@ impl Session {
         self.server.token_text.known = KnowsToken::Yes;
     }
 
-    /// The scopes of the tokens that are in force; without a token the one that a bare number is for.
+    /// Scopes of the tokens in force; without a token, the scope of a bare number.
     #[must_use]
     pub fn scopes(&self) -> Vec<Scope> {
         let client = &self.client;
@@ -33,12 +33,12 @@ impl Session {
         }
     }
 
-    /// The authority has told how the last takeovers of the session's scopes went.
+    /// Stores how the last takeovers of the session's scopes went.
     pub fn on_history(&mut self, history: String) {
         self.prepared().history = Some(history.into());
     }
 
-    /// What SHOW is to find. `fencing.token` is the server's own once it was set there.
+    /// Settings that SHOW is to find. `fencing.token` is left alone once it was set in the server.
     fn settings_to_show(&self, verdict: &Verdict) -> Vec<(&'static str, String)> {
         let client = &self.client;
         let scope = variables::scope(&client.fence, &client.variables);
@@ -66,7 +66,7 @@ impl Session {
                 .prepared
                 .as_ref()
                 .and_then(|done| done.history.as_deref());
-            // A Parse has none yet: there the server has to know no more than the name.
+            // A Parse has no history yet: the server only needs to know the name.
             values.push(("fencing.history", history.unwrap_or_default().to_owned()));
         }
         if client.variables.scope().is_none() {

@@ -1,4 +1,4 @@
-//! Statements and portals by their names.
+//! Statements and portals by name.
 
 use std::collections::VecDeque;
 
@@ -65,7 +65,7 @@ impl Postgres {
         if !portal.is_empty() && self.portals.contains_key(&portal) {
             return Err(("42P03", "cursor already exists"));
         }
-        // It is planned here.
+        // Bind plans the statement.
         if statement == Some(Sql::Divide) {
             return Err(DIVISION);
         }
@@ -86,7 +86,7 @@ impl Postgres {
     pub(super) fn describe_statement(&mut self, name: &str) -> Result<(), Refusal> {
         let found = self.statements.get(name).map(|found| found.shape);
         let shape = found.ok_or(("26000", "prepared statement does not exist"))?;
-        // In a failed transaction that of rows is refused as a whole.
+        // In a failed transaction, a statement that returns rows is refused as a whole.
         if shape == Shape::Rows && self.is_failed() {
             return Err(FAILED);
         }

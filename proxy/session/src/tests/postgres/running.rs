@@ -1,4 +1,4 @@
-//! Running a statement.
+//! Execution of statements.
 
 use std::collections::VecDeque;
 
@@ -36,13 +36,13 @@ impl Postgres {
         if !ran {
             match self.run(&statement)? {
                 Ran::Done(rows, command_tag) => {
-                    // It may have ended with its transaction.
+                    // The portal may have ended with its transaction.
                     let Some(portal) = self.portals.get_mut(name) else {
                         self.say(b'C', &strings(&[&command_tag]));
                         return Ok(());
                     };
                     (portal.ran, portal.command_tag) = (true, command_tag);
-                    // What was taken for a statement without rows shows none.
+                    // A statement that was expected to return no rows shows none.
                     if shape == Shape::Rows {
                         portal.rows = rows.into();
                     }
@@ -70,7 +70,7 @@ impl Postgres {
             most => most.min(portal.rows.len()),
         };
         let rows: Vec<_> = portal.rows.drain(..count).collect();
-        // The count is of what this Execute shows.
+        // The count is that of this Execute.
         let command_tag = match portal.command_tag.split_once(' ') {
             Some((word @ ("SELECT" | "FETCH"), _)) => format!("{word} {count}"),
             _ => portal.command_tag.clone(),
@@ -85,7 +85,7 @@ impl Postgres {
         }
     }
 
-    /// Takes note of a write, or of data that comes to one.
+    /// Notes a write, or COPY data that amount to one.
     pub(super) fn write(&mut self) {
         let token = self.settings.get(TOKEN).unwrap_or_default().to_owned();
         self.writes.push(token);
@@ -117,7 +117,7 @@ impl Postgres {
         let done = |command_tag: &str| Ok(Ran::Done(Vec::new(), command_tag.to_owned()));
         match statement {
             Sql::Select => Ok(one("1", "SELECT 1")),
-            // The process of every session of these tests.
+            // Process id of every session in these tests.
             Sql::Process => Ok(one("7", "SELECT 1")),
             Sql::Hidden => {
                 self.may_write()?;
@@ -168,7 +168,7 @@ impl Postgres {
                 self.settings.reset_all();
                 self.portals.clear();
                 self.statements.retain(|name, _| name.is_empty());
-                // Also in a pipeline, which begins another one with what follows.
+                // Also in a pipeline, where the next message then begins another transaction.
                 self.commit(Chain::No)?;
                 done("DISCARD ALL")
             }
@@ -250,7 +250,7 @@ impl Postgres {
         })
     }
 
-    /// Has a cursor find its rows, if it has not.
+    /// Makes a cursor find its rows, if it has not.
     pub(super) fn run_portal(&mut self, name: &str) -> Result<(), Refusal> {
         let portal = self.portals.get(name).ok_or(NO_CURSOR)?;
         if portal.ran {
@@ -276,7 +276,7 @@ impl Postgres {
                     self.warn("25001", "there is already a transaction in progress");
                 }
                 let transaction = self.start();
-                // Where its mode is refused, no block has begun.
+                // If its mode is refused, no block has begun.
                 if let Some(access) = access {
                     transaction.set_access(*access)?;
                 }
@@ -308,7 +308,7 @@ impl Postgres {
                 command_tag = "RELEASE";
                 let transaction = self.in_block()?;
                 let (_, access) = transaction.savepoints.pop().ok_or(NO_SAVEPOINT)?;
-                // What was set inside is undone: `CommitSubTransaction` in `xact.c`.
+                // RELEASE undoes what was set inside: `CommitSubTransaction` in `xact.c`.
                 transaction.access = access;
                 let depth = transaction.savepoints.len();
                 for portal in self.portals.values_mut() {
@@ -330,7 +330,7 @@ impl Postgres {
         Ok(Ran::Done(Vec::new(), command_tag.to_owned()))
     }
 
-    /// Outside of a block there is nothing to end, and nothing to chain.
+    /// Outside a block there is nothing to end or to chain.
     fn may_end(&mut self, chain: Chain) -> Result<(), Refusal> {
         match (self.in_block().is_ok(), chain) {
             (false, Chain::Yes) => return Err(NO_BLOCK),
@@ -340,7 +340,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// What a statement says that has no effect outside of a block. Texts of several statements are one for it.
+    /// Warns of a statement without effect outside a block. Several statements of one text count as a block here.
     fn warn_outside(&mut self, text: &str) {
         if self.in_block().is_err() && self.start().company != Company::Text {
             self.warn("25P01", text);
