@@ -11,7 +11,7 @@ const NAME_BYTES: usize = 63;
 
 /// The name space of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum NameSpace {
     /// Prepared statements.
     Statement,
     /// Portals, which are SQL's cursors.
@@ -21,7 +21,7 @@ pub enum Kind {
 /// A name as PostgreSQL compares it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name<'a> {
-    kind: Kind,
+    kind: NameSpace,
     bytes: &'a [u8],
 }
 
@@ -30,20 +30,20 @@ impl<'a> Name<'a> {
     #[inline]
     #[must_use]
     pub fn statement(name: &'a [u8]) -> Self {
-        Self::new(Kind::Statement, name)
+        Self::new(NameSpace::Statement, name)
     }
 
     /// The name of a portal.
     #[inline]
     #[must_use]
     pub fn portal(name: &'a [u8]) -> Self {
-        Self::new(Kind::Portal, name)
+        Self::new(NameSpace::Portal, name)
     }
 
     /// A name of this name space.
     #[inline]
     #[must_use]
-    pub fn new(kind: Kind, name: &'a [u8]) -> Self {
+    pub fn new(kind: NameSpace, name: &'a [u8]) -> Self {
         Self {
             kind,
             bytes: name.get(..NAME_BYTES).unwrap_or(name),
@@ -60,7 +60,7 @@ impl<'a> Name<'a> {
     /// Its name space.
     #[inline]
     #[must_use]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> NameSpace {
         self.kind
     }
 

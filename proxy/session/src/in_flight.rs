@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgpalisade_policies::{AccessShow, Control, Statement, Verdict};
 
 use super::names::NameChange;
-use crate::fence::Kind;
+use crate::fence::NameSpace;
 use crate::rejection::Rejection;
 
 /// Sender of a request, which decides where the reply goes.
@@ -195,12 +195,12 @@ impl InFlight {
 
     pub(super) fn counts(&self) -> Counts {
         let kind = self.name.kind();
-        let names = kind == Some(Kind::Statement) || self.may_change_statements();
+        let names = kind == Some(NameSpace::Statement) || self.may_change_statements();
         Counts {
             ending: u32::from(self.request.ends_cycle()),
             writing: u32::from(self.leave.writes()),
             naming: u32::from(names),
-            binding: u32::from(kind == Some(Kind::Portal)),
+            binding: u32::from(kind == Some(NameSpace::Portal)),
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use super::in_flight::{Counts, InFlight, Origin, Request, access_show};
-use crate::fence::{Kind, Meaning, Name, Wrote};
+use crate::fence::{Meaning, Name, NameSpace, Wrote};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
 
@@ -327,8 +327,8 @@ impl Ledger {
     #[inline]
     pub(super) fn sent(&self, name: Name<'_>) -> Sent<'_> {
         let mut changing = match name.kind() {
-            Kind::Statement => self.counts.naming,
-            Kind::Portal => self.counts.binding,
+            NameSpace::Statement => self.counts.naming,
+            NameSpace::Portal => self.counts.binding,
         };
         // A simple Query destroys the unnamed statement and portal.
         let may_be_destroyed = name.is_unnamed() && self.counts.ending > 0;
@@ -350,8 +350,8 @@ impl Ledger {
                 return Sent::Unclear;
             }
             changing -= match name.kind() {
-                Kind::Statement => entry.counts.naming,
-                Kind::Portal => entry.counts.binding,
+                NameSpace::Statement => entry.counts.naming,
+                NameSpace::Portal => entry.counts.binding,
             };
             if changing == 0 && !may_be_destroyed {
                 return Sent::Nothing;

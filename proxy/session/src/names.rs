@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{Control, Effects};
 
-use crate::fence::{Kind, Meaning, Name, changes_names};
+use crate::fence::{Meaning, Name, NameSpace, changes_names};
 
 /// Limit in bytes for the names and excerpts of a session. What does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -40,7 +40,7 @@ pub(crate) enum NameChange {
 /// The change of one name.
 #[derive(Debug)]
 pub(crate) struct NamedChange {
-    kind: Kind,
+    kind: NameSpace,
     name: Box<[u8]>,
     meaning: Option<Meaning>,
 }
@@ -51,8 +51,8 @@ impl NameChange {
     #[must_use]
     pub(crate) fn set(name: Name<'_>, meaning: Meaning) -> Self {
         match (name.kind(), name.is_unnamed()) {
-            (Kind::Statement, true) => Self::UnnamedStatement(meaning),
-            (Kind::Portal, true) => Self::UnnamedPortal(meaning),
+            (NameSpace::Statement, true) => Self::UnnamedStatement(meaning),
+            (NameSpace::Portal, true) => Self::UnnamedPortal(meaning),
             _ => Self::named(name, Some(meaning)),
         }
     }
@@ -74,11 +74,11 @@ impl NameChange {
     /// Name space of the change.
     #[inline]
     #[must_use]
-    pub(crate) fn kind(&self) -> Option<Kind> {
+    pub(crate) fn kind(&self) -> Option<NameSpace> {
         match self {
             Self::None => None,
-            Self::UnnamedStatement(_) => Some(Kind::Statement),
-            Self::UnnamedPortal(_) => Some(Kind::Portal),
+            Self::UnnamedStatement(_) => Some(NameSpace::Statement),
+            Self::UnnamedPortal(_) => Some(NameSpace::Portal),
             Self::Named(change) => Some(change.kind),
         }
     }
@@ -187,10 +187,10 @@ impl Names {
         }
     }
 
-    fn insert(&mut self, kind: Kind, name: Box<[u8]>, meaning: Meaning) {
+    fn insert(&mut self, kind: NameSpace, name: Box<[u8]>, meaning: Meaning) {
         // PostgreSQL replaces only unnamed ones. If this name seems to exist, the proxy has misunderstood it.
         let meaning = match self.remove(Name::new(kind, &name)) {
-            Some(_) if kind == Kind::Portal && self.rolled_back == RolledBack::InPart => {
+            Some(_) if kind == NameSpace::Portal && self.rolled_back == RolledBack::InPart => {
                 Some(meaning)
             }
             Some(before) => lost(&before).max(lost(&meaning)).meaning().cloned(),
@@ -205,25 +205,25 @@ impl Names {
         self.of_kind(kind).insert(name, meaning);
     }
 
-    fn lose(&mut self, kind: Kind, meaning: &Meaning) {
+    fn lose(&mut self, kind: NameSpace, meaning: &Meaning) {
         let lost = match kind {
-            Kind::Statement => &mut self.lost_statements,
-            Kind::Portal => &mut self.lost_portals,
+            NameSpace::Statement => &mut self.lost_statements,
+            NameSpace::Portal => &mut self.lost_portals,
         };
         *lost = self::lost(meaning).max(*lost);
     }
 
-    const fn of_kind(&mut self, kind: Kind) -> &mut BTreeMap<Box<[u8]>, Meaning> {
+    const fn of_kind(&mut self, kind: NameSpace) -> &mut BTreeMap<Box<[u8]>, Meaning> {
         match kind {
-            Kind::Statement => &mut self.statements,
-            Kind::Portal => &mut self.portals,
+            NameSpace::Statement => &mut self.statements,
+            NameSpace::Portal => &mut self.portals,
         }
     }
 
-    const fn bytes_of(&mut self, kind: Kind) -> &mut usize {
+    const fn bytes_of(&mut self, kind: NameSpace) -> &mut usize {
         match kind {
-            Kind::Statement => &mut self.statement_bytes,
-            Kind::Portal => &mut self.portal_bytes,
+            NameSpace::Statement => &mut self.statement_bytes,
+            NameSpace::Portal => &mut self.portal_bytes,
         }
     }
 
@@ -231,13 +231,13 @@ impl Names {
     #[inline]
     pub(super) fn get(&self, name: Name<'_>) -> Option<&Meaning> {
         match (name.kind(), name.is_unnamed()) {
-            (Kind::Statement, true) => Some(&self.unnamed_statement),
-            (Kind::Portal, true) => Some(&self.unnamed_portal),
-            (Kind::Statement, false) => {
+            (NameSpace::Statement, true) => Some(&self.unnamed_statement),
+            (NameSpace::Portal, true) => Some(&self.unnamed_portal),
+            (NameSpace::Statement, false) => {
                 let known = self.statements.get(name.bytes());
                 known.or(self.lost_statements.meaning())
             }
-            (Kind::Portal, false) => {
+            (NameSpace::Portal, false) => {
                 let known = self.portals.get(name.bytes());
                 known.or(self.lost_portals.meaning())
             }
@@ -257,8 +257,10 @@ impl Names {
 
     fn remove(&mut self, name: Name<'_>) -> Option<Meaning> {
         match (name.kind(), name.is_unnamed()) {
-            (Kind::Statement, true) => return Some(std::mem::take(&mut self.unnamed_statement)),
-            (Kind::Portal, true) => return Some(std::mem::take(&mut self.unnamed_portal)),
+            (NameSpace::Statement, true) => {
+                return Some(std::mem::take(&mut self.unnamed_statement));
+            }
+            (NameSpace::Portal, true) => return Some(std::mem::take(&mut self.unnamed_portal)),
             _ => {}
         }
         let meaning = self.of_kind(name.kind()).remove(name.bytes())?;
@@ -446,9 +448,9 @@ mod tests {
             (
                 parsed as fn(&mut Names, &[u8], Meaning),
                 Name::statement(other),
-                Kind::Statement,
+                NameSpace::Statement,
             ),
-            (bound, Name::portal(other), Kind::Portal),
+            (bound, Name::portal(other), NameSpace::Portal),
         ] {
             let mut names = Names::default();
             is_lost(&names, name, Lost::Nothing);
@@ -459,8 +461,8 @@ mod tests {
             give(&mut names, umlaut, read());
             is_lost(&names, name, Lost::MaySteer);
             match to {
-                Kind::Statement => names.deallocated_all(),
-                Kind::Portal => names.end_transaction(),
+                NameSpace::Statement => names.deallocated_all(),
+                NameSpace::Portal => names.end_transaction(),
             }
             is_lost(&names, name, Lost::Nothing);
         }

@@ -8,8 +8,8 @@ use super::*;
 use crate::mark_cache::MarkCache;
 use crate::rejection::RejectionKind;
 use crate::{
-    Admitted, Basis, Classified, CopyIn, Fence, GrantMode, HeldToken, Kind, Permit, PreparedNames,
-    SCOPES_MAX,
+    Admitted, Basis, Classified, CopyIn, Fence, GrantMode, HeldToken, NameSpace, Permit,
+    PreparedNames, SCOPES_MAX,
 };
 
 use RejectionKind::{InvalidToken, NoToken, StaleToken};
@@ -40,7 +40,7 @@ const QUERY: Header = Header {
 
 /// Names of statements and portals, and what they stand for.
 #[derive(Default)]
-struct Names(Vec<(Kind, &'static str, Meaning)>);
+struct Names(Vec<(NameSpace, &'static str, Meaning)>);
 
 impl PreparedNames for Names {
     fn find(&self, name: Name<'_>) -> Option<&Meaning> {
@@ -113,21 +113,29 @@ impl Session {
         let mut names = Names::default();
         for (name, effects) in [("r", Effects::none()), ("w", Effects::unknown(None))] {
             let meaning = Meaning::Sql(Arc::new(effects));
-            names.0.push((Kind::Statement, name, meaning));
+            names.0.push((NameSpace::Statement, name, meaning));
         }
         for (kind, name, text) in [
-            (Kind::Portal, "pr", "SELECT 1"),
-            (Kind::Portal, "pw", "INSERT INTO t VALUES (1) RETURNING a"),
-            (Kind::Statement, "fetches", "FETCH pr"),
-            (Kind::Statement, "prepares", "PREPARE r AS DELETE FROM t"),
-            (Kind::Statement, "deallocates", "DEALLOCATE r"),
-            (Kind::Statement, "executes", "EXECUTE r"),
-            (Kind::Statement, "nests", "EXECUTE executes"),
-            (Kind::Statement, "loops", "EXECUTE loops"),
-            (Kind::Statement, "sets", "RESET ALL"),
-            (Kind::Statement, "nests_set", "EXECUTE sets"),
-            (Kind::Statement, "declares", "SET fencing.token = 6"),
-            (Kind::Statement, "misspells", "SET fencing.tokn = 6"),
+            (NameSpace::Portal, "pr", "SELECT 1"),
+            (
+                NameSpace::Portal,
+                "pw",
+                "INSERT INTO t VALUES (1) RETURNING a",
+            ),
+            (NameSpace::Statement, "fetches", "FETCH pr"),
+            (
+                NameSpace::Statement,
+                "prepares",
+                "PREPARE r AS DELETE FROM t",
+            ),
+            (NameSpace::Statement, "deallocates", "DEALLOCATE r"),
+            (NameSpace::Statement, "executes", "EXECUTE r"),
+            (NameSpace::Statement, "nests", "EXECUTE executes"),
+            (NameSpace::Statement, "loops", "EXECUTE loops"),
+            (NameSpace::Statement, "sets", "RESET ALL"),
+            (NameSpace::Statement, "nests_set", "EXECUTE sets"),
+            (NameSpace::Statement, "declares", "SET fencing.token = 6"),
+            (NameSpace::Statement, "misspells", "SET fencing.tokn = 6"),
         ] {
             let classified = Classified {
                 verdict: Arc::new(classify(text.as_bytes(), SAFE)),
