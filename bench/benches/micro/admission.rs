@@ -7,8 +7,8 @@ use divan::Bencher;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::{
-    Admitted, Confirmed, CopyIn, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Meaning,
-    Name, Pipeline, PreparedNames, SessionFence, Situation, Unmet, Variables, Wrote,
+    Admitted, Confirmed, CopyIn, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Name,
+    Pipeline, PreparedNames, PreparedText, SessionFence, Situation, Unmet, Variables, Wrote,
 };
 use pgpalisade_policies::{Mode, Policy, Verdict, VerdictCache, classify};
 use pgpalisade_wire::backend::TransactionStatus;
@@ -21,7 +21,7 @@ use super::{INSERT, POINT_SELECT, SAFE};
 struct NoNames;
 
 impl PreparedNames for NoNames {
-    fn find(&self, _name: Name<'_>) -> Option<&Meaning> {
+    fn find(&self, _name: Name<'_>) -> Option<&PreparedText> {
         None
     }
 }

@@ -27,7 +27,7 @@ pub use decision::{
 };
 pub use guard::{Guard, TransactionAccess, Unguarded, ends_transaction};
 pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};
-pub use prepared::{Classified, Meaning, Name, NameSpace, PreparedNames};
+pub use prepared::{Classified, Name, NameSpace, PreparedNames, PreparedText};
 pub use replication_permit::ReplicationPermit;
 pub use rules::{Fence, SessionFence};
 pub use token_value::{SCOPES_MAX, TokenValue, TokenValueError};

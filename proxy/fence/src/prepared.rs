@@ -80,7 +80,7 @@ impl<'a> Name<'a> {
 
 /// Text of a prepared statement or portal, as far as the proxy knows it.
 #[derive(Debug, Clone, Default)]
-pub enum Meaning {
+pub enum PreparedText {
     /// The text was classified.
     Classified(Arc<Classified>),
     /// A byte scan showed that the text does not change the session; it may read or write.
@@ -105,7 +105,7 @@ pub struct Classified {
     pub scan: NeedsParse,
 }
 
-impl Meaning {
+impl PreparedText {
     /// Verdict, if the text was classified.
     #[must_use]
     pub fn verdict(&self) -> Option<&Arc<Verdict>> {
@@ -150,5 +150,5 @@ impl Meaning {
 /// Names of a session when a text arrives.
 pub trait PreparedNames {
     /// What a name stands for, if it is known.
-    fn find(&self, name: Name<'_>) -> Option<&Meaning>;
+    fn find(&self, name: Name<'_>) -> Option<&PreparedText>;
 }

@@ -15,7 +15,7 @@ use super::in_flight::{InFlight, Leave, Request};
 use super::judgement::{Judged, excerpt};
 use super::lookup::{self, Unclear};
 use super::names::NameChange;
-use crate::fence::{Classified, Meaning, Name, Pipeline};
+use crate::fence::{Classified, Name, Pipeline, PreparedText};
 use crate::wire::WireError;
 use crate::wire::frontend::{self, FrontendTag, Target};
 use crate::wire::header::Header;
@@ -35,7 +35,7 @@ impl Session {
         let found = match text {
             Ok(text) if name.is_empty() && self.fast_permit(frame.header, text).is_some() => {
                 self.server.text_settings.on_run();
-                Ok((Meaning::Plain, Leave::ReadUnguarded))
+                Ok((PreparedText::Plain, Leave::ReadUnguarded))
             }
             text => self.classify_parse(text, verdicts),
         };
@@ -52,7 +52,7 @@ impl Session {
         &mut self,
         text: Result<&[u8], Opaque>,
         verdicts: &RefCell<VerdictCache>,
-    ) -> Result<(Meaning, Leave), Action> {
+    ) -> Result<(PreparedText, Leave), Action> {
         let verdict = self.verdict(text, verdicts).map_err(Action::Need)?;
         let judged = Judged {
             verdict: &verdict,
@@ -69,7 +69,7 @@ impl Session {
             excerpt,
             scan: text.map_or(NeedsParse::Yes, scan::needs_parse),
         };
-        Ok((Meaning::Classified(Arc::new(classified)), leave))
+        Ok((PreparedText::Classified(Arc::new(classified)), leave))
     }
 
     pub(super) fn on_bind(&mut self, frame: Frame<'_>) -> Action {
@@ -90,7 +90,7 @@ impl Session {
 
     /// Text that a name stands for when the next message arrives.
     #[inline]
-    fn find(&self, name: Name<'_>) -> Result<Meaning, Unclear> {
+    fn find(&self, name: Name<'_>) -> Result<PreparedText, Unclear> {
         let found = lookup::find(&self.server.names, &self.server.ledger, name)?;
         Ok(found.cloned().unwrap_or_default())
     }
@@ -159,7 +159,7 @@ impl Session {
         let Ok(meaning) = self.find(portal) else {
             return Action::Need(Prerequisite::Replies);
         };
-        if matches!(meaning, Meaning::MaySteer)
+        if matches!(meaning, PreparedText::MaySteer)
             && let Some(rejection) = self.client.fence.changes_by_name()
         {
             return match self.server.ledger.is_empty() {

@@ -7,7 +7,7 @@ use super::in_flight::{Leave, Request};
 use super::judgement::{Judged, lifetime};
 use super::read_only::{Adjustment, WriteAccess};
 use super::{Binds, Session, Settles};
-use crate::fence::{Meaning, Pipeline, Unguarded};
+use crate::fence::{Pipeline, PreparedText, Unguarded};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
@@ -73,13 +73,17 @@ impl Session {
 
     /// Permission for a Bind, which can run functions of the database: planning runs those declared stable, and
     /// reading parameters runs the checks of domains.
-    pub(super) fn before_bind(&mut self, meaning: &Meaning, body: &[u8]) -> Result<Leave, Action> {
+    pub(super) fn before_bind(
+        &mut self,
+        meaning: &PreparedText,
+        body: &[u8],
+    ) -> Result<Leave, Action> {
         let may_run = may_hide_a_write(meaning) || frontend::bind_parameters(body) != Some(0);
         self.before_running(may_run, None)
     }
 
     /// Permission for a Describe of a statement, which may parse its text again.
-    pub(super) fn before_describe(&mut self, meaning: &Meaning) -> Result<Leave, Action> {
+    pub(super) fn before_describe(&mut self, meaning: &PreparedText) -> Result<Leave, Action> {
         self.before_running(may_hide_a_write(meaning), None)
     }
 
@@ -143,7 +147,7 @@ impl Session {
     }
 }
 
-fn may_hide_a_write(meaning: &Meaning) -> bool {
+fn may_hide_a_write(meaning: &PreparedText) -> bool {
     meaning.verdict().is_none_or(|verdict| {
         let mut statements = verdict.statements.iter();
         statements.any(Statement::may_hide_a_write)

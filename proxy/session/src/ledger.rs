@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use super::in_flight::{Counts, InFlight, Origin, Request, access_show};
-use crate::fence::{Meaning, Name, NameSpace, Wrote};
+use crate::fence::{Name, NameSpace, PreparedText, Wrote};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
 
@@ -40,7 +40,7 @@ pub enum Sent<'a> {
     /// None of them changes it.
     Nothing,
     /// Defined or closed since the last Sync: if that fails, the server skips what is sent now.
-    Change(Option<&'a Meaning>),
+    Change(Option<&'a PreparedText>),
     /// Unknown until they are answered.
     Unclear,
 }

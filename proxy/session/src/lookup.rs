@@ -2,7 +2,7 @@
 
 use super::ledger::{Ledger, Sent, Settled};
 use super::names::Names;
-use crate::fence::{Meaning, Name, PreparedNames};
+use crate::fence::{Name, PreparedNames, PreparedText};
 
 /// Error for a name that requests in flight may still change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) fn find<'a>(
     names: &'a Names,
     ledger: &'a Ledger,
     name: Name<'_>,
-) -> Result<Option<&'a Meaning>, Unclear> {
+) -> Result<Option<&'a PreparedText>, Unclear> {
     match ledger.sent(name) {
         Sent::Nothing => Ok(names.get(name)),
         Sent::Change(meaning) => Ok(meaning),
@@ -42,7 +42,7 @@ impl<'a> NamesHere<'a> {
 }
 
 impl PreparedNames for NamesHere<'_> {
-    fn find(&self, name: Name<'_>) -> Option<&Meaning> {
-        find(self.names, self.ledger, name).unwrap_or(Some(&Meaning::MaySteer))
+    fn find(&self, name: Name<'_>) -> Option<&PreparedText> {
+        find(self.names, self.ledger, name).unwrap_or(Some(&PreparedText::MaySteer))
     }
 }

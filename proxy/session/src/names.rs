@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{Control, Effects};
 
-use crate::fence::{Meaning, Name, NameSpace, changes_names};
+use crate::fence::{Name, NameSpace, PreparedText, changes_names};
 
 /// Limit in bytes for the names and excerpts of a session. What does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -30,9 +30,9 @@ pub(crate) enum NameChange {
     #[default]
     None,
     /// Parse of the unnamed statement.
-    UnnamedStatement(Meaning),
+    UnnamedStatement(PreparedText),
     /// Bind of the unnamed portal.
-    UnnamedPortal(Meaning),
+    UnnamedPortal(PreparedText),
     /// Parse or Bind of a name, or a Close.
     Named(Box<NamedChange>),
 }
@@ -42,14 +42,14 @@ pub(crate) enum NameChange {
 pub(crate) struct NamedChange {
     kind: NameSpace,
     name: Box<[u8]>,
-    meaning: Option<Meaning>,
+    meaning: Option<PreparedText>,
 }
 
 impl NameChange {
     /// Change by a Parse or Bind.
     #[inline]
     #[must_use]
-    pub(crate) fn set(name: Name<'_>, meaning: Meaning) -> Self {
+    pub(crate) fn set(name: Name<'_>, meaning: PreparedText) -> Self {
         match (name.kind(), name.is_unnamed()) {
             (NameSpace::Statement, true) => Self::UnnamedStatement(meaning),
             (NameSpace::Portal, true) => Self::UnnamedPortal(meaning),
@@ -63,7 +63,7 @@ impl NameChange {
         Self::named(name, None)
     }
 
-    fn named(name: Name<'_>, meaning: Option<Meaning>) -> Self {
+    fn named(name: Name<'_>, meaning: Option<PreparedText>) -> Self {
         Self::Named(Box::new(NamedChange {
             kind: name.kind(),
             name: name.bytes().into(),
@@ -86,7 +86,7 @@ impl NameChange {
     /// What `name` stands for after the change, if it is about that name; `Some(None)` after a Close.
     #[inline]
     #[must_use]
-    pub(crate) fn of(&self, name: Name<'_>) -> Option<Option<&Meaning>> {
+    pub(crate) fn of(&self, name: Name<'_>) -> Option<Option<&PreparedText>> {
         match self {
             Self::UnnamedStatement(meaning) if name == Name::statement(b"") => Some(Some(meaning)),
             Self::UnnamedPortal(meaning) if name == Name::portal(b"") => Some(Some(meaning)),
@@ -99,20 +99,20 @@ impl NameChange {
 }
 
 /// What remains known of a text that cannot be kept.
-fn lost(meaning: &Meaning) -> Lost {
+fn lost(meaning: &PreparedText) -> Lost {
     let steers = match meaning {
-        Meaning::Classified(classified) => {
+        PreparedText::Classified(classified) => {
             let mut statements = classified.verdict.statements.iter();
             statements.any(|statement| !statement.controls.is_empty())
         }
-        Meaning::MaySteer => true,
-        Meaning::Plain | Meaning::Sql(_) | Meaning::Unknown => false,
+        PreparedText::MaySteer => true,
+        PreparedText::Plain | PreparedText::Sql(_) | PreparedText::Unknown => false,
     };
     if steers { Lost::MaySteer } else { Lost::Some }
 }
 
 /// Approximate bytes of an entry, without its name.
-fn kept_bytes(meaning: &Meaning) -> usize {
+fn kept_bytes(meaning: &PreparedText) -> usize {
     ENTRY_BYTES + meaning.excerpt().len()
 }
 
@@ -129,11 +129,11 @@ enum Lost {
 }
 
 impl Lost {
-    const fn meaning(self) -> Option<&'static Meaning> {
+    const fn meaning(self) -> Option<&'static PreparedText> {
         match self {
             Self::Nothing => None,
-            Self::Some => Some(&Meaning::Unknown),
-            Self::MaySteer => Some(&Meaning::MaySteer),
+            Self::Some => Some(&PreparedText::Unknown),
+            Self::MaySteer => Some(&PreparedText::MaySteer),
         }
     }
 }
@@ -150,11 +150,11 @@ enum RolledBack {
 /// The names of one session.
 #[derive(Debug, Default)]
 pub struct Names {
-    unnamed_statement: Meaning,
-    unnamed_portal: Meaning,
+    unnamed_statement: PreparedText,
+    unnamed_portal: PreparedText,
     // Ordered maps: they are small, so comparing costs a third of hashing, and no choice of names makes it slow.
-    statements: BTreeMap<Box<[u8]>, Meaning>,
-    portals: BTreeMap<Box<[u8]>, Meaning>,
+    statements: BTreeMap<Box<[u8]>, PreparedText>,
+    portals: BTreeMap<Box<[u8]>, PreparedText>,
     lost_statements: Lost,
     lost_portals: Lost,
     rolled_back: RolledBack,
@@ -187,7 +187,7 @@ impl Names {
         }
     }
 
-    fn insert(&mut self, kind: NameSpace, name: Box<[u8]>, meaning: Meaning) {
+    fn insert(&mut self, kind: NameSpace, name: Box<[u8]>, meaning: PreparedText) {
         // PostgreSQL replaces only unnamed ones. If this name seems to exist, the proxy has misunderstood it.
         let meaning = match self.remove(Name::new(kind, &name)) {
             Some(_) if kind == NameSpace::Portal && self.rolled_back == RolledBack::InPart => {
@@ -205,7 +205,7 @@ impl Names {
         self.of_kind(kind).insert(name, meaning);
     }
 
-    fn lose(&mut self, kind: NameSpace, meaning: &Meaning) {
+    fn lose(&mut self, kind: NameSpace, meaning: &PreparedText) {
         let lost = match kind {
             NameSpace::Statement => &mut self.lost_statements,
             NameSpace::Portal => &mut self.lost_portals,
@@ -213,7 +213,7 @@ impl Names {
         *lost = self::lost(meaning).max(*lost);
     }
 
-    const fn of_kind(&mut self, kind: NameSpace) -> &mut BTreeMap<Box<[u8]>, Meaning> {
+    const fn of_kind(&mut self, kind: NameSpace) -> &mut BTreeMap<Box<[u8]>, PreparedText> {
         match kind {
             NameSpace::Statement => &mut self.statements,
             NameSpace::Portal => &mut self.portals,
@@ -229,7 +229,7 @@ impl Names {
 
     /// What a name stands for, if anything. Private to the session: requests in flight may change it, see `lookup`.
     #[inline]
-    pub(super) fn get(&self, name: Name<'_>) -> Option<&Meaning> {
+    pub(super) fn get(&self, name: Name<'_>) -> Option<&PreparedText> {
         match (name.kind(), name.is_unnamed()) {
             (NameSpace::Statement, true) => Some(&self.unnamed_statement),
             (NameSpace::Portal, true) => Some(&self.unnamed_portal),
@@ -246,7 +246,7 @@ impl Names {
 
     /// A PREPARE has completed.
     pub(crate) fn prepared(&mut self, name: &str, effects: &Arc<Effects>) {
-        let meaning = Meaning::Sql(Arc::clone(effects));
+        let meaning = PreparedText::Sql(Arc::clone(effects));
         self.confirm(NameChange::set(Name::statement(name.as_bytes()), meaning));
     }
 
@@ -255,7 +255,7 @@ impl Names {
         self.remove(Name::statement(name.as_bytes()));
     }
 
-    fn remove(&mut self, name: Name<'_>) -> Option<Meaning> {
+    fn remove(&mut self, name: Name<'_>) -> Option<PreparedText> {
         match (name.kind(), name.is_unnamed()) {
             (NameSpace::Statement, true) => {
                 return Some(std::mem::take(&mut self.unnamed_statement));
@@ -279,7 +279,7 @@ impl Names {
 
     /// Whether running a statement by its name may change what names stand for.
     pub(crate) fn may_be_changed_by(&self, name: Name<'_>) -> bool {
-        let verdict = self.get(name).and_then(Meaning::verdict);
+        let verdict = self.get(name).and_then(PreparedText::verdict);
         let changes = |control: &Control| {
             changes_names(control) || matches!(control, Control::Execute { .. })
         };
@@ -302,8 +302,8 @@ impl Names {
     /// A simple Query has run, which destroys the unnamed statement and portal.
     #[inline]
     pub(crate) fn on_simple_query(&mut self) {
-        self.unnamed_statement = Meaning::Unknown;
-        self.unnamed_portal = Meaning::Unknown;
+        self.unnamed_statement = PreparedText::Unknown;
+        self.unnamed_portal = PreparedText::Unknown;
     }
 
     /// Ends the portals that were bound after a savepoint.
@@ -332,19 +332,19 @@ mod tests {
     use crate::ledger::Ledger;
     use crate::lookup::{Unclear, find};
 
-    fn read() -> Meaning {
-        Meaning::Sql(Arc::new(Effects::none()))
+    fn read() -> PreparedText {
+        PreparedText::Sql(Arc::new(Effects::none()))
     }
 
-    fn write() -> Meaning {
-        Meaning::Sql(Arc::new(Effects::unknown(None)))
+    fn write() -> PreparedText {
+        PreparedText::Sql(Arc::new(Effects::unknown(None)))
     }
 
-    fn parsed(names: &mut Names, name: &[u8], meaning: Meaning) {
+    fn parsed(names: &mut Names, name: &[u8], meaning: PreparedText) {
         names.confirm(NameChange::set(Name::statement(name), meaning));
     }
 
-    fn bound(names: &mut Names, name: &[u8], meaning: Meaning) {
+    fn bound(names: &mut Names, name: &[u8], meaning: PreparedText) {
         names.confirm(NameChange::set(Name::portal(name), meaning));
     }
 
@@ -386,7 +386,7 @@ mod tests {
         // A portal may have ended with its savepoint.
         names.on_rollback_to();
         for (give, expect) in [
-            (parsed as fn(&mut Names, &[u8], Meaning), Class::Write),
+            (parsed as fn(&mut Names, &[u8], PreparedText), Class::Write),
             (bound, Class::Read),
         ] {
             give(&mut names, b"m", write());
@@ -425,9 +425,9 @@ mod tests {
     }
 
     /// A text that changes the session.
-    fn steering() -> Meaning {
+    fn steering() -> PreparedText {
         let lexing = pgpalisade_policies::TextEncoding::Utf8;
-        Meaning::Classified(Arc::new(Classified {
+        PreparedText::Classified(Arc::new(Classified {
             verdict: Arc::new(pgpalisade_policies::classify(b"RESET ALL", lexing)),
             excerpt: None,
             scan: NeedsParse::Yes,
@@ -446,7 +446,7 @@ mod tests {
         let (umlaut, other) = ("\u{e4}".as_bytes(), "\u{e9}".as_bytes());
         for (give, name, to) in [
             (
-                parsed as fn(&mut Names, &[u8], Meaning),
+                parsed as fn(&mut Names, &[u8], PreparedText),
                 Name::statement(other),
                 NameSpace::Statement,
             ),
@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn what_runs_by_a_name_may_change_names() {
         let classified = |text: &str| {
-            Meaning::Classified(Arc::new(Classified {
+            PreparedText::Classified(Arc::new(Classified {
                 verdict: Arc::new(pgpalisade_policies::classify(
                     text.as_bytes(),
                     pgpalisade_policies::TextEncoding::Utf8,

@@ -13,7 +13,7 @@ use super::needs::{Decision, Unmet};
 use super::permit::{Basis, Grounds};
 use super::situation::{Confirmed, Pipeline, Situation, Wrote};
 use crate::guard::{Guard, Unguarded, ends_transaction};
-use crate::prepared::{Meaning, Name};
+use crate::prepared::{Name, PreparedText};
 use crate::rejection::{Rejection, WhyWrite};
 use crate::text_names::{InText, TextNames};
 use crate::variables::{self, Variables, apply, end_of_failed, find};
@@ -225,7 +225,7 @@ impl<'a> Walk<'a> {
             InText::Effects(effects) => self.check(effects, None),
             InText::Unknown => self.check(&Effects::unknown(None), None),
             InText::Nothing => {
-                let meaning = self.find(name).unwrap_or(&Meaning::Unknown);
+                let meaning = self.find(name).unwrap_or(&PreparedText::Unknown);
                 self.check_meaning(meaning, depth)
             }
         }
@@ -239,20 +239,20 @@ impl<'a> Walk<'a> {
     }
 
     /// What a name stands for, if it is known.
-    fn find(&self, name: Name<'_>) -> Option<&'a Meaning> {
+    fn find(&self, name: Name<'_>) -> Option<&'a PreparedText> {
         match self.confirmed {
             Some(confirmed) => confirmed.find(name),
-            None => Some(&Meaning::MaySteer),
+            None => Some(&PreparedText::MaySteer),
         }
     }
 
     /// Checks what EXECUTE or FETCH runs. It may change data as the session may, but not the session: that is noticed
     /// only in protocol messages and in statements of their own.
-    fn check_meaning(&mut self, meaning: &'a Meaning, depth: u8) -> Result<(), Unmet> {
+    fn check_meaning(&mut self, meaning: &'a PreparedText, depth: u8) -> Result<(), Unmet> {
         let Some(verdict) = meaning.verdict() else {
             self.check(&meaning.effects(), None)?;
             return match meaning {
-                Meaning::MaySteer => self.refuse(Rejection::changes_by_name()),
+                PreparedText::MaySteer => self.refuse(Rejection::changes_by_name()),
                 _ => Ok(()),
             };
         };

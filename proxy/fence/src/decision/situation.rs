@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pgpalisade_wire::backend::TransactionStatus;
 
 use crate::guard::Guard;
-use crate::prepared::{Meaning, Name, PreparedNames};
+use crate::prepared::{Name, PreparedNames, PreparedText};
 use crate::variables::Variables;
 use crate::{HeldTokens, SessionFence};
 
@@ -60,7 +60,7 @@ pub struct Confirmed<'a> {
 
 impl<'a> Confirmed<'a> {
     /// What a name stands for, if it is known.
-    pub(super) fn find(self, name: Name<'_>) -> Option<&'a Meaning> {
+    pub(super) fn find(self, name: Name<'_>) -> Option<&'a PreparedText> {
         self.names.find(name)
     }
 }

@@ -6,7 +6,7 @@ use pgpalisade_policies::scan::{self, NeedsParse};
 
 use super::needs::Unmet;
 use super::permit::{Basis, Grounds, Permit};
-use crate::prepared::Meaning;
+use crate::prepared::PreparedText;
 use crate::rejection::Rejection;
 use crate::wire::frontend::{self, FrontendTag};
 use crate::wire::header::Header;
@@ -62,7 +62,7 @@ impl SessionFence {
     pub fn admit_execute(
         &self,
         message: Header,
-        meaning: &Meaning,
+        meaning: &PreparedText,
         holding: Option<&Arc<HeldTokens>>,
     ) -> Option<Permit> {
         let basis = self.holds_all_basis(holding)?;

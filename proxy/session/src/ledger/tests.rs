@@ -615,11 +615,11 @@ fn check_sent(entries: Vec<InFlight>, name: Name<'_>, expect: char) {
 #[test]
 fn a_name_is_what_was_sent_in_the_same_cycle() {
     let parse = |name: &'static str| InFlight {
-        name: NameChange::set(Name::statement(name.as_bytes()), Meaning::Plain),
+        name: NameChange::set(Name::statement(name.as_bytes()), PreparedText::Plain),
         ..request('P')
     };
     let bind = |name: &'static str| InFlight {
-        name: NameChange::set(Name::portal(name.as_bytes()), Meaning::Plain),
+        name: NameChange::set(Name::portal(name.as_bytes()), PreparedText::Plain),
         ..request('B')
     };
     let close = |name: &'static str| InFlight {

@@ -15,7 +15,7 @@ use super::super::judgement::Judged;
 use super::super::names::NameChange;
 use super::frames::{query, strings};
 use super::subject::{Holds, Subject};
-use crate::fence::{Meaning, Name};
+use crate::fence::{Name, PreparedText};
 use crate::wire::header::Header;
 
 const UTF8: TextEncoding = TextEncoding::Utf8;
@@ -313,7 +313,7 @@ fn a_session_with_many_portals_and_savepoints() {
         let mut subject = in_flight(&verdict);
         for at in 0..*length {
             let name = at.to_string();
-            let portal = NameChange::set(Name::portal(name.as_bytes()), Meaning::Plain);
+            let portal = NameChange::set(Name::portal(name.as_bytes()), PreparedText::Plain);
             subject.session.server.names.confirm(portal);
             subject.session.client.variables.savepoint(&name);
         }

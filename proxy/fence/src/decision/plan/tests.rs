@@ -40,10 +40,10 @@ const QUERY: Header = Header {
 
 /// Names of statements and portals, and what they stand for.
 #[derive(Default)]
-struct Names(Vec<(NameSpace, &'static str, Meaning)>);
+struct Names(Vec<(NameSpace, &'static str, PreparedText)>);
 
 impl PreparedNames for Names {
-    fn find(&self, name: Name<'_>) -> Option<&Meaning> {
+    fn find(&self, name: Name<'_>) -> Option<&PreparedText> {
         let text = std::str::from_utf8(name.bytes()).ok()?;
         let mut known = self.0.iter();
         let found = known.find(|(kind, known, _)| *kind == name.kind() && *known == text);
@@ -112,7 +112,7 @@ impl Session {
         let token = (!token.is_empty()).then(|| holding(&fence, token));
         let mut names = Names::default();
         for (name, effects) in [("r", Effects::none()), ("w", Effects::unknown(None))] {
-            let meaning = Meaning::Sql(Arc::new(effects));
+            let meaning = PreparedText::Sql(Arc::new(effects));
             names.0.push((NameSpace::Statement, name, meaning));
         }
         for (kind, name, text) in [
@@ -142,7 +142,7 @@ impl Session {
                 excerpt: None,
                 scan: NeedsParse::No,
             };
-            let meaning = Meaning::Classified(Arc::new(classified));
+            let meaning = PreparedText::Classified(Arc::new(classified));
             names.0.push((kind, name, meaning));
         }
         Self {
