@@ -6,7 +6,7 @@ use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 
 use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
-use super::ledger::Reply;
+use super::ledger::ReplyRoute;
 use super::read_only::{self, Again, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Told, WriteAccess, value};
 use super::token_text::KnowsToken;
 use super::{CommittedMidway, Lift, Session, Settles};
@@ -21,12 +21,12 @@ use crate::wire::encode::{self, Severity};
 /// The command tag of a SELECT that returned no row.
 const NO_ROW: &[u8] = b"SELECT 0";
 
-impl From<Reply> for Disposition {
+impl From<ReplyRoute> for Disposition {
     #[inline]
-    fn from(reply: Reply) -> Self {
+    fn from(reply: ReplyRoute) -> Self {
         match reply {
-            Reply::Relay | Reply::Replace(_) => Self::Relay,
-            Reply::Swallow => Self::Drop,
+            ReplyRoute::Relay | ReplyRoute::Replace(_) => Self::Relay,
+            ReplyRoute::Swallow => Self::Drop,
         }
     }
 }
@@ -241,20 +241,20 @@ impl Session {
         match self.server.ledger.on_reply(tag::ERROR) {
             // A fatal error ends the session, whatever it answers.
             _ if fatal => Disposition::Relay,
-            Reply::Relay => Disposition::Relay,
-            Reply::Replace(rejection) => {
+            ReplyRoute::Relay => Disposition::Relay,
+            ReplyRoute::Replace(rejection) => {
                 rejection.encode(Severity::Error, &mut self.output.to_client);
                 self.on_lift_refused(&rejection);
                 Disposition::Drop
             }
             // The client's cancel request hit the guard's statement, which is sent again.
-            Reply::Swallow
+            ReplyRoute::Swallow
                 if backend::error_field(body, b'C') == Some(b"57014")
                     && self.server.read_only.on_cancelled() == Again::Yes =>
             {
                 Disposition::Drop
             }
-            Reply::Swallow => {
+            ReplyRoute::Swallow => {
                 let message = backend::error_field(body, b'M').unwrap_or_default();
                 self.end_for_own_statement(message).into()
             }

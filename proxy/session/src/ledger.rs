@@ -25,7 +25,7 @@ const LOOKED_BACK_MAX: usize = 64;
 
 /// Destination of a reply from the server.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum ReplyRoute {
     /// Relay it.
     Relay,
     /// Drop it: it answers the proxy.
@@ -56,7 +56,7 @@ pub struct Settled<'a>(PhantomData<&'a Ledger>);
 #[derive(Debug, Default)]
 pub struct Ledger {
     in_flight: VecDeque<InFlight>,
-    mode: Mode,
+    mode: ServerMode,
     access_shows: AccessShows,
     /// Sum over the requests in flight.
     counts: Counts,
@@ -75,7 +75,7 @@ enum AccessShows {
 
 /// The server's treatment of what it is sent now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Mode {
+enum ServerMode {
     #[default]
     Normal,
     /// After an error in the extended protocol: everything up to the next Sync is skipped.
@@ -98,15 +98,15 @@ impl Ledger {
     #[inline(always)]
     pub fn push(&mut self, mut entry: InFlight) {
         match (self.mode, entry.request) {
-            (Mode::CopyIn(data), Request::Sync) => {
+            (ServerMode::CopyIn(data), Request::Sync) => {
                 if data == Data::Sent {
-                    self.mode = Mode::CopyIn(Data::SentAndSynced);
+                    self.mode = ServerMode::CopyIn(Data::SentAndSynced);
                 }
                 return;
             }
-            (Mode::CopyIn(_), Request::MalformedFlush) => return,
-            (Mode::SkippingToSync, Request::Sync) => self.mode = Mode::Normal,
-            (Mode::SkippingToSync, _) => return,
+            (ServerMode::CopyIn(_), Request::MalformedFlush) => return,
+            (ServerMode::SkippingToSync, Request::Sync) => self.mode = ServerMode::Normal,
+            (ServerMode::SkippingToSync, _) => return,
             _ => {}
         }
         if self.in_flight.is_empty() {
@@ -154,16 +154,16 @@ impl Ledger {
     /// Applies a backend message and says where it goes. Messages that can come at any time (ParameterStatus,
     /// NotificationResponse) do not belong here. Inlined, as most callers pass a constant message.
     #[inline(always)]
-    pub fn on_reply(&mut self, reply: u8) -> Reply {
+    pub fn on_reply(&mut self, reply: u8) -> ReplyRoute {
         let Some(front) = self.in_flight.front_mut() else {
             if reply == tag::READY_FOR_QUERY {
-                self.mode = Mode::Normal;
+                self.mode = ServerMode::Normal;
             }
-            return Reply::Relay;
+            return ReplyRoute::Relay;
         };
         let to = match front.origin {
-            Origin::Client => Reply::Relay,
-            Origin::Injected => Reply::Swallow,
+            Origin::Client => ReplyRoute::Relay,
+            Origin::Injected => ReplyRoute::Swallow,
         };
         match reply {
             tag::ERROR => return self.on_error(to),
@@ -181,7 +181,7 @@ impl Ledger {
         to
     }
 
-    fn on_error(&mut self, to: Reply) -> Reply {
+    fn on_error(&mut self, to: ReplyRoute) -> ReplyRoute {
         let front = self.in_flight.front_mut();
         let replacement = front.and_then(|front| front.error.take());
         let skips = self
@@ -197,13 +197,13 @@ impl Ledger {
                 self.take_front();
             }
             self.mode = match self.in_flight.is_empty() {
-                true => Mode::SkippingToSync,
-                false => Mode::Normal,
+                true => ServerMode::SkippingToSync,
+                false => ServerMode::Normal,
             };
         } else {
             self.end_copy_in();
         }
-        replacement.map_or(to, Reply::Replace)
+        replacement.map_or(to, ReplyRoute::Replace)
     }
 
     fn on_copy_in(&mut self) {
@@ -215,7 +215,7 @@ impl Ledger {
                 _ => at += 1,
             }
         }
-        self.mode = Mode::CopyIn(Data::None);
+        self.mode = ServerMode::CopyIn(Data::None);
     }
 
     fn on_ready(&mut self) {
@@ -223,30 +223,30 @@ impl Ledger {
         if front.is_some_and(|front| front.request.ends_cycle()) {
             self.take_front();
         }
-        if self.mode == Mode::SkippingToSync {
-            self.mode = Mode::Normal;
+        if self.mode == ServerMode::SkippingToSync {
+            self.mode = ServerMode::Normal;
         }
     }
 
     /// Ends the COPY: from now on the server ignores no Sync.
     pub(crate) fn end_copy_in(&mut self) {
         if self.is_copying_in() {
-            self.mode = Mode::Normal;
+            self.mode = ServerMode::Normal;
         }
     }
 
     /// Notes that COPY data is sent.
     #[inline]
     pub(crate) fn on_copy_data(&mut self) {
-        if self.mode == Mode::CopyIn(Data::None) {
-            self.mode = Mode::CopyIn(Data::Sent);
+        if self.mode == ServerMode::CopyIn(Data::None) {
+            self.mode = ServerMode::CopyIn(Data::Sent);
         }
     }
 
     /// Whether a Sync is ambiguous if the COPY fails now: it ended the cycle if the server had already refused the
     /// data.
     pub(crate) fn has_unclear_sync(&self) -> bool {
-        self.mode == Mode::CopyIn(Data::SentAndSynced)
+        self.mode == ServerMode::CopyIn(Data::SentAndSynced)
     }
 
     /// Request that the next reply answers.
@@ -371,13 +371,13 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub(crate) fn is_skipping(&self) -> bool {
-        self.mode == Mode::SkippingToSync
+        self.mode == ServerMode::SkippingToSync
     }
 
     /// Whether the server is reading the data of a COPY FROM STDIN.
     #[must_use]
     pub(crate) fn is_copying_in(&self) -> bool {
-        matches!(self.mode, Mode::CopyIn(_))
+        matches!(self.mode, ServerMode::CopyIn(_))
     }
 }
 

@@ -21,13 +21,13 @@ enum Event {
     /// An ErrorResponse that is replaced by another one for the client.
     Replaced,
     /// Requests in flight now, in the letters of `Sent`, and the server's treatment of more.
-    Now(&'static str, Mode),
+    Now(&'static str, ServerMode),
 }
 
 use Event::{Now, Relayed, Replaced, Sent, Swallowed};
-use Mode::{Normal, SkippingToSync};
+use ServerMode::{Normal, SkippingToSync};
 
-const COPY_IN: Mode = Mode::CopyIn(Data::None);
+const COPY_IN: ServerMode = ServerMode::CopyIn(Data::None);
 
 fn refusal() -> Box<Rejection> {
     Box::new(Rejection::token_change_after_write())
@@ -84,9 +84,9 @@ fn check(events: &[Event]) {
                 'c' => ledger.end_copy_in(),
                 one => ledger.push(request(one)),
             }),
-            Relayed(tags) => expect(&mut ledger, at, tags, &Reply::Relay),
-            Swallowed(tags) => expect(&mut ledger, at, tags, &Reply::Swallow),
-            Replaced => expect(&mut ledger, at, "E", &Reply::Replace(refusal())),
+            Relayed(tags) => expect(&mut ledger, at, tags, &ReplyRoute::Relay),
+            Swallowed(tags) => expect(&mut ledger, at, tags, &ReplyRoute::Swallow),
+            Replaced => expect(&mut ledger, at, "E", &ReplyRoute::Replace(refusal())),
             Now(letters, mode) => {
                 let found: String = ledger.iter().map(letter).collect();
                 assert_eq!((&*found, ledger.mode), (*letters, *mode), "event {at}");
@@ -102,7 +102,7 @@ fn check(events: &[Event]) {
 }
 
 #[track_caller]
-fn expect(ledger: &mut Ledger, at: usize, tags: &str, to: &Reply) {
+fn expect(ledger: &mut Ledger, at: usize, tags: &str, to: &ReplyRoute) {
     for tag in tags.bytes() {
         assert_eq!(
             &ledger.on_reply(tag),
@@ -362,8 +362,8 @@ fn an_error_is_put_in_the_place_of_the_servers() {
     let mut ledger = Ledger::default();
     ledger.push(request('Q'));
     ledger.front_mut().unwrap().error = Some(refusal());
-    assert_eq!(ledger.on_reply(tag::ERROR), Reply::Replace(refusal()));
-    assert_eq!(ledger.on_reply(tag::ERROR), Reply::Relay);
+    assert_eq!(ledger.on_reply(tag::ERROR), ReplyRoute::Replace(refusal()));
+    assert_eq!(ledger.on_reply(tag::ERROR), ReplyRoute::Relay);
 }
 
 #[test]
