@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use crate::client_table::{Cause, ClientState, Publisher};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
-use crate::session::action::{Prerequisite, Refusal};
+use crate::session::action::{Prerequisite, RecordedRefusal};
 use crate::session::endings::Ending;
 use crate::session::tokens::Wanted;
 use crate::session::{Activity, Session};
@@ -284,7 +284,7 @@ impl Relay {
             self.client.put_own(&own);
         }
         for refusal in std::mem::take(&mut output.refusals) {
-            let Refusal {
+            let RecordedRefusal {
                 rejection,
                 enforcement,
                 statement,

@@ -88,7 +88,7 @@ pub enum Disposition {
 
 /// A refusal for the record.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct RecordedRefusal {
     /// Error that the client got, or would have got.
     pub rejection: Rejection,
     /// Whether it was enforced.

@@ -44,7 +44,7 @@ use pgpalisade_wire as wire;
 use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, Variables};
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
-use action::{Refusal, Waiting};
+use action::{RecordedRefusal, Waiting};
 use ledger::Ledger;
 use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
@@ -109,7 +109,7 @@ pub struct Output {
     /// For the server, ahead of the current message.
     pub to_server: BytesMut,
     /// Refusals to record.
-    pub refusals: Vec<Refusal>,
+    pub refusals: Vec<RecordedRefusal>,
 }
 
 impl Output {
@@ -344,7 +344,7 @@ impl Session {
         enforcement: Enforcement,
         statement: Option<action::JudgedText>,
     ) {
-        self.output.refusals.push(Refusal {
+        self.output.refusals.push(RecordedRefusal {
             rejection: rejection.clone(),
             enforcement,
             statement,

@@ -75,11 +75,11 @@ pub(super) enum Lifetime {
 }
 
 /// PostgreSQL's refusal: SQLSTATE and message.
-pub(super) type Refusal = (&'static str, &'static str);
+pub(super) type ServerError = (&'static str, &'static str);
 
 impl Sql {
     /// Statements of a text.
-    pub(super) fn read(text: &str) -> Result<Vec<Self>, Refusal> {
+    pub(super) fn read(text: &str) -> Result<Vec<Self>, ServerError> {
         let statements = text.split(';').map(str::trim);
         // A text that is only a comment is empty.
         let is_empty = |statement: &&str| statement.is_empty() || statement.starts_with("/*");
@@ -350,7 +350,7 @@ impl Transaction {
     }
 
     /// `check_transaction_read_only` in PostgreSQL's source.
-    pub(super) fn set_access(&mut self, access: Access) -> Result<(), Refusal> {
+    pub(super) fn set_access(&mut self, access: Access) -> Result<(), ServerError> {
         if access == Access::ReadWrite && self.access == Access::ReadOnly {
             if !self.savepoints.is_empty() {
                 let why = "cannot set transaction read-write mode inside a read-only transaction";

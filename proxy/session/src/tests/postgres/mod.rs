@@ -12,7 +12,7 @@ use pgpalisade_policies::{Access, Chain};
 
 use super::frames::{error_body, message, split, strings};
 use super::sql::{
-    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Refusal, Settings, Sql, Transaction,
+    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, ServerError, Settings, Sql, Transaction,
 };
 use crate::wire::frontend::{self, Target};
 
@@ -96,9 +96,9 @@ enum Ran {
     Copies,
 }
 
-const DIVISION: Refusal = ("22012", "division by zero");
-const NO_SETTING: Refusal = ("42704", "unrecognized configuration parameter");
-const FAILED: Refusal = ("25P02", "current transaction is aborted");
+const DIVISION: ServerError = ("22012", "division by zero");
+const NO_SETTING: ServerError = ("42704", "unrecognized configuration parameter");
+const FAILED: ServerError = ("25P02", "current transaction is aborted");
 
 impl Postgres {
     /// A session that has started with these settings.
@@ -209,7 +209,7 @@ impl Postgres {
         self.flush();
     }
 
-    fn fail(&mut self, (sqlstate, text): Refusal, protocol: Protocol) {
+    fn fail(&mut self, (sqlstate, text): ServerError, protocol: Protocol) {
         self.say(b'E', &error_body("ERROR", sqlstate, text));
         self.flush();
         self.copy = None;
@@ -247,7 +247,7 @@ impl Postgres {
             .retain(|_, portal| portal.keeping == Keeping::Held);
     }
 
-    fn commit(&mut self, chain: Chain) -> Result<(), Refusal> {
+    fn commit(&mut self, chain: Chain) -> Result<(), ServerError> {
         let mut next = None;
         if self.is_failed() {
             self.roll_back(chain);
@@ -267,7 +267,7 @@ impl Postgres {
 
     /// Runs the rest of cursors WITH HOLD, as a COMMIT does: `PreCommit_Portals` in `portalmem.c`. If that fails, so
     /// does the transaction.
-    fn hold_cursors(&mut self) -> Result<(), Refusal> {
+    fn hold_cursors(&mut self) -> Result<(), ServerError> {
         let unheld = |(name, portal): (&String, &Portal)| {
             (portal.keeping == Keeping::UntilHeld).then(|| name.clone())
         };
@@ -306,7 +306,7 @@ impl Postgres {
         }
     }
 
-    fn end_implicit(&mut self) -> Result<(), Refusal> {
+    fn end_implicit(&mut self) -> Result<(), ServerError> {
         let block = self
             .transaction
             .as_ref()
@@ -481,7 +481,7 @@ impl Postgres {
         self.ready();
     }
 
-    fn on_extended(&mut self, tag: u8, body: &[u8]) -> Result<(), Refusal> {
+    fn on_extended(&mut self, tag: u8, body: &[u8]) -> Result<(), ServerError> {
         let malformed = ("08P01", "invalid message format");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match tag {

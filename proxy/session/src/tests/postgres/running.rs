@@ -6,18 +6,18 @@ use pgpalisade_policies::{Access, Chain};
 
 use super::super::frames::{error_body, row, strings};
 use super::super::sql::{
-    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN,
-    Transaction,
+    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Lifetime, ServerError, Snapshot, Sql, Step,
+    TOKEN, Transaction,
 };
 use super::{DIVISION, FAILED, NO_SETTING, Portal, Postgres, Prepared, Protocol, Ran, Shape};
 
-const NO_BLOCK: Refusal = ("25P01", "can only be used in transaction blocks");
-const NO_SAVEPOINT: Refusal = ("3B001", "savepoint does not exist");
-const NO_CURSOR: Refusal = ("34000", "cursor does not exist");
-const READ_ONLY: Refusal = ("25006", "cannot execute in a read-only transaction");
+const NO_BLOCK: ServerError = ("25P01", "can only be used in transaction blocks");
+const NO_SAVEPOINT: ServerError = ("3B001", "savepoint does not exist");
+const NO_CURSOR: ServerError = ("34000", "cursor does not exist");
+const READ_ONLY: ServerError = ("25006", "cannot execute in a read-only transaction");
 
 impl Postgres {
-    pub(super) fn on_execute(&mut self, name: &str, most: usize) -> Result<(), Refusal> {
+    pub(super) fn on_execute(&mut self, name: &str, most: usize) -> Result<(), ServerError> {
         let portal = self
             .portals
             .get(name)
@@ -92,14 +92,14 @@ impl Postgres {
         self.start().writes += 1;
     }
 
-    pub(super) fn may_write(&mut self) -> Result<(), Refusal> {
+    pub(super) fn may_write(&mut self) -> Result<(), ServerError> {
         match self.start().access {
             Access::ReadOnly => Err(READ_ONLY),
             Access::ReadWrite => Ok(()),
         }
     }
 
-    fn in_block(&mut self) -> Result<&mut Transaction, Refusal> {
+    fn in_block(&mut self) -> Result<&mut Transaction, ServerError> {
         let transaction = self.start();
         match transaction.block {
             Block::Implicit => Err(NO_BLOCK),
@@ -107,7 +107,7 @@ impl Postgres {
         }
     }
 
-    pub(super) fn run(&mut self, statement: &Sql) -> Result<Ran, Refusal> {
+    pub(super) fn run(&mut self, statement: &Sql) -> Result<Ran, ServerError> {
         if self.is_failed() && !statement.ends_failure() {
             return Err(FAILED);
         }
@@ -217,7 +217,7 @@ impl Postgres {
         }
     }
 
-    fn declare(&mut self, keeping: Keeping, query: &Sql) -> Result<Ran, Refusal> {
+    fn declare(&mut self, keeping: Keeping, query: &Sql) -> Result<Ran, ServerError> {
         if keeping == Keeping::Transaction && self.start().company != Company::Text {
             self.in_block()?;
         }
@@ -237,7 +237,7 @@ impl Postgres {
         Ok(Ran::Done(Vec::new(), "DECLARE CURSOR".to_owned()))
     }
 
-    fn run_cursor(&mut self, statement: &Sql) -> Result<Ran, Refusal> {
+    fn run_cursor(&mut self, statement: &Sql) -> Result<Ran, ServerError> {
         self.run_portal(CURSOR)?;
         let row = self
             .portals
@@ -251,7 +251,7 @@ impl Postgres {
     }
 
     /// Makes a cursor find its rows, if it has not.
-    pub(super) fn run_portal(&mut self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn run_portal(&mut self, name: &str) -> Result<(), ServerError> {
         let portal = self.portals.get(name).ok_or(NO_CURSOR)?;
         if portal.ran {
             return Ok(());
@@ -267,7 +267,7 @@ impl Postgres {
     }
 
     /// Runs a statement that begins, splits or ends a transaction.
-    fn run_control(&mut self, statement: &Sql) -> Result<Ran, Refusal> {
+    fn run_control(&mut self, statement: &Sql) -> Result<Ran, ServerError> {
         let mut command_tag = "ROLLBACK";
         match statement {
             Sql::Begin(access) => {
@@ -331,7 +331,7 @@ impl Postgres {
     }
 
     /// Outside a block there is nothing to end or to chain.
-    fn may_end(&mut self, chain: Chain) -> Result<(), Refusal> {
+    fn may_end(&mut self, chain: Chain) -> Result<(), ServerError> {
         match (self.in_block().is_ok(), chain) {
             (false, Chain::Yes) => return Err(NO_BLOCK),
             (false, Chain::No) => self.warn("25P01", "there is no transaction in progress"),
