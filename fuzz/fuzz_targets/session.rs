@@ -12,14 +12,12 @@ use libfuzzer_sys::fuzz_target;
 use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::{Basis, Fence, Identified, SessionFence, TokenValue};
-use pgpalisade_policies::{
-    Mode, Policy, VerdictCache, Who, classify,
-};
+use pgpalisade_policies::{Mode, Policy, VerdictCache, Who, classify};
 use pgpalisade_session::action::{Action, Disposition, Prerequisite};
 use pgpalisade_session::frame::Frame;
 use pgpalisade_session::read_only::Reported;
 use pgpalisade_session::text_settings::Reports;
-use pgpalisade_session::tokens::Wanted;
+use pgpalisade_session::tokens::TokenRequest;
 use pgpalisade_session::{Beginning, Session};
 use pgpalisade_wire::frontend;
 use pgpalisade_wire::header::{self, HEADER_LEN, Header};
@@ -178,7 +176,7 @@ fn session(fence: SessionFence) -> Session {
 
 fn hold(session: &mut Session, fence: &SessionFence) {
     let value = TokenValue::parse("5", &Scope::default()).unwrap().unwrap();
-    let wanted = Wanted::new(fence, value);
+    let wanted = TokenRequest::new(fence, value);
     let identified = Identified {
         backend: Backend {
             pid: 7,

@@ -32,7 +32,7 @@ use crate::passthrough::Passthrough;
 use crate::pause;
 use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::relay::{Established, NotBegun, Relay};
-use crate::session::tokens::Wanted;
+use crate::session::tokens::TokenRequest;
 use crate::session::{Beginning, Session};
 use crate::transport::{Lookout, Socket};
 use crate::worker::Worker;
@@ -178,7 +178,7 @@ struct LoggedIn {
     label: Arc<SessionLabel>,
     session: Session,
     /// The tokens of its startup packet.
-    wanted: Option<Wanted>,
+    wanted: Option<TokenRequest>,
     /// ReadyForQuery, not passed on yet.
     ready: Bytes,
     established: Established,

@@ -23,7 +23,7 @@ use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::action::{Prerequisite, RecordedRefusal};
 use crate::session::endings::Ending;
-use crate::session::tokens::Wanted;
+use crate::session::tokens::TokenRequest;
 use crate::session::{Activity, Session};
 use crate::takeover::{Lease, Tenure};
 use crate::transport::Socket;
@@ -127,7 +127,7 @@ impl Relay {
     /// [`NotBegun`].
     pub(crate) async fn begin(
         &mut self,
-        wanted: Option<&Wanted>,
+        wanted: Option<&TokenRequest>,
         ready: &[u8],
     ) -> Result<(), NotBegun> {
         self.take_over().await;

@@ -5,7 +5,7 @@ use pgpalisade_policies::TextEncoding;
 use super::endings::Ending;
 use super::in_flight::Request;
 use super::read_only::Adjustment;
-use super::tokens::Wanted;
+use super::tokens::TokenRequest;
 use crate::fence::Permit;
 use crate::fence::traceparent::Traceparent;
 use crate::rejection::Enforcement;
@@ -46,7 +46,7 @@ pub enum Prerequisite {
     Access(Adjustment),
     /// Declare these tokens. An open guarded transaction is made read-write first: if it is too late for that,
     /// nothing was declared and no mark raised.
-    Tokens(Box<Wanted>, Option<Adjustment>),
+    Tokens(Box<TokenRequest>, Option<Adjustment>),
 }
 
 impl From<Ending> for Action {

@@ -14,7 +14,7 @@ use super::lookup::NamesHere;
 use super::names::EXCERPT_MAX;
 use super::read_only::{Adjustment, WriteAccess};
 use super::token_text::{is_take, with_tokens};
-use super::tokens::Wanted;
+use super::tokens::TokenRequest;
 use super::{Binds, Session, Settles};
 use crate::fence::traceparent::Traceparent;
 use crate::fence::variables::apply;
@@ -146,7 +146,7 @@ impl Session {
             Unmet::Refuse(rejection) => self.refuse(rejection, refused, statement),
             Unmet::Declare(value) => {
                 self.prepared().waiting = Some(Waiting { refused, statement });
-                let wanted = Wanted::new(&self.client.fence, value);
+                let wanted = TokenRequest::new(&self.client.fence, value);
                 Action::Need(Prerequisite::Tokens(Box::new(wanted), lift))
             }
         }

@@ -19,7 +19,7 @@ const ACCEPTED_MAX: usize = 256;
 
 /// Tokens to declare for a session, and on what terms.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct TokenRequest {
     value: TokenValue,
     /// Terms of each token.
     terms: Box<[Terms]>,
@@ -80,7 +80,7 @@ pub enum Denied {
     Ends(Ending),
 }
 
-impl Wanted {
+impl TokenRequest {
     /// Request for the tokens of `value`, on the terms of the session's policy.
     #[must_use]
     pub fn new(fence: &SessionFence, value: TokenValue) -> Self {
@@ -231,7 +231,7 @@ impl Session {
     /// # Errors
     ///
     /// Ends the session if a declaration of a higher token was not answered.
-    pub fn may_declare(&mut self, wanted: &Wanted) -> Result<(), Ending> {
+    pub fn may_declare(&mut self, wanted: &TokenRequest) -> Result<(), Ending> {
         let Some(scope) = self.server.granted.forbid(&wanted.value) else {
             self.server.granted.note_declared(&wanted.value);
             return Ok(());
@@ -265,7 +265,7 @@ impl Session {
     /// [`Denied`], unless the declaration is only observed.
     pub fn on_not_identified(
         &mut self,
-        wanted: &Wanted,
+        wanted: &TokenRequest,
         rejection: Box<Rejection>,
     ) -> Result<(), Denied> {
         if !wanted.is_only_observed() {
@@ -289,7 +289,7 @@ impl Session {
     /// [`Denied`].
     pub fn on_declared(
         &mut self,
-        wanted: &Wanted,
+        wanted: &TokenRequest,
         session: Identified,
         declared: Declared,
     ) -> Result<(), Denied> {
@@ -313,7 +313,7 @@ impl Session {
     }
 
     /// Puts the tokens of the startup packet in force, and makes RESET return to them.
-    pub fn start_with(&mut self, wanted: &Wanted) {
+    pub fn start_with(&mut self, wanted: &TokenRequest) {
         let tokens = self.prepared.take().and_then(|done| done.tokens);
         if tokens.is_some_and(|tokens| !tokens.is_empty())
             && let Some(holding) = self.server.granted.accepted().last()

@@ -8,7 +8,7 @@ use super::startup::{Replication, StartupRequest};
 use crate::fence::{ReplicationPermit, SessionFence, TokenValue};
 use crate::rejection::{Enforcement, Rejection};
 use crate::rejection_log::{RecordedStatement, SessionLabel};
-use crate::session::tokens::Wanted;
+use crate::session::tokens::TokenRequest;
 use crate::worker::Worker;
 
 /// A login that may be refused, or observed.
@@ -68,7 +68,7 @@ impl<'a> LoginContext<'a> {
         &mut self,
         request: &StartupRequest,
         scope: Option<&Scope>,
-    ) -> Result<Option<Wanted>, LoginError> {
+    ) -> Result<Option<TokenRequest>, LoginError> {
         let read = || {
             let Some(text) = request.token_text()? else {
                 return Ok(None);
@@ -83,19 +83,21 @@ impl<'a> LoginContext<'a> {
             Ok(value)
         };
         let value = self.unless_observed(read())?.flatten();
-        Ok(value.map(|value| Wanted::new(&self.fence, value)))
+        Ok(value.map(|value| TokenRequest::new(&self.fence, value)))
     }
 
     /// SQL and streams of a replication connection pass no fence: it is exempt as a whole, or there is none.
     pub(super) fn passage(
         &mut self,
         request: &StartupRequest,
-        wanted: Option<&Wanted>,
+        wanted: Option<&TokenRequest>,
     ) -> Result<Option<ReplicationPermit>, LoginError> {
         match request.asks_for_replication() {
             Replication::No => Ok(None),
             Replication::Yes => {
-                let admitted = self.fence.admit_replication(wanted.map(Wanted::value));
+                let admitted = self
+                    .fence
+                    .admit_replication(wanted.map(TokenRequest::value));
                 let (passage, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
                 self.observed.extend(observed.map(|rejection| *rejection));
                 Ok(Some(passage))

@@ -14,7 +14,7 @@ use crate::fence::{Identified, Purpose, Terms};
 use crate::rejection::{Rejection, RejectionKind};
 use crate::rejection_log::SessionLabel;
 use crate::session::read_only::Adjustment;
-use crate::session::tokens::{Declared, Denied, Obtained, Wanted};
+use crate::session::tokens::{Declared, Denied, Obtained, TokenRequest};
 use crate::session::{Adjusted, Identity};
 use crate::takeover::{Acquired, DeclareError, Lease, Takeover, Trace};
 
@@ -37,7 +37,7 @@ impl Relay {
     /// ones. Everything that was sent before has been answered.
     pub(super) async fn obtain(
         &mut self,
-        wanted: &Wanted,
+        wanted: &TokenRequest,
         lift: Option<Adjustment>,
     ) -> Result<Grant, End> {
         if let Err(ending) = self.session.may_declare(wanted) {
@@ -106,7 +106,7 @@ impl Relay {
 
     /// Waits until the server shows the trace. One that does not answer, as a machine does that is failing over, must
     /// not hold up a declaration that is enforced.
-    async fn await_trace(&mut self, wanted: &Wanted, deadline: Instant) -> Result<(), End> {
+    async fn await_trace(&mut self, wanted: &TokenRequest, deadline: Instant) -> Result<(), End> {
         if wanted.is_only_observed() {
             return self.await_replies().await;
         }
@@ -170,7 +170,7 @@ struct Declarant {
 
 impl Declarant {
     /// Has all tokens of a value accepted.
-    async fn declare(&mut self, wanted: &Wanted, mut deadline: Instant) -> Declared {
+    async fn declare(&mut self, wanted: &TokenRequest, mut deadline: Instant) -> Declared {
         let mut obtained = wanted.brought();
         if wanted.waits() {
             self.lease_all(wanted, &mut obtained).await?;
@@ -221,7 +221,7 @@ impl Declarant {
     /// had. All sessions ask for them in one order, so that none waits for another that waits for it.
     async fn lease_all(
         &mut self,
-        wanted: &Wanted,
+        wanted: &TokenRequest,
         obtained: &mut Obtained,
     ) -> Result<(), Box<Rejection>> {
         let leased = |(scope, claim, terms)| match claim {

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::read_only::Adjustment;
-use super::super::tokens::{Declared, Denied, Wanted};
+use super::super::tokens::{Declared, Denied, TokenRequest};
 use super::super::{Adjusted, Identity, Session};
 use super::frames::{empty, parts, split};
 use super::postgres::Postgres;
@@ -226,7 +226,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn obtain(&mut self, wanted: &Wanted, lift: Option<Adjustment>) -> Option<Grant> {
+    fn obtain(&mut self, wanted: &TokenRequest, lift: Option<Adjustment>) -> Option<Grant> {
         if self.session.may_declare(wanted).is_err() {
             self.course = Course::Ended;
             return None;
@@ -264,7 +264,7 @@ impl<'a> Driver<'a> {
     }
 
     /// The authority raises a mark before it accepts a token, even if its answer is lost.
-    fn declare(&mut self, wanted: &Wanted) -> Declared {
+    fn declare(&mut self, wanted: &TokenRequest) -> Declared {
         let default = self.fence.default_scope().clone();
         let mut obtained = wanted.brought();
         // Other scopes have no mark, and their tokens permit no write.

@@ -11,7 +11,7 @@ use super::super::frame::Frame;
 use super::super::in_flight::{Origin, Request};
 use super::super::read_only::{Adjustment, DEFAULT_READ_ONLY, Reported};
 use super::super::text_settings::Reports;
-use super::super::tokens::Wanted;
+use super::super::tokens::TokenRequest;
 use super::super::{Adjusted, Beginning, Session};
 use super::frames::{empty, message, query, strings};
 use crate::fence::mark_cache::MarkCache;
@@ -53,9 +53,9 @@ pub(super) fn raise(fence: &Fence, mark: u64) {
     fence.cell(&Scope::default()).raise(&mark);
 }
 
-pub(super) fn wanted(fence: &SessionFence, value: &str) -> Wanted {
+pub(super) fn wanted(fence: &SessionFence, value: &str) -> TokenRequest {
     let value = TokenValue::parse(value, &Scope::from_str("default").unwrap());
-    Wanted::new(fence, value.unwrap().unwrap())
+    TokenRequest::new(fence, value.unwrap().unwrap())
 }
 
 pub(super) const fn identified() -> Identified {
