@@ -193,7 +193,7 @@ impl Session {
         let rolled_back = rolled_back.flatten();
         let control = rolled_back.as_ref().unwrap_or(control);
         let (client, server) = (&mut self.client, &mut self.server);
-        let accepted = server.granted.accepted();
+        let accepted = server.registration.accepted();
         apply(&client.fence, control, accepted, &mut client.variables);
         if let Some(status) = status_after(control) {
             server.status = status;

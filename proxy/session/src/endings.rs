@@ -143,7 +143,7 @@ impl Session {
     pub fn end_if_terminated(&mut self, refused: Option<&Rejection>) -> Option<Ending> {
         let stale = refused.filter(|rejection| rejection.kind == RejectionKind::StaleToken);
         if stale.is_some() {
-            self.server.granted.forget_declared();
+            self.server.registration.forget_declared();
         }
         if !self.is_terminated() {
             return None;
@@ -177,7 +177,7 @@ impl Session {
             true => Rejection::lost_with_its_server(),
             false => Rejection::ended_with_its_server(),
         };
-        if !self.server.granted.accepted().is_empty() {
+        if !self.server.registration.accepted().is_empty() {
             self.record(&rejection, Enforcement::Refused, None);
         }
         rejection.encode(Severity::Fatal, &mut self.output.to_client);
@@ -226,8 +226,8 @@ impl Session {
     /// Token of the session that a takeover has made stale, if that ends sessions.
     fn ended_by_takeover(&self) -> Option<(Scope, Token, Mark)> {
         let ends = |binding: &&HeldToken| self.client.fence.ends_sessions(binding);
-        let granted = &self.server.granted;
-        let accepted = granted.accepted().iter();
+        let registration = &self.server.registration;
+        let accepted = registration.accepted().iter();
         let mut bindings = accepted.flat_map(|held| held.bindings()).filter(ends);
         let ended = bindings.find_map(|binding| {
             let mark = binding.cell.mark_above(binding.token)?;
@@ -235,7 +235,7 @@ impl Session {
         });
         let enforces = |scope| self.client.fence.mode(Some(scope)) == Mode::Enforce;
         ended.or_else(|| {
-            granted.declared().iter().find_map(|(scope, token)| {
+            registration.declared().iter().find_map(|(scope, token)| {
                 let mark = self.client.fence.fence().mark_above(scope, *token)?;
                 enforces(scope).then(|| (scope.clone(), *token, mark))
             })

@@ -299,7 +299,7 @@ impl Session {
         let situation = Situation {
             fence: &client.fence,
             variables: &client.variables,
-            accepted: server.granted.accepted(),
+            accepted: server.registration.accepted(),
             status: server.status,
             wrote: server.ledger.wrote(),
             pipeline: client.pipeline,
@@ -336,7 +336,7 @@ impl Session {
     /// restores does not count: the statements before it run without it.
     fn declares_to_write(&self, verdict: &Verdict) -> bool {
         let fence = &self.client.fence;
-        let accepted = self.server.granted.accepted();
+        let accepted = self.server.registration.accepted();
         let mut ahead = self.client.variables.clone();
         controls(verdict).any(|control| {
             apply(fence, control, accepted, &mut ahead);
@@ -347,7 +347,7 @@ impl Session {
     /// Whether the session may write at some point of a text, also if the end of a transaction restores a token.
     fn comes_to_write(&self, verdict: &Verdict) -> bool {
         let fence = &self.client.fence;
-        let accepted = self.server.granted.accepted();
+        let accepted = self.server.registration.accepted();
         let mut ahead = self.client.variables.clone();
         verdict.has_controls()
             && controls(verdict).any(|control| {

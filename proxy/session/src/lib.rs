@@ -50,7 +50,7 @@ use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
 use text_settings::{Reports, TextSettings};
 use token_text::TokenText;
-use tokens::Granted;
+use tokens::Registration;
 
 pub use frontend::Adjusted;
 
@@ -139,7 +139,7 @@ struct ClientHalf {
 struct ServerHalf {
     identity: Identity,
     /// Tokens that the session is registered with.
-    granted: Granted,
+    registration: Registration,
     read_only: ReadOnlyGuard,
     ledger: Ledger,
     /// Transaction status after the last reply.
@@ -225,7 +225,7 @@ impl Session {
             },
             server: ServerHalf {
                 identity: Identity::Pid(beginning.backend_pid),
-                granted: Granted::default(),
+                registration: Registration::default(),
                 read_only: ReadOnlyGuard::new(beginning.reported),
                 ledger: Ledger::default(),
                 status: TransactionStatus::Idle,

@@ -149,7 +149,7 @@ fn purpose(fence: &SessionFence, scope: &Scope) -> Purpose {
 
 /// Tokens that the register has, or may have, for a session.
 #[derive(Debug, Default)]
-pub(super) struct Granted {
+pub(super) struct Registration {
     accepted: Vec<Arc<HeldTokens>>,
     /// Highest token of each scope whose declaration was not answered. The register may still record the session at
     /// it. A lower one must not be declared, because a takeover would spare the session.
@@ -163,7 +163,7 @@ pub(super) struct Granted {
 /// Error: too many tokens to note, or an unknown one.
 struct NotNoted;
 
-impl Granted {
+impl Registration {
     /// Accepted tokens, whether in force or not.
     #[inline]
     pub(super) fn accepted(&self) -> &[Arc<HeldTokens>] {
@@ -232,8 +232,8 @@ impl Session {
     ///
     /// Ends the session if a declaration of a higher token was not answered.
     pub fn may_declare(&mut self, wanted: &TokenRequest) -> Result<(), Ending> {
-        let Some(scope) = self.server.granted.forbid(&wanted.value) else {
-            self.server.granted.note_declared(&wanted.value);
+        let Some(scope) = self.server.registration.forbid(&wanted.value) else {
+            self.server.registration.note_declared(&wanted.value);
             return Ok(());
         };
         let why = "An earlier declaration of a higher token was not answered";
@@ -279,7 +279,7 @@ impl Session {
     /// Number of a take that is made now.
     #[must_use]
     pub const fn take_number(&self) -> u64 {
-        self.server.granted.takes
+        self.server.registration.takes
     }
 
     /// Applies the answer of authority and barrier, or the lack of one.
@@ -302,7 +302,7 @@ impl Session {
                 Ok(())
             }
             Err(rejection) if rejection.kind == RejectionKind::AuthorityUnavailable => {
-                let noted = self.server.granted.note_unanswered(&wanted.value);
+                let noted = self.server.registration.note_unanswered(&wanted.value);
                 match noted.is_err() || self.may_be_replaced(&wanted.value) {
                     true => Err(Denied::Ends(self.end_unanswered(*rejection))),
                     false => Err(Denied::Refused(rejection)),
@@ -316,7 +316,7 @@ impl Session {
     pub fn start_with(&mut self, wanted: &TokenRequest) {
         let tokens = self.prepared.take().and_then(|done| done.tokens);
         if tokens.is_some_and(|tokens| !tokens.is_empty())
-            && let Some(holding) = self.server.granted.accepted().last()
+            && let Some(holding) = self.server.registration.accepted().last()
         {
             self.client.variables.start_with(Arc::clone(holding));
         }
@@ -325,7 +325,7 @@ impl Session {
 
     /// Accepts tokens. The message that they are for is then decided again.
     fn accept(&mut self, obtained: &Obtained, session: Option<Identified>) {
-        self.server.granted.takes += 1;
+        self.server.registration.takes += 1;
         let holding = obtained.holding(self.client.fence.fence(), session);
         let text = self.text_of(holding.as_deref());
         self.prepared().tokens = Some(text);
@@ -345,13 +345,13 @@ impl Session {
             // must not set the guard in between. A token that permits no write makes it ready for nothing.
             self.prepared().binds = Binds::Yes;
         }
-        self.server.granted.add(holding, &value);
+        self.server.registration.add(holding, &value);
     }
 
     /// Whether the session could go on under a lower token than one of these.
     fn may_be_replaced(&self, value: &TokenValue) -> bool {
         let variables = &self.client.variables;
-        let accepted = self.server.granted.accepted();
+        let accepted = self.server.registration.accepted();
         let in_force = variables.token().into_iter();
         let mut held = in_force.chain(variables.startup_token()).chain(accepted);
         let lower = |holding: &Arc<HeldTokens>| {
