@@ -137,9 +137,9 @@ fn satisfy(session: &mut Session, prerequisite: Prerequisite) {
             session.on_verdict(Arc::new(classify(&unread.text, unread.encoding)))
         }
         Prerequisite::History => session.on_history("[]".to_owned()),
-        Prerequisite::Access(adjustment) => {
-            session.begin_adjustment(adjustment);
-            let _ = session.end_adjustment(adjustment);
+        Prerequisite::Access(change) => {
+            session.begin_set_access(change);
+            let _ = session.end_set_access(change);
         }
         Prerequisite::Tokens(_, _) => {
             let rejection = session_fence().changes_by_name();

@@ -4,7 +4,7 @@ use pgpalisade_policies::TextEncoding;
 
 use super::endings::Ending;
 use super::in_flight::Request;
-use super::read_only::Adjustment;
+use super::read_only::AccessChange;
 use super::tokens::TokenRequest;
 use crate::fence::Permit;
 use crate::fence::traceparent::Traceparent;
@@ -43,10 +43,10 @@ pub enum Prerequisite {
     /// Ask the authority for the last takeovers of [the session's scopes](super::Session::scopes).
     History,
     /// Set the access mode.
-    Access(Adjustment),
+    Access(AccessChange),
     /// Declare these tokens. An open guarded transaction is made read-write first: if it is too late for that,
     /// nothing was declared and no mark raised.
-    Tokens(Box<TokenRequest>, Option<Adjustment>),
+    Tokens(Box<TokenRequest>, Option<AccessChange>),
 }
 
 impl From<Ending> for Action {

@@ -9,7 +9,7 @@ use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::read_only::{self, Again, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Told, WriteAccess, value};
 use super::token_text::KnowsToken;
-use super::{CommittedMidway, Lift, Session, Settles};
+use super::{CommittedMidway, ReadWriteRequest, Session, Settles};
 use crate::fence::variables::{apply, end_of_failed};
 use crate::fence::{Pipeline, ends_transaction};
 use crate::rejection::Enforcement;
@@ -244,7 +244,7 @@ impl Session {
             ReplyRoute::Relay => Disposition::Relay,
             ReplyRoute::Replace(rejection) => {
                 rejection.encode(Severity::Error, &mut self.output.to_client);
-                self.on_lift_refused(&rejection);
+                self.on_read_write_refused(&rejection);
                 Disposition::Drop
             }
             // The client's cancel request hit the guard's statement, which is sent again.
@@ -263,12 +263,14 @@ impl Session {
 
     /// Notes that the open transaction can no longer become read-write. The error that was just sent answers the
     /// client's message.
-    fn on_lift_refused(&mut self, rejection: &Rejection) {
+    fn on_read_write_refused(&mut self, rejection: &Rejection) {
         let prepared = self.prepared.as_mut();
-        let Some(prepared) = prepared.filter(|prepared| prepared.lift == Lift::Sent) else {
+        let Some(prepared) =
+            prepared.filter(|prepared| prepared.read_write == ReadWriteRequest::Sent)
+        else {
             return;
         };
-        prepared.lift = Lift::Refused;
+        prepared.read_write = ReadWriteRequest::Refused;
         // In a pipeline the server skips the rest. Otherwise the proxy's Sync stands for the end of the client's
         // Query.
         if self.client.pipeline == Pipeline::Closed

@@ -10,8 +10,8 @@ use super::endings::Ending;
 use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
 use super::in_flight::{InFlight, Leave, Request};
 use super::judgement::Judged;
-use super::read_only::{Adjustment, Guarded};
-use super::{Lift, Session, Settles, injected};
+use super::read_only::{AccessChange, Guarded};
+use super::{ReadWriteRequest, Session, Settles, injected};
 use crate::fence::{Basis, Permit, Pipeline};
 use crate::rejection::Rejection;
 use crate::wire::WireError;
@@ -21,7 +21,7 @@ use crate::wire::header::Header;
 
 /// Result of setting the access mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Adjusted {
+pub enum AccessChanged {
     /// The message can be decided.
     Done,
     /// The server refused the change, and the client has its answer.
@@ -79,7 +79,7 @@ impl Session {
         frame: Frame<'_>,
         verdicts: &RefCell<VerdictCache>,
     ) -> Action {
-        if let Some(action) = self.adjust_first(tag) {
+        if let Some(action) = self.set_access_first(tag) {
             return action;
         }
         if let Some(action) = self.tell_token(tag) {
@@ -265,40 +265,40 @@ impl Session {
     }
 
     /// Sends the proxy's statements that set the access mode.
-    pub fn begin_adjustment(&mut self, adjustment: Adjustment) {
-        self.server.read_only.on_adjusting(adjustment);
-        self.execute_own(injected::default_access(adjustment), None);
-        match adjustment {
-            Adjustment::Guard => {
+    pub fn begin_set_access(&mut self, change: AccessChange) {
+        self.server.read_only.on_set_access(change);
+        self.execute_own(injected::default_access(change), None);
+        match change {
+            AccessChange::Guard => {
                 let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
                 let pipeline = Pipeline::Open;
                 injected::execute(out, ledger, pipeline, injected::WAIT_FOR_NONE, None);
                 self.execute_own(injected::WHICH_PROCESS, None);
             }
-            Adjustment::Release => {}
-            Adjustment::Lift(_) => {
-                self.prepared().lift = Lift::Sent;
+            AccessChange::Release => {}
+            AccessChange::ReadWrite(_) => {
+                self.prepared().read_write = ReadWriteRequest::Sent;
                 let error = Some(Box::new(Rejection::declared_too_late()));
-                self.execute_own(injected::LIFT, error);
+                self.execute_own(injected::READ_WRITE, error);
             }
         }
     }
 
-    /// Evaluates the replies to [`Self::begin_adjustment`].
+    /// Evaluates the replies to [`Self::begin_set_access`].
     ///
     /// # Errors
     ///
     /// Ends the session if its transactions are still not read-only.
-    pub fn end_adjustment(&mut self, adjustment: Adjustment) -> Result<Adjusted, Ending> {
+    pub fn end_set_access(&mut self, change: AccessChange) -> Result<AccessChanged, Ending> {
         let pid = self.server.identity.pid();
-        if adjustment == Adjustment::Guard && self.server.read_only.confirm(pid) == Guarded::No {
+        if change == AccessChange::Guard && self.server.read_only.confirm(pid) == Guarded::No {
             return Err(self.end_unguarded());
         }
-        if self.prepared().lift == Lift::Refused {
+        if self.prepared().read_write == ReadWriteRequest::Refused {
             self.prepared = None;
-            return Ok(Adjusted::Refused);
+            return Ok(AccessChanged::Refused);
         }
-        Ok(Adjusted::Done)
+        Ok(AccessChanged::Done)
     }
 
     /// Runs a statement of the proxy. If it fails, the client gets `error`.

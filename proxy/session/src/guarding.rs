@@ -5,7 +5,7 @@ use pgpalisade_policies::{Statement, Verdict, WriteReason};
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::{Leave, Request};
 use super::judgement::{Judged, lifetime};
-use super::read_only::{Adjustment, WriteAccess};
+use super::read_only::{AccessChange, WriteAccess};
 use super::{Binds, Session, Settles};
 use crate::fence::{Pipeline, PreparedText, Unguarded};
 use crate::rejection::Rejection;
@@ -15,42 +15,44 @@ use crate::wire::frontend::{self, FrontendTag};
 impl Session {
     /// Change of the access mode that comes before anything else is sent.
     #[inline]
-    pub(super) fn adjust_first(&mut self, tag: FrontendTag) -> Option<Action> {
+    pub(super) fn set_access_first(&mut self, tag: FrontendTag) -> Option<Action> {
         // Checked first: in a pipeline this excludes all messages but one.
         if self.server.ledger.is_empty() {
-            self.adjust_now(tag)
+            self.set_access_now(tag)
         } else {
             None
         }
     }
 
-    fn adjust_now(&mut self, tag: FrontendTag) -> Option<Action> {
+    fn set_access_now(&mut self, tag: FrontendTag) -> Option<Action> {
         if self.is_failed() || self.binds() == Binds::Yes || self.server.ledger.is_copying_in() {
             return None;
         }
-        let adjustment = if self.is_inside() {
+        let change = if self.is_inside() {
             let lifetime = self.client.variables.token_lifetime();
             let due = self.server.read_only.due_later(lifetime);
             due.filter(|_| self.standing() == WriteAccess::MayWrite)?
         } else {
             self.server.read_only.due_outside(self.standing())?
         };
-        match adjustment {
+        match change {
             // The next message finds the change due again, after this one was answered.
             _ if tag.runs_nothing() => {
                 self.client.settles = Settles::Yes;
                 return None;
             }
             // No reply to wait for: if it fails, the session ends.
-            Adjustment::Release => {
-                self.begin_adjustment(adjustment);
+            AccessChange::Release => {
+                self.begin_set_access(change);
                 return None;
             }
             // If it fails, the client's own Sync ends the pipeline that its message begins.
-            Adjustment::Lift(_) if tag.is_extended() => self.client.pipeline = Pipeline::Open,
-            Adjustment::Lift(_) | Adjustment::Guard => {}
+            AccessChange::ReadWrite(_) if tag.is_extended() => {
+                self.client.pipeline = Pipeline::Open
+            }
+            AccessChange::ReadWrite(_) | AccessChange::Guard => {}
         }
-        Some(Action::Need(Prerequisite::Access(adjustment)))
+        Some(Action::Need(Prerequisite::Access(change)))
     }
 
     #[inline]
@@ -126,17 +128,17 @@ impl Session {
 
     /// Change of the access mode before a text that binds a token, so that the rest of the text can write. The
     /// transaction of an open pipeline may have its snapshot: there the change waits until a message needs it.
-    pub(super) fn adjustment_before_binding(
+    pub(super) fn set_access_before_binding(
         &mut self,
         verdict: &Verdict,
         request: Request,
-    ) -> Option<Adjustment> {
+    ) -> Option<AccessChange> {
         // In a failed transaction the change would fail too.
         if self.is_failed() || !self.server.ledger.is_empty() {
             return None;
         }
         if request == Request::Execute && self.server.status == TransactionStatus::Idle {
-            self.server.read_only.lift_later();
+            self.server.read_only.read_write_later();
             return None;
         }
         if self.is_inside() {

@@ -11,7 +11,7 @@ use postgres_protocol::message::frontend;
 use super::Pipeline;
 use super::in_flight::{InFlight, Request};
 use super::ledger::Ledger;
-use super::read_only::Adjustment;
+use super::read_only::AccessChange;
 use crate::rejection::Rejection;
 
 /// Name of the proxy's prepared statement and portal. A client that uses it gets an error.
@@ -30,18 +30,20 @@ pub(super) const WHICH_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid(), \
     pg_catalog.set_config('client_encoding', pg_catalog.current_setting('client_encoding'), false)";
 
 /// Makes the open transaction read-write. PostgreSQL refuses that after its first query.
-pub(super) const LIFT: &str = "SET transaction_read_only = off";
+pub(super) const READ_WRITE: &str = "SET transaction_read_only = off";
 
 /// SQL for a change of the default. TO DEFAULT returns to the value at the session's start. Only the server knows it,
 /// from the startup packet, the role and the database.
 #[must_use]
-pub(super) const fn default_access(adjustment: Adjustment) -> &'static str {
-    match adjustment {
-        Adjustment::Guard => "SET default_transaction_read_only = on",
-        Adjustment::Release | Adjustment::Lift(Lifetime::Session) => {
+pub(super) const fn default_access(change: AccessChange) -> &'static str {
+    match change {
+        AccessChange::Guard => "SET default_transaction_read_only = on",
+        AccessChange::Release | AccessChange::ReadWrite(Lifetime::Session) => {
             "SET default_transaction_read_only TO DEFAULT"
         }
-        Adjustment::Lift(Lifetime::Local) => "SET LOCAL default_transaction_read_only TO DEFAULT",
+        AccessChange::ReadWrite(Lifetime::Local) => {
+            "SET LOCAL default_transaction_read_only TO DEFAULT"
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
 use super::in_flight::{InFlight, Leave, Request};
 use super::lookup::NamesHere;
 use super::names::EXCERPT_MAX;
-use super::read_only::{Adjustment, WriteAccess};
+use super::read_only::{AccessChange, WriteAccess};
 use super::token_text::{is_take, with_tokens};
 use super::tokens::TokenRequest;
 use super::{Binds, Session, Settles};
@@ -136,7 +136,7 @@ impl Session {
         unmet: Unmet,
         refused: Refused,
         judged: Option<&Judged<'_>>,
-        lift: Option<Adjustment>,
+        change: Option<AccessChange>,
     ) -> Action {
         if !self.server.ledger.is_empty() {
             return Action::Need(Prerequisite::Replies);
@@ -147,7 +147,7 @@ impl Session {
             Unmet::Declare(value) => {
                 self.prepared().waiting = Some(Waiting { refused, statement });
                 let wanted = TokenRequest::new(&self.client.fence, value);
-                Action::Need(Prerequisite::Tokens(Box::new(wanted), lift))
+                Action::Need(Prerequisite::Tokens(Box::new(wanted), change))
             }
         }
     }
@@ -209,11 +209,11 @@ impl Session {
             Ok(admitted) => admitted,
             Err(unmet) => {
                 let refused = Refused::of(request);
-                let lift = match &unmet {
-                    Unmet::Declare(value) => self.lift_first(value, verdict, request),
+                let change = match &unmet {
+                    Unmet::Declare(value) => self.read_write_first(value, verdict, request),
                     Unmet::Refuse(_) => None,
                 };
-                return self.meet(unmet, refused, Some(judged), lift);
+                return self.meet(unmet, refused, Some(judged), change);
             }
         };
         if let Some(prerequisite) = self.before_sending(judged, request) {
@@ -234,15 +234,15 @@ impl Session {
     fn before_sending(&mut self, judged: &Judged<'_>, request: Request) -> Option<Prerequisite> {
         let verdict = judged.verdict;
         if verdict.any_control(sets_token) && self.declares_to_write(verdict) {
-            match self.adjustment_before_binding(verdict, request) {
+            match self.set_access_before_binding(verdict, request) {
                 // No reply to wait for: if it fails, the session ends.
-                Some(Adjustment::Release) => {
+                Some(AccessChange::Release) => {
                     self.prepared().binds = Binds::Yes;
-                    self.begin_adjustment(Adjustment::Release);
+                    self.begin_set_access(AccessChange::Release);
                 }
-                Some(adjustment) => {
+                Some(change) => {
                     self.prepared().binds = Binds::Yes;
-                    return Some(Prerequisite::Access(adjustment));
+                    return Some(Prerequisite::Access(change));
                 }
                 None => {}
             }
@@ -319,17 +319,17 @@ impl Session {
     /// Change of the access mode that comes before a declaration inside a guarded transaction block. If it is too
     /// late for the change, nothing was declared and no mark raised. If the declaration fails, so does the
     /// transaction, and nothing can use the change.
-    fn lift_first(
+    fn read_write_first(
         &mut self,
         value: &TokenValue,
         verdict: &Verdict,
         request: Request,
-    ) -> Option<Adjustment> {
-        let lift = self.adjustment_before_binding(verdict, request);
-        let is_lift = |due: &Adjustment| matches!(due, Adjustment::Lift(_));
-        let lift = lift.filter(|due| is_lift(due) && self.client.fence.opens(value))?;
+    ) -> Option<AccessChange> {
+        let change = self.set_access_before_binding(verdict, request);
+        let is_read_write = |due: &AccessChange| matches!(due, AccessChange::ReadWrite(_));
+        let change = change.filter(|due| is_read_write(due) && self.client.fence.opens(value))?;
         self.prepared().binds = Binds::Yes;
-        Some(lift)
+        Some(change)
     }
 
     /// Whether a text declares a token that lets the session write. One that a RESET or the end of a transaction

@@ -52,7 +52,7 @@ use text_settings::{Reports, TextSettings};
 use token_text::TokenText;
 use tokens::Registration;
 
-pub use frontend::Adjusted;
+pub use frontend::AccessChanged;
 
 /// Server process of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,7 +163,7 @@ struct Prepared {
     /// The message, while its tokens are declared.
     waiting: Option<Waiting>,
     /// State of the change that makes its transaction read-write.
-    lift: Lift,
+    read_write: ReadWriteRequest,
     /// Accepted tokens, as a value of `fencing.token`.
     tokens: Option<Box<str>>,
     /// Last takeovers, as a value of `fencing.history`.
@@ -179,7 +179,7 @@ enum Binds {
 
 /// Change of a guarded transaction to read-write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Lift {
+enum ReadWriteRequest {
     #[default]
     None,
     Sent,

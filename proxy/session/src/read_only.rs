@@ -29,13 +29,13 @@ pub(crate) enum WriteAccess {
 
 /// Change of the access mode by the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Adjustment {
+pub enum AccessChange {
     /// Makes transactions read-only by default.
     Guard,
     /// Returns the default to the client, as it was at login.
     Release,
     /// Makes the open transaction read-write, and returns the default to the client while its token lasts.
-    Lift(Lifetime),
+    ReadWrite(Lifetime),
 }
 
 /// Owner of the default.
@@ -49,7 +49,7 @@ enum Owner {
 
 /// Change of a transaction's mode after a declaration in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lift {
+enum ReadWriteChange {
     NotDue,
     Due,
     Done,
@@ -118,7 +118,7 @@ pub(super) struct ReadOnlyGuard {
     told: Option<Access>,
     wish: Wish,
     guard: Guard,
-    lift: Lift,
+    read_write: ReadWriteChange,
     process: Process,
 }
 
@@ -144,7 +144,7 @@ impl ReadOnlyGuard {
             told: reported.default,
             wish: Wish::NotStated,
             guard: Guard::IN_DOUBT,
-            lift: Lift::NotDue,
+            read_write: ReadWriteChange::NotDue,
             process: Process::Told(None),
         }
     }
@@ -157,54 +157,54 @@ impl ReadOnlyGuard {
 
     /// Change that is due while no transaction is open.
     #[inline]
-    pub(super) fn due_outside(&self, access: WriteAccess) -> Option<Adjustment> {
+    pub(super) fn due_outside(&self, access: WriteAccess) -> Option<AccessChange> {
         match (access, self.owner) {
             (WriteAccess::MayWrite, Owner::Client) => None,
-            (WriteAccess::MayWrite, _) => Some(Adjustment::Release),
+            (WriteAccess::MayWrite, _) => Some(AccessChange::Release),
             (WriteAccess::MayNotWrite, Owner::Proxy) if self.guard.in_doubt().is_none() => None,
-            (WriteAccess::MayNotWrite, _) => Some(Adjustment::Guard),
+            (WriteAccess::MayNotWrite, _) => Some(AccessChange::Guard),
         }
     }
 
     /// Change that is due before a token counts in the open transaction, if the guard is what makes it read-only.
-    pub(super) fn due_inside(&self, lifetime: Lifetime) -> Option<Adjustment> {
+    pub(super) fn due_inside(&self, lifetime: Lifetime) -> Option<AccessChange> {
         let is_guarded = match self.guard.transaction() {
             TransactionAccess::Guarded => true,
             TransactionAccess::Asked => false,
             // It began in a pipeline, after another had ended.
             TransactionAccess::Open => self.owner == Owner::Proxy,
         };
-        is_guarded.then_some(Adjustment::Lift(lifetime))
+        is_guarded.then_some(AccessChange::ReadWrite(lifetime))
     }
 
     /// Notes a token declared in a pipeline: what follows in it may write.
-    pub(super) const fn lift_later(&mut self) {
-        self.lift = Lift::Due;
+    pub(super) const fn read_write_later(&mut self) {
+        self.read_write = ReadWriteChange::Due;
     }
 
     /// Change that a token declared in the same pipeline has left due.
     #[inline]
-    pub(super) fn due_later(&self, lifetime: Lifetime) -> Option<Adjustment> {
-        match self.lift {
-            Lift::NotDue | Lift::Done | Lift::Undone => None,
-            Lift::Due => self.due_inside(lifetime),
+    pub(super) fn due_later(&self, lifetime: Lifetime) -> Option<AccessChange> {
+        match self.read_write {
+            ReadWriteChange::NotDue | ReadWriteChange::Done | ReadWriteChange::Undone => None,
+            ReadWriteChange::Due => self.due_inside(lifetime),
         }
     }
 
     /// Applies a change that is being sent.
-    pub(super) const fn on_adjusting(&mut self, adjustment: Adjustment) {
-        self.owner = match adjustment {
-            Adjustment::Guard => Owner::Proxy,
-            Adjustment::Release | Adjustment::Lift(Lifetime::Session) => Owner::Client,
-            Adjustment::Lift(Lifetime::Local) => Owner::ClientForTransaction,
+    pub(super) const fn on_set_access(&mut self, change: AccessChange) {
+        self.owner = match change {
+            AccessChange::Guard => Owner::Proxy,
+            AccessChange::Release | AccessChange::ReadWrite(Lifetime::Session) => Owner::Client,
+            AccessChange::ReadWrite(Lifetime::Local) => Owner::ClientForTransaction,
         };
-        if matches!(adjustment, Adjustment::Guard) {
+        if matches!(change, AccessChange::Guard) {
             self.process = Process::Asked;
         } else {
             self.guard = self.guard.of(TransactionAccess::Open);
-            self.lift = match adjustment {
-                Adjustment::Lift(_) => Lift::Done,
-                Adjustment::Guard | Adjustment::Release => Lift::NotDue,
+            self.read_write = match change {
+                AccessChange::ReadWrite(_) => ReadWriteChange::Done,
+                AccessChange::Guard | AccessChange::Release => ReadWriteChange::NotDue,
             };
         }
         self.wish = Wish::NotStated;
@@ -257,8 +257,8 @@ impl ReadOnlyGuard {
 
     /// Notes an error of the server.
     pub(super) const fn on_error(&mut self) {
-        if matches!(self.lift, Lift::Done) {
-            self.lift = Lift::Undone;
+        if matches!(self.read_write, ReadWriteChange::Done) {
+            self.read_write = ReadWriteChange::Undone;
         }
     }
 
@@ -273,7 +273,7 @@ impl ReadOnlyGuard {
     /// Applies a report and says whether the client gets it now: a session that may write owns the setting.
     pub(super) fn on_report(&mut self, reported: Access, access: WriteAccess) -> Told {
         self.reported.default = Some(reported);
-        if self.lift == Lift::Undone && reported == Access::ReadOnly {
+        if self.read_write == ReadWriteChange::Undone && reported == Access::ReadOnly {
             self.owner = Owner::Proxy;
             return Told::NotYet;
         }
@@ -298,8 +298,8 @@ impl ReadOnlyGuard {
         self.guard = self.guard.answered();
         match status {
             TransactionStatus::Idle => self.on_idle(),
-            TransactionStatus::InTransaction if self.lift == Lift::Undone => {
-                self.lift = Lift::Done;
+            TransactionStatus::InTransaction if self.read_write == ReadWriteChange::Undone => {
+                self.read_write = ReadWriteChange::Done;
             }
             TransactionStatus::InTransaction | TransactionStatus::Failed => {}
         }
@@ -324,7 +324,7 @@ impl ReadOnlyGuard {
 
     #[inline]
     fn on_idle(&mut self) {
-        self.lift = Lift::NotDue;
+        self.read_write = ReadWriteChange::NotDue;
         if self.owner == Owner::ClientForTransaction {
             self.owner = Owner::Proxy;
         }
@@ -407,8 +407,8 @@ mod tests {
     }
 
     fn state(guard: &mut ReadOnlyGuard) {
-        assert_eq!(guard.due_outside(MayNotWrite), Some(Adjustment::Guard));
-        guard.on_adjusting(Adjustment::Guard);
+        assert_eq!(guard.due_outside(MayNotWrite), Some(AccessChange::Guard));
+        guard.on_set_access(AccessChange::Guard);
         guard.on_report(ReadOnly, MayNotWrite);
         guard.on_answer(b"7");
         guard.on_ready(Idle);
@@ -428,8 +428,8 @@ mod tests {
     fn the_guard_is_stated_once_and_given_back_once() {
         let mut guard = guarded();
         assert_eq!(guard.guard(), Guard::SURE);
-        assert_eq!(guard.due_outside(MayWrite), Some(Adjustment::Release));
-        guard.on_adjusting(Adjustment::Release);
+        assert_eq!(guard.due_outside(MayWrite), Some(AccessChange::Release));
+        guard.on_set_access(AccessChange::Release);
         guard.on_report(ReadWrite, MayNotWrite);
         guard.on_ready(Idle);
         for own in [ReadOnly, ReadWrite, ReadOnly] {
@@ -478,37 +478,37 @@ mod tests {
     }
 
     #[test]
-    fn only_the_proxy_s_own_doing_is_lifted() {
+    fn only_the_guard_is_made_read_write() {
         let due = |guard: &ReadOnlyGuard| guard.due_inside(Lifetime::Local);
-        let lift = Some(Adjustment::Lift(Lifetime::Local));
+        let read_write = Some(AccessChange::ReadWrite(Lifetime::Local));
         assert_eq!(due(&begun()), None);
         let mut guard = guarded();
         send(&mut guard, "BEGIN");
-        assert_eq!(due(&guard), lift);
+        assert_eq!(due(&guard), read_write);
         send(&mut guard, "SET TRANSACTION READ ONLY");
         assert_eq!(due(&guard), None);
         // A pipeline goes on after the end of a transaction.
         send(&mut guard, "COMMIT");
-        assert_eq!(due(&guard), lift);
-        guard.on_adjusting(Adjustment::Lift(Lifetime::Local));
+        assert_eq!(due(&guard), read_write);
+        guard.on_set_access(AccessChange::ReadWrite(Lifetime::Local));
         assert_eq!(due(&guard), None);
         // With the end of its token, the default is the proxy's again.
         guard.on_ready(Idle);
         assert_eq!(guard.due_outside(MayNotWrite), None);
-        guard.on_adjusting(Adjustment::Lift(Lifetime::Session));
+        guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
         guard.on_ready(Idle);
         assert_eq!(guard.due_outside(MayWrite), None);
         // A rollback restores the guard, but nothing relies on that.
-        assert_eq!(guard.due_outside(MayNotWrite), Some(Adjustment::Guard));
+        assert_eq!(guard.due_outside(MayNotWrite), Some(AccessChange::Guard));
     }
 
     /// A value that an error restores is not reported: the client's transaction has failed, its setting has not
     /// changed.
     #[test]
-    fn an_error_after_a_lift() {
+    fn an_error_after_a_change_to_read_write() {
         let mut guard = guarded();
         send(&mut guard, "BEGIN");
-        guard.on_adjusting(Adjustment::Lift(Lifetime::Session));
+        guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
         assert_eq!(guard.on_report(ReadWrite, MayWrite), Told::Now);
         guard.on_error();
         assert_eq!(guard.on_report(ReadOnly, MayWrite), Told::NotYet);
@@ -540,12 +540,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lift_waits_for_what_follows_in_a_pipeline() {
+    fn read_write_waits_for_what_follows_in_a_pipeline() {
         let mut guard = guarded();
         assert_eq!(guard.due_later(Lifetime::Session), None);
-        guard.lift_later();
-        let lift = Some(Adjustment::Lift(Lifetime::Session));
-        assert_eq!(guard.due_later(Lifetime::Session), lift);
+        guard.read_write_later();
+        let read_write = Some(AccessChange::ReadWrite(Lifetime::Session));
+        assert_eq!(guard.due_later(Lifetime::Session), read_write);
         guard.on_ready(Idle);
         assert_eq!(guard.due_later(Lifetime::Session), None);
     }
@@ -570,7 +570,7 @@ mod tests {
         standby.on_standby_report(b"on");
         check(&standby, [None, Some(ReadWrite)]);
         let mut holder = guarded();
-        holder.on_adjusting(Adjustment::Release);
+        holder.on_set_access(AccessChange::Release);
         check(&holder, [None; 2]);
         // It was on at login.
         let mut asked = ReadOnlyGuard::new(reported("on"));

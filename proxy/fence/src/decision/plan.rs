@@ -154,7 +154,7 @@ impl<'a> Walk<'a> {
             }
         }
         self.check_requirement(statement)?;
-        self.check_backstop(statement)?;
+        self.check_guard(statement)?;
         self.guard = self.guard.after(statement);
         if self.fence.may_write(self.variables.token()) {
             self.could_write = CouldWrite::BehindItsToken;
@@ -182,7 +182,7 @@ impl<'a> Walk<'a> {
 
     /// Checks that the read-only guard is sure to be on if a statement may hide a write and the session may not
     /// write.
-    fn check_backstop(&mut self, statement: &Statement) -> Result<(), Unmet> {
+    fn check_guard(&mut self, statement: &Statement) -> Result<(), Unmet> {
         let why = match (self.could_write, self.guard.in_doubt()) {
             (CouldWrite::BeforeItsToken, _) => Unguarded::TokenDeclaredLater,
             (CouldWrite::BehindItsToken, None) => Unguarded::TokenLaidDown,

@@ -10,9 +10,9 @@ use super::token_grant::Grant;
 use super::{End, Relay};
 use crate::history;
 use crate::rejection::Rejection;
-use crate::session::Adjusted;
+use crate::session::AccessChanged;
 use crate::session::action::{Prerequisite, Unread};
-use crate::session::read_only::Adjustment;
+use crate::session::read_only::AccessChange;
 
 /// How often it is looked whether a client that waits is still there.
 const CLIENT_LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -40,8 +40,8 @@ impl Relay {
                 }
                 Ok(())
             }
-            Prerequisite::Access(adjustment) => {
-                if self.adjust(adjustment).await? == Adjusted::Refused {
+            Prerequisite::Access(change) => {
+                if self.adjust(change).await? == AccessChanged::Refused {
                     self.client.discard_front();
                 }
                 Ok(())
@@ -81,11 +81,11 @@ impl Relay {
     }
 
     /// Changes what the server lets the session's transactions do.
-    pub(super) async fn adjust(&mut self, adjustment: Adjustment) -> Result<Adjusted, End> {
-        self.session.begin_adjustment(adjustment);
+    pub(super) async fn adjust(&mut self, change: AccessChange) -> Result<AccessChanged, End> {
+        self.session.begin_set_access(change);
         // Should it be cancelled, nothing may stand behind it that relies on it.
         self.await_replies().await?;
-        let adjusted = self.session.end_adjustment(adjustment);
+        let adjusted = self.session.end_set_access(change);
         adjusted.map_err(|ending| self.ended(ending))
     }
 

@@ -13,9 +13,9 @@ use crate::fence::readable::readable;
 use crate::fence::{Identified, Purpose, Terms};
 use crate::rejection::{Rejection, RejectionKind};
 use crate::rejection_log::SessionLabel;
-use crate::session::read_only::Adjustment;
+use crate::session::read_only::AccessChange;
 use crate::session::tokens::{Declared, Denied, Obtained, TokenRequest};
-use crate::session::{Adjusted, Identity};
+use crate::session::{AccessChanged, Identity};
 use crate::takeover::{Acquired, DeclareError, Lease, Takeover, Trace};
 
 /// How long a lease is waited for at most.
@@ -38,13 +38,13 @@ impl Relay {
     pub(super) async fn obtain(
         &mut self,
         wanted: &TokenRequest,
-        lift: Option<Adjustment>,
+        lift: Option<AccessChange>,
     ) -> Result<Grant, End> {
         if let Err(ending) = self.session.may_declare(wanted) {
             return Err(self.ended(ending));
         }
         if let Some(lift) = lift
-            && self.adjust(lift).await? == Adjusted::Refused
+            && self.adjust(lift).await? == AccessChanged::Refused
         {
             return Ok(Grant::Answered);
         }

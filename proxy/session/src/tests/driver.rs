@@ -11,9 +11,9 @@ use rand::rngs::StdRng;
 
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
-use super::super::read_only::Adjustment;
+use super::super::read_only::AccessChange;
 use super::super::tokens::{Declared, Denied, TokenRequest};
-use super::super::{Adjusted, Identity, Session};
+use super::super::{AccessChanged, Identity, Session};
 use super::frames::{empty, parts, split};
 use super::postgres::Postgres;
 use super::subject::{self, identified};
@@ -186,12 +186,12 @@ impl<'a> Driver<'a> {
                     .on_verdict(classify(&unread.text, unread.encoding).into());
             }
             Prerequisite::History => self.session.on_history("[]".to_owned()),
-            Prerequisite::Access(adjustment) => {
-                if self.adjust(adjustment) == Adjusted::Refused {
+            Prerequisite::Access(change) => {
+                if self.set_access(change) == AccessChanged::Refused {
                     return Front::Answered;
                 }
             }
-            Prerequisite::Tokens(wanted, lift) => match self.obtain(&wanted, lift) {
+            Prerequisite::Tokens(wanted, read_write) => match self.obtain(&wanted, read_write) {
                 Some(Grant::Accepted) => {}
                 Some(Grant::Refused(rejection)) => {
                     self.session.refuse_waiting(rejection);
@@ -217,22 +217,22 @@ impl<'a> Driver<'a> {
         );
     }
 
-    fn adjust(&mut self, adjustment: Adjustment) -> Adjusted {
-        self.session.begin_adjustment(adjustment);
+    fn set_access(&mut self, change: AccessChange) -> AccessChanged {
+        self.session.begin_set_access(change);
         self.await_replies();
         match self.course {
-            Course::GoesOn => self.session.end_adjustment(adjustment).unwrap(),
-            Course::Ended => Adjusted::Refused,
+            Course::GoesOn => self.session.end_set_access(change).unwrap(),
+            Course::Ended => AccessChanged::Refused,
         }
     }
 
-    fn obtain(&mut self, wanted: &TokenRequest, lift: Option<Adjustment>) -> Option<Grant> {
+    fn obtain(&mut self, wanted: &TokenRequest, read_write: Option<AccessChange>) -> Option<Grant> {
         if self.session.may_declare(wanted).is_err() {
             self.course = Course::Ended;
             return None;
         }
-        if let Some(lift) = lift
-            && self.adjust(lift) == Adjusted::Refused
+        if let Some(read_write) = read_write
+            && self.set_access(read_write) == AccessChanged::Refused
         {
             return Some(Grant::Answered);
         }

@@ -215,9 +215,9 @@ fn satisfy(session: &mut super::super::Session, prerequisite: Prerequisite) {
             session.on_verdict(classify(&unread.text, unread.encoding).into())
         }
         Prerequisite::History => session.on_history("[]".to_owned()),
-        Prerequisite::Access(adjustment) => {
-            session.begin_adjustment(adjustment);
-            let _ = session.end_adjustment(adjustment);
+        Prerequisite::Access(change) => {
+            session.begin_set_access(change);
+            let _ = session.end_set_access(change);
         }
         Prerequisite::Tokens(wanted, _) => match session.may_declare(&wanted) {
             Ok(()) => drop(session.on_declared(&wanted, identified(), Ok(wanted.brought()))),

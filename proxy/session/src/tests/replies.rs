@@ -3,10 +3,10 @@
 
 use pgpalisade_policies::Lifetime;
 
-use super::super::Adjusted;
+use super::super::AccessChanged;
 use super::super::action::{Action, Disposition};
 use super::super::endings::Ending;
-use super::super::read_only::{Adjustment, DEFAULT_READ_ONLY};
+use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY};
 use super::frames::{bind, empty, error_body, execute, parse, parts, query, row, split, strings};
 use super::subject::{Holds, Subject, sync};
 
@@ -148,7 +148,7 @@ fn replies_to_the_client() {
 #[test]
 fn replies_to_the_session_itself() {
     let mut subject = subject(Current, &[]);
-    subject.session.begin_adjustment(Adjustment::Release);
+    subject.session.begin_set_access(AccessChange::Release);
     check(
         &mut subject,
         &[
@@ -165,7 +165,7 @@ fn replies_to_the_session_itself() {
         ],
     );
     // The value at login differs from what the client knows, so it is reported.
-    subject.session.begin_adjustment(Adjustment::Release);
+    subject.session.begin_set_access(AccessChange::Release);
     check(
         &mut subject,
         &[
@@ -180,7 +180,7 @@ fn replies_to_the_session_itself() {
         ],
     );
     // A statement that must not fail: afterwards the access mode is unknown.
-    subject.session.begin_adjustment(Adjustment::Release);
+    subject.session.begin_set_access(AccessChange::Release);
     check(
         &mut subject,
         &[(b'3', b"", "drop 6"), (b'E', &error(), "own !E 1")],
@@ -193,7 +193,7 @@ fn a_guard_that_is_cancelled() {
     let cancelled = error_body("ERROR", "57014", "canceling statement due to user request");
     for at in 0..3 {
         let mut subject = Subject::at_login(Nothing);
-        subject.session.begin_adjustment(Adjustment::Guard);
+        subject.session.begin_set_access(AccessChange::Guard);
         for statement in 0..3 {
             let _ = subject.reply(b'3', b"");
             if statement == at {
@@ -217,8 +217,8 @@ fn a_guard_that_is_cancelled() {
                 break;
             }
         }
-        let adjusted = subject.session.end_adjustment(Adjustment::Guard);
-        assert_eq!(adjusted.unwrap(), Adjusted::Done);
+        let changed = subject.session.end_set_access(AccessChange::Guard);
+        assert_eq!(changed.unwrap(), AccessChanged::Done);
         assert_eq!(subject.to_client, b"");
         subject.to_server.clear();
         let action = subject.ask(&query("SELECT 1"));
@@ -226,7 +226,7 @@ fn a_guard_that_is_cancelled() {
     }
     // Other statements are not repeated: what came after them relied on them.
     let mut subject = subject(Current, &[]);
-    subject.session.begin_adjustment(Adjustment::Release);
+    subject.session.begin_set_access(AccessChange::Release);
     check(
         &mut subject,
         &[(b'3', b"", "drop 6"), (b'E', &cancelled, "own !E 1")],
@@ -246,7 +246,7 @@ fn the_guard_is_confirmed() {
         ("7", None, false),
     ] {
         let mut subject = Subject::at_login(Nothing);
-        subject.session.begin_adjustment(Adjustment::Guard);
+        subject.session.begin_set_access(AccessChange::Guard);
         for statement in 0..3 {
             for tag in *b"312" {
                 let _ = subject.reply(tag, b"");
@@ -267,7 +267,7 @@ fn the_guard_is_confirmed() {
             }
         }
         assert!(subject.session.is_answered());
-        let confirmed = subject.session.end_adjustment(Adjustment::Guard);
+        let confirmed = subject.session.end_set_access(AccessChange::Guard);
         assert_eq!(confirmed.is_ok(), holds, "{process} {report:?}");
     }
 }
@@ -321,10 +321,10 @@ fn data_that_are_refused_end_a_session_that_has_sent_a_sync_after_them() {
 }
 
 #[test]
-fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
-    let lifted = |subject: &mut Subject| {
-        let lift = Adjustment::Lift(Lifetime::Session);
-        subject.session.end_adjustment(lift).unwrap()
+fn read_write_that_comes_too_late_answers_its_message() {
+    let changed = |subject: &mut Subject| {
+        let read_write = AccessChange::ReadWrite(Lifetime::Session);
+        subject.session.end_set_access(read_write).unwrap()
     };
     let begun: [(u8, &[u8], &str); 10] = [
         (b'3', b"", "drop 13"),
@@ -341,19 +341,19 @@ fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
     let mut subject = in_block(Nothing);
     subject
         .session
-        .begin_adjustment(Adjustment::Lift(Lifetime::Session));
+        .begin_set_access(AccessChange::ReadWrite(Lifetime::Session));
     check(&mut subject, &begun);
     check(
         &mut subject,
         &[(b'E', &error(), "drop !E 1"), (b'Z', b"E", "relay 0")],
     );
-    assert_eq!(lifted(&mut subject), Adjusted::Refused);
+    assert_eq!(changed(&mut subject), AccessChanged::Refused);
     // In a pipeline, only the error answers it, and the rest is skipped.
     let mut subject = Subject::new(Nothing);
     subject.run(&parse("", "SELECT 1"), "", b'I');
     subject
         .session
-        .begin_adjustment(Adjustment::Lift(Lifetime::Session));
+        .begin_set_access(AccessChange::ReadWrite(Lifetime::Session));
     let begun: [(u8, &[u8], &str); 9] = [
         (b'3', b"", "drop 11"),
         (b'1', b"", "drop 10"),
@@ -367,15 +367,15 @@ fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
     ];
     check(&mut subject, &begun);
     check(&mut subject, &[(b'E', &error(), "drop !E 0")]);
-    assert_eq!(lifted(&mut subject), Adjusted::Refused);
+    assert_eq!(changed(&mut subject), AccessChanged::Refused);
     assert!(matches!(subject.ask(&bind("", "")), Action::Discard));
     // If it is not too late, the client sees nothing.
     let mut subject = in_block(Nothing);
     subject
         .session
-        .begin_adjustment(Adjustment::Lift(Lifetime::Session));
+        .begin_set_access(AccessChange::ReadWrite(Lifetime::Session));
     subject.answer("", b'T');
-    assert_eq!(lifted(&mut subject), Adjusted::Done);
+    assert_eq!(changed(&mut subject), AccessChanged::Done);
     assert_eq!(subject.to_client, b"");
 }
 

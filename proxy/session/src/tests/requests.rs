@@ -3,7 +3,7 @@
 //! Cells: a message that passes by the basis of its permit (`free`: needs no token; `token`; `exempt`; `fails`: the
 //! transaction has failed), with a `+` if the session sends the server something ahead of it. `no` is a refusal,
 //! `!no` told to the client by the session, `+no` by an error of the server. `drop`: discarded. `wait` for replies,
-//! `front` and `whole` for more of it. `lift`, `lower`, `ro`, `rw`: the access mode first. `declare`: a token first.
+//! `front` and `whole` for more of it. `guard`, `lift`, `release`: the access mode first. `declare`: a token first.
 //! `end` of the session, `bye`. `-`: there is no such state.
 
 use pgpalisade_authority::{Scope, Token};

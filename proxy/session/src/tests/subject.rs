@@ -9,10 +9,10 @@ use pgpalisade_policies::{Mode, Policy, VerdictCache, Who};
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::in_flight::{Origin, Request};
-use super::super::read_only::{Adjustment, DEFAULT_READ_ONLY, Reported};
+use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY, Reported};
 use super::super::text_settings::Reports;
 use super::super::tokens::TokenRequest;
-use super::super::{Adjusted, Beginning, Session};
+use super::super::{AccessChanged, Beginning, Session};
 use super::frames::{empty, message, query, strings};
 use crate::fence::mark_cache::MarkCache;
 use crate::fence::{Fence, Identified, SessionFence, TokenValue};
@@ -170,7 +170,7 @@ impl Subject {
         for _ in 0..8 {
             match self.ask(message) {
                 Action::Forward(_) => return,
-                Action::Need(Prerequisite::Access(adjustment)) => self.adjust(adjustment),
+                Action::Need(Prerequisite::Access(change)) => self.set_access(change),
                 Action::Need(Prerequisite::Replies) => self.answer("SELECT 1", b'I'),
                 other => panic!("{message:?}: {other:?}"),
             }
@@ -178,12 +178,12 @@ impl Subject {
         panic!("never sent: {message:?}");
     }
 
-    fn adjust(&mut self, adjustment: Adjustment) {
-        self.session.begin_adjustment(adjustment);
+    fn set_access(&mut self, change: AccessChange) {
+        self.session.begin_set_access(change);
         self.take_output();
         self.answer("SET", b'I');
-        let adjusted = self.session.end_adjustment(adjustment);
-        assert_eq!(adjusted.unwrap(), Adjusted::Done);
+        let changed = self.session.end_set_access(change);
+        assert_eq!(changed.unwrap(), AccessChanged::Done);
     }
 
     /// Delivers a backend message.
@@ -270,9 +270,9 @@ pub(super) fn word(action: &Action, subject: &Subject) -> String {
             Prerequisite::Replies => "wait",
             Prerequisite::Verdict(..) => "classify",
             Prerequisite::History => "history",
-            Prerequisite::Access(Adjustment::Lift(_)) => "lift",
-            Prerequisite::Access(Adjustment::Guard) => "guard",
-            Prerequisite::Access(Adjustment::Release) => "release",
+            Prerequisite::Access(AccessChange::ReadWrite(_)) => "lift",
+            Prerequisite::Access(AccessChange::Guard) => "guard",
+            Prerequisite::Access(AccessChange::Release) => "release",
             Prerequisite::Tokens(_, None) => "declare",
             Prerequisite::Tokens(_, Some(_)) => "lift+declare",
         },
