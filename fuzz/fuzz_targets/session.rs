@@ -196,7 +196,7 @@ fn hold(session: &mut Session, fence: &SessionFence) {
 
 fn raise(fence: &SessionFence, mark: u64) {
     let mark = Mark::new(Token::new(mark).unwrap(), 1, "fuzz".to_owned());
-    fence.fence().cell(&Scope::default()).raise(&mark);
+    fence.fence().mark(&Scope::default()).raise(&mark);
 }
 
 /// What holds for a session under a policy by which every write needs the token of the default scope.

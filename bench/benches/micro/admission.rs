@@ -49,15 +49,15 @@ impl Session {
         let fence = fence(policy).for_session(&WHO);
         let of = |token: u64| Token::new(token).expect("a token");
         let holding = token.map(|(scope, token)| {
-            let cell = fence
+            let mark = fence
                 .fence()
-                .cell(&Scope::from_str(scope).expect("a scope"));
-            cell.raise(&Mark::new(of(34), 0, "bench".to_owned()));
+                .mark(&Scope::from_str(scope).expect("a scope"));
+            mark.raise(&Mark::new(of(34), 0, "bench".to_owned()));
             Arc::new(HeldTokens::new(Box::new([HeldToken {
-                cell,
+                mark,
                 token: of(token),
                 timeline: 1,
-                footing: GrantMode::Enforced,
+                grant: GrantMode::Enforced,
             }])))
         });
         Self {

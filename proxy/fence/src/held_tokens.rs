@@ -13,13 +13,13 @@ use crate::token_value::TokenValue;
 #[derive(Debug, Clone)]
 pub struct HeldToken {
     /// Cached mark of its scope.
-    pub cell: Arc<CachedMark>,
+    pub mark: Arc<CachedMark>,
     /// The token.
     pub token: Token,
     /// Timeline of the cluster that the session is on.
     pub timeline: u32,
     /// How it was accepted.
-    pub footing: GrantMode,
+    pub grant: GrantMode,
 }
 
 /// Purpose of a declaration.
@@ -77,18 +77,18 @@ impl HeldToken {
     #[inline]
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.cell.is_current(self.token) && self.is_on_the_newest_timeline()
+        self.mark.is_current(self.token) && self.is_on_the_newest_timeline()
     }
 
     #[inline]
     fn is_on_the_newest_timeline(&self) -> bool {
-        self.cell.cluster().timeline() <= self.timeline
+        self.mark.cluster().timeline() <= self.timeline
     }
 
     /// Like [`Self::is_current`], with the reason if it is not.
     #[must_use]
-    pub fn standing(&self) -> TokenStatus {
-        match self.cell.mark_above(self.token) {
+    pub fn status(&self) -> TokenStatus {
+        match self.mark.mark_above(self.token) {
             Some(mark) => TokenStatus::Stale(mark),
             None if self.is_on_the_newest_timeline() => TokenStatus::Current,
             None => TokenStatus::Deposed,
@@ -99,50 +99,50 @@ impl HeldToken {
 /// Accepted tokens of one value of `fencing.token`.
 #[derive(Debug, Clone)]
 pub struct HeldTokens {
-    bindings: Box<[HeldToken]>,
+    tokens: Box<[HeldToken]>,
 }
 
 impl HeldTokens {
     /// Tokens that the authority has just accepted for this session.
     #[must_use]
-    pub const fn new(bindings: Box<[HeldToken]>) -> Self {
-        Self { bindings }
+    pub const fn new(tokens: Box<[HeldToken]>) -> Self {
+        Self { tokens }
     }
 
     /// All of them, in the order of the value.
     #[must_use]
-    pub const fn bindings(&self) -> &[HeldToken] {
-        &self.bindings
+    pub const fn tokens(&self) -> &[HeldToken] {
+        &self.tokens
     }
 
     /// Token of a scope.
     #[inline]
     #[must_use]
-    pub(crate) fn binding(&self, cell: &Arc<CachedMark>) -> Option<&HeldToken> {
-        self.bindings
+    pub(crate) fn token(&self, mark: &Arc<CachedMark>) -> Option<&HeldToken> {
+        self.tokens
             .iter()
-            .find(|binding| Arc::ptr_eq(&binding.cell, cell))
+            .find(|held| Arc::ptr_eq(&held.mark, mark))
     }
 
     /// Token of a scope, by its name: found even if the policy has another cached mark.
     #[must_use]
-    pub fn binding_of(&self, scope: &Scope) -> Option<&HeldToken> {
-        let mut bindings = self.bindings.iter();
-        bindings.find(|binding| binding.cell.scope() == scope)
+    pub fn token_of(&self, scope: &Scope) -> Option<&HeldToken> {
+        let mut tokens = self.tokens.iter();
+        tokens.find(|held| held.mark.scope() == scope)
     }
 
     /// Value that declares them.
     #[must_use]
     pub fn value(&self) -> TokenValue {
-        let bindings = self.bindings.iter();
-        TokenValue::of(bindings.map(|binding| (binding.cell.scope().clone(), binding.token)))
+        let tokens = self.tokens.iter();
+        TokenValue::of(tokens.map(|held| (held.mark.scope().clone(), held.token)))
     }
 
     /// Value as a client writes it, with a bare number for `session_scope`.
     #[must_use]
     pub fn text(&self, session_scope: &Scope) -> String {
-        match &*self.bindings {
-            [only] if only.cell.scope() == session_scope => only.token.to_string(),
+        match &*self.tokens {
+            [only] if only.mark.scope() == session_scope => only.token.to_string(),
             _ => self.to_string(),
         }
     }
@@ -150,23 +150,23 @@ impl HeldTokens {
     /// First token that is below its mark.
     #[must_use]
     pub fn stale(&self) -> Option<(&HeldToken, Mark)> {
-        let mut bindings = self.bindings.iter();
-        bindings.find_map(|binding| Some((binding, binding.cell.mark_above(binding.token)?)))
+        let mut tokens = self.tokens.iter();
+        tokens.find_map(|held| Some((held, held.mark.mark_above(held.token)?)))
     }
 
     /// Whether these are the tokens of a value. A take is none of them.
     #[must_use]
     pub fn is_for(&self, value: &TokenValue) -> bool {
         let claims = value.claims();
-        self.bindings.len() == claims.len()
+        self.tokens.len() == claims.len()
             && self
-                .bindings
+                .tokens
                 .iter()
                 .zip(claims)
-                .all(|(binding, (scope, claim))| {
-                    let held = Claim::Token(binding.token);
-                    let is_same = binding.cell.scope() == scope && held == *claim;
-                    is_same && !binding.cell.is_retired()
+                .all(|(token, (scope, claim))| {
+                    let held = Claim::Token(token.token);
+                    let is_same = token.mark.scope() == scope && held == *claim;
+                    is_same && !token.mark.is_retired()
                 })
     }
 }
@@ -174,9 +174,9 @@ impl HeldTokens {
 impl fmt::Display for HeldTokens {
     /// As `SET fencing.token` takes it: `scheduler=34,billing=7`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, HeldToken { cell, token, .. }) in self.bindings.iter().enumerate() {
+        for (at, HeldToken { mark, token, .. }) in self.tokens.iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
-            write!(f, "{comma}{}={token}", cell.scope())?;
+            write!(f, "{comma}{}={token}", mark.scope())?;
         }
         Ok(())
     }

@@ -108,11 +108,11 @@ impl CachedMark {
     /// One atomic load unless the scope was repaired; no lock, no look-up.
     #[inline]
     pub fn newest(self: &Arc<Self>) -> &Arc<Self> {
-        let mut cell = self;
-        while let Some(next) = cell.successor.get() {
-            cell = next;
+        let mut cached = self;
+        while let Some(next) = cached.successor.get() {
+            cached = next;
         }
-        cell
+        cached
     }
 
     /// Whether a token bound with this mark is not below it. If retired, it never is. One atomic load.
@@ -192,7 +192,7 @@ impl CachedMark {
 #[derive(Debug, Default)]
 pub struct MarkCache {
     cluster: Arc<ClusterCell>,
-    cells: DashMap<Scope, Arc<CachedMark>>,
+    marks: DashMap<Scope, Arc<CachedMark>>,
     refusing: Arc<Refusing>,
     /// Next number of a scope.
     numbers: AtomicUsize,
@@ -200,23 +200,23 @@ pub struct MarkCache {
 
 impl MarkCache {
     /// Cached mark of a scope in its present incarnation, created if new.
-    pub fn cell(&self, scope: &Scope) -> Arc<CachedMark> {
-        if let Some(cell) = self.cells.get(scope) {
-            return Arc::clone(&cell);
+    pub fn mark(&self, scope: &Scope) -> Arc<CachedMark> {
+        if let Some(cached) = self.marks.get(scope) {
+            return Arc::clone(&cached);
         }
         let number = || self.numbers.fetch_add(1, Ordering::Relaxed);
         let new = || self.fresh(scope, number(), Incarnation::FIRST);
-        Arc::clone(&self.cells.entry(scope.clone()).or_insert_with(new))
+        Arc::clone(&self.marks.entry(scope.clone()).or_insert_with(new))
     }
 
     /// Cached mark of a scope, if there is one. The look-up adds no name that a client makes up.
     pub fn find(&self, scope: &Scope) -> Option<Arc<CachedMark>> {
-        self.cells.get(scope).map(|cell| Arc::clone(&cell))
+        self.marks.get(scope).map(|cached| Arc::clone(&cached))
     }
 
     /// Number of scopes that have a mark or that a policy names.
     pub fn count(&self) -> usize {
-        self.cells.len()
+        self.marks.len()
     }
 
     /// Notes a mark, whatever its source. One of a lower rank changes nothing. One of a later incarnation retires the
@@ -226,9 +226,9 @@ impl MarkCache {
             // No session has a token of this scope.
             return;
         }
-        let cell = self.cell(scope);
-        if cell.incarnation() < mark.incarnation {
-            let mut entry = self.cells.entry(scope.clone()).or_insert(cell);
+        let cached = self.mark(scope);
+        if cached.incarnation() < mark.incarnation {
+            let mut entry = self.marks.entry(scope.clone()).or_insert(cached);
             // Another thread may have been faster.
             if entry.incarnation() < mark.incarnation {
                 let next = self.fresh(scope, entry.number(), mark.incarnation);
@@ -238,7 +238,7 @@ impl MarkCache {
                 return;
             }
         }
-        self.cell(scope).raise(mark);
+        self.mark(scope).raise(mark);
     }
 
     /// Known timeline of the cluster.
@@ -248,16 +248,19 @@ impl MarkCache {
 
     /// All current cached marks, in no order, for views.
     pub fn all(&self) -> Vec<Arc<CachedMark>> {
-        self.cells.iter().map(|cell| Arc::clone(&cell)).collect()
+        self.marks
+            .iter()
+            .map(|cached| Arc::clone(&cached))
+            .collect()
     }
 
     /// Takes at most `most` scopes in which the cache has refused a token since they were last taken, oldest first.
     /// So each of them has its turn.
     pub fn take_refusing(&self, most: usize) -> Vec<Scope> {
         let taken = self.refusing.take(most);
-        for cell in taken.iter().filter_map(|scope| self.cells.get(scope)) {
+        for cached in taken.iter().filter_map(|scope| self.marks.get(scope)) {
             // Before the scope is looked up, so that later refusals are noted again.
-            cell.has_refused.store(false, Ordering::Release);
+            cached.has_refused.store(false, Ordering::Release);
         }
         taken
     }
@@ -294,154 +297,154 @@ mod tests {
 
     #[test]
     fn a_repair_retires_the_cell_for_good() {
-        let (cells, scope) = (MarkCache::default(), Scope::default());
-        let old = cells.cell(&scope);
+        let (marks, scope) = (MarkCache::default(), Scope::default());
+        let old = marks.mark(&scope);
         let poison = Token::new(Token::MAX).unwrap();
-        cells.note(&scope, &mark(Token::MAX, "a"));
+        marks.note(&scope, &mark(Token::MAX, "a"));
         assert!(old.is_current(poison) && !old.is_retired());
         assert!(Arc::ptr_eq(old.newest(), &old));
-        cells.note(&scope, &repaired(1, 34));
+        marks.note(&scope, &repaired(1, 34));
         assert!(old.is_retired() && !old.is_current(poison));
         assert_eq!(old.mark_above(poison), Some(repaired(1, 34)));
-        let new = cells.cell(&scope);
+        let new = marks.mark(&scope);
         assert_eq!(new.mark_detail(), Some(repaired(1, 34)));
         assert!(new.is_current(Token::new(34).unwrap()));
         assert!(Arc::ptr_eq(old.newest(), &new));
         // A late mark from before the repair changes nothing, wherever it is noted.
         for late in [mark(Token::MAX, "b"), repaired(1, 33)] {
-            cells.note(&scope, &late);
+            marks.note(&scope, &late);
             old.raise(&late);
             new.raise(&late);
         }
         assert!(old.is_retired() && !old.is_current(poison));
-        assert_eq!(cells.cell(&scope).mark_detail(), Some(repaired(1, 34)));
-        cells.note(&scope, &repaired(3, 1));
-        assert!(Arc::ptr_eq(old.newest(), &cells.cell(&scope)));
+        assert_eq!(marks.mark(&scope).mark_detail(), Some(repaired(1, 34)));
+        marks.note(&scope, &repaired(3, 1));
+        assert!(Arc::ptr_eq(old.newest(), &marks.mark(&scope)));
         assert_eq!(new.mark_above(poison), Some(repaired(3, 1)));
     }
 
     #[test]
     fn what_was_refused_by_the_cache_is_given_out_once() {
-        let (cells, scope) = (MarkCache::default(), Scope::default());
-        cells.note(&scope, &mark(5, "a"));
+        let (marks, scope) = (MarkCache::default(), Scope::default());
+        marks.note(&scope, &mark(5, "a"));
         let (low, high) = (Token::new(4).unwrap(), Token::new(5).unwrap());
-        assert_eq!(cells.cell(&scope).mark_above(high), None);
-        assert_eq!(cells.take_refusing(9), vec![]);
-        assert!(cells.cell(&scope).mark_above(low).is_some());
-        assert_eq!(cells.take_refusing(0), vec![]);
-        assert_eq!(cells.take_refusing(9), vec![scope]);
-        assert_eq!(cells.take_refusing(9), vec![]);
+        assert_eq!(marks.mark(&scope).mark_above(high), None);
+        assert_eq!(marks.take_refusing(9), vec![]);
+        assert!(marks.mark(&scope).mark_above(low).is_some());
+        assert_eq!(marks.take_refusing(0), vec![]);
+        assert_eq!(marks.take_refusing(9), vec![scope]);
+        assert_eq!(marks.take_refusing(9), vec![]);
     }
 
     #[test]
     fn refusing_scopes_take_turns() {
-        let (cells, low) = (MarkCache::default(), Token::new(4).unwrap());
+        let (marks, low) = (MarkCache::default(), Token::new(4).unwrap());
         let scopes = ["a", "b", "c"].map(|name| Scope::new(name).unwrap());
         for scope in &scopes {
-            cells.note(scope, &mark(5, "a"));
+            marks.note(scope, &mark(5, "a"));
         }
         let refuse_all = || {
             for scope in &scopes {
-                assert!(cells.cell(scope).mark_above(low).is_some());
-                assert!(cells.cell(scope).mark_above(low).is_some());
+                assert!(marks.mark(scope).mark_above(low).is_some());
+                assert!(marks.mark(scope).mark_above(low).is_some());
             }
         };
         refuse_all();
         let [a, b, c] = scopes.clone();
-        assert_eq!(cells.take_refusing(2), [a.clone(), b.clone()]);
+        assert_eq!(marks.take_refusing(2), [a.clone(), b.clone()]);
         // Scopes that refuse again do not come before one that waits.
         refuse_all();
-        assert_eq!(cells.take_refusing(2), [c.clone(), a.clone()]);
+        assert_eq!(marks.take_refusing(2), [c.clone(), a.clone()]);
         refuse_all();
-        assert_eq!(cells.take_refusing(1), [b]);
-        assert_eq!(cells.take_refusing(9), [a, c]);
+        assert_eq!(marks.take_refusing(1), [b]);
+        assert_eq!(marks.take_refusing(9), [a, c]);
     }
 
     /// A retired mark may have sessions that keep trying, each with its old token.
     #[test]
     fn a_retired_cell_is_noted_once_at_most() {
-        let (cells, scope) = (MarkCache::default(), Scope::default());
+        let (marks, scope) = (MarkCache::default(), Scope::default());
         let (low, high) = (Token::new(4).unwrap(), Token::new(9).unwrap());
-        let old = cells.cell(&scope);
-        cells.note(&scope, &mark(5, "a"));
+        let old = marks.mark(&scope);
+        marks.note(&scope, &mark(5, "a"));
         assert!(old.mark_above(low).is_some());
-        cells.note(&scope, &repaired(1, 7));
+        marks.note(&scope, &repaired(1, 7));
         assert!(old.mark_above(high).is_some());
-        let new = cells.cell(&scope);
+        let new = marks.mark(&scope);
         assert!(new.mark_above(low).is_some());
-        assert_eq!(cells.take_refusing(9), [scope.clone(), scope.clone()]);
+        assert_eq!(marks.take_refusing(9), [scope.clone(), scope.clone()]);
         for _ in 0..3 {
             assert!(old.mark_above(high).is_some());
-            assert_eq!(cells.take_refusing(9), []);
+            assert_eq!(marks.take_refusing(9), []);
         }
         assert!(new.mark_above(low).is_some());
-        assert_eq!(cells.take_refusing(9), [scope]);
+        assert_eq!(marks.take_refusing(9), [scope]);
     }
 
     #[test]
     fn concurrent_repairs_and_raises_keep_the_highest_rank() {
-        let (cells, scope) = (MarkCache::default(), Scope::default());
-        let kept = cells.cell(&scope);
+        let (marks, scope) = (MarkCache::default(), Scope::default());
+        let kept = marks.mark(&scope);
         std::thread::scope(|threads| {
             for thread in 0..4_u64 {
-                let (cells, scope) = (&cells, &scope);
+                let (marks, scope) = (&marks, &scope);
                 threads.spawn(move || {
                     let mut before = None;
                     for step in 0..2000_u64 {
                         let round = step * 7 % 1999;
                         let incarnation = u32::try_from(round / 100).unwrap();
-                        cells.note(scope, &repaired(incarnation, (round + thread) % 97 + 1));
-                        let now = cells.cell(scope).mark_detail().map(|mark| mark.rank());
+                        marks.note(scope, &repaired(incarnation, (round + thread) % 97 + 1));
+                        let now = marks.mark(scope).mark_detail().map(|mark| mark.rank());
                         assert!(now >= before, "{now:?} after {before:?}");
                         before = now;
                     }
                 });
             }
         });
-        let last = cells.cell(&scope).mark_detail().map(|mark| mark.rank());
+        let last = marks.mark(&scope).mark_detail().map(|mark| mark.rank());
         assert_eq!(last.map(|rank| rank.incarnation.get()), Some(19));
-        assert!(Arc::ptr_eq(kept.newest(), &cells.cell(&scope)));
+        assert!(Arc::ptr_eq(kept.newest(), &marks.mark(&scope)));
     }
 
     #[test]
     fn only_rises() {
-        let cells = MarkCache::default();
-        let cell = cells.cell(&Scope::default());
-        assert_eq!((cell.mark(), cell.mark_detail()), (None, None));
-        cell.raise(&mark(5, "a"));
-        cell.raise(&mark(4, "b"));
-        cell.raise(&mark(5, "c"));
+        let marks = MarkCache::default();
+        let cached = marks.mark(&Scope::default());
+        assert_eq!((cached.mark(), cached.mark_detail()), (None, None));
+        cached.raise(&mark(5, "a"));
+        cached.raise(&mark(4, "b"));
+        cached.raise(&mark(5, "c"));
         assert_eq!(
-            cells.cell(&Scope::default()).mark_detail(),
+            marks.mark(&Scope::default()).mark_detail(),
             Some(mark(5, "a"))
         );
-        cell.raise(&mark(6, "d"));
+        cached.raise(&mark(6, "d"));
         assert_eq!(
-            (cell.mark(), cell.mark_detail()),
+            (cached.mark(), cached.mark_detail()),
             (Token::new(6).ok(), Some(mark(6, "d")))
         );
-        assert_eq!(cells.cell(&Scope::new("other").unwrap()).mark(), None);
-        assert_eq!(cells.all().len(), 2);
+        assert_eq!(marks.mark(&Scope::new("other").unwrap()).mark(), None);
+        assert_eq!(marks.all().len(), 2);
     }
 
     #[test]
     fn concurrent_raises_keep_the_highest() {
-        let cell = MarkCache::default().cell(&Scope::default());
+        let cached = MarkCache::default().mark(&Scope::default());
         std::thread::scope(|threads| {
             for thread in 0..4 {
-                let cell = &cell;
+                let cached = &cached;
                 threads.spawn(move || {
                     let mut before = None;
                     for step in 0..2000_u64 {
-                        cell.raise(&mark(step * 7 % 1999 * 4 + thread + 1, "x"));
-                        let now = cell.mark();
+                        cached.raise(&mark(step * 7 % 1999 * 4 + thread + 1, "x"));
+                        let now = cached.mark();
                         assert!(now >= before);
-                        assert!(cell.mark_detail().map(|m| m.token) >= now);
+                        assert!(cached.mark_detail().map(|m| m.token) >= now);
                         before = now;
                     }
                 });
             }
         });
-        assert_eq!(cell.mark(), Token::new(1998 * 4 + 4).ok());
+        assert_eq!(cached.mark(), Token::new(1998 * 4 + 4).ok());
     }
 }

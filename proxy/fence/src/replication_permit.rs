@@ -7,7 +7,7 @@ use crate::rejection::Rejection;
 
 /// Proof that a connection is exempt as a whole: nothing that it sends needs a [`Permit`](super::Permit). Only this
 /// module makes them, for replication connections that the policy allows. Only `PassthroughUpstream::new` takes them.
-#[must_use = "a passage is to be spent on the connection that it was made for"]
+#[must_use = "a permit is to be spent on the connection that it was made for"]
 #[derive(Debug)]
 pub struct ReplicationPermit(());
 

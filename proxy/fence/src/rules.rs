@@ -16,7 +16,7 @@ use crate::rejection::Rejection;
 #[derive(Debug)]
 pub struct Fence {
     policy: Arc<Policy>,
-    cells: Arc<MarkCache>,
+    marks: Arc<MarkCache>,
     /// Marks of the scopes that the policy names, in its order.
     named: Box<[Arc<CachedMark>]>,
     /// Index in `named` of each cached mark, by its number.
@@ -33,16 +33,16 @@ impl Fence {
     /// # Errors
     ///
     /// The policy names a scope by an invalid name.
-    pub fn new(policy: Policy, cells: Arc<MarkCache>, overall: Mode) -> Result<Self, ScopeError> {
-        let cell = |name: &str| Scope::from_str(name).map(|scope| cells.cell(&scope));
-        let named = policy.scopes().iter().map(|name| cell(name));
+    pub fn new(policy: Policy, marks: Arc<MarkCache>, overall: Mode) -> Result<Self, ScopeError> {
+        let mark = |name: &str| Scope::from_str(name).map(|scope| marks.mark(&scope));
+        let named = policy.scopes().iter().map(|name| mark(name));
         let named: Box<[_]> = named.collect::<Result<_, _>>()?;
         Ok(Self {
             places: places(&policy, &named),
             named,
-            default: cell(DEFAULT_SCOPE)?,
+            default: mark(DEFAULT_SCOPE)?,
             policy: Arc::new(policy),
-            cells,
+            marks,
             overall,
         })
     }
@@ -73,34 +73,34 @@ impl Fence {
 
     /// Cached mark of a scope.
     #[must_use]
-    pub fn cell(&self, scope: &Scope) -> Arc<CachedMark> {
-        self.cells.cell(scope)
+    pub fn mark(&self, scope: &Scope) -> Arc<CachedMark> {
+        self.marks.mark(scope)
     }
 
     /// Mark of a scope, if it is known to be above a token.
     #[must_use]
     pub fn mark_above(&self, scope: &Scope, token: Token) -> Option<Mark> {
-        self.cells.find(scope)?.mark_above(token)
+        self.marks.find(scope)?.mark_above(token)
     }
 
     /// Current cached mark of a scope that the policy names.
     #[inline]
     fn newest(&self, id: ScopeId) -> Option<&Arc<CachedMark>> {
-        self.named.get(id.index()).map(|cell| cell.newest())
+        self.named.get(id.index()).map(|mark| mark.newest())
     }
 
     /// Index in the policy of a cached mark's scope, if the policy names it.
     #[inline]
-    fn place(&self, cell: &CachedMark) -> Option<ScopeId> {
-        self.places.get(cell.number()).copied().flatten()
+    fn place(&self, mark: &CachedMark) -> Option<ScopeId> {
+        self.places.get(mark.number()).copied().flatten()
     }
 }
 
 fn places(policy: &Policy, named: &[Arc<CachedMark>]) -> Box<[Option<ScopeId>]> {
-    let count = named.iter().map(|cell| cell.number() + 1).max();
+    let count = named.iter().map(|mark| mark.number() + 1).max();
     let mut places = vec![None; count.unwrap_or_default()];
-    for (id, cell) in policy.ids().zip(named) {
-        if let Some(place) = places.get_mut(cell.number()) {
+    for (id, mark) in policy.ids().zip(named) {
+        if let Some(place) = places.get_mut(mark.number()) {
             *place = Some(id);
         }
     }
@@ -135,7 +135,7 @@ impl SessionFence {
 
     /// Scopes that the policy names.
     pub(super) fn scopes(&self) -> impl Iterator<Item = &Scope> {
-        self.fence.named.iter().map(|cell| cell.scope())
+        self.fence.named.iter().map(|mark| mark.scope())
     }
 
     pub(super) fn named(&self, id: ScopeId) -> &Arc<CachedMark> {
@@ -161,53 +161,52 @@ impl SessionFence {
 
     /// Whether a token counts: it is current, and accepted in the way that its scope asks for.
     #[inline]
-    pub(super) fn counts(&self, binding: &HeldToken) -> bool {
-        binding.is_current() && self.is_accepted(binding)
+    pub(super) fn counts(&self, token: &HeldToken) -> bool {
+        token.is_current() && self.is_accepted(token)
     }
 
     /// Whether a token was accepted in the way that its scope asks for now.
     #[inline]
-    pub fn is_accepted(&self, binding: &HeldToken) -> bool {
-        match binding.footing {
+    pub fn is_accepted(&self, token: &HeldToken) -> bool {
+        match token.grant {
             GrantMode::Enforced => true,
-            GrantMode::Observed => self.mode(Some(binding.cell.scope())) == Mode::Observe,
+            GrantMode::Observed => self.mode(Some(token.mark.scope())) == Mode::Observe,
         }
     }
 
     /// Whether a takeover ends a session that holds this token.
     #[must_use]
-    pub fn ends_sessions(&self, binding: &HeldToken) -> bool {
-        binding.footing == GrantMode::Enforced
-            || self.mode(Some(binding.cell.scope())) == Mode::Enforce
+    pub fn ends_sessions(&self, token: &HeldToken) -> bool {
+        token.grant == GrantMode::Enforced || self.mode(Some(token.mark.scope())) == Mode::Enforce
     }
 
     /// Whether a session holds a token of each of these scopes.
     #[inline]
-    pub(super) fn holds_each(&self, scopes: &[ScopeId], holding: &HeldTokens) -> bool {
+    pub(super) fn holds_each(&self, scopes: &[ScopeId], held: &HeldTokens) -> bool {
         // Ends at the first missing one: a session has few tokens.
         scopes.iter().all(|id| {
-            let cell = self.fence.newest(*id);
-            cell.is_some_and(|cell| holding.binding(cell).is_some())
+            let mark = self.fence.newest(*id);
+            mark.is_some_and(|mark| held.token(mark).is_some())
         })
     }
 
     /// Whether the session may write anything, so that PostgreSQL must let it.
     #[inline]
     #[must_use]
-    pub fn may_write(&self, holding: Option<&Arc<HeldTokens>>) -> bool {
-        match (self.opening(), holding) {
+    pub fn may_write(&self, held: Option<&Arc<HeldTokens>>) -> bool {
+        match (self.opening(), held) {
             (opening, None) => opening.is_none(),
-            (opening, Some(holding)) => self.may_write_holding(opening, holding),
+            (opening, Some(held)) => self.may_write_with(opening, held),
         }
     }
 
-    fn may_write_holding(&self, opening: Option<&[ScopeId]>, holding: &HeldTokens) -> bool {
+    fn may_write_with(&self, opening: Option<&[ScopeId]>, held: &HeldTokens) -> bool {
         let opens = opening.is_none_or(|opening| {
             // Over its tokens, which are few, and not the scopes, which may be very many.
-            let mut bindings = holding.bindings().iter();
-            bindings.any(|binding| self.is_opened_by(opening, &binding.cell))
+            let mut tokens = held.tokens().iter();
+            tokens.any(|token| self.is_opened_by(opening, &token.mark))
         });
-        opens && self.all_count_or_are_observed(holding)
+        opens && self.all_count_or_are_observed(held)
     }
 
     /// Sorted scopes of which one token lets the session write something. `None`: it may write without.
@@ -221,27 +220,26 @@ impl SessionFence {
 
     /// Whether a cached mark is the current one of one of these scopes.
     #[inline]
-    fn is_opened_by(&self, opening: &[ScopeId], cell: &Arc<CachedMark>) -> bool {
-        let Some(id) = self.fence.place(cell) else {
+    fn is_opened_by(&self, opening: &[ScopeId], mark: &Arc<CachedMark>) -> bool {
+        let Some(id) = self.fence.place(mark) else {
             return false;
         };
         let newest = self.fence.newest(id);
-        newest.is_some_and(|newest| Arc::ptr_eq(newest, cell)) && opening.binary_search(&id).is_ok()
+        newest.is_some_and(|newest| Arc::ptr_eq(newest, mark)) && opening.binary_search(&id).is_ok()
     }
 
     /// Whether a cached mark belongs to one of these scopes.
     #[inline]
-    fn is_among(&self, scopes: &[ScopeId], cell: &CachedMark) -> bool {
-        let place = self.fence.place(cell);
+    fn is_among(&self, scopes: &[ScopeId], mark: &CachedMark) -> bool {
+        let place = self.fence.place(mark);
         place.is_some_and(|id| scopes.binary_search(&id).is_ok())
     }
 
     #[inline]
-    fn all_count_or_are_observed(&self, holding: &HeldTokens) -> bool {
-        let mut bindings = holding.bindings().iter();
-        bindings.all(|binding| {
-            self.counts(binding) || self.mode(Some(binding.cell.scope())) == Mode::Observe
-        })
+    fn all_count_or_are_observed(&self, held: &HeldTokens) -> bool {
+        let mut tokens = held.tokens().iter();
+        tokens
+            .all(|token| self.counts(token) || self.mode(Some(token.mark.scope())) == Mode::Observe)
     }
 
     /// Whether the tokens of a value would let the session write something that it may not write without them.
@@ -250,8 +248,8 @@ impl SessionFence {
         let opening = self.opening().unwrap_or_default();
         let mut claims = value.claims().iter();
         claims.any(|(scope, _)| {
-            let cell = self.fence.cells.find(scope);
-            cell.is_some_and(|cell| self.is_among(opening, &cell))
+            let mark = self.fence.marks.find(scope);
+            mark.is_some_and(|mark| self.is_among(opening, &mark))
         })
     }
 

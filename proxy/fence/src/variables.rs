@@ -278,9 +278,8 @@ pub fn apply(
             let value = TokenValue::parse(value, scope(fence, variables))
                 .ok()
                 .flatten();
-            let holding =
-                value.and_then(|value| find(accepted, variables.token(), &value).cloned());
-            variables.set_token(holding, *lifetime);
+            let held = value.and_then(|value| find(accepted, variables.token(), &value).cloned());
+            variables.set_token(held, *lifetime);
         }
         Control::SetFencing {
             variable: FencingVariable::Scope,
@@ -337,7 +336,7 @@ pub fn find<'a>(
     in_force
         .into_iter()
         .chain(accepted)
-        .find(|holding| holding.is_for(value))
+        .find(|held| held.is_for(value))
 }
 
 #[cfg(test)]

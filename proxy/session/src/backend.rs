@@ -298,7 +298,7 @@ impl Session {
         let access = if self.is_own_reply() {
             WriteAccess::MayNotWrite
         } else {
-            self.standing()
+            self.write_access()
         };
         match self.server.read_only.on_report(reported, access) {
             Told::Now => Disposition::Relay,
@@ -309,7 +309,7 @@ impl Session {
     /// Reports the default access mode to the client, if it may know it and does not yet.
     #[cold]
     fn tell_default_access(&mut self) {
-        let access = self.standing();
+        let access = self.write_access();
         if let Some(told) = self.server.read_only.tell(access) {
             let out = &mut self.output.to_client;
             encode::parameter_status(out, DEFAULT_READ_ONLY, value(told));

@@ -225,13 +225,13 @@ impl Session {
 
     /// Token of the session that a takeover has made stale, if that ends sessions.
     fn ended_by_takeover(&self) -> Option<(Scope, Token, Mark)> {
-        let ends = |binding: &&HeldToken| self.client.fence.ends_sessions(binding);
+        let ends = |held: &&HeldToken| self.client.fence.ends_sessions(held);
         let registration = &self.server.registration;
         let accepted = registration.accepted().iter();
-        let mut bindings = accepted.flat_map(|held| held.bindings()).filter(ends);
-        let ended = bindings.find_map(|binding| {
-            let mark = binding.cell.mark_above(binding.token)?;
-            Some((binding.cell.scope().clone(), binding.token, mark))
+        let mut tokens = accepted.flat_map(|held| held.tokens()).filter(ends);
+        let ended = tokens.find_map(|held| {
+            let mark = held.mark.mark_above(held.token)?;
+            Some((held.mark.scope().clone(), held.token, mark))
         });
         let enforces = |scope| self.client.fence.mode(Some(scope)) == Mode::Enforce;
         ended.or_else(|| {

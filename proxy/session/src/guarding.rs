@@ -31,9 +31,9 @@ impl Session {
         let change = if self.is_inside() {
             let lifetime = self.client.variables.token_lifetime();
             let due = self.server.read_only.due_later(lifetime);
-            due.filter(|_| self.standing() == WriteAccess::MayWrite)?
+            due.filter(|_| self.write_access() == WriteAccess::MayWrite)?
         } else {
-            self.server.read_only.due_outside(self.standing())?
+            self.server.read_only.due_outside(self.write_access())?
         };
         match change {
             // The next message finds the change due again, after this one was answered.
@@ -56,7 +56,7 @@ impl Session {
     }
 
     #[inline]
-    pub(super) fn standing(&self) -> WriteAccess {
+    pub(super) fn write_access(&self) -> WriteAccess {
         match self.client.fence.may_write(self.client.variables.token()) {
             true => WriteAccess::MayWrite,
             false => WriteAccess::MayNotWrite,
@@ -99,7 +99,7 @@ impl Session {
         if !may_run {
             return Ok(Leave::Read);
         }
-        if self.standing() == WriteAccess::MayWrite {
+        if self.write_access() == WriteAccess::MayWrite {
             self.server.text_settings.on_run();
             return Ok(Leave::ReadUnguarded);
         }

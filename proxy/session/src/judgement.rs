@@ -310,7 +310,7 @@ impl Session {
 
     /// Permission that a read gets: a function of the database may write whenever the session may.
     fn leave_for_reads(&self) -> Leave {
-        match self.standing() {
+        match self.write_access() {
             WriteAccess::MayWrite => Leave::ReadUnguarded,
             WriteAccess::MayNotWrite => Leave::Read,
         }

@@ -26,8 +26,8 @@ impl Session {
         let client = &self.client;
         match client.variables.token() {
             Some(held) => {
-                let cells = held.bindings().iter().map(|binding| &binding.cell);
-                cells.map(|cell| cell.scope().clone()).collect()
+                let marks = held.tokens().iter().map(|token| &token.mark);
+                marks.map(|mark| mark.scope().clone()).collect()
             }
             None => vec![variables::scope(&client.fence, &client.variables).clone()],
         }
@@ -44,17 +44,17 @@ impl Session {
         let scope = variables::scope(&client.fence, &client.variables);
         let (mut mark, mut status) = (String::new(), String::new());
         match client.variables.token() {
-            Some(holding) => {
-                for (at, binding) in holding.bindings().iter().enumerate() {
+            Some(held) => {
+                for (at, token) in held.tokens().iter().enumerate() {
                     if at > 0 {
                         mark.push(',');
                         status.push_str("; ");
                     }
-                    describe(binding, &mut mark, &mut status);
+                    describe(token, &mut mark, &mut status);
                 }
             }
             None => {
-                let known = client.fence.fence().cell(scope).mark();
+                let known = client.fence.fence().mark(scope).mark();
                 let known = known.map(|mark| mark.to_string()).unwrap_or_default();
                 status = format!("token= scope={scope} mark={known} state=none");
                 mark = known;
@@ -79,10 +79,10 @@ impl Session {
     }
 }
 
-fn describe(binding: &HeldToken, marks: &mut String, status: &mut String) {
-    let scope = binding.cell.scope();
-    let token = binding.token;
-    let (mark, state) = match binding.standing() {
+fn describe(held: &HeldToken, marks: &mut String, status: &mut String) {
+    let scope = held.mark.scope();
+    let token = held.token;
+    let (mark, state) = match held.status() {
         TokenStatus::Current => (token, "current"),
         TokenStatus::Stale(mark) => (mark.token, "stale"),
         TokenStatus::Deposed => (token, "deposed"),

@@ -53,21 +53,21 @@ impl Obtained {
 
     /// Tokens that the session then holds, if any. `session` is `None` if it was not found, which only observing
     /// allows.
-    fn holding(&self, fence: &Fence, session: Option<Identified>) -> Option<Arc<HeldTokens>> {
+    fn tokens(&self, fence: &Fence, session: Option<Identified>) -> Option<Arc<HeldTokens>> {
         let tokens = self.tokens.iter();
-        let bindings = tokens.filter_map(|(scope, token, purpose)| {
+        let tokens = tokens.filter_map(|(scope, token, purpose)| {
             Some(HeldToken {
-                cell: fence.cell(scope),
+                mark: fence.mark(scope),
                 token: (*token)?,
                 timeline: session.map_or(u32::MAX, |session| session.cluster.timeline),
-                footing: match purpose {
+                grant: match purpose {
                     Purpose::Admit => GrantMode::Enforced,
                     Purpose::Observe | Purpose::ObserveUnregistered => GrantMode::Observed,
                 },
             })
         });
-        let bindings: Box<[_]> = bindings.collect();
-        (!bindings.is_empty()).then(|| Arc::new(HeldTokens::new(bindings)))
+        let tokens: Box<[_]> = tokens.collect();
+        (!tokens.is_empty()).then(|| Arc::new(HeldTokens::new(tokens)))
     }
 }
 
@@ -191,13 +191,13 @@ impl Registration {
         self.declared.clear();
     }
 
-    fn add(&mut self, holding: Arc<HeldTokens>, value: &TokenValue) {
+    fn add(&mut self, held: Arc<HeldTokens>, value: &TokenValue) {
         self.accepted
-            .retain(|holding| holding.stale().is_none() && !holding.is_for(value));
+            .retain(|held| held.stale().is_none() && !held.is_for(value));
         if self.accepted.len() >= ACCEPTED_MAX {
             self.accepted.remove(0);
         }
-        self.accepted.push(holding);
+        self.accepted.push(held);
     }
 
     /// First scope in which a value is lower than an unanswered declaration, or may be.
@@ -316,9 +316,9 @@ impl Session {
     pub fn start_with(&mut self, wanted: &TokenRequest) {
         let tokens = self.prepared.take().and_then(|done| done.tokens);
         if tokens.is_some_and(|tokens| !tokens.is_empty())
-            && let Some(holding) = self.server.registration.accepted().last()
+            && let Some(held) = self.server.registration.accepted().last()
         {
-            self.client.variables.start_with(Arc::clone(holding));
+            self.client.variables.start_with(Arc::clone(held));
         }
         self.server.token_text.on_startup(&wanted.value);
     }
@@ -326,26 +326,24 @@ impl Session {
     /// Accepts tokens. The message that they are for is then decided again.
     fn accept(&mut self, obtained: &Obtained, session: Option<Identified>) {
         self.server.registration.takes += 1;
-        let holding = obtained.holding(self.client.fence.fence(), session);
-        let text = self.text_of(holding.as_deref());
+        let held = obtained.tokens(self.client.fence.fence(), session);
+        let text = self.text_of(held.as_deref());
         self.prepared().tokens = Some(text);
-        let Some(holding) = holding else {
+        let Some(held) = held else {
             return;
         };
-        let value = holding.value();
+        let value = held.value();
         // The tokens before them may only have been observed.
-        self.client.observed_end = holding.stale().map(|(_, mark)| mark);
+        self.client.observed_end = held.stale().map(|(_, mark)| mark);
         let variables = &mut self.client.variables;
-        variables.replace(|held| held.is_for(&value), &holding);
-        let in_force = variables
-            .token()
-            .is_some_and(|held| Arc::ptr_eq(held, &holding));
-        if !in_force && self.client.fence.may_write(Some(&holding)) {
+        variables.replace(|held| held.is_for(&value), &held);
+        let in_force = variables.token().is_some_and(|now| Arc::ptr_eq(now, &held));
+        if !in_force && self.client.fence.may_write(Some(&held)) {
             // The session is now made ready for the new token. The old one may be stale since this declaration, and
             // must not set the guard in between. A token that permits no write makes it ready for nothing.
             self.prepared().binds = Binds::Yes;
         }
-        self.server.registration.add(holding, &value);
+        self.server.registration.add(held, &value);
     }
 
     /// Whether the session could go on under a lower token than one of these.
@@ -354,12 +352,12 @@ impl Session {
         let accepted = self.server.registration.accepted();
         let in_force = variables.token().into_iter();
         let mut held = in_force.chain(variables.startup_token()).chain(accepted);
-        let lower = |holding: &Arc<HeldTokens>| {
+        let lower = |each: &Arc<HeldTokens>| {
             let declared = value.claims().iter();
-            holding.bindings().iter().any(|held| {
+            each.tokens().iter().any(|held| {
                 declared.clone().any(|(scope, claim)| {
                     let token = claim.token();
-                    held.cell.scope() == scope && token.is_none_or(|token| held.token < token)
+                    held.mark.scope() == scope && token.is_none_or(|token| held.token < token)
                 })
             })
         };
@@ -380,10 +378,10 @@ impl Session {
     /// Records that a takeover would have ended the session, were its token not only observed.
     pub(super) fn record_observed_end(&mut self) {
         let held = self.client.variables.token();
-        let Some((binding, mark)) = held.and_then(|held| held.stale()) else {
+        let Some((stale, mark)) = held.and_then(|held| held.stale()) else {
             return;
         };
-        let (scope, token) = (binding.cell.scope().clone(), binding.token);
+        let (scope, token) = (stale.mark.scope().clone(), stale.token);
         let observed = self.client.fence.mode(Some(&scope)) == Mode::Observe;
         let last = &mut self.client.observed_end;
         if observed && last.replace(mark.clone()).as_ref() != Some(&mark) {

@@ -113,8 +113,8 @@ fn help(_: &Facts) -> Vec<Row> {
 
 /// `scheduler=34,billing=7`.
 fn tokens(held: &HeldTokens) -> String {
-    let bindings = held.bindings().iter();
-    let each = bindings.map(|held| format!("{}={}", held.cell.scope(), held.token));
+    let tokens = held.tokens().iter();
+    let each = tokens.map(|held| format!("{}={}", held.mark.scope(), held.token));
     each.collect::<Vec<_>>().join(",")
 }
 
@@ -152,8 +152,8 @@ fn holders(facts: &Facts) -> Holders {
         let Some(tokens) = entry.tokens() else {
             continue;
         };
-        for held in tokens.bindings() {
-            let (current, stale) = holders.entry(held.cell.scope().clone()).or_default();
+        for held in tokens.tokens() {
+            let (current, stale) = holders.entry(held.mark.scope().clone()).or_default();
             match held.is_current() {
                 true => *current += 1,
                 false => *stale += 1,

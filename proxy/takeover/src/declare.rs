@@ -200,7 +200,7 @@ impl Inner {
     /// While the barrier ran the scope may have been repaired. The session is then one of those that the repair ends,
     /// and is not told that it may write.
     fn check_incarnation(&self, scope: &Scope, mark: Mark) -> Result<Mark, DeclareError> {
-        match self.cells.cell(scope).mark_detail() {
+        match self.cells.mark(scope).mark_detail() {
             Some(now) if now.incarnation > mark.incarnation => {
                 Err(DeclareError::Stale { mark: now })
             }

@@ -244,7 +244,7 @@ async fn a_repair_ends_every_session_of_before_and_no_other() {
     let postgres = Postgres::start(&[]).await;
     let store = store(&postgres);
     let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
-    let kept = takeover.cells().cell(&Scope::default());
+    let kept = takeover.cells().mark(&Scope::default());
     let (poisoned, by) = session(&postgres, &takeover, "postgres").await;
     declare(&takeover, Token::MAX, by, NONE).await.unwrap();
     let (locked_out, leader) = session(&postgres, &takeover, "postgres").await;

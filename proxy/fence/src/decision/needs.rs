@@ -41,10 +41,10 @@ impl SessionFence {
         &self,
         message: Header,
         effects: &Effects,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Decision {
         let mut grounds = Grounds::none();
-        self.check(&mut grounds, effects, None, holding)?;
+        self.check(&mut grounds, effects, None, held)?;
         Ok(grounds.admitted(message))
     }
 
@@ -69,7 +69,7 @@ impl SessionFence {
         grounds: &mut Grounds,
         effects: &Effects,
         why_write: Option<WhyWrite<'_>>,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Result<Basis, Unmet> {
         let is_read = effects.class == Class::Read;
         let scopes = match self.rules().requirement(effects) {
@@ -82,11 +82,11 @@ impl SessionFence {
                 None
             }
         };
-        self.check_standing(grounds, holding)?;
+        self.check_status(grounds, held)?;
         if let Some(scopes) = &scopes {
-            self.check_scopes(grounds, effects, scopes, why_write, holding)?;
+            self.check_scopes(grounds, effects, scopes, why_write, held)?;
         }
-        self.check_accepted(holding)?;
+        self.check_accepted(held)?;
         let basis = match (is_read, &scopes, &grounds.observed) {
             (true, ..) => return Ok(Basis::NotRequired),
             (false, Some(_), None) => Basis::Token,
@@ -100,17 +100,17 @@ impl SessionFence {
     pub(super) fn check_goes_on(
         &self,
         grounds: &mut Grounds,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Unmet> {
         // Read first: a mark that rises meanwhile is then reported as a stale token, not as a missing one.
-        let may_write = self.may_write(holding);
-        self.check_standing(grounds, holding)?;
-        self.check_accepted(holding)?;
+        let may_write = self.may_write(held);
+        self.check_status(grounds, held)?;
+        self.check_accepted(held)?;
         if !may_write {
             let missing = self.missing(self.rules().scope(), Class::Write, None);
             self.refuse_or_observe(grounds, Box::new(missing))?;
         }
-        grounds.basis = match holding {
+        grounds.basis = match held {
             Some(_) if grounds.observed.is_none() => Basis::Token,
             _ => Basis::Exempt,
         };
@@ -118,10 +118,10 @@ impl SessionFence {
     }
 
     /// Asks for a new declaration if tokens that were only observed are now enforced.
-    fn check_accepted(&self, holding: Option<&Arc<HeldTokens>>) -> Result<(), Unmet> {
-        match holding {
-            Some(holding) if !holding.bindings().iter().all(|one| self.is_accepted(one)) => {
-                let value = holding.value();
+    fn check_accepted(&self, held: Option<&Arc<HeldTokens>>) -> Result<(), Unmet> {
+        match held {
+            Some(held) if !held.tokens().iter().all(|one| self.is_accepted(one)) => {
+                let value = held.value();
                 self.may_declare_all(&value, Lifetime::Local)?;
                 Err(Unmet::Declare(value))
             }
@@ -130,18 +130,18 @@ impl SessionFence {
     }
 
     /// Checks that no token of the session forbids its writes.
-    fn check_standing(
+    fn check_status(
         &self,
         grounds: &mut Grounds,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Box<Rejection>> {
-        let bindings = holding.map_or(&[][..], |holding| holding.bindings());
-        for binding in bindings {
-            let scope = binding.cell.scope();
-            let rejection = match binding.standing() {
+        let tokens = held.map_or(&[][..], |held| held.tokens());
+        for one in tokens {
+            let scope = one.mark.scope();
+            let rejection = match one.status() {
                 TokenStatus::Current => continue,
-                TokenStatus::Stale(mark) => Rejection::stale(scope, binding.token, mark),
-                TokenStatus::Deposed => Rejection::deposed_primary(scope, binding.token),
+                TokenStatus::Stale(mark) => Rejection::stale(scope, one.token, mark),
+                TokenStatus::Deposed => Rejection::deposed_primary(scope, one.token),
             };
             self.refuse_or_observe(grounds, Box::new(rejection))?;
         }
@@ -151,17 +151,13 @@ impl SessionFence {
     /// Refusal of a statement that may hide a write while read-only mode is in doubt; `None` if the session may
     /// write.
     #[must_use]
-    pub fn unguarded(
-        &self,
-        holding: Option<&Arc<HeldTokens>>,
-        why: Unguarded,
-    ) -> Option<Rejection> {
+    pub fn unguarded(&self, held: Option<&Arc<HeldTokens>>, why: Unguarded) -> Option<Rejection> {
         let scope = self.rules().scope();
-        if self.may_write(holding) {
+        if self.may_write(held) {
             return None;
         }
-        let standing = self.check_standing(&mut Grounds::none(), holding);
-        Some(match standing {
+        let status = self.check_status(&mut Grounds::none(), held);
+        Some(match status {
             Err(stale) => *stale,
             Ok(()) => self.missing(scope, Class::Write, Some(WhyWrite::Unguarded(why))),
         })
@@ -213,11 +209,11 @@ impl SessionFence {
         effects: &Effects,
         scopes: &ScopeSet,
         why_write: Option<WhyWrite<'_>>,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Unmet> {
         let scope = |id: &ScopeId| self.named(*id).scope();
         for missing in scopes.as_slice().iter().map(scope) {
-            if holding.is_some_and(|holding| holding.binding_of(missing).is_some()) {
+            if held.is_some_and(|held| held.token_of(missing).is_some()) {
                 continue;
             }
             // An observed refusal is on record already, so only enforced scopes still matter.

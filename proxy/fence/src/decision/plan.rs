@@ -211,8 +211,8 @@ impl<'a> Walk<'a> {
                 Control::Commit { .. } | Control::PrepareTransaction
                     if self.wrote == Wrote::Yes =>
                 {
-                    let holding = self.variables.token();
-                    self.fence.check_goes_on(&mut self.grounds, holding)?;
+                    let held = self.variables.token();
+                    self.fence.check_goes_on(&mut self.grounds, held)?;
                 }
                 _ => {}
             }
@@ -288,8 +288,8 @@ impl<'a> Walk<'a> {
     }
 
     fn check(&mut self, effects: &Effects, why: Option<WhyWrite<'_>>) -> Result<(), Unmet> {
-        let holding = self.variables.token();
-        let basis = self.fence.check(&mut self.grounds, effects, why, holding)?;
+        let held = self.variables.token();
+        let basis = self.fence.check(&mut self.grounds, effects, why, held)?;
         if basis != Basis::NotRequired {
             self.wrote = Wrote::Yes;
         }
@@ -374,11 +374,8 @@ impl<'a> Walk<'a> {
                 return self.refuse(Rejection::behind(scope, *claim, mark));
             }
         }
-        let next = find(self.accepted, self.variables.token(), &value).filter(|next| {
-            next.bindings()
-                .iter()
-                .all(|one| self.fence.is_accepted(one))
-        });
+        let next = find(self.accepted, self.variables.token(), &value)
+            .filter(|next| next.tokens().iter().all(|one| self.fence.is_accepted(one)));
         let change = match next {
             Some(_) => change(self.variables.token(), next),
             None => Change::Other,

@@ -25,20 +25,20 @@ impl SessionFence {
     /// Basis of a permit if the session holds every current token that a text can need. It does not cover a text that
     /// changes the session. With `None`, the text must be looked at.
     #[inline]
-    fn holds_all_basis(&self, holding: Option<&Arc<HeldTokens>>) -> Option<Basis> {
+    fn holds_all_basis(&self, held: Option<&Arc<HeldTokens>>) -> Option<Basis> {
         let needed = self.rules().unlooked()?;
-        let Some(holding) = holding else {
+        let Some(held) = held else {
             return needed.is_empty().then_some(Basis::Exempt);
         };
-        let all_count = holding.bindings().iter().all(|one| self.counts(one));
-        (all_count && self.holds_each(needed, holding)).then_some(Basis::Token)
+        let all_count = held.tokens().iter().all(|one| self.counts(one));
+        (all_count && self.holds_each(needed, held)).then_some(Basis::Token)
     }
 
     /// Whether the session holds every current token that a text can need.
     #[inline]
     #[must_use]
-    pub fn holds_all(&self, holding: Option<&Arc<HeldTokens>>) -> bool {
-        self.holds_all_basis(holding).is_some()
+    pub fn holds_all(&self, held: Option<&Arc<HeldTokens>>) -> bool {
+        self.holds_all_basis(held).is_some()
     }
 
     /// Permit for a Query if the session holds every token that its text can need, and the text does not change the
@@ -49,10 +49,10 @@ impl SessionFence {
         &self,
         message: Header,
         text: &[u8],
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Option<Permit> {
         // Checked first, because the scan costs more.
-        let basis = self.holds_all_basis(holding)?;
+        let basis = self.holds_all_basis(held)?;
         (scan::needs_parse(text) == NeedsParse::No).then(|| Permit::new(message, basis))
     }
 
@@ -63,9 +63,9 @@ impl SessionFence {
         &self,
         message: Header,
         meaning: &PreparedText,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Option<Permit> {
-        let basis = self.holds_all_basis(holding)?;
+        let basis = self.holds_all_basis(held)?;
         meaning.is_plain().then(|| Permit::new(message, basis))
     }
 
@@ -117,14 +117,14 @@ impl SessionFence {
         &self,
         message: Header,
         copy: CopyIn,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Result<Permit, Box<Rejection>> {
         let basis = match copy {
             CopyIn::None => Basis::NotRequired,
             CopyIn::Reading => {
                 // An observed refusal is on record with its statement, or will be with its COMMIT.
                 let mut grounds = Grounds::none();
-                match self.check_goes_on(&mut grounds, holding) {
+                match self.check_goes_on(&mut grounds, held) {
                     Ok(()) => grounds.basis,
                     Err(Unmet::Refuse(rejection)) => return Err(rejection),
                     // The tokens are declared before its COMMIT.

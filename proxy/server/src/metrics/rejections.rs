@@ -136,7 +136,7 @@ mod tests {
         stale(&Scope::new("made-up").unwrap());
         for number in 0..3 * SCOPES_MAX {
             let scope = Scope::new(&format!("s{number}")).unwrap();
-            cells.cell(&scope);
+            cells.mark(&scope);
             stale(&scope);
         }
         stale(&Scope::new("s0").unwrap());

@@ -103,7 +103,7 @@ mod tests {
             cells.note(&scope, &Mark::new(token, raised_at, "somebody".to_owned()));
         }
         // One that only a policy names has no mark.
-        cells.cell(&Scope::default());
+        cells.mark(&Scope::default());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Scopes(cells)));
         let mut text = String::new();

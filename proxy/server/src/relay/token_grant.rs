@@ -125,7 +125,7 @@ impl Relay {
     pub(super) fn give_back_leases(&mut self) {
         let tokens = self.session.tokens();
         let is_over = |lease: &mut Lease| {
-            let held = tokens.and_then(|tokens| tokens.binding_of(lease.scope()));
+            let held = tokens.and_then(|tokens| tokens.token_of(lease.scope()));
             held.is_none_or(|held| held.token != lease.mark().token)
         };
         self.leases

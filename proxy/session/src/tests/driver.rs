@@ -270,7 +270,7 @@ impl<'a> Driver<'a> {
         // Other scopes have no mark, and their tokens permit no write.
         for (scope, claim, _) in wanted.claims().filter(|(scope, ..)| **scope == default) {
             let is_own = self.taken == Some(self.session.take_number());
-            let known = self.fence.fence().cell(scope).mark_detail();
+            let known = self.fence.fence().mark(scope).mark_detail();
             let number = match claim {
                 Claim::Token(token) if token.get() >= self.mark => token.get(),
                 Claim::Next | Claim::Lease(_) if is_own => self.mark,

@@ -50,7 +50,7 @@ pub(super) fn fence() -> SessionFence {
 
 pub(super) fn raise(fence: &Fence, mark: u64) {
     let mark = Mark::new(Token::new(mark).unwrap(), 1, "tests".to_owned());
-    fence.cell(&Scope::default()).raise(&mark);
+    fence.mark(&Scope::default()).raise(&mark);
 }
 
 pub(super) fn wanted(fence: &SessionFence, value: &str) -> TokenRequest {

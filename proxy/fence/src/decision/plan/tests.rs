@@ -69,15 +69,15 @@ fn fence() -> SessionFence {
     fence_of(Policy::parse(policy, &|_| Ok(())).unwrap(), &Arc::default())
 }
 
-fn fence_of(policy: Policy, cells: &Arc<MarkCache>) -> SessionFence {
+fn fence_of(policy: Policy, marks: &Arc<MarkCache>) -> SessionFence {
     for (scope, mark) in [("default", MARK), ("billing", 7)] {
-        cells.cell(&scope.parse().unwrap()).raise(&Mark::new(
+        marks.mark(&scope.parse().unwrap()).raise(&Mark::new(
             Token::new(mark).unwrap(),
             1,
             "tests".to_owned(),
         ));
     }
-    let fence = Fence::new(policy, Arc::clone(cells), Mode::Enforce).unwrap();
+    let fence = Fence::new(policy, Arc::clone(marks), Mode::Enforce).unwrap();
     Arc::new(fence).for_session(&Who {
         user: "u",
         database: "d",
@@ -91,15 +91,15 @@ fn value(text: &str) -> TokenValue {
     TokenValue::parse(text, &Scope::default()).unwrap().unwrap()
 }
 
-fn holding(fence: &SessionFence, text: &str) -> Arc<HeldTokens> {
+fn held(fence: &SessionFence, text: &str) -> Arc<HeldTokens> {
     let value = value(text);
-    let bindings = value.claims().iter().map(|(scope, claim)| HeldToken {
-        cell: fence.fence().cell(scope),
+    let tokens = value.claims().iter().map(|(scope, claim)| HeldToken {
+        mark: fence.fence().mark(scope),
         token: claim.token().unwrap(),
         timeline: 1,
-        footing: GrantMode::Enforced,
+        grant: GrantMode::Enforced,
     });
-    Arc::new(HeldTokens::new(bindings.collect()))
+    Arc::new(HeldTokens::new(tokens.collect()))
 }
 
 impl Session {
@@ -109,7 +109,7 @@ impl Session {
     }
 
     fn under(fence: SessionFence, token: &str) -> Self {
-        let token = (!token.is_empty()).then(|| holding(&fence, token));
+        let token = (!token.is_empty()).then(|| held(&fence, token));
         let mut names = Names::default();
         for (name, effects) in [("r", Effects::none()), ("w", Effects::unknown(None))] {
             let meaning = PreparedText::Sql(Arc::new(effects));
@@ -161,15 +161,15 @@ impl Session {
     /// A session started without a token and given one by a SET since.
     fn set(token: &str) -> Self {
         let mut session = Self::new("").accepted(token);
-        let holding = session.accepted.last().cloned();
-        session.variables.set_token(holding, Lifetime::Session);
+        let held = session.accepted.last().cloned();
+        session.variables.set_token(held, Lifetime::Session);
         session.variables.commit();
         session
     }
 
     /// With these tokens accepted, too.
     fn accepted(mut self, token: &str) -> Self {
-        self.accepted.push(holding(&self.fence, token));
+        self.accepted.push(held(&self.fence, token));
         self
     }
 
@@ -726,14 +726,14 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
                 .map(|permit| permit.basis())
                 .map_err(|rejection| rejection.kind)
         };
-        let holding = variables.token();
+        let held = variables.token();
         assert_eq!(
-            basis(fence.admit_copy_data(QUERY, CopyIn::Reading, holding)),
+            basis(fence.admit_copy_data(QUERY, CopyIn::Reading, held)),
             expect,
             "{token:?}"
         );
         let admission = |effects: &Effects| {
-            basis(match fence.admit_effects(QUERY, effects, holding) {
+            basis(match fence.admit_effects(QUERY, effects, held) {
                 Ok(Admitted {
                     permit,
                     observed: None,
@@ -856,10 +856,10 @@ fn the_token_of_any_scope_with_tables_opens_the_session() {
     const SCOPES: usize = 1_000;
     let scopes = (0..SCOPES).map(|n| format!("[scope.s{n}]\ntables = \"s{n}.t\"\n"));
     let text = "[scope.bare]\nmax_step = 5\n".to_owned() + &scopes.collect::<String>();
-    let cells = Arc::default();
-    let fence = fence_of(Policy::parse(&text, &|_| Ok(())).unwrap(), &cells);
+    let marks = Arc::default();
+    let fence = fence_of(Policy::parse(&text, &|_| Ok(())).unwrap(), &marks);
     // Named by no policy, so its number is above all of them.
-    cells.cell(&"later".parse().unwrap());
+    marks.mark(&"later".parse().unwrap());
     for (token, opens) in [
         ("s0=1", true),
         ("s500=1", true),
@@ -887,12 +887,12 @@ fn the_token_of_any_scope_with_tables_opens_the_session() {
 
     // A repair of the scope retires the mark that the session's token was bound with.
     let session = Session::under(fence.clone(), "s3=1");
-    let cell = cells.cell(&"s3".parse().unwrap());
+    let mark = marks.mark(&"s3".parse().unwrap());
     let repaired = Mark {
-        incarnation: cell.incarnation().next().unwrap(),
+        incarnation: mark.incarnation().next().unwrap(),
         ..Mark::new(Token::new(1).unwrap(), 1, "tests".to_owned())
     };
-    cells.note(cell.scope(), &repaired);
+    marks.note(mark.scope(), &repaired);
     assert!(!fence.may_write(session.variables.token()));
     assert!(fence.may_write(Session::under(fence.clone(), "s3=1").variables.token()));
 }
@@ -933,10 +933,10 @@ fn a_mark_that_rises_while_a_text_is_judged_is_told_as_what_it_is() {
     let verdict = classify(b"BEGIN; INSERT INTO t VALUES (1); COMMIT", SAFE);
     for _ in 0..2_000 {
         let session = Session::new("5");
-        let cell = session.fence.fence().cell(&Scope::default());
+        let mark = session.fence.fence().mark(&Scope::default());
         let higher = Mark::new(Token::new(6).unwrap(), 2, "tests".to_owned());
         let refused = std::thread::scope(|scope| {
-            scope.spawn(|| cell.raise(&higher));
+            scope.spawn(|| mark.raise(&higher));
             loop {
                 if let Err(unmet) = session.situation().decide(QUERY, &verdict) {
                     break unmet;
