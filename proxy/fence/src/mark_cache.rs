@@ -25,9 +25,10 @@ impl ClusterCell {
     /// Notes the cluster on record for the authority that serves `ours`. If it is another one, no session of this
     /// proxy is on the protected cluster until the proxy is restarted.
     pub fn note(&self, ours: Cluster, recorded: Cluster) {
-        let timeline = match ours.system_identifier == recorded.system_identifier {
-            true => recorded.timeline,
-            false => u32::MAX,
+        let timeline = if ours.system_identifier == recorded.system_identifier {
+            recorded.timeline
+        } else {
+            u32::MAX
         };
         self.timeline.fetch_max(timeline, Ordering::AcqRel);
     }

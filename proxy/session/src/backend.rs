@@ -59,10 +59,13 @@ impl Session {
                 Disposition::Drop
             }
             tag::DATA_ROW if self.hides_access(body) => Disposition::Drop,
-            tag::NOTICE => match self.is_own_reply() {
-                true => Disposition::Drop,
-                false => Disposition::Relay,
-            },
+            tag::NOTICE => {
+                if self.is_own_reply() {
+                    Disposition::Drop
+                } else {
+                    Disposition::Relay
+                }
+            }
             other => self.on_other(other),
         }
     }

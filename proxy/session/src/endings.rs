@@ -163,19 +163,21 @@ impl Session {
             }));
         }
         let (scope, token, mark) = self.ended_by_takeover()?;
-        let transaction = match self.is_answered() {
+        let transaction = if self.is_answered() {
+            self.loses()
+        } else {
             // The connection broke: whether the last statement was committed is unknown.
-            false => OpenTransaction::Unknown,
-            true => self.loses(),
+            OpenTransaction::Unknown
         };
         Some(self.end_by_takeover(&Rejection::session_ended(&scope, token, mark, transaction)))
     }
 
     /// Ends the session because another server has become the primary.
     pub fn end_with_its_server(&mut self) -> Ending {
-        let rejection = match self.has_in_flight() {
-            true => Rejection::lost_with_its_server(),
-            false => Rejection::ended_with_its_server(),
+        let rejection = if self.has_in_flight() {
+            Rejection::lost_with_its_server()
+        } else {
+            Rejection::ended_with_its_server()
         };
         if !self.server.registration.accepted().is_empty() {
             self.record(&rejection, Enforcement::Refused, None);
@@ -193,9 +195,10 @@ impl Session {
         let server = &self.server;
         let certain = server.committed_midway == CommittedMidway::No
             && !server.ledger.iter().any(may_have_committed);
-        let transaction = match certain {
-            true => self.loses(),
-            false => OpenTransaction::Unknown,
+        let transaction = if certain {
+            self.loses()
+        } else {
+            OpenTransaction::Unknown
         };
         Some(self.end_by_takeover(&Rejection::session_ended(&scope, token, mark, transaction)))
     }
@@ -208,9 +211,10 @@ impl Session {
 
     /// Fate of the open transaction if the outcome is certain.
     fn loses(&self) -> OpenTransaction {
-        match self.is_inside() || self.has_in_flight() {
-            true => OpenTransaction::RolledBack,
-            false => OpenTransaction::None,
+        if self.is_inside() || self.has_in_flight() {
+            OpenTransaction::RolledBack
+        } else {
+            OpenTransaction::None
         }
     }
 

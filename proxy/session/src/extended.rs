@@ -162,9 +162,10 @@ impl Session {
         if matches!(meaning, PreparedText::MaySteer)
             && let Some(rejection) = self.client.fence.changes_by_name()
         {
-            return match self.server.ledger.is_empty() {
-                true => self.refuse(rejection, Refused::InPipeline, None),
-                false => Action::Need(Prerequisite::Replies),
+            return if self.server.ledger.is_empty() {
+                self.refuse(rejection, Refused::InPipeline, None)
+            } else {
+                Action::Need(Prerequisite::Replies)
             };
         }
         match meaning.verdict() {
@@ -199,13 +200,13 @@ impl Session {
 
     /// Waits for the end of the names in a Parse or Bind, up to a limit.
     fn long_name(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
-        match frame.is_whole() {
-            true => self.malformed(tag, frame),
-            false if frame.body.len() > NAMES_MAX => {
-                let error = WireError::Malformed(frame.header.tag);
-                self.end_for_violation(error).into()
-            }
-            false => Action::AwaitFront,
+        if frame.is_whole() {
+            self.malformed(tag, frame)
+        } else if frame.body.len() > NAMES_MAX {
+            let error = WireError::Malformed(frame.header.tag);
+            self.end_for_violation(error).into()
+        } else {
+            Action::AwaitFront
         }
     }
 }

@@ -63,9 +63,10 @@ impl<'a> Frame<'a> {
 
     /// Reason why its text was not collected.
     pub(super) const fn why_not_collected(&self) -> Opaque {
-        match self.header.body_len <= COLLECTED_MAX {
-            true => Opaque::NoRoom,
-            false => Opaque::TooLong,
+        if self.header.body_len <= COLLECTED_MAX {
+            Opaque::NoRoom
+        } else {
+            Opaque::TooLong
         }
     }
 }

@@ -54,9 +54,10 @@ impl Session {
             let error = WireError::DuringCopy(frame.header.tag);
             return self.end_for_violation(error).into();
         }
-        match self.must_settle() {
-            true => Action::Need(Prerequisite::Replies),
-            false => self.decide_message(tag, frame, verdicts),
+        if self.must_settle() {
+            Action::Need(Prerequisite::Replies)
+        } else {
+            self.decide_message(tag, frame, verdicts)
         }
     }
 
@@ -240,9 +241,10 @@ impl Session {
             FrontendTag::Flush => Request::MalformedFlush,
             _ => Request::Malformed,
         };
-        self.client.pipeline = match request.ends_cycle() {
-            true => Pipeline::Closed,
-            false => Pipeline::Open,
+        self.client.pipeline = if request.ends_cycle() {
+            Pipeline::Closed
+        } else {
+            Pipeline::Open
         };
         match self.client.fence.admit_malformed(frame.header, frame.body) {
             Some(permit) => self.forward(permit, Some(InFlight::client(request, None))),

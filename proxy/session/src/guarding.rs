@@ -57,9 +57,10 @@ impl Session {
 
     #[inline]
     pub(super) fn write_access(&self) -> WriteAccess {
-        match self.client.fence.may_write(self.client.variables.token()) {
-            true => WriteAccess::MayWrite,
-            false => WriteAccess::MayNotWrite,
+        if self.client.fence.may_write(self.client.variables.token()) {
+            WriteAccess::MayWrite
+        } else {
+            WriteAccess::MayNotWrite
         }
     }
 
@@ -104,12 +105,11 @@ impl Session {
             return Ok(Leave::ReadUnguarded);
         }
         if let Some(rejection) = self.unguarded() {
-            return Err(match self.server.ledger.is_empty() {
-                true => {
-                    let statement = judged.map(Judged::for_the_record);
-                    self.refuse(Box::new(rejection), Refused::InPipeline, statement)
-                }
-                false => Action::Need(Prerequisite::Replies),
+            return Err(if self.server.ledger.is_empty() {
+                let statement = judged.map(Judged::for_the_record);
+                self.refuse(Box::new(rejection), Refused::InPipeline, statement)
+            } else {
+                Action::Need(Prerequisite::Replies)
             });
         }
         self.server.text_settings.on_run();

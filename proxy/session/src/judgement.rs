@@ -111,9 +111,10 @@ impl Session {
         refused: Refused,
     ) -> Action {
         if let Some(rejection) = self.unguarded() {
-            return match self.server.ledger.is_empty() {
-                true => self.refuse(Box::new(rejection), refused, None),
-                false => Action::Need(Prerequisite::Replies),
+            return if self.server.ledger.is_empty() {
+                self.refuse(Box::new(rejection), refused, None)
+            } else {
+                Action::Need(Prerequisite::Replies)
             };
         }
         let token = self.client.variables.token();

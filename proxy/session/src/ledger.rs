@@ -196,9 +196,10 @@ impl Ledger {
             {
                 self.take_front();
             }
-            self.mode = match self.in_flight.is_empty() {
-                true => ServerMode::SkippingToSync,
-                false => ServerMode::Normal,
+            self.mode = if self.in_flight.is_empty() {
+                ServerMode::SkippingToSync
+            } else {
+                ServerMode::Normal
             };
         } else {
             self.end_copy_in();

@@ -303,9 +303,10 @@ impl Session {
             }
             Err(rejection) if rejection.kind == RejectionKind::AuthorityUnavailable => {
                 let noted = self.server.registration.note_unanswered(&wanted.value);
-                match noted.is_err() || self.may_be_replaced(&wanted.value) {
-                    true => Err(Denied::Ends(self.end_unanswered(*rejection))),
-                    false => Err(Denied::Refused(rejection)),
+                if noted.is_err() || self.may_be_replaced(&wanted.value) {
+                    Err(Denied::Ends(self.end_unanswered(*rejection)))
+                } else {
+                    Err(Denied::Refused(rejection))
                 }
             }
             Err(rejection) => Err(Denied::Refused(rejection)),

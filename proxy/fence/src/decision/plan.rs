@@ -163,9 +163,10 @@ impl<'a> Walk<'a> {
             }
         }
         for control in &statement.controls {
-            match takes(control) && !(self.alone && statement.controls.len() == 1) {
-                true => self.refuse_take()?,
-                false => self.check_control(control)?,
+            if takes(control) && !(self.alone && statement.controls.len() == 1) {
+                self.refuse_take()?
+            } else {
+                self.check_control(control)?
             }
             self.in_text.apply(control);
             if !self.alone {
@@ -382,9 +383,10 @@ impl<'a> Walk<'a> {
         };
         let is_accepted = next.is_some();
         self.check_change(change)?;
-        match is_accepted {
-            true => Ok(()),
-            false => Err(Unmet::Declare(value)),
+        if is_accepted {
+            Ok(())
+        } else {
+            Err(Unmet::Declare(value))
         }
     }
 

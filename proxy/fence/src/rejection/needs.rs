@@ -94,9 +94,10 @@ impl Rejection {
                 all.join(",")
             }
         };
-        let quoted = match value.starts_with('<') {
-            true => value.clone(),
-            false => format!("'{value}'"),
+        let quoted = if value.starts_with('<') {
+            value.clone()
+        } else {
+            format!("'{value}'")
         };
         let hint = format!(
             "Declare the token of your election first: SET fencing.token = {quoted}, or \

@@ -232,9 +232,10 @@ impl<'a> Client<'a> {
             if self.rng.random_ratio(1, 4) {
                 self.messages.push(target(b'D', b'S', statement));
             }
-            self.messages.push(match self.rng.random_ratio(1, 4) {
-                true => bind_one(portal, statement),
-                false => bind(portal, statement),
+            self.messages.push(if self.rng.random_ratio(1, 4) {
+                bind_one(portal, statement)
+            } else {
+                bind(portal, statement)
             });
             if self.rng.random_ratio(1, 4) {
                 self.messages.push(target(b'D', b'P', portal));
@@ -281,9 +282,10 @@ impl<'a> Client<'a> {
         for _ in 0..self.rng.random_range(0..4) {
             self.messages.push(message(b'd', b"1\n"));
         }
-        self.messages.push(match self.rng.random_ratio(1, 4) {
-            true => message(b'f', b"why\0"),
-            false => empty(b'c'),
+        self.messages.push(if self.rng.random_ratio(1, 4) {
+            message(b'f', b"why\0")
+        } else {
+            empty(b'c')
         });
     }
 

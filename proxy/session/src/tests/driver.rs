@@ -292,9 +292,10 @@ impl<'a> Driver<'a> {
                     self.raise(number, take);
                 }
                 let why = &"no answer";
-                return Err(Box::new(match self.rng.random() {
-                    true => Rejection::authority_unavailable(Some(scope), why),
-                    false => Rejection::takeover_incomplete(Some(scope), why),
+                return Err(Box::new(if self.rng.random() {
+                    Rejection::authority_unavailable(Some(scope), why)
+                } else {
+                    Rejection::takeover_incomplete(Some(scope), why)
                 }));
             }
             self.raise(number, take);

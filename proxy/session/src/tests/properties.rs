@@ -101,9 +101,10 @@ fn nobody_writes_without_the_current_token() {
         let mut startup = vec![(DEFAULT_ACCESS, access)];
         startup.extend(token.map(|token| (TOKEN, token)));
         let takeovers = rng.random_range(0..3);
-        let authority = match rng.random() {
-            true => Authority::Accepts,
-            false => Authority::IsFickle,
+        let authority = if rng.random() {
+            Authority::Accepts
+        } else {
+            Authority::IsFickle
         };
         let at: Vec<usize> = (0..takeovers).map(|_| rng.random_range(0..40)).collect();
         let server = Postgres::new(&startup);
@@ -171,9 +172,10 @@ fn no_message_of_either_side_makes_it_panic() {
         }
         let mut sent = 0;
         for _ in 0..rng.random_range(1..60) {
-            let messages = match rng.random() {
-                true => vec![Client::noise(rng)],
-                false => Client::talk(rng, Kind::Any),
+            let messages = if rng.random() {
+                vec![Client::noise(rng)]
+            } else {
+                Client::talk(rng, Kind::Any)
             };
             for message in messages.iter().take(6) {
                 let (tag, body) = parts(message);

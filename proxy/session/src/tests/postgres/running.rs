@@ -79,9 +79,10 @@ impl Postgres {
         for row in &rows {
             self.say(b'D', row);
         }
-        match most > 0 && count == most && shape == Shape::Rows {
-            true => self.say(b's', &[]),
-            false => self.say(b'C', &strings(&[&command_tag])),
+        if most > 0 && count == most && shape == Shape::Rows {
+            self.say(b's', &[])
+        } else {
+            self.say(b'C', &strings(&[&command_tag]))
         }
     }
 
