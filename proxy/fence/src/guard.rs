@@ -48,30 +48,24 @@ pub enum TransactionAccess {
     Open,
 }
 
-/// Whether a transaction has ended since the last ReadyForQuery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    No,
-    Yes,
-}
-
 /// State of the guard when the next statement runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guard {
     transaction: TransactionAccess,
-    ended: Ended,
+    /// Whether a transaction has ended since the last ReadyForQuery.
+    has_ended: bool,
 }
 
 impl Guard {
     /// A read-only transaction, confirmed by the server.
     pub const SURE: Self = Self {
         transaction: TransactionAccess::Guarded,
-        ended: Ended::No,
+        has_ended: false,
     };
     /// Nothing is known.
     pub const IN_DOUBT: Self = Self {
         transaction: TransactionAccess::Open,
-        ended: Ended::No,
+        has_ended: false,
     };
 
     /// Reason why the session may be able to write, if it may. After the end of a transaction it always may: COMMIT
@@ -79,10 +73,10 @@ impl Guard {
     #[inline]
     #[must_use]
     pub const fn in_doubt(self) -> Option<Unguarded> {
-        match (self.ended, self.transaction) {
-            (Ended::Yes, _) => Some(Unguarded::TransactionEnded),
-            (Ended::No, TransactionAccess::Open) => Some(Unguarded::BegunOtherwise),
-            (Ended::No, TransactionAccess::Guarded | TransactionAccess::Asked) => None,
+        match (self.has_ended, self.transaction) {
+            (true, _) => Some(Unguarded::TransactionEnded),
+            (false, TransactionAccess::Open) => Some(Unguarded::BegunOtherwise),
+            (false, TransactionAccess::Guarded | TransactionAccess::Asked) => None,
         }
     }
 
@@ -108,7 +102,7 @@ impl Guard {
     #[must_use]
     pub const fn answered(self) -> Self {
         Self {
-            ended: Ended::No,
+            has_ended: false,
             ..self
         }
     }
@@ -129,7 +123,7 @@ impl Guard {
             // <https://www.postgresql.org/docs/current/sql-commit.html>
             Control::Commit { chain: Chain::Yes } | Control::Rollback { chain: Chain::Yes } => {
                 Self {
-                    ended: Ended::Yes,
+                    has_ended: true,
                     ..self
                 }
             }
@@ -139,7 +133,7 @@ impl Guard {
             | Control::PrepareTransaction
             | Control::DiscardAll => Self {
                 transaction: TransactionAccess::Open,
-                ended: Ended::Yes,
+                has_ended: true,
             },
             Control::Begin {
                 access: Some(access),

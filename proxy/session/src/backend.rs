@@ -7,9 +7,8 @@ use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
-use super::read_only::{self, Again, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Told, WriteAccess, value};
-use super::token_text::KnowsToken;
-use super::{CommittedMidway, ReadWriteRequest, Session, Settles};
+use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
+use super::{ReadWriteRequest, Session, Settles};
 use crate::fence::variables::{apply, end_of_failed};
 use crate::fence::{Pipeline, ends_transaction};
 use crate::rejection::Enforcement;
@@ -136,7 +135,7 @@ impl Session {
             server.ledger.end_transaction();
             server.names.end_transaction();
         }
-        server.committed_midway = CommittedMidway::No;
+        server.is_committed_midway = false;
         if server.ledger.is_empty() {
             // True also if the Sync was sent during a COPY that had already failed.
             self.client.pipeline = Pipeline::Closed;
@@ -176,7 +175,7 @@ impl Session {
         };
         self.server.read_only.on_ran(statement);
         if commits(statement, command_tag) {
-            self.server.committed_midway = CommittedMidway::Yes;
+            self.server.is_committed_midway = true;
         }
         // Without rows, this is the end of a portal whose rows all came before: set_config was called then, and is
         // not again.
@@ -215,7 +214,7 @@ impl Session {
                 server.names.on_rollback_to();
                 server.token_text.on_rollback();
             }
-            Control::SetFencing { .. } => server.token_text.known = KnowsToken::Yes,
+            Control::SetFencing { .. } => server.token_text.is_known = true,
             Control::MayChangeNames => server.names.forget_statements(),
             Control::Prepare { name, effects } => server.names.prepared(name, effects),
             Control::Deallocate { name } => server.names.deallocated(name),
@@ -253,7 +252,7 @@ impl Session {
             // The client's cancel request hit the guard's statement, which is sent again.
             ReplyRoute::Swallow
                 if backend::error_field(body, b'C') == Some(b"57014")
-                    && self.server.read_only.on_cancelled() == Again::Yes =>
+                    && self.server.read_only.on_cancelled() =>
             {
                 Disposition::Drop
             }
@@ -303,9 +302,10 @@ impl Session {
         } else {
             self.write_access()
         };
-        match self.server.read_only.on_report(reported, access) {
-            Told::Now => Disposition::Relay,
-            Told::NotYet => Disposition::Drop,
+        if self.server.read_only.on_report(reported, access) {
+            Disposition::Relay
+        } else {
+            Disposition::Drop
         }
     }
 

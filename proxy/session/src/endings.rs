@@ -5,7 +5,7 @@ use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::Mode;
 
 use super::in_flight::{InFlight, Origin};
-use super::{CommittedMidway, Session, command_tag};
+use super::{Session, command_tag};
 use crate::fence::HeldToken;
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, OpenTransaction, RejectionKind};
@@ -193,8 +193,7 @@ impl Session {
     fn end_if_taken_over(&mut self) -> Option<Ending> {
         let (scope, token, mark) = self.ended_by_takeover()?;
         let server = &self.server;
-        let certain = server.committed_midway == CommittedMidway::No
-            && !server.ledger.iter().any(may_have_committed);
+        let certain = !server.is_committed_midway && !server.ledger.iter().any(may_have_committed);
         let transaction = if certain {
             self.loses()
         } else {

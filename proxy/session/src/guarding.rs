@@ -6,7 +6,7 @@ use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::{Leave, Request};
 use super::judgement::{Judged, lifetime};
 use super::read_only::{AccessChange, WriteAccess};
-use super::{Binds, Session, Settles};
+use super::{Session, Settles};
 use crate::fence::{Pipeline, PreparedText, Unguarded};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
@@ -25,7 +25,7 @@ impl Session {
     }
 
     fn set_access_now(&mut self, tag: FrontendTag) -> Option<Action> {
-        if self.is_failed() || self.binds() == Binds::Yes || self.server.ledger.is_copying_in() {
+        if self.is_failed() || self.is_binding() || self.server.ledger.is_copying_in() {
             return None;
         }
         let change = if self.is_inside() {

@@ -15,7 +15,7 @@ use super::names::EXCERPT_MAX;
 use super::read_only::{AccessChange, WriteAccess};
 use super::token_text::{is_take, with_tokens};
 use super::tokens::TokenRequest;
-use super::{Binds, Session, Settles};
+use super::{Session, Settles};
 use crate::fence::traceparent::Traceparent;
 use crate::fence::variables::apply;
 use crate::fence::{
@@ -238,11 +238,11 @@ impl Session {
             match self.set_access_before_binding(verdict, request) {
                 // No reply to wait for: if it fails, the session ends.
                 Some(AccessChange::Release) => {
-                    self.prepared().binds = Binds::Yes;
+                    self.prepared().is_binding = true;
                     self.begin_set_access(AccessChange::Release);
                 }
                 Some(change) => {
-                    self.prepared().binds = Binds::Yes;
+                    self.prepared().is_binding = true;
                     return Some(Prerequisite::Access(change));
                 }
                 None => {}
@@ -329,7 +329,7 @@ impl Session {
         let change = self.set_access_before_binding(verdict, request);
         let is_read_write = |due: &AccessChange| matches!(due, AccessChange::ReadWrite(_));
         let change = change.filter(|due| is_read_write(due) && self.client.fence.opens(value))?;
-        self.prepared().binds = Binds::Yes;
+        self.prepared().is_binding = true;
         Some(change)
     }
 

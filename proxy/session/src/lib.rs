@@ -93,14 +93,6 @@ enum Settles {
     Yes,
 }
 
-/// Whether a COMMIT inside a pipeline or query has completed since the last ReadyForQuery. If the rest of the request
-/// fails, that part stays committed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CommittedMidway {
-    No,
-    Yes,
-}
-
 /// The session's own messages and records.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -144,7 +136,9 @@ struct ServerHalf {
     ledger: Ledger,
     /// Transaction status after the last reply.
     status: TransactionStatus,
-    committed_midway: CommittedMidway,
+    /// Whether a COMMIT inside a pipeline or query has completed since the last ReadyForQuery. If the rest of the
+    /// request fails, that part stays committed.
+    is_committed_midway: bool,
     names: Names,
     text_settings: TextSettings,
     /// The server's value of `fencing.token`.
@@ -159,7 +153,7 @@ struct Prepared {
     /// Verdict on its text, if another thread reached it.
     verdict: Option<Arc<Verdict>>,
     /// Whether it binds an accepted token: the session is then made ready to write.
-    binds: Binds,
+    is_binding: bool,
     /// The message, while its tokens are declared.
     waiting: Option<Waiting>,
     /// State of the change that makes its transaction read-write.
@@ -168,13 +162,6 @@ struct Prepared {
     tokens: Option<Box<str>>,
     /// Last takeovers, as a value of `fencing.history`.
     history: Option<Box<str>>,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Binds {
-    #[default]
-    No,
-    Yes,
 }
 
 /// Change of a guarded transaction to read-write.
@@ -229,7 +216,7 @@ impl Session {
                 read_only: ReadOnlyGuard::new(beginning.reported),
                 ledger: Ledger::default(),
                 status: TransactionStatus::Idle,
-                committed_midway: CommittedMidway::No,
+                is_committed_midway: false,
                 names: Names::default(),
                 text_settings: TextSettings::new(beginning.texts),
                 token_text: TokenText::default(),
@@ -258,7 +245,7 @@ impl Session {
         self.client.fence = fence;
         if let Some(prepared) = &mut self.prepared {
             // The new policy may let the token write nothing.
-            prepared.binds = Binds::No;
+            prepared.is_binding = false;
         }
     }
 
@@ -332,9 +319,9 @@ impl Session {
     }
 
     #[inline]
-    fn binds(&self) -> Binds {
+    fn is_binding(&self) -> bool {
         let prepared = self.prepared.as_ref();
-        prepared.map_or(Binds::No, |prepared| prepared.binds)
+        prepared.is_some_and(|prepared| prepared.is_binding)
     }
 
     /// Records a refusal.

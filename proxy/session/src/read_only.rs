@@ -77,27 +77,12 @@ impl Reported {
     }
 }
 
-/// Whether to repeat a cancelled statement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
-    Yes,
-    No,
-}
-
 /// Result of setting the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guarded {
     Yes,
     No,
     /// It must be set again.
-    NotYet,
-}
-
-/// Whether the client gets a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
-    Now,
-    /// The session sends it before ReadyForQuery, if the client may know it.
     NotYet,
 }
 
@@ -236,13 +221,13 @@ impl ReadOnlyGuard {
     }
 
     /// Notes that a statement of the proxy was cancelled, and says whether it can be repeated.
-    pub(super) const fn on_cancelled(&mut self) -> Again {
+    pub(super) const fn on_cancelled(&mut self) -> bool {
         match self.process {
             Process::Asked | Process::Cancelled => {
                 self.process = Process::Cancelled;
-                Again::Yes
+                true
             }
-            Process::Told(_) | Process::Confirmed => Again::No,
+            Process::Told(_) | Process::Confirmed => false,
         }
     }
 
@@ -271,18 +256,18 @@ impl ReadOnlyGuard {
     }
 
     /// Applies a report and says whether the client gets it now: a session that may write owns the setting.
-    pub(super) fn on_report(&mut self, reported: Access, access: WriteAccess) -> Told {
+    pub(super) fn on_report(&mut self, reported: Access, access: WriteAccess) -> bool {
         self.reported.default = Some(reported);
         if self.read_write == ReadWriteChange::Undone && reported == Access::ReadOnly {
             self.owner = Owner::Proxy;
-            return Told::NotYet;
+            return false;
         }
         match access {
             WriteAccess::MayWrite => {
                 self.told = Some(reported);
-                Told::Now
+                true
             }
-            WriteAccess::MayNotWrite => Told::NotYet,
+            WriteAccess::MayNotWrite => false,
         }
     }
 
@@ -434,7 +419,7 @@ mod tests {
         guard.on_ready(Idle);
         for own in [ReadOnly, ReadWrite, ReadOnly] {
             assert_eq!(guard.due_outside(MayWrite), None);
-            assert_eq!(guard.on_report(own, MayWrite), Told::Now);
+            assert!(guard.on_report(own, MayWrite));
             guard.on_ready(Idle);
         }
         // The client's own changes are not the guard.
@@ -509,9 +494,9 @@ mod tests {
         let mut guard = guarded();
         send(&mut guard, "BEGIN");
         guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
-        assert_eq!(guard.on_report(ReadWrite, MayWrite), Told::Now);
+        assert!(guard.on_report(ReadWrite, MayWrite));
         guard.on_error();
-        assert_eq!(guard.on_report(ReadOnly, MayWrite), Told::NotYet);
+        assert!(!guard.on_report(ReadOnly, MayWrite));
         guard.on_ready(TransactionStatus::Failed);
         assert_eq!(guard.tell(MayWrite), None);
         guard.on_ready(Idle);

@@ -6,7 +6,6 @@ use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Lifetime, Verdict};
 
 use super::judgement::shows_history;
-use super::token_text::KnowsToken;
 use super::{Session, injected};
 use crate::fence::{HeldToken, TokenStatus, variables};
 
@@ -17,7 +16,7 @@ impl Session {
             let sql = injected::setting(name, &value, Lifetime::Session);
             self.execute_own(&sql, None);
         }
-        self.server.token_text.known = KnowsToken::Yes;
+        self.server.token_text.is_known = true;
     }
 
     /// Scopes of the tokens in force; without a token, the scope of a bare number.
@@ -72,7 +71,7 @@ impl Session {
         if client.variables.scope().is_none() {
             values.push(("fencing.scope", scope.to_string()));
         }
-        if self.server.token_text.known == KnowsToken::No && client.variables.token().is_none() {
+        if !self.server.token_text.is_known && client.variables.token().is_none() {
             values.push(("fencing.token", String::new()));
         }
         values

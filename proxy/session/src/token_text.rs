@@ -12,20 +12,13 @@ use crate::wire::frontend::FrontendTag;
 /// PostgreSQL's knowledge of the session's token.
 #[derive(Debug)]
 pub(super) struct TokenText {
-    pub(super) known: KnowsToken,
+    /// Whether the server has a value for `fencing.token`, perhaps an empty one.
+    pub(super) is_known: bool,
     now: Told,
     /// The value was set inside the open transaction, so a rollback undoes it.
     may_be_undone: bool,
     /// Value in the startup packet, to which RESET returns.
     at_startup: Told,
-}
-
-/// Whether the server has a value for `fencing.token`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KnowsToken {
-    No,
-    /// It has one, perhaps an empty one.
-    Yes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +34,7 @@ enum Told {
 impl Default for TokenText {
     fn default() -> Self {
         Self {
-            known: KnowsToken::No,
+            is_known: false,
             now: Told::Token,
             may_be_undone: false,
             at_startup: Told::Token,

@@ -6,7 +6,7 @@ use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_policies::Mode;
 
 use super::endings::Ending;
-use super::{Binds, Identity, Session, injected};
+use super::{Identity, Session, injected};
 use crate::fence::{
     Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, SessionFence, Terms, TokenValue,
 };
@@ -342,7 +342,7 @@ impl Session {
         if !in_force && self.client.fence.may_write(Some(&held)) {
             // The session is now made ready for the new token. The old one may be stale since this declaration, and
             // must not set the guard in between. A token that permits no write makes it ready for nothing.
-            self.prepared().binds = Binds::Yes;
+            self.prepared().is_binding = true;
         }
         self.server.registration.add(held, &value);
     }
