@@ -11,7 +11,7 @@ use crate::prepared::Name;
 #[derive(Debug, Default)]
 pub(crate) struct TextNames<'a> {
     changed: BTreeMap<Name<'a>, Option<&'a Arc<Effects>>>,
-    /// Name that was changed last. One that cannot be told from others is known only then.
+    /// Name that was changed last. One that cannot be told from others is known only while it is the last.
     latest: Option<Name<'a>>,
     others: Others,
 }

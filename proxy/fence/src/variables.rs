@@ -247,7 +247,7 @@ impl<V: Clone> Variables<V> {
     }
 }
 
-/// What the end of a failed transaction amounts to: its COMMIT is a ROLLBACK.
+/// Effect of a statement that ends a failed transaction: its COMMIT is a ROLLBACK.
 /// <https://www.postgresql.org/docs/current/sql-commit.html>
 pub const fn end_of_failed(control: &Control) -> Option<Control> {
     match control {
@@ -417,7 +417,7 @@ mod tests {
         check(&[SET_5, |s| s.rollback_to("unknown"), OPEN], Some(5));
     }
 
-    /// Even where it is restored later.
+    /// Even one that is restored later.
     #[test]
     fn another_form_of_a_token_takes_its_place_everywhere() {
         // So many savepoints that the first is not kept.

@@ -119,9 +119,9 @@ impl Session {
         }
     }
 
-    /// Handles the server's error that an administrator ended the session, and tells the client of a known takeover.
-    /// Otherwise the error waits until the server closes the connection, which it does next. A takeover through
-    /// another proxy may become known in between.
+    /// Handles the end of the session by an administrator. The client is told of a known takeover. Otherwise the
+    /// error waits until the server closes the connection, which it does next. A takeover through another proxy may
+    /// become known in between.
     pub fn on_terminated(&mut self, error: &[u8]) -> Option<Ending> {
         let ending = self.end_if_taken_over();
         if ending.is_none() {

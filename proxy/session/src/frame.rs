@@ -8,7 +8,7 @@ use crate::wire::header::{HEADER_LEN, Header};
 /// and parameter types.
 pub(super) const LOOKED_AT_MAX: usize = MAX_PARSED_INLINE + NAMES_MAX;
 
-/// Size limit for a session that may not just send it. Longer texts are not parsed anyway.
+/// Size up to which it is collected if the session may not just send it. Longer texts are not parsed anyway.
 pub(super) const COLLECTED_MAX: usize = MAX_PARSED + NAMES_MAX;
 
 /// Bytes of a message within which the names of statements and portals must end.

@@ -233,8 +233,7 @@ impl Session {
         self.harmless(message, Some(Request::Sync))
     }
 
-    /// Forwards a message that PostgreSQL rejects for its layout, so that the server answers it: in a pipeline, with
-    /// an error.
+    /// Forwards a message that PostgreSQL rejects for its layout. The server answers it, in a pipeline with an error.
     pub(super) fn malformed(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
         let request = match tag {
             FrontendTag::Query => Request::MalformedQuery,

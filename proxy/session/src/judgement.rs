@@ -162,7 +162,7 @@ impl Session {
         request: Request,
     ) -> Action {
         if !judged.verdict.has_controls() {
-            // A take has a control.
+            // Without controls, the text is not a take.
             return self.decide_plain(message, judged, request);
         }
         if self.server.token_text.is_shown_by(judged.verdict)
@@ -199,7 +199,7 @@ impl Session {
         let verdict = judged.verdict;
         let holds = touches_token(verdict);
         let names = verdict.any_control(runs_a_name);
-        // The statements after it are judged by a token that a failed transaction would undo.
+        // A failed transaction would undo the token by which its later statements are judged.
         let goes_on = verdict.statements.len() > 1 && self.ends_doubt(verdict);
         // A failed transaction may be over when this text arrives.
         if (holds || names || goes_on || self.is_failed()) && !self.server.ledger.is_empty() {

@@ -1,9 +1,9 @@
 //! Read-only guard: a session that may not write runs with `default_transaction_read_only = on`, so PostgreSQL itself
 //! refuses a write that no parser can see.
 //!
-//! The proxy does not track the client's changes of the setting. It sets it when the session may not write, and
-//! returns it to the client when the session may. The guard holds if the server reported so with the last
-//! ReadyForQuery outside a transaction.
+//! The client's changes of the setting are not tracked. The proxy sets it when the session may not write, and returns
+//! it to the client when the session may. The guard holds if the server reported so with the last ReadyForQuery
+//! outside a transaction.
 //!
 //! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
@@ -114,7 +114,7 @@ enum Process {
     Asked,
     /// The client's cancel request hit the guard or the question.
     Cancelled,
-    /// It has told its id.
+    /// It has answered with its id.
     Told(Option<i32>),
     /// It is the process of the login.
     Confirmed,

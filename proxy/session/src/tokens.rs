@@ -258,7 +258,7 @@ impl Session {
         self.server.identity = Identity::Known(session);
     }
 
-    /// Handles that the server process was not found.
+    /// Handles a failed search for the server process.
     ///
     /// # Errors
     ///
@@ -334,7 +334,7 @@ impl Session {
             return;
         };
         let value = held.value();
-        // The tokens before them may only have been observed.
+        // Earlier tokens may only have been observed.
         self.client.observed_end = held.stale().map(|(_, mark)| mark);
         let variables = &mut self.client.variables;
         variables.replace(|held| held.is_for(&value), &held);
@@ -376,7 +376,7 @@ impl Session {
         Ending::Unanswered
     }
 
-    /// Records that a takeover would have ended the session, were its token not only observed.
+    /// Records that a takeover would have ended the session in enforce mode.
     pub(super) fn record_observed_end(&mut self) {
         let held = self.client.variables.token();
         let Some((stale, mark)) = held.and_then(|held| held.stale()) else {
