@@ -57,7 +57,7 @@ impl Session {
         );
     }
 
-    /// Says it in PostgreSQL's own words.
+    /// Like [`Self::say_fatal`], in PostgreSQL's own words.
     fn say_as_postgres(&mut self, sqlstate: &str, message: &str, detail: &str, hint: &str) {
         let fields = ErrorFields {
             severity: Severity::Fatal,

@@ -17,7 +17,7 @@ use crate::fence::{Name, NameSpace, PreparedText, changes_names};
 /// Limit in bytes for the names and excerpts of a session. What does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Bytes counted for an entry besides, which bounds how many are freed at once: that takes time.
+/// Bytes counted for each entry besides. They bound the number of entries, because freeing many at once takes time.
 const ENTRY_BYTES: usize = 64;
 
 /// Bytes of a statement's text that are kept for the rejection log.
@@ -244,13 +244,13 @@ impl Names {
         }
     }
 
-    /// A PREPARE has completed.
+    /// Notes a completed PREPARE.
     pub(crate) fn prepared(&mut self, name: &str, effects: &Arc<Effects>) {
         let meaning = PreparedText::Sql(Arc::clone(effects));
         self.confirm(NameChange::set(Name::statement(name.as_bytes()), meaning));
     }
 
-    /// A Close of a statement, or a DEALLOCATE, has completed.
+    /// Notes a completed DEALLOCATE.
     pub(crate) fn deallocated(&mut self, name: &str) {
         self.remove(Name::statement(name.as_bytes()));
     }
@@ -270,7 +270,7 @@ impl Names {
         Some(meaning)
     }
 
-    /// DEALLOCATE ALL, or DISCARD ALL, has completed.
+    /// Notes a completed DEALLOCATE ALL or DISCARD ALL.
     pub(crate) fn deallocated_all(&mut self) {
         self.statements.clear();
         self.lost_statements = Lost::Nothing;
@@ -299,20 +299,20 @@ impl Names {
         self.lost_statements = self.lost_statements.max(Lost::Some);
     }
 
-    /// A simple Query has run, which destroys the unnamed statement and portal.
+    /// Destroys the unnamed statement and portal, as a simple Query does.
     #[inline]
     pub(crate) fn on_simple_query(&mut self) {
         self.unnamed_statement = PreparedText::Unknown;
         self.unnamed_portal = PreparedText::Unknown;
     }
 
-    /// Ends the portals that were bound after a savepoint.
+    /// Notes that portals bound after a savepoint have ended with it.
     /// <https://www.postgresql.org/docs/current/sql-rollback-to.html>
     pub(crate) const fn on_rollback_to(&mut self) {
         self.rolled_back = RolledBack::InPart;
     }
 
-    /// Portals end with their transaction.
+    /// Ends the portals with their transaction.
     #[inline]
     pub(crate) fn end_transaction(&mut self) {
         self.portals.clear();

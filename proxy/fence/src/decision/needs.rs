@@ -96,7 +96,7 @@ impl SessionFence {
         Ok(basis)
     }
 
-    /// Checks that a session that was let write may end what it has begun.
+    /// Checks that a session that was allowed to write may end what it has begun.
     pub(super) fn check_goes_on(
         &self,
         grounds: &mut Grounds,
