@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_retires_the_cell_for_good() {
+    fn a_repair_retires_the_mark_for_good() {
         let (marks, scope) = (MarkCache::default(), Scope::default());
         let old = marks.mark(&scope);
         let poison = Token::new(Token::MAX).unwrap();
@@ -363,7 +363,7 @@ mod tests {
 
     /// A retired mark may have sessions that keep trying, each with its old token.
     #[test]
-    fn a_retired_cell_is_noted_once_at_most() {
+    fn a_retired_mark_is_noted_once_at_most() {
         let (marks, scope) = (MarkCache::default(), Scope::default());
         let (low, high) = (Token::new(4).unwrap(), Token::new(9).unwrap());
         let old = marks.mark(&scope);
