@@ -1,11 +1,11 @@
-//! What a SQL text does, and what a session needs to be allowed to do it.
+//! Analysis of SQL texts, and what a session needs to run them.
 //!
-//! Pure: no I/O, no clock, no state but the cache that its owner holds. [`classify`] turns a text into a
-//! [`Verdict`] with PostgreSQL's own grammar. [`Policy`] turns the [`Effects`] of a statement into a [`Requirement`].
-//! [`scan::needs_parse`] lets a session that may read and write anyway skip the parse, and [`VerdictCache`] knows what
-//! was parsed before, whatever the constants were.
+//! Pure: no I/O, no clock, no state except the cache that its owner holds. [`classify`] analyzes a text with
+//! PostgreSQL's own grammar; the result is [`Verdict`]. [`Policy`] turns the [`Effects`] of a statement into a
+//! [`Requirement`]. [`scan::needs_parse`] lets a session that may read and write anyway skip the parse.
+//! [`VerdictCache`] remembers texts that were parsed before, whatever their constants were.
 //!
-//! Everything here fails closed: what is not known to be a read is a write.
+//! Everything here fails closed: a statement that is not known to be a read is a write.
 
 mod allocation;
 mod builtin;

@@ -1,4 +1,4 @@
-//! COPY in its directions.
+//! COPY in both directions.
 //!
 //! <https://www.postgresql.org/docs/current/sql-copy.html>
 
@@ -25,7 +25,7 @@ pub(super) fn look(copy: &CopyStmt) -> Result<Found, UnknownShape> {
     Ok(on_the_server(copy, found))
 }
 
-/// A program does whatever it likes, and a file that is written may be any of the server's.
+/// Adds effects on the server: a program may do anything, and a written file may be any of the server's.
 fn on_the_server(copy: &CopyStmt, found: Found) -> Found {
     let category = match (copy.is_program, copy.filename.is_empty()) {
         (true, _) => Category::CopyProgram,

@@ -1,4 +1,4 @@
-//! Prepared statements of SQL: PREPARE, EXECUTE, DEALLOCATE.
+//! SQL prepared statements: PREPARE, EXECUTE, DEALLOCATE.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::found::Found;
 use crate::verdict::Control;
 use crate::walk::{Role, UnknownShape, examine};
 
-/// By itself it does nothing.
+/// PREPARE itself has no effect on data.
 pub(super) fn prepare(prepare: &PrepareStmt) -> Result<Found, UnknownShape> {
     let query = look_query(prepare.query.as_deref())?;
     let mistake = query.mistake.clone();
@@ -20,7 +20,7 @@ pub(super) fn prepare(prepare: &PrepareStmt) -> Result<Found, UnknownShape> {
     Ok(Found { mistake, ..prepare })
 }
 
-/// What its arguments do; the rest is what the name stands for.
+/// Effects of the arguments. The named statement has its own.
 pub(super) fn execute(execute: &ExecuteStmt) -> Result<Found, UnknownShape> {
     let control = Control::Execute {
         name: execute.name.as_str().into(),

@@ -44,7 +44,7 @@ fn begin(stmt: &TransactionStmt) -> Found {
         .named("BEGIN")
 }
 
-/// What such a transaction has written, its text does not say.
+/// The text does not say what the prepared transaction has written.
 fn of_prepared_ones(kind: &'static str, category: Category) -> Found {
     Found::unknown(WriteReason::Kind(kind))
         .in_category(category)

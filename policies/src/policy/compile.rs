@@ -1,4 +1,4 @@
-//! From what a file says to what the sessions ask.
+//! Turns a policy file into rules for sessions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::warn::warnings;
 use super::{DEFAULT_SCOPE, ElectedScope, Modes, Numbers, Policy, Rule, ScopeId, TokenBounds};
 use crate::effects::Category;
 
-/// How many scopes sessions may make that the policy does not name: a store with a small quota holds so many.
+/// Default limit on scopes that the policy does not name. A store with a small quota holds so many.
 const MAX_SCOPES: u64 = 10_000;
 
 impl Default for Policy {
@@ -26,7 +26,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Works out a draft without errors. `lines` are those of its text.
+    /// Compiles a draft without errors. `lines` are those of its text.
     pub(super) fn compile(draft: &Draft, lines: &Lines<'_>) -> Self {
         let mut names = Names::default();
         let default_scope = names.id(draft.defaults.scope.as_deref().unwrap_or(DEFAULT_SCOPE));
@@ -63,7 +63,7 @@ impl Policy {
     }
 }
 
-/// The names of scopes in the order in which they come up.
+/// Names of scopes, in order of appearance.
 #[derive(Default)]
 struct Names {
     names: Vec<Box<str>>,
@@ -75,7 +75,7 @@ impl Names {
         if let Some(known) = self.ids.get(name) {
             return *known;
         }
-        // The reader takes far fewer than fit.
+        // The reader accepts far fewer scopes than fit.
         let id = ScopeId(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
         self.names.push(name.into());
         self.ids.insert(name.into(), id);
@@ -152,7 +152,7 @@ fn default_terms(section: &Section, scope: ScopeId, lines: &Lines<'_>) -> Terms 
         writes: by_defaults(section.writes.as_ref(), lines),
         reads: by_defaults(section.reads.as_ref(), lines),
         unknown_tables: by_defaults(section.unknown_tables.as_ref(), lines),
-        // That of [defaults] counts below that of the scopes.
+        // The mode of [defaults] ranks below that of the scopes.
         mode: None,
         scope,
         refused: refused.into(),
@@ -232,7 +232,7 @@ fn declarers(draft: &Draft, lines: &Lines<'_>) -> Declarers {
     }
 }
 
-/// Which scopes, and for how long: a value says one of them, and leaves the other as it was.
+/// Scopes and duration of declarations. A value sets one of the two and leaves the other as it was.
 fn declares(
     section: &Section,
     by: impl Fn(&Spanned<Declare>) -> By,
@@ -258,7 +258,7 @@ fn bounds(scopes: &[ScopeDraft], general: &TokenBounds) -> BTreeMap<Box<str>, To
         let own = &scope.bounds;
         let election = scope.election.as_ref();
         let election = election.map(|election| Numbers::Election(Arc::clone(election.get_ref())));
-        // The number of an election jumps with all that etcd does, and it is compared exactly.
+        // The number of an election jumps with every change in etcd, and it is compared exactly.
         let limits = match election {
             Some(_) => (None, None),
             None => (

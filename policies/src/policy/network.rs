@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::remark::Fault;
 
-/// A network: an address, and how many of its first bits count.
+/// An address, and the number of its first bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network(IpNet);
 
@@ -16,12 +16,12 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// What is wrong, and what to write instead.
+    /// The problem, and what to write instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         Self::read(text).map_err(|fault| fault.to_string())
     }
 
-    /// As [`Self::parse`].
+    /// Like [`Self::parse`].
     pub(super) fn read(text: &str) -> Result<Self, Fault> {
         let single = || text.parse::<IpAddr>().map(IpNet::from);
         let Ok(written) = text.parse::<IpNet>().or_else(|_| single()) else {
@@ -41,13 +41,13 @@ impl Network {
         Ok(Self(network))
     }
 
-    /// Whether a client at this address is in it. A client that came by IPv4 to a socket of IPv6 counts as IPv4.
+    /// Whether a client at this address is in the network. An IPv4 client on an IPv6 socket counts as IPv4.
     #[must_use]
     pub fn contains(&self, client: IpAddr) -> bool {
         self.0.contains(&client.to_canonical())
     }
 
-    /// Whether it contains whatever the other does.
+    /// Whether it contains every address of the other.
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.0.contains(&other.0)
     }

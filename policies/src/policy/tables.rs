@@ -5,10 +5,10 @@ use super::glob::Glob;
 use super::remark::Fault;
 use crate::object_name::ObjectName;
 
-/// A longer name is cut by PostgreSQL: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
+/// PostgreSQL truncates longer names: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
 const NAME_BYTES_MAX: usize = 63;
 
-/// `schema.table`, each with `*` for any characters. What stands in double quotes is taken as it is.
+/// `schema.table`, each with `*` for any characters. Text in double quotes is literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TablePattern {
     pub(super) schema: Glob,
@@ -20,7 +20,7 @@ impl TablePattern {
     ///
     /// # Errors
     ///
-    /// What is wrong, and what to write instead.
+    /// The problem, and what to write instead.
     pub(super) fn parse(text: &str) -> Result<Self, Fault> {
         let parts = split(text)?;
         match <[Glob; 2]>::try_from(parts) {
@@ -36,12 +36,12 @@ impl TablePattern {
         }
     }
 
-    /// Whether it can be about no other table of that name. `jobs.*` says nothing of a name that has no schema.
+    /// Whether a match settles that the table is listed. `jobs.*` does not settle a name without a schema.
     pub(super) fn names(&self, name: &ObjectName) -> bool {
         name.schema.is_some() || self.table.exact().is_some() || self.schema.is_any()
     }
 
-    /// As a user would write it.
+    /// The pattern as a user would write it.
     pub(super) fn written(&self) -> String {
         format!("{}.{}", self.schema.written(), self.table.written())
     }
@@ -141,12 +141,12 @@ fn check_length(text: &str, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A pattern, and whose it is.
+/// A pattern of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) pattern: TablePattern,
     pub(super) scope: ScopeId,
-    /// Where it was written.
+    /// Line in the file.
     pub(super) line: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What one value of a policy file says against another.
+//! Conflicts between values of a policy file.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) fn check(draft: &Draft, reader: &mut Reader<'_>) {
     }
 }
 
-/// Scopes that may be declared and cannot exist.
+/// Reports scopes that may be declared but cannot exist.
 fn declared_but_not_listed(draft: &Draft, reader: &mut Reader<'_>) {
     let sections = draft.rules.iter().map(|rule| &rule.section);
     let sections = || sections.clone().chain([&draft.defaults]);
@@ -51,7 +51,7 @@ fn declared_but_not_listed(draft: &Draft, reader: &mut Reader<'_>) {
     }
 }
 
-/// A kind that is refused and allowed in one breath.
+/// Reports a category that is both refused and allowed.
 fn contradictions(table: &str, section: &Section, reader: &mut Reader<'_>) {
     let refused: Vec<Category> = section.refuse.iter().map(|c| *c.get_ref()).collect();
     for allowed in &section.allow {
@@ -63,7 +63,8 @@ fn contradictions(table: &str, section: &Section, reader: &mut Reader<'_>) {
     }
 }
 
-/// Two scopes with the very same patterns: every write to these tables would need both tokens, so that they are one.
+/// Reports two scopes with identical patterns. Every write to these tables would need both tokens, so the scopes
+/// would be one.
 fn scopes_of_the_same_tables(scopes: &[ScopeDraft], reader: &mut Reader<'_>) {
     let mut known: BTreeMap<Vec<String>, &ScopeDraft> = BTreeMap::new();
     for scope in scopes.iter().filter(|scope| !scope.tables.is_empty()) {
@@ -101,7 +102,7 @@ fn names_of_two_rules(rules: &[RuleDraft], reader: &mut Reader<'_>) {
     }
 }
 
-/// Rules that can never match, each with the earlier one that matches all it does.
+/// Rules that can never match, each with the earlier one that matches all that it does.
 pub(in crate::policy) fn shadowed(rules: &[RuleDraft]) -> Vec<(&RuleDraft, &Spanned<()>)> {
     let mut found = Vec::new();
     for (index, rule) in rules.iter().enumerate() {

@@ -9,13 +9,13 @@ use super::draft::ScopeDraft;
 use super::reader::{Name, Reader};
 use crate::policy::remark::Fault;
 
-/// Scopes with an election. Each is followed on a stream of its own.
+/// Maximum number of scopes with an election. Each is followed on a stream of its own.
 const ELECTIONS_MAX: usize = 100;
-/// Bytes of an election's name. It is the beginning of keys, and quoted in errors.
+/// Maximum bytes of an election's name, which begins keys and is quoted in errors.
 const NAME_MAX: usize = 200;
 
 impl Reader<'_> {
-    /// `{ etcd_election = ".." }`, at the place of its name. `written` is the key that it stands behind.
+    /// Reads `{ etcd_election = ".." }`, with the place of its name. `written` is the key of this value.
     pub(super) fn election(
         &mut self,
         written: &str,
@@ -53,7 +53,7 @@ fn election_name(text: &str) -> Result<Arc<str>, Fault> {
     Ok(text.into())
 }
 
-/// What an election says against other keys of its scope.
+/// Reports conflicts of an election with other keys of its scope.
 pub(super) fn check(scopes: &[ScopeDraft], reader: &mut Reader<'_>) {
     let elected = || {
         let elected = scopes.iter();

@@ -1,4 +1,4 @@
-//! Reads a policy file: every error at once, each with its place.
+//! Reads a policy file and reports every error at once, each with its place.
 
 mod check;
 mod draft;
@@ -26,11 +26,12 @@ pub(super) use check::shadowed;
 pub(super) use draft::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
 pub use key::{POLICY_KEYS, PolicyKey, nearest};
 
-/// A policy file is a page of text, or as many lines as there are scopes; more is a mistake (a log, a device).
+/// Maximum size of a policy file. A larger one is a mistake, such as a log or a device.
 pub const POLICY_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Scopes. A statement costs the same with all of them as with one.
+/// Maximum number of scopes. A statement costs the same with all of them as with one.
 const SCOPES_MAX: usize = 100_000;
-/// Rules, and entries of one list: a session goes through the rules, and a list is compared with itself.
+/// Maximum number of rules, and of entries in one list: a session tries the rules in turn, and a list is compared
+/// with itself.
 const LIST_MAX: usize = 1000;
 
 const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("observe", Mode::Observe)];
@@ -61,11 +62,11 @@ type Key<'a> = Spanned<DeString<'a>>;
 type Value<'a> = Spanned<DeValue<'a>>;
 
 impl Policy {
-    /// Reads the text of a policy file. `check_scope` says whether a text can be the name of a scope, and if not, why.
+    /// Reads the text of a policy file. `check_scope` returns what is wrong with the name of a scope.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it.
+    /// All errors in the text.
     pub fn parse(
         text: &str,
         check_scope: &dyn Fn(&str) -> Result<(), String>,
@@ -100,7 +101,7 @@ fn in_order(mut remarks: Vec<Remark>) -> Vec<Remark> {
     remarks
 }
 
-/// The table is sorted by name; people write a file from its top.
+/// Entries in the order of the file; the table itself is sorted by name.
 fn from_the_top<'v, 'a>(table: &'v DeTable<'a>) -> Vec<(&'v Key<'a>, &'v Value<'a>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -147,7 +148,7 @@ impl Reader<'_> {
         section
     }
 
-    /// A key that `[defaults]` and a rule both have. What it is not is unknown.
+    /// Reads a key that `[defaults]` and rules share. Any other key is unknown.
     fn section(&mut self, table: &str, key: &Key<'_>, value: &Value<'_>, section: &mut Section) {
         let written = format!("{table}.{}", key.get_ref());
         let name = Name {
@@ -169,7 +170,7 @@ impl Reader<'_> {
 
     fn declare(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Spanned<Declare>> {
         let declare = match value.get_ref() {
-            // Nothing is something that a list of scopes can say.
+            // An empty list is allowed here: no scope at all.
             DeValue::Array(array) if array.is_empty() => Declare::Scopes(Vec::new()),
             DeValue::Array(_) => {
                 let check = self.check_scope;
@@ -185,7 +186,8 @@ impl Reader<'_> {
         Some(Spanned::new(value.span(), declare))
     }
 
-    /// A key that `[tokens]` and a scope both have. `table` is where it is, in the table of keys and as it was written.
+    /// Reads a key that `[tokens]` and scopes share. `table` is its place in the table of keys, `written` that in the
+    /// file.
     fn bound(
         &mut self,
         table: &str,
@@ -332,7 +334,7 @@ impl Reader<'_> {
         Some(rule)
     }
 
-    /// `session.match`, or the holders of a scope, which are written alike.
+    /// Reads `session.match`, or the holders of a scope, which are written alike.
     fn who(&mut self, written: &str, value: &Value<'_>, who: &mut WhoPattern) {
         let (_, last) = written.rsplit_once('.').unwrap_or_default();
         let to_do = format!("write {last} = {{ user = \"...\" }}");
@@ -362,7 +364,7 @@ impl Reader<'_> {
                 "application_name" => {
                     who.application_name = self.globs(name, value, |text| Ok(Glob::new(text)));
                 }
-                // Here * asks for something: for a certificate.
+                // Here `*` is a condition: it requires a certificate.
                 "cn" => {
                     let read = self.list(name, value, nonempty_glob);
                     who.common_name = read.into_iter().map(Spanned::into_inner).collect();
@@ -376,7 +378,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Patterns for names; with `*` among them nothing is asked.
+    /// Reads patterns for names. A `*` among them removes the condition.
     fn globs(
         &mut self,
         name: Name<'_>,
@@ -403,7 +405,7 @@ fn nonempty_glob(text: &str) -> Result<Glob, Fault> {
 }
 
 fn rule_name(text: &str) -> Result<Box<str>, Fault> {
-    /// It is quoted in errors and logs.
+    /// Limited because errors and logs quote it.
     const MOST: usize = 63;
     if text.is_empty() || text.len() > MOST || text.chars().any(char::is_control) {
         let to_do = format!("write 1 to {MOST} bytes without control characters, or leave it out");

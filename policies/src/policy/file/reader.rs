@@ -1,4 +1,4 @@
-//! Reads the values of a policy file, each with its type. Keeps going after an error.
+//! Reads the values of a policy file by type, and continues after an error.
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -10,25 +10,25 @@ use toml::de::{DeTable, DeValue};
 use super::key::{names_in, nearest, values_of};
 use crate::policy::remark::{Fault, Lines, Remark};
 
-/// Tokens are positive 64-bit integers with a sign: PostgreSQL's `int8`.
+/// Tokens are positive signed 64-bit integers: PostgreSQL's `int8`.
 const NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
 
-/// Times, in seconds.
+/// Range of times, in seconds.
 const SECONDS: RangeInclusive<u64> = 1..=3600;
 
-/// A text that is read, and what was found wrong with it.
+/// Reader of a text, with the errors found so far.
 pub(super) struct Reader<'a> {
     pub(super) lines: &'a Lines<'a>,
     pub(super) check_scope: &'a dyn Fn(&str) -> Result<(), String>,
     pub(super) errors: Vec<Remark>,
 }
 
-/// Where a value stands.
+/// Key of a value.
 #[derive(Clone, Copy)]
 pub(super) struct Name<'a> {
-    /// Its key in the table of keys.
+    /// Key in the table of keys.
     pub(super) key: &'a str,
-    /// Its key as the user wrote it.
+    /// Key as the user wrote it.
     pub(super) written: &'a str,
 }
 
@@ -36,7 +36,7 @@ type Value<'a> = Spanned<DeValue<'a>>;
 
 impl Reader<'_> {
     pub(super) fn error(&mut self, at: &Range<usize>, message: impl fmt::Display) {
-        // Where the syntax is wrong the parser puts in a value that has no place. The error was told already.
+        // After a syntax error the parser inserts a value without a place. That error was already reported.
         if !at.is_empty() || self.errors.is_empty() {
             self.errors.push(self.lines.remark(at, message));
         }
@@ -51,7 +51,7 @@ impl Reader<'_> {
         self.error(at, format_args!("{}: {fault}", name.written));
     }
 
-    /// A key that its table does not have. `table` is its name in the table of keys.
+    /// Reports a key that its table does not have. `table` is its name in the table of keys.
     pub(super) fn unknown(&mut self, table: &str, written: &str, key: &Spanned<impl AsRef<str>>) {
         let wrong = key.get_ref().as_ref();
         let known: Vec<&str> = names_in(table).collect();
@@ -80,7 +80,7 @@ impl Reader<'_> {
         self.fault(&value.span(), name, &fault);
     }
 
-    /// One of a few words.
+    /// Reads one of a few words.
     pub(super) fn word<T: Clone>(
         &mut self,
         name: Name<'_>,
@@ -103,7 +103,7 @@ impl Reader<'_> {
         found.map(|(_, meaning)| Spanned::new(value.span(), meaning.clone()))
     }
 
-    /// A text that `parse` takes.
+    /// Reads a text with `parse`.
     pub(super) fn text<T>(
         &mut self,
         name: Name<'_>,
@@ -123,7 +123,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A text that `parse` takes, or a list of them, each once.
+    /// Reads a text, or a list of distinct texts, with `parse`.
     pub(super) fn list<T: PartialEq>(
         &mut self,
         name: Name<'_>,
@@ -160,7 +160,7 @@ impl Reader<'_> {
         read
     }
 
-    /// A whole number from 1 to the highest token.
+    /// Reads a whole number from 1 to the highest token.
     pub(super) fn number(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<u64> {
         let DeValue::Integer(integer) = value.get_ref() else {
             self.wrong_type(name, value);
@@ -176,7 +176,7 @@ impl Reader<'_> {
         good
     }
 
-    /// A time as [`SECONDS`], with its unit.
+    /// Reads a time within [`SECONDS`], with its unit.
     pub(super) fn seconds(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Duration> {
         let time = self.text(name, value, |text| {
             let seconds = text.strip_suffix('s');
@@ -192,7 +192,7 @@ impl Reader<'_> {
         time.map(Spanned::into_inner)
     }
 
-    /// The name of a scope, as the authority takes it.
+    /// Reads the name of a scope that the authority accepts.
     pub(super) fn scope(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Box<str>> {
         let check = self.check_scope;
         let scope = self.text(name, value, |text| {
@@ -203,7 +203,7 @@ impl Reader<'_> {
         scope.map(Spanned::into_inner)
     }
 
-    /// A table, else an error that says how to write one.
+    /// Reads a table, or reports how to write one.
     pub(super) fn table<'v>(
         &mut self,
         written: &str,
