@@ -54,7 +54,7 @@ pub(crate) const fn parts(text: &[u8]) -> Parts<'_> {
 
 fn begins_as_query(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
-    let length = text.iter().position(|byte| kind(*byte) != Kind::Word);
+    let length = text.iter().position(|byte| class(*byte) != ByteClass::Word);
     text.get(..length.unwrap_or(text.len()))
         .is_some_and(|word| {
             FIRST_WORDS
@@ -119,18 +119,20 @@ impl<'a> Iterator for Parts<'a> {
 fn first_constant(text: &[u8]) -> Option<(Range<usize>, Constant)> {
     let mut at = 0;
     while let Some(byte) = text.get(at) {
-        let kind = kind(*byte);
-        let (end, constant) = match kind {
-            Kind::Word => (end_of_word(text, at), Constant::Integer),
-            Kind::Quote | Kind::DoubleQuote => (end_of_quoted(text, at, *byte)?, Constant::Text),
-            Kind::Beside | Kind::Other => {
+        let class = class(*byte);
+        let (end, constant) = match class {
+            ByteClass::Word => (end_of_word(text, at), Constant::Integer),
+            ByteClass::Quote | ByteClass::DoubleQuote => {
+                (end_of_quoted(text, at, *byte)?, Constant::Text)
+            }
+            ByteClass::Beside | ByteClass::Other => {
                 at += 1;
                 continue;
             }
         };
-        let counts_not = match kind {
-            Kind::Word => is_integer(text, at..end),
-            Kind::Quote => is_plain_string(text, at..end),
+        let counts_not = match class {
+            ByteClass::Word => is_integer(text, at..end),
+            ByteClass::Quote => is_plain_string(text, at..end),
             _ => false,
         };
         if counts_not && stands_alone(text, at..end) {
@@ -144,7 +146,7 @@ fn first_constant(text: &[u8]) -> Option<(Range<usize>, Constant)> {
 /// End of the run of bytes that may be one identifier, number or parameter.
 fn end_of_word(text: &[u8], begin: usize) -> usize {
     let rest = text.get(begin..).unwrap_or_default();
-    let length = rest.iter().position(|byte| kind(*byte) != Kind::Word);
+    let length = rest.iter().position(|byte| class(*byte) != ByteClass::Word);
     begin + length.unwrap_or(rest.len())
 }
 
@@ -206,13 +208,13 @@ fn is_plain_string(text: &[u8], place: Range<usize>) -> bool {
 fn stands_alone(text: &[u8], place: Range<usize>) -> bool {
     let left = place.start.checked_sub(1).and_then(|left| text.get(left));
     let right = text.get(place.end);
-    left.is_some_and(|byte| kind(*byte) == Kind::Beside)
-        && right.is_none_or(|byte| kind(*byte) == Kind::Beside)
+    left.is_some_and(|byte| class(*byte) == ByteClass::Beside)
+        && right.is_none_or(|byte| class(*byte) == ByteClass::Beside)
 }
 
 /// Class of a byte, as it matters to constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ByteClass {
     /// May be in an identifier, a number or a parameter.
     Word,
     /// Begins and ends a string.
@@ -225,8 +227,8 @@ enum Kind {
     Other,
 }
 
-const KINDS: [Kind; 256] = {
-    let mut kinds = [Kind::Other; 256];
+const BYTE_CLASSES: [ByteClass; 256] = {
+    let mut classes = [ByteClass::Other; 256];
     let mut byte = 0;
     while byte < 256 {
         #[expect(
@@ -234,22 +236,27 @@ const KINDS: [Kind; 256] = {
             reason = "evaluated by the compiler, bounded above"
         )]
         {
-            kinds[byte] = match byte as u8 {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'$' | b'.' | 0x80.. => Kind::Word,
-                b'\'' => Kind::Quote,
-                b'"' => Kind::DoubleQuote,
+            classes[byte] = match byte as u8 {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'$' | b'.' | 0x80.. => {
+                    ByteClass::Word
+                }
+                b'\'' => ByteClass::Quote,
+                b'"' => ByteClass::DoubleQuote,
                 b' ' | b'\t' | b'\n' | b'\r' | b'(' | b')' | b'[' | b']' | b',' | b':' | b';'
-                | b'=' | b'<' | b'>' | b'+' | b'-' | b'*' | b'/' | b'%' | b'|' => Kind::Beside,
-                _ => Kind::Other,
+                | b'=' | b'<' | b'>' | b'+' | b'-' | b'*' | b'/' | b'%' | b'|' => ByteClass::Beside,
+                _ => ByteClass::Other,
             };
         }
         byte += 1;
     }
-    kinds
+    classes
 };
 
-fn kind(byte: u8) -> Kind {
-    KINDS.get(usize::from(byte)).copied().unwrap_or(Kind::Other)
+fn class(byte: u8) -> ByteClass {
+    BYTE_CLASSES
+        .get(usize::from(byte))
+        .copied()
+        .unwrap_or(ByteClass::Other)
 }
 
 #[cfg(test)]

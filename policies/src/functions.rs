@@ -20,7 +20,7 @@ enum Pattern {
 
 /// A function that counts as a write.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Writer {
+pub(crate) struct WritingFunction {
     pub(crate) why: &'static str,
     pub(crate) reach: Reach,
 }
@@ -36,72 +36,72 @@ pub(crate) enum Reach {
     Anything,
 }
 
-const SEQUENCE: Writer = Writer {
+const SEQUENCE: WritingFunction = WritingFunction {
     why: "it moves a sequence, which no rollback undoes",
     reach: Reach::Sequence,
 };
-const XID: Writer = Writer {
+const XID: WritingFunction = WritingFunction {
     why: "it assigns a transaction id",
     reach: Reach::NoTable(None),
 };
-const ELSEWHERE: Writer = Writer {
+const ELSEWHERE: WritingFunction = WritingFunction {
     why: "it runs SQL in another session, outside read-only mode",
     reach: Reach::Anything,
 };
-const TEXT: Writer = Writer {
+const TEXT: WritingFunction = WritingFunction {
     why: "it runs SQL that is passed to it as text",
     reach: Reach::Anything,
 };
-const LARGE_OBJECT: Writer = Writer {
+const LARGE_OBJECT: WritingFunction = WritingFunction {
     why: "it changes large objects, which read-only mode allows up to PostgreSQL 15",
     reach: Reach::Anything,
 };
-const INDEX: Writer = Writer {
+const INDEX: WritingFunction = WritingFunction {
     why: "it changes an index",
     reach: Reach::Anything,
 };
-const SLOT: Writer = Writer {
+const SLOT: WritingFunction = WritingFunction {
     why: "it changes a replication slot",
     reach: Reach::Anything,
 };
-const ORIGIN: Writer = Writer {
+const ORIGIN: WritingFunction = WritingFunction {
     why: "it changes replication origins",
     reach: Reach::Anything,
 };
-const WAL: Writer = Writer {
+const WAL: WritingFunction = WritingFunction {
     why: "it writes to the write-ahead log",
     reach: Reach::Anything,
 };
-const SERVER: Writer = Writer {
+const SERVER: WritingFunction = WritingFunction {
     why: "it acts on the whole server",
     reach: Reach::Anything,
 };
-const SESSIONS: Writer = Writer {
+const SESSIONS: WritingFunction = WritingFunction {
     why: "it interrupts other sessions",
     reach: Reach::Anything,
 };
-const NOTIFY: Writer = Writer {
+const NOTIFY: WritingFunction = WritingFunction {
     why: "it sends a notification",
     reach: Reach::NoTable(Some(Category::Notify)),
 };
-const STATISTICS: Writer = Writer {
+const STATISTICS: WritingFunction = WritingFunction {
     why: "it changes the server's statistics",
     reach: Reach::Anything,
 };
-const FILES: Writer = Writer {
+const FILES: WritingFunction = WritingFunction {
     why: "it changes files on the server",
     reach: Reach::Anything,
 };
-const CATALOG: Writer = Writer {
+const CATALOG: WritingFunction = WritingFunction {
     why: "it changes the system catalog",
     reach: Reach::Anything,
 };
-const STORAGE: Writer = Writer {
+const STORAGE: WritingFunction = WritingFunction {
     why: "it changes stored rows directly",
     reach: Reach::Anything,
 };
 
-const WRITERS: &[(Pattern, Writer)] = &[
+const WRITERS: &[(Pattern, WritingFunction)] = &[
     (Name("nextval"), SEQUENCE),
     (Name("setval"), SEQUENCE),
     (Name("txid_current"), XID),
@@ -194,7 +194,7 @@ pub(crate) fn names_that_look_at_argument() -> impl Iterator<Item = &'static str
 
 /// The entry of a function that counts as a write. Takes the name as PostgreSQL parses it, without its schema:
 /// extensions live in any schema. A user's function with such a name costs a refused read.
-pub(crate) fn writer(name: &str) -> Option<&'static Writer> {
+pub(crate) fn writer(name: &str) -> Option<&'static WritingFunction> {
     WRITERS.iter().find_map(|(pattern, writer)| {
         let hit = match pattern {
             Name(known) => name == *known,

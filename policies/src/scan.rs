@@ -74,14 +74,18 @@ fn first_word_decides(text: &[u8]) -> Option<NeedsParse> {
     if in_threes | is_suspect(before_last, last, 0) | is_suspect(last, 0, 0) {
         return None;
     }
-    let start = text.iter().position(|byte| part(*byte) == Part::Letter);
+    let start = text
+        .iter()
+        .position(|byte| class(*byte) == CharClass::Letter);
     let from_word = text.get(start.unwrap_or(text.len())..)?;
     let length = from_word
         .iter()
-        .position(|byte| part(*byte) != Part::Letter)
+        .position(|byte| class(*byte) != CharClass::Letter)
         .unwrap_or(from_word.len());
     let (word, after) = from_word.split_at(length);
-    let ends = after.first().is_none_or(|byte| part(*byte) != Part::Tail);
+    let ends = after
+        .first()
+        .is_none_or(|byte| class(*byte) != CharClass::Tail);
     Some(match ends && is_first_word(word) {
         true => NeedsParse::Yes,
         false => NeedsParse::No,
@@ -106,7 +110,7 @@ const fn is_suspect(a: u8, b: u8, c: u8) -> bool {
 
 /// Class of a byte in a word.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum CharClass {
     /// A letter or `_`.
     Letter,
     /// A digit or `$`: continues a word, but another word may begin after it. PostgreSQL before 15 reads `1SET` as
@@ -116,8 +120,8 @@ enum Part {
     Other,
 }
 
-const PARTS: [Part; 256] = {
-    let mut parts = [Part::Other; 256];
+const CHAR_CLASSES: [CharClass; 256] = {
+    let mut classes = [CharClass::Other; 256];
     let mut byte = 0;
     while byte < 128 {
         #[expect(
@@ -125,37 +129,40 @@ const PARTS: [Part; 256] = {
             reason = "evaluated by the compiler, bounded above"
         )]
         {
-            parts[byte] = match byte as u8 {
-                b'A'..=b'Z' | b'a'..=b'z' | b'_' => Part::Letter,
-                b'0'..=b'9' | b'$' => Part::Tail,
-                _ => Part::Other,
+            classes[byte] = match byte as u8 {
+                b'A'..=b'Z' | b'a'..=b'z' | b'_' => CharClass::Letter,
+                b'0'..=b'9' | b'$' => CharClass::Tail,
+                _ => CharClass::Other,
             };
         }
         byte += 1;
     }
-    parts
+    classes
 };
 
-fn part(byte: u8) -> Part {
-    PARTS
+fn class(byte: u8) -> CharClass {
+    CHAR_CLASSES
         .get(usize::from(byte))
         .copied()
-        .unwrap_or(Part::Letter)
+        .unwrap_or(CharClass::Letter)
 }
 
 fn scan_words(text: &[u8]) -> NeedsParse {
     let comments = text.windows(2).any(|two| two == b"--" || two == b"/*");
     let mut first = true;
     let mut rest = text;
-    while let Some(start) = rest.iter().position(|byte| part(*byte) == Part::Letter) {
+    while let Some(start) = rest
+        .iter()
+        .position(|byte| class(*byte) == CharClass::Letter)
+    {
         let (between, from_word) = rest.split_at(start);
         let length = from_word
             .iter()
-            .position(|byte| part(*byte) != Part::Letter)
+            .position(|byte| class(*byte) != CharClass::Letter)
             .unwrap_or(from_word.len());
         let (word, after) = from_word.split_at(length);
         let follows = after.first().copied();
-        let ends = follows.is_none_or(|byte| part(byte) != Part::Tail);
+        let ends = follows.is_none_or(|byte| class(byte) != CharClass::Tail);
         let begins = comments || first || between.contains(&b';');
         if (ends && ((begins && is_first_word(word)) || is_any_word(word)))
             || (is_u(word) && follows == Some(b'&'))

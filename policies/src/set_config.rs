@@ -32,9 +32,9 @@ pub(crate) fn of_select(select: &SelectStmt) -> Vec<Control> {
     let mut controls = Vec::new();
     for target in &select.target_list {
         match target_control(target) {
-            Target::Binds(control) => controls.push(control),
-            Target::Harmless => {}
-            Target::Other => return Vec::new(),
+            SetConfigCall::Fencing(control) => controls.push(control),
+            SetConfigCall::Harmless => {}
+            SetConfigCall::Other => return Vec::new(),
         }
     }
     controls
@@ -103,27 +103,27 @@ fn is_name_column(node: &Node) -> bool {
     }
 }
 
-enum Target {
+enum SetConfigCall {
     /// Sets a `fencing.` setting.
-    Binds(Control),
+    Fencing(Control),
     /// Sets another setting.
     Harmless,
     /// Not a set_config with literals.
     Other,
 }
 
-fn target_control(target: &Node) -> Target {
+fn target_control(target: &Node) -> SetConfigCall {
     let Some(NodeEnum::ResTarget(target)) = &target.node else {
-        return Target::Other;
+        return SetConfigCall::Other;
     };
     let Some(NodeEnum::FuncCall(call)) = target.val.as_ref().and_then(|value| value.node.as_ref())
     else {
-        return Target::Other;
+        return SetConfigCall::Other;
     };
-    set_config_call(call).unwrap_or(Target::Other)
+    set_config_call(call).unwrap_or(SetConfigCall::Other)
 }
 
-fn set_config_call(call: &FuncCall) -> Option<Target> {
+fn set_config_call(call: &FuncCall) -> Option<SetConfigCall> {
     let plain = call.agg_order.is_empty()
         && call.agg_filter.is_none()
         && call.over.is_none()
@@ -164,10 +164,10 @@ fn set_config_call(call: &FuncCall) -> Option<Target> {
     };
     let variable = match Setting::named(name) {
         Setting::Fencing(variable) => variable,
-        Setting::Reserved => return Some(Target::Binds(Control::Mistake(reserved(name)))),
-        _ => return Some(Target::Harmless),
+        Setting::Reserved => return Some(SetConfigCall::Fencing(Control::Mistake(reserved(name)))),
+        _ => return Some(SetConfigCall::Harmless),
     };
-    Some(Target::Binds(match value {
+    Some(SetConfigCall::Fencing(match value {
         Some(value) => Control::SetFencing {
             variable,
             value,

@@ -8,17 +8,17 @@ use super::statement::look_query;
 use crate::effects::{Category, Tables};
 use crate::found::Found;
 use crate::verdict::WriteReason;
-use crate::walk::{Role, UnknownShape, examine};
+use crate::walk::{TableUse, UnknownShape, examine};
 
 pub(super) fn look(copy: &CopyStmt) -> Result<Found, UnknownShape> {
     let found = if copy.is_from {
-        examine(copy, Role::Write)?
+        examine(copy, TableUse::Write)?
             .because(Some(WriteReason::Kind("COPY FROM")))
             .named("COPY FROM")
     } else {
         let found = match copy.query.as_deref() {
             Some(query) => look_query(Some(query))?,
-            None => examine(copy, Role::Read)?,
+            None => examine(copy, TableUse::Read)?,
         };
         found.named("COPY TO")
     };

@@ -7,7 +7,7 @@ use pg_query::protobuf::{DeallocateStmt, ExecuteStmt, PrepareStmt};
 use super::statement::look_query;
 use crate::found::Found;
 use crate::verdict::Control;
-use crate::walk::{Role, UnknownShape, examine};
+use crate::walk::{TableUse, UnknownShape, examine};
 
 /// PREPARE itself has no effect on data.
 pub(super) fn prepare(prepare: &PrepareStmt) -> Result<Found, UnknownShape> {
@@ -27,7 +27,7 @@ pub(super) fn execute(execute: &ExecuteStmt) -> Result<Found, UnknownShape> {
     };
     Ok(Found {
         controls: vec![control],
-        ..examine(&execute.params, Role::Read)?
+        ..examine(&execute.params, TableUse::Read)?
     })
 }
 

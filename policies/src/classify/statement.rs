@@ -10,7 +10,7 @@ use crate::kinds;
 use crate::set_config;
 use crate::settings;
 use crate::verdict::{CommitsInside, Computes, Control, Statement, WriteReason};
-use crate::walk::{Role, UnknownShape, examine, examine_query};
+use crate::walk::{TableUse, UnknownShape, examine, examine_query};
 
 pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> {
     let node = node
@@ -58,7 +58,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
     Ok(match node {
         N::SelectStmt(select) => look_select(select)?,
         N::InsertStmt(_) | N::UpdateStmt(_) | N::DeleteStmt(_) | N::MergeStmt(_) => {
-            examine(node, Role::Read)?.because(Some(WriteReason::Kind(kinds::name(node))))
+            examine(node, TableUse::Read)?.because(Some(WriteReason::Kind(kinds::name(node))))
         }
         N::TransactionStmt(transaction) => transaction::look(transaction),
         N::VariableSetStmt(set) => look_set(set),
@@ -135,9 +135,9 @@ fn look_set(set: &VariableSetStmt) -> Found {
 
 fn look_lock(lock: &LockStmt) -> Result<Found, UnknownShape> {
     let found = if lock.mode == LockMode::AccessShareLock as i32 {
-        examine(lock, Role::Read)?
+        examine(lock, TableUse::Read)?
     } else {
-        examine(lock, Role::Write)?.because(Some(WriteReason::LockMode))
+        examine(lock, TableUse::Write)?.because(Some(WriteReason::LockMode))
     };
     Ok(found.in_category(Category::Lock))
 }
@@ -149,9 +149,9 @@ pub(super) fn look_query(query: Option<&Node>) -> Result<Found, UnknownShape> {
         .and_then(|query| query.node.as_ref())
         .ok_or(UnknownShape)?;
     Ok(match query {
-        N::SelectStmt(_) => examine(query, Role::Read)?,
+        N::SelectStmt(_) => examine(query, TableUse::Read)?,
         N::InsertStmt(_) | N::UpdateStmt(_) | N::DeleteStmt(_) | N::MergeStmt(_) => {
-            examine(query, Role::Read)?.because(Some(WriteReason::Contains(kinds::name(query))))
+            examine(query, TableUse::Read)?.because(Some(WriteReason::Contains(kinds::name(query))))
         }
         other => Found::unknown(WriteReason::Contains(kinds::name(other))),
     })

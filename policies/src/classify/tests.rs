@@ -569,9 +569,17 @@ fn a_backslash_is_no_doubt_where_its_meaning_does_not_matter() {
         check_opaque(text.as_bytes(), SAFE, Opaque::Backslash);
     }
     // Outside of a string it is an error, whatever the server's settings.
-    for text in ["select 1\\deallocate", "select \\1", "\\x", "select a \\ execute b"] {
+    for text in [
+        "select 1\\deallocate",
+        "select \\1",
+        "\\x",
+        "select a \\ execute b",
+    ] {
         let why = classify(text.as_bytes(), SAFE).statements[0].why.clone();
-        assert!(matches!(why, Some(WriteReason::Syntax(_))), "{text}: {why:?}");
+        assert!(
+            matches!(why, Some(WriteReason::Syntax(_))),
+            "{text}: {why:?}"
+        );
     }
     let mut random = StdRng::seed_from_u64(SEED);
     for _ in 0..256 {

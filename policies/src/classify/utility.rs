@@ -13,10 +13,10 @@ use crate::found::Found;
 use crate::kinds;
 use crate::object_name::ObjectName;
 use crate::verdict::WriteReason;
-use crate::walk::{Role, UnknownShape, examine};
+use crate::walk::{TableUse, UnknownShape, examine};
 
 pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
-    let found = examine(node, Role::Write)?;
+    let found = examine(node, TableUse::Write)?;
     let (writes, reads) = match touched(node) {
         // A kind that names tables but here names none: plain VACUUM.
         Touched::Named if found.writes == Tables::none() => (Tables::Unknown, Tables::Unknown),

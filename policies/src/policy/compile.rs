@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use toml::Spanned;
 
-use super::declare::{Declarable, DeclareFor, Declarers, Holders, Scopes as ScopesMayBe};
+use super::declare::{AllowedScopes, Declarable, DeclareFor, Declarers, Holders};
 use super::file::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
-use super::listing::Tables;
-use super::needed_scopes::Scopes;
+use super::listing::TablePatterns;
+use super::needed_scopes::PolicyScopes;
 use super::remark::Lines;
 use super::tables::Listed;
 use super::terms::{By, Follows, Said, SessionRule, Terms};
@@ -36,7 +36,7 @@ impl Policy {
         for (index, rule) in draft.rules.iter().enumerate() {
             rules.push(rule_terms(index, rule, &defaults, &mut names, lines));
         }
-        let mut scopes = Scopes::new(names.names, table_scopes, modes(draft));
+        let mut scopes = PolicyScopes::new(names.names, table_scopes, modes(draft));
         for terms in rules.iter_mut().chain([&mut defaults]) {
             terms.follows = scopes.follows(terms);
         }
@@ -48,7 +48,7 @@ impl Policy {
         Self {
             scopes: scopes.names,
             ids: names.ids,
-            tables: Tables::new(listed),
+            tables: TablePatterns::new(listed),
             table_scopes: scopes.with_tables,
             modes: scopes.modes,
             bounds: bounds(&draft.scopes, &draft.tokens),
@@ -224,10 +224,10 @@ fn declarers(draft: &Draft, lines: &Lines<'_>) -> Declarers {
     Declarers {
         holders: holders.collect(),
         scopes: match listed.filter(|said| *said.get_ref() == Listing::Listed) {
-            Some(said) => ScopesMayBe::Listed {
+            Some(said) => AllowedScopes::Listed {
                 line: lines.line(&said.span()),
             },
-            None => ScopesMayBe::Any,
+            None => AllowedScopes::Any,
         },
     }
 }

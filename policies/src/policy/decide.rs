@@ -20,19 +20,19 @@ pub struct Decision {
 }
 
 /// Records how a decision comes about, or ignores it.
-trait Trace {
+trait Explanation {
     fn say(&mut self, words: impl FnOnce() -> String);
 }
 
 /// Records and allocates nothing, for sessions.
 struct Silent;
 
-impl Trace for Silent {
+impl Explanation for Silent {
     #[inline]
     fn say(&mut self, _words: impl FnOnce() -> String) {}
 }
 
-impl Trace for Vec<String> {
+impl Explanation for Vec<String> {
     fn say(&mut self, words: impl FnOnce() -> String) {
         let words = words();
         if !self.contains(&words) {
@@ -147,7 +147,7 @@ impl SessionPolicy {
         }
     }
 
-    fn decide<T: Trace>(&self, effects: &Effects, trace: &mut T) -> Requirement {
+    fn decide<T: Explanation>(&self, effects: &Effects, trace: &mut T) -> Requirement {
         match self.walk(effects, Refusals::Count, trace) {
             Ok(needs) => needs.into_requirement(),
             Err(reason) => self
@@ -158,7 +158,7 @@ impl SessionPolicy {
 
     /// A refusal that is only observed must not let a write bypass a scope that is enforced. Then the statement needs
     /// the tokens of its scopes.
-    fn enforced_behind_refusal<T: Trace>(
+    fn enforced_behind_refusal<T: Explanation>(
         &self,
         effects: &Effects,
         trace: &mut T,
@@ -181,7 +181,7 @@ impl SessionPolicy {
         }
     }
 
-    fn walk<T: Trace>(
+    fn walk<T: Explanation>(
         &self,
         effects: &Effects,
         refusals: Refusals,
@@ -214,7 +214,7 @@ impl SessionPolicy {
         Ok(needs)
     }
 
-    fn writes<T: Trace>(
+    fn writes<T: Explanation>(
         &self,
         tables: &Tables,
         refusals: Refusals,
@@ -249,7 +249,7 @@ impl SessionPolicy {
         }
     }
 
-    fn reads<T: Trace>(
+    fn reads<T: Explanation>(
         &self,
         effects: &Effects,
         needs: &mut Needs,
@@ -271,7 +271,7 @@ impl SessionPolicy {
         Ok(())
     }
 
-    fn tables<T: Trace>(
+    fn tables<T: Explanation>(
         &self,
         half: Half,
         tables: &Tables,
@@ -290,7 +290,7 @@ impl SessionPolicy {
         Ok(())
     }
 
-    fn unknown_tables<T: Trace>(
+    fn unknown_tables<T: Explanation>(
         &self,
         half: Half,
         needs: &mut Needs,
@@ -313,7 +313,7 @@ impl SessionPolicy {
         self.unlisted(half, needs, trace)
     }
 
-    fn table<T: Trace>(
+    fn table<T: Explanation>(
         &self,
         half: Half,
         name: &ObjectName,
@@ -351,7 +351,7 @@ impl SessionPolicy {
         self.unlisted(half, needs, trace)
     }
 
-    fn unlisted<T: Trace>(
+    fn unlisted<T: Explanation>(
         &self,
         half: Half,
         needs: &mut Needs,
@@ -382,7 +382,7 @@ impl SessionPolicy {
         Ok(())
     }
 
-    fn refuse<T: Trace>(&self, what: &str, by: By, trace: &mut T) -> Reason {
+    fn refuse<T: Explanation>(&self, what: &str, by: By, trace: &mut T) -> Reason {
         let reason = self.refusal(what, by);
         trace.say(|| reason.to_string());
         reason

@@ -38,7 +38,7 @@ pub(super) struct Holders {
 
 /// Scopes that may exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Scopes {
+pub(super) enum AllowedScopes {
     /// Any that a session declares.
     #[default]
     Any,
@@ -51,7 +51,7 @@ pub(super) enum Scopes {
 pub(super) struct Declarers {
     /// Holders, of the scopes that name them.
     pub(super) holders: BTreeMap<Box<str>, Holders>,
-    pub(super) scopes: Scopes,
+    pub(super) scopes: AllowedScopes,
 }
 
 /// Identity of a session, kept for scopes that name their holders.
@@ -119,7 +119,7 @@ impl SessionPolicy {
     /// The reason of the refusal.
     pub fn may_declare(&self, scope: &str, lifetime: Lifetime) -> Result<(), MayNotDeclare> {
         let policy = self.policy();
-        if let Scopes::Listed { line } = policy.declarers.scopes
+        if let AllowedScopes::Listed { line } = policy.declarers.scopes
             && !policy.names(scope)
         {
             return Err(MayNotDeclare {

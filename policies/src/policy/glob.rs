@@ -9,13 +9,13 @@ type Stars = WildMatchPattern<'*', '\0'>;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Glob {
     written: Box<str>,
-    shape: Shape,
+    pattern: GlobPattern,
 }
 
 impl Eq for Glob {}
 
 #[derive(Clone, Debug, PartialEq)]
-enum Shape {
+enum GlobPattern {
     Exact(Box<str>),
     Stars(Stars),
 }
@@ -23,19 +23,19 @@ enum Shape {
 impl Glob {
     /// A pattern in which every `*` is special.
     pub(super) fn new(written: &str) -> Self {
-        let shape = match written.contains('*') {
-            true => Shape::Stars(Stars::new(written)),
-            false => Shape::Exact(written.into()),
+        let pattern = match written.contains('*') {
+            true => GlobPattern::Stars(Stars::new(written)),
+            false => GlobPattern::Exact(written.into()),
         };
         let written = written.into();
-        Self { written, shape }
+        Self { written, pattern }
     }
 
     /// A name in which nothing is special.
     pub(super) fn of_name(written: &str, name: &str) -> Self {
         Self {
             written: written.into(),
-            shape: Shape::Exact(name.into()),
+            pattern: GlobPattern::Exact(name.into()),
         }
     }
 
@@ -45,21 +45,21 @@ impl Glob {
 
     /// The only name that it matches, if there is only one.
     pub(super) fn exact(&self) -> Option<&str> {
-        match &self.shape {
-            Shape::Exact(name) => Some(name),
-            Shape::Stars(_) => None,
+        match &self.pattern {
+            GlobPattern::Exact(name) => Some(name),
+            GlobPattern::Stars(_) => None,
         }
     }
 
     /// Whether it matches every name.
     pub(super) fn is_any(&self) -> bool {
-        matches!(&self.shape, Shape::Stars(stars) if stars.pattern_chars() == ['*'])
+        matches!(&self.pattern, GlobPattern::Stars(stars) if stars.pattern_chars() == ['*'])
     }
 
     pub(super) fn matches(&self, name: &str) -> bool {
-        match &self.shape {
-            Shape::Exact(exact) => **exact == *name,
-            Shape::Stars(stars) => stars.matches(name),
+        match &self.pattern {
+            GlobPattern::Exact(exact) => **exact == *name,
+            GlobPattern::Stars(stars) => stars.matches(name),
         }
     }
 

@@ -17,11 +17,11 @@ use crate::object_name::ObjectName;
 type ByName<T> = HashMap<Box<str>, T, BuildHasherDefault<DefaultHasher>>;
 
 /// Index of a pattern in `all`.
-type Place = u32;
+type PatternIndex = u32;
 
 /// All patterns of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tables {
+pub(super) struct TablePatterns {
     /// In the order of the file.
     all: Box<[Listed]>,
     /// Patterns whose schema is a plain name.
@@ -36,13 +36,13 @@ pub(super) struct Tables {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ByTable {
     /// Patterns whose table is a plain name.
-    named: ByName<Vec<Place>>,
+    named: ByName<Vec<PatternIndex>>,
     /// Patterns whose table has a `*`.
-    others: Vec<Place>,
+    others: Vec<PatternIndex>,
 }
 
 impl ByTable {
-    fn add(&mut self, place: Place, table: &Glob) {
+    fn add(&mut self, place: PatternIndex, table: &Glob) {
         match table.exact() {
             Some(name) => self.named.entry(name.into()).or_default().push(place),
             None => self.others.push(place),
@@ -55,7 +55,7 @@ impl ByTable {
         all: &'a [Listed],
         table: &'t str,
     ) -> impl Iterator<Item = &'a Listed> + use<'a, 't> {
-        let listed = |place: &Place| Some((*place, all.get(*place as usize)?));
+        let listed = |place: &PatternIndex| Some((*place, all.get(*place as usize)?));
         let named = self.named.get(table).into_iter().flatten();
         let mut named = named.filter_map(listed).peekable();
         let others = self.others.iter().filter_map(listed);
@@ -72,7 +72,7 @@ impl ByTable {
     }
 }
 
-impl Tables {
+impl TablePatterns {
     pub(super) fn new(listed: impl IntoIterator<Item = Listed>) -> Self {
         let mut tables = Self {
             all: listed.into_iter().collect(),
@@ -168,7 +168,7 @@ mod tests {
             let all: Vec<Listed> = (0..random.random_range(0..12))
                 .map(|line| listed(&mut random, line))
                 .collect();
-            let tables = Tables::new(all.clone());
+            let tables = TablePatterns::new(all.clone());
             let name = ObjectName {
                 schema: random
                     .random::<bool>()

@@ -48,7 +48,7 @@ pub use session::{Backstop, SessionPolicy, Who};
 pub use terms::SessionRule;
 
 use declare::Declarers;
-use listing::Tables;
+use listing::TablePatterns;
 use terms::Terms;
 use who::WhoPattern;
 
@@ -149,7 +149,7 @@ pub struct Policy {
     scopes: Vec<Box<str>>,
     /// Index of each name in `scopes`.
     ids: HashMap<Box<str>, ScopeId>,
-    tables: Tables,
+    tables: TablePatterns,
     /// The scopes that list tables, in their order.
     table_scopes: Box<[ScopeId]>,
     modes: Modes,

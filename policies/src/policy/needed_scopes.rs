@@ -7,7 +7,7 @@ use super::terms::{Follows, Reads, Terms, Writes};
 use super::{Mode, Modes, ScopeId};
 use crate::effects::Category;
 
-pub(super) struct Scopes {
+pub(super) struct PolicyScopes {
     pub(super) names: Vec<Box<str>>,
     /// Scopes that list tables, sorted.
     pub(super) with_tables: Box<[ScopeId]>,
@@ -44,7 +44,7 @@ impl SharedScopes {
     }
 }
 
-impl Scopes {
+impl PolicyScopes {
     pub(super) fn new(names: Vec<Box<str>>, with_tables: Box<[ScopeId]>, modes: Modes) -> Self {
         Self {
             names,

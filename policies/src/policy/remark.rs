@@ -41,12 +41,12 @@ impl Error for PolicyErrors {}
 
 /// A problem with a value, before its place is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct ValueError {
     pub(super) what: String,
     pub(super) to_do: String,
 }
 
-impl Fault {
+impl ValueError {
     pub(super) fn new(what: impl Into<String>, to_do: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -55,7 +55,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.what, self.to_do)
     }

@@ -126,15 +126,15 @@ impl Terms {
     }
 
     /// Origin of a value, in words.
-    pub(super) fn source(&self, by: By) -> Source<'_> {
-        Source(by, self.rule.as_ref())
+    pub(super) fn source(&self, by: By) -> RuleOrigin<'_> {
+        RuleOrigin(by, self.rule.as_ref())
     }
 }
 
 /// Origin of a value, in words.
-pub(super) struct Source<'a>(By, Option<&'a SessionRule>);
+pub(super) struct RuleOrigin<'a>(By, Option<&'a SessionRule>);
 
-impl fmt::Display for Source<'_> {
+impl fmt::Display for RuleOrigin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1) {
             (By::Rule, Some(rule)) => write!(f, "{rule}"),

@@ -3,9 +3,9 @@
 use serde::Serialize;
 use serde::ser;
 
-use super::scope::Part;
-use super::trace::Trace;
-use super::{At, FirstArg, Role, UnknownShape, Walk};
+use super::scope::LockedClause;
+use super::trace::TokenTrace;
+use super::{At, FirstArg, TableUse, UnknownShape, Walk};
 use crate::effects::Category;
 use crate::functions;
 use crate::object_name::ObjectName;
@@ -37,13 +37,13 @@ pub(super) enum Of {
     Other(&'static str),
     List,
     /// Arguments of a call whose first one is wanted.
-    Args(Option<Trace>),
+    Args(Option<TokenTrace>),
     /// SELECT, INSERT, UPDATE, DELETE or MERGE.
     Query,
     RangeVar(RangeVar),
     Call {
         name: Option<ObjectName>,
-        first: Option<Trace>,
+        first: Option<TokenTrace>,
     },
     With,
     Cte {
@@ -125,7 +125,7 @@ impl Walk {
     /// Walks a field in which tables have a role of their own.
     fn with_role<T: Serialize + ?Sized>(
         &mut self,
-        role: Role,
+        role: TableUse,
         value: &T,
     ) -> Result<(), UnknownShape> {
         let outer = self.override_role.replace(role);
@@ -140,9 +140,9 @@ impl Walk {
         value: &T,
     ) -> Result<(), UnknownShape> {
         let part = match key {
-            "from_clause" => Part::From,
-            "larg" | "rarg" => Part::Side,
-            "relation" => return self.with_role(Role::Write, value),
+            "from_clause" => LockedClause::From,
+            "larg" | "rarg" => LockedClause::Side,
+            "relation" => return self.with_role(TableUse::Write, value),
             _ => return value.serialize(&mut *self),
         };
         let begin = self.scopes.here();
@@ -157,10 +157,10 @@ impl Walk {
         value: &T,
     ) -> Result<(), UnknownShape> {
         match (of, key) {
-            ("IntoClause", "rel") => self.with_role(Role::Write, value),
+            ("IntoClause", "rel") => self.with_role(TableUse::Write, value),
             // LIKE in a CREATE TABLE only reads. A table that a foreign key references gets triggers, so it is
             // altered.
-            ("TableLikeClause", "relation") => self.with_role(Role::Read, value),
+            ("TableLikeClause", "relation") => self.with_role(TableUse::Read, value),
             _ => value.serialize(&mut *self),
         }
     }
@@ -219,7 +219,7 @@ fn call_field<T: Serialize + ?Sized>(
     key: &'static str,
     value: &T,
     name: &mut Option<ObjectName>,
-    first: &mut Option<Trace>,
+    first: &mut Option<TokenTrace>,
 ) -> Result<(), UnknownShape> {
     match key {
         "funcname" => {
@@ -257,7 +257,7 @@ impl ser::SerializeStruct for Fields<'_> {
             Of::Call { name, first } => call_field(walk, key, value, name, first),
             Of::With => walk.with_field(key, value),
             Of::Cte { name, .. } => walk.cte_field(key, value, name),
-            Of::Locking(_) if key == "locked_rels" => walk.with_role(Role::LockedAlias, value),
+            Of::Locking(_) if key == "locked_rels" => walk.with_role(TableUse::LockedAlias, value),
             Of::Locking(_) | Of::List | Of::Args(_) => value.serialize(walk),
         }
     }

@@ -20,12 +20,12 @@ use crate::functions::{self, Reach};
 use crate::object_name::ObjectName;
 use crate::settings::{Setting, reserved};
 use crate::verdict::{Computes, Mistake, WriteReason};
-use scope::Scopes;
-use trace::{Token, Trace};
+use scope::NameScopes;
+use trace::{Token, TokenTrace};
 
 /// Role of a table's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum TableUse {
     /// Its rows are read.
     Read,
     /// It is written, locked or changed.
@@ -41,7 +41,7 @@ pub(crate) enum Role {
 /// setting: the walk does not know whether that call declares a token.
 pub(crate) fn examine<T: Serialize + ?Sized>(
     node: &T,
-    direct: Role,
+    direct: TableUse,
 ) -> Result<Found, UnknownShape> {
     Ok(Found {
         // The node may be only a part of the statement.
@@ -52,15 +52,15 @@ pub(crate) fn examine<T: Serialize + ?Sized>(
 
 /// Examines a whole query.
 pub(crate) fn examine_query(select: &SelectStmt) -> Result<Found, UnknownShape> {
-    walk(select, Role::Read)
+    walk(select, TableUse::Read)
 }
 
-fn walk<T: Serialize + ?Sized>(node: &T, direct: Role) -> Result<Found, UnknownShape> {
+fn walk<T: Serialize + ?Sized>(node: &T, direct: TableUse) -> Result<Found, UnknownShape> {
     let mut walk = Walk {
         direct,
         override_role: None,
         at: At::Root,
-        scopes: Scopes::default(),
+        scopes: NameScopes::default(),
         trace: None,
         first_arg: FirstArg::NotWanted,
         write: None,
@@ -95,13 +95,13 @@ impl ser::Error for UnknownShape {
 }
 
 struct Walk {
-    direct: Role,
+    direct: TableUse,
     /// Role of tables in the current field, if the field has its own.
-    override_role: Option<Role>,
+    override_role: Option<TableUse>,
     at: At,
-    scopes: Scopes,
+    scopes: NameScopes,
     /// The start of a subtree, while a list of it is wanted.
-    trace: Option<Trace>,
+    trace: Option<TokenTrace>,
     first_arg: FirstArg,
     write: Option<WriteReason>,
     category: Option<Category>,
@@ -135,7 +135,7 @@ enum FirstArg {
     NotWanted,
     /// The next list holds the arguments.
     Wanted,
-    Found(Trace),
+    Found(TokenTrace),
 }
 
 impl Walk {
@@ -146,8 +146,8 @@ impl Walk {
     }
 
     /// Walks through `value` and returns its start as a list.
-    fn traced<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<Trace, UnknownShape> {
-        let outer = self.trace.replace(Trace::default());
+    fn traced<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<TokenTrace, UnknownShape> {
+        let outer = self.trace.replace(TokenTrace::default());
         value.serialize(&mut *self)?;
         std::mem::replace(&mut self.trace, outer).ok_or(UnknownShape)
     }
@@ -164,19 +164,19 @@ impl Walk {
     fn table(&mut self, name: ObjectName, alias: Option<Box<str>>) -> Result<(), UnknownShape> {
         let role = match self.override_role {
             Some(role) => role,
-            None if self.scopes.in_query() => Role::Read,
+            None if self.scopes.in_query() => TableUse::Read,
             None => self.direct,
         };
         match role {
-            Role::Read => self.scopes.mention(name, alias),
-            Role::Write => self.writes.push(name),
-            Role::LockedAlias => self.scopes.lock_of(name.name)?,
+            TableUse::Read => self.scopes.mention(name, alias),
+            TableUse::Write => self.writes.push(name),
+            TableUse::LockedAlias => self.scopes.lock_of(name.name)?,
         }
         Ok(())
     }
 
     /// Records a call, with its first argument if that was wanted.
-    fn call(&mut self, name: ObjectName, first: Option<&Trace>) {
+    fn call(&mut self, name: ObjectName, first: Option<&TokenTrace>) {
         if &*name.name == functions::SET_CONFIG {
             self.set_config(first);
         } else if let Some(writer) = functions::writer(&name.name) {
@@ -196,7 +196,7 @@ impl Walk {
     }
 
     /// Counts in any schema: a function outside of `pg_catalog` can only hide its own effects.
-    fn set_config(&mut self, first: Option<&Trace>) {
+    fn set_config(&mut self, first: Option<&TokenTrace>) {
         let name = first.and_then(|first| first.constant(&["text"]));
         match name.map(Setting::named) {
             None => self.found(WriteReason::ComputedSetting),
@@ -243,7 +243,7 @@ impl Walk {
 }
 
 /// The sequence that nextval or setval moves, if the text names it and the function is PostgreSQL's own.
-fn sequence(function: &ObjectName, first: Option<&Trace>) -> Option<ObjectName> {
+fn sequence(function: &ObjectName, first: Option<&TokenTrace>) -> Option<ObjectName> {
     if function
         .schema
         .as_deref()
@@ -264,7 +264,7 @@ mod tests {
         let found = |text: &str| {
             let found = examine(
                 &pg_query::parse(text, 0).unwrap().protobuf.stmts,
-                Role::Read,
+                TableUse::Read,
             )
             .unwrap();
             (found.why, found.writes)

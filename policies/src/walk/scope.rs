@@ -71,16 +71,16 @@ enum Recursive {
     Yes,
 }
 
-/// Parts of a query whose names FOR UPDATE locks.
+/// Clauses of a query whose names FOR UPDATE locks.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum LockedClause {
     From,
     Side,
 }
 
 /// Names met so far.
 #[derive(Debug, Default)]
-pub(super) struct Scopes {
+pub(super) struct NameScopes {
     mentions: Vec<Mention>,
     queries: Vec<Query>,
 }
@@ -91,7 +91,7 @@ pub(super) struct Resolved {
     pub(super) locked: Vec<ObjectName>,
 }
 
-impl Scopes {
+impl NameScopes {
     /// Whether the walk is inside a query, and not only in the statement around it.
     pub(super) fn in_query(&self) -> bool {
         !self.queries.is_empty()
@@ -122,15 +122,19 @@ impl Scopes {
         });
     }
 
-    /// Assigns the names from `begin` to here to this part of the innermost query.
-    pub(super) fn end_part(&mut self, part: Part, begin: usize) -> Result<(), UnknownShape> {
+    /// Assigns the names from `begin` to here to this clause of the innermost query.
+    pub(super) fn end_part(
+        &mut self,
+        clause: LockedClause,
+        begin: usize,
+    ) -> Result<(), UnknownShape> {
         let end = self.here();
         let query = self.innermost()?;
-        match part {
-            Part::From => query.from = begin..end,
+        match clause {
+            LockedClause::From => query.from = begin..end,
             // The two sides are the last fields of a query, in a row.
-            Part::Side if query.sides.is_empty() => query.sides = begin..end,
-            Part::Side => query.sides.end = end,
+            LockedClause::Side if query.sides.is_empty() => query.sides = begin..end,
+            LockedClause::Side => query.sides.end = end,
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ pub(super) enum Token {
 const TOKENS_MAX: usize = 24;
 
 #[derive(Debug, Default)]
-pub(super) struct Trace {
+pub(super) struct TokenTrace {
     tokens: Vec<Token>,
     whole: Whole,
 }
@@ -28,7 +28,7 @@ enum Whole {
     No,
 }
 
-impl Trace {
+impl TokenTrace {
     pub(super) fn push(&mut self, token: impl FnOnce() -> Token) {
         if self.tokens.len() < TOKENS_MAX {
             self.tokens.push(token());

@@ -14,13 +14,13 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::declare::DeclareFor;
 use super::glob::Glob;
 use super::network::Network;
-use super::remark::{Fault, Lines, PolicyErrors, Remark};
+use super::remark::{Lines, PolicyErrors, Remark, ValueError};
 use super::tables::TablePattern;
 use super::terms::{Reads, UnknownTables, Writes};
 use super::who::WhoPattern;
 use super::{Mode, Numbers, Policy, PreparedTransactions, TokenBounds};
 use crate::effects::Category;
-use reader::{Name, Reader};
+use reader::{KeyName, PolicyReader};
 
 pub(super) use check::shadowed;
 pub(super) use draft::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
@@ -58,7 +58,7 @@ const PREPARED: [(&str, PreparedTransactions); 3] = [
     ("roll-back", PreparedTransactions::RollBack),
 ];
 
-type Key<'a> = Spanned<DeString<'a>>;
+type TomlKey<'a> = Spanned<DeString<'a>>;
 type Value<'a> = Spanned<DeValue<'a>>;
 
 impl Policy {
@@ -77,7 +77,7 @@ impl Policy {
                 format!("the file is larger than {POLICY_BYTES_MAX} bytes (is it the right one?)");
             return Err(PolicyErrors(vec![lines.remark(&(0..0), message)]));
         }
-        let mut reader = Reader {
+        let mut reader = PolicyReader {
             lines: &lines,
             check_scope,
             errors: Vec::new(),
@@ -102,13 +102,13 @@ fn in_order(mut remarks: Vec<Remark>) -> Vec<Remark> {
 }
 
 /// Entries in the order of the file; the table itself is sorted by name.
-fn from_the_top<'v, 'a>(table: &'v DeTable<'a>) -> Vec<(&'v Key<'a>, &'v Value<'a>)> {
+fn from_the_top<'v, 'a>(table: &'v DeTable<'a>) -> Vec<(&'v TomlKey<'a>, &'v Value<'a>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-impl Reader<'_> {
+impl PolicyReader<'_> {
     fn file(&mut self, table: &DeTable<'_>) -> Draft {
         let mut draft = Draft::default();
         for (key, value) in from_the_top(table) {
@@ -129,8 +129,8 @@ impl Reader<'_> {
         draft
     }
 
-    fn tokens(&mut self, key: &Key<'_>, value: &Value<'_>, draft: &mut Draft) {
-        let same = |key| Name { key, written: key };
+    fn tokens(&mut self, key: &TomlKey<'_>, value: &Value<'_>, draft: &mut Draft) {
+        let same = |key| KeyName { key, written: key };
         match &**key.get_ref() {
             "scopes" => draft.scopes_may_be = self.word(same("tokens.scopes"), value, &SCOPES),
             "max_scopes" => draft.max_scopes = self.number(same("tokens.max_scopes"), value),
@@ -149,9 +149,15 @@ impl Reader<'_> {
     }
 
     /// Reads a key that `[defaults]` and rules share. Any other key is unknown.
-    fn section(&mut self, table: &str, key: &Key<'_>, value: &Value<'_>, section: &mut Section) {
+    fn section(
+        &mut self,
+        table: &str,
+        key: &TomlKey<'_>,
+        value: &Value<'_>,
+        section: &mut Section,
+    ) {
         let written = format!("{table}.{}", key.get_ref());
-        let name = Name {
+        let name = KeyName {
             key: &written,
             written: &written,
         };
@@ -168,7 +174,7 @@ impl Reader<'_> {
         }
     }
 
-    fn declare(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Spanned<Declare>> {
+    fn declare(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<Spanned<Declare>> {
         let declare = match value.get_ref() {
             // An empty list is allowed here: no scope at all.
             DeValue::Array(array) if array.is_empty() => Declare::Scopes(Vec::new()),
@@ -176,7 +182,7 @@ impl Reader<'_> {
                 let check = self.check_scope;
                 Declare::Scopes(self.list(name, value, |text| {
                     check(text).map_err(|why| {
-                        Fault::new(format!("{text:?} is not a valid scope name"), why)
+                        ValueError::new(format!("{text:?} is not a valid scope name"), why)
                     })?;
                     Ok(Box::from(text))
                 }))
@@ -192,7 +198,7 @@ impl Reader<'_> {
         &mut self,
         table: &str,
         written: &str,
-        key: &Key<'_>,
+        key: &TomlKey<'_>,
         value: &Value<'_>,
         bounds: &mut TokenBounds,
     ) {
@@ -200,7 +206,7 @@ impl Reader<'_> {
             format!("{table}.{}", key.get_ref()),
             format!("{written}.{}", key.get_ref()),
         );
-        let name = Name {
+        let name = KeyName {
             key: &known,
             written: &written_key,
         };
@@ -245,7 +251,7 @@ impl Reader<'_> {
         scopes
     }
 
-    fn scope_table(&mut self, key: &Key<'_>, value: &Value<'_>) -> Option<ScopeDraft> {
+    fn scope_table(&mut self, key: &TomlKey<'_>, value: &Value<'_>) -> Option<ScopeDraft> {
         let written = format!("scope.{}", key.get_ref());
         let to_do = format!("write its keys below [{written}]");
         let table = self.table(&written, value, &to_do)?;
@@ -259,7 +265,7 @@ impl Reader<'_> {
         };
         for (key, value) in from_the_top(table) {
             let written_key = format!("{written}.{}", key.get_ref());
-            let name = |key| Name {
+            let name = |key| KeyName {
                 key,
                 written: &written_key,
             };
@@ -313,7 +319,7 @@ impl Reader<'_> {
         let mut keys = entries.iter().map(|(key, _)| key.get_ref());
         let has_match = keys.any(|key| key == "match");
         for (key, value) in entries {
-            let name = Name {
+            let name = KeyName {
                 key: "session.name",
                 written: "session.name",
             };
@@ -354,7 +360,7 @@ impl Reader<'_> {
         for (key, value) in from_the_top(table) {
             let known = format!("session.match.{}", key.get_ref());
             let written_key = format!("{written}.{}", key.get_ref());
-            let name = Name {
+            let name = KeyName {
                 key: &known,
                 written: &written_key,
             };
@@ -381,9 +387,9 @@ impl Reader<'_> {
     /// Reads patterns for names. A `*` among them removes the condition.
     fn globs(
         &mut self,
-        name: Name<'_>,
+        name: KeyName<'_>,
         value: &Value<'_>,
-        parse: impl Fn(&str) -> Result<Glob, Fault>,
+        parse: impl Fn(&str) -> Result<Glob, ValueError>,
     ) -> Vec<Glob> {
         let read = self.list(name, value, parse);
         let globs: Vec<Glob> = read.into_iter().map(Spanned::into_inner).collect();
@@ -394,9 +400,9 @@ impl Reader<'_> {
     }
 }
 
-fn nonempty_glob(text: &str) -> Result<Glob, Fault> {
+fn nonempty_glob(text: &str) -> Result<Glob, ValueError> {
     match text.is_empty() {
-        true => Err(Fault::new(
+        true => Err(ValueError::new(
             "is an empty name",
             "write a name, or a part of it with *",
         )),
@@ -404,23 +410,23 @@ fn nonempty_glob(text: &str) -> Result<Glob, Fault> {
     }
 }
 
-fn rule_name(text: &str) -> Result<Box<str>, Fault> {
+fn rule_name(text: &str) -> Result<Box<str>, ValueError> {
     /// Limited because errors and logs quote it.
     const MOST: usize = 63;
     if text.is_empty() || text.len() > MOST || text.chars().any(char::is_control) {
         let to_do = format!("write 1 to {MOST} bytes without control characters, or leave it out");
-        return Err(Fault::new("is not a valid name", to_do));
+        return Err(ValueError::new("is not a valid name", to_do));
     }
     Ok(text.into())
 }
 
-fn category(text: &str) -> Result<Category, Fault> {
+fn category(text: &str) -> Result<Category, ValueError> {
     text.parse().map_err(|_| {
         let names = Category::ALL.iter().map(|category| category.as_str());
         let to_do = match nearest(text, names.clone()) {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("write some of: {}", names.collect::<Vec<_>>().join(", ")),
         };
-        Fault::new(format!("{text:?} is not a kind of statement"), to_do)
+        ValueError::new(format!("{text:?} is not a kind of statement"), to_do)
     })
 }

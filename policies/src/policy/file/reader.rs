@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::key::{names_in, nearest, values_of};
-use crate::policy::remark::{Fault, Lines, Remark};
+use crate::policy::remark::{Lines, Remark, ValueError};
 
 /// Tokens are positive signed 64-bit integers: PostgreSQL's `int8`.
 const NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
@@ -17,7 +17,7 @@ const NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
 const SECONDS: RangeInclusive<u64> = 1..=3600;
 
 /// Reader of a text, with the errors found so far.
-pub(super) struct Reader<'a> {
+pub(super) struct PolicyReader<'a> {
     pub(super) lines: &'a Lines<'a>,
     pub(super) check_scope: &'a dyn Fn(&str) -> Result<(), String>,
     pub(super) errors: Vec<Remark>,
@@ -25,7 +25,7 @@ pub(super) struct Reader<'a> {
 
 /// Key of a value.
 #[derive(Clone, Copy)]
-pub(super) struct Name<'a> {
+pub(super) struct KeyName<'a> {
     /// Key in the table of keys.
     pub(super) key: &'a str,
     /// Key as the user wrote it.
@@ -34,7 +34,7 @@ pub(super) struct Name<'a> {
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
-impl Reader<'_> {
+impl PolicyReader<'_> {
     pub(super) fn error(&mut self, at: &Range<usize>, message: impl fmt::Display) {
         // After a syntax error the parser inserts a value without a place. That error was already reported.
         if !at.is_empty() || self.errors.is_empty() {
@@ -47,7 +47,7 @@ impl Reader<'_> {
         self.errors.push(self.lines.remark(at, message));
     }
 
-    fn fault(&mut self, at: &Range<usize>, name: Name<'_>, fault: &Fault) {
+    fn fault(&mut self, at: &Range<usize>, name: KeyName<'_>, fault: &ValueError) {
         self.error(at, format_args!("{}: {fault}", name.written));
     }
 
@@ -64,7 +64,7 @@ impl Reader<'_> {
         self.error(&key.span(), message);
     }
 
-    fn wrong_type(&mut self, name: Name<'_>, value: &Value<'_>) {
+    fn wrong_type(&mut self, name: KeyName<'_>, value: &Value<'_>) {
         let found = match value.get_ref() {
             DeValue::Table(_) => "a table",
             DeValue::Array(_) => "a list",
@@ -73,7 +73,7 @@ impl Reader<'_> {
             DeValue::Boolean(_) => "true or false",
             DeValue::Float(_) | DeValue::Datetime(_) => value.get_ref().type_str(),
         };
-        let fault = Fault::new(
+        let fault = ValueError::new(
             format!("is {found}"),
             format!("write {}", values_of(name.key)),
         );
@@ -83,7 +83,7 @@ impl Reader<'_> {
     /// Reads one of a few words.
     pub(super) fn word<T: Clone>(
         &mut self,
-        name: Name<'_>,
+        name: KeyName<'_>,
         value: &Value<'_>,
         words: &[(&str, T)],
     ) -> Option<Spanned<T>> {
@@ -97,7 +97,7 @@ impl Reader<'_> {
             let near = nearest(text, names)
                 .map_or_else(String::new, |near| format!("did you mean {near:?}? "));
             let to_do = format!("{near}write {}", values_of(name.key));
-            let fault = Fault::new(format!("{text:?} is not a valid value"), to_do);
+            let fault = ValueError::new(format!("{text:?} is not a valid value"), to_do);
             self.fault(&value.span(), name, &fault);
         }
         found.map(|(_, meaning)| Spanned::new(value.span(), meaning.clone()))
@@ -106,9 +106,9 @@ impl Reader<'_> {
     /// Reads a text with `parse`.
     pub(super) fn text<T>(
         &mut self,
-        name: Name<'_>,
+        name: KeyName<'_>,
         value: &Value<'_>,
-        parse: impl FnOnce(&str) -> Result<T, Fault>,
+        parse: impl FnOnce(&str) -> Result<T, ValueError>,
     ) -> Option<Spanned<T>> {
         let DeValue::String(text) = value.get_ref() else {
             self.wrong_type(name, value);
@@ -126,16 +126,16 @@ impl Reader<'_> {
     /// Reads a text, or a list of distinct texts, with `parse`.
     pub(super) fn list<T: PartialEq>(
         &mut self,
-        name: Name<'_>,
+        name: KeyName<'_>,
         value: &Value<'_>,
-        parse: impl Fn(&str) -> Result<T, Fault>,
+        parse: impl Fn(&str) -> Result<T, ValueError>,
     ) -> Vec<Spanned<T>> {
         let DeValue::Array(array) = value.get_ref() else {
             return self.text(name, value, parse).into_iter().collect();
         };
         if array.is_empty() {
             let to_do = "leave the key out instead";
-            self.fault(&value.span(), name, &Fault::new("is empty", to_do));
+            self.fault(&value.span(), name, &ValueError::new("is empty", to_do));
         }
         let mut read: Vec<Spanned<T>> = Vec::new();
         for item in array.iter() {
@@ -143,11 +143,11 @@ impl Reader<'_> {
                 continue;
             };
             if read.iter().any(|before| before.get_ref() == one.get_ref()) {
-                let fault = Fault::new("is listed twice", "remove one");
+                let fault = ValueError::new("is listed twice", "remove one");
                 self.fault(&item.span(), name, &fault);
             } else if read.len() == super::LIST_MAX {
                 let most = super::LIST_MAX;
-                let fault = Fault::new(
+                let fault = ValueError::new(
                     format!("has more than {most} entries"),
                     "use patterns with *",
                 );
@@ -161,7 +161,7 @@ impl Reader<'_> {
     }
 
     /// Reads a whole number from 1 to the highest token.
-    pub(super) fn number(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<u64> {
+    pub(super) fn number(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<u64> {
         let DeValue::Integer(integer) = value.get_ref() else {
             self.wrong_type(name, value);
             return None;
@@ -170,14 +170,14 @@ impl Reader<'_> {
         let good = number.filter(|number| (1..=NUMBER_MAX).contains(number));
         if good.is_none() {
             let what = format!("{} is out of range", integer.as_str());
-            let fault = Fault::new(what, format!("write a number from 1 to {NUMBER_MAX}"));
+            let fault = ValueError::new(what, format!("write a number from 1 to {NUMBER_MAX}"));
             self.fault(&value.span(), name, &fault);
         }
         good
     }
 
     /// Reads a time within [`SECONDS`], with its unit.
-    pub(super) fn seconds(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Duration> {
+    pub(super) fn seconds(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<Duration> {
         let time = self.text(name, value, |text| {
             let seconds = text.strip_suffix('s');
             let seconds = seconds.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
@@ -186,18 +186,19 @@ impl Reader<'_> {
             let (least, most) = SECONDS.into_inner();
             seconds.map(Duration::from_secs).ok_or_else(|| {
                 let to_do = format!("write seconds, from \"{least}s\" to \"{most}s\"");
-                Fault::new(format!("{text:?} is not a time"), to_do)
+                ValueError::new(format!("{text:?} is not a time"), to_do)
             })
         });
         time.map(Spanned::into_inner)
     }
 
     /// Reads the name of a scope that the authority accepts.
-    pub(super) fn scope(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Box<str>> {
+    pub(super) fn scope(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<Box<str>> {
         let check = self.check_scope;
         let scope = self.text(name, value, |text| {
-            check(text)
-                .map_err(|why| Fault::new(format!("{text:?} is not a valid scope name"), why))?;
+            check(text).map_err(|why| {
+                ValueError::new(format!("{text:?} is not a valid scope name"), why)
+            })?;
             Ok(Box::from(text))
         });
         scope.map(Spanned::into_inner)
