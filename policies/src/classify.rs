@@ -129,9 +129,10 @@ fn refused(text: &str, error: pg_query::Error) -> WriteReason {
     };
     WriteReason::Syntax(SyntaxError {
         error: shown.into(),
-        hint: match may_name_ours(text.as_bytes()) {
-            true => "Quote a value that is not a number: SET fencing.token = 'scheduler=34'.",
-            false => "Correct the query.",
+        hint: if may_name_ours(text.as_bytes()) {
+            "Quote a value that is not a number: SET fencing.token = 'scheduler=34'."
+        } else {
+            "Correct the query."
         },
     })
 }

@@ -86,9 +86,10 @@ fn first_word_decides(text: &[u8]) -> Option<NeedsParse> {
     let ends = after
         .first()
         .is_none_or(|byte| class(*byte) != CharClass::Tail);
-    Some(match ends && is_first_word(word) {
-        true => NeedsParse::Yes,
-        false => NeedsParse::No,
+    Some(if ends && is_first_word(word) {
+        NeedsParse::Yes
+    } else {
+        NeedsParse::No
     })
 }
 

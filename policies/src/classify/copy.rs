@@ -36,9 +36,10 @@ fn on_the_server(copy: &CopyStmt, found: Found) -> Found {
     if copy.is_from && !copy.is_program {
         return found;
     }
-    let why = match copy.is_from {
-        true => found.why,
-        false => Some(WriteReason::CopyToServer),
+    let why = if copy.is_from {
+        found.why
+    } else {
+        Some(WriteReason::CopyToServer)
     };
     Found {
         why,

@@ -111,9 +111,10 @@ fn tokens_at_most(text: &[u8]) -> usize {
     let mut in_word = InWord::No;
     for byte in text {
         let word = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..);
-        let begins = match word {
-            true => in_word == InWord::No,
-            false => !byte.is_ascii_whitespace(),
+        let begins = if word {
+            in_word == InWord::No
+        } else {
+            !byte.is_ascii_whitespace()
         };
         tokens += usize::from(begins);
         in_word = if word { InWord::Yes } else { InWord::No };

@@ -23,9 +23,10 @@ enum GlobPattern {
 impl Glob {
     /// A pattern in which every `*` is special.
     pub(super) fn new(written: &str) -> Self {
-        let pattern = match written.contains('*') {
-            true => GlobPattern::Stars(Stars::new(written)),
-            false => GlobPattern::Exact(written.into()),
+        let pattern = if written.contains('*') {
+            GlobPattern::Stars(Stars::new(written))
+        } else {
+            GlobPattern::Exact(written.into())
         };
         let written = written.into();
         Self { written, pattern }

@@ -204,9 +204,10 @@ fn read(row: &tokio_postgres::Row) -> Result<Proxy, ControlError> {
             database: answer(row, 4)?,
         },
         since: answer(row, 5)?,
-        lock: match answer(row, 6)? {
-            true => StoreLock::Exclusive,
-            false => StoreLock::Shared,
+        lock: if answer(row, 6)? {
+            StoreLock::Exclusive
+        } else {
+            StoreLock::Shared
         },
         is_asked: answer(row, 8)?,
     })

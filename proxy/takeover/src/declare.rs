@@ -161,9 +161,10 @@ impl Inner {
             declaration.backend = NOBODY;
         }
         declaration.by = format!("{} via {}", declaration.by, self.declared_by);
-        declaration.max_step = match bounds::has_to_be_issued(declaration.claim, &terms.bounds) {
-            true => Some(0),
-            false => terms.bounds.max_step,
+        declaration.max_step = if bounds::has_to_be_issued(declaration.claim, &terms.bounds) {
+            Some(0)
+        } else {
+            terms.bounds.max_step
         };
         declaration.max_token = terms.bounds.max_token;
         declaration.if_stale = if_stale(terms.purpose);

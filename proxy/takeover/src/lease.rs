@@ -121,10 +121,10 @@ impl Candidacy {
             let _ = timeout_at(wake, self.changed.notified()).await;
             if !self.is_wanted() {
                 drop(held);
-                match self.place.delays() {
-                    true => return,
-                    false => return self.place.give_back().await,
+                if !self.place.delays() {
+                    self.place.give_back().await;
                 }
+                return;
             }
             if Instant::now() < next {
                 continue;
@@ -184,9 +184,10 @@ impl Drop for Candidacy {
         // A holder without a token has done nothing.
         let has_vanished =
             self.token.get().is_some() && *self.wanted.get_mut() != Wanted::GivenBack;
-        match has_vanished && self.place.delays() {
-            true => self.place.vanish(),
-            false => self.place.leave(),
+        if has_vanished && self.place.delays() {
+            self.place.vanish();
+        } else {
+            self.place.leave();
         }
     }
 }

@@ -63,9 +63,10 @@ impl Patrol {
             return self.open.clear();
         };
         let (mut others, _) = hosts::candidates(&self.login).await;
-        match in_doubt {
-            true => self.open.clear(),
-            false => others.retain(|other| other.place != place),
+        if in_doubt {
+            self.open.clear();
+        } else {
+            others.retain(|other| other.place != place);
         }
         self.open
             .retain(|at, link| !link.client.is_closed() && others.iter().any(|o| o.place == *at));

@@ -46,13 +46,14 @@ pub(super) async fn meet(
         why = roll_back(control, &left, deadline).await;
         left = older(control, mark.raised_at, deadline).await?;
     }
-    match left.is_empty() {
-        true => Ok(()),
-        false => Err(DeclareError::Prepared {
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(DeclareError::Prepared {
             scope: scope.clone(),
             left: left.iter().map(ToString::to_string).collect(),
             why,
-        }),
+        })
     }
 }
 

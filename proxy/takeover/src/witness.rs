@@ -265,9 +265,10 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
         }
         Err(other) => return Err(other),
     }
-    match is_usable(client).await? {
-        true => Ok(Table::Usable),
-        false => Ok(Table::Missing),
+    if is_usable(client).await? {
+        Ok(Table::Usable)
+    } else {
+        Ok(Table::Missing)
     }
 }
 
@@ -287,9 +288,10 @@ pub async fn is_usable(client: &Client) -> Result<bool, ControlError> {
 
 /// Every mark of the witness; none if there is no table to read.
 pub(super) async fn read_if_there(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
-    match is_usable(client).await? {
-        true => read(client).await,
-        false => Ok(HashMap::new()),
+    if is_usable(client).await? {
+        read(client).await
+    } else {
+        Ok(HashMap::new())
     }
 }
 

@@ -280,9 +280,10 @@ fn spoilt_texts_are_writes() {
                 _ => bytes[at] = byte,
             }
         }
-        let encoding = match maker.random.random_bool(0.5) {
-            true => SAFE,
-            false => UNSAFE,
+        let encoding = if maker.random.random_bool(0.5) {
+            SAFE
+        } else {
+            UNSAFE
         };
         let verdict = classify(&bytes, encoding);
         let parses = str::from_utf8(&bytes).is_ok_and(|text| pg_query::parse(text, 0).is_ok());

@@ -88,9 +88,10 @@ impl Policy {
         }
         let draft = reader.file(table.get_ref());
         check::check(&draft, &mut reader);
-        match reader.errors.is_empty() {
-            true => Ok(Self::compile(&draft, &lines)),
-            false => Err(PolicyErrors(in_order(reader.errors))),
+        if reader.errors.is_empty() {
+            Ok(Self::compile(&draft, &lines))
+        } else {
+            Err(PolicyErrors(in_order(reader.errors)))
         }
     }
 }
@@ -393,20 +394,22 @@ impl PolicyReader<'_> {
     ) -> Vec<Glob> {
         let read = self.list(name, value, parse);
         let globs: Vec<Glob> = read.into_iter().map(Spanned::into_inner).collect();
-        match globs.iter().any(Glob::is_any) {
-            true => Vec::new(),
-            false => globs,
+        if globs.iter().any(Glob::is_any) {
+            Vec::new()
+        } else {
+            globs
         }
     }
 }
 
 fn nonempty_glob(text: &str) -> Result<Glob, ValueError> {
-    match text.is_empty() {
-        true => Err(ValueError::new(
+    if text.is_empty() {
+        Err(ValueError::new(
             "is an empty name",
             "write a name, or a part of it with *",
-        )),
-        false => Ok(Glob::new(text)),
+        ))
+    } else {
+        Ok(Glob::new(text))
     }
 }
 

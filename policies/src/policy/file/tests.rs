@@ -11,9 +11,10 @@ use super::*;
 /// The proxy's rule: letters, digits and `_.:/-`.
 fn check_scope(name: &str) -> Result<(), String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
-    match !name.is_empty() && name.chars().all(good) {
-        true => Ok(()),
-        false => Err("allowed are A-Z a-z 0-9 _ . : / -".to_owned()),
+    if !name.is_empty() && name.chars().all(good) {
+        Ok(())
+    } else {
+        Err("allowed are A-Z a-z 0-9 _ . : / -".to_owned())
     }
 }
 

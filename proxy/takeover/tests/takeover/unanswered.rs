@@ -57,9 +57,10 @@ impl Authority for Slow {
     }
 
     fn watch(&self) -> Watch {
-        match self.tells {
-            true => self.store.watch(),
-            false => tokio::sync::mpsc::channel(1).1,
+        if self.tells {
+            self.store.watch()
+        } else {
+            tokio::sync::mpsc::channel(1).1
         }
     }
 
