@@ -32,8 +32,8 @@ pub use classify::{
 pub use effects::{Category, Class, Effects, Tables, UnknownCategory};
 pub use object_name::ObjectName;
 pub use policy::{
-    Backstop, DEFAULT_SCOPE, Decision, ElectedScope, MayNotDeclare, Mode, Network, Numbers,
-    POLICY_BYTES_MAX, POLICY_KEYS, Policy, PolicyErrors, PolicyKey, PreparedTransactions, Reason,
+    DEFAULT_SCOPE, Decision, ElectedScope, MayNotDeclare, Mode, Network, Numbers, POLICY_BYTES_MAX,
+    POLICY_KEYS, Policy, PolicyErrors, PolicyKey, PreparedTransactions, ReadOnlyGuard, Reason,
     Remark, Requirement, ScopeId, ScopeSet, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
 };
 pub use verdict::{

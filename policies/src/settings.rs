@@ -28,10 +28,10 @@ impl Effect {
         Self::control(Control::Mistake(mistake))
     }
 
-    fn lifts() -> Self {
+    fn sets_read_write() -> Self {
         Self {
             control: None,
-            why: Some(WriteReason::LiftsReadOnly),
+            why: Some(WriteReason::SetsReadWrite),
         }
     }
 }
@@ -105,11 +105,11 @@ pub(crate) fn variable_set(stmt: &VariableSetStmt) -> Effect {
             Effect::mistake(Mistake::DoesNotDeclare(variable))
         }
         (VariableSetKind::VarSetValue, Setting::TransactionReadOnly) => access_of(&stmt.args)
-            .map_or_else(Effect::lifts, |access| {
+            .map_or_else(Effect::sets_read_write, |access| {
                 set_access(access, Scope::Transaction)
             }),
         (VariableSetKind::VarSetValue, Setting::DefaultReadOnly) => access_of(&stmt.args)
-            .map_or_else(Effect::lifts, |access| {
+            .map_or_else(Effect::sets_read_write, |access| {
                 set_access(access, Scope::Default(lifetime))
             }),
         // The reset value of transaction_read_only is off, whatever the default for transactions is. PostgreSQL 15
@@ -117,7 +117,7 @@ pub(crate) fn variable_set(stmt: &VariableSetStmt) -> Effect {
         (
             VariableSetKind::VarSetDefault | VariableSetKind::VarReset,
             Setting::TransactionReadOnly,
-        ) => Effect::lifts(),
+        ) => Effect::sets_read_write(),
         (VariableSetKind::VarSetDefault | VariableSetKind::VarReset, Setting::DefaultReadOnly) => {
             match lifetime {
                 Lifetime::Session => Effect::control(Control::ResetDefaultAccess),
@@ -127,7 +127,7 @@ pub(crate) fn variable_set(stmt: &VariableSetStmt) -> Effect {
         (
             VariableSetKind::VarSetCurrent,
             Setting::TransactionReadOnly | Setting::DefaultReadOnly,
-        ) => Effect::lifts(),
+        ) => Effect::sets_read_write(),
     }
 }
 
@@ -145,7 +145,7 @@ fn set_access(access: Access, scope: Scope) -> Effect {
         // Ends before a later transaction begins.
         Scope::Default(Lifetime::Local) => None,
     };
-    let why = (access == Access::ReadWrite).then_some(WriteReason::LiftsReadOnly);
+    let why = (access == Access::ReadWrite).then_some(WriteReason::SetsReadWrite);
     Effect { control, why }
 }
 
@@ -166,8 +166,8 @@ fn set_multi(stmt: &VariableSetStmt, lifetime: Lifetime) -> Effect {
     let mut effect = modes
         .last
         .map_or_else(Effect::default, |access| set_access(access, scope));
-    if modes.lifts {
-        effect.why = Some(WriteReason::LiftsReadOnly);
+    if modes.sets_read_write {
+        effect.why = Some(WriteReason::SetsReadWrite);
     }
     effect
 }
@@ -201,13 +201,13 @@ pub(crate) struct Modes {
     /// PostgreSQL applies them in order, so the last one stays.
     pub(crate) last: Option<Access>,
     /// Whether any of them is READ WRITE.
-    pub(crate) lifts: bool,
+    pub(crate) sets_read_write: bool,
 }
 
 pub(crate) fn transaction_modes(options: &[Node]) -> Modes {
     let mut modes = Modes {
         last: None,
-        lifts: false,
+        sets_read_write: false,
     };
     for option in options {
         let Some(NodeEnum::DefElem(option)) = &option.node else {
@@ -220,7 +220,7 @@ pub(crate) fn transaction_modes(options: &[Node]) -> Modes {
             Some(Literal::Integer(1)) => Access::ReadOnly,
             _ => Access::ReadWrite,
         };
-        modes.lifts |= access == Access::ReadWrite;
+        modes.sets_read_write |= access == Access::ReadWrite;
         modes.last = Some(access);
     }
     modes

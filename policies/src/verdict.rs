@@ -220,7 +220,7 @@ pub enum WriteReason {
     /// Calls a function that counts as a write: its name, and the reason.
     Function(Box<str>, &'static str),
     /// Switches read-only mode off.
-    LiftsReadOnly,
+    SetsReadWrite,
     /// Calls set_config for a setting that the text does not name.
     ComputedSetting,
     /// COPY to a file or a program of the server.
@@ -266,7 +266,7 @@ impl fmt::Display for WriteReason {
             Self::Into => f.write_str("SELECT INTO creates a table"),
             Self::Locking => f.write_str("it locks rows"),
             Self::Function(name, why) => write!(f, "function {name} counts as a write: {why}"),
-            Self::LiftsReadOnly => f.write_str("it would switch read-only mode off"),
+            Self::SetsReadWrite => f.write_str("it would switch read-only mode off"),
             Self::ComputedSetting => {
                 f.write_str("it calls set_config for a setting that is not a literal")
             }

@@ -39,7 +39,7 @@ pub(super) fn look(stmt: &TransactionStmt) -> Found {
 fn begin(stmt: &TransactionStmt) -> Found {
     let modes = settings::transaction_modes(&stmt.options);
     Found::control(Control::Begin { access: modes.last })
-        .because(modes.lifts.then_some(WriteReason::LiftsReadOnly))
+        .because(modes.sets_read_write.then_some(WriteReason::SetsReadWrite))
         .changing(settings::mode_names(&stmt.options, ""))
         .named("BEGIN")
 }

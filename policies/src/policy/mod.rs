@@ -44,7 +44,7 @@ pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey, nearest};
 pub use network::Network;
 pub use remark::{PolicyErrors, Remark};
 pub use requirement::{Reason, Requirement, ScopeSet};
-pub use session::{Backstop, SessionPolicy, Who};
+pub use session::{ReadOnlyGuard, SessionPolicy, Who};
 pub use terms::SessionRule;
 
 use declare::Declarers;

@@ -33,7 +33,7 @@ pub struct SessionPolicy {
 
 /// Read-only guard of a session: PostgreSQL's own read-only mode refuses writes that no text shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backstop<'a> {
+pub enum ReadOnlyGuard<'a> {
     /// Off: the session may write without a token, or its writes are only observed.
     Off,
     /// On until the session holds the current token of one of these scopes, which are in order.
@@ -84,10 +84,10 @@ impl SessionPolicy {
 
     /// When the session's transactions are read-only.
     #[must_use]
-    pub fn backstop(&self) -> Backstop<'_> {
+    pub fn read_only_guard(&self) -> ReadOnlyGuard<'_> {
         match &self.terms.follows.read_only_until {
-            Some(scopes) => Backstop::UntilHolding(scopes),
-            None => Backstop::Off,
+            Some(scopes) => ReadOnlyGuard::UntilHolding(scopes),
+            None => ReadOnlyGuard::Off,
         }
     }
 

@@ -101,11 +101,11 @@ fn check(session: &SessionPolicy, effects: &Effects, expect: &str) {
 fn check_frame(session: &SessionPolicy, unlooked: Option<&str>, read_only_until: Option<&str>) {
     let found = session.unlooked().map(|scopes| names(session, scopes));
     assert_eq!(found.as_deref(), unlooked, "unlooked");
-    let found = match session.backstop() {
-        Backstop::Off => None,
-        Backstop::UntilHolding(scopes) => Some(names(session, scopes)),
+    let found = match session.read_only_guard() {
+        ReadOnlyGuard::Off => None,
+        ReadOnlyGuard::UntilHolding(scopes) => Some(names(session, scopes)),
     };
-    assert_eq!(found.as_deref(), read_only_until, "the backstop");
+    assert_eq!(found.as_deref(), read_only_until, "the read-only guard");
 }
 
 #[test]
@@ -450,7 +450,7 @@ fn the_rules_mode_counts_before_the_scopes_and_that_before_the_defaults() {
 
 /// Read-only mode would refuse what is only observed: PostgreSQL cannot tell tables apart.
 #[test]
-fn what_is_only_observed_switches_the_backstop_off() {
+fn what_is_only_observed_switches_the_read_only_guard_off() {
     check_frame(&session(MODES, "app"), Some("default strict"), None);
     check_frame(&session(MODES, "test"), Some("default strict"), None);
     check_frame(
@@ -546,7 +546,7 @@ fn a_requirement_without_table_scopes_does_not_allocate() {
             }
             let _ = (
                 session.unlooked(),
-                session.backstop(),
+                session.read_only_guard(),
                 session.mode(Some("x")),
             );
         });

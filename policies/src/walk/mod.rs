@@ -201,7 +201,7 @@ impl Walk {
         match name.map(Setting::named) {
             None => self.found(WriteReason::ComputedSetting),
             Some(Setting::TransactionReadOnly | Setting::DefaultReadOnly) => {
-                self.found(WriteReason::LiftsReadOnly);
+                self.found(WriteReason::SetsReadWrite);
             }
             Some(Setting::Fencing(variable)) => {
                 let mistake = Mistake::DoesNotDeclare(variable);

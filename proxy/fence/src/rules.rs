@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::{Mark, Scope, ScopeError, Token};
 use pgpalisade_policies::{
-    Backstop, DEFAULT_SCOPE, Lifetime, Mode, Policy, ScopeId, SessionPolicy, Who,
+    DEFAULT_SCOPE, Lifetime, Mode, Policy, ReadOnlyGuard, ScopeId, SessionPolicy, Who,
 };
 
 use super::mark_cache::{CachedMark, MarkCache};
@@ -213,9 +213,9 @@ impl SessionFence {
     /// The scopes, in order, of which the token of one lets it write something. `None`: it may without.
     #[inline]
     fn opening(&self) -> Option<&[ScopeId]> {
-        match (self.fence.overall, self.rules.backstop()) {
-            (Mode::Observe, _) | (_, Backstop::Off) => None,
-            (Mode::Enforce, Backstop::UntilHolding(scopes)) => Some(scopes),
+        match (self.fence.overall, self.rules.read_only_guard()) {
+            (Mode::Observe, _) | (_, ReadOnlyGuard::Off) => None,
+            (Mode::Enforce, ReadOnlyGuard::UntilHolding(scopes)) => Some(scopes),
         }
     }
 
