@@ -10,9 +10,9 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
+use crate::analysis::Analysis;
 use crate::classify::TextEncoding;
 use crate::form::{Constant, has_form, parts};
-use crate::verdict::Verdict;
 
 /// Number of remembered hashes of texts that were found by their form.
 const SEEN: usize = 256;
@@ -21,7 +21,7 @@ const SEEN: usize = 256;
 const PLACE_IN_INDEX: usize = 32;
 
 /// Bytes of an entry beside its text, its places in the index and what the analysis points to.
-const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + counted::<Verdict>();
+const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + counted::<Analysis>();
 
 /// Statistics of a [`VerdictCache`] since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +66,7 @@ struct Entry {
     form: Option<u64>,
     text: Box<[u8]>,
     encoding: TextEncoding,
-    verdict: Arc<Verdict>,
+    analysis: Arc<Analysis>,
     cost: usize,
     use_since: Use,
 }
@@ -78,9 +78,9 @@ impl Entry {
     }
 
     /// Marks the entry as used and returns its analysis.
-    fn used(&mut self) -> Arc<Verdict> {
+    fn used(&mut self) -> Arc<Analysis> {
         self.use_since = Use::Recent;
-        Arc::clone(&self.verdict)
+        Arc::clone(&self.analysis)
     }
 }
 
@@ -108,10 +108,10 @@ impl VerdictCache {
     }
 
     /// The analysis of `text`, or of another text of its form, if it is cached.
-    pub fn find(&mut self, text: &[u8], encoding: TextEncoding) -> Option<Arc<Verdict>> {
+    pub fn find(&mut self, text: &[u8], encoding: TextEncoding) -> Option<Arc<Analysis>> {
         let hash = self.hash(text, encoding);
         let found = match self.find_text(hash, text, encoding) {
-            Some(verdict) => Some(verdict),
+            Some(analysis) => Some(analysis),
             None => self.find_form(hash, text, encoding),
         };
         match found {
@@ -123,10 +123,10 @@ impl VerdictCache {
 
     /// Keeps the result of [`classify`](crate::classify()) if there is room: at most a quarter of the cache for one
     /// text.
-    pub fn keep(&mut self, text: &[u8], encoding: TextEncoding, verdict: &Arc<Verdict>) {
+    pub fn keep(&mut self, text: &[u8], encoding: TextEncoding, analysis: &Arc<Analysis>) {
         let hash = self.hash(text, encoding);
         let form = self.form_hash(text, encoding);
-        self.keep_as((hash, form), text, encoding, verdict);
+        self.keep_as((hash, form), text, encoding, analysis);
     }
 
     /// Maximum size in bytes.
@@ -149,7 +149,7 @@ impl VerdictCache {
         hash: u64,
         text: &[u8],
         encoding: TextEncoding,
-    ) -> Option<Arc<Verdict>> {
+    ) -> Option<Arc<Analysis>> {
         let entry = self.entry(hash)?;
         (entry.encoding == encoding && *entry.text == *text).then(|| entry.used())
     }
@@ -159,21 +159,21 @@ impl VerdictCache {
         hash: u64,
         text: &[u8],
         encoding: TextEncoding,
-    ) -> Option<Arc<Verdict>> {
+    ) -> Option<Arc<Analysis>> {
         let form = self.form_hash(text, encoding)?;
         let entry = self.entry(form)?;
         let alike = entry.form == Some(form)
             && entry.encoding == encoding
             && parts(&entry.text).eq(parts(text));
-        let verdict = alike.then(|| entry.used())?;
+        let analysis = alike.then(|| entry.used())?;
         self.stats.hits_by_form += 1;
         let place = usize::try_from(hash).unwrap_or_default() % SEEN;
         if let Some(seen) = self.seen.get_mut(place)
             && std::mem::replace(seen, hash) == hash
         {
-            self.keep_as((hash, None), text, encoding, &verdict);
+            self.keep_as((hash, None), text, encoding, &analysis);
         }
-        Some(verdict)
+        Some(analysis)
     }
 
     fn keep_as(
@@ -181,10 +181,10 @@ impl VerdictCache {
         (hash, form): (u64, Option<u64>),
         text: &[u8],
         encoding: TextEncoding,
-        verdict: &Arc<Verdict>,
+        analysis: &Arc<Analysis>,
     ) {
         let places = PLACE_IN_INDEX * (1 + usize::from(form.is_some()));
-        let cost = boxed(text) + verdict.heap_bytes() + places + ENTRY_OVERHEAD;
+        let cost = boxed(text) + analysis.heap_bytes() + places + ENTRY_OVERHEAD;
         // One text must not push out all others.
         if cost <= self.capacity / 4 {
             self.insert(Entry {
@@ -192,7 +192,7 @@ impl VerdictCache {
                 form,
                 text: text.into(),
                 encoding,
-                verdict: Arc::clone(verdict),
+                analysis: Arc::clone(analysis),
                 cost,
                 use_since: Use::Old,
             });
@@ -327,11 +327,11 @@ mod tests {
             &mut self,
             text: &[u8],
             encoding: TextEncoding,
-        ) -> Arc<Verdict> {
+        ) -> Arc<Analysis> {
             self.find(text, encoding).unwrap_or_else(|| {
-                let verdict = Arc::new(classify(text, encoding));
-                self.keep(text, encoding, &verdict);
-                verdict
+                let analysis = Arc::new(classify(text, encoding));
+                self.keep(text, encoding, &analysis);
+                analysis
             })
         }
     }
@@ -561,14 +561,14 @@ mod tests {
                 3_400,
             ),
         ] {
-            let verdict = classify(text.as_bytes(), SAFE);
+            let analysis = classify(text.as_bytes(), SAFE);
             let plain = match text.split(' ').next() {
                 Some("prepare") => "prepare a as table a",
                 Some("set") => "set x = 1",
                 _ => "select 1",
             };
             let plain = classify(plain.as_bytes(), SAFE).heap_bytes();
-            let bytes = verdict.heap_bytes();
+            let bytes = analysis.heap_bytes();
             // The name in the plain text takes the smallest block.
             let least = least - allocated(1);
             assert!(bytes >= plain + least, "{text}: {bytes} {plain}");
@@ -608,10 +608,10 @@ mod tests {
         let text = format!("select '{}'", "x".repeat(MAX_PARSED_INLINE));
         let text = text.as_bytes();
         assert_eq!(cache.find(text, SAFE), None);
-        let verdict = Arc::new(classify(text, SAFE));
-        assert_eq!(verdict.class(), Class::Read);
-        cache.keep(text, SAFE, &verdict);
-        assert_eq!(cache.find(text, SAFE), Some(verdict));
+        let analysis = Arc::new(classify(text, SAFE));
+        assert_eq!(analysis.class(), Class::Read);
+        cache.keep(text, SAFE, &analysis);
+        assert_eq!(cache.find(text, SAFE), Some(analysis));
         check_books(&cache);
     }
 }

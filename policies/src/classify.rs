@@ -13,8 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pg_query::ParserOptions;
 
+use crate::analysis::{Analysis, Opaque, SyntaxError, WriteReason};
 use crate::unread::{self, may_name_ours};
-use crate::verdict::{Opaque, SyntaxError, Verdict, WriteReason};
 use crate::walk::UnknownShape;
 use statement::statement;
 
@@ -50,8 +50,8 @@ impl TextEncoding {
 /// text with a backslash is parsed twice, once for each value of `standard_conforming_strings`: the value can change
 /// before the server reports it.
 #[must_use]
-pub fn classify(text: &[u8], encoding: TextEncoding) -> Verdict {
-    understand(text, encoding).unwrap_or_else(|why| unread::verdict(text, why))
+pub fn classify(text: &[u8], encoding: TextEncoding) -> Analysis {
+    understand(text, encoding).unwrap_or_else(|why| unread::analysis(text, why))
 }
 
 /// Whether a text is ASCII and has no names with escapes, such as `U&"\00e9"`.
@@ -61,7 +61,7 @@ pub fn is_ascii(text: &[u8]) -> bool {
     text.is_ascii() && !text.windows(2).any(escapes)
 }
 
-fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, WriteReason> {
+fn understand(text: &[u8], encoding: TextEncoding) -> Result<Analysis, WriteReason> {
     if text.len() > MAX_PARSED {
         return Err(Opaque::TooLong.into());
     }
@@ -78,9 +78,9 @@ fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, WriteReaso
     // With the setting off, the parser warns of each string with a backslash, which takes longer than the parse.
     let off = ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS
         | ParserOptions::DISABLE_ESCAPE_STRING_WARNING;
-    let verdict = parse(text, on);
+    let analysis = parse(text, on);
     if !text.contains('\\') {
-        return verdict;
+        return analysis;
     }
     let other = match parse(text, off) {
         // An escape that makes no character here but may make one on the server. Strings end elsewhere only if a
@@ -89,14 +89,14 @@ fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, WriteReaso
         Err(WriteReason::Syntax(_)) if !text.contains("\\'") => parse(&text.replace('\\', "{"), on),
         other => other,
     };
-    match (&verdict, &other) {
-        (Err(WriteReason::Syntax(_)), Err(WriteReason::Syntax(_))) => verdict,
-        _ if verdict == other => verdict,
+    match (&analysis, &other) {
+        (Err(WriteReason::Syntax(_)), Err(WriteReason::Syntax(_))) => analysis,
+        _ if analysis == other => analysis,
         _ => Err(Opaque::Backslash.into()),
     }
 }
 
-fn parse(text: &str, options: ParserOptions) -> Result<Verdict, WriteReason> {
+fn parse(text: &str, options: ParserOptions) -> Result<Analysis, WriteReason> {
     // The decoder of the tree recurses up to 100 levels of about 25 KiB each and does not check the stack. It panics
     // on a tree that pg_query does not expect. A stack that cannot be allocated is a panic too.
     let parsed = catch_unwind(AssertUnwindSafe(|| {
@@ -105,7 +105,7 @@ fn parse(text: &str, options: ParserOptions) -> Result<Verdict, WriteReason> {
     parsed.unwrap_or(Err(Opaque::Parser.into()))
 }
 
-fn parse_here(text: &str, options: ParserOptions) -> Result<Verdict, WriteReason> {
+fn parse_here(text: &str, options: ParserOptions) -> Result<Analysis, WriteReason> {
     let tree = pg_query::parse(text, options).map_err(|error| refused(text, error))?;
     let statements = tree
         .protobuf
@@ -114,7 +114,7 @@ fn parse_here(text: &str, options: ParserOptions) -> Result<Verdict, WriteReason
         .map(|raw| statement(raw.stmt.as_deref()).map_err(|UnknownShape| Opaque::Parser))
         .collect::<Result<Box<[_]>, _>>()?;
     weight::check_statements(&statements)?;
-    Ok(Verdict::new(statements))
+    Ok(Analysis::new(statements))
 }
 
 /// Reason why the parser refuses a text. The quoted token is left out unless it is a word or an operator: a literal

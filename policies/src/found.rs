@@ -1,8 +1,8 @@
 //! Findings about one statement while it is examined.
 
+use crate::analysis::{Computes, Control, Mistake, WriteReason};
 use crate::effects::{Category, Class, Effects, Tables};
 use crate::object_name::ObjectName;
-use crate::verdict::{Computes, Control, Mistake, WriteReason};
 
 pub(crate) struct Found {
     /// Reason why it is a write: the first one found.

@@ -5,7 +5,7 @@ use pg_query::protobuf::{
     AlterTableStmt, AlterTableType, ObjectType, TransactionStmt, TransactionStmtKind,
 };
 
-use crate::verdict::CommitsInside;
+use crate::analysis::CommitsInside;
 
 /// Name of a statement: its command tag, if it has one.
 pub(crate) fn name(node: &NodeEnum) -> &'static str {

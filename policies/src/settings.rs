@@ -5,10 +5,10 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, VariableSetKind, VariableSetStmt, a_const};
 
-use crate::effects::ANY_SETTING;
-use crate::verdict::{
+use crate::analysis::{
     Access, AccessShow, Control, FencingShow, FencingVariable, Lifetime, Mistake, WriteReason,
 };
+use crate::effects::ANY_SETTING;
 
 #[derive(Debug, Default)]
 pub(crate) struct Effect {

@@ -1,7 +1,7 @@
 //! Analysis of a text that was not parsed.
 
+use crate::analysis::{Analysis, Control, Mistake, WriteReason};
 use crate::effects::Category;
-use crate::verdict::{Control, Mistake, Verdict, WriteReason};
 
 /// Whether a text may name a `fencing.` setting.
 pub(crate) fn may_name_ours(text: &[u8]) -> bool {
@@ -10,7 +10,7 @@ pub(crate) fn may_name_ours(text: &[u8]) -> bool {
 
 /// One write that may do anything. If the text names a `fencing.` setting, it counts as a mistake: it may or may not
 /// be a declaration. A syntax error needs no controls, since PostgreSQL refuses the text too.
-pub(crate) fn verdict(text: &[u8], why: WriteReason) -> Verdict {
+pub(crate) fn analysis(text: &[u8], why: WriteReason) -> Analysis {
     let mut controls = Vec::new();
     if let WriteReason::Opaque(why) = why {
         if may_name_ours(text) {
@@ -22,13 +22,13 @@ pub(crate) fn verdict(text: &[u8], why: WriteReason) -> Verdict {
             controls.push(Control::MayChangeNames);
         }
     }
-    let mut verdict = Verdict::unread(why, controls.into());
+    let mut analysis = Analysis::unread(why, controls.into());
     if may_prepare_transaction(text) {
-        for statement in &mut verdict.statements {
+        for statement in &mut analysis.statements {
             statement.effects.category = Some(Category::PrepareTransaction);
         }
     }
-    verdict
+    analysis
 }
 
 /// Whether a text contains a word of ASCII letters, in any case.

@@ -6,8 +6,8 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{DoStmt, Token};
 
+use crate::analysis::Mistake;
 use crate::settings::{Setting, reserved};
-use crate::verdict::Mistake;
 
 /// The first `SET fencing.token`, or set_config of it with a literal name, in the body.
 pub(super) fn mistake(block: &DoStmt) -> Option<Mistake> {

@@ -5,9 +5,9 @@
 use pg_query::protobuf::CopyStmt;
 
 use super::statement::look_query;
+use crate::analysis::WriteReason;
 use crate::effects::{Category, Tables};
 use crate::found::Found;
-use crate::verdict::WriteReason;
 use crate::walk::{TableUse, UnknownShape, examine};
 
 pub(super) fn look(copy: &CopyStmt) -> Result<Found, UnknownShape> {

@@ -4,10 +4,10 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::{ExplainStmt, Node};
 
 use super::statement::look as look_statement;
+use crate::analysis::WriteReason;
 use crate::effects::Tables;
 use crate::found::Found;
 use crate::settings::{Literal, literal, parse_bool};
-use crate::verdict::WriteReason;
 use crate::walk::UnknownShape;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

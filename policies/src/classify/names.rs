@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pg_query::protobuf::{DeallocateStmt, ExecuteStmt, PrepareStmt};
 
 use super::statement::look_query;
+use crate::analysis::Control;
 use crate::found::Found;
-use crate::verdict::Control;
 use crate::walk::{TableUse, UnknownShape, examine};
 
 /// PREPARE itself has no effect on data.

@@ -33,17 +33,17 @@ use rand::{Rng, SeedableRng};
 
 use super::weight::OPERATOR_RUN_MAX;
 use super::*;
-use crate::effects::{Category, Class};
-use crate::verdict::{
+use crate::analysis::{
     Access, AccessShow, Chain, Computes, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
+use crate::effects::{Category, Class};
 
 use Class::{Read, Write};
 
 const SAFE: TextEncoding = TextEncoding::Utf8;
 const UNSAFE: TextEncoding = TextEncoding::Other;
 
-fn of(text: &str) -> Verdict {
+fn of(text: &str) -> Analysis {
     classify(text.as_bytes(), SAFE)
 }
 
@@ -73,7 +73,7 @@ fn check_opaque(text: &[u8], encoding: TextEncoding, why: Opaque) {
     let verdict = classify(text, encoding);
     assert_eq!(
         verdict,
-        Verdict::opaque(why),
+        Analysis::opaque(why),
         "{}",
         String::from_utf8_lossy(text)
     );

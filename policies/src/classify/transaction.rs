@@ -4,10 +4,10 @@
 
 use pg_query::protobuf::{TransactionStmt, TransactionStmtKind};
 
+use crate::analysis::{Chain, Control, WriteReason};
 use crate::effects::Category;
 use crate::found::Found;
 use crate::settings;
-use crate::verdict::{Chain, Control, WriteReason};
 
 pub(super) fn look(stmt: &TransactionStmt) -> Found {
     use TransactionStmtKind as K;

@@ -8,11 +8,11 @@ use pg_query::protobuf::{
     ObjectType, ReindexObjectType, RenameStmt,
 };
 
+use crate::analysis::WriteReason;
 use crate::effects::{Category, Tables};
 use crate::found::Found;
 use crate::kinds;
 use crate::object_name::ObjectName;
-use crate::verdict::WriteReason;
 use crate::walk::{TableUse, UnknownShape, examine};
 
 pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {

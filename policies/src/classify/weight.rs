@@ -4,8 +4,8 @@
 //! beside one on bytes.
 
 use super::refused;
+use crate::analysis::{Control, Opaque, Statement, WriteReason};
 use crate::effects::{Effects, Tables};
-use crate::verdict::{Control, Opaque, Statement, WriteReason};
 
 /// Maximum bytes of a text that is parsed. Longer texts are writes.
 ///

@@ -14,12 +14,12 @@ use pg_query::protobuf::SelectStmt;
 use serde::Serialize;
 use serde::ser;
 
+use crate::analysis::{Computes, Mistake, WriteReason};
 use crate::effects::{ANY_SETTING, Category, Tables};
 use crate::found::Found;
 use crate::functions::{self, Reach};
 use crate::object_name::ObjectName;
 use crate::settings::{Setting, reserved};
-use crate::verdict::{Computes, Mistake, WriteReason};
 use scope::NameScopes;
 use trace::{Token, TokenTrace};
 

@@ -1,6 +1,6 @@
 //! When the read-only guard is stated, and what is refused while it is in doubt.
 
-use pgpalisade_policies::{Statement, Verdict, WriteReason};
+use pgpalisade_policies::{Analysis, Statement, WriteReason};
 
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::{Leave, Request};
@@ -125,7 +125,7 @@ impl Session {
     /// pipeline the transaction may have taken its snapshot, so there it waits until something follows that needs it.
     pub(super) fn adjustment_before_binding(
         &mut self,
-        verdict: &Verdict,
+        verdict: &Analysis,
         request: Request,
     ) -> Option<Adjustment> {
         // In a failed transaction it would fail too.

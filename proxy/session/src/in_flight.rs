@@ -3,7 +3,7 @@
 use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 
-use pgpalisade_policies::{AccessShow, Control, Statement, Verdict};
+use pgpalisade_policies::{AccessShow, Analysis, Control, Statement};
 
 use super::names::NameChange;
 use crate::fence::Kind;
@@ -77,7 +77,7 @@ pub struct InFlight {
     /// Who gets the reply.
     pub(crate) origin: Origin,
     /// What it does, where the proxy needed to know.
-    pub(crate) verdict: Option<Arc<Verdict>>,
+    pub(crate) verdict: Option<Arc<Analysis>>,
     /// How many statements of the verdict have completed.
     pub(crate) completed: usize,
     /// The client's error in the place of the server's.
@@ -155,7 +155,7 @@ impl InFlight {
     /// A request of the client.
     #[must_use]
     #[inline]
-    pub const fn client(request: Request, verdict: Option<Arc<Verdict>>) -> Self {
+    pub const fn client(request: Request, verdict: Option<Arc<Analysis>>) -> Self {
         Self::new(request, Origin::Client, verdict)
     }
 
@@ -166,7 +166,7 @@ impl InFlight {
     }
 
     #[inline]
-    const fn new(request: Request, origin: Origin, verdict: Option<Arc<Verdict>>) -> Self {
+    const fn new(request: Request, origin: Origin, verdict: Option<Arc<Analysis>>) -> Self {
         Self {
             request,
             origin,
@@ -182,7 +182,7 @@ impl InFlight {
     /// The verdict on it, where it is known, and which of its statements the next reply is about.
     #[inline]
     #[must_use]
-    pub(crate) fn position(&self) -> Option<(&Arc<Verdict>, usize)> {
+    pub(crate) fn position(&self) -> Option<(&Arc<Analysis>, usize)> {
         let at = match self.request {
             Request::Query => self.completed,
             _ => 0,

@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope};
-use pgpalisade_policies::Verdict;
+use pgpalisade_policies::Analysis;
 
 use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;
@@ -159,7 +159,7 @@ struct ServerHalf {
 #[derive(Debug, Default)]
 struct Prepared {
     /// The verdict on its text, where that was reached on another thread.
-    verdict: Option<Arc<Verdict>>,
+    verdict: Option<Arc<Analysis>>,
     /// It binds a token that was accepted: the session is made ready to write for it.
     binds: Binds,
     /// The message, while tokens are declared for it.

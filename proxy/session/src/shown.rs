@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Lifetime, Verdict};
+use pgpalisade_policies::{Analysis, Lifetime};
 
 use super::judgement::shows_history;
 use super::token_text::KnowsToken;
@@ -12,7 +12,7 @@ use crate::fence::{HeldToken, TokenStatus, variables};
 
 impl Session {
     /// Has the server learn what a SHOW behind it will ask for. Everything that was sent before is answered.
-    pub(super) fn publish_settings(&mut self, verdict: &Verdict) {
+    pub(super) fn publish_settings(&mut self, verdict: &Analysis) {
         for (name, value) in self.settings_to_show(verdict) {
             let sql = injected::setting(name, &value, Lifetime::Session);
             self.execute_own(&sql, None);
@@ -39,7 +39,7 @@ impl Session {
     }
 
     /// What SHOW is to find. `fencing.token` is the server's own once it was set there.
-    fn settings_to_show(&self, verdict: &Verdict) -> Vec<(&'static str, String)> {
+    fn settings_to_show(&self, verdict: &Analysis) -> Vec<(&'static str, String)> {
         let client = &self.client;
         let scope = variables::scope(&client.fence, &client.variables);
         let (mut mark, mut status) = (String::new(), String::new());

@@ -1,6 +1,6 @@
 //! The value of `fencing.token` inside PostgreSQL where a take stands in the client's text: the number takes its place.
 
-use pgpalisade_policies::{Control, FencingVariable, Verdict};
+use pgpalisade_policies::{Analysis, Control, FencingVariable};
 
 use super::action::{Action, Prerequisite};
 use super::{Session, injected};
@@ -58,7 +58,7 @@ impl TokenText {
     }
 
     /// A text of the client goes to the server as it is.
-    pub(super) fn on_sent(&mut self, verdict: &Verdict) {
+    pub(super) fn on_sent(&mut self, verdict: &Analysis) {
         let brings_back = self.at_startup == Told::Take;
         let is_told = |control: &Control| takes(control) || (brings_back && resets(control));
         let mut statements = verdict.statements.iter();
@@ -98,7 +98,7 @@ impl TokenText {
 
     /// Whether what stands behind a RESET in a text, or a rollback, would find the take of the startup packet, not the
     /// number. In a failed transaction COMMIT is a rollback.
-    pub(super) fn is_shown_by(&self, verdict: &Verdict) -> bool {
+    pub(super) fn is_shown_by(&self, verdict: &Analysis) -> bool {
         let brings_back = |control: &Control| resets(control) || self.is_undone_by(control);
         let in_front = verdict
             .statements
@@ -121,7 +121,7 @@ const fn resets(control: &Control) -> bool {
 }
 
 /// Whether a text does nothing but take: any other that takes is refused.
-pub(super) fn is_take(verdict: &Verdict) -> bool {
+pub(super) fn is_take(verdict: &Analysis) -> bool {
     let [statement] = &*verdict.statements else {
         return false;
     };
@@ -129,7 +129,7 @@ pub(super) fn is_take(verdict: &Verdict) -> bool {
 }
 
 /// A verdict with the tokens that its take has come to.
-pub(super) fn with_tokens(verdict: &Verdict, tokens: &str) -> Verdict {
+pub(super) fn with_tokens(verdict: &Analysis, tokens: &str) -> Analysis {
     let mut verdict = verdict.clone();
     let statements = verdict.statements.iter_mut();
     for control in statements.flat_map(|statement| &mut statement.controls) {

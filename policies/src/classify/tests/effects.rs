@@ -2,10 +2,10 @@
 //! `?` stands for tables that the text does not name.
 
 use super::of;
+use crate::analysis::Control;
 use crate::effects::Class;
 use crate::effects::{Effects, Tables};
 use crate::object_name::ObjectName;
-use crate::verdict::Control;
 
 fn sorted(names: &[ObjectName]) -> String {
     let mut names: Vec<_> = names.iter().map(ToString::to_string).collect();

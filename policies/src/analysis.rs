@@ -345,7 +345,7 @@ impl Statement {
 
 /// Everything known about a whole text. A text without statements, such as comments only, is a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Analysis {
     /// The statements, in order.
     pub statements: Box<[Statement]>,
     /// Whether a statement has a [`Control`]. Stored, because most texts have none and callers ask for many kinds of
@@ -383,7 +383,7 @@ impl Statement {
     }
 }
 
-impl Verdict {
+impl Analysis {
     #[must_use]
     pub(crate) fn new(statements: Box<[Statement]>) -> Self {
         let has_controls = statements
