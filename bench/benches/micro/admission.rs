@@ -10,7 +10,7 @@ use pgpalisade_fence::{
     Admitted, Confirmed, CopyIn, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Name,
     Pipeline, PreparedNames, PreparedText, SessionFence, Situation, Unmet, Variables, Wrote,
 };
-use pgpalisade_policies::{Mode, Policy, Verdict, VerdictCache, classify};
+use pgpalisade_policies::{Analysis, Mode, Policy, VerdictCache, classify};
 use pgpalisade_wire::backend::TransactionStatus;
 use pgpalisade_wire::header::Header;
 
@@ -67,7 +67,7 @@ impl Session {
         }
     }
 
-    fn verdict(&mut self, text: &[u8]) -> Arc<Verdict> {
+    fn verdict(&mut self, text: &[u8]) -> Arc<Analysis> {
         self.verdicts.find(text, SAFE).unwrap_or_else(|| {
             let verdict = Arc::new(classify(text, SAFE));
             self.verdicts.keep(text, SAFE, &verdict);

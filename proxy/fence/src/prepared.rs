@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgpalisade_policies::scan::NeedsParse;
-use pgpalisade_policies::{Effects, Verdict};
+use pgpalisade_policies::{Analysis, Effects};
 
 /// Bytes of a name that PostgreSQL keeps and compares.
 /// <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>
@@ -98,7 +98,7 @@ pub enum PreparedText {
 #[derive(Debug)]
 pub struct Classified {
     /// Verdict on the text.
-    pub verdict: Arc<Verdict>,
+    pub verdict: Arc<Analysis>,
     /// Beginning of the text, if it was kept.
     pub excerpt: Option<Box<[u8]>>,
     /// Whether a byte scan would have done, as it does for a session that may write anyway.
@@ -108,7 +108,7 @@ pub struct Classified {
 impl PreparedText {
     /// Verdict, if the text was classified.
     #[must_use]
-    pub fn verdict(&self) -> Option<&Arc<Verdict>> {
+    pub fn verdict(&self) -> Option<&Arc<Analysis>> {
         match self {
             Self::Classified(classified) => Some(&classified.verdict),
             Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => None,

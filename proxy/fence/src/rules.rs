@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::{Mark, Scope, ScopeError, Token};
 use pgpalisade_policies::{
-    Backstop, DEFAULT_SCOPE, Lifetime, Mode, Policy, ScopeId, SessionPolicy, Who,
+    DEFAULT_SCOPE, Lifetime, Mode, Policy, ReadOnlyGuard, ScopeId, SessionPolicy, Who,
 };
 
 use super::mark_cache::{CachedMark, MarkCache};
@@ -212,9 +212,9 @@ impl SessionFence {
     /// Sorted scopes of which one token lets the session write something. `None`: it may write without.
     #[inline]
     fn opening(&self) -> Option<&[ScopeId]> {
-        match (self.fence.overall, self.rules.backstop()) {
-            (Mode::Observe, _) | (_, Backstop::Off) => None,
-            (Mode::Enforce, Backstop::UntilHolding(scopes)) => Some(scopes),
+        match (self.fence.overall, self.rules.read_only_guard()) {
+            (Mode::Observe, _) | (_, ReadOnlyGuard::Off) => None,
+            (Mode::Enforce, ReadOnlyGuard::UntilHolding(scopes)) => Some(scopes),
         }
     }
 

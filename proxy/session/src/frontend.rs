@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pgpalisade_policies::{Category, Effects, Opaque, Verdict, VerdictCache};
+use pgpalisade_policies::{Analysis, Category, Effects, Opaque, VerdictCache};
 
 use super::action::{Action, Prerequisite, Refused};
 use super::endings::Ending;
@@ -261,7 +261,7 @@ impl Session {
     }
 
     /// Stores the verdict on the text at the front, which another thread reached.
-    pub fn on_verdict(&mut self, verdict: Arc<Verdict>) {
+    pub fn on_verdict(&mut self, verdict: Arc<Analysis>) {
         self.prepared().verdict = Some(verdict);
     }
 

@@ -1,6 +1,6 @@
 //! Setting the read-only guard, and refusing what may write while it is in doubt.
 
-use pgpalisade_policies::{Statement, Verdict, WriteReason};
+use pgpalisade_policies::{Analysis, Statement, WriteReason};
 
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::{Leave, Request};
@@ -130,7 +130,7 @@ impl Session {
     /// transaction of an open pipeline may have its snapshot: there the change waits until a message needs it.
     pub(super) fn set_access_before_binding(
         &mut self,
-        verdict: &Verdict,
+        verdict: &Analysis,
         request: Request,
     ) -> Option<AccessChange> {
         // In a failed transaction the change would fail too.

@@ -3,7 +3,7 @@
 use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 
-use pgpalisade_policies::{AccessShow, Control, Statement, Verdict};
+use pgpalisade_policies::{AccessShow, Analysis, Control, Statement};
 
 use super::names::NameChange;
 use crate::fence::NameSpace;
@@ -75,7 +75,7 @@ pub struct InFlight {
     pub(crate) request: Request,
     pub(crate) origin: Origin,
     /// Verdict on its text, if the proxy needed one.
-    pub(crate) verdict: Option<Arc<Verdict>>,
+    pub(crate) verdict: Option<Arc<Analysis>>,
     /// Statements of the verdict that have completed.
     pub(crate) completed: usize,
     /// Error that the client gets in place of the server's.
@@ -152,7 +152,7 @@ impl InFlight {
     /// A request of the client.
     #[must_use]
     #[inline]
-    pub const fn client(request: Request, verdict: Option<Arc<Verdict>>) -> Self {
+    pub const fn client(request: Request, verdict: Option<Arc<Analysis>>) -> Self {
         Self::new(request, Origin::Client, verdict)
     }
 
@@ -163,7 +163,7 @@ impl InFlight {
     }
 
     #[inline]
-    const fn new(request: Request, origin: Origin, verdict: Option<Arc<Verdict>>) -> Self {
+    const fn new(request: Request, origin: Origin, verdict: Option<Arc<Analysis>>) -> Self {
         Self {
             request,
             origin,
@@ -179,7 +179,7 @@ impl InFlight {
     /// Verdict, if known, and index of the statement that the next reply is about.
     #[inline]
     #[must_use]
-    pub(crate) fn position(&self) -> Option<(&Arc<Verdict>, usize)> {
+    pub(crate) fn position(&self) -> Option<(&Arc<Analysis>, usize)> {
         let at = match self.request {
             Request::Query => self.completed,
             _ => 0,

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Control, Effects, FencingShow, FencingVariable, Lifetime, Opaque, Statement, TextEncoding,
-    Verdict, VerdictCache, Weight, classify, weigh,
+    Analysis, Control, Effects, FencingShow, FencingVariable, Lifetime, Opaque, Statement,
+    TextEncoding, VerdictCache, Weight, classify, weigh,
 };
 
 use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
@@ -26,7 +26,7 @@ use crate::wire::header::Header;
 
 /// A verdict and its text.
 pub(super) struct Judged<'a> {
-    pub(super) verdict: &'a Arc<Verdict>,
+    pub(super) verdict: &'a Arc<Analysis>,
     /// Available part of the text, for the record of a rejection.
     pub(super) text: &'a [u8],
 }
@@ -63,10 +63,10 @@ impl Session {
         &self,
         text: Result<&[u8], Opaque>,
         verdicts: &RefCell<VerdictCache>,
-    ) -> Result<Arc<Verdict>, Prerequisite> {
+    ) -> Result<Arc<Analysis>, Prerequisite> {
         let text = match text {
             Ok(text) => text,
-            Err(why) => return Ok(Arc::new(Verdict::opaque(why))),
+            Err(why) => return Ok(Arc::new(Analysis::opaque(why))),
         };
         let settings = &self.server.text_settings;
         let encoding = settings.for_text(text, self.server.ledger.settled());
@@ -83,7 +83,7 @@ impl Session {
         text: &[u8],
         encoding: TextEncoding,
         verdicts: &RefCell<VerdictCache>,
-    ) -> Result<Arc<Verdict>, Prerequisite> {
+    ) -> Result<Arc<Analysis>, Prerequisite> {
         let mut verdicts = verdicts.borrow_mut();
         if let Some(verdict) = verdicts.find(text, encoding) {
             return Ok(verdict);
@@ -255,7 +255,7 @@ impl Session {
     }
 
     /// Sends a text and notes its effects on the session.
-    fn send_text(&mut self, verdict: &Arc<Verdict>, request: Request, permit: Permit) -> Action {
+    fn send_text(&mut self, verdict: &Arc<Analysis>, request: Request, permit: Permit) -> Action {
         // Statements after a declaration in the same text may write as well.
         let declares = verdict.any_control(sets_token) && self.declares_to_write(verdict);
         if touches_token(verdict) || self.ends_doubt(verdict) {
@@ -275,7 +275,7 @@ impl Session {
     }
 
     /// Forgets the names of statements if an EXECUTE may change them, which is not tracked.
-    fn forget_names_changed_by(&mut self, verdict: &Verdict) {
+    fn forget_names_changed_by(&mut self, verdict: &Analysis) {
         let names = &self.server.names;
         let changes = |control: &Control| match control {
             Control::Execute { name } => names.may_be_changed_by(Name::statement(name.as_bytes())),
@@ -287,12 +287,12 @@ impl Session {
     }
 
     /// Whether a text decides what becomes of a token that was set in the open transaction.
-    fn ends_doubt(&self, verdict: &Verdict) -> bool {
+    fn ends_doubt(&self, verdict: &Analysis) -> bool {
         self.client.variables.is_in_doubt() && verdict.any_control(Control::is_transaction)
     }
 
     /// Decides by the confirmed state if it holds for this text, otherwise by the worst case.
-    fn plan(&self, message: Header, verdict: &Verdict) -> Decision {
+    fn plan(&self, message: Header, verdict: &Analysis) -> Decision {
         let (client, server) = (&self.client, &self.server);
         let settled = server.ledger.settled();
         let names = settled.map(|settled| NamesHere::new(settled, &server.names, &server.ledger));
@@ -323,7 +323,7 @@ impl Session {
     fn read_write_first(
         &mut self,
         value: &TokenValue,
-        verdict: &Verdict,
+        verdict: &Analysis,
         request: Request,
     ) -> Option<AccessChange> {
         let change = self.set_access_before_binding(verdict, request);
@@ -335,7 +335,7 @@ impl Session {
 
     /// Whether a text declares a token that lets the session write. One that a RESET or the end of a transaction
     /// restores does not count: the statements before it run without it.
-    fn declares_to_write(&self, verdict: &Verdict) -> bool {
+    fn declares_to_write(&self, verdict: &Analysis) -> bool {
         let fence = &self.client.fence;
         let accepted = self.server.registration.accepted();
         let mut ahead = self.client.variables.clone();
@@ -346,7 +346,7 @@ impl Session {
     }
 
     /// Whether the session may write at some point of a text, also if the end of a transaction restores a token.
-    fn comes_to_write(&self, verdict: &Verdict) -> bool {
+    fn comes_to_write(&self, verdict: &Analysis) -> bool {
         let fence = &self.client.fence;
         let accepted = self.server.registration.accepted();
         let mut ahead = self.client.variables.clone();
@@ -375,7 +375,7 @@ impl Session {
     }
 
     /// Publishes a setting that only the proxy knows before a SHOW of it.
-    pub(super) fn publish_first(&mut self, verdict: &Verdict) -> Option<Prerequisite> {
+    pub(super) fn publish_first(&mut self, verdict: &Analysis) -> Option<Prerequisite> {
         let shows = |control: &Control| matches!(control, Control::ShowFencing(_));
         if !verdict.any_control(shows) || self.is_failed() {
             return None;
@@ -393,7 +393,7 @@ pub(super) fn excerpt(text: &[u8]) -> &[u8] {
     text.get(..EXCERPT_MAX).unwrap_or(text)
 }
 
-fn controls(verdict: &Verdict) -> impl Iterator<Item = &Control> {
+fn controls(verdict: &Analysis) -> impl Iterator<Item = &Control> {
     verdict
         .statements
         .iter()
@@ -401,7 +401,7 @@ fn controls(verdict: &Verdict) -> impl Iterator<Item = &Control> {
 }
 
 /// Whether a text may change what the session holds, or shows it.
-fn touches_token(verdict: &Verdict) -> bool {
+fn touches_token(verdict: &Analysis) -> bool {
     verdict.any_control(|control| {
         matches!(
             control,
@@ -425,7 +425,7 @@ const fn sets_token(control: &Control) -> bool {
 }
 
 /// Lifetime of the tokens in a text: the transaction only if each of them is set LOCAL.
-pub(super) fn lifetime(verdict: &Verdict) -> Lifetime {
+pub(super) fn lifetime(verdict: &Analysis) -> Lifetime {
     let for_session = |control: &Control| {
         let lasts = matches!(
             control,

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope};
-use pgpalisade_policies::Verdict;
+use pgpalisade_policies::Analysis;
 
 use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;
@@ -151,7 +151,7 @@ struct ServerHalf {
 #[derive(Debug, Default)]
 struct Prepared {
     /// Verdict on its text, if another thread reached it.
-    verdict: Option<Arc<Verdict>>,
+    verdict: Option<Arc<Analysis>>,
     /// Whether it binds an accepted token: the session is then made ready to write.
     is_binding: bool,
     /// The message, while its tokens are declared.

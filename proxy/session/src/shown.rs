@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Lifetime, Verdict};
+use pgpalisade_policies::{Analysis, Lifetime};
 
 use super::judgement::shows_history;
 use super::{Session, injected};
@@ -11,7 +11,7 @@ use crate::fence::{HeldToken, TokenStatus, variables};
 
 impl Session {
     /// Sets in the server what the SHOW after it asks for. Everything sent before is answered.
-    pub(super) fn publish_settings(&mut self, verdict: &Verdict) {
+    pub(super) fn publish_settings(&mut self, verdict: &Analysis) {
         for (name, value) in self.settings_to_show(verdict) {
             let sql = injected::setting(name, &value, Lifetime::Session);
             self.execute_own(&sql, None);
@@ -38,7 +38,7 @@ impl Session {
     }
 
     /// Settings that SHOW is to find. `fencing.token` is left alone once it was set in the server.
-    fn settings_to_show(&self, verdict: &Verdict) -> Vec<(&'static str, String)> {
+    fn settings_to_show(&self, verdict: &Analysis) -> Vec<(&'static str, String)> {
         let client = &self.client;
         let scope = variables::scope(&client.fence, &client.variables);
         let (mut mark, mut status) = (String::new(), String::new());

@@ -1,6 +1,6 @@
 //! Value of `fencing.token` inside PostgreSQL after a take in the client's text: the token number replaces the take.
 
-use pgpalisade_policies::{Control, FencingVariable, Verdict};
+use pgpalisade_policies::{Analysis, Control, FencingVariable};
 
 use super::action::{Action, Prerequisite};
 use super::{Session, injected};
@@ -51,7 +51,7 @@ impl TokenText {
     }
 
     /// Notes a text of the client that is sent unchanged.
-    pub(super) fn on_sent(&mut self, verdict: &Verdict) {
+    pub(super) fn on_sent(&mut self, verdict: &Analysis) {
         let brings_back = self.at_startup == Told::Take;
         let is_told = |control: &Control| takes(control) || (brings_back && resets(control));
         let mut statements = verdict.statements.iter();
@@ -90,7 +90,7 @@ impl TokenText {
 
     /// Whether a statement after a RESET or rollback in the text would see the take of the startup packet instead of
     /// the number. COMMIT of a failed transaction is a rollback.
-    pub(super) fn is_shown_by(&self, verdict: &Verdict) -> bool {
+    pub(super) fn is_shown_by(&self, verdict: &Analysis) -> bool {
         let brings_back = |control: &Control| resets(control) || self.is_undone_by(control);
         let in_front = verdict
             .statements
@@ -113,7 +113,7 @@ const fn resets(control: &Control) -> bool {
 }
 
 /// Whether a text is a single take. Any other text with a take is refused.
-pub(super) fn is_take(verdict: &Verdict) -> bool {
+pub(super) fn is_take(verdict: &Analysis) -> bool {
     let [statement] = &*verdict.statements else {
         return false;
     };
@@ -121,7 +121,7 @@ pub(super) fn is_take(verdict: &Verdict) -> bool {
 }
 
 /// Verdict with the tokens that its take has obtained.
-pub(super) fn with_tokens(verdict: &Verdict, tokens: &str) -> Verdict {
+pub(super) fn with_tokens(verdict: &Analysis, tokens: &str) -> Analysis {
     let mut verdict = verdict.clone();
     let statements = verdict.statements.iter_mut();
     for control in statements.flat_map(|statement| &mut statement.controls) {

@@ -1,10 +1,9 @@
 //! Looks up in the authority what the cache has refused.
 //!
-//! A mark that is only cached can be too high: another process has repaired the scope. The watch tells it, mostly at
-//! once; but a refusal must not rest for ever on a watch that may be broken. So every scope in which the cache has
-//! refused a token is read from the authority soon after. A leader that was refused wrongly gets in at its next try
-//! that comes a round, and the authority's answer, later. While the authority is away nobody can know better, and the
-//! refusal stands.
+//! A cached mark can be too high: another process has repaired the scope. The watch usually reports that at once, but
+//! a refusal must not rest forever on a watch that may be broken. So every scope in which the cache has refused a
+//! token is read from the authority soon after. A wrongly refused leader gets in at its next attempt, at most a round
+//! and the authority's answer later. While the authority is away, the refusal stands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +15,11 @@ use super::error::DeclareError;
 use super::in_time;
 use pgpalisade_fence::mark_cache::MarkCache;
 
-/// Between two rounds: how long a wrong refusal can last, besides the authority's answer.
+/// Interval between rounds: a wrong refusal lasts at most this long, and until the authority answers.
 const EVERY: Duration = Duration::from_secs(2);
-/// Scopes that are looked up in a round. The others wait for the next one.
+/// Maximum number of scopes in a round. The others wait for the next one.
 const SCOPES_MAX: usize = 100;
 
-/// What the look needs.
 pub(super) struct Confirmer {
     pub(super) authority: Arc<dyn Authority>,
     pub(super) cells: Arc<MarkCache>,
@@ -29,7 +27,7 @@ pub(super) struct Confirmer {
 }
 
 impl Confirmer {
-    /// Fills the cache, at start.
+    /// Fills the cache at the start.
     pub(super) async fn learn_all(&self) -> Result<(), DeclareError> {
         let deadline = Instant::now() + self.timeout;
         for (scope, mark) in in_time(self.authority.marks(), deadline).await? {
@@ -38,7 +36,7 @@ impl Confirmer {
         Ok(())
     }
 
-    /// A round every two seconds.
+    /// Runs a round every two seconds.
     pub(super) async fn run(self) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! The control connection: made, prepared, watched and made again.
+//! The control connection: how it is made, prepared, watched and replaced.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,22 +24,21 @@ use super::witness::Table;
 use super::{WitnessMode, sessions, spawn_until};
 use pgpalisade_fence::mark_cache::MarkCache;
 
-/// The first and the longest pause between attempts to connect again.
+/// The first and the longest pause between attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 /// A statement without an answer for this long means that the connection is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(1);
-/// A connection is made within this time, or within the timeout of takeovers if that is longer, and prepared within it
-/// too.
+/// Time limit for making a connection, and again for preparing it. The timeout of takeovers counts if it is longer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How often a lock that somebody holds is tried again at start.
+/// Interval at which a held lock is tried again at the start.
 const LOCK_RETRY: Duration = Duration::from_millis(200);
-/// A pause after a connection was lost under a statement.
+/// Pause after a connection was lost during a statement.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// `(pid, backend_start)` of a row of pg_stat_activity, as this crate writes it.
+/// `backend_start` of a row `a` of pg_stat_activity, in microseconds, as this crate writes it.
 pub const STARTED_US: &str = "(extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8";
 
-/// How to make a control connection.
+/// Configuration of a control connection.
 pub(super) struct Plan {
     pub(super) login: Login,
     pub(super) tenures: Arc<Tenures>,
@@ -48,30 +47,30 @@ pub(super) struct Plan {
     pub(super) cells: Arc<MarkCache>,
     pub(super) lock: StoreLock,
     pub(super) witness: WitnessMode,
-    /// How long the first connection waits for a lock that somebody holds.
+    /// Time for which the first connection waits for a held lock.
     pub(super) lock_wait: Duration,
     pub(super) meters: Meters,
 }
 
-/// The control connection, for all who use it.
+/// The control connection, shared by all its users.
 #[derive(Debug, Clone)]
 pub(super) struct Control {
     link: watch::Receiver<Link>,
     tenures: Arc<Tenures>,
-    /// Somebody has found that an address leads to another server.
+    /// Signals that an address seems to lead to another server.
     doubt: Arc<Notify>,
 }
 
 /// The server that the control connection leads to.
 #[derive(Debug, Clone)]
 pub struct Primary {
-    /// Where it is.
+    /// Host and address.
     pub place: Place,
-    /// The same in words for people.
+    /// Host and address, in words for people.
     pub server: Arc<str>,
-    /// The version of its PostgreSQL, in its own words.
+    /// Version of its PostgreSQL, as the server reports it.
     pub version: Arc<str>,
-    /// Over when it is not the primary any more.
+    /// Over when the server is no longer the primary.
     pub tenure: Tenure,
 }
 
@@ -101,7 +100,6 @@ struct Session {
     witness: Table,
 }
 
-/// What is asked over the connection.
 #[derive(Clone, Copy)]
 enum Request<'a> {
     Statement(&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]),
@@ -117,7 +115,7 @@ impl Request<'_> {
     }
 }
 
-/// A connection that may serve: it has the rights and the lock, and its cluster is the one on record.
+/// A connection that may serve: it has the rights and the lock, and leads to the cluster on record.
 struct Established {
     session: Arc<Session>,
     connection: JoinHandle<()>,
@@ -157,9 +155,8 @@ impl Control {
         Ok((control, cluster))
     }
 
-    /// Runs one statement in a transaction of its own. Waits for the connection where it is down, and
-    /// runs the statement again where the connection is lost under it: so it must be one that can be
-    /// repeated.
+    /// Runs one statement in a transaction of its own. Waits while the connection is down, and repeats the statement
+    /// if the connection is lost during it. So the statement must be repeatable.
     pub(super) async fn query(
         &self,
         sql: &str,
@@ -170,13 +167,13 @@ impl Control {
         answered.map(|(rows, _)| rows)
     }
 
-    /// The same with several statements in one message, which are one transaction.
+    /// The same for several statements in one message, which are one transaction.
     pub(super) async fn run(&self, script: &str, deadline: Instant) -> Result<(), ControlError> {
         self.ask(Request::Script(script), deadline).await.map(drop)
     }
 
-    /// As [`Self::query`], and which cluster has answered: a connection that was made anew may lead to the successor
-    /// of a deposed primary.
+    /// Like [`Self::query`], with the cluster that has answered: a new connection may lead to the successor of a
+    /// deposed primary.
     pub(super) async fn query_on_cluster(
         &self,
         sql: &str,
@@ -200,7 +197,7 @@ impl Control {
                     other => return other.map(|rows| (rows, session.cluster)),
                 },
                 Err(_) => {
-                    // A caller who came late does not prove the connection dead.
+                    // A caller that came late does not prove the connection dead.
                     if began.elapsed() >= DEAD_AFTER {
                         session.connection.abort();
                     }
@@ -215,7 +212,7 @@ impl Control {
         }
     }
 
-    /// The cluster of the connection, where it is up.
+    /// Cluster of the connection, while it is up.
     pub(super) fn cluster(&self) -> Option<Cluster> {
         match &*self.link.borrow() {
             Link::Up(session) => Some(session.cluster),
@@ -232,24 +229,24 @@ impl Control {
         Ok((session.witness, session.cluster))
     }
 
-    /// Makes the connection anew, so that the authority decides again whether its cluster is the one on record.
+    /// Replaces the connection, so that the authority decides again whether its cluster is the one on record.
     pub(super) fn renew(&self) {
         if let Link::Up(session) = &*self.link.borrow() {
             session.connection.abort();
         }
     }
 
-    /// Takes note of what is on record. Sessions of a server that is older are ended.
+    /// Notes the cluster on record. Sessions of an older server are ended.
     pub(super) fn note_record(&self, recorded: Cluster) {
         self.tenures.note(recorded);
     }
 
-    /// Has the servers looked at soon: an address may lead to another one.
+    /// Requests a look at the servers: an address may lead to another one.
     pub(super) fn look_again(&self) {
         self.doubt.notify_one();
     }
 
-    /// The primary, and which server that is, while the connection is up.
+    /// Place and cluster of the primary, while the connection is up.
     pub(super) fn standing(&self) -> Option<(Place, Cluster)> {
         match &*self.link.borrow() {
             Link::Up(session) => Some((session.primary.place, session.cluster)),
@@ -291,7 +288,7 @@ impl Control {
     }
 }
 
-/// Waits for the connection to end and makes a new one, for ever.
+/// Waits for the connection to end and makes a new one, forever.
 async fn supervise(
     plan: Plan,
     first: Established,
@@ -308,7 +305,7 @@ async fn supervise(
         drop(session);
         tokio::select! {
             () = cancel.cancelled() => {
-                // Lets go of the connection, and so of the lock.
+                // Closes the connection, and so releases the lock.
                 link.send_replace(Link::Down("the proxy is shutting down".into()));
                 return;
             }
@@ -329,7 +326,7 @@ async fn supervise(
                 Err(error) => {
                     let why = error.to_string();
                     link.send_replace(Link::Down(why.as_str().into()));
-                    // Once for each reason: it is tried twice a second.
+                    // Once for each reason, since there are two attempts a second.
                     if why != told {
                         tracing::warn!(%error, "there is no control connection");
                         told = why;
@@ -346,7 +343,7 @@ async fn supervise(
     }
 }
 
-/// Connects to the primary: to the newest server that takes writes and is not older than the one on record.
+/// Connects to the primary: the newest server that takes writes and is not older than the one on record.
 async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established, StartError> {
     let within = plan.timeout.max(CONNECT_WITHIN);
     let found = hosts::primaries(&plan.login, Instant::now() + within).await?;
@@ -356,7 +353,7 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
         let error = ControlError::Timeout;
         let prepared = timeout(within, prepare_session(plan, open, previous)).await;
         match prepared.unwrap_or(Err(StartError::Connect { at, error })) {
-            // A deposed primary that lives on, beside another.
+            // A deposed primary that still runs beside another.
             Err(error @ StartError::WrongCluster { .. }) => refused = refused.or(Some(error)),
             prepared => return prepared,
         }
@@ -366,7 +363,7 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
     }))
 }
 
-/// Leaves out the hosts of other clusters than the one on record.
+/// Leaves out the hosts of clusters other than the one on record.
 async fn of_one_cluster(plan: &Plan, mut found: Vec<Open>) -> Result<Vec<Open>, StartError> {
     let system = |open: &Open| open.role.cluster().map(|cluster| cluster.system_identifier);
     let first = found.first().and_then(system);
@@ -382,7 +379,7 @@ async fn of_one_cluster(plan: &Plan, mut found: Vec<Open>) -> Result<Vec<Open>, 
     Ok(found)
 }
 
-/// Where it fails, the client is dropped, which ends the session.
+/// If it fails, the client is dropped, which ends the session.
 async fn prepare_session(
     plan: &Plan,
     open: Open,
@@ -425,8 +422,8 @@ async fn prepare_session(
     })
 }
 
-/// Another authority has come in while this connection was down. Its takeovers know nothing of our sessions, so they
-/// may not go on beside its own.
+/// Another authority has taken over while this connection was down. Its takeovers know nothing of this proxy's
+/// sessions, which must not continue beside its own.
 async fn end_registered(plan: &Plan, client: &Client) -> Result<(), StartError> {
     let records = plan.authority.sessions().await?;
     let registered: Vec<Backend> = records.into_iter().map(|(_, r)| r.backend).collect();
@@ -439,7 +436,7 @@ async fn end_registered(plan: &Plan, client: &Client) -> Result<(), StartError> 
     Ok(())
 }
 
-/// Reads one column of an answer.
+/// Reads one column of a row.
 pub fn answer<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, ControlError> {
     row.try_get(column)
         .map_err(|e| ControlError::Answer(e.into()))
@@ -448,7 +445,7 @@ pub fn answer<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, Cont
 impl From<tokio_postgres::Error> for ControlError {
     fn from(error: tokio_postgres::Error) -> Self {
         let severity = error.as_db_error().and_then(DbError::parsed_severity);
-        // FATAL and PANIC end the session: somebody terminated it, or the server stops.
+        // FATAL and PANIC end the session: it was terminated, or the server stops.
         if error.is_closed() || matches!(severity, Some(Severity::Fatal | Severity::Panic)) {
             Self::Lost
         } else {

@@ -1,7 +1,7 @@
 //! The servers of the cluster: where they are, and which of them is the primary.
 //!
-//! A name may stand for several servers, and for others tomorrow. So each attempt resolves the names anew and tries
-//! every address. What a server is, only the server itself says.
+//! A name may stand for several servers, and for others tomorrow. So each attempt resolves the names again and tries
+//! every address. Only the server itself says what it is.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,32 +25,32 @@ use super::control::answer;
 use super::error::{ControlError, StartError};
 use super::prepare;
 
-/// How long the others may take once one server has answered that it is a primary: where an older one answers first,
-/// the newer is still found.
+/// Time left for the others after one server has answered as a primary. If an older one answers first, the newer is
+/// still found.
 const AFTER_A_PRIMARY: Duration = Duration::from_millis(300);
-/// How long the others may take once any has answered. One that hangs must not delay the next look at a standby that
-/// is promoted meanwhile.
+/// Time left for the others after any answer. A server that hangs must not delay the next look at a standby that is
+/// promoted meanwhile.
 const AFTER_ANY: Duration = Duration::from_secs(1);
-/// A dead peer is noticed within some 20 s, whatever the system's own times.
+/// A dead peer is noticed within about 20 s, whatever the system's own times.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(3), 3);
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
-/// As libpq.
+/// Default of libpq.
 const DEFAULT_PORT: u16 = 5432;
 
-/// A server by where it is.
+/// A server by its host and address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Which of the hosts that were named, from 0.
+    /// Index of the configured host, from 0.
     pub host: usize,
-    /// The address that its name stood for; `None` for a unix socket.
+    /// Address that its name stands for; `None` for a unix socket.
     pub address: Option<IpAddr>,
 }
 
-/// A place, and how to get there.
+/// A place, and how to reach it.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) place: Place,
-    /// What its certificate is for.
+    /// Name that its certificate must have.
     name: String,
     target: Target,
 }
@@ -71,32 +71,32 @@ impl std::fmt::Display for Candidate {
     }
 }
 
-/// A connection to a server, and what that is.
+/// A connection to a server, with the role of that server.
 pub(super) struct Open {
     pub(super) at: Candidate,
     pub(super) link: Link,
     pub(super) role: Role,
 }
 
-/// A connection. It ends with the client.
+/// A connection, which ends with its client.
 pub(super) struct Link {
     pub(super) client: Client,
     pub(super) connection: JoinHandle<()>,
-    /// The version of its PostgreSQL, in its own words.
+    /// Version of its PostgreSQL, as the server reports it.
     pub(super) version: Arc<str>,
 }
 
-/// What a server says of itself.
+/// Role that a server reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It takes no writes.
+    /// Takes no writes.
     Standby,
-    /// It takes writes.
+    /// Takes writes.
     Primary(Cluster),
 }
 
 impl Role {
-    /// Which cluster takes writes there.
+    /// The cluster, if it takes writes.
     pub(super) const fn cluster(self) -> Option<Cluster> {
         match self {
             Self::Primary(cluster) => Some(cluster),
@@ -105,12 +105,12 @@ impl Role {
     }
 }
 
-/// Both directions of a connection, whatever it runs over.
+/// Both directions of a connection, over any transport.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Every address of every host. A name that cannot be resolved is left out, with the reason.
+/// Every address of every host, and the reason for each name that cannot be resolved.
 pub(super) async fn candidates(login: &Login) -> (Vec<Candidate>, Vec<String>) {
     let config = &login.config;
     let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
@@ -130,7 +130,7 @@ pub(super) async fn candidates(login: &Login) -> (Vec<Candidate>, Vec<String>) {
             target: Target::Tcp(address),
         };
         match (addresses.get(host), hosts.get(host)) {
-            // The name is then only for the certificate.
+            // The name is then used only for the certificate.
             (Some(address), Some(Host::Tcp(name))) => {
                 found.push(at(name, SocketAddr::new(*address, port(host))));
             }
@@ -182,7 +182,7 @@ async fn connect(login: &Login, at: &Candidate) -> Result<Link, ControlError> {
     };
     let connecting = config.connect_raw(stream, connector.for_host(&at.name));
     let connected = boxed(connecting).await;
-    // A refused login is FATAL too, and no connection that was lost.
+    // A refused login is FATAL too, but not a lost connection.
     let (client, connection) = connected.map_err(|error| ControlError::Server(error.into()))?;
     let version = connection.parameter("server_version").unwrap_or_default();
     let version = Arc::from(version);
@@ -215,7 +215,7 @@ fn dial_error(error: io::Error) -> ControlError {
     ControlError::Dial(Arc::new(error))
 }
 
-/// Asks a server what it is, over a connection that there is, or over a new one.
+/// Asks a server for its role, over an open connection or a new one.
 pub(super) async fn visit(
     login: Login,
     at: Candidate,
@@ -234,7 +234,7 @@ async fn ask(login: &Login, at: Candidate, open: Option<Link>) -> Result<Open, C
     Ok(Open { at, link, role })
 }
 
-/// The compiler does not see otherwise that another thread may go on with it.
+/// Otherwise the compiler does not see that another thread may continue the future.
 fn boxed<'a, T>(
     step: impl Future<Output = T> + Send + 'a,
 ) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
@@ -250,9 +250,9 @@ async fn role(client: &Client) -> Result<Role, ControlError> {
     prepare::cluster(client).await.map(Role::Primary)
 }
 
-/// Connections to the servers that take writes, the one with the newest history first.
+/// Connections to the servers that take writes, the newest history first.
 ///
-/// Errors: there is none. Where one server is named, what it says itself.
+/// Errors: no server takes writes. If only one server is named, its own error.
 pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Open>, StartError> {
     let (candidates, mut why) = candidates(login).await;
     let mut looks = JoinSet::new();

@@ -1,5 +1,5 @@
-//! Takeovers: how a declared token is registered, raises the mark, and ends the sessions of lower tokens. This is what
-//! carries the write fence: `docs/guarantee.md`, under "Why it holds".
+//! Takeovers: how a declared token is registered, raises the mark, and ends the sessions of lower tokens. The write
+//! fence rests on them: `docs/guarantee.md`, under "Why it holds".
 
 mod barrier;
 mod bounds;
@@ -71,8 +71,8 @@ use tenure::Tenures;
 use watch::Watcher;
 use witness::Witness;
 
-/// Serves declarations. Clones share one; they can be used from any thread and any runtime, while all its own
-/// work runs on the runtime it was started on. That ends with the last clone, or on cancellation.
+/// Serves declarations. Clones share one service and work on any thread and runtime. Its own tasks run on the runtime
+/// that started it, until the last clone is dropped or on cancellation.
 #[derive(Clone)]
 pub struct Takeover {
     inner: Arc<Inner>,
@@ -106,12 +106,11 @@ impl std::fmt::Debug for Takeover {
 }
 
 impl Takeover {
-    /// Connects the control connection, takes the cluster's lock, learns the marks and removes the records
-    /// of sessions that are gone.
+    /// Connects the control connection, takes the cluster's lock, reads the marks, and removes the records of
+    /// sessions that are gone.
     ///
-    /// Errors: no connection, missing rights, a standby, another authority or a second proxy on an embedded
-    /// store, and
-    /// an authority that does not answer.
+    /// Errors: no connection, missing rights, a standby, another authority or a second proxy on an embedded store,
+    /// and an authority that does not answer.
     pub async fn start(
         options: TakeoverOptions,
         authority: Arc<dyn Authority>,
@@ -127,7 +126,7 @@ impl Takeover {
         let guard = tasks.clone().drop_guard();
         let cells = Arc::new(MarkCache::default());
         let authority = Reach::of(authority, meters.clone());
-        // Before the marks are read, so that no raise falls between the two.
+        // Before the marks are read, so that no raise is missed.
         let changes = authority.watch();
         let plan = Plan {
             login: control_login(options.control),
@@ -183,32 +182,32 @@ impl Takeover {
         })
     }
 
-    /// What this proxy knows of the marks.
+    /// Marks that this proxy knows.
     pub fn cells(&self) -> &Arc<MarkCache> {
         &self.inner.cells
     }
 
-    /// What is counted and measured.
+    /// Counters and measurements.
     pub fn meters(&self) -> &Meters {
         &self.inner.meters
     }
 
-    /// The cluster that the control connection leads to, while it is up.
+    /// Cluster of the control connection, while it is up.
     pub fn cluster(&self) -> Option<Cluster> {
         self.inner.control.cluster()
     }
 
-    /// When a declaration that begins now has to be answered: all of it, whatever number of scopes it is for.
+    /// Deadline of a declaration that begins now, whatever number of scopes it is for.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.inner.timeout
     }
 
-    /// Finds the server session that has the pid which the server told at login, and that was the last to send this
-    /// trace. The answer stays true for as long as the session lives.
+    /// Finds the server session with the pid that the server reported at login. It must be the last that sent this
+    /// trace. The answer stays true as long as the session lives.
     ///
-    /// Errors: [`DeclareError::Backend`] where a pooler sits in between, the control connection leads elsewhere, or
-    /// rights are missing, [`DeclareError::Control`].
+    /// Errors: [`DeclareError::Backend`] if a pooler sits in between, the control connection leads elsewhere, or
+    /// rights are missing; [`DeclareError::Control`].
     pub async fn identify(
         &self,
         pid: i32,
@@ -227,7 +226,7 @@ impl Takeover {
         self.run(find).await
     }
 
-    /// Asks the authority, so that it is known whether it answers.
+    /// Asks the authority, to learn whether it answers.
     ///
     /// Errors: those of the authority; it has time until the deadline.
     pub async fn ask_authority(&self, deadline: Instant) -> Result<(), DeclareError> {
@@ -236,7 +235,7 @@ impl Takeover {
         self.run(ask).await.map(drop)
     }
 
-    /// How the last takeovers went, the newest first, at most a second ago.
+    /// The last takeovers, newest first, read at most a second ago.
     ///
     /// Errors: those of the authority; it has time until the deadline.
     pub async fn history(
@@ -248,7 +247,7 @@ impl Takeover {
         self.run(ask).await
     }
 
-    /// How the last takeovers of these scopes went, the newest first.
+    /// The last takeovers of these scopes, newest first.
     ///
     /// Errors: those of the authority; it has time until the deadline.
     pub async fn history_of(
@@ -261,9 +260,9 @@ impl Takeover {
             .await
     }
 
-    /// Every proxy that is connected to the cluster, this one among them.
+    /// Every proxy that is connected to the cluster, including this one.
     ///
-    /// Errors: [`DeclareError::Control`]; it has time until the deadline.
+    /// Errors: [`DeclareError::Control`], also at the deadline.
     pub async fn proxies(
         &self,
         deadline: Instant,
@@ -273,26 +272,26 @@ impl Takeover {
         self.run(ask).await
     }
 
-    /// Where the primary is, while the control connection is up.
+    /// The primary, while the control connection is up.
     pub fn primary(&self) -> Option<Primary> {
         self.inner.control.primary()
     }
 
-    /// Where the primary is, once the control connection is up; `None` where the proxy stops.
+    /// Waits until a primary is known; `None` if the proxy stops.
     pub async fn find_primary(&self) -> Option<Primary> {
         self.inner.control.find_primary().await
     }
 
-    /// Why no primary is known.
+    /// Reason why no primary is known.
     pub fn why_no_primary(&self) -> Arc<str> {
         self.inner.control.why_down()
     }
 
-    /// Declares a token, or takes the next one. On success the session may write: no session with a lower token is
-    /// left. The mark is its token. The terms say how far it may rise, and what becomes of a stale one; this proxy adds
-    /// itself to who declares.
+    /// Declares a token, or takes the next one. After success the session may write: the mark is its token, and no
+    /// session with a lower one is left. The terms limit how far the mark may rise, and decide what happens to a
+    /// stale token. This proxy adds its own name to that of the declarer.
     ///
-    /// Bounded by its deadline. Goes on to its end when the caller's future is dropped.
+    /// Bounded by its deadline. Runs to its end even if the caller drops the future.
     pub async fn declare(
         &self,
         declaration: Declaration,
@@ -301,8 +300,8 @@ impl Takeover {
     ) -> Result<Mark, DeclareError> {
         let cell = self.inner.cells.find(&declaration.scope);
         bounds::check_token(&declaration, &terms.bounds, cell.as_deref())?;
-        // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair. One that is only
-        // observed goes on all the same, so the authority has to know of it.
+        // The cache only rejects, and the confirmer soon looks up each rejection, since the cache may not know of a
+        // repair yet. A session that is only observed continues all the same, so the authority must know of it.
         if terms.purpose != Purpose::Observe
             && let Some(token) = declaration.claim.token()
             && let Some(mark) = cell.and_then(|cell| cell.mark_above(token))
@@ -316,31 +315,31 @@ impl Takeover {
             .await
     }
 
-    /// Tells that a session has ended normally: nothing in flight, Terminate sent, and the server closed
-    /// its end. Does not wait. No other session is released: one that lives stays on the register, whatever it holds.
+    /// Reports that a session has ended normally: nothing in flight, Terminate sent, and the connection closed by the
+    /// server. Does not wait. No other session is released: a session that lives stays registered, whatever it holds.
     pub fn release(&self, backend: Backend) {
         self.inner.releases.push(backend);
     }
 
-    /// Runs a step on the own runtime, whatever becomes of the caller.
+    /// Runs a step on the takeover's own runtime, even if the caller goes away.
     async fn run<T: Send + 'static>(
         &self,
         step: impl Future<Output = Result<T, DeclareError>> + Send + 'static,
     ) -> Result<T, DeclareError> {
         self.inner.handle.spawn(step).await.unwrap_or_else(|error| {
-            // As unanswered as by a store that is away: nobody knows how far it got.
+            // Like an unavailable store: it is unknown how far the step got.
             let why = format!("the step was abandoned: {error}");
             Err(DeclareError::Authority(AuthorityError::Unavailable(why)))
         })
     }
 }
 
-/// Runs a task in the background, until `cancel`.
+/// Runs a task in the background until `cancel`.
 fn spawn_until(cancel: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(cancel.clone().run_until_cancelled_owned(task));
 }
 
-/// An answer of the authority, or an error once the time is over.
+/// The authority's answer, or an error after the deadline.
 async fn in_time<T>(
     answer: impl Future<Output = Result<T, AuthorityError>>,
     deadline: Instant,
@@ -352,7 +351,7 @@ async fn in_time<T>(
     Ok(answer?)
 }
 
-/// What every control connection has, whatever the operator's DSN says.
+/// Sets what every control connection has, whatever the operator's DSN says.
 fn control_login(mut login: Login) -> Login {
     login.config.application_name("pgpalisade control");
     login

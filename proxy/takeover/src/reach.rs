@@ -1,7 +1,6 @@
-//! How the authority answers: each request is counted and timed; that it does not answer is told once, and once that it
-//! does again.
+//! Metering of the authority: each request is counted and timed. Its loss is logged once, and so is its return.
 //!
-//! Everything that this proxy asks of it passes here. Who asks gets the same answer as without.
+//! All requests of this proxy pass through here, and answers stay unchanged.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -19,7 +18,7 @@ use tokio::time::Instant;
 
 use super::meters::{Meters, millis};
 
-/// Who asks and gives up after less than this has not found out anything.
+/// A request that is given up sooner than this proves nothing.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(500);
 
 /// An authority, and since when it does not answer.
@@ -71,7 +70,7 @@ impl Reach {
     }
 }
 
-/// A request that has no answer yet. Whoever asked may stop waiting.
+/// A request that has no answer yet. Its caller may stop waiting.
 struct Asked<'a> {
     reach: &'a Reach,
     operation: &'static str,
@@ -91,7 +90,7 @@ impl Asked<'_> {
             return reach.is_back();
         };
         reach.meters.unanswered(operation);
-        // The proxy stops where it is closed.
+        // A closed authority means that the proxy stops.
         if !matches!(error, AuthorityError::Closed) {
             reach.is_lost(error);
         }
@@ -157,7 +156,7 @@ impl Authority for Reach {
             .await
     }
 
-    // Not asked as the others are: what is kept for people says nothing about whether tokens are accepted.
+    // Not metered: records for people say nothing about whether tokens are accepted.
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
         self.authority.note_takeovers(scope, records).await

@@ -1,4 +1,4 @@
-//! How long a server is the primary: sessions that began under one must not outlive it.
+//! Terms of primaries: sessions that began under one must not outlive it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,15 +7,15 @@ use parking_lot::Mutex;
 use pgpalisade_authority::Cluster;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// The time in which the control connection's server is the primary. It is over when another one is on record, or
-/// when the control connection is made anew and leads to another one.
+/// The time in which the control connection's server is the primary. It is over when another server is on record, or
+/// when a new control connection leads to another one.
 #[derive(Debug, Clone)]
 pub struct Tenure(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     cluster: Cluster,
-    /// What sessions look at again and again: the token would take a lock.
+    /// Sessions read this again and again; the cancellation token would take a lock.
     is_over: AtomicBool,
     over: CancellationToken,
 }
@@ -29,14 +29,14 @@ impl Tenure {
         }))
     }
 
-    /// Whether it is over. One atomic load.
+    /// Whether the term is over. One atomic load.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.is_over.load(Ordering::Acquire)
     }
 
-    /// Returns when it is over.
+    /// Completes when the term is over.
     pub fn over(&self) -> WaitForCancellationFutureOwned {
         self.0.over.clone().cancelled_owned()
     }
@@ -50,13 +50,13 @@ impl Tenure {
     }
 }
 
-/// The tenure that was the last to begin.
+/// The term that was the last to begin.
 #[derive(Debug, Default)]
 pub(super) struct Tenures(Mutex<Option<Tenure>>);
 
 impl Tenures {
-    /// The tenure of a server that is on record: the one that runs, where that is the same server and start of it,
-    /// and otherwise another, which ends it.
+    /// The term of a server on record. The same server, with the same start, continues its term. Another server
+    /// begins a new one, which ends the last.
     pub(super) fn begin(&self, cluster: Cluster) -> Tenure {
         let mut last = self.0.lock();
         match &*last {
@@ -71,13 +71,13 @@ impl Tenures {
         }
     }
 
-    /// Whose it is.
+    /// Cluster of the last term.
     pub(super) fn cluster(&self) -> Option<Cluster> {
         self.0.lock().as_ref().map(|tenure| tenure.0.cluster)
     }
 
-    /// Takes note of what is on record. The time of a server on an older timeline is over; one that is only said to
-    /// have a later start may be a copy, and the sessions of the original go on as long as they live.
+    /// Notes the cluster on record. The term of a server on an older timeline is over. One with only a later start
+    /// may be a copy, so sessions of the original go on as long as they live.
     pub(super) fn note(&self, recorded: Cluster) {
         let at = |cluster: Cluster| (cluster.system_identifier, cluster.timeline);
         let is_deposed = |ours: Cluster| at(ours) != at(recorded) && !ours.follows(&recorded);

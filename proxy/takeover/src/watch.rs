@@ -1,5 +1,5 @@
-//! The watch: what other proxies do to the marks is known here as soon as the authority tells it, so that sessions
-//! with a lower token are refused at once. Speed, not safety: the barrier ends them, watch or no watch.
+//! The watch: this proxy learns what others do to the marks as soon as the authority reports it, and refuses sessions
+//! with a lower token at once. That brings speed, not safety: the barrier ends them in any case.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use pgpalisade_authority::{Change, Cluster, Mark, Scope, Token, Watch};
 use super::control::Control;
 use pgpalisade_fence::mark_cache::MarkCache;
 
-/// What the watch tells it to.
+/// Applies the changes that the watch reports.
 pub(super) struct Watcher {
     control: Control,
     cells: Arc<MarkCache>,
-    /// The cluster that this proxy was started for.
+    /// The cluster for which this proxy was started.
     ours: Cluster,
-    /// This proxy, as its declarations name it.
+    /// Name of this proxy in its declarations.
     declared_by: String,
 }
 
@@ -47,7 +47,7 @@ impl Watcher {
         let from = self.cells.find(scope).and_then(|cell| cell.mark());
         self.cells.note(scope, mark);
         let is_known = from.is_some_and(|from| from >= mark.token);
-        // Of its own a proxy has told before.
+        // This proxy has already logged its own raises.
         if !is_known && !scope.is_epoch() && !mark.raised_by.ends_with(&self.declared_by) {
             let (from, to) = (from.map(Token::get), mark.token.get());
             let raised_by = &mark.raised_by;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Control, Effects, FencingVariable, Lifetime, Mistake, Mode, Statement, Verdict,
+    Analysis, Control, Effects, FencingVariable, Lifetime, Mistake, Mode, Statement,
 };
 
 use super::needs::{Decision, Unmet};
@@ -38,7 +38,7 @@ impl Situation<'_> {
     /// # Errors
     ///
     /// [`Unmet`].
-    pub fn decide(&self, message: Header, verdict: &Verdict) -> Decision {
+    pub fn decide(&self, message: Header, verdict: &Analysis) -> Decision {
         let mut walk = Walk {
             fence: self.fence,
             confirmed: self.confirmed,
@@ -78,7 +78,7 @@ impl Situation<'_> {
 #[inline]
 fn last_opening(
     fence: &SessionFence,
-    verdict: &Verdict,
+    verdict: &Analysis,
     variables: &Variables<Arc<HeldTokens>>,
 ) -> Option<usize> {
     if !verdict.has_controls() {

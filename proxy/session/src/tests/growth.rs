@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_policies::scan::needs_parse;
-use pgpalisade_policies::{Control, TextEncoding, Verdict, VerdictCache, classify, weigh};
+use pgpalisade_policies::{Analysis, Control, TextEncoding, VerdictCache, classify, weigh};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -206,7 +206,7 @@ fn check<T>(what: &str, few: &T, many: &T, time: impl Fn(&T) -> Duration) {
 /// Work on a text before it is known what it does.
 fn look(text: &str) -> Duration {
     let mut cache = VerdictCache::new(64 << 20);
-    let verdict = Arc::new(Verdict::opaque(pgpalisade_policies::Opaque::Parser));
+    let verdict = Arc::new(Analysis::opaque(pgpalisade_policies::Opaque::Parser));
     timed(|| {
         black_box((weigh(text.as_bytes()), needs_parse(text.as_bytes())));
         cache.keep(text.as_bytes(), UTF8, &verdict);
@@ -215,7 +215,7 @@ fn look(text: &str) -> Duration {
     })
 }
 
-fn read(text: &str) -> Verdict {
+fn read(text: &str) -> Analysis {
     classify(text.as_bytes(), UTF8)
 }
 
@@ -232,7 +232,7 @@ fn reading_a_text() {
 }
 
 /// A text and its verdict.
-type Known = (String, Arc<Verdict>);
+type Known = (String, Arc<Analysis>);
 
 /// Both texts of each row, judged.
 fn judged() -> Vec<(String, [Known; 2])> {
@@ -285,7 +285,7 @@ fn following_the_replies_to_a_text() {
 }
 
 /// A session in a transaction, with a text in flight.
-fn in_flight(verdict: &Arc<Verdict>) -> Subject {
+fn in_flight(verdict: &Arc<Analysis>) -> Subject {
     let mut subject = Subject::new(Holds::Current);
     subject.run(&query("BEGIN"), "BEGIN", b'T');
     let mut request = InFlight::client(Request::Query, Some(Arc::clone(verdict)));
@@ -294,7 +294,7 @@ fn in_flight(verdict: &Arc<Verdict>) -> Subject {
     subject
 }
 
-fn follow(subject: &mut Subject, verdict: &Verdict) {
+fn follow(subject: &mut Subject, verdict: &Analysis) {
     let (splits, other) = (strings(&["SAVEPOINT"]), strings(&["SET"]));
     for statement in &verdict.statements {
         let is_transaction = statement.controls.iter().any(Control::is_transaction);

@@ -67,7 +67,7 @@ fn identified(takeover: &Takeover, backend: Backend) -> Identified {
     Identified { backend, cluster }
 }
 
-/// As a session with this pid that has left a trace.
+/// Identifies the session with this pid that has left a trace.
 async fn found(takeover: &Takeover, pid: i32, trace: Trace) -> Result<Backend, DeclareError> {
     let found = takeover.identify(pid, trace, takeover.deadline()).await;
     found.map(|found| found.backend)
@@ -116,7 +116,7 @@ async fn count(client: &Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).await.unwrap().get(0)
 }
 
-/// Waits until `sql` counts to `expect`.
+/// Waits until `sql` returns the count `expect`.
 async fn eventually(client: &Client, sql: &str, expect: i64) {
     let give_up = Instant::now() + Duration::from_secs(10);
     while count(client, sql).await != expect {
@@ -137,7 +137,7 @@ async fn eventually_registered(store: &Embedded, expect: &[Backend]) {
     }
 }
 
-/// What is kept of the takeover by this token, the last one, once it has ended like this.
+/// Record of the last takeover by this token, after it has ended in this way.
 async fn kept(
     takeover: &Takeover,
     to: u64,
