@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pgpalisade_logins::scram::server::{Offered, Refusal};
+use pgpalisade_logins::scram::server::{LoginRefusal, Offered};
 use pgpalisade_logins::scram::{Leg, nonce};
 use pgpalisade_logins::{
     Account, Channel, Credentials, Mocks, Password, Readers, ServerLogin, Shapes, Step, UsersFile,
@@ -44,7 +44,7 @@ fn client(leg: Leg, first: &[u8], second: &[u8]) {
     let unknown = exchange(Mocks::new([7; 32], Shapes::default()).of(b"nobody"));
     assert!(known.is_err(), "a proof was guessed");
     assert_eq!(known, unknown, "who exists is shown");
-    assert!(!matches!(known, Err(Refusal::Proof)) || second.len() > 40);
+    assert!(!matches!(known, Err(LoginRefusal::Proof)) || second.len() > 40);
 }
 
 fn server(leg: Leg, first: &[u8], second: &[u8]) {

@@ -26,9 +26,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::ShownKey;
 use crate::in_force::InForce;
-use crate::server::link::Link;
 use crate::server::listener::{Accepted, Listener};
-use crate::server::worker::Shared;
+use crate::server::message_socket::MessageSocket;
+use crate::server::worker::WorkerContext;
 use crate::wire::encode::Severity;
 use command::Command;
 pub(crate) use login::Users;
@@ -86,7 +86,7 @@ impl Orders {
 /// What is shown.
 pub(crate) struct Facts {
     /// Who is connected, what was refused and counted, the policy, and the like.
-    pub(crate) shared: Shared,
+    pub(crate) shared: WorkerContext,
     /// The configuration.
     pub(crate) settings: Vec<ShownKey>,
     /// The store, without passwords.
@@ -218,7 +218,7 @@ async fn accept(listener: &Listener, console: &Arc<Console>) {
 /// Brings one client through its login. What comes then is a task of its own, which gives way to nobody.
 async fn log_in(accepted: Accepted, console: Arc<Console>) {
     let client_addr = accepted.client_addr;
-    let mut link = match Link::new(accepted.stream) {
+    let mut link = match MessageSocket::new(accepted.stream) {
         Ok(link) => link,
         Err(error) => return tracing::debug!(%client_addr, %error, "a connection to the console"),
     };
@@ -244,7 +244,10 @@ async fn log_in(accepted: Accepted, console: Arc<Console>) {
 }
 
 impl Console {
-    async fn admit(&self, link: &mut Link) -> Result<(Operator, OwnedSemaphorePermit), Refused> {
+    async fn admit(
+        &self,
+        link: &mut MessageSocket,
+    ) -> Result<(Operator, OwnedSemaphorePermit), Refused> {
         let operator = self.users.identify(link).await?;
         // Who has not logged in takes none.
         let (places, who) = match operator.rights {

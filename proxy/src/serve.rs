@@ -23,7 +23,7 @@ use crate::server::accept::Accepting;
 use crate::server::accounts::Logins;
 use crate::server::certificates::Certificates;
 use crate::server::listener::{ListenAddr, Listener};
-use crate::server::worker::Servers;
+use crate::server::worker::ClusterServers;
 use crate::server::{SETTLE_WITHIN, Server, ServerOptions};
 use crate::store::{self, Store, StoreError};
 use crate::takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
@@ -192,8 +192,8 @@ async fn successor(
     handover.successor(&all).await
 }
 
-fn servers(config: &Config) -> Servers {
-    Servers {
+fn servers(config: &Config) -> ClusterServers {
+    ClusterServers {
         upstream: config.upstream.hosts.clone(),
         control: config.control_hosts(),
     }

@@ -401,8 +401,8 @@ fn unsafe_code_is_in_one_crate() {
 /// What of `proxy/server` runs on the main runtime, which has timers. All else may run on the threads of the workers.
 const OFF_WORKERS: [&str; 5] = [
     "accept.rs",
-    "link.rs",
-    "overflow.rs",
+    "message_socket.rs",
+    "turned_away.rs",
     "server.rs",
     "timers.rs",
 ];

@@ -4,15 +4,15 @@
 
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
-/// `AlgorithmIdentifier`s without their outer SEQUENCE, by the hash that they sign.
+/// `AlgorithmIdentifier`s without their outer SEQUENCE, by signature algorithm.
 /// <https://www.rfc-editor.org/rfc/rfc5758#section-3.2>, <https://www.rfc-editor.org/rfc/rfc8017#appendix-A.2>
 const RSA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01";
 const ECDSA: &[u8] = b"\x06\x08\x2a\x86\x48\xce\x3d\x04\x03";
 
 /// The hash of a certificate (DER), by the hash function of its signature.
 ///
-/// `None` where that is not one of SHA-256, SHA-384 and SHA-512 with RSA (PKCS #1) or ECDSA: OpenSSL, and so PostgreSQL
-/// and libpq, has none for others either, but for some that nobody uses any longer.
+/// `None` unless that is SHA-256, SHA-384 or SHA-512 with RSA (PKCS #1) or ECDSA. For others OpenSSL, and so
+/// PostgreSQL and libpq, has none either, except for some that are no longer used.
 #[must_use]
 pub fn hash(certificate: &[u8]) -> Option<Vec<u8>> {
     let (SEQUENCE, content, _) = element(certificate)? else {
@@ -36,7 +36,7 @@ pub fn hash(certificate: &[u8]) -> Option<Vec<u8>> {
 
 const SEQUENCE: u8 = 0x30;
 
-/// The first element of DER: its tag, its content, and what follows.
+/// The first element of DER: its tag, its content, and the bytes after it.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;

@@ -1,7 +1,7 @@
-//! Logins that end at the proxy: it authenticates a client as PostgreSQL would, and logs in to PostgreSQL for it.
+//! Logins that end at the proxy. It authenticates a client as PostgreSQL would, and logs in to PostgreSQL for it.
 //!
-//! Pure: bodies of messages go in, bodies of messages come out, and what is random is handed in. Knows nothing of ours.
-//! No password and no key is in an error or a `Debug` output.
+//! Pure: message bodies go in and come out, and random bytes are passed in. It knows no other crate of the proxy.
+//! Passwords and keys never appear in errors or `Debug` output.
 
 pub mod end_point;
 mod password;

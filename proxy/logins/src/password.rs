@@ -1,20 +1,20 @@
-//! A password that a client has sent in the clear.
+//! A password that a client has sent in clear text.
 
 use std::fmt;
 
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// A password. It is overwritten when it is dropped, and `Debug` says nothing about it.
+/// A password. It is overwritten on drop, and hidden from `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(Zeroizing<Vec<u8>>);
 
-/// Why a message is no password, in PostgreSQL's words.
+/// Errors of a PasswordMessage, in PostgreSQL's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordError {
-    /// It has to end with its only NUL.
+    /// The body does not end with its only NUL.
     #[error("invalid password packet size")]
     Size,
-    /// There is nothing in it.
+    /// The password is empty.
     #[error("empty password returned by client")]
     Empty,
 }
@@ -26,7 +26,7 @@ impl fmt::Debug for Password {
 }
 
 impl Password {
-    /// Takes the password out of the body of a PasswordMessage, which is overwritten.
+    /// Takes the password out of the body of a PasswordMessage, and overwrites the body.
     ///
     /// # Errors
     ///
@@ -39,10 +39,13 @@ impl Password {
 
     fn read(body: &[u8]) -> Result<Self, PasswordError> {
         match body.split_last() {
-            Some((0, password)) if !password.contains(&0) => match password.is_empty() {
-                true => Err(PasswordError::Empty),
-                false => Ok(Self(Zeroizing::new(password.to_vec()))),
-            },
+            Some((0, password)) if !password.contains(&0) => {
+                if password.is_empty() {
+                    Err(PasswordError::Empty)
+                } else {
+                    Ok(Self(Zeroizing::new(password.to_vec())))
+                }
+            }
             _ => Err(PasswordError::Size),
         }
     }

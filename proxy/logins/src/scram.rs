@@ -26,37 +26,37 @@ pub const SCRAM_PLUS: &str = "SCRAM-SHA-256-PLUS";
 /// The largest SCRAM message that PostgreSQL takes (`PG_MAX_SASL_MESSAGE_LENGTH`).
 pub(crate) const MESSAGE_MAX: usize = 1024;
 
-/// Bytes of a key, and of a proof.
+/// Length of a key, and of a proof.
 pub(crate) const KEY_LEN: usize = 32;
 
 /// The GS2 header that binds to a certificate.
 const BOUND: &str = "p=tls-server-end-point,,";
 
-/// A key, a signature or a proof. It is overwritten when it is dropped; to compare takes the same time for all.
+/// A key, a signature or a proof. It is overwritten on drop, and compared in constant time.
 #[derive(Clone)]
-pub(crate) struct Key(pub(crate) [u8; KEY_LEN]);
+pub(crate) struct ScramKey(pub(crate) [u8; KEY_LEN]);
 
-impl Drop for Key {
+impl Drop for ScramKey {
     fn drop(&mut self) {
         self.0.zeroize();
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for ScramKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[secret]")
     }
 }
 
-impl PartialEq for Key {
+impl PartialEq for ScramKey {
     fn eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 }
 
-impl Eq for Key {}
+impl Eq for ScramKey {}
 
-impl Key {
+impl ScramKey {
     pub(crate) fn from_base64(text: &str) -> Option<Self> {
         let mut bytes = STANDARD.decode(text).ok()?;
         let key = <[u8; KEY_LEN]>::try_from(bytes.as_slice()).ok().map(Self);
@@ -68,7 +68,7 @@ impl Key {
         STANDARD.encode(self.0)
     }
 
-    /// H(key): what a server stores of a ClientKey.
+    /// H(key): the StoredKey of a ClientKey.
     pub(crate) fn hash(&self) -> Self {
         Self(Sha256::digest(self.0).into())
     }
@@ -86,9 +86,9 @@ impl Key {
     }
 }
 
-/// HMAC-SHA-256 of parts, one behind the other.
+/// HMAC-SHA-256 of `parts`, concatenated.
 pub(crate) fn hmac(key: &[u8; KEY_LEN], parts: &[&[u8]]) -> [u8; KEY_LEN] {
-    // A key that is shorter than a block is taken as it is, padded.
+    // A key shorter than a block is padded with zeros.
     let mut block = [0; 64];
     for (byte, key) in block.iter_mut().zip(key) {
         *byte = *key;
@@ -107,13 +107,13 @@ pub fn nonce(random: &[u8; 18]) -> String {
     STANDARD.encode(random)
 }
 
-/// What a login with SCRAM needs where the password is not known: learned from a client's proof.
+/// Keys for a SCRAM login without the password, learned from a client's proof.
 #[derive(Clone)]
 pub struct Keys {
     pub(crate) salt: Vec<u8>,
     pub(crate) iterations: u32,
-    pub(crate) client: Key,
-    pub(crate) server: Key,
+    pub(crate) client: ScramKey,
+    pub(crate) server: ScramKey,
 }
 
 impl fmt::Debug for Keys {
@@ -125,9 +125,9 @@ impl fmt::Debug for Keys {
 /// TLS of one leg, as far as SCRAM can be bound to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leg {
-    /// There is none.
+    /// No TLS.
     Clear,
-    /// There is some, and the certificate of the server has this hash, or none that is defined.
+    /// TLS, with the hash of the server's certificate, or `None` if none is defined.
     Encrypted(Option<Vec<u8>>),
 }
 
@@ -140,13 +140,13 @@ impl Leg {
     }
 }
 
-/// The next attribute of a message, where it is this one: its value, and what follows.
+/// The next attribute's value and the text after it, if the attribute has this name.
 fn attribute(text: &str, name: char) -> Option<(&str, &str)> {
     let value = text.strip_prefix(name)?.strip_prefix('=')?;
     Some(value.split_once(',').unwrap_or((value, "")))
 }
 
-/// As for PostgreSQL: visible ASCII without the comma.
+/// Visible ASCII without the comma, as for PostgreSQL.
 fn is_nonce(text: &str) -> bool {
     !text.is_empty()
         && text

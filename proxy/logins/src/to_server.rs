@@ -1,4 +1,4 @@
-//! A login at PostgreSQL in the name of a client, by the method that the server asks for.
+//! A login at PostgreSQL for a client, by the method that the server asks for.
 
 use std::fmt;
 
@@ -10,88 +10,88 @@ use crate::password::Password;
 use crate::scram::client::{Answered, Begun, Choice, ServerFault};
 use crate::scram::{Keys, Leg};
 
-/// What the login is made with.
+/// Credentials for the login.
 #[derive(Debug, Clone)]
 pub enum Credentials {
-    /// What a client's proof in SCRAM has shown.
+    /// Keys from a client's SCRAM proof.
     Keys(Keys),
-    /// What a client has sent.
+    /// The password that a client has sent.
     Password(Password),
 }
 
-/// Why there is no login. The server has not refused it: that is said in its own words.
+/// Errors of a login before the server decides. A refusal by the server comes in its own words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerLoginError {
-    /// Keys are good for SCRAM only.
+    /// The server wants a password, and only SCRAM keys are known.
     #[error(
         "PostgreSQL asks for {0}, but with SCRAM between client and pgpalisade no password is known"
     )]
     NeedsPassword(&'static str),
-    /// A password would be readable on the way.
+    /// The connection would expose the password.
     #[error(
         "PostgreSQL asks for the password in clear text, but the connection to it is not encrypted"
     )]
     Readable,
-    /// GSSAPI and others, by the number of the protocol.
+    /// GSSAPI and others, by their code in the protocol.
     #[error("PostgreSQL asks for an authentication method that is not supported (code {0})")]
     Method(i32),
-    /// SCRAM.
+    /// SCRAM with keys failed.
     #[error("SCRAM with PostgreSQL failed: {0}")]
     Scram(#[from] ServerFault),
-    /// The library's SCRAM, for a password.
+    /// SCRAM with a password failed, in the library's words.
     #[error("SCRAM with PostgreSQL failed: {0}")]
     Library(String),
-    /// Out of turn.
+    /// The message is out of turn.
     #[error("PostgreSQL sent an unexpected authentication message (code {0})")]
     Unexpected(i32),
 }
 
-/// What follows from a message of the server.
+/// The next step after a message of the server.
 #[derive(Debug)]
 pub enum Step {
-    /// This is the body of a message to send (`p`).
+    /// Send this body of a message (`p`).
     Send(Vec<u8>),
-    /// The server speaks again.
+    /// Wait for the server's next message.
     Wait,
-    /// It has let us in.
+    /// The login is complete.
     Done,
 }
 
-/// A login that goes on.
+/// A login under way.
 pub struct ServerLogin {
     user: Vec<u8>,
     leg: Channel,
     credentials: Credentials,
-    state: State,
+    state: LoginState,
 }
 
 /// The connection to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Channel {
-    /// What SCRAM can be bound to.
+    /// The channel that SCRAM can be bound to.
     pub leg: Leg,
-    /// Who can read what goes over it.
+    /// Parties that can read the connection.
     pub readers: Readers,
 }
 
-/// Who can read a connection.
+/// Parties that can read a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readers {
-    /// Its two ends.
+    /// Only its two ends.
     Ends,
-    /// Everybody on the way.
+    /// Everybody on the path.
     Anybody,
 }
 
-enum State {
+enum LoginState {
     Begun,
-    /// An answer has been sent, and the server says yes or no.
+    /// The answer is sent, and the server decides.
     Answered,
     ByKeys(Begun),
     ByKeysAnswered(Answered),
     ByPassword(Box<ScramSha256>),
     ByPasswordAnswered(Box<ScramSha256>),
-    /// Over, or out of turn.
+    /// The login is over, or a message was out of turn.
     Over,
 }
 
@@ -102,21 +102,21 @@ impl fmt::Debug for ServerLogin {
 }
 
 impl ServerLogin {
-    /// Begins. The server has got a startup packet with this user.
+    /// Begins a login, for the user of the startup packet that the server has got.
     #[must_use]
     pub const fn new(user: Vec<u8>, credentials: Credentials, leg: Channel) -> Self {
         Self {
             user,
             leg,
             credentials,
-            state: State::Begun,
+            state: LoginState::Begun,
         }
     }
 
-    /// Whether the next message of the server makes it hash a password, in as many rounds as the server says.
+    /// Whether the server's next message requires hashing the password, in as many rounds as the server says.
     #[must_use]
     pub const fn is_to_hash(&self) -> bool {
-        matches!(self.state, State::ByPassword(_))
+        matches!(self.state, LoginState::ByPassword(_))
     }
 
     /// Takes the body of an authentication message (`R`). `nonce` is random, of visible ASCII without a comma.
@@ -134,32 +134,34 @@ impl ServerLogin {
         };
         let kind = i32::from_be_bytes(*kind);
         let unexpected = ServerLoginError::Unexpected(kind);
-        match (std::mem::replace(&mut self.state, State::Over), kind) {
-            // Who asks for nothing lets everybody in.
-            (State::Begun | State::Answered, kind::OK) => Ok(Step::Done),
-            (State::Begun, kind::CLEARTEXT_PASSWORD) => self.cleartext(),
-            (State::Begun, kind::MD5_PASSWORD) => self.md5(data.first_chunk().ok_or(unexpected)?),
-            (State::Begun, kind::SASL) => self.begin_scram(data, nonce),
-            (State::Begun, other) => Err(ServerLoginError::Method(other)),
-            (State::ByKeys(begun), kind::SASL_CONTINUE) => {
+        match (std::mem::replace(&mut self.state, LoginState::Over), kind) {
+            // A server that asks for nothing admits everybody.
+            (LoginState::Begun | LoginState::Answered, kind::OK) => Ok(Step::Done),
+            (LoginState::Begun, kind::CLEARTEXT_PASSWORD) => self.cleartext(),
+            (LoginState::Begun, kind::MD5_PASSWORD) => {
+                self.md5(data.first_chunk().ok_or(unexpected)?)
+            }
+            (LoginState::Begun, kind::SASL) => self.begin_scram(data, nonce),
+            (LoginState::Begun, other) => Err(ServerLoginError::Method(other)),
+            (LoginState::ByKeys(begun), kind::SASL_CONTINUE) => {
                 let (answered, message) = begun.answer(data)?;
-                self.state = State::ByKeysAnswered(answered);
+                self.state = LoginState::ByKeysAnswered(answered);
                 Ok(Step::Send(message.into_bytes()))
             }
-            (State::ByKeysAnswered(answered), kind::SASL_FINAL) => {
+            (LoginState::ByKeysAnswered(answered), kind::SASL_FINAL) => {
                 answered.verify(data)?;
-                self.state = State::Answered;
+                self.state = LoginState::Answered;
                 Ok(Step::Wait)
             }
-            (State::ByPassword(mut scram), kind::SASL_CONTINUE) => {
+            (LoginState::ByPassword(mut scram), kind::SASL_CONTINUE) => {
                 scram.update(data).map_err(library)?;
                 let message = scram.message().to_vec();
-                self.state = State::ByPasswordAnswered(scram);
+                self.state = LoginState::ByPasswordAnswered(scram);
                 Ok(Step::Send(message))
             }
-            (State::ByPasswordAnswered(mut scram), kind::SASL_FINAL) => {
+            (LoginState::ByPasswordAnswered(mut scram), kind::SASL_FINAL) => {
                 scram.finish(data).map_err(library)?;
-                self.state = State::Answered;
+                self.state = LoginState::Answered;
                 Ok(Step::Wait)
             }
             _ => Err(unexpected),
@@ -171,7 +173,7 @@ impl ServerLogin {
             (Credentials::Keys(_), _) => Err(ServerLoginError::NeedsPassword("the password")),
             (Credentials::Password(_), Readers::Anybody) => Err(ServerLoginError::Readable),
             (Credentials::Password(password), Readers::Ends) => {
-                self.state = State::Answered;
+                self.state = LoginState::Answered;
                 Ok(Step::Send([password.expose(), b"\0"].concat()))
             }
         }
@@ -185,7 +187,7 @@ impl ServerLogin {
         };
         let mut body = md5_hash(&self.user, password.expose(), *salt).into_bytes();
         body.push(0);
-        self.state = State::Answered;
+        self.state = LoginState::Answered;
         Ok(Step::Send(body))
     }
 
@@ -194,13 +196,13 @@ impl ServerLogin {
         let first = match &self.credentials {
             Credentials::Keys(keys) => {
                 let (begun, first) = Begun::new(keys.clone(), &choice, nonce);
-                self.state = State::ByKeys(begun);
+                self.state = LoginState::ByKeys(begun);
                 first.into_bytes()
             }
             Credentials::Password(password) => {
                 let scram = ScramSha256::new(password.expose(), binding(&choice));
                 let first = scram.message().to_vec();
-                self.state = State::ByPassword(Box::new(scram));
+                self.state = LoginState::ByPassword(Box::new(scram));
                 first
             }
         };
@@ -212,7 +214,7 @@ impl ServerLogin {
     }
 }
 
-/// In the library's words: `unrequested` is `y`, `unsupported` is `n`.
+/// In the library's words `unrequested` is `y`, and `unsupported` is `n`.
 fn binding(choice: &Choice) -> ChannelBinding {
     match choice.header {
         "y,," => ChannelBinding::unrequested(),
@@ -221,7 +223,7 @@ fn binding(choice: &Choice) -> ChannelBinding {
     }
 }
 
-/// Its errors quote nothing but the server.
+/// The library's errors quote only the server.
 fn library(error: std::io::Error) -> ServerLoginError {
     ServerLoginError::Library(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! A users file, in the form of pgbouncer's `userlist.txt`: `"user" "verifier"`, one a line.
+//! A users file in the format of pgbouncer's `userlist.txt`: `"user" "verifier"`, one per line.
 //!
 //! Source: <https://www.pgbouncer.org/config.html#authentication-file-format>
 
@@ -7,38 +7,38 @@ use std::fmt;
 
 use crate::verifier::{Shapes, Verifier, VerifierError};
 
-/// Users with their verifiers.
+/// Users and their verifiers.
 #[derive(Default)]
 pub struct UsersFile {
     users: HashMap<String, Verifier>,
     shapes: Shapes,
 }
 
-/// What is wrong with a line. It quotes nothing but the user.
+/// Errors of a users file. They quote only the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsersFileError {
-    /// Its form.
+    /// A line has another form.
     #[error("line {0}: write \"user\" \"SCRAM-SHA-256$...\", each in double quotes")]
     Form(usize),
-    /// Its verifier.
+    /// The verifier is not valid.
     #[error("line {line}: the password of user {user:?} {error}")]
     Verifier {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// Whose line it is.
+        /// User of the line.
         user: String,
-        /// What is wrong.
+        /// Error of the verifier.
         error: VerifierError,
     },
     /// A user has two lines.
     #[error("line {line}: user {user:?} already has a line")]
     Twice {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// Whose line it is.
+        /// User of the line.
         user: String,
     },
-    /// There is no line.
+    /// The file has no lines.
     #[error("it names no user")]
     Empty,
 }
@@ -52,12 +52,12 @@ impl fmt::Debug for UsersFile {
 }
 
 impl UsersFile {
-    /// Reads all lines. Empty ones, and those that begin with `;`, say nothing. What follows the second text is not
-    /// looked at, as by pgbouncer.
+    /// Reads all lines. Empty lines and lines that begin with `;` are skipped. Anything after the second text is
+    /// ignored, as by pgbouncer.
     ///
     /// # Errors
     ///
-    /// The first line that is wrong.
+    /// The first invalid line.
     pub fn parse(text: &str) -> Result<Self, UsersFileError> {
         let mut file = Self::default();
         for (index, line) in text.lines().enumerate() {
@@ -82,25 +82,26 @@ impl UsersFile {
             file.shapes.add(&verifier);
             file.users.insert(user, verifier);
         }
-        match file.users.is_empty() {
-            true => Err(UsersFileError::Empty),
-            false => Ok(file),
+        if file.users.is_empty() {
+            Err(UsersFileError::Empty)
+        } else {
+            Ok(file)
         }
     }
 
-    /// What a user has.
+    /// The user's verifier.
     #[must_use]
     pub fn verifier(&self, user: &str) -> Option<&Verifier> {
         self.users.get(user)
     }
 
-    /// How they look: who does not exist is to look like one who does.
+    /// Shapes of the verifiers, for mocks that look like them.
     #[must_use]
     pub const fn shapes(&self) -> &Shapes {
         &self.shapes
     }
 
-    /// How many users there are.
+    /// Number of users.
     #[must_use]
     pub fn count(&self) -> usize {
         self.users.len()
@@ -113,7 +114,7 @@ fn two_texts(line: &str) -> Option<(String, String)> {
     (!user.is_empty()).then_some((user, verifier))
 }
 
-/// A text in double quotes, in which two of them stand for one.
+/// A text in double quotes, in which a doubled quote stands for one.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut rest = text.strip_prefix('"')?;
     let mut out = String::new();

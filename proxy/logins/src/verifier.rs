@@ -1,4 +1,4 @@
-//! What PostgreSQL keeps of a password (`pg_authid.rolpassword`), and what stands for it where there is none.
+//! PostgreSQL's password verifiers (`pg_authid.rolpassword`), and mocks for users without one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,41 +8,41 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-use crate::scram::{KEY_LEN, Key, hmac};
+use crate::scram::{KEY_LEN, ScramKey, hmac};
 
-/// PostgreSQL's own, where nothing else is known.
+/// PostgreSQL's default.
 const ITERATIONS: u32 = 4096;
 
-/// PostgreSQL's own.
+/// PostgreSQL's own length.
 const SALT_LEN: usize = 16;
 
-/// Tells what is derived from a key apart from all else that it is for.
+/// Separates secrets derived from a private key from all other uses of the key.
 const MOCKS: [u8; KEY_LEN] = *b"pgpalisade: mock verifiers, v. 1";
 
-/// More shapes of verifiers are not kept: roles may have set their own.
+/// Limit of kept shapes: roles may have chosen their own.
 const SHAPES_MAX: usize = 16;
 
-/// A SCRAM verifier. It is no password, but whoever has it can try passwords.
+/// A SCRAM verifier. It is not a password, but allows guessing it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Verifier {
     pub(crate) salt: Vec<u8>,
     pub(crate) iterations: u32,
-    pub(crate) stored_key: Key,
-    pub(crate) server_key: Key,
+    pub(crate) stored_key: ScramKey,
+    pub(crate) server_key: ScramKey,
 }
 
-/// Why a text is no verifier of SCRAM-SHA-256. It does not say what the text is.
+/// Errors of a text that is not a SCRAM-SHA-256 verifier. They do not quote the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VerifierError {
     /// A hash of the method `md5`.
     #[error("is an MD5 hash, but SCRAM needs \"SCRAM-SHA-256$...\", as in pg_authid.rolpassword")]
     Md5,
-    /// Something else: most often a password.
+    /// Another text, usually a password.
     #[error(
         "is not a SCRAM verifier: it must begin with SCRAM-SHA-256$, as in pg_authid.rolpassword"
     )]
     Other,
-    /// Begins as one.
+    /// The beginning is right, the rest is not.
     #[error(
         "is a malformed SCRAM verifier: it must be SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>"
     )]
@@ -63,9 +63,10 @@ impl FromStr for Verifier {
             let is_md5 = text
                 .strip_prefix("md5")
                 .is_some_and(|hash| hash.len() == 32);
-            return Err(match is_md5 {
-                true => VerifierError::Md5,
-                false => VerifierError::Other,
+            return Err(if is_md5 {
+                VerifierError::Md5
+            } else {
+                VerifierError::Other
             });
         };
         parse(rest).ok_or(VerifierError::Broken)
@@ -81,18 +82,18 @@ fn parse(rest: &str) -> Option<Verifier> {
     let verifier = Verifier {
         salt,
         iterations,
-        stored_key: Key::from_base64(stored_key)?,
-        server_key: Key::from_base64(server_key)?,
+        stored_key: ScramKey::from_base64(stored_key)?,
+        server_key: ScramKey::from_base64(server_key)?,
     };
     (!verifier.salt.is_empty()).then_some(verifier)
 }
 
-/// Whom a name stands for. The exchange is the same for both.
+/// The account of a user name. The SCRAM exchange is the same for both kinds.
 #[derive(Debug, Clone)]
 pub enum Account {
-    /// Who has a password.
+    /// A user with a password.
     Known(Verifier),
-    /// Who has none, or does not exist: no proof is right.
+    /// A user without a password, or none at all: no proof is right.
     Unknown(Verifier),
 }
 
@@ -104,26 +105,26 @@ impl Account {
     }
 }
 
-/// What every client is shown of the verifiers that there are: iteration counts, and lengths of salts. Who has none is
-/// to be shown the same for as long as the process lives: what changes is a sign that there is no true one.
+/// Iteration counts and salt lengths of the known verifiers, which every client can see. A user without a verifier
+/// must look the same for as long as the process lives: a change would show that its verifier is not real.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shapes(BTreeSet<(u32, usize)>);
 
 impl Shapes {
-    /// What PostgreSQL itself shows of those who have none (`mock_scram_secret` in auth-scram.c): the iterations are
-    /// its setting `scram_iterations`, where it has that.
+    /// The shape that PostgreSQL shows for users without a verifier (`mock_scram_secret` in auth-scram.c). Its
+    /// iterations are the setting `scram_iterations`, if the version has it.
     #[must_use]
     pub fn of_server(iterations: Option<u32>) -> Self {
         let iterations = iterations.filter(|count| *count > 0);
         Self([(iterations.unwrap_or(ITERATIONS), SALT_LEN)].into())
     }
 
-    /// Takes note of a true one. Whether that was new.
+    /// Adds the shape of a real verifier. Returns whether it was new.
     pub fn add(&mut self, verifier: &Verifier) -> bool {
         self.0.len() < SHAPES_MAX && self.0.insert(shape(verifier))
     }
 
-    /// One of them, or PostgreSQL's own where none is known.
+    /// One of the shapes, or PostgreSQL's own if none is known.
     fn choose(&self, number: u8) -> (u32, usize) {
         let index = usize::from(number) % self.0.len().max(1);
         let chosen = self.0.iter().nth(index).copied();
@@ -135,7 +136,7 @@ fn shape(verifier: &Verifier) -> (u32, usize) {
     (verifier.iterations, verifier.salt.len().min(KEY_LEN))
 }
 
-/// Makes verifiers for those who have none. For one name it is always the same, as long as the shapes are.
+/// Makes verifiers for users without one. A name always gets the same one, as long as the shapes stay.
 pub struct Mocks {
     secret: Zeroizing<[u8; KEY_LEN]>,
     shapes: Shapes,
@@ -148,14 +149,14 @@ impl fmt::Debug for Mocks {
 }
 
 impl Mocks {
-    /// The secret that comes of a private key, as it is kept in a file: the same in each process that has it. As
-    /// HKDF-Extract has it: <https://www.rfc-editor.org/rfc/rfc5869#section-2.2>.
+    /// Derives a secret from a private key's file, the same in each process that has it. It is HKDF-Extract:
+    /// <https://www.rfc-editor.org/rfc/rfc5869#section-2.2>.
     #[must_use]
     pub fn secret_of(private_key: Vec<u8>) -> [u8; KEY_LEN] {
         hmac(&MOCKS, &[&Zeroizing::new(private_key)])
     }
 
-    /// Of a secret. Each looks like one of these shapes.
+    /// Mocks from a secret, each with one of these shapes.
     #[must_use]
     pub fn new(secret: [u8; KEY_LEN], shapes: Shapes) -> Self {
         Self {
@@ -164,10 +165,10 @@ impl Mocks {
         }
     }
 
-    /// Stands for somebody without a verifier.
+    /// The mock account of a user without a verifier.
     #[must_use]
     pub fn of(&self, user: &[u8]) -> Account {
-        let derive = |what: &[u8]| Key(hmac(&self.secret, &[what, user]));
+        let derive = |what: &[u8]| ScramKey(hmac(&self.secret, &[what, user]));
         let [number, ..] = derive(b"shape").0;
         let (iterations, salt_len) = self.shapes.choose(number);
         let mut salt = derive(b"salt").0.to_vec();
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(first.salt[..4], alike.salt);
     }
 
-    /// No shape that a true verifier has is a sign of one: some who do not exist have it too.
+    /// A real verifier's shape does not give it away: some mocks have it too.
     #[test]
     fn who_does_not_exist_has_every_shape() {
         let (mut shapes, mut expect) = (Shapes::default(), BTreeSet::new());

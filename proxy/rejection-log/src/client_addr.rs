@@ -1,21 +1,21 @@
-//! Where a client is, as policies, logs and records see it.
+//! A client's address, as policies, logs and records see it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Serialize, Serializer};
 
-/// Where a client is.
+/// Address of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAddr {
-    /// In the network.
+    /// A network address.
     Tcp(SocketAddr),
-    /// On this machine, through a socket of the file system: in no network, as for `pg_hba.conf`.
+    /// A unix socket on this machine. As for `pg_hba.conf`, such a client is in no network.
     Local,
 }
 
 impl ClientAddr {
-    /// Its address, where it has one.
+    /// The IP address; `None` for a unix socket.
     pub const fn ip(self) -> Option<IpAddr> {
         match self {
             Self::Tcp(address) => Some(address.ip()),
@@ -23,7 +23,7 @@ impl ClientAddr {
         }
     }
 
-    /// Its host, as PostgreSQL's messages name it.
+    /// The host, as PostgreSQL's messages name it.
     pub fn host(self) -> String {
         self.ip()
             .map_or_else(|| self.to_string(), |ip| ip.to_string())

@@ -1,4 +1,4 @@
-//! How many rejections there were, by kind: counted also where the record was dropped.
+//! Numbers of rejections by kind, including those whose record was dropped.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use pgpalisade_fence::rejection::{Enforcement, RejectionKind};
 
 const KINDS: usize = RejectionKind::ALL.len();
 
-/// Counts that every session's thread adds to. They order nothing: each is only a number.
+/// Counters that every session's thread adds to. They do not order other memory accesses.
 #[derive(Debug, Default)]
 pub struct Counters {
     refused: [AtomicU64; KINDS],
@@ -17,7 +17,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counts one more.
+    /// Counts one rejection.
     pub fn count(&self, kind: RejectionKind, enforced: Enforcement) {
         let counters = match enforced {
             Enforcement::Refused => &self.refused,
@@ -36,7 +36,7 @@ impl Counters {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All counts, as they are now.
+    /// All current counts.
     pub fn read(&self) -> RejectionCounts {
         let read = |counters: &[AtomicU64; KINDS]| {
             counters
@@ -52,7 +52,7 @@ impl Counters {
     }
 }
 
-/// How many rejections there were at one moment, since the log was opened. Those whose record was dropped are in it.
+/// Numbers of rejections since the log was opened, including those whose record was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RejectionCounts {
     refused: [u64; KINDS],
@@ -62,23 +62,23 @@ pub struct RejectionCounts {
 }
 
 impl RejectionCounts {
-    /// Those of a kind.
+    /// The count of one kind.
     pub fn of(&self, kind: RejectionKind, enforced: Enforcement) -> u64 {
         let counts = self.counts(enforced);
         counts.get(kind.index()).copied().unwrap_or_default()
     }
 
-    /// Those of all kinds.
+    /// The count of all kinds.
     pub(crate) fn total(&self, enforced: Enforcement) -> u64 {
         self.counts(enforced).iter().sum()
     }
 
-    /// Those before the login was authenticated. They are in no other count.
+    /// Rejections before the login was authenticated. No other count includes them.
     pub(crate) const fn unproved(&self) -> u64 {
         self.unproved
     }
 
-    /// Records that came too fast to be written to the file or the log.
+    /// Records that were dropped because the writer could not keep up.
     pub(crate) const fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -87,7 +87,7 @@ impl RejectionCounts {
         self.total(Enforcement::Refused) + self.total(Enforcement::Observed) + self.unproved == 0
     }
 
-    /// For people: `3 (no_token 2, policy 1)`.
+    /// Text for people: `3 (no_token 2, policy 1)`.
     pub(super) const fn by_kind(&self, enforced: Enforcement) -> ByKind<'_> {
         ByKind {
             counts: self,
@@ -103,7 +103,7 @@ impl RejectionCounts {
     }
 }
 
-/// A total, with the kinds that are in it.
+/// A total, with its kinds.
 pub(super) struct ByKind<'a> {
     counts: &'a RejectionCounts,
     enforced: Enforcement,
@@ -131,7 +131,7 @@ mod tests {
         let counters = Counters::default();
         assert!(counters.read().is_zero());
         let enforcements = [Enforcement::Refused, Enforcement::Observed];
-        // A different number for each, so that none can stand for another.
+        // A different number for each, so that no counter can stand for another.
         let expected = |kind: RejectionKind, enforced: Enforcement| {
             let place = RejectionKind::ALL.iter().position(|k| *k == kind);
             1 + place.unwrap_or_default() as u64

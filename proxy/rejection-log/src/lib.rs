@@ -1,14 +1,14 @@
-//! The record of every rejection: one JSON line each in a file, an event in the log, and counts of them.
+//! The record of every rejection: a JSON line in a file, an event in the log, and counters.
 //!
-//! In observe mode every write of an application can be a record, so what was only observed is no event of its own
-//! unless the log is at level DEBUG: an INFO event says how many there are, with the first one and then at most once
-//! a minute. The file has them all, as far as its writer keeps up.
+//! In observe mode every write of an application can be a record. So an observed rejection is an event only at level
+//! DEBUG. An INFO event gives their number, with the first one and then at most once a minute. The file has all of
+//! them, as far as its writer keeps up.
 //!
-//! Of refusals that repeat only the first ones are recorded, and the others counted. What is refused before a login
-//! was authenticated is marked so, and counts as one kind: nobody has proved the name in it.
+//! Of repeated refusals only the first ones are recorded, and the others counted. Refusals before authentication are
+//! marked, and count as one kind: the name in them is not proved.
 //!
-//! The last records are also in memory, with the writers without a token that have taken turns ([`overlaps`]). Whoever
-//! reads a file has [`line`](mod@line) for its lines, and [`report`] for the sum of them.
+//! The last records are also in memory, and so are writers without a token that have taken turns ([`overlaps`]).
+//! [`line`](mod@line) parses the lines of a file, and [`report`] sums them up.
 
 mod client_addr;
 mod counts;
@@ -33,7 +33,7 @@ pub use counts::Counters;
 pub use record::{RecordedStatement, RejectionRecord, SessionLabel, moment, rfc3339};
 
 use jiff::Timestamp;
-use overlaps::{Overlap, Overlaps, Writer as TokenlessWriter};
+use overlaps::{Overlap, OverlapWriter, Overlaps};
 use parking_lot::Mutex;
 use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::Literals;
@@ -41,16 +41,16 @@ use pgpalisade_policies::Class;
 use pgpalisade_session::action::JudgedText;
 use recent::Recent;
 use repeats::Repeats;
-use writer::{Sink, Writer};
+use writer::{LogWriter, Sink};
 
-/// Records that wait for the writer. At about 2 KiB each this is some 8 MiB: seconds of a storm of rejections,
-/// and a bound.
+/// Limit of records that wait for the writer. At about 2 KiB each this is some 8 MiB: seconds of a storm of
+/// rejections.
 const QUEUE: usize = 4096;
 
-/// How long the last handle waits for the writer when it is dropped: a disk that hangs must not keep the process.
+/// Time that dropping the last handle waits for the writer: a disk that hangs must not keep the process alive.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a rejection log could not be opened.
+/// Errors of opening a rejection log.
 #[derive(Debug, thiserror::Error)]
 pub enum RejectionLogError {
     /// The file could not be opened for appending.
@@ -58,17 +58,16 @@ pub enum RejectionLogError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// The system gave no thread.
+    /// The system cannot start a thread.
     #[error("cannot start the writer of the rejection log")]
     Thread(#[source] std::io::Error),
 }
 
-/// A handle to the log; clones are cheap and write to the same file. Dropping the last one writes what waits,
-/// within 5 s.
+/// A handle to the log; clones write to the same file. Dropping the last one writes what waits, within 5 s.
 #[derive(Debug, Clone)]
 pub struct RejectionLog {
     inner: Arc<Inner>,
@@ -78,17 +77,17 @@ pub struct RejectionLog {
 struct Inner {
     /// `None` only while it is dropped.
     queue: Option<SyncSender<Message>>,
-    shared: Arc<Shared>,
+    shared: Arc<LogState>,
     literals: Literals,
-    /// Tells, by closing, that the writer has ended. In a mutex only to make the handle `Sync`.
+    /// Closes when the writer has ended. The mutex only makes the handle `Sync`.
     ended: Mutex<Receiver<()>>,
 }
 
-/// What handles tell the writer besides records: it works also when the queue is full.
+/// State that handles share with the writer. It reaches the writer even if the queue is full.
 #[derive(Debug, Default)]
-struct Shared {
+struct LogState {
     counters: Counters,
-    /// Records that found the queue full and that the writer has not told of yet.
+    /// Records that found the queue full, and that the writer has not reported yet.
     dropped: AtomicU64,
     repeats: Repeats,
     recent: Recent,
@@ -98,19 +97,19 @@ struct Shared {
 
 enum Message {
     Record(Arc<RejectionRecord>),
-    /// Look at [`Shared`].
+    /// Tells the writer to look at [`LogState`].
     Wake,
 }
 
-impl Shared {
-    /// A write that was let pass though it had no token.
+impl LogState {
+    /// Notes an observed write without a token.
     fn note_overlap(&self, record: &RejectionRecord) {
         let session = &record.session;
         let is_let_pass = record.enforced == Enforcement::Observed && session.is_authenticated();
         if let (true, Some(Class::Write), Some(scope)) = (is_let_pass, record.needs, &record.scope)
             && let Ok(at) = Timestamp::try_from(record.time)
         {
-            let writer = TokenlessWriter {
+            let writer = OverlapWriter {
                 application: session.application_name.clone(),
                 host: session.client_addr.ip().map(|host| host.to_string()),
             };
@@ -120,21 +119,18 @@ impl Shared {
 }
 
 impl RejectionLog {
-    /// Opens the log: the file for appending, with mode 0640 where it is new, and the thread that writes to it.
-    /// Without a file the records only go to `tracing` (target `pgpalisade::rejection`, level WARN for what was
-    /// refused, DEBUG for what was only observed), with it to both.
+    /// Opens the file for appending, with mode 0640 if it is new, and starts the thread that writes to it. Records
+    /// also go to `tracing` (target `pgpalisade::rejection`, level WARN if refused, DEBUG if observed). Without a
+    /// file they go only there.
     ///
     /// # Errors
-    /// Where the file cannot be opened or the thread not started.
+    /// The file cannot be opened, or the thread not started.
     pub fn open(file: Option<&Path>, literals: Literals) -> Result<Self, RejectionLogError> {
         let sink = file.map(Sink::open).transpose()?;
         Self::start(sink, literals, QUEUE)
     }
 
-    /// Whether this process could open the file. Neither makes nor changes it.
-    ///
-    /// # Errors
-    /// Those of [`Self::open`].
+    /// Checks whether this process could open the file, without creating or changing it.
     pub fn try_open(file: &Path) -> Result<(), RejectionLogError> {
         writer::try_append(file).map_err(|source| RejectionLogError::Open {
             path: file.to_path_buf(),
@@ -149,9 +145,9 @@ impl RejectionLog {
     ) -> Result<Self, RejectionLogError> {
         let (sender, receiver) = mpsc::sync_channel(queue);
         let (end, ended) = mpsc::sync_channel(0);
-        let shared = Arc::new(Shared::default());
-        let writer = Writer::new(sink, Arc::clone(&shared));
-        // A subscriber that is set for this thread only (a test's) is used by the writer too.
+        let shared = Arc::new(LogState::default());
+        let writer = LogWriter::new(sink, Arc::clone(&shared));
+        // The writer also uses a subscriber that is set for this thread only, as in tests.
         let dispatch = tracing::dispatcher::get_default(Clone::clone);
         std::thread::Builder::new()
             .name(String::from("rejection-log"))
@@ -170,24 +166,23 @@ impl RejectionLog {
         })
     }
 
-    /// Makes a statement, as the client sent it, fit for a record.
+    /// Makes a statement that the client sent fit for a record.
     pub fn statement(&self, judged: &JudgedText) -> RecordedStatement {
         RecordedStatement::new(judged, self.inner.literals)
     }
 
-    /// The last records, the oldest first, as far as they are kept. Those that repeat are in it as in the file.
+    /// The last records, the oldest first. Repeated ones are summed up as in the file.
     pub fn recent(&self) -> Vec<Arc<RejectionRecord>> {
         self.inner.shared.recent.read()
     }
 
-    /// The writers without tokens that have taken turns, those that began last first.
+    /// Writers without tokens that have taken turns, the latest overlaps first.
     pub fn overlaps(&self) -> Vec<Overlap> {
         self.inner.shared.overlaps.lock().list()
     }
 
-    /// Keeps a record and hands it to the writer, unless it only repeats others. Never waits: where the writer cannot
-    /// keep up, the record is dropped and counted, and a line `{"time":...,"dropped":n}` says so once the writer
-    /// gets there.
+    /// Keeps a record and hands it to the writer, unless it only repeats others. It never waits. If the writer cannot
+    /// keep up, the record is dropped and counted; later the line `{"time":...,"dropped":n}` says so.
     pub fn record(&self, record: RejectionRecord) {
         let Some(queue) = &self.inner.queue else {
             return;
@@ -208,14 +203,14 @@ impl RejectionLog {
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 shared.counters.count_dropped();
                 shared.dropped.fetch_add(1, Ordering::Relaxed);
-                // The writer may have emptied the queue since: then it must be told of the count.
+                // If the writer has emptied the queue since, it must be told of the count.
                 self.wake();
             }
         }
     }
 
-    /// Opens the file anew, for logrotate. Returns at once; the writer does it before the next record. Where it
-    /// fails the old file stays in use and the log says why.
+    /// Opens the file again, for logrotate. Returns at once; the writer does it before the next record. If it fails,
+    /// the old file stays in use and the log says why.
     pub fn reopen(&self) {
         self.inner.shared.reopen.store(true, Ordering::Release);
         self.wake();

@@ -1,4 +1,4 @@
-//! Lines of a rejection log, as far as they can be understood.
+//! Parsing of the lines of a rejection log.
 
 use std::io::{self, BufRead};
 use std::net::SocketAddr;
@@ -9,116 +9,116 @@ use serde::{Deserialize, Deserializer};
 use super::record::clip;
 use pgpalisade_fence::rejection::Enforcement;
 
-/// Longest line that is looked at. A record with every name at its limit, all of it escaped, has about 16 KiB.
+/// Longest line that is parsed. A record with every name at its limit, all of it escaped, has about 16 KiB.
 const MAX_LINE: usize = 64 * 1024;
 
-/// What a line says.
+/// Content of a line.
 #[derive(Debug)]
 pub enum Line {
     /// One refusal, or several alike.
     Record(Box<Record>),
-    /// So many refusals before a login was authenticated.
+    /// Number of refusals before authentication.
     Unauthenticated {
-        /// When the last of them was counted.
+        /// Time of the last count.
         time: Timestamp,
-        /// How many.
+        /// The number.
         records: u64,
     },
-    /// So many records are missing.
+    /// Number of missing records.
     Dropped {
-        /// When that was noted.
+        /// Time of this note.
         time: Timestamp,
-        /// How many.
+        /// The number.
         records: u64,
     },
-    /// It is empty, as after a torn line.
+    /// An empty line, as after a torn line.
     Empty,
-    /// It is no line of a rejection log.
+    /// Not a line of a rejection log.
     Foreign,
 }
 
-/// A record as it was read. Names are no longer than those that the proxy writes.
+/// A record as read, with names no longer than the proxy writes them.
 #[derive(Debug)]
 pub struct Record {
-    /// When it was refused.
+    /// Time of the refusal.
     pub time: Timestamp,
-    /// Why, in the word of the log.
+    /// Reason, in the word of the log.
     pub kind: String,
     /// The SQLSTATE that the client was told.
     pub sqlstate: String,
     /// Scope of the tokens.
     pub scope: Option<String>,
-    /// The session's token, where it had one.
+    /// The session's token, if it had one.
     pub token: Option<u64>,
-    /// The highest token of the scope, where it was known.
+    /// The highest token of the scope, if known.
     pub mark: Option<u64>,
-    /// Who was refused.
-    pub session: Session,
-    /// The statement, where one was refused.
-    pub statement: Statement,
-    /// Why, where no other field tells.
+    /// The refused session.
+    pub session: RecordedClient,
+    /// The refused statement, if there was one.
+    pub statement: LoggedStatement,
+    /// Reason, if no other field tells it.
     pub reason: Option<String>,
-    /// `read` or `write`, where there was no token for it.
+    /// `read` or `write`, if a token for it was missing.
     pub(crate) needs: Option<String>,
-    /// What became of the transaction of a session that was ended.
+    /// Fate of an ended session's transaction.
     pub(crate) transaction: Option<String>,
-    /// Whether it was carried out.
+    /// Whether the refusal was carried out.
     pub enforced: Enforcement,
-    /// How many refusals it stands for.
+    /// Number of refusals that the record stands for.
     pub count: u64,
 }
 
-/// Whose statement it was.
+/// The session of a record.
 #[derive(Debug, Deserialize)]
-pub struct Session {
+pub struct RecordedClient {
     /// The user.
     #[serde(default, deserialize_with = "name_or_empty")]
     pub user: String,
     /// The database.
     #[serde(default, deserialize_with = "name_or_empty")]
     pub(crate) database: String,
-    /// Its application_name, where it gave one.
+    /// application_name, if set.
     #[serde(default, rename = "application_name", deserialize_with = "name")]
     pub application: Option<String>,
-    /// Without the port, which is another with each connection.
+    /// Address without the port, which differs for each connection.
     #[serde(default, rename = "client_addr", deserialize_with = "host")]
     pub client: Option<String>,
-    /// Whether the login was, so that the user is who it says.
+    /// Whether the user was authenticated.
     #[serde(default = "yes")]
     pub authenticated: bool,
 }
 
-/// What was refused.
+/// The statement of a record.
 #[derive(Debug, Deserialize)]
-pub struct Statement {
-    /// Its class, in the words of the policy.
+pub struct LoggedStatement {
+    /// Class in the words of the policy.
     #[serde(default, rename = "statement_class", deserialize_with = "name")]
     pub(crate) class: Option<String>,
-    /// Its text, as far as it was recorded.
+    /// Text, as far as it was recorded.
     #[serde(rename = "statement")]
     pub text: Option<String>,
 }
 
-/// Which records are wanted.
+/// A filter for records.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Only those at this time or later.
+    /// Only records at this time or later.
     pub since: Option<Timestamp>,
-    /// Only those before this time.
+    /// Only records before this time.
     pub until: Option<Timestamp>,
-    /// Only those of this scope.
+    /// Only records of this scope.
     pub scope: Option<String>,
-    /// Only those that were carried out, or that were not.
+    /// Only refusals that were carried out, or only observed ones.
     pub enforced: Option<Enforcement>,
 }
 
 impl Filter {
-    /// Whether something that was then is wanted.
+    /// Whether a time passes the filter.
     pub fn takes_time(&self, time: Timestamp) -> bool {
         self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time < until)
     }
 
-    /// Whether a record is wanted.
+    /// Whether a record passes the filter.
     pub fn takes(&self, record: &Record) -> bool {
         self.takes_time(record.time)
             && (self.scope.is_none() || self.scope == record.scope)
@@ -126,12 +126,12 @@ impl Filter {
     }
 }
 
-/// The object of a line. What is not here is not needed; a newer proxy may write more.
+/// The JSON object of a line. Other fields are ignored, because a newer proxy may write more.
 #[derive(Deserialize)]
 struct Fields {
     time: Option<Timestamp>,
     dropped: Option<u64>,
-    /// How many were not recorded.
+    /// Number of refusals that were not recorded.
     unauthenticated: Option<u64>,
     #[serde(default, deserialize_with = "name")]
     kind: Option<String>,
@@ -142,9 +142,9 @@ struct Fields {
     token: Option<u64>,
     mark: Option<u64>,
     #[serde(flatten)]
-    session: Session,
+    session: RecordedClient,
     #[serde(flatten)]
-    statement: Statement,
+    statement: LoggedStatement,
     reason: Option<String>,
     #[serde(default, deserialize_with = "name")]
     needs: Option<String>,
@@ -175,7 +175,7 @@ const fn yes() -> bool {
     true
 }
 
-/// What a line says, whoever has written it.
+/// Parses a line, by whomever it was written.
 pub fn parse(line: &[u8]) -> Line {
     if line.trim_ascii().is_empty() {
         return Line::Empty;
@@ -209,28 +209,28 @@ pub fn parse(line: &[u8]) -> Line {
             reason: fields.reason,
             needs: fields.needs,
             transaction: fields.transaction,
-            // Before there was an observe mode, all were.
+            // Before observe mode existed, all refusals were carried out.
             enforced: match fields.enforced {
                 Some(false) => Enforcement::Observed,
                 Some(true) | None => Enforcement::Refused,
             },
-            // With this bound no sum of them overflows.
+            // This bound keeps sums from overflowing.
             count: fields.count.unwrap_or(1).clamp(1, u64::from(u32::MAX)),
         })),
         _ => Line::Foreign,
     }
 }
 
-/// What was read.
+/// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
-    /// A line, now in the buffer without its end.
+    /// A complete line, now in the buffer without its end.
     Line,
     /// The input ended in the middle of a line, now in the buffer.
     Torn,
-    /// A line that is longer than any record. It was skipped.
+    /// A line that is longer than any record, which was skipped.
     TooLong,
-    /// There is no more.
+    /// End of the input.
     End,
 }
 

@@ -1,74 +1,74 @@
-//! Writers that take turns in a scope, and have no token: two that both believe to lead, as a team sees them before it
-//! has changed a line.
+//! Writers without a token that take turns in a scope: two that both believe to lead, visible to a team before it has
+//! changed a line of code.
 //!
-//! A writer is an application on a host. Two overlap where each has written again after the other, within `IDLE`. One
-//! that takes the place of another is no overlap: for that, the first has to come back.
+//! A writer is an application on a host. Two writers overlap if each has written again after the other, within
+//! `IDLE`. A writer that only takes over from another does not overlap: for that, the first has to come back.
 
 use std::collections::{HashMap, VecDeque};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-/// After so long without a turn an overlap has ended.
+/// Time without a turn after which an overlap has ended.
 const IDLE: SignedDuration = SignedDuration::from_secs(60);
-/// Writers of a scope that are known at a time. Beyond that the one that has been quiet for longest is forgotten.
+/// Limit of known writers of a scope. Beyond it the one that has been quiet for longest is forgotten.
 const WRITERS: usize = 16;
-/// Scopes whose writers are known. Those that come later are not looked at.
+/// Limit of scopes with known writers. Later scopes are ignored.
 const SCOPES: usize = 1000;
-/// Overlaps that are kept once they have ended.
+/// Limit of ended overlaps that are kept.
 const KEPT: usize = 1000;
-/// From, to and back: the second turn shows that the first writer had not gone.
+/// There and back: the second turn shows that the first writer had not gone.
 const TURNS: u64 = 2;
 
-/// An application on a host, in the words of its sessions.
+/// An application on a host, as its sessions name them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Writer {
-    /// `None`: it has no name.
+pub struct OverlapWriter {
+    /// `None`: the application gave no name.
     pub application: Option<String>,
-    /// `None`: on the proxy's own machine.
+    /// `None`: the proxy's own machine.
     pub host: Option<String>,
 }
 
 /// Two writers that have taken turns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Overlap {
-    /// The scope that both write to.
+    /// The scope of both.
     pub scope: String,
-    /// In the order in which they began.
-    pub writers: [Writer; 2],
-    /// The first write of the later one.
+    /// Both writers, in the order in which they began.
+    pub writers: [OverlapWriter; 2],
+    /// First write of the later writer.
     pub since: Timestamp,
-    /// The last turn so far.
+    /// Last turn so far.
     pub until: Timestamp,
-    /// How often the one has written after the other.
+    /// Number of times that one has written after the other.
     pub turns: u64,
 }
 
 impl Overlap {
-    /// From the first to the last turn.
+    /// Time from the first to the last turn.
     pub fn duration(&self) -> SignedDuration {
         self.until.duration_since(self.since)
     }
 }
 
-/// What is known of all scopes.
+/// Overlaps of all scopes.
 #[derive(Debug, Default)]
 pub(crate) struct Overlaps {
-    scopes: HashMap<String, Writers>,
+    scopes: HashMap<String, ScopeWriters>,
     ended: VecDeque<Overlap>,
 }
 
 #[derive(Debug, Default)]
-struct Writers {
-    /// Each with its last write.
-    last: Vec<(Writer, Timestamp)>,
-    /// Of those that have met within `IDLE`.
+struct ScopeWriters {
+    /// Writers with their last write.
+    last: Vec<(OverlapWriter, Timestamp)>,
+    /// Pairs of writers that have met within `IDLE`.
     pairs: Vec<Overlap>,
 }
 
 impl Overlaps {
-    /// A write without a token.
-    pub(crate) fn note(&mut self, scope: &str, writer: Writer, at: Timestamp) {
+    /// Notes a write without a token.
+    pub(crate) fn note(&mut self, scope: &str, writer: OverlapWriter, at: Timestamp) {
         if !self.scopes.contains_key(scope) && self.scopes.len() >= SCOPES {
             return;
         }
@@ -80,7 +80,7 @@ impl Overlaps {
         self.ended.extend(ended);
     }
 
-    /// All that are known, those that began last first.
+    /// All known overlaps, the latest first.
     pub(crate) fn list(&self) -> Vec<Overlap> {
         let under_way = self.scopes.values().flat_map(|writers| &writers.pairs);
         let under_way = under_way.filter(|pair| pair.turns >= TURNS);
@@ -90,9 +90,9 @@ impl Overlaps {
     }
 }
 
-impl Writers {
-    /// The overlaps that have ended before this write.
-    fn note(&mut self, scope: &str, writer: Writer, at: Timestamp) -> Vec<Overlap> {
+impl ScopeWriters {
+    /// Notes a write, and returns the overlaps that have ended before it.
+    fn note(&mut self, scope: &str, writer: OverlapWriter, at: Timestamp) -> Vec<Overlap> {
         let is_over = |pair: &Overlap| at.duration_since(pair.until) > IDLE;
         let over: Vec<Overlap> = self.pairs.extract_if(.., |pair| is_over(pair)).collect();
         for (other, last) in &self.last {
@@ -103,7 +103,7 @@ impl Writers {
                 pair.writers.contains(other) && pair.writers.contains(&writer)
             };
             match self.pairs.iter_mut().find(is_theirs) {
-                // Whose turn it was last: the later one had the first, the earlier one the second.
+                // The later writer had the first turn, the earlier one the second.
                 Some(pair) => {
                     let had_last = usize::from(pair.turns % 2 == 1);
                     if pair.writers.get(had_last) != Some(&writer) {
@@ -126,7 +126,7 @@ impl Writers {
             .collect()
     }
 
-    fn wrote(&mut self, writer: Writer, at: Timestamp) {
+    fn wrote(&mut self, writer: OverlapWriter, at: Timestamp) {
         if let Some((_, last)) = self.last.iter_mut().find(|(known, _)| *known == writer) {
             *last = at;
             return;
@@ -145,11 +145,11 @@ impl Writers {
 mod tests {
     use super::*;
 
-    /// The overlaps of writes, each a letter for the host and the second at which it came.
+    /// The overlaps of writes, each given as a letter for the host, and a second.
     fn overlaps(writes: &[(&str, i64)]) -> Overlaps {
         let mut overlaps = Overlaps::default();
         for (host, second) in writes {
-            let writer = Writer {
+            let writer = OverlapWriter {
                 application: Some("worker".to_owned()),
                 host: Some((*host).to_owned()),
             };
@@ -158,7 +158,7 @@ mod tests {
         overlaps
     }
 
-    /// Who, since when, how long, how many turns.
+    /// Hosts, beginning, duration and turns of each overlap.
     fn found(writes: &[(&str, i64)]) -> Vec<(String, i64, i64, u64)> {
         let overlaps = overlaps(writes).list();
         let row = |overlap: &Overlap| {
@@ -185,7 +185,7 @@ mod tests {
             []
         );
         assert_eq!(found(&[("a", 0), ("b", 1), ("c", 2)]), []);
-        // Back, and long after: two changes of leaders.
+        // Back, but long after: two changes of leaders.
         assert_eq!(
             found(&[("a", 0), ("b", 1), ("b", 2), ("a", 70), ("b", 140)]),
             []
@@ -199,7 +199,7 @@ mod tests {
             found(&[("a", 0), ("a", 1), ("b", 2), ("b", 3), ("a", 9), ("b", 43)]),
             [row("ab", 2, 41, 3)]
         );
-        // Writes of the same one between the turns are none.
+        // Further writes of the same writer are not turns.
         assert_eq!(
             found(&[("a", 0), ("b", 1), ("b", 50), ("a", 60), ("a", 61)]),
             [row("ab", 1, 59, 2)]
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn it_does_not_grow() {
         let mut overlaps = Overlaps::default();
-        let writer = |number: i64| Writer {
+        let writer = |number: i64| OverlapWriter {
             application: Some(format!("made up {}", number % 3)),
             host: Some(number.to_string()),
         };
@@ -254,7 +254,7 @@ mod tests {
         }
         for number in 0..3000 {
             for host in ["a", "b", "a"] {
-                let writer = Writer {
+                let writer = OverlapWriter {
                     application: None,
                     host: Some(host.to_owned()),
                 };

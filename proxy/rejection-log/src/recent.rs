@@ -1,4 +1,4 @@
-//! The last records, in memory: for those who look at a running proxy.
+//! The last records, in memory, for observers of a running proxy.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::record::RejectionRecord;
 
-/// Records that are kept. With every name at its limit they take about 3 MiB.
+/// Limit of records. With every name at its limit they take about 3 MiB.
 pub(super) const KEPT: usize = 1000;
 
 /// The last [`KEPT`] records, the oldest first.
@@ -19,7 +19,7 @@ impl Recent {
         let mut records = self.0.lock();
         let oldest = (records.len() >= KEPT).then(|| records.pop_front());
         records.push_back(record);
-        // Freed by whoever lets go of it last, and not while others wait.
+        // Frees the oldest record after the lock.
         drop(records);
         drop(oldest);
     }

@@ -1,4 +1,4 @@
-//! One refused statement or ended session, and its JSON line.
+//! The record of one refused statement or ended session, and its JSON line.
 
 use std::borrow::Cow;
 use std::hash::Hash;
@@ -15,62 +15,57 @@ use pgpalisade_fence::statement_text::{Literals, StatementText, boundary_at_most
 use pgpalisade_fence::traceparent::Traceparent;
 use pgpalisade_session::action::JudgedText;
 
-/// Longest name in a record. PostgreSQL's own names have at most 63 bytes; a client may send more before it is told so.
+/// Longest name in a record. PostgreSQL's own names have at most 63 bytes, but a client may send longer ones.
 const MAX_NAME: usize = 256;
 
-/// Longest reason. An authority's error may quote what another server said.
+/// Longest reason. An authority's error may quote another server.
 const MAX_REASON: usize = 1024;
 
-/// What a statement needs a token for.
+/// Access for which a statement needs a token.
 pub(super) const READ: &str = "read";
 pub(super) const WRITE: &str = "write";
 
-/// What is kept about a rejection. The SQLSTATE follows from the kind.
+/// The record of a rejection. Its SQLSTATE follows from the kind.
 #[derive(Debug, Clone)]
 pub struct RejectionRecord {
-    /// When it was refused, by this machine's clock. For reading only: nothing is decided by it.
+    /// Time of the refusal by this machine's clock, only for readers: it decides nothing.
     pub(crate) time: SystemTime,
-    /// Why.
     pub(crate) kind: RejectionKind,
-    /// Scope of the tokens.
     pub(crate) scope: Option<String>,
-    /// The session's token, where it has one.
+    /// The session's token, if it has one.
     pub(crate) token: Option<u64>,
-    /// The highest token of the scope, where known.
+    /// The highest token of the scope, if known.
     pub(crate) mark: Option<u64>,
-    /// When the mark was raised.
     pub(crate) raised_at: Option<SystemTime>,
-    /// By whom.
     pub(crate) raised_by: Option<String>,
-    /// Who was refused.
+    /// The refused session.
     pub(crate) session: SessionLabel,
-    /// What is known of the statement that was refused.
+    /// The refused statement, as far as known.
     pub(crate) statement: RecordedStatement,
-    /// Why, where no other field tells.
+    /// Reason, if no other field tells it.
     pub(crate) reason: Option<String>,
-    /// What was to be done that needs a token, where there was none.
+    /// The access for which a token was missing.
     pub(crate) needs: Option<Class>,
-    /// What became of the transaction of a session that was ended.
+    /// Fate of an ended session's transaction.
     pub(crate) transaction: Option<OpenTransaction>,
-    /// Whether it was carried out.
+    /// Whether the refusal was carried out.
     pub(crate) enforced: Enforcement,
-    /// How many refusals it stands for: more than one, where they repeat and are not recorded each.
+    /// Number of refusals that the record stands for: more than one if they repeat.
     pub(crate) count: u64,
 }
 
-/// What is kept of a statement.
+/// The parts of a statement that are recorded.
 #[derive(Debug, Clone, Default)]
 pub struct RecordedStatement {
-    /// Its class in the words of the policy; `None` where no statement was refused.
+    /// Class in the words of the policy; `None` if no statement was refused.
     pub(crate) class: Option<Cow<'static, str>>,
-    /// Its text, shortened, and without literals unless configured.
+    /// Text, shortened, and without literals unless configured.
     pub(crate) text: Option<StatementText>,
-    /// The trace that it is a part of, where the client has said so.
+    /// The trace that the statement is a part of, if the client has given one.
     pub(crate) traceparent: Option<Traceparent>,
 }
 
 impl RecordedStatement {
-    /// Makes what the client sent fit for a record.
     pub(super) fn new(judged: &JudgedText, literals: Literals) -> Self {
         let text = &judged.text;
         Self {
@@ -81,30 +76,30 @@ impl RecordedStatement {
     }
 }
 
-/// How a session is named in records.
+/// A session in records and logs.
 #[derive(Debug, Clone)]
 pub struct SessionLabel {
     /// User of the startup packet.
     pub user: String,
     /// Database of the startup packet.
     pub database: String,
-    /// application_name, where the client gave one.
+    /// application_name, if the client gave one.
     pub application_name: Option<String>,
-    /// Common name of the client's certificate, where it has shown one.
+    /// Common name of the client's certificate, if it has shown one.
     pub common_name: Option<String>,
     /// Address of the client.
     pub client_addr: ClientAddr,
-    /// Process id of its backend, once PostgreSQL has authenticated the client.
+    /// Process id of the backend, set once PostgreSQL has authenticated the client.
     pub backend_pid: Option<i32>,
 }
 
 impl SessionLabel {
-    /// Whether the user is who it says. Before that anybody can write any name.
+    /// Whether the user is authenticated. Before that a client can give any name.
     pub const fn is_authenticated(&self) -> bool {
         self.backend_pid.is_some()
     }
 
-    /// With names that are no longer than a record keeps.
+    /// Cuts the names to the lengths that a record keeps.
     fn clipped(&self) -> Self {
         let name = |name: &String| clip(name).to_owned();
         Self {
@@ -145,7 +140,6 @@ impl RejectionRecord {
         }
     }
 
-    /// What was to be done that needs a token, in a word.
     fn needs_as_str(&self) -> Option<&'static str> {
         self.needs.map(|needs| match needs {
             Class::Read => READ,
@@ -153,14 +147,15 @@ impl RejectionRecord {
         })
     }
 
-    /// The JSON object, without a line end. What would steer a terminal is escaped, line ends too, so it is one line.
+    /// The JSON object, without a line end. Characters that would steer a terminal are escaped, and so are line ends.
     pub(crate) fn to_json_line(&self) -> String {
-        // It can only fail for maps with keys that are no strings, or for a failing writer: neither is here.
+        // Serialization only fails for maps with other keys than strings, or for a failing writer: neither is here.
         let line = serde_json::to_string(self).unwrap_or_default();
         escaped(&line).into_owned()
     }
 
-    /// What is the same in refusals that repeat. A client that connects anew for each is another process and port.
+    /// The fields that are equal in repeated refusals. A client that reconnects for each has another process and
+    /// port.
     pub(super) fn likeness(&self) -> impl Hash + '_ {
         let session = &self.session;
         (
@@ -175,7 +170,7 @@ impl RejectionRecord {
     }
 }
 
-/// What only DETAIL says. Of a token that is missing or stale the fields tell.
+/// The reason that only DETAIL gives. For a missing or stale token the other fields tell it.
 fn reason(rejection: &Rejection) -> Option<&str> {
     match rejection.kind {
         RejectionKind::StaleToken
@@ -229,7 +224,7 @@ impl Serialize for RejectionRecord {
     }
 }
 
-/// Microseconds since the Unix epoch, where they are a time.
+/// Microseconds since the Unix epoch as a time; `None` if out of range.
 pub fn moment(us: i64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(us).ok()?))
 }

@@ -1,10 +1,10 @@
-//! Refusals that repeat: the first ones are recorded, the others counted.
+//! Repeated refusals: the first ones are recorded, the others counted.
 //!
 //! A deposed leader that retries in a loop can be refused 10,000 times a second. Its records must not fill the disk,
-//! crowd out those of others, or take the writer's time. What is left out is told of in one record with a count.
+//! displace those of others, or take the writer's time. One record with a count stands for those left out.
 //!
-//! Refusals before a login was authenticated are all of one kind: whoever reaches the proxy can cause as many as it
-//! likes, in any name.
+//! Refusals before authentication are all of one kind: anybody who reaches the proxy can cause any number of them,
+//! under any name.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
@@ -16,43 +16,42 @@ use parking_lot::Mutex;
 
 use super::record::RejectionRecord;
 
-/// Records of one kind that are made in [`WINDOW`].
+/// Records of one kind in each [`WINDOW`].
 pub(super) const FIRST: u64 = 10;
 
-/// After this time the first ones are recorded again, and the others told of.
+/// After this time the first ones are recorded again, and the others reported.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Kinds that are counted at one time. What finds no room is recorded, each.
+/// Limit of kinds that are counted. Records of further kinds are all recorded.
 const KINDS: usize = 1024;
 
-/// Lets the first ones through and counts the others.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
-    /// The key of those before authentication is `None`.
-    seen: Mutex<HashMap<Option<u64>, Seen>>,
+    /// Kinds by the hash of their likeness; `None` for refusals before authentication.
+    seen: Mutex<HashMap<Option<u64>, RepeatedRefusal>>,
     hasher: RandomState,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct RepeatedRefusal {
     since: Instant,
     count: u64,
-    /// The first of them, and when the last one came.
+    /// The first record, and the time of the last.
     first: Arc<RejectionRecord>,
     last: SystemTime,
 }
 
-/// What was left out.
+/// Refusals that were not recorded.
 #[derive(Debug)]
 pub(super) enum LeftOut {
-    /// So many like this record, which has the time of the last one.
+    /// A number of refusals like this record, which has the time of the last one.
     Repeated(Box<RejectionRecord>),
-    /// So many before a login was authenticated.
+    /// Number of refusals before authentication.
     Unauthenticated(u64),
 }
 
 impl Repeats {
-    /// The record, where it is one of the first of its kind.
+    /// Returns the record if it is one of the first of its kind.
     pub(super) fn admit(&self, record: RejectionRecord) -> Option<Arc<RejectionRecord>> {
         let authenticated = record.session.is_authenticated();
         let key = authenticated.then(|| self.hasher.hash_one(record.likeness()));
@@ -68,7 +67,7 @@ impl Repeats {
             Entry::Vacant(_) if is_full && authenticated => Some(Arc::new(record)),
             Entry::Vacant(entry) => {
                 let first = Arc::new(record);
-                entry.insert(Seen {
+                entry.insert(RepeatedRefusal {
                     since: Instant::now(),
                     count: 1,
                     last: first.time,
@@ -79,7 +78,7 @@ impl Repeats {
         }
     }
 
-    /// What was left out of each kind that has been counted for at least so long. They begin anew.
+    /// Takes what was left out of each kind that was counted for at least `age`. These kinds begin anew.
     pub(super) fn take(&self, age: Duration) -> Vec<LeftOut> {
         let mut left_out = Vec::new();
         self.seen.lock().retain(|key, seen| {

@@ -1,4 +1,4 @@
-//! JSON, the file, reopening, and counting what was dropped.
+//! Tests of JSON, the file, reopening, and counts of dropped records.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use std::io::{self, Write};
@@ -176,7 +176,7 @@ struct Disk {
 impl Write for Disk {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let _ = self.entered.send(());
-        // Without a sender the disk is well again.
+        // Without a sender the disk works again.
         self.verdicts.recv().unwrap_or(Ok(()))?;
         self.text
             .lock()
@@ -228,7 +228,7 @@ fn a_hanging_disk_blocks_nobody_and_the_gap_is_counted() {
     ) = disk();
     let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 4).unwrap();
     log.record(record(0));
-    entries.recv().unwrap(); // The writer now hangs in the first write.
+    entries.recv().unwrap(); // The writer now hangs in its first write.
     let start = Instant::now();
     for token in 1..=10 {
         log.record(record(token));
@@ -248,7 +248,7 @@ fn a_hanging_disk_blocks_nobody_and_the_gap_is_counted() {
     assert_eq!((tokens, dropped), (vec![0, 1, 2, 3, 4], 6));
 }
 
-/// When each line was written.
+/// The time of each line.
 #[derive(Clone, Default)]
 struct Times(Arc<Mutex<Vec<Instant>>>);
 
@@ -263,7 +263,7 @@ impl Write for Times {
     }
 }
 
-/// Else every record of a flood would wake it, which costs the session's thread more than the record.
+/// Otherwise every record of a flood would wake the writer, which costs the session's thread more than the record.
 #[test]
 fn the_writer_rests_between_two_records() {
     const ROUNDS: usize = 21;
@@ -273,10 +273,10 @@ fn the_writer_rests_between_two_records() {
     let mut pauses: Vec<Duration> = (0..ROUNDS)
         .map(|round| {
             let before = written();
-            // None of them repeats another.
+            // The records do not repeat each other.
             log.record(record(round as u64));
             eventually(|| written() == before + 1);
-            // The writer has seen that no other waits.
+            // By now the writer has seen that no other record waits.
             std::thread::sleep(Duration::from_millis(1));
             log.record(observed(round as u64));
             eventually(|| written() == before + 2);
@@ -286,7 +286,7 @@ fn the_writer_rests_between_two_records() {
         })
         .collect();
     pauses.sort();
-    // The median: on a busy machine a thread may stand still anywhere.
+    // The median: on a busy machine a thread may stall anywhere.
     assert!(pauses[ROUNDS / 2] >= writer::REST, "{pauses:?}");
 }
 
@@ -324,7 +324,7 @@ fn a_full_disk_is_counted_and_a_torn_line_spoils_no_other() {
     let full = || Err(io::Error::from(io::ErrorKind::StorageFull));
     verdict.send(Ok(())).unwrap();
     verdict.send(full()).unwrap(); // Record 1.
-    verdict.send(full()).unwrap(); // The note that one is missing, before record 2.
+    verdict.send(full()).unwrap(); // The note about the missing record, before record 2.
     drop(verdict);
     for token in 0..4 {
         log.record(record(token));
@@ -344,7 +344,7 @@ fn a_full_disk_is_counted_and_a_torn_line_spoils_no_other() {
     assert_eq!(lines[2]["token"], 3);
 }
 
-/// What reaches `tracing` at this level while `work` has a log with a file.
+/// Events at this level while `work` uses a log with a file.
 fn events(level: tracing::Level, work: impl FnOnce(&RejectionLog)) -> Vec<Value> {
     #[derive(Clone, Default)]
     struct Captured(Arc<Mutex<Vec<u8>>>);
@@ -357,7 +357,7 @@ fn events(level: tracing::Level, work: impl FnOnce(&RejectionLog)) -> Vec<Value>
             Ok(())
         }
     }
-    // With one subscriber alone, tracing asks the thread that meets a callsite first, which may be another test's.
+    // With only one subscriber, tracing asks the thread that first meets a callsite, which may be another test's.
     let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let captured = Captured::default();
     let writer = captured.clone();
@@ -400,7 +400,7 @@ fn what_was_only_observed_does_not_flood_the_log() {
     assert_eq!(events(tracing::Level::INFO, |_| {}).len(), 0);
 }
 
-/// The writer is slower than the records come: most are dropped, and the notes about it are few.
+/// The writer is slower than the records: most are dropped, and few notes say so.
 #[test]
 fn a_flood_is_bounded_and_counted_to_the_last_record() {
     const RECORDS: u64 = 20_000;
@@ -414,7 +414,7 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
     ) = disk();
     let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 64).unwrap();
     let answer = std::thread::spawn(move || {
-        // Until the log is gone each write takes a moment, so that the queue is full again at the next.
+        // Each write takes a moment until the log is gone, so that the queue is full again at the next.
         while entries.recv().is_ok() {
             std::thread::sleep(Duration::from_micros(200));
             let _ = verdict.send(Ok(()));
@@ -444,7 +444,7 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
         (counts.total(Enforcement::Observed), counts.dropped()),
         (RECORDS, dropped)
     );
-    // One where the queue ran empty, which takes its 64 records, or a second after the last.
+    // One note where the queue ran empty, which takes its 64 records, or a second after the last.
     let allowed = 2 + written / 64 + start.elapsed().as_secs();
     assert!(
         gaps.len() as u64 <= allowed,
@@ -453,7 +453,7 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
     );
 }
 
-/// What others say stays inside of its string, whatever reads the line: a parser, a terminal, an editor.
+/// Foreign text stays inside its string for every reader: a parser, a terminal, an editor.
 #[test]
 fn a_hostile_name_is_no_line_and_steers_nothing() {
     let hostile = "x\n{\"time\":\"forged\"}\r\u{1b}[2J\u{7f}\u{9b}2J\u{202e}\u{2028}\u{feff}\\\"";
@@ -489,7 +489,7 @@ fn count_of(lines: &[Value], matches: impl Fn(&Value) -> bool) -> u64 {
     counts.map(|line| line["count"].as_u64().unwrap()).sum()
 }
 
-/// A leader that retries for ever: the disk, the log and the records in memory are left to others.
+/// A leader that retries forever leaves the disk, the log and the records in memory to others.
 #[test]
 fn refusals_that_repeat_are_few_records_and_none_is_lost() {
     const STORM: u64 = 50_000;
@@ -500,7 +500,7 @@ fn refusals_that_repeat_are_few_records_and_none_is_lost() {
     other.session.user = "other".to_owned();
     for number in 0..STORM {
         let mut again = record(33);
-        // Each on a connection of its own, each a part of another trace.
+        // A separate connection and another trace for each.
         again.session.client_addr =
             ClientAddr::Tcp(([10, 0, 0, 1], 1024 + (number % 50_000) as u16).into());
         again.session.backend_pid = Some(number as i32 + 1);
@@ -525,7 +525,7 @@ fn refusals_that_repeat_are_few_records_and_none_is_lost() {
     assert_eq!(summed_up["time"], "2023-11-14T22:13:20.173455Z");
 }
 
-/// The count does not wait for the end, nor for a further record.
+/// The count needs neither the end nor a further record.
 #[test]
 fn what_repeats_is_told_after_a_while() {
     let repeats = Repeats::default();
@@ -552,7 +552,7 @@ fn what_repeats_is_told_after_a_while() {
     );
 }
 
-/// Kinds that differ are not counted without limit, and are all recorded.
+/// The number of counted kinds is limited, and further kinds are all recorded.
 #[test]
 fn kinds_that_are_counted_have_a_limit() {
     let repeats = Repeats::default();

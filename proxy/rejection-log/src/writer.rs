@@ -1,4 +1,4 @@
-//! The thread that writes rejection records. It alone waits for the disk.
+//! The thread that writes rejection records. Only this thread waits for the disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -11,27 +11,27 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::record::{RejectionRecord, rfc3339};
 use super::repeats::{LeftOut, WINDOW};
-use super::{Message, RejectionLogError, Shared};
+use super::{LogState, Message, RejectionLogError};
 use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::StatementText;
 use pgpalisade_fence::traceparent::Traceparent;
 
-/// How often a flood is told of the records that were dropped, at most. A note for each gap would be a second flood.
+/// Interval of notes about dropped records. A note for each gap would be a second flood.
 const DROPPED_EVERY: Duration = Duration::from_secs(1);
 
-/// How often the log says how many rejections were only observed, at most.
+/// Interval of log entries about observed rejections.
 const OBSERVED_EVERY: Duration = Duration::from_secs(60);
 
-/// How often it is looked for refusals that repeat.
+/// Interval of the checks for repeated refusals.
 const REPEATS_EVERY: Duration = Duration::from_secs(1);
 
-/// The writer rests before it waits. In a flood the sessions' threads then seldom have to wake it, and the first record
-/// after a pause is written at once. The queue holds what a flood brings in that time.
+/// Pause before the writer waits. In a flood the sessions' threads then seldom have to wake it; the first record
+/// after a quiet time is written at once. The queue holds a flood's records of that time.
 pub(super) const REST: Duration = Duration::from_millis(10);
 
 const TARGET: &str = "pgpalisade::rejection";
 
-/// One record as an event. Field names are those of the JSON line.
+/// Logs one record. Field names are those of the JSON line.
 macro_rules! event {
     ($level:ident, $record:expr, $message:literal) => {
         tracing::event!(
@@ -57,13 +57,13 @@ macro_rules! event {
     };
 }
 
-/// Where lines go.
+/// The file, or its stand-in for tests.
 pub(super) struct Sink {
     path: PathBuf,
     out: Box<dyn Write + Send>,
 }
 
-/// What the last write left behind.
+/// State of the last line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LastLine {
     Whole,
@@ -71,17 +71,17 @@ enum LastLine {
     MaybeTorn,
 }
 
-pub(super) struct Writer {
+pub(super) struct LogWriter {
     sink: Option<Sink>,
-    shared: Arc<Shared>,
+    shared: Arc<LogState>,
     last_line: LastLine,
-    /// Records that did not reach the file since the last line that did.
+    /// Records since the last written line that did not reach the file.
     missing: u64,
-    /// When the log was last told of dropped records.
+    /// Time of the last note about dropped records.
     dropped_told: Option<Instant>,
-    /// When the log was last told of observed ones.
+    /// Time of the last note about observed rejections.
     observed_told: Option<Instant>,
-    /// When it was last looked for those that repeat.
+    /// Time of the last check for repeated refusals.
     repeats_told: Instant,
 }
 
@@ -114,7 +114,8 @@ fn open_append(path: &Path) -> std::io::Result<File> {
         .open(path)
 }
 
-/// Whether [`open_append`] would succeed. A file that is missing is not made: another one beside it is, and removed.
+/// Checks whether [`open_append`] would succeed. A missing file is not created: another one beside it is, and
+/// removed.
 pub(super) fn try_append(path: &Path) -> std::io::Result<()> {
     match OpenOptions::new().append(true).open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -127,8 +128,8 @@ pub(super) fn try_append(path: &Path) -> std::io::Result<()> {
     fs::remove_file(beside)
 }
 
-impl Writer {
-    pub(super) fn new(sink: Option<Sink>, shared: Arc<Shared>) -> Self {
+impl LogWriter {
+    pub(super) fn new(sink: Option<Sink>, shared: Arc<LogState>) -> Self {
         Self {
             sink,
             shared,
@@ -163,7 +164,7 @@ impl Writer {
         self.report_counts();
     }
 
-    /// Waits for the next message; `None` where no more can come. Before it waits it tells what was dropped.
+    /// Waits for the next message; `None` if no more can come. Reports dropped records before it waits.
     fn next(&mut self, queue: &Receiver<Message>) -> Option<Message> {
         match queue.try_recv() {
             Err(TryRecvError::Empty) => {}
@@ -184,7 +185,7 @@ impl Writer {
         }
     }
 
-    /// What was left out of those that have repeated for so long.
+    /// Reports refusals that were left out, of kinds counted for at least `age`.
     fn report_repeats(&mut self, age: Duration) {
         self.repeats_told = Instant::now();
         for left_out in self.shared.repeats.take(age) {
@@ -227,7 +228,7 @@ impl Writer {
         }
     }
 
-    /// Records that found the queue full were neither logged nor written.
+    /// Reports records that found the queue full, and were neither logged nor written.
     fn report_dropped(&mut self) {
         let dropped = self.shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
@@ -245,7 +246,7 @@ impl Writer {
         }
     }
 
-    /// The counts at the end, where there are any.
+    /// Logs the final counts, unless all are zero.
     fn report_counts(&self) {
         let counts = self.shared.counters.read();
         if !counts.is_zero() {
@@ -260,7 +261,7 @@ impl Writer {
         }
     }
 
-    /// The event in the log.
+    /// Logs the record as an event.
     fn emit(&mut self, record: &RejectionRecord) {
         match record.enforced {
             Enforcement::Refused if record.session.is_authenticated() => {
@@ -295,7 +296,7 @@ impl Writer {
         }
     }
 
-    /// Says how many are missing, before anything else is written, so that a reader sees the gap where it is.
+    /// Writes the number of missing records before anything else, so that a reader sees the gap in its place.
     fn write_missing(&mut self) {
         if self.sink.is_none() {
             self.missing = 0;
@@ -310,12 +311,12 @@ impl Writer {
         }
     }
 
-    /// True where the line is in the file, or there is none.
+    /// Returns true if the line was written, or no file is configured.
     fn write_line(&mut self, line: &str) -> bool {
         let Some(sink) = &mut self.sink else {
             return true;
         };
-        // A torn line is ended first, so that it spoils no other. One write per line: other appenders do not cut
+        // A torn line is ended first, so that it spoils only itself. One write per line: other appenders do not cut
         // into it.
         let start = if self.last_line == LastLine::MaybeTorn {
             "\n"

@@ -7,57 +7,56 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::listener::{Accepted, ListenAddr, Listener};
-use crate::overflow::Overflow;
-use crate::worker::Shared;
+use crate::turned_away::TurnedAway;
+use crate::worker::WorkerContext;
 use crate::worker_thread::WorkerHandle;
 
-/// How long a listener rests after an accept that failed: most often the process has no file
-/// descriptor left, and trying again at once would only burn the processor.
+/// Rest of a listener after a failed accept. Usually the process has no file descriptor left, and an immediate retry
+/// would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a listener waits for room at the workers, while the system keeps who comes next in line: a burst is
-/// served late and not turned away.
+/// Time that a listener waits for room at the workers. Meanwhile the system queues new connections, so a burst is
+/// served late instead of being turned away.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// The listeners, each with the task that accepts its connections.
 pub struct Accepting {
-    /// What clients connect to.
+    /// Addresses that clients connect to.
     pub listeners: Vec<Arc<Listener>>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
 
 impl Accepting {
-    /// Begins to accept.
     pub(crate) fn open(
         listeners: Vec<Listener>,
         workers: &Arc<Vec<WorkerHandle>>,
-        shared: &Shared,
+        shared: &WorkerContext,
     ) -> Self {
         let (certificates, metrics) = (Arc::clone(&shared.certificates), shared.metrics.clone());
-        let overflow = Arc::new(Overflow::new(certificates, metrics));
+        let turned_away = Arc::new(TurnedAway::new(certificates, metrics));
         let accepting = Self {
             listeners: listeners.into_iter().map(Arc::new).collect(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         };
         for listener in &accepting.listeners {
-            let (workers, overflow) = (Arc::clone(workers), Arc::clone(&overflow));
+            let (workers, turned_away) = (Arc::clone(workers), Arc::clone(&turned_away));
             let closing = accepting.closing.clone();
             accepting
                 .tasks
-                .spawn(accept(Arc::clone(listener), workers, overflow, closing));
+                .spawn(accept(Arc::clone(listener), workers, turned_away, closing));
         }
         accepting
     }
 
-    /// Where it listens, with the ports that the system has chosen.
+    /// Addresses in use, with the ports that the system has chosen.
     pub fn addresses(&self) -> Vec<ListenAddr> {
         let addresses = self.listeners.iter().map(|listener| listener.address());
         addresses.filter_map(Result::ok).collect()
     }
 
-    /// Accepts nobody any more; who was accepted has a worker when this returns.
+    /// Stops accepting. When this returns, every accepted connection has a worker.
     pub async fn close(self) {
         self.closing.cancel();
         self.tasks.close();
@@ -68,7 +67,7 @@ impl Accepting {
 async fn accept(
     listener: Arc<Listener>,
     workers: Arc<Vec<WorkerHandle>>,
-    overflow: Arc<Overflow>,
+    turned_away: Arc<TurnedAway>,
     closing: CancellationToken,
 ) {
     let mut wait = ROOM_WAIT;
@@ -78,7 +77,7 @@ async fn accept(
             () = closing.cancelled() => return,
         };
         match accepted {
-            Ok(accepted) => wait = hand_over(accepted, wait, &workers, &overflow).await,
+            Ok(accepted) => wait = hand_over(accepted, wait, &workers, &turned_away).await,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -87,13 +86,13 @@ async fn accept(
     }
 }
 
-/// Gives a worker the connection, and says how long to wait for the next one: who has waited in vain once has waited
-/// for all that come before there is room again.
+/// Gives the connection to a worker, and returns how long to wait for the next one. After a wait that timed out,
+/// later connections do not wait at all, until one finds room.
 async fn hand_over(
     accepted: Accepted,
     wait: Duration,
     workers: &[WorkerHandle],
-    overflow: &Overflow,
+    turned_away: &TurnedAway,
 ) -> Duration {
     let Some(worker) = workers.iter().min_by_key(|worker| worker.connections()) else {
         tracing::error!("there is no worker");
@@ -105,7 +104,7 @@ async fn hand_over(
     if !wait.is_zero() {
         tracing::warn!("the workers cannot keep up with new connections, which are turned away");
     }
-    overflow.turn_away(accepted);
+    turned_away.turn_away(accepted);
     Duration::ZERO
 }
 
@@ -124,11 +123,11 @@ mod tests {
 
     const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0x\0\0";
 
-    /// Where to connect, the only worker, and its queue, which has room for one connection.
+    /// Returns the listener's address, the only worker, and its queue, which has room for one connection.
     async fn stuck() -> (SocketAddr, Arc<Vec<WorkerHandle>>, mpsc::Receiver<Accepted>) {
         let certificates =
             Certificates::load(ClientTls::Off, None, SslSettings::default()).unwrap();
-        let overflow = Arc::new(Overflow::new(
+        let turned_away = Arc::new(TurnedAway::new(
             Arc::new(certificates),
             Metrics::new(Arc::default()),
         ));
@@ -140,11 +139,11 @@ mod tests {
         };
         let (workers, closing) = (Arc::new(vec![worker]), CancellationToken::new());
         let listener = Arc::new(listener);
-        tokio::spawn(accept(listener, Arc::clone(&workers), overflow, closing));
+        tokio::spawn(accept(listener, Arc::clone(&workers), turned_away, closing));
         (address, workers, queue)
     }
 
-    /// A worker that cannot keep up closes nobody without a word.
+    /// A worker that cannot keep up closes no connection silently.
     #[tokio::test]
     async fn who_finds_no_room_at_a_worker_is_told() {
         let (address, workers, mut queue) = stuck().await;
@@ -162,7 +161,7 @@ mod tests {
         assert!(queue.try_recv().is_ok());
     }
 
-    /// A burst waits in line: a leader behind it is served as soon as there is room.
+    /// A burst waits in line: a leader at its end is served as soon as there is room.
     #[tokio::test]
     async fn who_comes_in_a_burst_is_served() {
         let (address, workers, mut queue) = stuck().await;

@@ -1,4 +1,4 @@
-//! Verifiers of those who log in with SCRAM at the proxy: from the users file as it was read last, or from PostgreSQL.
+//! SCRAM verifiers for logins at the proxy, from the users file or from PostgreSQL.
 
 mod auth_query;
 
@@ -15,78 +15,78 @@ use crate::timers::Timers;
 use auth_query::AuthQuery;
 pub use auth_query::LookupError;
 
-/// Who authenticates clients, and by what.
+/// Configured method of client authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Auth {
-    /// PostgreSQL: what both say is relayed.
+    /// PostgreSQL authenticates clients through the proxy.
     Relay,
-    /// The proxy, with SCRAM and verifiers from there.
+    /// The proxy authenticates clients with SCRAM.
     Scram(VerifierSource),
-    /// PostgreSQL, with the password that the proxy has asked for.
+    /// PostgreSQL authenticates clients with the password that the proxy has asked for.
     Password,
 }
 
-/// Where verifiers are.
+/// Source of verifiers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerifierSource {
-    /// In a users file.
+    /// A users file.
     File(PathBuf),
-    /// In PostgreSQL: SQL that finds the one of a user.
+    /// A query at PostgreSQL that finds a user's verifier.
     Query(String),
 }
 
-/// How clients log in, with what that takes. Clones share it.
+/// Client authentication at run time. Clones share it.
 #[derive(Debug, Clone)]
 pub enum Logins {
-    /// PostgreSQL authenticates them.
+    /// PostgreSQL authenticates clients through the proxy.
     Relayed,
-    /// The proxy does, with SCRAM.
+    /// The proxy authenticates clients with SCRAM.
     Scram(Arc<Accounts>),
-    /// PostgreSQL does, with the password that they send.
+    /// PostgreSQL authenticates clients with the password that they send.
     Password,
 }
 
-/// Who may log in, by verifier.
+/// Verifiers of users.
 #[derive(Debug)]
 pub struct Accounts {
-    source: Source,
+    verifiers: Verifiers,
     secret: Secret<[u8; 32]>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum Verifiers {
     File {
         path: PathBuf,
         loaded: RwLock<Arc<UsersFile>>,
-        /// Of the verifiers that it had at the start.
+        /// Shapes of the verifiers that the file had at the start.
         shapes: Shapes,
     },
     Query(Box<AuthQuery>),
 }
 
-/// What is wrong with a users file.
+/// Errors of a users file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read, or everybody may: with a verifier passwords can be tried.
+    /// The file cannot be read, or everybody can read it: verifiers allow guessing passwords.
     #[error("the users file: {0}")]
     File(#[from] pgpalisade_tls::FileError),
-    /// One of its lines.
+    /// A line is not valid.
     #[error("the users file {path}: {error}")]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The first error.
         error: UsersFileError,
     },
 }
 
 impl Logins {
-    /// Reads the users file, where there is one. PostgreSQL is asked, over a connection like the control connection,
-    /// when somebody logs in.
+    /// Reads the users file, if one is configured. PostgreSQL is asked at each login, over a connection like the
+    /// control connection.
     ///
     /// # Errors
     ///
-    /// What is wrong with the file.
+    /// The users file is not valid.
     pub fn load(
         auth: &Auth,
         tls: &ClientTls,
@@ -99,17 +99,17 @@ impl Logins {
             Auth::Scram(VerifierSource::File(path)) => Accounts::of_file(path, tls)?,
             Auth::Scram(VerifierSource::Query(sql)) => {
                 let query = AuthQuery::new(control, sql.clone(), timers);
-                Accounts::new(Source::Query(Box::new(query)), tls)
+                Accounts::new(Verifiers::Query(Box::new(query)), tls)
             }
         };
         Ok(Self::Scram(Arc::new(accounts)))
     }
 
-    /// Reads the users file again, where there is one. If it is not sound, the old one stays in force.
+    /// Reads the users file again, if one is configured. If it is not valid, the old one stays in force.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The users file is not valid.
     pub fn reload(&self) -> Result<(), FileError> {
         match self {
             Self::Scram(accounts) => accounts.reload(),
@@ -119,38 +119,39 @@ impl Logins {
 }
 
 impl Accounts {
-    /// Who does not exist is to be shown the same by the next process, and by another one with the same certificate.
-    fn new(source: Source, tls: &ClientTls) -> Self {
+    /// Derives the secret of mock verifiers from the certificate's key. So the next process, and another one with the
+    /// same certificate, show the same for a user that does not exist.
+    fn new(verifiers: Verifiers, tls: &ClientTls) -> Self {
         let key = match tls {
             ClientTls::On { files, .. } => fs::read(&files.key).ok(),
             ClientTls::Off => None,
         };
         let secret = Secret::new(key.map_or_else(rand::random, Mocks::secret_of));
-        Self { source, secret }
+        Self { verifiers, secret }
     }
 
-    /// Those of a users file.
+    /// Reads a users file.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The file is not valid.
     pub fn of_file(path: &Path, tls: &ClientTls) -> Result<Self, FileError> {
         let file = read(path)?;
-        let source = Source::File {
+        let verifiers = Verifiers::File {
             path: path.to_owned(),
             shapes: file.shapes().clone(),
             loaded: RwLock::new(Arc::new(file)),
         };
-        Ok(Self::new(source, tls))
+        Ok(Self::new(verifiers, tls))
     }
 
-    /// Reads the users file again, where there is one. If it is not sound, the old one stays in force.
+    /// Reads the users file again, if one is configured. If it is not valid, the old one stays in force.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The users file is not valid.
     pub fn reload(&self) -> Result<(), FileError> {
-        let Source::File { path, loaded, .. } = &self.source else {
+        let Verifiers::File { path, loaded, .. } = &self.verifiers else {
             return Ok(());
         };
         let file = read(path).inspect_err(|error| {
@@ -162,22 +163,21 @@ impl Accounts {
         Ok(())
     }
 
-    /// What a user is held against. For one who does not exist, or has no verifier, that is something that looks like
-    /// one.
+    /// The account for a user. A user without a verifier gets a mock that looks like one.
     ///
     /// # Errors
     ///
-    /// Where PostgreSQL cannot be asked.
+    /// PostgreSQL cannot be asked.
     pub async fn of(&self, user: &[u8]) -> Result<Account, LookupError> {
-        // No name that is not a text is in a file, or can be asked for.
+        // A name that is not UTF-8 is in no file, and cannot be asked for.
         let name = std::str::from_utf8(user).ok();
-        let (verifier, shapes) = match &self.source {
-            Source::File { loaded, shapes, .. } => {
+        let (verifier, shapes) = match &self.verifiers {
+            Verifiers::File { loaded, shapes, .. } => {
                 let file = Arc::clone(&loaded.read());
                 let verifier = name.and_then(|name| file.verifier(name));
                 (verifier.cloned(), shapes.clone())
             }
-            Source::Query(query) => {
+            Verifiers::Query(query) => {
                 let verifier = query.verifier(name.unwrap_or_default()).await?;
                 (verifier, query.shapes())
             }
@@ -187,7 +187,7 @@ impl Accounts {
     }
 }
 
-/// Reads a users file, which others may not.
+/// Reads a users file that others cannot read.
 pub(crate) fn read(path: &Path) -> Result<UsersFile, FileError> {
     UsersFile::parse(&read_secret(path)?).map_err(|error| FileError::Content {
         path: path.to_owned(),

@@ -1,25 +1,25 @@
-//! Work that takes too long for a thread on which sessions wait: on threads of its own, few at once.
+//! Work that takes too long for a thread with sessions. It runs on separate threads, with a limit.
 
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-/// A kind of such work. Clones share its places.
+/// One kind of such work. Clones share its limit.
 #[derive(Debug, Clone)]
 pub(crate) struct Aside {
     places: Arc<Semaphore>,
 }
 
 impl Aside {
-    /// For so much of it at once, by the whole process.
+    /// At most `at_once` of it in the whole process.
     pub(crate) fn new(at_once: usize) -> Self {
         Self {
             places: Arc::new(Semaphore::new(at_once)),
         }
     }
 
-    /// Does it when its turn comes, which the caller bounds; what has begun goes on to its end. `None`: it has failed.
-    /// To be awaited on a tokio runtime.
+    /// Runs `work` when its turn comes, for which the caller bounds the wait. Work that has begun is not cancelled.
+    /// `None`: it panicked. Needs a tokio runtime.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -1,23 +1,23 @@
-//! TLS of both legs, with the files as they were read last: at the start, and on SIGHUP. That of HTTP is with them, so
-//! that all files are replaced together or not at all.
+//! TLS of both legs and of HTTP, with the files read at start or at the last SIGHUP. All files are replaced together
+//! or not at all.
 
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use pgpalisade_tls::{ALPN, ALPN_HTTP, AcceptFiles, Acceptor, Connector, FileError, SslSettings};
 
-/// What clients may and must do about TLS.
+/// TLS towards clients, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientTls {
-    /// No client is answered that there is TLS.
+    /// Clients that ask for TLS are told no.
     Off,
-    /// Who asks for it gets it.
+    /// Clients that ask for TLS get it.
     On {
         /// Certificate and key.
         files: AcceptFiles,
-        /// Whether a session may be without it.
+        /// Whether a session may be in the clear.
         plain: Plain,
-        /// Whether a session may be without a certificate of the client.
+        /// Whether a session needs a client certificate.
         certificates: ClientCertificates,
     },
 }
@@ -31,39 +31,39 @@ pub enum Plain {
     Refused,
 }
 
-/// Certificates of clients.
+/// Client certificates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// Verified where there is one.
+    /// Verified if the client sends one.
     #[default]
     Optional,
-    /// Every session needs one.
+    /// Required for every session.
     Required,
 }
 
-/// TLS towards clients, where there is some.
+/// TLS towards clients.
 #[derive(Debug)]
 pub(crate) struct ClientLeg {
-    /// What a client is shown.
+    /// The proxy's certificate and its settings.
     pub(crate) acceptor: Acceptor,
     /// Whether a session may be in the clear.
     pub(crate) plain: Plain,
-    /// Whether a session may be without a certificate of the client.
+    /// Whether a session needs a client certificate.
     pub(crate) certificates: ClientCertificates,
 }
 
-/// All of it, of one reading of the files.
+/// TLS settings from one reading of the files.
 #[derive(Debug)]
 pub struct Loaded {
     /// Towards clients.
     pub(crate) client: Option<ClientLeg>,
-    /// Towards those who ask over HTTP.
+    /// Towards clients of HTTP.
     pub http: Option<Acceptor>,
     /// Towards PostgreSQL.
     pub(crate) upstream: Connector,
 }
 
-/// What logins and requests use. A connection that has begun keeps what it began with.
+/// TLS for new connections. An open connection keeps the settings that it began with.
 #[derive(Debug)]
 pub struct Certificates {
     client: ClientTls,
@@ -77,7 +77,7 @@ impl Certificates {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// A file that is not valid.
     pub fn load(
         client: ClientTls,
         http: Option<AcceptFiles>,
@@ -93,16 +93,16 @@ impl Certificates {
         })
     }
 
-    /// What was read last.
+    /// Settings that were read last.
     pub fn current(&self) -> Arc<Loaded> {
         Arc::clone(&self.loaded.read())
     }
 
-    /// Reads the files again. Where one of them is not sound, all the old ones stay in force.
+    /// Reads the files again. If one of them is not valid, all the old ones stay in force.
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// A file that is not valid.
     pub fn reload(&self) -> Result<(), FileError> {
         let is_clear = self.client == ClientTls::Off && self.http.is_none();
         if is_clear && self.upstream == SslSettings::default() {

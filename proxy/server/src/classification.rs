@@ -1,4 +1,4 @@
-//! Classifying texts that take too long for a thread on which sessions wait.
+//! Classification of texts that take too long for a thread with sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use pgpalisade_policies::{Analysis, Opaque, TextEncoding, classify};
 use crate::aside::Aside;
 use crate::timers::Timers;
 
-/// So many texts are classified at once, by the whole process: each may take a second and 130 MiB.
+/// Limit of concurrent classifications in the whole process: each may take a second and 130 MiB.
 const AT_ONCE: usize = 1;
 
-/// A text waits for its verdict at most this long. After it, it is not understood, and so a write.
+/// Limit of a text's wait for its verdict. After that it counts as not understood, and so as a write.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Classifies texts on threads of its own. Clones share one limit.
+/// Classifies texts on separate threads. Clones share one limit.
 #[derive(Debug, Clone)]
 pub(crate) struct Classification {
     aside: Aside,
@@ -22,7 +22,6 @@ pub(crate) struct Classification {
 }
 
 impl Classification {
-    /// With what measures its times.
     #[must_use]
     pub(crate) fn new(timers: Timers) -> Self {
         Self {
@@ -31,7 +30,7 @@ impl Classification {
         }
     }
 
-    /// What the text does. To be awaited on a tokio runtime.
+    /// The text's verdict. Needs a tokio runtime.
     pub(crate) async fn of(self, text: Vec<u8>, encoding: TextEncoding) -> Arc<Analysis> {
         let classified = self.aside.run(move || classify(&text, encoding));
         let verdict = self.timers.timeout(WAIT_MAX, classified).await;

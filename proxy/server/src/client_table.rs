@@ -1,7 +1,7 @@
-//! The connections of clients as the console shows them: each is in here from its accept to its end.
+//! The client connections that the console shows, each from its accept to its end.
 //!
-//! Each time that a session has looked at all that came, it stores one byte. The rest changes at login and with the
-//! tokens, under a lock that only somebody who is looking can hold.
+//! Whenever a session has looked at all that came, it stores one byte. The rest changes at login and with the tokens,
+//! under a lock that only a reader of the table may hold.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,19 +15,19 @@ use crate::fence::HeldTokens;
 use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::session::Activity;
 
-/// What a client is doing.
+/// Activity of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientState {
-    /// It has no session yet.
+    /// Before its session.
     LoggingIn,
-    /// It has one.
+    /// In a session.
     Session(Activity),
-    /// It is a replication connection, whose bytes are not looked at.
+    /// A replication connection, whose bytes are not looked at.
     Streaming,
 }
 
 impl ClientState {
-    /// Each by its number.
+    /// States by their number.
     const ALL: [Self; 6] = [
         Self::LoggingIn,
         Self::Streaming,
@@ -48,7 +48,7 @@ impl ClientState {
         }
     }
 
-    /// Whether it has a transaction open, or a statement under way.
+    /// Whether a transaction is open, or a statement under way.
     pub const fn is_busy(self) -> bool {
         match self {
             Self::LoggingIn | Self::Streaming | Self::Session(Activity::Idle) => false,
@@ -58,7 +58,7 @@ impl ClientState {
         }
     }
 
-    /// The words of `pg_stat_activity`, where it has some.
+    /// The state in the words of `pg_stat_activity`, if it has them.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::LoggingIn => "login",
@@ -71,16 +71,16 @@ impl ClientState {
     }
 }
 
-/// Whether what a client sends is encrypted.
+/// Encryption of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encryption {
-    /// It is in the clear.
+    /// In the clear.
     None,
-    /// It is, by TLS.
+    /// TLS.
     Tls,
 }
 
-/// All of them. Clones share one table.
+/// All client connections. Clones share one table.
 #[derive(Debug, Clone, Default)]
 pub struct ClientTable {
     entries: Arc<DashMap<u64, Arc<ClientEntry>>>,
@@ -88,7 +88,7 @@ pub struct ClientTable {
 }
 
 impl ClientTable {
-    /// Takes in a connection that was accepted.
+    /// Adds an accepted connection.
     pub(crate) fn enter(&self, client_addr: ClientAddr) -> Listed {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let entry = Arc::new(ClientEntry {
@@ -111,7 +111,7 @@ impl ClientTable {
         }
     }
 
-    /// Those that are connected now, the oldest first.
+    /// Current connections, the oldest first.
     pub fn all(&self) -> Vec<Arc<ClientEntry>> {
         let mut all: Vec<_> = self
             .entries
@@ -122,14 +122,14 @@ impl ClientTable {
         all
     }
 
-    /// How many are connected.
+    /// Number of current connections.
     pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// Has a connection ended. Says whether there is one with this id.
+    /// Ends a connection. Returns whether there is one with this id.
     pub fn kill(&self, id: u64) -> bool {
-        // A look-up that holds its lock no longer than that.
+        // A separate look-up, so that its lock is released at once.
         let entry = self.entries.get(&id).map(|entry| Arc::clone(&entry));
         entry.is_some_and(|entry| {
             entry.end(Cause::Killed);
@@ -138,7 +138,7 @@ impl ClientTable {
     }
 }
 
-/// A connection's place in the table, until this is dropped.
+/// A connection's entry in the table, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Listed {
     table: ClientTable,
@@ -146,7 +146,6 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// The entry.
     pub(crate) const fn entry(&self) -> &Arc<ClientEntry> {
         &self.entry
     }
@@ -158,21 +157,21 @@ impl Drop for Listed {
     }
 }
 
-/// Why a connection is to end, though neither of its sides has said so.
+/// Reason to end a connection, other than one of its sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// An operator wants it.
+    /// KILL by an operator.
     Killed,
-    /// The lease that it holds could not be renewed.
+    /// A lost lease.
     LeaseLost,
 }
 
-/// One connection of a client.
+/// A client connection.
 #[derive(Debug)]
 pub struct ClientEntry {
-    /// Its number, which no other connection of this process has had.
+    /// Number, unique in this process.
     pub id: u64,
-    /// When it was accepted.
+    /// Time of the accept.
     pub since: SystemTime,
     state: AtomicU8,
     end: OnceLock<Cause>,
@@ -180,34 +179,34 @@ pub struct ClientEntry {
     facts: Mutex<Facts>,
 }
 
-/// What changes seldom.
+/// Facts that change seldom.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// Where it is.
+    /// Address of the client.
     pub client_addr: ClientAddr,
-    /// Who it says to be, once it has said so. With the process id of its server it is who it says to be.
+    /// Claimed identity, from the startup packet. It is authenticated if it has its server's process id.
     pub label: Option<Arc<SessionLabel>>,
-    /// Whether it came with TLS.
+    /// Encryption of the connection.
     pub encryption: Encryption,
-    /// The tokens in force.
+    /// Tokens in force.
     pub tokens: Option<Arc<HeldTokens>>,
 }
 
 impl ClientEntry {
-    /// What it is doing. One relaxed store.
+    /// Publishes the state with one relaxed store.
     #[inline]
     pub(crate) fn set_state(&self, state: ClientState) {
         self.state.store(state.number(), Ordering::Relaxed);
     }
 
-    /// What it was doing a moment ago.
+    /// The state a moment ago.
     pub fn state(&self) -> ClientState {
         let number = usize::from(self.state.load(Ordering::Relaxed));
         let state = ClientState::ALL.get(number).copied();
         state.unwrap_or(ClientState::LoggingIn)
     }
 
-    /// It has said who it is, or PostgreSQL has authenticated it.
+    /// Sets the claimed or authenticated identity.
     pub(crate) fn set_label(&self, label: &Arc<SessionLabel>, encryption: Encryption) {
         let mut facts = self.facts.lock();
         facts.client_addr = label.client_addr;
@@ -215,34 +214,33 @@ impl ClientEntry {
         facts.encryption = encryption;
     }
 
-    /// Other tokens are in force.
     pub(crate) fn set_tokens(&self, tokens: Option<Arc<HeldTokens>>) {
         self.facts.lock().tokens = tokens;
     }
 
-    /// The tokens in force.
+    /// Tokens in force.
     pub fn tokens(&self) -> Option<Arc<HeldTokens>> {
         self.facts.lock().tokens.clone()
     }
 
-    /// What is known of it now.
+    /// A copy of the facts.
     pub fn facts(&self) -> Facts {
         self.facts.lock().clone()
     }
 
-    /// Has it ended. The first cause counts.
+    /// Ends the connection. The first cause counts.
     pub(crate) fn end(&self, cause: Cause) {
         let _is_to_end_already = self.end.set(cause);
         self.ending.notify_one();
     }
 
-    /// Why it is to end, if it is.
+    /// The reason to end, if there is one.
     #[inline]
     pub(crate) fn cause(&self) -> Option<Cause> {
         self.end.get().copied()
     }
 
-    /// Returns when it is to end. One task waits for it at a time.
+    /// Waits until the connection is to end. One task waits at a time.
     pub(crate) async fn is_to_end(&self) -> Cause {
         loop {
             match self.cause() {
@@ -253,7 +251,7 @@ impl ClientEntry {
     }
 }
 
-/// What a session has published, so that nothing is published twice.
+/// A session's view of its entry. It remembers what is published, so that nothing is published twice.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     entry: Arc<ClientEntry>,
@@ -261,7 +259,6 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// Of a session without tokens.
     pub(crate) const fn new(entry: Arc<ClientEntry>) -> Self {
         Self {
             entry,
@@ -269,13 +266,12 @@ impl Publisher {
         }
     }
 
-    /// The entry.
     #[inline]
     pub(crate) const fn entry(&self) -> &Arc<ClientEntry> {
         &self.entry
     }
 
-    /// Shows what the session is doing, and the tokens in force where they are others than before.
+    /// Publishes the state, and the tokens if they have changed.
     #[inline]
     pub(crate) fn publish(&mut self, activity: Activity, tokens: Option<&Arc<HeldTokens>>) {
         self.entry.set_state(ClientState::Session(activity));

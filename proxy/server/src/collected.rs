@@ -1,9 +1,8 @@
-//! Texts that have not arrived whole: how much memory they take together, and how long one may take.
+//! Incomplete texts: a limit for their memory together, and a time limit for each.
 //!
-//! A text is judged when all of it is there, so what has come of it is kept. Many clients that each stop in the middle
-//! would hold as much as they like for as long as they like. So long ones need room from a budget before anything of
-//! them is kept, and time is limited. A text that gets no room is not waited for: it counts as one that cannot be read,
-//! which holds up nobody who may send whatever it likes.
+//! A text is judged as a whole, so its first parts are kept. Many clients that each stop in the middle could hold any
+//! amount of memory for any time. So long texts need room from a budget before they are kept, and their time is
+//! limited. A text without room counts as unreadable, which holds up no session that may send any statement.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -16,10 +15,10 @@ use tokio::time::{Instant, Sleep};
 
 use crate::timers::Timers;
 
-/// A message up to this size needs no room: a connection may always hold so much.
+/// Messages up to this size need no room from the budget.
 const FREE: usize = 16 * 1024;
 
-/// Bytes that are left, and how long one message may have some of them. Clones share them, on one thread.
+/// The bytes that are left, and the time limit of a message. Clones on one thread share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     left: Rc<Cell<usize>>,
@@ -27,7 +26,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// One of so many bytes. A message has to arrive `within` this time.
+    /// A budget of `bytes`. Each message must arrive `within` this time.
     #[must_use]
     pub(crate) fn new(bytes: usize, within: Duration) -> Self {
         Self {
@@ -45,7 +44,7 @@ impl Budget {
     }
 }
 
-/// Room for one message, given back when it is dropped.
+/// Room for one message, returned on drop.
 #[derive(Debug)]
 struct Share {
     of: Budget,
@@ -63,7 +62,7 @@ impl Drop for Share {
 pub(crate) struct Collecting(Option<(Share, Pin<Box<Sleep>>)>);
 
 impl Collecting {
-    /// Whether the rest of a message of so many bytes may be waited for.
+    /// Whether the rest of a message of `bytes` may be waited for.
     pub(crate) fn may_wait(&mut self, bytes: usize, budget: &Budget, timers: &Timers) -> bool {
         if bytes <= FREE || self.0.is_some() {
             return true;
@@ -73,7 +72,6 @@ impl Collecting {
         self.0.is_some()
     }
 
-    /// The message has been decided.
     #[inline]
     pub(crate) fn done(&mut self) {
         if self.0.is_some() {
@@ -81,14 +79,14 @@ impl Collecting {
         }
     }
 
-    /// Its client was not read: the time begins anew.
+    /// Restarts the time limit after its client was held up.
     pub(crate) fn restart(&mut self) {
         if let Some((share, late)) = &mut self.0 {
             late.as_mut().reset(Instant::now() + share.of.within);
         }
     }
 
-    /// Whether the message takes too long. To be asked while its client is waited for; wakes the task when it does.
+    /// Whether the message takes too long. Wakes the task when it does; call it while waiting for the client.
     #[inline]
     pub(crate) fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         match &mut self.0 {

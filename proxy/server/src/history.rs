@@ -1,4 +1,4 @@
-//! How the last takeovers went, as clients and operators are shown it.
+//! The last takeovers, as clients and operators see them.
 
 use std::fmt::Write as _;
 
@@ -8,28 +8,28 @@ use serde::Serialize;
 use crate::fence::readable::without_controls;
 use crate::rejection_log::{moment, rfc3339};
 
-/// One takeover. What others have chosen in it cannot steer a terminal.
+/// One takeover, with control characters removed from the texts that others chose.
 #[derive(Debug, Serialize)]
 pub struct ShownTakeover {
     /// The scope.
     pub scope: String,
-    /// The mark before; `None` for the first one.
+    /// The previous mark; `None` for the first takeover.
     pub from: Option<u64>,
-    /// The token that was declared.
+    /// The declared token.
     pub to: u64,
-    /// When the mark was raised, in RFC 3339.
+    /// Time at which the mark was raised, in RFC 3339.
     pub raised_at: Option<String>,
-    /// By whom.
+    /// The session that raised it.
     pub raised_by: String,
     /// `complete`, `incomplete` or `observed`.
     pub outcome: &'static str,
-    /// Sessions that were ended.
+    /// Number of ended sessions.
     pub sessions: u64,
-    /// Those of them that were in a transaction.
+    /// Number of ended sessions that were in a transaction.
     pub transactions: u64,
-    /// How long it took, in microseconds.
+    /// Duration in microseconds.
     pub took_us: u64,
-    /// Why it is not complete.
+    /// Reason for an incomplete takeover.
     pub why: Option<String>,
 }
 
@@ -55,16 +55,15 @@ impl From<(Scope, TakeoverRecord)> for ShownTakeover {
     }
 }
 
-/// Takeovers as a JSON array, each on a line of its own, in ASCII: PostgreSQL reads it in whatever encoding the session
-/// has.
+/// Takeovers as a JSON array, one per line, in ASCII, which every encoding of a session contains.
 pub(crate) fn as_json(all: Vec<(Scope, TakeoverRecord)>) -> String {
-    // It can only fail for maps with keys that are no strings, or for a failing writer: neither is here.
+    // Serialization only fails for maps with other keys than strings, or for a failing writer: neither is here.
     let line = |record| serde_json::to_string(&ShownTakeover::from(record)).unwrap_or_default();
     let lines: Vec<String> = all.into_iter().map(line).collect();
     in_ascii(&format!("[{}]", lines.join(",\n ")))
 }
 
-/// JSON in which whatever is beyond ASCII is escaped: RFC 8259, 7.
+/// Escapes all characters of a JSON text beyond ASCII: RFC 8259, 7.
 fn in_ascii(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {

@@ -1,9 +1,9 @@
-//! The servers of the protected PostgreSQL, and where each listens.
+//! Addresses of the protected PostgreSQL servers.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where a server of the protected PostgreSQL listens.
+/// Address of a protected PostgreSQL server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpstreamAddr {
     /// A host name or IP address, resolved anew for each connection.
@@ -18,7 +18,7 @@ pub enum UpstreamAddr {
 }
 
 impl UpstreamAddr {
-    /// Directory of the socket and port, as libpq and tokio-postgres want a unix socket named.
+    /// Directory and port of a unix socket, as libpq and tokio-postgres name it.
     pub fn socket_directory(path: &Path) -> Option<(PathBuf, u16)> {
         let port = path
             .file_name()?
@@ -40,23 +40,22 @@ impl fmt::Display for UpstreamAddr {
     }
 }
 
-/// The servers of one cluster, in the order in which they are named: at least one, none twice. One of them is the
-/// primary.
+/// The servers of one cluster, in the configured order: at least one, none twice. One of them is the primary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts(Vec<UpstreamAddr>);
 
 impl Hosts {
-    /// Of those that were named.
+    /// Takes the configured servers.
     pub const fn new(hosts: Vec<UpstreamAddr>) -> Self {
         Self(hosts)
     }
 
-    /// All of them.
+    /// All servers.
     pub fn all(&self) -> &[UpstreamAddr] {
         &self.0
     }
 
-    /// The one, where there is one only.
+    /// The server, if there is only one.
     pub(crate) fn only(&self) -> Option<&UpstreamAddr> {
         match self.0.as_slice() {
             [only] => Some(only),

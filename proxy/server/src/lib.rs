@@ -1,26 +1,27 @@
 //! The server: from a client's first byte to the end of its session.
 //!
-//! [`Server`] is all of it. In the order in which a message passes:
+//! [`Server`] ties it together. A message passes in this order:
 //!
-//! - [`accept`] takes connections from the [`listener`]s and hands them to the threads of `worker_thread`; `login`
-//!   brings a client through PostgreSQL's authentication or the proxy's own, and `arrivals` says who gives way
-//!   meanwhile.
+//! - [`accept`] takes connections from the [`listener`]s and hands them to the threads of `worker_thread`.
+//! - `login` runs PostgreSQL's authentication or the proxy's own. `pending_logins` limits connections that have not
+//!   logged in.
 //! - [`transport`]: sockets, and the bytes that wait on either side of them.
-//! - `relay`: the one loop that drives a session (`pgpalisade_session`), which decides each message. `passthrough` is
-//!   that of a connection which the fence has exempted as a whole.
+//! - `relay`: the loop that drives a session (`pgpalisade_session`), which decides each message. `passthrough` is the
+//!   loop of a connection that is exempt as a whole.
 //! - `upstream`: the only writer to PostgreSQL, and the only spender of permits.
 //!
-//! Beside the way: [`worker`] has what the connections of a thread share. [`certificates`] and [`accounts`] are what
-//! logins need, [`hosts`] where PostgreSQL is, [`timers`] what measures time on threads without timers;
-//! `aside` does what takes long, `classification` and `collected` bound what long texts may take, `overflow` tells who
-//! finds no room. [`metrics`], [`client_table`] and [`history`] are for those who look, [`pause`] and [`link`] for
-//! operators.
+//! Beside that path:
 //!
-//! What is configured comes in as values: nothing here knows the configuration, or who asks.
+//! - [`worker`]: state that the connections of a thread share.
+//! - [`certificates`] and [`accounts`]: used by logins. [`hosts`]: the addresses of PostgreSQL.
+//! - [`timers`]: timers for threads that have none. `aside`: slow work.
+//! - `classification` and `collected`: limits for long texts. `turned_away`: clients that find no room.
+//! - [`metrics`], [`client_table`], [`history`]: for observers. [`pause`], [`message_socket`]: for operators.
+//!
+//! Configuration comes in as values: this crate does not know the configuration file.
 
 pub mod accept;
 pub mod accounts;
-mod arrivals;
 mod aside;
 pub mod certificates;
 mod classification;
@@ -28,17 +29,18 @@ pub mod client_table;
 mod collected;
 pub mod history;
 pub mod hosts;
-pub mod link;
 pub mod listener;
 mod login;
+pub mod message_socket;
 pub mod metrics;
-mod overflow;
 mod passthrough;
 pub mod pause;
+mod pending_logins;
 mod relay;
 mod server;
 pub mod timers;
 pub mod transport;
+mod turned_away;
 mod upstream;
 pub mod worker;
 mod worker_thread;

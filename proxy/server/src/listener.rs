@@ -1,7 +1,7 @@
-//! What clients connect to: an address of the network, or a socket of the file system.
+//! Listeners on a network address or a unix socket.
 //!
-//! A listener can be handed to another process of the proxy. The files of a socket belong to the process that the lock
-//! file names, and go with that.
+//! A listener can be handed to another process of the proxy. The socket's files belong to the process that the lock
+//! file names, which removes them at its end.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -40,34 +40,34 @@ impl fmt::Display for ListenAddr {
 pub struct Accepted {
     /// The client's socket.
     pub stream: ClientStream,
-    /// Its other end.
+    /// Address of the client.
     pub client_addr: ClientAddr,
 }
 
-/// A client's socket that belongs to no runtime.
+/// A client's socket that is not registered with a runtime.
 #[derive(Debug)]
 pub enum ClientStream {
-    /// Of the network.
+    /// A network socket.
     Tcp(TcpStream),
-    /// Of the file system.
+    /// A unix socket.
     Unix(UnixStream),
 }
 
-/// Where clients connect to.
+/// A listener for clients.
 #[derive(Debug)]
 pub enum Listener {
-    /// In the network.
+    /// On a network address.
     Tcp(TcpListener),
-    /// In the file system.
+    /// On a unix socket.
     Unix(SocketFile),
 }
 
 impl Listener {
-    /// Listens.
+    /// Starts to listen.
     ///
     /// # Errors
     ///
-    /// Those of the system, and where somebody else listens there.
+    /// System errors, and `AddrInUse` if another process listens there.
     pub async fn bind(address: &ListenAddr) -> io::Result<Self> {
         match address {
             ListenAddr::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
@@ -75,11 +75,11 @@ impl Listener {
         }
     }
 
-    /// One of another process: the socket, and the lock of its file where it has one.
+    /// Takes over another process's listener: the socket, and for a unix socket its lock file.
     ///
     /// # Errors
     ///
-    /// Those of the system, and where it is something else.
+    /// System errors, and `InvalidData` if the descriptors are something else.
     pub fn inherit(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let mut descriptors = descriptors.into_iter();
         let socket = descriptors.next().ok_or(io::ErrorKind::InvalidData)?;
@@ -101,7 +101,7 @@ impl Listener {
         }))
     }
 
-    /// What another process needs to inherit it.
+    /// Descriptors that another process needs to inherit this listener.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Tcp(listener) => vec![listener.as_fd()],
@@ -109,11 +109,11 @@ impl Listener {
         }
     }
 
-    /// Makes this process the one that its files belong to.
+    /// Makes this process the owner of the listener's files.
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// System errors.
     pub fn claim(&self) -> io::Result<()> {
         match self {
             Self::Tcp(_) => Ok(()),
@@ -121,7 +121,7 @@ impl Listener {
         }
     }
 
-    /// Where it is: with the port that the system chose.
+    /// The listener's address, with the port that the system chose.
     pub fn address(&self) -> io::Result<ListenAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(ListenAddr::Tcp),
@@ -133,7 +133,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// System errors.
     pub async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Tcp(listener) => {
@@ -151,26 +151,25 @@ impl Listener {
     }
 }
 
-/// A socket of the file system, which is gone when its owner drops this.
+/// A unix socket whose file is removed when its owner drops this.
 #[derive(Debug)]
 pub struct SocketFile {
     listener: UnixListener,
     path: PathBuf,
-    /// Locked as long as it is open.
     lock: LockFile,
 }
 
 impl SocketFile {
-    /// What an earlier life has left behind is replaced, and nothing that somebody listens on.
+    /// Replaces a stale socket file, but no socket that a process listens on.
     fn bind(path: &Path) -> io::Result<Self> {
-        // PostgreSQL does not lock its lock file: who lives is asked before that is written to.
+        // PostgreSQL does not lock its lock file, so a living socket is looked for before the file is written to.
         stale(path)?;
         let lock = LockFile::take(path)?;
         if stale(path)? == Stale::Socket {
             fs::remove_file(path)?;
         }
         let listener = UnixListener::bind(path)?;
-        // As PostgreSQL's own by default: who may enter the directory may connect.
+        // PostgreSQL's default: access to the directory decides who may connect.
         fs::set_permissions(path, Permissions::from_mode(0o777))?;
         Ok(Self {
             listener,
@@ -191,8 +190,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// `.s.PGSQL.PORT.lock` beside the socket, as PostgreSQL has it: with the pid, which a PostgreSQL of the same user
-/// looks for. Between proxies the lock of the system decides, for a pid may be another process by now.
+/// `.s.PGSQL.PORT.lock` beside the socket, as PostgreSQL has it. It contains the pid, which a PostgreSQL of the same
+/// user looks for. Between proxies the system's lock decides, because a pid may belong to another process by now.
 #[derive(Debug)]
 struct LockFile {
     file: File,
@@ -212,7 +211,7 @@ impl LockFile {
                 .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
                 .open(&path)?;
             file.try_lock().map_err(|_| in_use())?;
-            // Who had it before may have removed it meanwhile.
+            // The previous owner may have removed the file meanwhile.
             let is_there = fs::symlink_metadata(&path).is_ok_and(|there| {
                 file.metadata()
                     .is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
@@ -226,7 +225,7 @@ impl LockFile {
         }
     }
 
-    /// Writes this process into it. The offset is shared with other processes that have it open.
+    /// Writes this process's pid, at a fixed offset: processes that share the file share its offset.
     fn claim(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.write_all_at(pid_line().as_bytes(), 0)
@@ -258,11 +257,11 @@ impl Drop for LockFile {
     }
 }
 
-/// What an earlier life has left behind.
+/// State of the socket's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stale {
     Nothing,
-    /// A socket that nobody listens on.
+    /// A socket without a listener.
     Socket,
 }
 
@@ -280,7 +279,7 @@ fn stale(path: &Path) -> io::Result<Stale> {
     let probe = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match probe.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Stale::Socket),
-        // One whose queue is full is alive as well.
+        // A socket whose queue is full is in use too.
         _ => Err(in_use()),
     }
 }

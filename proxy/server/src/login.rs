@@ -1,5 +1,5 @@
-//! From an accepted connection to a session: startup packet, PostgreSQL's own authentication relayed
-//! byte for byte, and the token of the startup packet.
+//! From an accepted connection to a session: startup packet, authentication by PostgreSQL or the proxy, and the
+//! tokens of the startup packet.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
 
@@ -23,13 +23,13 @@ use bytes::{Bytes, BytesMut};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::arrivals::Arrival;
 use crate::certificates::{ClientLeg, Loaded};
 use crate::client_table::{ClientEntry, ClientState, Encryption, Publisher};
 use crate::fence::ReplicationPermit;
 use crate::listener::{Accepted, ClientStream};
 use crate::passthrough::Passthrough;
 use crate::pause;
+use crate::pending_logins::PendingLogin;
 use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::relay::{Established, NotBegun, Relay};
 use crate::session::tokens::TokenRequest;
@@ -42,15 +42,15 @@ use context::LoginContext;
 use error::{Insecure, LoginError, Silence};
 use refusal::refuse;
 use startup::{StartupKind, StartupRequest};
-use upstream::Connected;
+use upstream::UpstreamConnection;
 
-/// Serves one client from its first byte to its login, and to its end where that makes it no session.
+/// Serves a client through its login. A connection that becomes no session is served to its end.
 pub(crate) async fn serve_client(
     worker: Rc<Worker>,
     accepted: Accepted,
     listed: &Arc<ClientEntry>,
 ) -> Option<(Relay, OwnedSemaphorePermit)> {
-    let mut arrival = worker.shared.arrivals.enter();
+    let mut pending = worker.shared.pending_logins.enter();
     let mut client_addr = accepted.client_addr;
     let mut client = match socket(&worker, accepted.stream) {
         Ok(client) => client,
@@ -64,7 +64,7 @@ pub(crate) async fn serve_client(
     let login = async {
         tokio::select! {
             biased;
-            login = log_in(&worker, &mut client, &mut client_addr, &mut arrival, listed) => login,
+            login = log_in(&worker, &mut client, &mut client_addr, &mut pending, listed) => login,
             () = has_left(&worker, lookout) => Err(LoginError::ClientLeft),
             _ = listed.is_to_end() => Err(LoginError::Killed),
         }
@@ -80,27 +80,27 @@ pub(crate) async fn serve_client(
                 .limits
                 .login_timeout
                 .saturating_sub(begun.elapsed());
-            // In a box, for it is as large as a session, and many connections never come so far.
+            // Boxed because it is as large as a session, and many connections never come so far.
             let shown = Publisher::new(Arc::clone(listed));
             let relay = Box::pin(begin(&worker, client, *session, left, shown)).await;
-            drop(arrival);
+            drop(pending);
             return relay.map(|relay| (relay, place));
         }
-        // The client is not waited for: as to PostgreSQL, it may send this and close.
+        // The client is not waited for: as with PostgreSQL, it may send this and close.
         Ok(Ok((LoginOutcome::Cancel(packet), _place))) => {
             upstream::forward_cancel(&worker, &packet).await;
         }
-        Ok(Ok((LoginOutcome::Replication(stream), _place))) => {
-            drop(arrival);
-            let Stream {
+        Ok(Ok((LoginOutcome::Replication(replication), _place))) => {
+            drop(pending);
+            let ReplicationLogin {
                 label,
-                passage,
+                permit,
                 established,
-            } = stream;
+            } = replication;
             let user = label.user.as_str();
             tracing::info!(%client_addr, user, "a replication connection begins: it is not fenced");
             listed.set_state(ClientState::Streaming);
-            let end = Passthrough::run(worker, client, established, passage, listed).await;
+            let end = Passthrough::run(worker, client, established, permit, listed).await;
             tracing::info!(%client_addr, user, %end, "a replication connection ended");
         }
         Ok(Err(error)) => refuse(&worker.shared, &mut client, client_addr, &error).await,
@@ -122,7 +122,7 @@ fn socket(worker: &Worker, stream: ClientStream) -> io::Result<Socket> {
     }
 }
 
-/// Begins a session: the client is told that it is ready once the tokens of its startup packet are accepted.
+/// Begins a session. The client is told that it is ready once the tokens of its startup packet are accepted.
 async fn begin(
     worker: &Rc<Worker>,
     client: Socket,
@@ -165,19 +165,19 @@ async fn begin(
     None
 }
 
-/// What a login has led to, without its client's socket.
+/// Result of a login, without the client's socket.
 enum LoginOutcome {
-    /// A packet for PostgreSQL, which cancels a statement of another session.
+    /// A packet for PostgreSQL that cancels a statement of another session.
     Cancel(Bytes),
     Session(Box<LoggedIn>),
-    Replication(Stream),
+    Replication(ReplicationLogin),
 }
 
-/// A session of the fence that the server has authenticated.
+/// A fenced session that the server has authenticated.
 struct LoggedIn {
     label: Arc<SessionLabel>,
     session: Session,
-    /// The tokens of its startup packet.
+    /// Tokens of its startup packet.
     wanted: Option<TokenRequest>,
     /// ReadyForQuery, not passed on yet.
     ready: Bytes,
@@ -185,9 +185,9 @@ struct LoggedIn {
 }
 
 /// A replication connection, which is exempt as a whole.
-struct Stream {
+struct ReplicationLogin {
     label: Arc<SessionLabel>,
-    passage: ReplicationPermit,
+    permit: ReplicationPermit,
     established: Established,
 }
 
@@ -195,49 +195,50 @@ async fn log_in(
     worker: &Worker,
     client: &mut Socket,
     client_addr: &mut ClientAddr,
-    arrival: &mut Arrival,
+    pending: &mut PendingLogin,
     listed: &ClientEntry,
 ) -> Result<(LoginOutcome, OwnedSemaphorePermit), LoginError> {
     let mut carry = BytesMut::new();
     if worker.shared.limits.comes_proxied(*client_addr) {
         let header = proxied::read(client, &mut carry, *client_addr);
-        let header = arrival.unless_given_up(header).await;
+        let header = pending.unless_given_up(header).await;
         *client_addr = header.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))?;
     }
     let client_addr = *client_addr;
-    // What the client is shown, up to the end of its login.
+    // Fixed until the end of the login.
     let certificates = worker.shared.certificates.current();
     let shown = certificates.as_ref();
     let leg = leg_of(client_addr, shown);
     let reading = startup::read(client, &mut carry, leg);
-    let opening = arrival.unless_given_up(reading).await;
+    let opening = pending.unless_given_up(reading).await;
     let request = match opening.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))? {
-        // It may come in the clear, as at PostgreSQL: many clients send it so, and its key is all that counts.
+        // A cancel request may come in the clear, as with PostgreSQL: many clients send it so, and only its key counts.
         StartupKind::Cancel(packet) => {
-            let place = arrival.cancel_place().await;
+            let place = pending.cancel_place().await;
             let place = place.ok_or(LoginError::NoStartup(Silence::Nothing))?;
             return Ok((LoginOutcome::Cancel(packet), place));
         }
         StartupKind::Startup(request) => request,
     };
-    arrival.answered();
+    pending.answered();
     if let Some(Err(lacks)) = leg.map(|leg| encryption::check(client, leg)) {
         let who = request.who(client_addr);
         return Err(LoginError::Insecure(Insecure { lacks, who }));
     }
-    let place = arrival.place().await.ok_or(LoginError::Full)?;
+    let place = pending.place().await.ok_or(LoginError::Full)?;
     let mut label = request.label(client_addr);
     label.common_name = client.peer_common_name();
-    let encryption = match client.is_encrypted() {
-        true => Encryption::Tls,
-        false => Encryption::None,
+    let encryption = if client.is_encrypted() {
+        Encryption::Tls
+    } else {
+        Encryption::None
     };
     listed.set_label(&Arc::new(label.clone()), encryption);
-    let established = establish(worker, shown, client, carry, &request, label, arrival).await?;
-    // With the process id of its server.
+    let established = establish(worker, shown, client, carry, &request, label, pending).await?;
+    // This label has the server's process id.
     let label = match &established {
         LoginOutcome::Session(session) => Some(&session.label),
-        LoginOutcome::Replication(stream) => Some(&stream.label),
+        LoginOutcome::Replication(replication) => Some(&replication.label),
         LoginOutcome::Cancel(_) => None,
     };
     if let Some(label) = label {
@@ -246,7 +247,7 @@ async fn log_in(
     Ok((established, place))
 }
 
-/// Returns when the client has left, whatever is waited for: nothing goes on for it.
+/// Returns when the client has left, so that the login can be dropped at any step.
 async fn has_left(worker: &Worker, client: Lookout) {
     loop {
         worker.shared.timers.sleep(pause::LOOK_EVERY).await;
@@ -256,15 +257,18 @@ async fn has_left(worker: &Worker, client: Lookout) {
     }
 }
 
-/// Connects for a client, once sessions may begin, and sends its startup packet.
-async fn connect(worker: &Worker, request: &StartupRequest) -> Result<Connected, LoginError> {
+/// Connects for a client once sessions may begin, and sends its startup packet.
+async fn connect(
+    worker: &Worker,
+    request: &StartupRequest,
+) -> Result<UpstreamConnection, LoginError> {
     worker.gate.is_open().await;
     let mut server = upstream::connect(worker).await?;
     server.socket.write_all(request.packet()).await?;
     Ok(server)
 }
 
-/// Has PostgreSQL authenticate a client, and the tokens of its startup packet accepted.
+/// Authenticates a client at PostgreSQL, and reads the tokens of its startup packet.
 async fn establish(
     worker: &Worker,
     shown: &Loaded,
@@ -272,18 +276,18 @@ async fn establish(
     mut carry: BytesMut,
     request: &StartupRequest,
     label: SessionLabel,
-    arrival: &mut Arrival,
+    pending: &mut PendingLogin,
 ) -> Result<LoginOutcome, LoginError> {
     let mut entry = LoginContext::new(worker, label);
     entry.unless_observed(request.check_names())?;
     let scope = entry.unless_observed(request.scope())?;
-    // A token in a scope that has no name is none.
+    // If an invalid scope was only observed, the token does not count.
     let wanted = match &scope {
         Some(scope) => entry.wanted_tokens(request, scope.as_ref())?,
         None => None,
     };
     let scope = scope.flatten();
-    let passage = entry.passage(request, wanted.as_ref())?;
+    let permit = entry.permit(request, wanted.as_ref())?;
     let mut server = connect(worker, request).await?;
     let mut legs = authentication::Legs {
         binding: Binding::between(client, shown, &server.socket),
@@ -293,8 +297,9 @@ async fn establish(
         shown,
     };
     let shared = &worker.shared;
-    let authenticating = mediated::authenticate(&mut legs, shared, request, arrival);
-    let authenticated = Connected::while_primary(server.tenure.as_ref(), authenticating).await?;
+    let authenticating = mediated::authenticate(&mut legs, shared, request, pending);
+    let authenticated =
+        UpstreamConnection::while_primary(server.tenure.as_ref(), authenticating).await?;
     entry.on_authenticated(authenticated.backend_pid);
     let established = Established {
         client_bytes: carry,
@@ -302,11 +307,11 @@ async fn establish(
         tenure: server.tenure,
         server_bytes: authenticated.server_carry,
     };
-    if let Some(passage) = passage {
+    if let Some(permit) = permit {
         client.write_all(&authenticated.ready).await?;
-        return Ok(LoginOutcome::Replication(Stream {
+        return Ok(LoginOutcome::Replication(ReplicationLogin {
             label: Arc::new(entry.label),
-            passage,
+            permit,
             established,
         }));
     }
@@ -327,7 +332,7 @@ async fn establish(
     })))
 }
 
-/// On a socket of the file system there is no TLS, and none is asked for, as by PostgreSQL.
+/// TLS settings for a client. On a unix socket there is no TLS and none is required, as with PostgreSQL.
 const fn leg_of(client_addr: ClientAddr, shown: &Loaded) -> Option<&ClientLeg> {
     match client_addr {
         ClientAddr::Tcp(_) => shown.client.as_ref(),

@@ -1,11 +1,11 @@
-//! What the proxy counts, and how Prometheus is shown it.
+//! Counters, and their export to Prometheus.
 //!
-//! What comes with every message is counted by each worker for itself (`tally`) and summed when it is read. What
-//! comes with a connection or a refusal is counted by all in one place.
+//! Each worker counts messages for itself (`tally`), and a scrape sums them up. Connections and refusals are counted
+//! in one shared place.
 
 mod added_time;
+mod marks;
 mod rejections;
-mod scopes;
 mod tally;
 
 use std::fmt;
@@ -24,22 +24,22 @@ use crate::rejection::{Enforcement, Rejection};
 use crate::takeover::Takeover;
 use added_time::AddedTime;
 pub(crate) use added_time::Clock;
+use marks::MarkCollector;
 use rejections::Rejections;
-use scopes::Scopes;
 use tally::{Tally, Total};
 
 pub(crate) use tally::WorkerTally;
 
-/// Scopes that have series of their own. The others are counted.
+/// Limit of scopes with series of their own. The others are counted together.
 const SCOPES_MAX: usize = 1000;
 
-/// One label, whose values are few.
+/// One label with few values.
 type Label = [(&'static str, &'static str); 1];
 
-/// Counts since the proxy was started. Clones count together.
+/// Counters since the proxy was started. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    cells: Arc<MarkCache>,
+    marks: Arc<MarkCache>,
     tallies: Arc<Mutex<Vec<Arc<Tally>>>>,
     connections: Counter,
     open: Gauge,
@@ -50,18 +50,18 @@ pub struct Metrics {
     added: AddedTime,
 }
 
-/// A few sums since the proxy was started.
+/// Sums since the proxy was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
     /// Sessions begun.
     pub sessions: u64,
-    /// Statements that were sent to PostgreSQL.
+    /// Statements sent to PostgreSQL.
     pub statements: u64,
-    /// Bytes that were received from clients and servers.
+    /// Bytes received from clients and servers.
     pub received: u64,
 }
 
-/// A connection of a client that is open.
+/// An open client connection.
 #[derive(Debug)]
 pub(crate) struct OpenConnection(Gauge);
 
@@ -72,11 +72,11 @@ impl Drop for OpenConnection {
 }
 
 impl Metrics {
-    /// Nothing counted yet, for a proxy with these marks.
-    pub(crate) fn new(cells: Arc<MarkCache>) -> Self {
+    /// Counters at zero.
+    pub(crate) fn new(marks: Arc<MarkCache>) -> Self {
         Self {
-            rejections: Arc::new(Rejections::new(Arc::clone(&cells))),
-            cells,
+            rejections: Arc::new(Rejections::new(Arc::clone(&marks))),
+            marks,
             tallies: Arc::default(),
             connections: Counter::default(),
             open: Gauge::default(),
@@ -87,52 +87,50 @@ impl Metrics {
         }
     }
 
-    /// For the worker on this thread.
+    /// A clock for the worker on this thread.
     pub(crate) fn clock(&self) -> Clock {
         Clock::new(self.added.clone())
     }
 
-    /// For the worker on this thread, which is the only one that counts with it.
+    /// A tally for the worker on this thread, the only one that counts with it.
     pub(crate) fn worker(&self) -> WorkerTally {
         let tally = Arc::<Tally>::default();
         self.tallies.lock().push(Arc::clone(&tally));
         WorkerTally::new(tally)
     }
 
-    /// A client has connected.
+    /// Counts a new client connection.
     pub(crate) fn connected(&self) -> OpenConnection {
         self.connections.inc();
         self.open.inc();
         OpenConnection(self.open.clone())
     }
 
-    /// A client was told that there is no session for it.
+    /// Counts a client that was told that it gets no session.
     pub(crate) fn refused_login(&self, sqlstate: &'static str) {
         self.refused.get_or_create(&[("sqlstate", sqlstate)]).inc();
     }
 
-    /// A session has begun.
     pub(crate) fn session_begun(&self) {
         self.sessions.inc();
     }
 
-    /// It has ended.
     pub(crate) fn session_ended(&self, reason: &'static str) {
         self.ended.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// Something was refused to somebody who has logged in, or would have been.
+    /// Counts a refusal, carried out or observed, of an authenticated client.
     pub(crate) fn rejected(&self, rejection: &Rejection, enforcement: Enforcement) {
         let scope = rejection.scope.as_ref();
         self.rejections.count(scope, rejection.kind, enforcement);
     }
 
-    /// Something was refused to somebody who has proved no name, so what it is about is not counted apart.
+    /// Counts a refusal of a client that is not authenticated, without its scope.
     pub(crate) fn rejected_unproved(&self, rejection: &Rejection, enforcement: Enforcement) {
         self.rejections.count(None, rejection.kind, enforcement);
     }
 
-    /// What the console shows of it.
+    /// Sums for the console.
     pub fn totals(&self) -> Totals {
         let tallies = self.tallies.lock();
         let total = Total::of(&tallies);
@@ -143,7 +141,7 @@ impl Metrics {
         }
     }
 
-    /// Has all of them shown, with what the takeovers have to show.
+    /// Registers all counters, with those of the takeovers.
     pub fn register(&self, takeover: &Takeover, registry: &mut Registry) {
         let ours = registry.sub_registry_with_prefix("pgpalisade");
         ours.register(
@@ -169,14 +167,14 @@ impl Metrics {
         );
         ours.register_collector(Box::new(Traffic(Arc::clone(&self.tallies))));
         ours.register_collector(Box::new(Arc::clone(&self.rejections)));
-        ours.register_collector(Box::new(Scopes(Arc::clone(&self.cells))));
+        ours.register_collector(Box::new(MarkCollector(Arc::clone(&self.marks))));
         ours.register_collector(Box::new(Standing(takeover.clone())));
         self.added.register(ours);
         takeover.meters().register(ours);
     }
 }
 
-/// What the workers have counted for themselves.
+/// The sum of the workers' tallies.
 #[derive(Debug)]
 struct Traffic(Arc<Mutex<Vec<Arc<Tally>>>>);
 
@@ -220,7 +218,7 @@ impl Collector for Traffic {
     }
 }
 
-/// How the proxy stands to the cluster.
+/// State of the control connection.
 #[derive(Debug)]
 struct Standing(Takeover);
 
@@ -232,7 +230,7 @@ impl Collector for Standing {
     }
 }
 
-/// One number that is read when it is asked for.
+/// Encodes one gauge.
 pub fn gauge(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -1,13 +1,12 @@
-//! A connection that the fence has exempted as a whole, which replication connections are where the policy allows
-//! them: bytes go both ways as they are, and nobody looks at them, until one side closes.
+//! A connection that the fence exempts as a whole: a replication connection, if the policy allows it. Bytes go both
+//! ways without a look at them until one side closes.
 //!
-//! As in [`relay`](crate::relay) one task drives both sockets and nothing blocks. A side that does not take what waits
-//! for it keeps the other one from being read, so at most [`OUTBOX_HIGH_WATER`](crate::transport::OUTBOX_HIGH_WATER)
+//! As in [`relay`](crate::relay) one task drives both sockets and nothing blocks. While a side does not take what
+//! waits for it, the other side is not read. So at most [`OUTBOX_HIGH_WATER`](crate::transport::OUTBOX_HIGH_WATER)
 //! bytes and one read wait for each.
 //!
-//! A proxy that stops cannot tell a stream from a backup that is nearly done, nor put a message of its own between
-//! bytes that it does not look at. So the connection goes on for the time that open transactions get, and then it is
-//! closed.
+//! A stopping proxy cannot tell a stream from a backup that is nearly done, nor insert a message into bytes that it
+//! does not parse. So the connection gets the time that open transactions get, and is then closed.
 
 use std::io;
 use std::rc::Rc;
@@ -23,17 +22,16 @@ use crate::worker::Worker;
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 8;
 
-/// What is still to be done with the server.
+/// State of the server's side.
 enum ServerSide {
     /// Bytes go both ways.
     Open,
-    /// It takes nothing any more. What it says about that is relayed.
+    /// The server takes nothing any more. Its last messages are relayed.
     Deaf,
-    /// It has closed. What waits for the client is sent.
+    /// The server has closed. The client gets what waits for it.
     Closed(Option<io::Error>),
 }
 
-/// A connection whose bytes are not looked at.
 pub(crate) struct Passthrough {
     worker: Rc<Worker>,
     client: Socket,
@@ -45,12 +43,12 @@ pub(crate) struct Passthrough {
 }
 
 impl Passthrough {
-    /// Relays until one side closes, or the client takes nothing for too long. The passage is spent on the connection.
+    /// Relays until one side closes, or the client takes nothing for too long. Spends the permit on the connection.
     pub(crate) async fn run(
         worker: Rc<Worker>,
         client: Socket,
         established: Established,
-        passage: ReplicationPermit,
+        permit: ReplicationPermit,
         entry: &ClientEntry,
     ) -> End {
         let Established {
@@ -63,7 +61,7 @@ impl Passthrough {
             worker,
             client,
             client_outbox: Outbox::default(),
-            server: PassthroughUpstream::new(server, passage),
+            server: PassthroughUpstream::new(server, permit),
             server_side: ServerSide::Open,
             stall: Stall::default(),
         };
@@ -94,7 +92,7 @@ impl Passthrough {
         end
     }
 
-    /// The client sends nothing more: it gets what the server still says, as long as something moves.
+    /// Relays the server's last messages after the client has stopped sending, as long as bytes move.
     async fn relay_to_the_end(&mut self) {
         let worker = Rc::clone(&self.worker);
         loop {
@@ -107,7 +105,7 @@ impl Passthrough {
         }
     }
 
-    /// Ready when something has moved.
+    /// Ready when bytes have moved.
     fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let waiting = self.client_outbox.waiting();
         self.poll_flush(cx)?;
@@ -127,7 +125,7 @@ impl Passthrough {
         }
     }
 
-    /// Sends what has come along with the login.
+    /// Sends the bytes that came along with the login.
     fn begin(&mut self, from_client: &[u8], from_server: &[u8]) -> Result<(), End> {
         let sent = self.client_outbox.send(&self.client, from_server);
         sent.map_err(End::ClientSocket)?;
@@ -171,7 +169,7 @@ impl Passthrough {
         Ok(self.stall.poll_flush(outbox, client, limit, cx)?)
     }
 
-    /// Says whether something was done, so that another turn may do more.
+    /// Returns whether it did something, so that another turn may do more.
     fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         if !self.client_outbox.has_room() || matches!(self.server_side, ServerSide::Closed(_)) {
             return Ok(false);
@@ -190,7 +188,7 @@ impl Passthrough {
         Ok(true)
     }
 
-    /// Says whether something was done, so that another turn may do more.
+    /// Returns whether it did something, so that another turn may do more.
     fn poll_client(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         if !self.server.has_room() || !matches!(self.server_side, ServerSide::Open) {
             return Ok(false);

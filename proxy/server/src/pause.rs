@@ -1,7 +1,7 @@
-//! PAUSE and RESUME: while an operator wants it, no session begins anything.
+//! PAUSE and RESUME: during a pause no session begins anything.
 //!
-//! Each worker says when it obeys. From then on it reads no session that is idle, and what a session does is shown at
-//! the end of each of its turns: one that is seen idle behind that stays so.
+//! Each worker reports when it obeys. From then on it reads no idle session. A session publishes its state at the end
+//! of each turn, so a session seen as idle afterwards stays idle.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, watch};
 
-/// How often it is looked whether a client that waits for its end is still there.
+/// Interval of the checks whether a waiting client is still there.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether sessions that are idle are read.
+/// Whether idle sessions are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// As ever.
+    /// Idle sessions are read.
     Flows,
-    /// Not before it flows again.
+    /// Idle sessions are not read.
     Held,
 }
 
-/// What workers are told.
+/// An order to the workers.
 #[derive(Debug, Clone)]
 pub struct Order {
     /// Whether sessions are held up.
     pub traffic: Traffic,
-    /// Has a permit for each worker that obeys.
+    /// One permit for each worker that obeys.
     obeyed: Arc<Semaphore>,
 }
 
@@ -37,7 +37,7 @@ impl Order {
     }
 }
 
-/// Where the order is given. Clones share it.
+/// The current order. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Pause(Arc<watch::Sender<Order>>);
 
@@ -48,17 +48,17 @@ impl Default for Pause {
 }
 
 impl Pause {
-    /// What was ordered last.
+    /// The last order.
     pub fn traffic(&self) -> Traffic {
         self.0.borrow().traffic
     }
 
-    /// Tells all workers. Where it is what they were told last, nothing changes.
+    /// Gives an order to all workers. Repeating the last order changes nothing.
     pub fn order(&self, traffic: Traffic) {
         self.0.send_if_modified(|order| {
             let is_new = order.traffic != traffic;
             if is_new {
-                // Nobody waits for this one any more.
+                // The previous order is obsolete.
                 order.obeyed.close();
                 *order = Order::new(traffic);
             }
@@ -66,7 +66,7 @@ impl Pause {
         });
     }
 
-    /// Waits until all workers obey the last order, and says which that is.
+    /// Waits until all workers obey the last order, and returns it.
     pub async fn obeyed(&self) -> Order {
         loop {
             let order = self.0.borrow().clone();
@@ -82,13 +82,13 @@ impl Pause {
         Arc::ptr_eq(&self.0.borrow().obeyed, &order.obeyed)
     }
 
-    /// For one worker.
+    /// Orders for one worker.
     pub(crate) fn orders(&self) -> watch::Receiver<Order> {
         self.0.subscribe()
     }
 }
 
-/// What the sessions of one worker come to before they are read.
+/// Holds up the idle sessions of one worker.
 #[derive(Debug)]
 pub(crate) struct Gate {
     traffic: Cell<Traffic>,
@@ -96,7 +96,6 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// An open one.
     pub(crate) fn new() -> Self {
         Self {
             traffic: Cell::new(Traffic::Flows),
@@ -110,7 +109,7 @@ impl Gate {
         matches!(self.traffic.get(), Traffic::Held)
     }
 
-    /// Obeys orders, to the end of the worker.
+    /// Obeys orders until the worker ends.
     pub(crate) async fn obey(&self, mut orders: watch::Receiver<Order>) {
         loop {
             let Order { traffic, obeyed } = orders.borrow_and_update().clone();
@@ -125,7 +124,6 @@ impl Gate {
         }
     }
 
-    /// Waits until it is open.
     pub(crate) async fn is_open(&self) {
         while self.is_shut() {
             self.opening.notified().await;
@@ -137,7 +135,7 @@ impl Gate {
 mod tests {
     use super::*;
 
-    /// Whether somebody who waits for the workers goes on.
+    /// Whether waiting for the workers ends.
     async fn is_obeyed(pause: &Pause) -> bool {
         let soon = Duration::from_millis(50);
         tokio::time::timeout(soon, pause.obeyed()).await.is_ok()
@@ -164,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Nobody is told that all is quiet by the order of somebody else.
+    /// An order of another operator does not report that all is quiet.
     #[tokio::test]
     async fn who_is_overtaken_waits_for_the_last_order() {
         let pause = Pause::default();

@@ -1,8 +1,8 @@
 //! The driver of one connection: one task moves the bytes of both sockets on one thread.
 //!
-//! While the [session](crate::session) needs nothing, that is a tight loop: finish what is to be sent, read the server,
-//! read the client. What must happen before a message can be sent is in [`prepare`]. Nothing here blocks, so a client
-//! that does not read or does not send holds up nobody else.
+//! While the [session](crate::session) needs nothing, that is a tight loop: flush, read the server, read the client.
+//! [`prepare`] does what must happen before a message can be sent. Nothing here blocks, so a client that does not
+//! read or send holds up no other.
 
 mod client_side;
 mod end;
@@ -39,54 +39,52 @@ pub(crate) use end::End;
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 4;
 
-/// A client that does not read why it gets no session, or has none any more, is not waited for.
+/// Time for a client to read why it gets no session, or why its session ended.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a look at one side has come to, in the turns since the task was woken.
+/// Result of a look at one side, in the turns since the task was woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
-    /// It was not asked, for what it sends could not be taken.
+    /// Not read, because the other side has no room.
     Unasked,
-    /// It had something.
+    /// Bytes were read.
     Read,
-    /// It had nothing, and wakes the task when it has.
+    /// No bytes; the task is woken when some arrive.
     Drained,
 }
 
-/// One connection behind PostgreSQL's authentication.
+/// A connection that PostgreSQL has authenticated.
 pub(crate) struct Relay {
     worker: Rc<Worker>,
     label: Arc<SessionLabel>,
-    /// Shows what the session does.
+    /// Publishes the session's state.
     shown: Publisher,
     session: Session,
     client: ClientSide,
     server: ServerSide,
-    /// The time of its server as the primary, where that is known.
+    /// The server's term as the primary, if known.
     tenure: Option<Tenure>,
-    /// Those of tokens that it holds, or is about to.
+    /// Leases of the tokens that the session holds or is about to hold.
     leases: Vec<Lease>,
-    /// Wakes the task when the proxy is told to stop, or another server is the primary.
+    /// Wakes the task when the proxy stops, or another server becomes the primary.
     end_watch: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
-/// What a login leaves of a connection, beside the client's socket.
+/// Parts of a connection after its login, without the client's socket.
 pub(crate) struct Established {
-    /// Bytes of the client that have arrived already.
+    /// Bytes that the client has already sent.
     pub(crate) client_bytes: BytesMut,
-    /// The server's socket.
     pub(crate) server: Socket,
-    /// How long that is the primary, where it is known.
+    /// The server's term as the primary, if known.
     pub(crate) tenure: Option<Tenure>,
-    /// Bytes of the server that have arrived already, behind its first ReadyForQuery.
+    /// Bytes that the server has sent after its first ReadyForQuery.
     pub(crate) server_bytes: BytesMut,
 }
 
-/// Why a session does not begin.
 pub(crate) enum NotBegun {
-    /// Its tokens were not accepted.
+    /// The session's tokens were not accepted.
     Refused(Box<Rejection>),
-    /// It has ended meanwhile.
+    /// The session ended meanwhile.
     Ended(End),
 }
 
@@ -97,7 +95,7 @@ impl From<End> for NotBegun {
 }
 
 impl Relay {
-    /// A connection of which the server has said that it is ready.
+    /// A connection whose server has said that it is ready.
     #[must_use]
     pub(crate) fn new(
         worker: Rc<Worker>,
@@ -120,11 +118,7 @@ impl Relay {
         }
     }
 
-    /// Has the tokens of the startup packet accepted, and tells the client that it is ready.
-    ///
-    /// # Errors
-    ///
-    /// [`NotBegun`].
+    /// Declares the tokens of the startup packet, and tells the client that it is ready.
     pub(crate) async fn begin(
         &mut self,
         wanted: Option<&TokenRequest>,
@@ -143,7 +137,7 @@ impl Relay {
         Ok(self.on_kept_server_bytes()?)
     }
 
-    /// Both sockets wake the task that calls this.
+    /// Makes both sockets wake the calling task.
     async fn take_over(&mut self) {
         self.end_watch = None;
         std::future::poll_fn(|cx| {
@@ -162,7 +156,7 @@ impl Relay {
         self.client.socket.shut_down_write();
     }
 
-    /// Runs the session to its end, and takes its record off the register where that is safe.
+    /// Runs the session to its end, and removes its registration if that is safe.
     pub(crate) async fn run(mut self) {
         self.take_over().await;
         self.worker.shared.metrics.session_begun();
@@ -187,7 +181,7 @@ impl Relay {
                     let waits = ClientState::Session(Activity::Active);
                     self.shown.entry().set_state(waits);
                     let since = Instant::now();
-                    // In a box, for it is large, and most sessions are in none at most times.
+                    // Boxed because it is large, and rarely needed.
                     Box::pin(self.prepare(prerequisite)).await?;
                     self.worker.clock.prepared(since);
                     self.on_kept_client_bytes()?
@@ -196,9 +190,9 @@ impl Relay {
         }
     }
 
-    /// Moves bytes both ways, until a message of the client needs something first.
+    /// Moves bytes both ways until a client message needs something first.
     fn poll_relay(&mut self, cx: &mut Context<'_>) -> Poll<Result<Prerequisite, End>> {
-        // A side that has nothing to read wakes the task when it has: it is not asked again before that.
+        // A drained side wakes the task, so it is not asked again before that.
         let (mut server, mut client) = (Side::Unasked, Side::Unasked);
         for _ in 0..TURNS_MAX {
             self.poll_flush(cx)?;
@@ -229,7 +223,6 @@ impl Relay {
         Poll::Pending
     }
 
-    /// Shows what the session does.
     #[inline]
     fn publish(&mut self) {
         let (activity, tokens) = (self.session.activity(), self.session.tokens());
@@ -238,9 +231,10 @@ impl Relay {
 
     #[inline]
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        match self.server.upstream.is_flushed() && self.client.is_flushed() {
-            true => Ok(()),
-            false => self.poll_flush_waiting(cx),
+        if self.server.upstream.is_flushed() && self.client.is_flushed() {
+            Ok(())
+        } else {
+            self.poll_flush_waiting(cx)
         }
     }
 
@@ -258,8 +252,7 @@ impl Relay {
         Ok(stall.poll_flush(outbox, socket, &self.worker.write_stall_limit, cx)?)
     }
 
-    /// Moves what the server sends while something is waited for, until the server has nothing more. Says whether
-    /// other connections are to get their turn first.
+    /// Moves the server's messages while something is waited for. After a few turns other connections get theirs.
     fn poll_replies(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         for _ in 0..TURNS_MAX {
             self.poll_flush(cx)?;
@@ -272,7 +265,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Passes on what the session itself says, behind all that was passed on before.
+    /// Passes on the session's own messages, after everything passed on before.
     fn put_output(&mut self) {
         let output = self.session.output();
         if !output.to_server.is_empty() {
@@ -297,7 +290,7 @@ impl Relay {
         }
     }
 
-    /// Follows a policy that was loaded since the last message. Says whether there was one.
+    /// Applies a policy that was loaded since the last message. Returns whether there was one.
     #[inline]
     fn follow_policy(&mut self) -> bool {
         let is_another = !self.worker.is_in_force(self.session.fence());
@@ -307,7 +300,7 @@ impl Relay {
         is_another
     }
 
-    /// The session has ended itself, and has told the client why.
+    /// Handles the end of a session that has told its client why.
     fn ended(&mut self, ending: impl Into<Box<Ending>>) -> End {
         let ending = ending.into();
         self.put_output();
@@ -320,7 +313,7 @@ impl Relay {
                 tracing::error!(%client_addr, error = %message, "a statement of the proxy's own failed");
             }
             Ending::Contradiction { reply, command_tag } => {
-                // On the spot, so that what it has open cannot be committed.
+                // At once, so that its open transaction cannot be committed.
                 self.server.upstream.abort();
                 tracing::error!(
                     %client_addr,
@@ -339,12 +332,12 @@ impl Relay {
         End::Session(ending)
     }
 
-    /// Ends the session where its server is not the primary any more, or an operator says so.
+    /// Ends the session if its server is no longer the primary, or an operator or a lost lease ends it.
     fn check_end(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         if self.end_watch.is_none() {
             let (drain, tenure) = (self.worker.drain.clone(), self.tenure.clone());
             let entry = Arc::clone(self.shown.entry());
-            // Polled once and kept, so that the task is woken when the time comes.
+            // Polled once and kept, so that it wakes the task.
             let mut watch: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
                 let over = async {
                     match &tenure {
@@ -372,26 +365,25 @@ impl Relay {
         Err(self.ended(ending))
     }
 
-    /// A proxy that stops lets every session finish its transaction, as PostgreSQL's smart shutdown
-    /// would not: then it ends it.
+    /// A stopping proxy lets every session finish its transaction, and then ends it. PostgreSQL's smart shutdown
+    /// would wait for the session.
     fn is_to_stop(&self) -> bool {
         self.worker.stopping.get() && self.session.is_idle()
     }
 
-    /// Nobody waits for what is in flight: a client that does not read, or a statement that does not end, is what a
-    /// KILL is for, and another may lead soon after a lost lease.
+    /// Ends the session without waiting for what is in flight. KILL is for a client that does not read, or a
+    /// statement that does not end; after a lost lease another client may lead soon.
     fn end_for(&mut self, cause: Cause) -> End {
         let (why, end) = match cause {
             Cause::Killed => ("an operator ended it with KILL", End::Killed),
             Cause::LeaseLost => ("its lease could not be renewed in time", End::LeaseLost),
         };
         let mut message = format!("terminating connection because {why}");
-        let (sqlstate, hint) = match self.session.is_answered() {
-            true => ("57P01", "Connect again."),
-            false => {
-                message.push_str(", and it is not known whether the last statement was committed");
-                ("08007", "Connect again, and read the data to find out.")
-            }
+        let (sqlstate, hint) = if self.session.is_answered() {
+            ("57P01", "Connect again.")
+        } else {
+            message.push_str(", and it is not known whether the last statement was committed");
+            ("08007", "Connect again, and read the data to find out.")
         };
         self.session.say_fatal(sqlstate, &message, "", hint);
         self.put_output();
@@ -411,7 +403,7 @@ impl Relay {
     }
 }
 
-/// Keeps what is not done with.
+/// Keeps the bytes from `done` on.
 #[inline]
 fn keep(kept: &mut BytesMut, bytes: &[u8], done: usize) {
     if done < bytes.len() {
@@ -419,7 +411,7 @@ fn keep(kept: &mut BytesMut, bytes: &[u8], done: usize) {
     }
 }
 
-/// What is left behind the bytes that are done with. The memory is given back with the last of them.
+/// Drops the first `done` bytes. If nothing is left, the memory is freed.
 fn behind(mut kept: BytesMut, done: usize) -> BytesMut {
     if done == kept.len() {
         return BytesMut::new();

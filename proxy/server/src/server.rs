@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::accept::Accepting;
 use crate::accounts::Logins;
-use crate::arrivals::Arrivals;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
@@ -18,63 +17,64 @@ use crate::fence::Fence;
 use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::pause::Pause;
+use crate::pending_logins::PendingLogins;
 use crate::rejection_log::RejectionLog;
 use crate::takeover::Takeover;
 use crate::timers::Timers;
 use crate::transport::{Batching, allowed_batching};
-use crate::worker::{ClientLimits, Ending, Servers, Shared};
+use crate::worker::{ClientLimits, ClusterServers, Ending, WorkerContext};
 use crate::worker_thread::WorkerHandle;
 
-/// Who has connected just before the listeners were handed over has this long for a first transaction.
+/// Time for a first transaction, for clients that connected just before the listeners were handed over.
 const FIRST_TRANSACTION: Duration = Duration::from_secs(1);
 
-/// [`Server::settle`] takes no longer.
+/// Limit of [`Server::settle`].
 pub const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long it waits before it looks again whether clients have left.
+/// Interval of the checks whether clients have left.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a server is made of.
+/// Components and settings of a server.
 pub struct ServerOptions {
-    /// Its threads.
+    /// Number of worker threads.
     pub workers: NonZeroUsize,
-    /// The most connections of clients at one time.
+    /// Most client connections at one time.
     pub max_connections: NonZeroUsize,
-    /// What holds for each of them.
+    /// Limits of each client connection.
     pub limits: ClientLimits,
-    /// How many sends go to the system in one call.
+    /// Sends for each system call.
     pub batching: Batching,
     /// The servers of the protected cluster.
-    pub servers: Servers,
+    pub servers: ClusterServers,
     /// TLS of both legs.
     pub certificates: Arc<Certificates>,
-    /// How clients log in.
+    /// Client authentication.
     pub logins: Logins,
     /// The record of rejections.
     pub rejections: RejectionLog,
     /// Declarations and releases.
     pub takeover: Takeover,
-    /// The decision, and every new one that a reload makes.
+    /// The fence, and each new one after a reload.
     pub fence: watch::Receiver<Arc<Fence>>,
 }
 
-/// A running server. It serves nobody before [`Server::accept`].
+/// A running server. It serves no client before [`Server::accept`].
 pub struct Server {
-    shared: Shared,
+    shared: WorkerContext,
     workers: Arc<Vec<WorkerHandle>>,
 }
 
 impl Server {
-    /// Starts its threads. On a runtime with timers, which are the threads' too.
+    /// Starts the worker threads. The calling runtime must have timers; the threads use them too.
     ///
     /// # Errors
     ///
-    /// Where the system gives no thread.
+    /// The system cannot start a thread.
     pub fn start(options: ServerOptions) -> io::Result<Self> {
         let timers = Timers::of_this_runtime();
         let (places, limits) = (options.max_connections.get(), options.limits);
-        let shared = Shared {
-            arrivals: Arrivals::new(places, limits.login_timeout, timers.clone()),
+        let shared = WorkerContext {
+            pending_logins: PendingLogins::new(places, limits.login_timeout, timers.clone()),
             classification: Classification::new(timers.clone()),
             metrics: Metrics::new(Arc::clone(options.takeover.cells())),
             connected: ClientTable::default(),
@@ -98,9 +98,9 @@ impl Server {
         })
     }
 
-    /// What its connections share, to be looked at.
+    /// State that the connections share, for inspection.
     #[must_use]
-    pub const fn shared(&self) -> &Shared {
+    pub const fn shared(&self) -> &WorkerContext {
         &self.shared
     }
 
@@ -110,7 +110,7 @@ impl Server {
         Accepting::open(listeners, &self.workers, &self.shared)
     }
 
-    /// Waits until those who came through listeners that are handed over have logged in, and had time to begin.
+    /// Waits until clients of handed-over listeners have logged in and had time for a first transaction.
     pub async fn settle(&self, shutdown: &CancellationToken) {
         let begun = Instant::now();
         let mut last_login = begun;
@@ -119,25 +119,26 @@ impl Server {
             && !shutdown.is_cancelled()
         {
             tokio::time::sleep(FIRST_TRANSACTION / 20).await;
-            if self.shared.arrivals.logging_in() > 0 {
+            if self.shared.pending_logins.logging_in() > 0 {
                 last_login = Instant::now();
             }
         }
     }
 
-    /// Waits until all clients have left by themselves, or the server is to end without them.
+    /// Waits until all clients have left, or `shutdown` is cancelled.
     pub async fn all_left(&self, shutdown: &CancellationToken) {
         while self.connections() > 0 && !shutdown.is_cancelled() {
             tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
 
-    /// Ends once open transactions have, or their time is over. To be called when nothing is accepted any more.
+    /// Ends the server once open transactions have ended, at the latest after `grace`. Call it after accepting has
+    /// stopped.
     pub async fn stop(self, grace: Duration) {
         let ending = self.shared.ending.clone();
         ending.drain.cancel();
         tracing::info!(connections = self.connections(), within = ?grace, "waiting for open transactions");
-        // The listeners have ended, so nobody else holds the workers.
+        // The listeners have ended, so this is the last reference to the workers.
         let Ok(workers) = Arc::try_unwrap(self.workers) else {
             return;
         };

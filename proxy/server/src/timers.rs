@@ -1,8 +1,8 @@
 //! Timers for the workers, whose own runtimes have none.
 //!
-//! A runtime of tokio that has timers reads the clock and looks through them each time it waits. With one client,
-//! that is 600 instructions of a transaction's 5,200 (docs/decisions/0009), and none is armed on the way of a
-//! message. So those of the workers are the main runtime's.
+//! A tokio runtime with timers reads the clock and checks them each time it waits. With one client that is 600
+//! instructions of a transaction's 5,200 (docs/decisions/0009), and no message arms a timer. So the workers use the
+//! main runtime's timers.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Sleep, Timeout};
 
-/// The timers of another runtime. They end with it.
+/// Timers of another runtime, which end with it.
 #[derive(Debug, Clone)]
 pub struct Timers(Handle);
 
 impl Timers {
-    /// Those of a runtime.
+    /// Uses the timers of `runtime`.
     pub const fn new(runtime: Handle) -> Self {
         Self(runtime)
     }
 
-    /// Those of the runtime that this is called on.
+    /// Uses the timers of the calling runtime.
     ///
     /// # Panics
     ///
@@ -31,13 +31,13 @@ impl Timers {
         Self(Handle::current())
     }
 
-    /// As [`tokio::time::sleep`].
+    /// Like [`tokio::time::sleep`].
     pub(crate) fn sleep(&self, time: Duration) -> Sleep {
         let _entered = self.0.enter();
         tokio::time::sleep(time)
     }
 
-    /// As [`tokio::spawn`], where there is I/O too.
+    /// Like [`tokio::spawn`], on the main runtime, which has I/O and timers.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
@@ -45,7 +45,7 @@ impl Timers {
         self.0.spawn(future)
     }
 
-    /// As [`tokio::time::timeout`].
+    /// Like [`tokio::time::timeout`].
     pub(crate) fn timeout<F: Future>(&self, limit: Duration, future: F) -> Timeout<F> {
         let _entered = self.0.enter();
         tokio::time::timeout(limit, future)

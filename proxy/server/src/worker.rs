@@ -1,4 +1,4 @@
-//! What the connections of one worker thread share: nothing of it has to be locked.
+//! State that the connections of one worker thread share without locks.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Logins;
-use crate::arrivals::Arrivals;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
@@ -19,6 +18,7 @@ use crate::fence::{Fence, SessionFence};
 use crate::hosts::Hosts;
 use crate::metrics::{Clock, Metrics, WorkerTally};
 use crate::pause::{Gate, Pause};
+use crate::pending_logins::PendingLogins;
 use crate::rejection::{Enforcement, Rejection};
 use crate::rejection_log::{
     ClientAddr, RecordedStatement, RejectionLog, RejectionRecord, SessionLabel,
@@ -27,28 +27,28 @@ use crate::takeover::Takeover;
 use crate::timers::Timers;
 use crate::transport::{Batching, Scratch, SendBatch, StallLimit};
 
-/// Verdicts of one worker may take this many bytes.
+/// Memory limit of one worker's verdict cache.
 const VERDICT_CACHE_BYTES: usize = 16 * 1024 * 1024;
 
-/// What has arrived of texts that are not whole may take this many bytes in one worker.
+/// Memory limit of one worker for incomplete texts.
 const COLLECTED_BYTES: usize = 32 * 1024 * 1024;
 
-/// Time from the first look at such a text to its last byte.
+/// Time from the first look at an incomplete text to its last byte.
 const COLLECTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The servers of the protected cluster.
 #[derive(Clone)]
-pub struct Servers {
-    /// Where sessions go.
+pub struct ClusterServers {
+    /// Servers for sessions.
     pub upstream: Hosts,
-    /// Where the control connection finds each of them.
+    /// The same servers, as the control connection reaches them.
     pub control: Hosts,
 }
 
-/// What holds for every connection of a client.
+/// Limits of every client connection.
 #[derive(Debug, Clone)]
 pub struct ClientLimits {
-    /// Networks of load balancers that say in front of a connection where its client is.
+    /// Networks of load balancers, whose connections begin with a PROXY protocol header.
     pub proxy_protocol: Vec<Network>,
     /// Time from connecting to the end of the login.
     pub login_timeout: Duration,
@@ -59,7 +59,7 @@ pub struct ClientLimits {
 }
 
 impl ClientLimits {
-    /// Whether a connection from there begins with a header of the PROXY protocol.
+    /// Whether connections from this address begin with a PROXY protocol header.
     pub(crate) fn comes_proxied(&self, peer: ClientAddr) -> bool {
         let networks = &self.proxy_protocol;
         peer.ip()
@@ -67,42 +67,37 @@ impl ClientLimits {
     }
 }
 
-/// What all workers have in common.
+/// State that all workers share.
 #[derive(Clone)]
-pub struct Shared {
+pub struct WorkerContext {
     /// Declarations and releases.
     pub takeover: Takeover,
-    /// The decision, and every new one that a reload makes.
+    /// The fence, and each new one after a reload.
     pub fence: watch::Receiver<Arc<Fence>>,
-    /// Verdicts on texts that take long.
+    /// Slow classification, on a separate thread.
     pub(crate) classification: Classification,
     /// The record of rejections.
     pub rejections: RejectionLog,
-    /// What is counted.
+    /// Counters.
     pub metrics: Metrics,
-    /// Who is connected.
+    /// Connected clients.
     pub connected: ClientTable,
     /// The servers of the protected cluster.
-    pub servers: Servers,
+    pub servers: ClusterServers,
     /// TLS of both legs.
     pub certificates: Arc<Certificates>,
-    /// How clients log in.
     pub(crate) logins: Logins,
-    /// Connections that have not logged in, and the places for those that do.
-    pub(crate) arrivals: Arrivals,
-    /// What holds for every connection of a client.
+    pub(crate) pending_logins: PendingLogins,
     pub(crate) limits: ClientLimits,
-    /// Whether operators hold them up.
+    /// Whether operators hold sessions up.
     pub pause: Pause,
-    /// How many sends go to the system in one call.
     pub(crate) batching: Batching,
-    /// What measures these times.
+    /// Timers of the main runtime.
     pub timers: Timers,
-    /// How all of them are ended.
     pub(crate) ending: Ending,
 }
 
-/// The two steps in which the connections of a process end.
+/// The two steps in which a process ends its connections.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ending {
     /// Ends new logins and idle sessions.
@@ -111,30 +106,27 @@ pub(crate) struct Ending {
     pub(crate) abort: CancellationToken,
 }
 
-/// What the connections of one worker share. Nothing in it is shared with another thread but by
-/// handles that need no lock on the way of a message.
+/// State that the connections of one worker share. Other threads share only handles that need no lock for a message.
 pub(crate) struct Worker {
-    /// What all workers have in common.
-    pub(crate) shared: Shared,
-    /// Tells of every new fence that a reload makes.
+    pub(crate) shared: WorkerContext,
+    /// Delivers each new fence after a reload.
     fences: RefCell<watch::Receiver<Arc<Fence>>>,
     /// The newest of them that was seen.
     fence: RefCell<Arc<Fence>>,
-    /// Verdicts on texts, by text and form.
+    /// Verdicts, by text and form.
     pub(crate) verdicts: RefCell<VerdictCache>,
-    /// What this worker counts.
     pub(crate) tally: WorkerTally,
-    /// Measures the time that it adds.
+    /// Measures the time that the proxy adds.
     pub(crate) clock: Clock,
-    /// The buffer that all connections read into.
+    /// The read buffer of all connections.
     pub(crate) scratch: RefCell<Scratch>,
-    /// What the connections have to send.
+    /// Bytes to send, of all connections.
     pub(crate) sends: Rc<SendBatch>,
-    /// Room for texts that have not arrived whole.
+    /// Memory budget for incomplete texts.
     pub(crate) collected: Budget,
-    /// A client that takes no byte for this long is given up.
+    /// Limit for a client that takes no byte.
     pub(crate) write_stall_limit: StallLimit,
-    /// How long the server may take to close after a goodbye.
+    /// Time for the server to close after a goodbye.
     pub(crate) close_timeout: Duration,
     /// Cancelled when `stopping` is set, to wake idle connections.
     pub(crate) drain: CancellationToken,
@@ -145,7 +137,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Shared) -> Self {
+    pub(crate) fn new(shared: WorkerContext) -> Self {
         let fence = Arc::clone(&shared.fence.borrow());
         Self {
             fence: RefCell::new(fence),
@@ -175,8 +167,8 @@ impl Worker {
         Arc::ptr_eq(&self.fence.borrow(), fence)
     }
 
-    /// Takes the policy that was loaded last. Asked for it whenever a client has sent something: once a reload has said
-    /// that a policy is in force, nothing that is sent is judged by the one before.
+    /// Takes the policy that was loaded last. It is called whenever a client has sent something: once a reload is
+    /// reported, the old policy decides nothing that is sent afterwards.
     #[inline]
     fn follow_policy(&self) {
         let mut fences = self.fences.borrow_mut();
@@ -185,7 +177,7 @@ impl Worker {
         }
     }
 
-    /// Takes a refusal down, carried out or only observed.
+    /// Records a refusal, carried out or only observed.
     pub(crate) fn record(
         &self,
         rejection: &Rejection,
@@ -193,20 +185,21 @@ impl Worker {
         statement: RecordedStatement,
         enforcement: Enforcement,
     ) {
-        let Shared {
+        let WorkerContext {
             rejections,
             metrics,
             ..
         } = &self.shared;
-        match label.is_authenticated() {
-            true => metrics.rejected(rejection, enforcement),
-            false => metrics.rejected_unproved(rejection, enforcement),
+        if label.is_authenticated() {
+            metrics.rejected(rejection, enforcement)
+        } else {
+            metrics.rejected_unproved(rejection, enforcement)
         }
         let record = RejectionRecord::new(rejection, label, statement, enforcement);
         rejections.record(record);
     }
 
-    /// What holds for a session.
+    /// The fence's rules for a session.
     pub(crate) fn fence_for(&self, label: &SessionLabel) -> SessionFence {
         let who = Who {
             user: &label.user,

@@ -1,5 +1,5 @@
-//! Worker threads: each runs the connections it was given on one single-threaded runtime, so that a connection never
-//! crosses threads and shares nothing with other workers that it would have to lock.
+//! Worker threads. Each runs its connections on one single-threaded runtime, so a connection never crosses threads
+//! and shares nothing that needs a lock.
 
 use std::io;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::listener::Accepted;
 use crate::login;
-use crate::worker::{Shared, Worker};
+use crate::worker::{Worker, WorkerContext};
 
 /// PostgreSQL's grammar recurses; `pgpalisade_policies::PARSER_STACK` must always be left.
 const STACK_BYTES: usize = 2 * pgpalisade_policies::PARSER_STACK;
@@ -22,10 +22,10 @@ const STACK_BYTES: usize = 2 * pgpalisade_policies::PARSER_STACK;
 /// Connections handed to a worker that it has not begun to serve.
 const QUEUE: usize = 1024;
 
-/// How often a worker shows how its cache of verdicts stands.
+/// Interval at which a worker publishes the statistics of its verdict cache.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
-/// A connection that is being served.
+/// Counts a connection until dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -44,12 +44,7 @@ pub(crate) struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Starts a worker thread.
-    ///
-    /// # Errors
-    ///
-    /// Where the system gives no thread or no event queue.
-    pub(crate) fn start(number: usize, shared: &Shared) -> io::Result<Self> {
+    pub(crate) fn start(number: usize, shared: &WorkerContext) -> io::Result<Self> {
         let (jobs, receiver) = mpsc::channel(QUEUE);
         let (ending, ended) = oneshot::channel();
         let connections = Arc::new(AtomicUsize::new(0));
@@ -59,18 +54,18 @@ impl WorkerHandle {
             .name(format!("worker-{number}"))
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                // A runtime whose tasks never leave the thread is made there.
+                // A runtime whose tasks never leave the thread must be created on it.
                 let runtime = match local_runtime() {
                     Ok(runtime) => runtime,
                     Err(error) => return drop(building.send(Err(error))),
                 };
                 let _ = building.send(Ok(()));
-                // As a task of its own: what is blocked on is polled whenever any task is to run.
+                // A separate task: `block_on` polls its own future whenever any task is to run.
                 let serving = runtime.spawn_local(run(shared, receiver, counter));
                 if let Err(error) = runtime.block_on(serving) {
                     tracing::error!(%error, "a worker thread has panicked");
                 }
-                // Whatever still runs was told to end at once.
+                // Remaining tasks were told to end at once.
                 runtime.shutdown_background();
                 let _ = ending.send(());
             })?;
@@ -83,13 +78,12 @@ impl WorkerHandle {
         })
     }
 
-    /// Connections that it serves now.
     #[must_use]
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Hands it a connection, or gives it back where its queue has no room for so long.
+    /// Queues a connection, or returns it if the queue has no room within `wait`.
     pub(crate) async fn serve(&self, accepted: Accepted, wait: Duration) -> Result<(), Accepted> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         let sent = self.jobs.send_timeout(accepted, wait).await;
@@ -99,7 +93,7 @@ impl WorkerHandle {
         })
     }
 
-    /// One that has begun to serve nothing, and whose queue has room for one connection.
+    /// A worker that serves nothing, and whose queue has room for one connection.
     #[cfg(test)]
     pub(crate) fn stuck() -> (Self, mpsc::Receiver<Accepted>) {
         let (jobs, receiver) = mpsc::channel(1);
@@ -112,7 +106,7 @@ impl WorkerHandle {
         (worker, receiver)
     }
 
-    /// Waits until it has ended. It ends after its last connection, once the drain has begun.
+    /// Waits for the worker's end: after its last connection, once the drain has begun.
     pub(crate) async fn ended(self) {
         let _ = self.ended.await;
         if self.thread.join().is_err() {
@@ -128,9 +122,13 @@ fn local_runtime() -> io::Result<LocalRuntime> {
         .build_local(LocalOptions::default())
 }
 
-async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
+async fn run(
+    shared: WorkerContext,
+    mut jobs: mpsc::Receiver<Accepted>,
+    connections: Arc<AtomicUsize>,
+) {
     let worker = Rc::new(Worker::new(shared));
-    // It ends with the thread.
+    // The task below ends with the thread.
     let sends = Rc::clone(&worker.sends);
     tokio::task::spawn_local(async move { sends.flush_after_each_turn().await });
     let (gated, orders) = (Rc::clone(&worker), worker.shared.pause.orders());
@@ -158,7 +156,7 @@ async fn run(shared: Shared, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
         tracker.spawn_local(async move {
             let served = login::serve_client(worker, accepted, counted.2.entry());
             if let Some((session, place)) = served.await {
-                // As a task of its own, which is as large as a session and not as a login.
+                // A separate task has the size of a session, not of a login.
                 sessions.spawn_local(async move {
                     session.run().await;
                     drop((place, counted));

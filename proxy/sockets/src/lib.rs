@@ -1,5 +1,5 @@
-//! What the proxy wants of its sockets and no library offers behind an interface that cannot be misused: the only
-//! unsafe code of pgpalisade, in two places (`docs/decisions/0011`).
+//! Socket operations that no library offers behind a safe interface. This crate has pgpalisade's only unsafe code, in
+//! two places (`docs/decisions/0011`).
 
 mod send_ring;
 mod watched;

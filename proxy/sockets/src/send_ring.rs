@@ -1,10 +1,10 @@
 //! Sends to many sockets with one call into the kernel, by io_uring.
 //!
-//! After a call of its own for each socket, the system looks whether the process that was woken by the send should run
-//! first. With all sends in one call it looks once. What that is worth is in `docs/decisions/0011`.
+//! After a separate call for each socket, the system checks each time whether the process woken by the send should
+//! run first. With all sends in one call it checks once. `docs/decisions/0011` has measurements.
 //!
-//! [`SendRing::send`] comes back when the kernel is done with all that it was given: as `send(2)` with
-//! `MSG_DONTWAIT`, it never waits for a peer, and the bytes are the caller's again.
+//! [`SendRing::send`] returns when the kernel is done with all that it was given. Like `send(2)` with `MSG_DONTWAIT`,
+//! it never waits for a peer, and keeps no bytes.
 
 use std::fmt;
 use std::io;
@@ -13,21 +13,22 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, Probe, opcode, types};
 
-/// `MSG_DONTWAIT | MSG_NOSIGNAL` (send(2)). With the first one the kernel completes a send before the call that hands
-/// it over ends (`io_sendmsg_prep` and `io_queue_async` in Linux), and `EAGAIN` is an answer, not a reason to wait.
+/// `MSG_DONTWAIT | MSG_NOSIGNAL` (send(2)). With the first flag the kernel completes a send before the submitting
+/// call ends (`io_sendmsg_prep` and `io_queue_async` in Linux), and a full socket answers `EAGAIN` instead of
+/// waiting.
 const NOW: i32 = 0x40 | 0x4000;
 
-/// What stands for a send that the kernel was not given: as if the socket had no room.
+/// Result of a send that the kernel was not given: `EAGAIN`, as if the socket had no room.
 const NOT_SENT: i32 = -11;
 
-/// A ring that is used for nothing but sends.
+/// A ring that is used only for sends.
 pub struct SendRing {
     ring: IoUring,
-    /// What is handed over, in order. Kept for its memory; the addresses in it are good during one call only.
+    /// Submitted entries, in order. Kept for its memory: the addresses in it are valid during one call only.
     entries: Vec<Entry>,
-    /// What has become of each: the bytes sent, or a negative error number.
+    /// Results of the entries: the bytes sent, or a negative error number.
     results: Vec<i32>,
-    /// The kernel has refused a call, and may find entries of then in the ring: it is not called again.
+    /// The kernel has refused a call, and the ring may still hold entries of it. The ring is not used again.
     is_broken: bool,
 }
 
@@ -36,8 +37,8 @@ impl SendRing {
     ///
     /// # Errors
     ///
-    /// What the kernel says: `EPERM` and `ENOSYS` where io_uring is forbidden (Docker's seccomp profile,
-    /// `kernel.io_uring_disabled`) or not there. `EINVAL` or `Unsupported` where it cannot send: before Linux 5.6.
+    /// `EPERM` or `ENOSYS` if io_uring is forbidden (Docker's seccomp profile, `kernel.io_uring_disabled`) or
+    /// missing. `EINVAL` or `Unsupported` if it cannot send, before Linux 5.6. Other errors of the kernel.
     pub fn new(sends_max: u32) -> io::Result<Self> {
         let ring = IoUring::new(sends_max)?;
         let mut known = Probe::new();
@@ -54,15 +55,15 @@ impl SendRing {
         })
     }
 
-    /// Sends each of `parts` as far as its socket takes it now, and says of each, in order, how many bytes that was.
+    /// Sends as much of each part as its socket takes now, and returns the numbers of sent bytes in order.
     ///
-    /// Parts for the same socket go out in order, but the second one is sent also where the first one was not taken
-    /// whole: give a socket one part.
+    /// Give each socket one part. Several parts for one socket go out in order, but the second one is sent even if
+    /// the first was not taken whole.
     ///
     /// # Errors
     ///
-    /// For each part the socket's own; `WouldBlock` where it takes nothing, and for all parts that the kernel was not
-    /// given: those behind the first `sends_max`, and all where the kernel no longer takes any.
+    /// Each part has its socket's own error. `WouldBlock` if the socket takes nothing, or the kernel was not given
+    /// the part: after the first `sends_max` parts, or once it has refused a call.
     pub fn send<'a>(
         &mut self,
         parts: impl IntoIterator<Item = (BorrowedFd<'a>, &'a [u8])>,
@@ -82,7 +83,7 @@ impl SendRing {
             })
     }
 
-    /// Hands the entries over, and comes back when the kernel is done with those that it has taken.
+    /// Submits the entries, and returns when the kernel is done with those that it has taken.
     fn hand_over(&mut self) {
         let mut submissions = self.ring.submission();
         let count = self.entries.len().min(submissions.capacity());
@@ -90,7 +91,7 @@ impl SendRing {
             let entry = entry.clone().user_data(number);
             // SAFETY: the addresses are of bytes that the caller of `send` has borrowed until it returns. It returns
             // when each entry that the kernel has taken is completed (below), and entries that it has not taken are
-            // never handed over later (`is_broken`). The queue was empty, so that there is room for `count`.
+            // never submitted later (`is_broken`). The queue was empty, so there is room for `count`.
             if unsafe { submissions.push(&entry) }.is_err() {
                 self.is_broken = true;
                 return;
@@ -102,13 +103,13 @@ impl SendRing {
         while completed < count {
             match self.ring.submit_and_wait(taken - completed) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // It holds nothing of this call any more, and takes no more of it: it is not called again.
+                // The kernel holds no bytes of this call, and takes no more of it. The ring is not used again.
                 Ok(0) | Err(_) if taken == completed => {
                     self.is_broken = true;
                     return;
                 }
                 Ok(more) => taken += more,
-                // It holds bytes that are about to be the caller's again, and cannot be asked about them.
+                // The kernel holds bytes that are about to be the caller's again, and cannot be asked about them.
                 Err(_) => std::process::abort(),
             }
             for done in self.ring.completion() {
@@ -123,7 +124,7 @@ impl SendRing {
 }
 
 fn entry((socket, bytes): (BorrowedFd<'_>, &[u8])) -> Entry {
-    // A part of such a length is sent in pieces: what is left of it is the caller's to send.
+    // A longer part is cut: the caller sends the rest.
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     opcode::Send::new(types::Fd(socket.as_raw_fd()), bytes.as_ptr(), len)
         .flags(NOW)
@@ -146,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// `None` where the system does not allow it, as in many containers.
+    /// `None` if the system does not allow it, as in many containers.
     fn ring(sends_max: u32) -> Option<SendRing> {
         SendRing::new(sends_max)
             .inspect_err(|error| println!("not tested: io_uring: {error}"))
@@ -179,7 +180,7 @@ mod tests {
         }
     }
 
-    /// The sockets are in blocking mode: that the call comes back is the flag's doing.
+    /// The sockets are in blocking mode, so only the flag makes the call return.
     #[test]
     fn a_full_socket_takes_a_part_and_then_nothing_and_holds_up_no_other() {
         let Some(mut ring) = ring(2) else { return };

@@ -1,4 +1,4 @@
-//! A socket that wakes its task for one reason only.
+//! A socket that wakes its task for one event only.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A socket that tokio watches for one of both: that something has arrived, or that it has room. tokio's own sockets
-/// are watched for both.
+/// A socket that tokio watches for one event: bytes to read, or room to write. tokio's own sockets are watched for
+/// both.
 #[derive(Debug)]
 pub struct Watched {
     socket: AsyncFd<OwnedFd>,
@@ -16,11 +16,11 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Has a socket watched for something to read.
+    /// Watches a socket for something to read.
     ///
     /// # Errors
     ///
-    /// The system's own.
+    /// System errors.
     ///
     /// # Panics
     ///
@@ -29,11 +29,11 @@ impl Watched {
         Self::new(socket, Interest::READABLE)
     }
 
-    /// Has a socket watched for room. A clone of a descriptor may be watched beside its original.
+    /// Watches a socket for room. A clone of a descriptor may be watched beside its original.
     ///
     /// # Errors
     ///
-    /// The system's own.
+    /// System errors.
     ///
     /// # Panics
     ///
@@ -44,16 +44,17 @@ impl Watched {
 
     fn new(socket: OwnedFd, interest: Interest) -> io::Result<Self> {
         // SAFETY: the descriptor is owned and thus open, for as long as the `AsyncFd` is. Nothing here gives the
-        // `AsyncFd` or its content away for writing, so that nobody can put another descriptor in its place.
+        // `AsyncFd` or its content away for writing, so no code can put another descriptor in its place.
         let socket = unsafe { AsyncFd::register_with_interest(socket, interest)? };
         Ok(Self { socket, interest })
     }
 
-    /// Runs `io` where the socket is not known to be unready, and takes it as unready where `io` says `WouldBlock`.
+    /// Runs `io` unless the socket is known to be unready. If `io` returns `WouldBlock`, the socket counts as
+    /// unready.
     ///
     /// # Errors
     ///
-    /// Those of `io`; `WouldBlock` where it was not run.
+    /// Errors of `io`; `WouldBlock` if it was not run.
     #[inline]
     pub fn try_io<R>(&self, io: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         self.socket.try_io(self.interest, |_| io())
@@ -63,7 +64,7 @@ impl Watched {
     ///
     /// # Errors
     ///
-    /// The runtime's, where it is ending.
+    /// The runtime is ending.
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let _guard = ready!(match self.interest {
             Interest::WRITABLE => self.socket.poll_write_ready(cx),
@@ -92,8 +93,8 @@ mod tests {
     const ARRIVALS: u32 = 1;
     const ROOM: u32 = 4;
 
-    /// What this process has the kernel watch a socket for, of these two: `tfd` and `events` in `/proc/PID/fdinfo`
-    /// (proc(5)). tokio holds its epoll instance by more than one descriptor, and each of them says it.
+    /// The events of these two for which the kernel watches a socket: `tfd` and `events` in `/proc/PID/fdinfo`
+    /// (proc(5)). tokio holds its epoll instance by several descriptors, and each of them shows it.
     fn watched_for(socket: &Watched) -> Vec<u32> {
         let fd = socket.as_fd().as_raw_fd().to_string();
         let files = fs::read_dir("/proc/self/fdinfo").unwrap();

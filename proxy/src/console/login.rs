@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgpalisade_logins::kind;
-use pgpalisade_logins::scram::server::{Offered, Refusal, mechanisms};
+use pgpalisade_logins::scram::server::{LoginRefusal, Offered, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
 
 use super::{DATABASE, Failure};
 use crate::fence::readable::readable;
 use crate::server::accounts::Accounts;
-use crate::server::link::{Link, LinkError, Message};
+use crate::server::message_socket::{Message, MessageError, MessageSocket};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode;
 use crate::wire::startup::{self, StartupMessage, StartupPacket};
@@ -63,7 +63,7 @@ pub(super) enum Refused {
     #[error("no startup packet was received")]
     NoStartup,
     #[error(transparent)]
-    Link(#[from] LinkError),
+    Link(#[from] MessageError),
     #[error("{}", .0.message)]
     Told(Failure),
 }
@@ -82,7 +82,7 @@ struct Request {
 
 impl Users {
     /// Finds out who a client is, or says why it may not come in.
-    pub(super) async fn identify(&self, link: &mut Link) -> Result<Operator, Refused> {
+    pub(super) async fn identify(&self, link: &mut MessageSocket) -> Result<Operator, Refused> {
         let request = startup(link).await?;
         let operator = Operator {
             user: readable(&request.user),
@@ -98,7 +98,7 @@ impl Users {
         Ok(operator)
     }
 
-    async fn rights(&self, link: &mut Link, request: &Request) -> Result<Rights, Refused> {
+    async fn rights(&self, link: &mut MessageSocket, request: &Request) -> Result<Rights, Refused> {
         let ours = rustix::process::geteuid().as_raw();
         if link.peer_uid().is_some_and(|uid| uid == ours || uid == 0) {
             return Ok(Rights::Admin);
@@ -119,7 +119,7 @@ impl Users {
 }
 
 /// Tells a client that it is in.
-pub(super) async fn welcome(link: &mut Link) -> Result<(), LinkError> {
+pub(super) async fn welcome(link: &mut MessageSocket) -> Result<(), MessageError> {
     let out = &mut link.out;
     encode::authentication(out, kind::OK, b"");
     for (name, value) in PARAMETERS {
@@ -131,11 +131,11 @@ pub(super) async fn welcome(link: &mut Link) -> Result<(), LinkError> {
     Ok(link.flush().await?)
 }
 
-async fn startup(link: &mut Link) -> Result<Request, Refused> {
+async fn startup(link: &mut MessageSocket) -> Result<Request, Refused> {
     for _ in 0..=REQUESTS {
         let packet = match link.packet().await {
             Ok(Some(packet)) => packet,
-            Ok(None) | Err(LinkError::Wire(_)) => return Err(Refused::NoStartup),
+            Ok(None) | Err(MessageError::Wire(_)) => return Err(Refused::NoStartup),
             Err(error) => return Err(error.into()),
         };
         match startup::parse(&packet) {
@@ -144,7 +144,7 @@ async fn startup(link: &mut Link) -> Result<Request, Refused> {
                     return Err(Refused::NoStartup);
                 }
                 link.out.extend_from_slice(b"N");
-                link.flush().await.map_err(LinkError::Io)?;
+                link.flush().await.map_err(MessageError::Io)?;
             }
             Ok(StartupPacket::Startup(message)) => {
                 negotiate(message, &mut link.out);
@@ -185,7 +185,7 @@ fn negotiate(message: StartupMessage<'_>, out: &mut BytesMut) {
 }
 
 /// Has a client prove that it knows the password.
-async fn prove(link: &mut Link, accounts: &Accounts, user: &str) -> Result<(), Refused> {
+async fn prove(link: &mut MessageSocket, accounts: &Accounts, user: &str) -> Result<(), Refused> {
     let leg = Leg::Clear;
     let names = mechanisms(&leg).iter().flat_map(|name| [name, "\0"]);
     let names: String = names.chain(["\0"]).collect();
@@ -204,17 +204,17 @@ async fn prove(link: &mut Link, accounts: &Accounts, user: &str) -> Result<(), R
     Ok(())
 }
 
-fn refused(why: &Refusal, user: &str) -> Failure {
+fn refused(why: &LoginRefusal, user: &str) -> Failure {
     let message = match why {
-        Refusal::Proof => format!("{why} for user \"{}\"", readable(user)),
+        LoginRefusal::Proof => format!("{why} for user \"{}\"", readable(user)),
         _ => why.to_string(),
     };
     Failure::new(why.sqlstate(), message, "")
 }
 
-async fn ask(link: &mut Link, kind: i32, data: &[u8]) -> Result<BytesMut, Refused> {
+async fn ask(link: &mut MessageSocket, kind: i32, data: &[u8]) -> Result<BytesMut, Refused> {
     encode::authentication(&mut link.out, kind, data);
-    link.flush().await.map_err(LinkError::Io)?;
+    link.flush().await.map_err(MessageError::Io)?;
     match link.message().await? {
         Some(Message { tag: b'p', body }) => Ok(body),
         Some(_) => Err(Refused::Told(Failure::new(

@@ -8,7 +8,7 @@ use super::Facts;
 use super::table::{Cell, Column, Row, RowIter, columns, rows};
 use super::tables::{time, yes};
 use crate::rejection_log::RejectionRecord;
-use crate::rejection_log::overlaps::{Overlap, Writer};
+use crate::rejection_log::overlaps::{Overlap, OverlapWriter};
 
 /// The fields of a line of the rejection log.
 pub(super) const COLUMNS: &str = "\
@@ -41,8 +41,8 @@ fn rejection(columns: &[Column], record: &RejectionRecord) -> Row {
 pub(super) fn overlaps(facts: &Facts) -> Vec<Row> {
     let row = |overlap: Overlap| {
         let [one, other] = &overlap.writers;
-        let name = |writer: &Writer| writer.application.as_deref().into();
-        let host = |writer: &Writer| writer.host.as_deref().unwrap_or("local").into();
+        let name = |writer: &OverlapWriter| writer.application.as_deref().into();
+        let host = |writer: &OverlapWriter| writer.host.as_deref().unwrap_or("local").into();
         vec![
             overlap.scope.as_str().into(),
             name(one),

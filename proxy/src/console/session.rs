@@ -11,7 +11,7 @@ use super::command::Command;
 use super::login::Operator;
 use super::table::{Row, Rows, Table, put_row};
 use super::{Console, Failure};
-use crate::server::link::{Link, LinkError, Message};
+use crate::server::message_socket::{Message, MessageError, MessageSocket};
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, Reply, Severity};
@@ -46,7 +46,7 @@ enum Pipeline {
 pub(super) struct Session {
     console: Arc<Console>,
     operator: Operator,
-    link: Link,
+    link: MessageSocket,
     statements: HashMap<Vec<u8>, Option<Command>>,
     portals: HashMap<Vec<u8>, Portal>,
     pipeline: Pipeline,
@@ -57,7 +57,7 @@ enum Undone {
     /// The client is told, and goes on.
     Failed(Failure),
     /// It is over.
-    Ended(LinkError),
+    Ended(MessageError),
 }
 
 impl From<Failure> for Undone {
@@ -79,7 +79,7 @@ impl From<io::Error> for Undone {
 }
 
 impl Session {
-    pub(super) fn new(console: Arc<Console>, operator: Operator, link: Link) -> Self {
+    pub(super) fn new(console: Arc<Console>, operator: Operator, link: MessageSocket) -> Self {
         Self {
             console,
             operator,
@@ -111,7 +111,7 @@ impl Session {
         }
     }
 
-    async fn on_message(&mut self, message: &Message) -> Result<Next, LinkError> {
+    async fn on_message(&mut self, message: &Message) -> Result<Next, MessageError> {
         let tag = FrontendTag::from_byte(message.tag)?;
         let is_skipped = self.pipeline == Pipeline::Failed;
         let done = match tag {
@@ -159,7 +159,7 @@ impl Session {
     }
 
     /// Tells the client what has failed.
-    fn told(&mut self, done: Result<(), Undone>) -> Result<(), LinkError> {
+    fn told(&mut self, done: Result<(), Undone>) -> Result<(), MessageError> {
         match done {
             Ok(()) => Ok(()),
             Err(Undone::Failed(failure)) => {
@@ -355,15 +355,15 @@ enum Next {
 }
 
 /// What a client is told at its end, if it hears anything.
-fn farewell(ended: &LinkError) -> Option<Failure> {
+fn farewell(ended: &MessageError) -> Option<Failure> {
     match ended {
-        LinkError::Wire(error) => Some(Failure::new("08P01", error.to_string(), "")),
+        MessageError::Wire(error) => Some(Failure::new("08P01", error.to_string(), "")),
         // PostgreSQL's own words.
-        LinkError::Idle => {
+        MessageError::Idle => {
             let message = "terminating connection due to idle-session timeout";
             Some(Failure::new("57P05", message, ""))
         }
-        LinkError::Io(_) => None,
+        MessageError::Io(_) => None,
     }
 }
 
@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn who_hears_why_it_is_over() {
         for (ended, sqlstate) in [
-            (LinkError::Idle, Some("57P05")),
+            (MessageError::Idle, Some("57P05")),
             (WireError::UnknownFrontendTag(b'p').into(), Some("08P01")),
             (io::Error::from(io::ErrorKind::BrokenPipe).into(), None),
         ] {

@@ -1,4 +1,4 @@
-//! TLS towards those who connect to us.
+//! TLS towards clients that connect to the proxy.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::files::{self, FileError};
 use crate::provider;
-use crate::session::{Session, TlsError};
+use crate::state::{TlsError, TlsState};
 
 /// The files of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcceptFiles {
-    /// The certificate, and those between it and its root.
+    /// The certificate, and the intermediate ones up to its root.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The certificate's private key.
     pub key: PathBuf,
-    /// Who signs the certificates of clients. Without it they are not asked for one.
+    /// Certificate authorities for client certificates. `None`: clients are not asked for one.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What a listener shows and asks for, as its files were when they were read.
+/// TLS settings of a listener, with its files as they were read.
 #[derive(Debug, Clone)]
 pub struct Acceptor {
     config: Arc<ServerConfig>,
@@ -33,11 +33,11 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Reads the files, for a protocol by its name for ALPN.
+    /// Reads the files, for a protocol with this ALPN name.
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// A file is not valid.
     pub fn load(files: &AcceptFiles, protocol: &[u8]) -> Result<Self, FileError> {
         let chain = files::certificates(&files.certificate)?;
         let key = files::key(&files.key)?;
@@ -48,7 +48,8 @@ impl Acceptor {
             None => builder.with_no_client_auth(),
             Some(path) => {
                 let roots = Arc::new(files::roots(path)?);
-                // Who has none is let in here, as by PostgreSQL: what is required is said in its own words later.
+                // A client without a certificate is admitted here, as by PostgreSQL. A required one is demanded
+                // later, in PostgreSQL's words.
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
                 builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
             }
@@ -61,7 +62,7 @@ impl Acceptor {
                     source,
                 })?;
         config.alpn_protocols = vec![protocol.to_vec()];
-        // As PostgreSQL: every session is authenticated anew, by the files that are in force.
+        // As in PostgreSQL, each session is authenticated anew, by the current files.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self {
@@ -74,17 +75,17 @@ impl Acceptor {
     ///
     /// # Errors
     ///
-    /// Where the library refuses its settings.
-    pub fn session(&self) -> Result<Session, TlsError> {
-        Session::accepting(Arc::clone(&self.config))
+    /// The library refuses its settings.
+    pub fn session(&self) -> Result<TlsState, TlsError> {
+        TlsState::accepting(Arc::clone(&self.config))
     }
 
-    /// The handshake with a client that has connected, for as long as it takes, and the client's own certificate, in
-    /// DER, where it has shown one that is valid.
+    /// Does the handshake with a client, without a time limit. Also returns the client's valid certificate in DER, if
+    /// it has shown one.
     ///
     /// # Errors
     ///
-    /// The client broke the protocol, or is not to be trusted; the stream's own.
+    /// The client broke the protocol or is not trusted, or the stream failed.
     pub async fn accept<S>(
         &self,
         stream: S,
@@ -102,7 +103,7 @@ impl Acceptor {
         Ok((stream, shown))
     }
 
-    /// The certificate that it shows, in DER.
+    /// The server's certificate, in DER.
     #[must_use]
     pub fn certificate(&self) -> &[u8] {
         &self.certificate

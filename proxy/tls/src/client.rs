@@ -18,36 +18,36 @@ use tokio_rustls::TlsConnector;
 use crate::SSL_REQUEST;
 use crate::connect::Connector;
 use crate::files::FileError;
-use crate::session::TlsError;
 use crate::sslmode::{SslMode, SslSettings};
+use crate::state::TlsError;
 
 /// An encrypted stream over `S`.
 #[derive(Debug)]
 pub struct Stream<S>(tokio_rustls::client::TlsStream<S>);
 
-/// A connection of which is known whether it is encrypted.
+/// A connection after negotiating TLS.
 #[derive(Debug)]
 pub enum Negotiated<S> {
-    /// It is not, and need not be.
+    /// In the clear, as allowed.
     Plain(S),
-    /// It is.
+    /// Encrypted.
     Encrypted(Box<Stream<S>>),
 }
 
-/// A connector, for one connection to a host.
+/// A connector for one connection to a host.
 #[derive(Debug)]
 pub struct ForHost {
     connector: Connector,
     host: String,
 }
 
-/// Why there is no connection.
+/// Errors of a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Its files.
+    /// A file is not valid.
     #[error(transparent)]
     Files(#[from] FileError),
-    /// The server, or the way to it. Not its source: that says no more than "db error" by itself.
+    /// The server, or the path to it. No source: Display includes it, and the error alone often says only "db error".
     #[error("{}", words(.0))]
     Server(tokio_postgres::Error),
 }
@@ -58,7 +58,7 @@ impl From<tokio_postgres::Error> for ConnectError {
     }
 }
 
-/// What the server says, with its hint, or what is wrong with the way to it.
+/// The server's message with its hint, or the reason why it cannot be reached.
 #[must_use]
 pub fn words(error: &tokio_postgres::Error) -> String {
     if let Some(said) = error.as_db_error() {
@@ -71,12 +71,12 @@ pub fn words(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// How to log in to a server: what tokio-postgres knows of it, and TLS.
+/// Settings for a login at a server: those of tokio-postgres, and TLS.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
-    /// Address, user, password, database.
+    /// Address, user, password and database.
     pub config: tokio_postgres::Config,
-    /// TLS, where something was said of it. Otherwise there is none.
+    /// TLS settings, if the connection string has some; otherwise no TLS is used.
     pub ssl: Option<SslSettings>,
 }
 
@@ -88,7 +88,7 @@ impl From<tokio_postgres::Config> for Login {
 
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address would do no harm. A password would.
+        // The address would be harmless, but a password is not.
         f.debug_struct("Login")
             .field("ssl", &self.ssl)
             .finish_non_exhaustive()
@@ -96,8 +96,8 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// Connects as tokio-postgres does, with the TLS that is asked for. The files are read each time, so that new ones
-    /// count from the next connection on.
+    /// Connects like tokio-postgres, with the configured TLS. The files are read each time, so new ones take effect
+    /// with the next connection.
     ///
     /// # Errors
     ///
@@ -114,14 +114,14 @@ impl Login {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// A file is not valid.
     pub fn connector(&self) -> Result<Connector, FileError> {
         Connector::load(self.ssl.as_ref().unwrap_or(&SslSettings::default()))
     }
 }
 
 impl<S> Stream<S> {
-    /// The certificate that the server has shown, in DER.
+    /// The server's certificate, in DER.
     #[must_use]
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         let (_, session) = self.0.get_ref();
@@ -130,15 +130,15 @@ impl<S> Stream<S> {
 }
 
 impl Connector {
-    /// tokio-postgres's settings with as much TLS as is wanted: of verification it knows nothing. As for libpq, there
-    /// is none on unix sockets.
+    /// tokio-postgres's settings with the configured TLS, without verification, which it does not know. As in libpq,
+    /// unix sockets have no TLS.
     #[must_use]
     pub fn config_for(&self, config: &tokio_postgres::Config) -> tokio_postgres::Config {
         let mut config = config.clone();
         let hosts = config.get_hosts();
         let is_local = !hosts.is_empty() && hosts.iter().all(|host| matches!(host, Host::Unix(_)));
         if hosts.is_empty() {
-            // It wants a name for each, to verify it or not.
+            // tokio-postgres needs a name for each host, verified or not.
             for address in config.get_hostaddrs().to_vec() {
                 config.host(address.to_string());
             }
@@ -152,11 +152,11 @@ impl Connector {
         config
     }
 
-    /// Has a server encrypt a connection on which nothing was said yet, as far as that is asked for.
+    /// Asks the server to encrypt a new connection, as far as configured.
     ///
     /// # Errors
     ///
-    /// The server has no TLS where it is needed, or is not to be trusted; the stream's own.
+    /// The server has no TLS although it is required, or is not trusted, or the stream failed.
     pub async fn encrypt<S>(&self, mut stream: S, host: &str) -> io::Result<Negotiated<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -176,11 +176,11 @@ impl Connector {
         }
     }
 
-    /// Encrypts a connection to a server that does not have to be asked for it, as one of HTTPS.
+    /// Encrypts a connection to a server that expects TLS at once, such as HTTPS.
     ///
     /// # Errors
     ///
-    /// The server is not to be trusted; the stream's own.
+    /// The server is not trusted, or the stream failed.
     pub async fn encrypt_at_once<S>(&self, stream: S, host: &str) -> io::Result<Stream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -188,7 +188,7 @@ impl Connector {
         self.for_host(host).connect(stream).await
     }
 
-    /// For a connection to a server that is called so.
+    /// A connector for one connection to `host`.
     #[must_use]
     pub fn for_host(&self, host: &str) -> ForHost {
         ForHost {
@@ -225,7 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for ForHo
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
-    /// None: the login goes without it, as libpq's does with `channel_binding=disable`.
+    /// None: the login does not use it, like libpq's with `channel_binding=disable`.
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }

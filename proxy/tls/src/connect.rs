@@ -8,16 +8,16 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
 
 use crate::files::{self, FileError};
-use crate::session::{Session, TlsError};
 use crate::sslmode::{Root, SslMode, SslSettings};
+use crate::state::{TlsError, TlsState};
 use crate::verifier::Lenient;
 use crate::{ALPN, provider};
 
-/// How a server is connected to, with the files as they were when they were read.
+/// TLS settings for servers, with the files as they were read.
 #[derive(Debug, Clone)]
 pub struct Connector {
     mode: SslMode,
-    /// None where TLS is never used.
+    /// `None` if TLS is never used.
     config: Option<Arc<ClientConfig>>,
 }
 
@@ -26,7 +26,7 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// A file is not valid.
     pub fn load(settings: &SslSettings) -> Result<Self, FileError> {
         let mode = settings.mode;
         let config = match mode {
@@ -36,7 +36,7 @@ impl Connector {
         Ok(Self { mode, config })
     }
 
-    /// The same for another protocol, as ALPN calls it, than PostgreSQL's.
+    /// Changes the protocol's ALPN name from PostgreSQL's.
     #[must_use]
     pub fn with_protocol(mut self, protocol: &[u8]) -> Self {
         if let Some(config) = &mut self.config {
@@ -45,21 +45,21 @@ impl Connector {
         self
     }
 
-    /// What was asked for.
+    /// The configured mode.
     #[must_use]
     pub const fn mode(&self) -> SslMode {
         self.mode
     }
 
-    /// A session with a server that is called so: its name goes along (SNI), an address does not.
+    /// A session with the server `host`. A name is sent along (SNI), an address is not.
     ///
     /// # Errors
     ///
-    /// Where TLS is not to be used, or the name is none.
-    pub fn session(&self, host: &str) -> Result<Session, TlsError> {
+    /// TLS is disabled, or the name is not valid.
+    pub fn session(&self, host: &str) -> Result<TlsState, TlsError> {
         let name =
             ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(host.to_owned()))?;
-        Session::connecting(self.config()?, name)
+        TlsState::connecting(self.config()?, name)
     }
 
     pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {
@@ -88,7 +88,7 @@ fn config(settings: &SslSettings) -> Result<ClientConfig, FileError> {
     Ok(config)
 }
 
-/// `require` verifies where there is something to verify with, as libpq does.
+/// Chooses the verification. As in libpq, `require` verifies if there are trusted roots.
 fn verifier(settings: &SslSettings) -> Result<Arc<dyn ServerCertVerifier>, FileError> {
     let roots = match &settings.root {
         None => return Ok(Arc::new(Lenient::anybody(provider()))),

@@ -1,5 +1,5 @@
-//! Connection strings. What they say of TLS is taken out of them: tokio-postgres knows half of the modes and none of
-//! the files.
+//! Connection strings. Their TLS parameters are taken out: tokio-postgres knows half of the modes and none of the
+//! files.
 
 use std::error::Error as _;
 
@@ -7,17 +7,16 @@ use crate::client::Login;
 use crate::sslmode::{SslSettings, Written};
 
 impl Login {
-    /// Reads a URL or `key=value` pairs. `pairs` says how the latter are written here, to who has written neither.
+    /// Reads a URL or `key=value` pairs. `pairs` is an example of such pairs, for the error message.
     ///
     /// # Errors
     ///
-    /// What is wrong, without the text, since it may hold a password.
+    /// The reason, without the text, which may contain a password.
     pub fn parse(dsn: &str, pairs: &str) -> Result<Self, String> {
         let (dsn, ssl) = SslSettings::take_from(dsn)?;
         let parsed = dsn.parse();
         let config = parsed.map_err(|error: tokio_postgres::Error| {
-            // The outer error only says "invalid connection string"; the reason below it names the option, never its
-            // value.
+            // The outer error only says "invalid connection string". The inner one names the option, never its value.
             let reason = error.source().map(ToString::to_string);
             let is_of_an_option = |reason: &String| {
                 reason.starts_with("unknown option")
@@ -33,12 +32,12 @@ impl Login {
 }
 
 impl SslSettings {
-    /// Takes what a URL or `key=value` pairs say of TLS out of them. `None` where they say nothing. What is wrong
-    /// otherwise is left to who reads the rest.
+    /// Takes the TLS parameters out of a URL or `key=value` pairs; `None` if there are none. Other errors are left to
+    /// the reader of the rest.
     ///
     /// # Errors
     ///
-    /// What is wrong, without any value.
+    /// The reason, without any value.
     pub fn take_from(dsn: &str) -> Result<(String, Option<Self>), String> {
         let mut written = Written::default();
         let is_url = ["postgres://", "postgresql://"]
@@ -52,7 +51,7 @@ impl SslSettings {
     }
 }
 
-/// Says whether the parameter is about TLS.
+/// Returns whether the parameter is about TLS.
 fn set(written: &mut Written, name: &str, value: String) -> Result<bool, String> {
     match written.place(name) {
         None => Ok(false),
@@ -65,7 +64,7 @@ fn set(written: &mut Written, name: &str, value: String) -> Result<bool, String>
 }
 
 fn from_url(url: &str, written: &mut Written) -> Result<String, String> {
-    // As tokio-postgres reads it: a password in front of the @ may have a ?.
+    // Like tokio-postgres: a password before the @ may contain a ?.
     let host_at = url.find('@').map_or(0, |at| at + 1);
     let Some(query_at) = url.get(host_at..).and_then(|rest| rest.find('?')) else {
         return Ok(url.to_owned());
@@ -83,13 +82,14 @@ fn from_url(url: &str, written: &mut Written) -> Result<String, String> {
             kept.push(pair);
         }
     }
-    Ok(match kept.is_empty() {
-        true => address.to_owned(),
-        false => format!("{address}?{}", kept.join("&")),
+    Ok(if kept.is_empty() {
+        address.to_owned()
+    } else {
+        format!("{address}?{}", kept.join("&"))
     })
 }
 
-/// Undoes `%2F` and the like (RFC 3986, section 2.1). `None` where a % does not begin two hexadecimal digits, or the
+/// Decodes `%2F` and the like (RFC 3986, section 2.1). `None` if a % does not begin two hexadecimal digits, or the
 /// result is not UTF-8.
 #[must_use]
 pub fn percent_decode(text: &str) -> Option<String> {
@@ -107,7 +107,7 @@ pub fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// One `key=value` pair, and what follows it.
+/// One `key=value` pair, and the text after it.
 struct Pair<'a> {
     name: &'a str,
     value: String,
@@ -130,8 +130,9 @@ fn from_pairs(dsn: &str, written: &mut Written) -> Result<String, String> {
     Ok(kept.join(" "))
 }
 
-/// <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-KEYWORD-VALUE>: spaces around the sign
-/// are allowed, a value may stand in single quotes, and a backslash takes the next character as it is.
+/// Parses the first pair. Spaces around the sign are allowed, a value may stand in single quotes, and a backslash
+/// escapes the next character:
+/// <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-KEYWORD-VALUE>.
 fn first_pair(text: &str) -> Option<Pair<'_>> {
     let sign = text.find('=')?;
     let (name, after) = (text.get(..sign)?.trim(), text.get(sign + 1..)?);
@@ -216,7 +217,7 @@ mod tests {
             r"host=h password='x\' sslmode=disable'",
             full("/a b"),
         );
-        // Others say what is wrong with these.
+        // The reader of the rest reports the errors of these.
         taken("host", "host", None);
         taken("password='hunter2", "password='hunter2", None);
     }

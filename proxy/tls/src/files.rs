@@ -1,4 +1,4 @@
-//! Certificates and keys in PEM files, and other files with secrets: how they are read, and who else may.
+//! Reading of certificates and keys in PEM files, and of other files with secrets, with a check of their permissions.
 
 use std::fs::{Metadata, OpenOptions};
 use std::io::Read;
@@ -12,54 +12,54 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::VerifierBuilderError;
 
-/// No file is read beyond this. The system's own bundle has about 250 KiB, and 100,000 users fit into it.
+/// Size limit of a file. The system's own bundle has about 250 KiB, and 100,000 users fit into it.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// What is wrong with the permissions of a file with a secret.
+/// Error for a file with a secret that everybody can access.
 pub const OPEN_TO_ALL: &str = "can be read or written by everybody: chmod o-rwx";
 
-/// What a file holds, and so who may have access to it.
+/// Content of a file, which decides who may have access to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
-    /// Nothing that others may not know.
+    /// Public content.
     Certificates,
-    /// A password, a token, or verifiers: not everybody may read or write it.
+    /// A password, a token, or verifiers. Access by everybody is an error.
     Secret,
-    /// A private key, of which PostgreSQL's own rule holds.
+    /// A private key, with PostgreSQL's own rule for access.
     PrivateKey,
 }
 
-/// What is wrong with a file, or with the files together.
+/// Errors of a file, or of files together.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// It holds something else.
+    /// The content is not valid.
     #[error("{} {what}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         what: String,
     },
-    /// Each is sound, and they do not fit.
+    /// Both files are valid, but do not fit.
     #[error("the certificate in {} and its key cannot be used: {source}", path.display())]
     Pair {
         /// The file of the certificate.
         path: PathBuf,
-        /// Why.
+        /// The library's error.
         source: rustls::Error,
     },
-    /// The system trusts nobody, or its store cannot be read.
+    /// The system trusts no certificate, or its store cannot be read.
     #[error("the system has no trusted certificates: {0}")]
     System(String),
-    /// A certificate cannot be used to verify others.
+    /// A certificate cannot be used for verification.
     #[error("cannot verify with these certificates: {0}")]
     Verifier(#[from] VerifierBuilderError),
     /// The library refuses its settings.
@@ -74,17 +74,17 @@ fn content(path: &Path, what: impl Into<String>) -> FileError {
     }
 }
 
-/// Reads a file, if no more people have access to it than what it holds allows.
+/// Reads a file, if its permissions fit its content.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The file is not valid.
 pub fn read_file(path: &Path, holds: Holds) -> Result<Vec<u8>, FileError> {
     let failed = |source| FileError::Read {
         path: path.to_path_buf(),
         source,
     };
-    // Without waiting for whoever would write into a pipe.
+    // Opening a pipe must not wait for a writer.
     let mut options = OpenOptions::new();
     let options = options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     let file = options.read(true).open(path).map_err(failed)?;
@@ -112,19 +112,19 @@ pub fn read_file(path: &Path, holds: Holds) -> Result<Vec<u8>, FileError> {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The file is not valid.
 pub fn read_secret(path: &Path) -> Result<String, FileError> {
     let text = String::from_utf8(read_file(path, Holds::Secret)?);
     text.map_err(|_| content(path, "is not UTF-8"))
 }
 
-/// Whether everybody may read or write a file.
+/// Whether everybody has some access to a file.
 #[must_use]
 pub fn is_open_to_all(metadata: &Metadata) -> bool {
     metadata.mode() & 0o007 != 0
 }
 
-/// The certificates of a file: one's own comes first, then those that lead to the root.
+/// The certificates of a file: the own one first, then those that lead to the root.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let bytes = read_file(path, Holds::Certificates)?;
     let all: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -135,7 +135,7 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// A private key, from a file that nobody else may read.
+/// A private key, from a file that others cannot read.
 pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
     let bytes = read_file(path, Holds::PrivateKey)?;
     let is_encrypted = bytes.windows(9).any(|part| part == b"ENCRYPTED");
@@ -149,7 +149,7 @@ pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
     })
 }
 
-/// As PostgreSQL checks its own key (`check_ssl_key_file_permissions` in be-secure-common.c).
+/// Checks permissions as PostgreSQL does for its own key (`check_ssl_key_file_permissions` in be-secure-common.c).
 fn check_permissions(path: &Path, metadata: &Metadata) -> Result<(), FileError> {
     let own = geteuid().as_raw();
     let (owner, mode) = (metadata.uid(), metadata.mode());
@@ -160,17 +160,18 @@ fn check_permissions(path: &Path, metadata: &Metadata) -> Result<(), FileError> 
         ));
     }
     let is_open = (owner == own && mode & 0o077 != 0) || (owner == 0 && mode & 0o037 != 0);
-    match is_open {
-        true => Err(content(
+    if is_open {
+        Err(content(
             path,
             "has group or world access: it must have permissions 0600 or less if pgpalisade's user owns it, 0640 or \
              less if root does",
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 
-/// Those whom a file says to trust.
+/// The trusted roots of a file.
 pub(crate) fn roots(path: &Path) -> Result<RootCertStore, FileError> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(path)? {
@@ -184,7 +185,7 @@ pub(crate) fn roots(path: &Path) -> Result<RootCertStore, FileError> {
     Ok(store)
 }
 
-/// Those whom the system trusts.
+/// The roots that the system trusts.
 pub(crate) fn system_roots() -> Result<RootCertStore, FileError> {
     let found = rustls_native_certs::load_native_certs();
     let mut store = RootCertStore::empty();

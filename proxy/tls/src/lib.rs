@@ -1,8 +1,8 @@
-//! TLS of both legs: certificates and keys from files, a session without I/O, and what libpq means by `sslmode`.
+//! TLS of both legs: certificates and keys from files, a session without I/O, and `sslmode` as libpq means it.
 //!
-//! Who listens has an [`Acceptor`], who connects a [`Connector`], and each makes a [`Session`], which turns bytes into
-//! other bytes. [`Login`] is for tokio-postgres, [`Secret`] for what no log may show, and [`read_file`] for files with
-//! secrets. Knows nothing of the proxy.
+//! A listener has an [`Acceptor`], and a connecting side a [`Connector`]. Both make [`TlsState`]s, which turn bytes
+//! into other bytes. [`Login`] is for tokio-postgres, [`Secret`] for values that no log may show, and [`read_file`]
+//! for files with secrets. This crate does not know the proxy.
 
 mod accept;
 mod client;
@@ -10,8 +10,8 @@ mod connect;
 mod dsn;
 mod files;
 mod secret;
-mod session;
 mod sslmode;
+mod state;
 mod verifier;
 
 pub use accept::{AcceptFiles, Acceptor};
@@ -20,23 +20,23 @@ pub use connect::Connector;
 pub use dsn::percent_decode;
 pub use files::{FileError, Holds, OPEN_TO_ALL, is_open_to_all, read_file, read_secret};
 pub use secret::Secret;
-pub use session::{Session, TlsError};
 pub use sslmode::{Root, SslMode, SslSettings};
+pub use state::{TlsError, TlsState};
 
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
-/// The protocol's name for ALPN: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-SSL>.
+/// PostgreSQL's ALPN name: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-SSL>.
 pub const ALPN: &[u8] = b"postgresql";
 
-/// The other protocol that the proxy has a listener for: <https://www.rfc-editor.org/rfc/rfc7301#section-6>.
+/// ALPN name of HTTP/1.1: <https://www.rfc-editor.org/rfc/rfc7301#section-6>.
 pub const ALPN_HTTP: &[u8] = b"http/1.1";
 
-/// SSLRequest: its length and its code. The server answers with one byte: `S`, or `N` where it has no TLS.
+/// SSLRequest: its length and its code. The server answers with one byte: `S`, or `N` if it has no TLS.
 pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
-/// The one that is linked: no default of the process is needed.
+/// The linked provider, so that the process needs no default.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

@@ -1,4 +1,4 @@
-//! A value that must not reach a log: its `Debug` says nothing about it.
+//! A value that must not reach a log.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ impl<T> Secret<T> {
         Self(value)
     }
 
-    /// The value itself. The name is there to stand out where it is used.
+    /// The value itself. The method's name makes each use stand out.
     pub const fn expose(&self) -> &T {
         &self.0
     }

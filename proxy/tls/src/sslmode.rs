@@ -3,44 +3,44 @@
 
 use std::path::{Path, PathBuf};
 
-/// How much TLS to PostgreSQL is asked for.
+/// Required TLS towards PostgreSQL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SslMode {
-    /// None.
+    /// No TLS.
     #[default]
     Disable,
-    /// TLS where the server has it.
+    /// TLS if the server has it.
     Prefer,
-    /// TLS, with anybody.
+    /// TLS with any server.
     Require,
     /// TLS with a server whose certificate a trusted root has signed.
     VerifyCa,
-    /// The same, and the certificate is for the host that was named.
+    /// TLS with a server whose certificate is also for the given host name.
     VerifyFull,
 }
 
-/// Who is trusted.
+/// Trusted certificate authorities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Root {
-    /// Those whom the system trusts.
+    /// The system's authorities.
     System,
-    /// Those in a file.
+    /// The authorities in a file.
     File(PathBuf),
 }
 
-/// What a connection string says of TLS, checked. libpq looks for files in a home directory where none are named; a
-/// service has none, so here they are named.
+/// TLS parameters of a connection string, checked. libpq looks for unnamed files in a home directory; a service has
+/// none, so here they must be named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SslSettings {
     /// `sslmode`.
     pub mode: SslMode,
-    /// `sslrootcert`. There is one wherever something is to be verified.
+    /// `sslrootcert`, always set if anything is to be verified.
     pub root: Option<Root>,
     /// `sslcert` and `sslkey`.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// The parameters as they were written.
+/// The parameters as written.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) mode: Option<String>,
@@ -50,7 +50,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Where the value of a parameter belongs, where it is one of ours.
+    /// The value of a parameter, if the parameter is about TLS.
     pub(crate) fn place(&mut self, name: &str) -> Option<&mut Option<String>> {
         match name {
             "sslmode" => Some(&mut self.mode),
@@ -61,7 +61,7 @@ impl Written {
         }
     }
 
-    /// Takes the settings of `default` where nothing was said of TLS.
+    /// Checks the parameters; `None` if none was given.
     pub(crate) fn settings(self) -> Result<Option<SslSettings>, String> {
         let Self {
             mode: None,
@@ -138,7 +138,7 @@ impl Written {
     }
 }
 
-/// Absolute, so that it is found again however the process was started.
+/// An absolute path, which stays valid if the working directory changes.
 fn file(name: &str, path: &str) -> Result<PathBuf, String> {
     std::path::absolute(Path::new(path))
         .map_err(|error| format!("has an {name} that names no file: {error}"))

@@ -1,4 +1,4 @@
-//! Servers that are verified in part, or not at all: what `require` and `verify-ca` stand for.
+//! Servers that are verified in part or not at all, for `require` and `verify-ca`.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Wants less of a server than that its certificate is for its name. The handshake proves in any case that the server
-/// has the key of the certificate.
+/// Verifies less than that a certificate is for the server's name. In any case the handshake proves that the server
+/// has the certificate's key.
 #[derive(Debug)]
 pub(crate) struct Lenient {
     provider: Arc<CryptoProvider>,
-    /// Whom the certificate has to lead to; without, every certificate is taken.
+    /// Roots that the certificate must lead to; `None`: every certificate is accepted.
     chain: Option<Arc<WebPkiServerVerifier>>,
 }
 
 impl Lenient {
-    /// Takes every certificate.
+    /// Accepts every certificate.
     pub(crate) const fn anybody(provider: Arc<CryptoProvider>) -> Self {
         Self {
             provider,
@@ -26,7 +26,7 @@ impl Lenient {
         }
     }
 
-    /// Wants a certificate that leads to a trusted root, in whose name ever it is.
+    /// Accepts a certificate that leads to a trusted root, for any name.
     pub(crate) const fn any_name(
         provider: Arc<CryptoProvider>,
         chain: Arc<WebPkiServerVerifier>,
@@ -53,7 +53,7 @@ impl ServerCertVerifier for Lenient {
         let verified =
             chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
-            // The name is looked at last: the chain is sound, and in time.
+            // The name is checked last, so the chain is valid and in time.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

@@ -1,43 +1,43 @@
-//! The client's side, with the keys that a client's own proof has shown. The password is not known.
+//! The client's side, with keys from another client's proof. The password is not known.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{BOUND, Key, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, attribute, is_nonce};
+use super::{BOUND, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, ScramKey, attribute, is_nonce};
 
-/// Why a server is not logged in to.
+/// Errors of the server in an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ServerFault {
-    /// None of the two mechanisms.
+    /// The server offers neither mechanism.
     #[error("it offers no supported SASL mechanism")]
     Mechanism,
-    /// Not the form of a SCRAM message.
+    /// The server sent a malformed SCRAM message.
     #[error("it sent a malformed SCRAM message")]
     Malformed,
-    /// Its nonce is not made of ours.
+    /// The server's nonce does not begin with ours.
     #[error("its SCRAM nonce does not begin with ours")]
     Nonce,
-    /// It has another verifier than the one that the client was held against.
+    /// The server's verifier is not the one that the client was checked against.
     #[error("its verifier has a different salt or iteration count from the one known here")]
     OtherVerifier,
-    /// It does not know the password.
+    /// The server does not know the password.
     #[error("it did not prove that it knows the password")]
     Signature,
 }
 
-/// How a login is bound, by what the server offers and what is known of its certificate.
+/// The channel binding of a login, from the server's offer and its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) mechanism: &'static str,
     /// The GS2 header.
     pub(crate) header: &'static str,
-    /// Behind it, in base64 with it.
+    /// Data after the header; both are sent in base64.
     pub(crate) end_point: Vec<u8>,
 }
 
 impl Choice {
-    /// Takes channel binding where both have it. Where only we have it, we say so: a server that has it too knows then
-    /// that somebody took it out of its list.
+    /// Chooses channel binding if both sides have it. If only this side has it, the header says so. A server that has
+    /// it too then knows that its offer was changed on the way.
     pub(crate) fn of(names: &[u8], leg: &Leg) -> Result<Self, ServerFault> {
         let offers = |name: &str| {
             names
@@ -74,11 +74,11 @@ pub struct Begun {
 /// An exchange that waits for the server's proof.
 #[derive(Debug)]
 pub struct Answered {
-    signature: Key,
+    signature: ScramKey,
 }
 
 impl Begun {
-    /// Begins, with the first message. `nonce` is random, of visible ASCII without a comma.
+    /// Begins an exchange, and returns the first message. `nonce` is random, of visible ASCII without a comma.
     pub(crate) fn new(keys: Keys, choice: &Choice, nonce: String) -> (Self, String) {
         let binding = [choice.header.as_bytes(), &choice.end_point].concat();
         // PostgreSQL takes the name from the startup packet.
@@ -124,14 +124,14 @@ impl Begun {
 }
 
 impl Answered {
-    /// Holds the server's own proof against what it has to be.
+    /// Checks the server's own proof.
     ///
     /// # Errors
     ///
     /// [`ServerFault`].
     pub(crate) fn verify(self, last: &[u8]) -> Result<(), ServerFault> {
         let (signature, _) = attribute(text(last)?, 'v').ok_or(ServerFault::Signature)?;
-        match Key::from_base64(signature) {
+        match ScramKey::from_base64(signature) {
             Some(signature) if signature == self.signature => Ok(()),
             _ => Err(ServerFault::Signature),
         }

@@ -1,47 +1,47 @@
-//! The server's side, for a client that has to prove itself. The words are PostgreSQL's.
+//! The server's side, for a client that has to prove itself. The errors have PostgreSQL's words.
 
-use super::{BOUND, Key, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, attribute, is_nonce};
+use super::{BOUND, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, ScramKey, attribute, is_nonce};
 use crate::verifier::Account;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// Why a client is refused. None but the last depends on who it says to be.
+/// Refusals of a client. Only the last depends on the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum LoginRefusal {
     /// A mechanism that was not offered.
     #[error("client selected an invalid SASL authentication mechanism")]
     Mechanism,
-    /// Not the form of a SCRAM message.
+    /// The message is malformed.
     #[error("malformed SCRAM message")]
     Malformed(&'static str),
-    /// It wants to be somebody else than it logs in as.
+    /// The client asks for another identity than its user.
     #[error("client uses authorization identity, but it is not supported")]
     AuthorizationIdentity,
     /// A mandatory extension.
     #[error("client requires an unsupported SCRAM extension")]
     Extension,
-    /// It believes that channel binding was not offered, but it was: somebody in the middle may have taken it out.
+    /// The client believes that channel binding was not offered, but it was: it may have been removed on the way.
     #[error("SCRAM channel binding negotiation error")]
     Downgrade,
-    /// Another kind of channel binding.
+    /// Another type of channel binding.
     #[error("unsupported SCRAM channel-binding type")]
     BindingType,
-    /// It is bound to another certificate.
+    /// The client is bound to another certificate.
     #[error("SCRAM channel binding check failed")]
     Binding,
-    /// It has no channel binding, and says at the end that it had.
+    /// The client began without channel binding, and its last message has some.
     #[error("unexpected SCRAM channel-binding attribute in client-final-message")]
     UnexpectedBinding,
     /// The answer is to another challenge.
     #[error("invalid SCRAM response")]
     Nonce,
-    /// The proof is wrong, or there is no such account.
+    /// The proof is wrong, or the account is a mock.
     #[error("password authentication failed")]
     Proof,
 }
 
-impl Refusal {
-    /// SQLSTATE.
+impl LoginRefusal {
+    /// SQLSTATE of the refusal.
     #[must_use]
     pub const fn sqlstate(&self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Refusal {
         }
     }
 
-    /// DETAIL; may be empty.
+    /// DETAIL of the refusal; may be empty.
     #[must_use]
     pub const fn detail(&self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Refusal {
     }
 }
 
-/// The mechanisms that a client is offered, the best first.
+/// The offered mechanisms, the best first.
 #[must_use]
 pub fn mechanisms(leg: &Leg) -> &'static [&'static str] {
     match leg.end_point() {
@@ -80,7 +80,7 @@ pub fn mechanisms(leg: &Leg) -> &'static [&'static str] {
     }
 }
 
-/// An exchange in which the client has said nothing yet.
+/// An exchange before the client's first message.
 #[derive(Debug)]
 pub struct Offered {
     account: Account,
@@ -88,34 +88,34 @@ pub struct Offered {
     nonce: String,
 }
 
-/// An exchange in which the client has to prove itself.
+/// An exchange before the client's proof.
 #[derive(Debug)]
 pub struct Challenged {
     account: Account,
-    /// What its last message has to begin with, in base64.
+    /// Expected channel binding of the last message, in base64.
     binding: String,
     nonce: String,
-    /// The messages so far, as they are signed.
+    /// The signed messages so far.
     said: String,
 }
 
 /// A client that knows the password.
 #[derive(Debug)]
 pub struct Proven {
-    /// For a login in its name.
+    /// Keys for a login in the client's name.
     pub keys: Keys,
-    /// What AuthenticationSASLFinal says: that the server knows the password too.
+    /// Data of AuthenticationSASLFinal, which proves that the server knows the password too.
     pub last: String,
 }
 
-/// What the first message says about channel binding, and the rest of it.
+/// Channel binding in the client's first message.
 enum Flag {
     Bound,
     Unbound(&'static str),
 }
 
 impl Offered {
-    /// Begins. `nonce` is random, of visible ASCII without a comma.
+    /// Begins an exchange. `nonce` is random, of visible ASCII without a comma.
     #[must_use]
     pub const fn new(account: Account, leg: Leg, nonce: String) -> Self {
         Self {
@@ -125,30 +125,30 @@ impl Offered {
         }
     }
 
-    /// Takes the body of SASLInitialResponse, and answers with what AuthenticationSASLContinue says.
+    /// Takes the body of SASLInitialResponse, and returns the data of AuthenticationSASLContinue.
     ///
     /// # Errors
     ///
-    /// [`Refusal`].
-    pub fn challenge(self, body: &[u8]) -> Result<(Challenged, String), Refusal> {
+    /// [`LoginRefusal`].
+    pub fn challenge(self, body: &[u8]) -> Result<(Challenged, String), LoginRefusal> {
         let (mechanism, message) = initial_response(body)?;
         let is_plus = match mechanism {
             SCRAM => false,
             SCRAM_PLUS if self.leg.end_point().is_some() => true,
-            _ => return Err(Refusal::Mechanism),
+            _ => return Err(LoginRefusal::Mechanism),
         };
         let (flag, bare) = self.flag(message)?;
         let binding = match (flag, is_plus, self.leg.end_point()) {
             (Flag::Bound, true, Some(end_point)) => [BOUND.as_bytes(), end_point].concat(),
             (Flag::Unbound(header), false, _) => header.as_bytes().to_vec(),
             (Flag::Unbound(_), true, _) => {
-                return Err(Refusal::Malformed(
+                return Err(LoginRefusal::Malformed(
                     "The client selected SCRAM-SHA-256-PLUS, but the SCRAM message does not include channel binding \
                      data.",
                 ));
             }
             (Flag::Bound, ..) => {
-                return Err(Refusal::Malformed(
+                return Err(LoginRefusal::Malformed(
                     "The client selected SCRAM-SHA-256 without channel binding, but the SCRAM message includes \
                      channel binding data.",
                 ));
@@ -167,22 +167,22 @@ impl Offered {
         Ok((challenged, challenge))
     }
 
-    fn flag<'a>(&self, message: &'a str) -> Result<(Flag, &'a str), Refusal> {
+    fn flag<'a>(&self, message: &'a str) -> Result<(Flag, &'a str), LoginRefusal> {
         let (flag, rest) = message
             .split_once(',')
-            .ok_or(Refusal::Malformed("Comma expected in the GS2 header."))?;
+            .ok_or(LoginRefusal::Malformed("Comma expected in the GS2 header."))?;
         let flag = match flag {
             "n" => Flag::Unbound("n,,"),
-            "y" if self.leg.end_point().is_some() => return Err(Refusal::Downgrade),
+            "y" if self.leg.end_point().is_some() => return Err(LoginRefusal::Downgrade),
             "y" => Flag::Unbound("y,,"),
             "p=tls-server-end-point" => Flag::Bound,
-            other if other.starts_with("p=") => return Err(Refusal::BindingType),
-            _ => return Err(Refusal::Malformed("Unexpected channel-binding flag.")),
+            other if other.starts_with("p=") => return Err(LoginRefusal::BindingType),
+            _ => return Err(LoginRefusal::Malformed("Unexpected channel-binding flag.")),
         };
         match rest.strip_prefix(',') {
             Some(bare) => Ok((flag, bare)),
-            None if rest.starts_with("a=") => Err(Refusal::AuthorizationIdentity),
-            None => Err(Refusal::Malformed(
+            None if rest.starts_with("a=") => Err(LoginRefusal::AuthorizationIdentity),
+            None => Err(LoginRefusal::Malformed(
                 "Unexpected attribute in client-first-message.",
             )),
         }
@@ -190,18 +190,19 @@ impl Offered {
 }
 
 /// The mechanism and the first message.
-fn initial_response(body: &[u8]) -> Result<(&str, &str), Refusal> {
-    const CUT: Refusal = Refusal::Malformed("Message length does not match input length.");
+fn initial_response(body: &[u8]) -> Result<(&str, &str), LoginRefusal> {
+    const CUT: LoginRefusal =
+        LoginRefusal::Malformed("Message length does not match input length.");
     let end = body.iter().position(|&byte| byte == 0).ok_or(CUT)?;
     let (mechanism, rest) = body.split_at(end);
-    let mechanism = std::str::from_utf8(mechanism).map_err(|_| Refusal::Mechanism)?;
+    let mechanism = std::str::from_utf8(mechanism).map_err(|_| LoginRefusal::Mechanism)?;
     let (len, data) = rest
         .get(1..)
         .and_then(<[u8]>::split_first_chunk)
         .ok_or(CUT)?;
     if i32::from_be_bytes(*len) == -1 {
-        // RFC 4422 allows to begin with nothing. No client does.
-        return Err(Refusal::Malformed("The message is empty."));
+        // RFC 4422 allows an empty initial response. No client sends one.
+        return Err(LoginRefusal::Malformed("The message is empty."));
     }
     if u32::try_from(data.len()).ok() != Some(u32::from_be_bytes(*len)) {
         return Err(CUT);
@@ -209,34 +210,35 @@ fn initial_response(body: &[u8]) -> Result<(&str, &str), Refusal> {
     Ok((mechanism, text(data)?))
 }
 
-fn text(message: &[u8]) -> Result<&str, Refusal> {
+fn text(message: &[u8]) -> Result<&str, LoginRefusal> {
     if message.is_empty() {
-        return Err(Refusal::Malformed("The message is empty."));
+        return Err(LoginRefusal::Malformed("The message is empty."));
     }
     if message.len() > MESSAGE_MAX {
-        return Err(Refusal::Malformed("The message is too long."));
+        return Err(LoginRefusal::Malformed("The message is too long."));
     }
     let text = std::str::from_utf8(message).ok();
     text.filter(|text| !text.contains('\0'))
-        .ok_or(Refusal::Malformed("The message is not valid UTF-8."))
+        .ok_or(LoginRefusal::Malformed("The message is not valid UTF-8."))
 }
 
-/// The user's name counts for nothing here, as for PostgreSQL: it is in the startup packet.
-fn client_nonce(bare: &str) -> Result<&str, Refusal> {
+/// The nonce of a first message. The user name in it does not count, as for PostgreSQL: the startup packet has it.
+fn client_nonce(bare: &str) -> Result<&str, LoginRefusal> {
     if bare.starts_with("m=") {
-        return Err(Refusal::Extension);
+        return Err(LoginRefusal::Extension);
     }
     let nonce = attribute(bare, 'n')
         .and_then(|(_, rest)| attribute(rest, 'r'))
         .map(|(nonce, _)| nonce)
-        .ok_or(Refusal::Malformed(
+        .ok_or(LoginRefusal::Malformed(
             "Attribute expected, but found something else.",
         ))?;
-    match is_nonce(nonce) {
-        true => Ok(nonce),
-        false => Err(Refusal::Malformed(
+    if is_nonce(nonce) {
+        Ok(nonce)
+    } else {
+        Err(LoginRefusal::Malformed(
             "Non-printable characters in SCRAM nonce.",
-        )),
+        ))
     }
 }
 
@@ -245,23 +247,24 @@ impl Challenged {
     ///
     /// # Errors
     ///
-    /// [`Refusal`].
-    pub fn prove(self, body: &[u8]) -> Result<Proven, Refusal> {
-        const FORM: Refusal = Refusal::Malformed("Attribute expected, but found something else.");
+    /// [`LoginRefusal`].
+    pub fn prove(self, body: &[u8]) -> Result<Proven, LoginRefusal> {
+        const FORM: LoginRefusal =
+            LoginRefusal::Malformed("Attribute expected, but found something else.");
         let message = text(body)?;
         let (unproved, proof) = message.rsplit_once(",p=").ok_or(FORM)?;
         let (binding, rest) = attribute(unproved, 'c').ok_or(FORM)?;
         let (nonce, _) = attribute(rest, 'r').ok_or(FORM)?;
         if binding != self.binding {
             return Err(match STANDARD.decode(&self.binding) {
-                Ok(expected) if expected.starts_with(b"p=") => Refusal::Binding,
-                _ => Refusal::UnexpectedBinding,
+                Ok(expected) if expected.starts_with(b"p=") => LoginRefusal::Binding,
+                _ => LoginRefusal::UnexpectedBinding,
             });
         }
         if nonce != self.nonce {
-            return Err(Refusal::Nonce);
+            return Err(LoginRefusal::Nonce);
         }
-        let proof = Key::from_base64(proof).ok_or(Refusal::Malformed(
+        let proof = ScramKey::from_base64(proof).ok_or(LoginRefusal::Malformed(
             "Malformed proof in client-final-message.",
         ))?;
         let said = format!("{}{unproved}", self.said);
@@ -279,7 +282,7 @@ impl Challenged {
                     server: verifier.server_key,
                 },
             }),
-            _ => Err(Refusal::Proof),
+            _ => Err(LoginRefusal::Proof),
         }
     }
 }

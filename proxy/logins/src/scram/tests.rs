@@ -1,10 +1,10 @@
-//! Exchanges of the RFC and of libpq, each side with the other, and what is wrong with a message.
+//! Exchanges of the RFC and of libpq, both sides together, and malformed messages.
 
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 use postgres_protocol::password::scram_sha_256;
 
 use super::client::{Begun, Choice, ServerFault};
-use super::server::{Challenged, Offered, Refusal, mechanisms};
+use super::server::{Challenged, LoginRefusal, Offered, mechanisms};
 use super::*;
 use crate::verifier::{Account, Mocks, Shapes, Verifier};
 
@@ -44,14 +44,14 @@ fn the_example_of_the_rfc() {
     assert_eq!(challenge, RFC_CHALLENGE);
     let proven = challenged.prove(RFC_PROOF.as_bytes()).unwrap();
     assert_eq!(proven.last, RFC_LAST);
-    // What was learned is the key behind the StoredKey.
+    // The learned key is the one that hashes to the StoredKey.
     let verifier: Verifier = RFC.parse().unwrap();
     assert_eq!(proven.keys.client.hash(), verifier.stored_key);
     assert_eq!(format!("{:?}", proven.keys), "[secret]");
     assert!(!format!("{proven:?}").contains("client"));
 }
 
-/// A client of the library, a server of ours, and a client of ours at the next server, with every sort of binding.
+/// The library's client, this server, and this client at the next server, with every sort of binding.
 #[track_caller]
 fn through(password: &[u8], client: (&str, ChannelBinding), leg: &Leg, onward: &Leg) {
     let verifier = scram_sha_256(password);
@@ -99,7 +99,7 @@ fn one_proof_is_good_for_two_servers() {
                 &onward,
             );
             through(password, (SCRAM_PLUS, bound()), &tls(1), &onward);
-            // There is no binding to be had, and the client says so.
+            // Binding is not possible, and the client says so.
             let unsupported = Leg::Encrypted(None);
             through(
                 password,
@@ -122,7 +122,7 @@ fn what_is_offered() {
 }
 
 #[track_caller]
-fn first(leg: &Leg, body: &[u8], expect: &Refusal) {
+fn first(leg: &Leg, body: &[u8], expect: &LoginRefusal) {
     for account in [
         known(RFC),
         Mocks::new([7; KEY_LEN], Shapes::default()).of(b"nobody"),
@@ -140,35 +140,43 @@ fn first_messages_that_are_wrong() {
             .challenge(body)
             .unwrap_err();
         assert!(
-            matches!(refused, Refusal::Malformed(_)),
+            matches!(refused, LoginRefusal::Malformed(_)),
             "{}: {refused:?}",
             body.escape_ascii()
         );
     };
     for name in ["", "SCRAM-SHA-1", "scram-sha-256", SCRAM_PLUS, "\u{e9}"] {
-        first(&Leg::Clear, &initial(name, RFC_FIRST), &Refusal::Mechanism);
+        first(
+            &Leg::Clear,
+            &initial(name, RFC_FIRST),
+            &LoginRefusal::Mechanism,
+        );
     }
     first(
         &Leg::Encrypted(None),
         &initial(SCRAM_PLUS, "p=tls-server-end-point,,n=,r=x"),
-        &Refusal::Mechanism,
+        &LoginRefusal::Mechanism,
     );
-    first(&tls, &initial(SCRAM, "y,,n=,r=x"), &Refusal::Downgrade);
-    first(&tls, &initial(SCRAM_PLUS, "y,,n=,r=x"), &Refusal::Downgrade);
+    first(&tls, &initial(SCRAM, "y,,n=,r=x"), &LoginRefusal::Downgrade);
+    first(
+        &tls,
+        &initial(SCRAM_PLUS, "y,,n=,r=x"),
+        &LoginRefusal::Downgrade,
+    );
     first(
         &tls,
         &initial(SCRAM_PLUS, "p=tls-unique,,n=,r=x"),
-        &Refusal::BindingType,
+        &LoginRefusal::BindingType,
     );
     first(
         &Leg::Clear,
         &initial(SCRAM, "n,a=admin,n=,r=x"),
-        &Refusal::AuthorizationIdentity,
+        &LoginRefusal::AuthorizationIdentity,
     );
     first(
         &Leg::Clear,
         &initial(SCRAM, "n,,m=1,n=,r=x"),
-        &Refusal::Extension,
+        &LoginRefusal::Extension,
     );
     malformed(&tls, &initial(SCRAM_PLUS, "n,,n=,r=x"));
     malformed(&tls, &initial(SCRAM, "p=tls-server-end-point,,n=,r=x"));
@@ -208,21 +216,33 @@ fn first_messages_that_are_wrong() {
 #[test]
 fn last_messages_that_are_wrong() {
     let refused = |message: &str| rfc().prove(message.as_bytes()).unwrap_err();
-    // One byte less, or another, and it is no proof of anything.
+    // A proof with one byte changed or missing proves nothing.
     for end in 0..RFC_PROOF.len() {
         let refusal = refused(&RFC_PROOF[..end]);
-        assert!(!matches!(refusal, Refusal::Proof), "{end}: {refusal:?}");
+        assert!(
+            !matches!(refusal, LoginRefusal::Proof),
+            "{end}: {refusal:?}"
+        );
     }
-    assert_eq!(refused(&RFC_PROOF.replace("p=dH", "p=eH")), Refusal::Proof);
-    assert_eq!(refused(&RFC_PROOF.replace("Ilj)", "Ilj(")), Refusal::Nonce);
-    assert_eq!(refused(&RFC_PROOF.replace(RFC_NONCE, "")), Refusal::Nonce);
+    assert_eq!(
+        refused(&RFC_PROOF.replace("p=dH", "p=eH")),
+        LoginRefusal::Proof
+    );
+    assert_eq!(
+        refused(&RFC_PROOF.replace("Ilj)", "Ilj(")),
+        LoginRefusal::Nonce
+    );
+    assert_eq!(
+        refused(&RFC_PROOF.replace(RFC_NONCE, "")),
+        LoginRefusal::Nonce
+    );
     assert_eq!(
         refused(&RFC_PROOF.replace("biws", "eSws")),
-        Refusal::UnexpectedBinding
+        LoginRefusal::UnexpectedBinding
     );
     assert_eq!(
         refused(&RFC_PROOF.replace(",p=", ",x=1,p=")),
-        Refusal::Proof,
+        LoginRefusal::Proof,
         "an extension is signed"
     );
     assert_eq!(
@@ -230,39 +250,39 @@ fn last_messages_that_are_wrong() {
             "c=biws,r=rOprNGfwEbeRWgbNEkqO{RFC_NONCE},p={}",
             "x".repeat(MESSAGE_MAX)
         )),
-        Refusal::Malformed("The message is too long.")
+        LoginRefusal::Malformed("The message is too long.")
     );
     for message in ["", "p=", "c=biws", "r=x,c=biws,p=x", "\0"] {
         assert!(
-            matches!(refused(message), Refusal::Malformed(_)),
+            matches!(refused(message), LoginRefusal::Malformed(_)),
             "{message}"
         );
     }
     assert!(matches!(
         rfc().prove(b"\xff\xfe").unwrap_err(),
-        Refusal::Malformed(_)
+        LoginRefusal::Malformed(_)
     ));
 }
 
-/// What was said in one exchange is good in no other: the server's nonce is part of it.
+/// Messages of one exchange are invalid in any other: the server's nonce is part of them.
 #[test]
 fn a_replay() {
     let offered = Offered::new(known(RFC), Leg::Clear, "another".to_owned());
     let (challenged, _) = offered.challenge(&initial(SCRAM, RFC_FIRST)).unwrap();
     assert_eq!(
         challenged.prove(RFC_PROOF.as_bytes()).unwrap_err(),
-        Refusal::Nonce
+        LoginRefusal::Nonce
     );
     let again = RFC_PROOF.replace(RFC_NONCE, "another");
     let offered = Offered::new(known(RFC), Leg::Clear, "another".to_owned());
     let (challenged, _) = offered.challenge(&initial(SCRAM, RFC_FIRST)).unwrap();
     assert_eq!(
         challenged.prove(again.as_bytes()).unwrap_err(),
-        Refusal::Proof
+        LoginRefusal::Proof
     );
 }
 
-/// A login that somebody in the middle passes on is bound to the certificate that he has shown.
+/// A login that a person in the middle passes on is bound to the certificate that they have shown.
 #[test]
 fn another_certificate() {
     let password = b"pencil";
@@ -276,19 +296,19 @@ fn another_certificate() {
     library.update(challenge.as_bytes()).unwrap();
     assert_eq!(
         challenged.prove(library.message()).unwrap_err(),
-        Refusal::Binding
+        LoginRefusal::Binding
     );
 }
 
-/// Nobody gets in, whatever the proof: also with the keys of the mock itself.
+/// No proof opens a mock account, not even one with the mock's own keys.
 #[test]
 fn who_does_not_exist() {
     let account = Mocks::new([7; KEY_LEN], Shapes::default()).of(b"nobody");
     let Account::Unknown(mock) = account.clone() else {
         unreachable!();
     };
-    // Even were its StoredKey known to be the hash of a known key.
-    let client = Key([3; KEY_LEN]);
+    // Not even if its StoredKey is known to be the hash of a known key.
+    let client = ScramKey([3; KEY_LEN]);
     let stolen = Verifier {
         stored_key: client.hash(),
         ..mock
@@ -301,7 +321,7 @@ fn who_does_not_exist() {
     };
     for (account, expect) in [
         (Account::Known(stolen.clone()), None),
-        (Account::Unknown(stolen), Some(Refusal::Proof)),
+        (Account::Unknown(stolen), Some(LoginRefusal::Proof)),
     ] {
         let choice = Choice::of(b"SCRAM-SHA-256\0\0", &Leg::Clear).unwrap();
         let (begun, first) = Begun::new(keys.clone(), &choice, "next".to_owned());
@@ -378,8 +398,8 @@ fn foobar() -> Keys {
     Keys {
         salt,
         iterations: 4096,
-        client: Key(hmac(&salted, &[b"Client Key"])),
-        server: Key(hmac(&salted, &[b"Server Key"])),
+        client: ScramKey(hmac(&salted, &[b"Client Key"])),
+        server: ScramKey(hmac(&salted, &[b"Server Key"])),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is answered to each method, and what is not.
+//! Tests of the answers to each method.
 
 use postgres_protocol::password::scram_sha_256;
 
@@ -97,12 +97,12 @@ fn keys_are_for_scram_only() {
     }
 }
 
-/// With a password, as with keys, and each with channel binding and without.
+/// With a password and with keys, each with and without channel binding.
 #[test]
 fn scram_at_a_server() {
     let verifier = || scram_sha_256(PASSWORD).parse::<crate::Verifier>().unwrap();
     for channel in [clear(), encrypted()] {
-        // The keys are of one salt, so the server has to have it too.
+        // The keys belong to one salt, so the server must have the same.
         let of_keys = keys();
         let Credentials::Keys(learned) = &of_keys else {
             unreachable!();
@@ -137,7 +137,7 @@ fn out_of_turn() {
         sent(told(&mut login, kind::SASL, b"SCRAM-SHA-256\0\0"));
         let early = told(&mut login, kind::OK, b"").unwrap_err();
         assert_eq!(early, ServerLoginError::Unexpected(kind::OK));
-        // Nothing more comes of it.
+        // The login is over.
         assert!(told(&mut login, kind::SASL, b"SCRAM-SHA-256\0\0").is_err());
     }
     let mut login = login(password(), encrypted());

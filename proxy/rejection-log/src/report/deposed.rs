@@ -1,4 +1,4 @@
-//! What became of the work of deposed leaders, by the takeover that has deposed them.
+//! Fate of the work of deposed leaders, by takeover.
 
 use std::collections::HashMap;
 
@@ -11,25 +11,25 @@ use pgpalisade_fence::rejection::{Enforcement, OpenTransaction, RejectionKind};
 
 /// A mark that has deposed sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub struct Takeover {
+pub struct TakeoverKey {
     /// The scope.
     pub scope: String,
-    /// What it was raised to.
+    /// The raised mark.
     pub mark: u64,
 }
 
-/// What the leaders of lower tokens have lost, and tried since.
+/// Losses and later attempts of leaders with lower tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Account {
     /// Sessions that were ended without an open transaction.
     pub idle: u64,
     /// Sessions whose transaction was rolled back.
     pub rolled_back: u64,
-    /// Sessions that were ended while something may have been committed.
+    /// Sessions that were ended while a commit may have happened.
     pub unknown: u64,
-    /// Statements and logins with a lower token that were refused.
+    /// Refused statements and logins with a lower token.
     pub refused: u64,
-    /// The last of these records.
+    /// Time of the last of these records.
     #[serde(skip)]
     last: Option<Timestamp>,
 }
@@ -37,20 +37,20 @@ pub struct Account {
 /// One takeover with its account.
 #[derive(Debug, Clone, Serialize)]
 pub struct Deposed {
-    /// Which it was.
+    /// The takeover.
     #[serde(flatten)]
-    pub takeover: Takeover,
-    /// What came of it.
+    pub takeover: TakeoverKey,
+    /// The takeover's account.
     #[serde(flatten)]
     pub account: Account,
 }
 
-/// Accounts of all takeovers that records tell of: so many at most.
+/// Accounts of all takeovers in the records, up to `NAMES`.
 #[derive(Debug, Default)]
-pub(super) struct Accounts(HashMap<Takeover, Account>);
+pub(super) struct Accounts(HashMap<TakeoverKey, Account>);
 
 impl Accounts {
-    /// Adds a record, where it is about a session that was deposed. What was only observed has deposed nobody.
+    /// Adds a record if it is about a deposed session. Observed refusals have deposed none.
     pub(super) fn note(&mut self, record: &Record) {
         let (Some(scope), Some(mark), Enforcement::Refused) =
             (&record.scope, record.mark, record.enforced)
@@ -70,7 +70,7 @@ impl Accounts {
         } else {
             return;
         };
-        let takeover = Takeover {
+        let takeover = TakeoverKey {
             scope: scope.clone(),
             mark,
         };
@@ -83,9 +83,9 @@ impl Accounts {
         account.last = account.last.max(Some(record.time));
     }
 
-    /// The last ones first.
+    /// Lists the latest first.
     pub(super) fn list(&self, top: usize) -> Vec<Deposed> {
-        let deposed = |(takeover, account): (&Takeover, &Account)| Deposed {
+        let deposed = |(takeover, account): (&TakeoverKey, &Account)| Deposed {
             takeover: takeover.clone(),
             account: *account,
         };

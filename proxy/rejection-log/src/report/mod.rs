@@ -1,50 +1,50 @@
-//! What a rejection log says, summed up for the question whether the fence can be switched on.
+//! A summary of a rejection log, for the question whether the fence can be switched on.
 //!
-//! A log may be larger than memory: it is read once, line by line, and what is counted has limits.
+//! A log may be larger than memory. So it is read once, line by line, and the number of counters is limited.
 
+mod advice;
 mod deposed;
 mod shape;
 mod tally;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 use std::io::{self, BufRead};
 
 use serde::Serialize;
 
 use crate::line::{self, Filter, Line, Read, Record};
-use crate::overlaps::{Overlap, Overlaps, Writer};
+use crate::overlaps::{Overlap, OverlapWriter, Overlaps};
 use crate::record::WRITE;
+use advice::Who;
 use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::{Literals, StatementText};
 use tally::Tally;
-use verdict::Who;
 
+pub use advice::{Advice, Finding};
 pub use deposed::Deposed;
-pub use tally::{Count, Row, Top};
-pub use verdict::{Finding, Verdict};
+pub use tally::{Count, TallyRow, Top};
 
-/// Distinct names that are counted by themselves, for each of scope, user, application, database and address.
+/// Limit of distinct names with a separate count, for each of scope, user, application, database and address.
 const NAMES: usize = 10_000;
 
-/// Distinct shapes of statements that are counted by themselves. Each may be 2 KiB with its example.
+/// Limit of distinct statement shapes with a separate count. Each may take 2 KiB with its example.
 const SHAPES: usize = 5_000;
 
-/// How much of the input was understood.
+/// Summary of how the input was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Understood {
-    /// Records that are in the report.
+    /// Records in the report.
     pub(crate) records: u64,
     /// Records that the filters left out.
     pub filtered_out: u64,
-    /// Records that the proxy could not write, by its own notes.
+    /// Records that the proxy could not write, according to its own notes.
     pub dropped: u64,
-    /// Refusals before the login was authenticated, under names that nobody has proved. They are in no other count.
+    /// Refusals before authentication, under names that are not proved. No other count includes them.
     pub unauthenticated: u64,
-    /// Lines that are none of a rejection log.
+    /// Lines that do not belong to a rejection log.
     pub foreign_lines: u64,
-    /// Inputs that end in the middle of a line, as while a line is being written.
+    /// Inputs that end inside a line, as while a line is being written.
     pub torn_ends: u64,
 }
 
@@ -62,66 +62,66 @@ pub struct Report {
     filter: Filter,
     understood: Understood,
     total: Count,
-    kinds: Tally<Kind>,
-    scopes: Tally<Name>,
-    users: Tally<Name>,
-    applications: Tally<Name>,
-    databases: Tally<Name>,
-    clients: Tally<Name>,
-    statements: Tally<Shape, First>,
+    kinds: Tally<KindKey>,
+    scopes: Tally<NameKey>,
+    users: Tally<NameKey>,
+    applications: Tally<NameKey>,
+    databases: Tally<NameKey>,
+    clients: Tally<NameKey>,
+    statements: Tally<StatementShape, First>,
     without_statement: u64,
     who: Tally<Who>,
     overlaps: Overlaps,
     deposed: deposed::Accounts,
 }
 
-/// Why something was refused.
+/// Kind of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Kind {
-    /// As in the log.
+pub struct KindKey {
+    /// Kind, as in the log.
     pub kind: String,
-    /// What the client got, or would get.
+    /// SQLSTATE that the client got, or would get.
     pub sqlstate: String,
 }
 
-/// A scope, user, application, database or client address; `null` where a record has none.
+/// A scope, user, application, database or client address; `null` if a record has none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Name {
-    /// The name, where there is one.
+pub struct NameKey {
+    /// The name, if there is one.
     pub name: Option<String>,
 }
 
-/// Statements that differ in nothing that matters.
+/// Statements that differ only in what is folded.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Shape {
-    /// Literals, parameters, lists, case, comments and white space are folded.
+pub struct StatementShape {
+    /// Text with literals, parameters, lists, case, comments and white space folded.
     pub shape: String,
 }
 
-/// What is shown of a shape.
+/// Example of a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct First {
-    /// The first of them.
+    /// The first statement of the shape.
     pub example: Example,
 }
 
 /// The first record of a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Example {
-    /// What it was, in the words of the policy.
+    /// Class in the words of the policy.
     pub(crate) class: Option<String>,
-    /// Its text, as it is in the log.
+    /// Text, as in the log.
     pub statement: String,
-    /// Who sent it.
+    /// User of the session.
     pub user: String,
-    /// With which program.
+    /// application_name of the session.
     pub application: Option<String>,
-    /// From where.
+    /// Address of the client.
     pub client: Option<String>,
 }
 
 impl Report {
-    /// An empty one.
+    /// An empty report.
     #[must_use]
     pub fn new(filter: Filter) -> Self {
         Self {
@@ -142,10 +142,10 @@ impl Report {
         }
     }
 
-    /// Reads one input to its end, and says how much of it was understood.
+    /// Reads one input to its end, and returns how it was read.
     ///
     /// # Errors
-    /// Where reading fails. What was read before is in the report.
+    /// Reading fails. The report has what was read before.
     pub fn read(&mut self, from: &mut impl BufRead) -> io::Result<Understood> {
         let mut here = Understood::default();
         let mut line = Vec::new();
@@ -196,7 +196,7 @@ impl Report {
         self.deposed.note(&record);
         let one = Count::new(record.count, record.time, record.enforced);
         self.total.add(&one);
-        let kind = Kind {
+        let kind = KindKey {
             kind: record.kind.clone(),
             sqlstate: record.sqlstate,
         };
@@ -209,23 +209,24 @@ impl Report {
             (&mut self.databases, Some(session.database.clone())),
             (&mut self.clients, session.client.clone()),
         ] {
-            tally.add(Name { name }, &one, || ());
+            tally.add(NameKey { name }, &one, || ());
         }
         match &statement.text {
             None => self.without_statement = self.without_statement.saturating_add(record.count),
             Some(text) => {
                 let shape = shape::shape(text);
-                // A text in the log is cut already; one that another program wrote may not be.
+                // The proxy cuts the texts in its log; other programs may not.
                 let text = StatementText::new(text.as_bytes(), Literals::Keep);
-                self.statements.add(Shape { shape }, &one, || First {
-                    example: Example {
-                        class: statement.class,
-                        statement: text.as_str().to_owned(),
-                        user: session.user.clone(),
-                        application: session.application.clone(),
-                        client: session.client,
-                    },
-                });
+                self.statements
+                    .add(StatementShape { shape }, &one, || First {
+                        example: Example {
+                            class: statement.class,
+                            statement: text.as_str().to_owned(),
+                            user: session.user.clone(),
+                            application: session.application.clone(),
+                            client: session.client,
+                        },
+                    });
             }
         }
         let who = Who {
@@ -242,7 +243,7 @@ impl Report {
         let is_let_pass = record.enforced == Enforcement::Observed;
         let writes = record.needs.as_deref() == Some(WRITE);
         if let (true, true, Some(scope)) = (is_let_pass, writes, &record.scope) {
-            let writer = Writer {
+            let writer = OverlapWriter {
                 application: record.session.application.clone(),
                 host: record.session.client.clone(),
             };
@@ -250,7 +251,7 @@ impl Report {
         }
     }
 
-    /// The highest counts of each table, `top` rows each, and the verdict.
+    /// The verdict, and the `top` highest counts of each table.
     #[must_use]
     pub fn summary(&self, top: usize) -> Summary {
         Summary {
@@ -268,7 +269,7 @@ impl Report {
             },
             overlaps: self.overlapped(top),
             deposed: self.deposed.list(top),
-            verdict: verdict::reach(&self.who, &self.understood, &self.total, top),
+            verdict: advice::reach(&self.who, &self.understood, &self.total, top),
         }
     }
 }
@@ -283,51 +284,51 @@ impl Report {
     }
 }
 
-/// Writers without tokens that have taken turns.
+/// Overlaps of writers without tokens.
 #[derive(Debug, Clone, Serialize)]
 pub struct Overlapped {
-    /// How often.
+    /// Number of overlaps.
     pub count: usize,
-    /// The longest first.
+    /// The longest overlaps first.
     pub longest: Vec<Overlap>,
 }
 
-/// A report, ready to be shown.
+/// A report for display.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// How much of the input was understood.
+    /// Summary of how the input was read.
     #[serde(rename = "read")]
     pub understood: Understood,
     /// All records.
     pub total: Count,
-    /// By the reason.
-    pub kinds: Vec<Row<Kind>>,
-    /// By scope; `null` where a record is about none.
-    pub scopes: Top<Name>,
+    /// By kind.
+    pub kinds: Vec<TallyRow<KindKey>>,
+    /// By scope; `null` for records without a scope.
+    pub scopes: Top<NameKey>,
     /// By user.
-    pub users: Top<Name>,
-    /// By application_name; `null` where the client gave none.
-    pub applications: Top<Name>,
+    pub users: Top<NameKey>,
+    /// By application_name; `null` if the client gave none.
+    pub applications: Top<NameKey>,
     /// By database.
-    pub databases: Top<Name>,
+    pub databases: Top<NameKey>,
     /// By the client's address, without its port.
-    pub clients: Top<Name>,
+    pub clients: Top<NameKey>,
     /// By shape.
     pub statements: Statements,
-    /// Who has written beside whom.
+    /// Writers that have taken turns.
     pub overlaps: Overlapped,
-    /// What became of the work of deposed leaders, by takeover, the last ones first.
+    /// Fate of the work of deposed leaders, by takeover, the latest first.
     pub deposed: Vec<Deposed>,
-    /// What follows from it.
-    pub verdict: Verdict,
+    /// The conclusion.
+    pub verdict: Advice,
 }
 
 /// Counts by the shape of the statement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Statements {
-    /// The highest first.
+    /// The highest counts first.
     #[serde(flatten)]
-    pub top: Top<Shape, First>,
-    /// Records that are about no statement: ended sessions, tokens of a connection string.
+    pub top: Top<StatementShape, First>,
+    /// Records without a statement: ended sessions, tokens of a connection string.
     pub without_statement: u64,
 }

@@ -1,25 +1,25 @@
-//! The shape of a statement: its text with everything folded that differs from one execution to the next.
+//! The shape of a statement: its text with everything folded that differs between executions.
 //!
-//! Records have `?` where literals were, and long texts are cut, so PostgreSQL's grammar cannot parse them and its
-//! fingerprint does not fit. This goes by tokens. Two statements of one shape may still differ in what they do: it
-//! is for counting, and decides nothing.
+//! Records have `?` in place of literals, and long texts are cut. So PostgreSQL's grammar cannot parse them, its
+//! fingerprint does not fit, and shapes are built from tokens. Two statements of one shape may still differ in what
+//! they do: shapes are for counting, and decide nothing.
 
 use pgpalisade_fence::statement_text::{Literals, StatementText};
 
 /// Stands for literals, parameters, and lists of them.
 const VALUE: &str = "?";
 
-/// What [`StatementText`] puts where it has cut.
+/// The mark of [`StatementText`] for a cut.
 const CUT: &str = "...";
 
-/// Operator characters. PostgreSQL's `?` is not among them: in a record it stands for a literal.
+/// Operator characters, without PostgreSQL's `?`: in a record it stands for a literal.
 const OPERATORS: &str = "+-*/<>=~!@#%^&|`:";
 
-/// An operator of several characters ends in a sign only if it has one of these.
+/// Characters that let an operator of several characters end in a sign.
 /// <https://www.postgresql.org/docs/current/sql-createoperator.html>
 const LETS_SIGN_END: &str = "~!@#%^&|`";
 
-/// Words behind which a bracket is no call.
+/// Words before a bracket that is not a call's.
 const BEFORE_BRACKET: &[&str] = &[
     "and", "as", "by", "exists", "from", "in", "into", "not", "on", "or", "over", "select", "set",
     "using", "values", "when", "where",
@@ -38,7 +38,7 @@ pub(super) fn shape(statement: &str) -> String {
     folded.render()
 }
 
-/// The next token and what follows it. White space is none.
+/// The next token and the text after it. White space is skipped.
 fn next(text: &str) -> Option<(String, &str)> {
     let text = text.trim_start();
     let first = text.chars().next()?;
@@ -65,7 +65,7 @@ fn is_word(c: char) -> bool {
     c == '_' || c == '$' || c.is_ascii_alphanumeric() || !c.is_ascii()
 }
 
-/// With both quotes; a doubled quote does not close.
+/// Length with both quotes. A doubled quote does not close.
 fn quoted_length(text: &str) -> usize {
     let mut from = 1;
     while let Some(found) = text.get(from..).and_then(|rest| rest.find('"')) {
@@ -91,7 +91,7 @@ fn operator_length(text: &str) -> usize {
 #[derive(Default)]
 struct Folded {
     tokens: Vec<String>,
-    /// Where the brackets that are open begin.
+    /// Positions of open brackets.
     open: Vec<usize>,
 }
 
@@ -133,7 +133,7 @@ impl Folded {
         }
     }
 
-    /// `-1` is a literal where nothing stands before it that could be subtracted from.
+    /// A sign belongs to the literal if no operand stands before it.
     fn drop_sign(&mut self) {
         let [.., before, sign] = self.tokens.as_slice() else {
             return;
@@ -145,7 +145,7 @@ impl Folded {
         }
     }
 
-    /// Takes off what says nothing: a last semicolon, and half a list in front of a cut.
+    /// Removes a last semicolon, and an incomplete list before a cut.
     fn end(&mut self) {
         if self.tokens.last().is_some_and(|token| token == CUT) {
             self.tokens.pop();
@@ -180,7 +180,7 @@ impl Folded {
     }
 }
 
-/// Is there no space between the two?
+/// Whether no space belongs between the two.
 fn is_glued(before: &str, token: &str) -> bool {
     let call = before.starts_with(|c| is_word(c) || c == '"') && !BEFORE_BRACKET.contains(&before);
     matches!(before, "" | "(" | "[" | "." | "::")

@@ -1,4 +1,4 @@
-//! Counting by some key, in bounded memory.
+//! Counts by key, in bounded memory.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,17 +8,17 @@ use serde::{Serialize, Serializer};
 
 use pgpalisade_fence::rejection::Enforcement;
 
-/// How many records, and when.
+/// Numbers and times of records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// The client got the error.
+    /// Refusals that clients got.
     pub refused: u64,
-    /// It was only recorded.
+    /// Refusals that were only recorded.
     pub observed: u64,
-    /// The time of the earliest.
+    /// Time of the earliest.
     #[serde(serialize_with = "time")]
     pub first: Option<Timestamp>,
-    /// The time of the latest.
+    /// Time of the latest.
     #[serde(serialize_with = "time")]
     pub last: Option<Timestamp>,
 }
@@ -29,7 +29,7 @@ fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok,
 }
 
 impl Count {
-    /// So many at one time.
+    /// `count` records at one time.
     pub(super) const fn new(count: u64, time: Timestamp, enforced: Enforcement) -> Self {
         let (refused, observed) = match enforced {
             Enforcement::Refused => (count, 0),
@@ -43,7 +43,6 @@ impl Count {
         }
     }
 
-    /// Both together.
     pub(super) fn add(&mut self, other: &Self) {
         self.refused += other.refused;
         self.observed += other.observed;
@@ -55,14 +54,14 @@ impl Count {
         self.last = self.last.max(other.last);
     }
 
-    /// Refused and observed.
+    /// Refused and observed records.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.refused + self.observed
     }
 }
 
-/// Counts by key. Once it has its limit of keys, records with another key are counted together.
+/// Counts by key. At its limit of keys, records with further keys are counted together.
 #[derive(Debug)]
 pub(super) struct Tally<K, V = ()> {
     counts: HashMap<K, (Count, V)>,
@@ -73,22 +72,22 @@ pub(super) struct Tally<K, V = ()> {
 /// The keys with the highest counts, and all others together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Top<K, V = ()> {
-    /// The highest first.
-    pub rows: Vec<Row<K, V>>,
-    /// All that are in no row.
+    /// The highest counts first.
+    pub rows: Vec<TallyRow<K, V>>,
+    /// All others together.
     pub others: Count,
 }
 
 /// The records with one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Row<K, V = ()> {
-    /// What they have in common.
+pub struct TallyRow<K, V = ()> {
+    /// The key.
     #[serde(flatten)]
     pub key: K,
-    /// How many.
+    /// Count of the key's records.
     #[serde(flatten)]
     pub count: Count,
-    /// What is kept of the first.
+    /// Value kept from the first record.
     #[serde(flatten)]
     pub value: V,
 }
@@ -102,7 +101,7 @@ impl<K: Eq + Hash + Ord + Clone, V: Clone> Tally<K, V> {
         }
     }
 
-    /// Counts one. `first` makes what is kept with a key when it is new.
+    /// Counts one record. `first` makes the value of a new key.
     pub(super) fn add(&mut self, key: K, one: &Count, first: impl FnOnce() -> V) {
         if let Some((count, _)) = self.counts.get_mut(&key) {
             count.add(one);
@@ -113,7 +112,7 @@ impl<K: Eq + Hash + Ord + Clone, V: Clone> Tally<K, V> {
         }
     }
 
-    /// The highest counts first; equal ones in the order of their keys.
+    /// The highest counts first; equal ones ordered by key.
     pub(super) fn top(&self, rows: usize) -> Top<K, V> {
         let mut all: Vec<_> = self.counts.iter().collect();
         all.sort_by(|(key, (count, _)), (other_key, (other, _))| {
@@ -124,7 +123,7 @@ impl<K: Eq + Hash + Ord + Clone, V: Clone> Tally<K, V> {
         for (_, (count, _)) in all.iter().skip(rows) {
             others.add(count);
         }
-        let row = |(key, (count, value)): (&K, &(Count, V))| Row {
+        let row = |(key, (count, value)): (&K, &(Count, V))| TallyRow {
             key: key.clone(),
             count: *count,
             value: value.clone(),

@@ -1,4 +1,4 @@
-//! What a report makes of a log: counts, filters, lines that are none, and the verdict.
+//! Tests of a report: counts, filters, foreign lines, and the verdict.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,7 +8,7 @@
 
 use serde_json::{Value, json};
 
-use super::verdict::Answer;
+use super::advice::Readiness;
 use super::*;
 use pgpalisade_fence::rejection::Enforcement;
 
@@ -41,7 +41,7 @@ fn summary(text: &str) -> Summary {
 }
 
 #[track_caller]
-fn check_answer(text: &str, answer: Answer, headline: &str) -> Verdict {
+fn check_answer(text: &str, answer: Readiness, headline: &str) -> Advice {
     let verdict = summary(text).verdict;
     assert_eq!(verdict.answer, answer, "{verdict:#?}");
     assert!(verdict.headline.contains(headline), "{}", verdict.headline);
@@ -57,7 +57,7 @@ fn records_are_counted_by_every_name() {
         json!({"kind": "session_ended", "sqlstate": "PF001", "statement": null, "database": "other"}),
     ]);
     let summary = summary(&text);
-    let names = |section: &Top<Name>| -> Vec<(Option<String>, u64)> {
+    let names = |section: &Top<NameKey>| -> Vec<(Option<String>, u64)> {
         let rows = section.rows.iter();
         rows.map(|row| (row.key.name.clone(), row.count.total()))
             .collect()
@@ -174,7 +174,7 @@ fn a_torn_end_and_foreign_lines_are_counted() {
         ..Understood::default()
     };
     assert_eq!(understood, expect);
-    // Without a line break at its end a whole line is a record all the same.
+    // A complete line without a line break at its end is a record too.
     assert_eq!(report(Filter::default(), whole.trim_end()).1.records, 1);
     let (_, nothing) = report(Filter::default(), "LOG: something else\n");
     assert!(!nothing.is_a_log());
@@ -188,30 +188,38 @@ fn the_verdict_says_whether_the_fence_can_be_switched_on() {
     let refused = json!({"enforced": true});
     let dropped = "{\"time\":\"2026-11-21T02:00:00Z\",\"dropped\":5}\n";
 
-    check_answer("", Answer::NothingRecorded, "observe mode");
+    check_answer("", Readiness::NothingRecorded, "observe mode");
     check_answer(
         &log(std::slice::from_ref(&stale)),
-        Answer::Ready,
+        Readiness::Ready,
         "can be switched on",
     );
     check_answer(
         &log(&[stale.clone(), refused.clone()]),
-        Answer::Ready,
+        Readiness::Ready,
         "can be",
     );
     check_answer(
         &log(&[stale.clone(), no_token.clone()]),
-        Answer::NotYet,
+        Readiness::NotYet,
         "1 request ",
     );
-    check_answer(&log(&[refused_stale]), Answer::On, "only deposed leaders");
+    check_answer(
+        &log(&[refused_stale]),
+        Readiness::On,
+        "only deposed leaders",
+    );
     check_answer(
         &log(&[refused.clone(), refused]),
-        Answer::OnWithWork,
+        Readiness::OnWithWork,
         "2 requests",
     );
     for before in [String::new(), log(&[stale])] {
-        let verdict = check_answer(&format!("{before}{dropped}"), Answer::Incomplete, "missing");
+        let verdict = check_answer(
+            &format!("{before}{dropped}"),
+            Readiness::Incomplete,
+            "missing",
+        );
         assert!(
             verdict
                 .cautions
@@ -219,7 +227,7 @@ fn the_verdict_says_whether_the_fence_can_be_switched_on() {
                 .any(|words| words.starts_with("5 records"))
         );
     }
-    let verdict = check_answer(&(log(&[no_token]) + dropped), Answer::NotYet, "not yet");
+    let verdict = check_answer(&(log(&[no_token]) + dropped), Readiness::NotYet, "not yet");
     let [finding] = verdict.findings.as_slice() else {
         panic!("{verdict:#?}");
     };
@@ -249,7 +257,7 @@ fn writers_that_take_turns_are_told() {
         .each_ref()
         .map(|writer| writer.host.clone().unwrap());
     assert_eq!(hosts, ["10.0.0.1", "10.0.0.2"]);
-    // Nobody has written who was refused, or has only read.
+    // Refused sessions and readers have not written.
     for change in [
         ("enforced", json!(true)),
         ("needs", json!("read")),
@@ -273,7 +281,11 @@ fn every_kind_has_its_advice_and_one_that_is_not_known_is_no_ready() {
         let advice = verdict.findings.first().unwrap().advice;
         assert!(!advice.contains("does not know"), "{kind:?}");
     }
-    let verdict = check_answer(&log(&[json!({"kind": "new"})]), Answer::NotYet, "not yet");
+    let verdict = check_answer(
+        &log(&[json!({"kind": "new"})]),
+        Readiness::NotYet,
+        "not yet",
+    );
     assert!(
         verdict
             .findings
@@ -306,7 +318,7 @@ fn more_names_than_rows_are_counted_as_others() {
     );
 }
 
-/// A log with more names and shapes than are kept: the verdict must not call what it did not keep harmless.
+/// A log with more names and shapes than are kept: the verdict must not call the others harmless.
 #[test]
 fn a_flood_of_names_is_bounded_and_no_ready() {
     let mut report = Report::new(Filter::default());
@@ -321,7 +333,7 @@ fn a_flood_of_names_is_bounded_and_no_ready() {
     }
     let summary = report.summary(3);
     assert_eq!(summary.users.others.total(), NAMES as u64 - 2);
-    assert_eq!(summary.verdict.answer, Answer::NotYet);
+    assert_eq!(summary.verdict.answer, Readiness::NotYet);
     assert!(
         summary
             .verdict
@@ -381,7 +393,7 @@ fn the_work_of_deposed_leaders_is_accounted_for() {
         ended("unknown", json!({})),
         stale.clone(),
         ended("rolled_back", later),
-        // Nobody was deposed by these.
+        // These records deposed no session.
         ended("none", json!({"enforced": false})),
         json!({"kind": "outcome_unknown", "scope": null, "enforced": true}),
         json!({}),

@@ -1,5 +1,5 @@
-//! Verifiers from PostgreSQL, over a connection of their own: whoever can reach the proxy can make it ask, and
-//! takeovers may not wait for that.
+//! Verifiers from PostgreSQL, over a separate connection: anybody who reaches the proxy can make it ask, and
+//! takeovers must not wait for that.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,24 +13,24 @@ use tokio_postgres::{Client, Row};
 
 use crate::timers::Timers;
 
-/// A connection is made, or a question answered, within this time.
+/// Time limit for a connection, and for a query.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// What the connection is called in pg_stat_activity.
+/// The connection's name in pg_stat_activity.
 const APPLICATION_NAME: &str = "pgpalisade auth";
 
-/// Names in the query mean the same for everybody (CVE-2025-12819), and it changes nothing.
+/// Names in the query cannot be redirected (CVE-2025-12819), and the query changes nothing.
 const SETTINGS: &str = "SET search_path = pg_catalog, pg_temp; SET default_transaction_read_only = on; \
                         SET statement_timeout = '4s'; SET idle_session_timeout = 0";
 
-/// What PostgreSQL shows of users that do not exist, from version 16 on:
+/// Iterations that PostgreSQL shows for users that do not exist, from version 16 on:
 /// <https://www.postgresql.org/docs/current/runtime-config-connection.html#GUC-SCRAM-ITERATIONS>.
 const ITERATIONS: &str = "SELECT current_setting('scram_iterations', true)";
 
-/// Why nobody knows what a user has.
+/// Errors of a verifier lookup.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LookupError {
-    /// There is no connection.
+    /// The connection cannot be made.
     #[error("cannot connect for auth_query: {0}")]
     Connect(Arc<str>),
     /// PostgreSQL refuses the query.
@@ -39,31 +39,31 @@ pub enum LookupError {
     /// The connection has ended.
     #[error("the connection for auth_query has ended: {0}")]
     Lost(Arc<str>),
-    /// No answer in time.
+    /// No answer came in time.
     #[error("auth_query did not answer within {WITHIN:?}")]
     Late,
-    /// It is not one row, or not two texts.
+    /// The result is not one row with two texts.
     #[error(
         "auth_query has to return at most one row with two columns of text, the user and the verifier: {0}"
     )]
     Answer(&'static str),
 }
 
-/// The query, and the connection that it goes over.
+/// The query and its connection.
 #[derive(Debug)]
 pub(super) struct AuthQuery {
     login: Secret<Login>,
     sql: String,
     timers: Timers,
-    link: Mutex<Link>,
-    /// Of those whom it does not find. As it was said first, whatever is set later.
+    connection: Mutex<QueryConnection>,
+    /// Shapes of mock verifiers, as the first connection reported them.
     shapes: OnceLock<Shapes>,
 }
 
 #[derive(Debug, Default)]
-struct Link {
+struct QueryConnection {
     client: Option<Arc<Client>>,
-    /// Those who waited for an attempt that has failed do not try once more, each by itself.
+    /// The last failed attempt, for those who waited for it: they do not each try again.
     failed: Option<(Instant, LookupError)>,
 }
 
@@ -76,20 +76,20 @@ impl AuthQuery {
             login: Secret::new(login),
             sql,
             timers,
-            link: Mutex::default(),
+            connection: Mutex::default(),
             shapes: OnceLock::new(),
         }
     }
 
-    /// What those are like of whom there is nothing. Known once anybody was looked for.
+    /// Shapes of mock verifiers, known after the first lookup.
     pub(super) fn shapes(&self) -> Shapes {
         self.shapes.get().cloned().unwrap_or_default()
     }
 
-    /// What PostgreSQL has of a user; `None` where it is nothing that SCRAM could use.
+    /// The user's verifier; `None` if PostgreSQL has none that SCRAM can use.
     pub(super) async fn verifier(&self, user: &str) -> Result<Option<Verifier>, LookupError> {
         match self.ask(user).await {
-            // PostgreSQL may have been started anew since the last login.
+            // PostgreSQL may have been restarted since the last login.
             Err(LookupError::Lost(_)) => self.ask(user).await,
             other => other,
         }
@@ -107,24 +107,24 @@ impl AuthQuery {
             Ok(Err(error)) => return Err(LookupError::Query(words(&error))),
             Err(_) => LookupError::Late,
         };
-        let mut link = self.link.lock().await;
-        if let Some(current) = &link.client
+        let mut connection = self.connection.lock().await;
+        if let Some(current) = &connection.client
             && Arc::ptr_eq(current, &client)
         {
-            link.client = None;
+            connection.client = None;
         }
         Err(error)
     }
 
     async fn client(&self) -> Result<Arc<Client>, LookupError> {
         let since = Instant::now();
-        let mut link = self.link.lock().await;
-        match (&link.client, &link.failed) {
+        let mut connection = self.connection.lock().await;
+        match (&connection.client, &connection.failed) {
             (Some(client), _) if !client.is_closed() => return Ok(Arc::clone(client)),
             (_, Some((when, error))) if *when >= since => return Err(error.clone()),
             _ => {}
         }
-        link.client = None;
+        connection.client = None;
         let login = self.login.clone();
         let connecting = self.timers.spawn(async move { connect(&login).await });
         let connected = match self.timers.timeout(WITHIN, connecting).await {
@@ -136,11 +136,11 @@ impl AuthQuery {
             Ok((client, shapes)) => {
                 self.shapes.get_or_init(|| shapes);
                 let client = Arc::new(client);
-                link.client = Some(Arc::clone(&client));
+                connection.client = Some(Arc::clone(&client));
                 Ok(client)
             }
             Err(error) => {
-                link.failed = Some((Instant::now(), error.clone()));
+                connection.failed = Some((Instant::now(), error.clone()));
                 Err(error)
             }
         }
@@ -167,7 +167,7 @@ async fn connect(login: &Secret<Login>) -> Result<(Client, Shapes), LookupError>
     Ok((client, Shapes::of_server(iterations)))
 }
 
-/// FATAL and PANIC end a session.
+/// Whether the error's severity ends the session.
 fn is_end(error: &tokio_postgres::Error) -> bool {
     let severity = error.as_db_error().and_then(DbError::parsed_severity);
     matches!(severity, Some(Severity::Fatal | Severity::Panic))

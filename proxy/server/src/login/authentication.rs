@@ -1,5 +1,5 @@
-//! PostgreSQL's authentication, relayed byte for byte until the server is ready for queries. Where the proxy has seen
-//! to it itself (`mediated.rs`), what follows.
+//! PostgreSQL's authentication, relayed byte for byte until the server is ready for queries. If the proxy has
+//! authenticated the client (`mediated.rs`), only the rest is relayed.
 
 use std::io;
 
@@ -8,8 +8,8 @@ use pgpalisade_logins::kind;
 
 use super::LoginError;
 use super::channel_binding::Binding;
-use crate::arrivals::Arrival;
 use crate::certificates::Loaded;
+use crate::pending_logins::PendingLogin;
 use crate::session::read_only::Reported;
 use crate::session::text_settings::Reports;
 use crate::transport::Socket;
@@ -17,20 +17,20 @@ use crate::wire::backend::{self, tag};
 use crate::wire::frontend;
 use crate::wire::header::{self, HEADER_LEN, Header};
 
-/// What the client may send ahead of the end of the login.
+/// Limit of what the client may send before the end of the login.
 const AHEAD_MAX: usize = 64 * 1024;
 
-/// What the server said on the way.
+/// Facts that the server told during the login.
 pub(super) struct Authenticated {
-    /// Its process id, as it told the client.
+    /// Process id, as the client was told.
     pub(crate) backend_pid: i32,
-    /// What it has reported of the reading of texts.
+    /// Reported settings that affect how texts are read.
     pub(crate) texts: Reports,
-    /// What it has reported of read-only mode.
+    /// Reported settings of read-only mode.
     pub(crate) reported: Reported,
     /// ReadyForQuery, not passed on yet.
     pub(crate) ready: Bytes,
-    /// What it has sent behind that.
+    /// Bytes after ReadyForQuery.
     pub(crate) server_carry: BytesMut,
 }
 
@@ -38,26 +38,26 @@ enum Progress {
     /// The client chooses a SASL mechanism.
     Choosing,
     Authenticating,
-    /// The client is in. Nothing that it sends is an answer to an authentication message any more.
+    /// The client is authenticated. Its messages are no longer answers to authentication requests.
     Starting,
 }
 
-/// Both sockets, between which nobody is authenticated yet.
+/// The two sockets of a login that is not authenticated yet.
 pub(super) struct Legs<'a> {
     pub(super) client: &'a mut Socket,
-    /// What the client has sent already.
+    /// Bytes that the client has already sent.
     pub(super) carry: &'a mut BytesMut,
     pub(super) server: &'a mut Socket,
     pub(super) binding: Binding,
-    /// What the client is shown.
+    /// Certificates for the client.
     pub(super) shown: &'a Loaded,
 }
 
-/// Where the relay begins.
+/// The state in which the relay begins.
 pub(super) enum Opened {
     /// The server has to say how it authenticates the client.
     Unauthenticated,
-    /// Both know that the client is in. The server has sent this since.
+    /// The client has been told that it is authenticated. The server has sent these bytes since.
     Authenticated(BytesMut),
 }
 
@@ -74,7 +74,7 @@ impl Opened {
 pub(super) async fn relay(
     legs: &mut Legs<'_>,
     opened: Opened,
-    arrival: &mut Arrival,
+    pending: &mut PendingLogin,
 ) -> Result<Authenticated, LoginError> {
     let Legs {
         client,
@@ -97,7 +97,7 @@ pub(super) async fn relay(
                     return Ok(said);
                 }
                 tag::AUTHENTICATION if !matches!(progress, Progress::Starting) => {
-                    progress = on_authentication(body, arrival);
+                    progress = on_authentication(body, pending);
                     out.extend_from_slice(&binding.offered(message.clone(), body));
                 }
                 tag::PARAMETER_STATUS => {
@@ -117,12 +117,12 @@ pub(super) async fn relay(
             Progress::Authenticating => Some(Binding::Relayed),
             Progress::Starting => None,
         };
-        send_answers(carry, server, may_bind, arrival).await?;
+        send_answers(carry, server, may_bind, pending).await?;
         let reads_client = carry.len() < AHEAD_MAX;
         tokio::select! {
             read = server.read_more(&mut bytes) => match read {
                 Ok(()) => {}
-                // The server has refused and said why; that has been passed on.
+                // The server has refused and said why, which was passed on.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     client.shut_down_write();
                     return Err(LoginError::Answered);
@@ -136,25 +136,25 @@ pub(super) async fn relay(
                 }
                 Err(error) => return Err(error.into()),
             },
-            () = arrival.given_up() => return Err(LoginError::Unanswered),
+            () = pending.given_up() => return Err(LoginError::Unanswered),
         }
     }
 }
 
 /// Follows whose turn it is.
-fn on_authentication(body: &[u8], arrival: &mut Arrival) -> Progress {
+fn on_authentication(body: &[u8], pending: &mut PendingLogin) -> Progress {
     match backend::authentication_kind(body) {
         Some(kind::OK) => {
-            arrival.answered();
+            pending.answered();
             return Progress::Starting;
         }
         Some(kind::SASL) => {
-            arrival.owes();
+            pending.owes();
             return Progress::Choosing;
         }
-        // The last word of a SCRAM exchange is the server's.
+        // The server has the last word of a SCRAM exchange.
         Some(kind::SASL_FINAL) => {}
-        _ => arrival.owes(),
+        _ => pending.owes(),
     }
     Progress::Authenticating
 }
@@ -170,7 +170,6 @@ impl Authenticated {
         }
     }
 
-    /// Takes note of a report.
     fn on_parameter(&mut self, body: &[u8]) {
         if let Some((name, value)) = backend::parameter_status(body) {
             self.texts.note(name, value);
@@ -179,7 +178,7 @@ impl Authenticated {
     }
 }
 
-/// Takes a whole message off the front.
+/// Takes a complete message off the front.
 pub(super) fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginError> {
     let header = header::parse(bytes, backend::body_max)?;
     let whole = header
@@ -188,13 +187,12 @@ pub(super) fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginE
     Ok(whole.map(|len| bytes.copy_to_bytes(len)))
 }
 
-/// Sends the client's authentication messages. Whatever else it has sent already waits for the end
-/// of the login.
+/// Sends the client's authentication messages. Its other bytes wait for the end of the login.
 async fn send_answers(
     carry: &mut BytesMut,
     server: &mut Socket,
     binding: Option<Binding>,
-    arrival: &mut Arrival,
+    pending: &mut PendingLogin,
 ) -> Result<(), LoginError> {
     let Some(binding) = binding else {
         return Ok(());
@@ -204,7 +202,7 @@ async fn send_answers(
         && carry.len() >= header.frame_len()
     {
         let message = carry.split_to(header.frame_len());
-        arrival.answered();
+        pending.answered();
         if binding.fails(message.get(HEADER_LEN..).unwrap_or_default()) {
             return Err(LoginError::ChannelBinding);
         }

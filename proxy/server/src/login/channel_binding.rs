@@ -1,4 +1,4 @@
-//! SCRAM through a proxy: a login that is bound to the certificate of one leg cannot be shown on the other.
+//! SCRAM through a proxy: a login that is bound to one leg's certificate cannot be used on the other leg.
 //!
 //! Source: <https://www.postgresql.org/docs/current/sasl-authentication.html#SASL-SCRAM-SHA-256>
 
@@ -10,19 +10,18 @@ use crate::certificates::Loaded;
 use crate::transport::Socket;
 use crate::wire::encode;
 
-/// What becomes of channel binding between two sockets.
+/// State of channel binding between two sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Binding {
-    /// It works, or nobody offers it.
+    /// Binding works, or the server does not offer it.
     Relayed,
-    /// The client has no TLS: it is not told of it, as no server would tell it.
+    /// The client has no TLS, so binding is not offered to it, as no server would.
     Hidden,
-    /// Each leg has a certificate of its own.
+    /// The legs have different certificates.
     Broken,
 }
 
 impl Binding {
-    /// What two sockets allow.
     pub(super) fn between(client: &Socket, loaded: &Loaded, server: &Socket) -> Self {
         let shown = loaded.client.as_ref().map(|leg| leg.acceptor.certificate());
         match (client.is_encrypted(), server.peer_certificate()) {
@@ -33,7 +32,7 @@ impl Binding {
         }
     }
 
-    /// An authentication message as the client is to see it.
+    /// Returns an authentication message for the client, without binding if that is hidden.
     pub(super) fn offered(self, message: Bytes, body: &[u8]) -> Bytes {
         match (self, body.split_first_chunk()) {
             (Self::Hidden, Some((asks, names))) if i32::from_be_bytes(*asks) == kind::SASL => {
@@ -43,14 +42,14 @@ impl Binding {
         }
     }
 
-    /// Whether the client's first answer in SCRAM would fail at the server, with words that nobody understands who does
-    /// not know of the proxy.
+    /// Whether the client's first SCRAM answer would fail at the server, with an error that does not mention the
+    /// proxy.
     pub(super) fn fails(self, answer: &[u8]) -> bool {
         self != Self::Relayed && asks_for_binding(answer)
     }
 }
 
-/// The list of mechanisms ends with an empty name.
+/// Builds the list without channel binding. It ends with an empty name.
 fn without_binding(names: &[u8]) -> Bytes {
     let names = names.split(|byte| *byte == 0);
     let kept = names.filter(|name| !name.is_empty() && *name != SCRAM_PLUS.as_bytes());
@@ -61,8 +60,8 @@ fn without_binding(names: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// Whether a SASLInitialResponse binds the login to a certificate (`p`), or says that the client could and believes
-/// that the server cannot (`y`), which a server that has TLS refuses as a downgrade.
+/// Whether a SASLInitialResponse asks for channel binding. It does with `p`. With `y` the client could bind and
+/// believes that the server cannot, which a server with TLS refuses as a downgrade.
 fn asks_for_binding(answer: &[u8]) -> bool {
     let Some(end) = answer.iter().position(|byte| *byte == 0) else {
         return false;

@@ -1,22 +1,21 @@
-//! A login as the fence sees it: what it asks for is judged here, and refused or only observed.
+//! A login as the fence sees it: decides what it asks for, and refuses it or only observes.
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Lifetime, Mode};
 
 use super::error::LoginError;
-use super::startup::{Replication, StartupRequest};
+use super::startup::StartupRequest;
 use crate::fence::{ReplicationPermit, SessionFence, TokenValue};
 use crate::rejection::{Enforcement, Rejection};
 use crate::rejection_log::{RecordedStatement, SessionLabel};
 use crate::session::tokens::TokenRequest;
 use crate::worker::Worker;
 
-/// A login that may be refused, or observed.
 pub(super) struct LoginContext<'a> {
     worker: &'a Worker,
     pub(super) label: SessionLabel,
     pub(super) fence: SessionFence,
-    /// What was let pass, to be on record once it is proved who it is.
+    /// Observed refusals, recorded once the client is authenticated.
     observed: Vec<Rejection>,
 }
 
@@ -43,7 +42,7 @@ impl<'a> LoginContext<'a> {
             .record(rejection, &self.label, statement, enforcement);
     }
 
-    /// Carries a refusal out, or lets it pass where it is only observed. It is on record in both cases.
+    /// Carries a refusal out and records it. One that is only observed passes, and is recorded after authentication.
     pub(super) fn unless_observed<T>(
         &mut self,
         answer: Result<T, Box<Rejection>>,
@@ -86,23 +85,21 @@ impl<'a> LoginContext<'a> {
         Ok(value.map(|value| TokenRequest::new(&self.fence, value)))
     }
 
-    /// SQL and streams of a replication connection pass no fence: it is exempt as a whole, or there is none.
-    pub(super) fn passage(
+    /// Decides a replication connection. Its SQL and streams pass no fence, so it is exempt as a whole or refused.
+    pub(super) fn permit(
         &mut self,
         request: &StartupRequest,
         wanted: Option<&TokenRequest>,
     ) -> Result<Option<ReplicationPermit>, LoginError> {
-        match request.asks_for_replication() {
-            Replication::No => Ok(None),
-            Replication::Yes => {
-                let admitted = self
-                    .fence
-                    .admit_replication(wanted.map(TokenRequest::value));
-                let (passage, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
-                self.observed.extend(observed.map(|rejection| *rejection));
-                Ok(Some(passage))
-            }
+        if !request.asks_for_replication() {
+            return Ok(None);
         }
+        let admitted = self
+            .fence
+            .admit_replication(wanted.map(TokenRequest::value));
+        let (permit, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
+        self.observed.extend(observed.map(|rejection| *rejection));
+        Ok(Some(permit))
     }
 
     pub(super) fn refused(&self, rejection: Box<Rejection>) -> LoginError {

@@ -1,4 +1,4 @@
-//! TLS towards a client: what it may ask for before its startup packet, and what a session needs.
+//! TLS towards a client: requests before its startup packet, and requirements for a session.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-SSL>
 
@@ -10,10 +10,10 @@ use super::LoginError;
 use crate::certificates::{ClientCertificates, ClientLeg, Plain};
 use crate::transport::Socket;
 
-/// The first byte of a TLS handshake. No packet of PostgreSQL's protocol begins so, for it would be too long.
+/// The first byte of a TLS handshake. No packet of PostgreSQL's protocol begins with it: it would be too long.
 const HANDSHAKE: u8 = 0x16;
 
-/// What a client may still ask for: each request once, and none of them within the other.
+/// Requests that a client may still send: each once, and none inside the other's encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Requests {
     pub(super) ssl: bool,
@@ -31,8 +31,8 @@ impl Requests {
     };
 }
 
-/// Begins TLS where a client does so without asking, and says whether it did. Both sides have to name the protocol
-/// (ALPN), or the handshake could have been meant for another one.
+/// Begins TLS if the client does so without asking, and returns whether it did. Both sides must name the protocol
+/// (ALPN), or the handshake could have been meant for another protocol.
 pub(super) async fn begin_unasked(
     client: &mut Socket,
     carry: &mut BytesMut,
@@ -49,15 +49,16 @@ pub(super) async fn begin_unasked(
     }
     let received = carry.split();
     begin(client, leg, &received).await?;
-    match client.has_agreed_protocol() {
-        true => Ok(true),
-        false => Err(LoginError::Handshake(io::Error::other(
+    if client.has_agreed_protocol() {
+        Ok(true)
+    } else {
+        Err(LoginError::Handshake(io::Error::other(
             "received direct SSL connection request without ALPN protocol negotiation extension",
-        ))),
+        )))
     }
 }
 
-/// Answers an SSLRequest, behind which nothing has come yet.
+/// Answers an SSLRequest that no other bytes follow.
 pub(super) async fn answer(
     client: &mut Socket,
     leg: Option<&ClientLeg>,
@@ -95,11 +96,9 @@ pub(super) fn check(client: &Socket, leg: &ClientLeg) -> Result<(), Unmet> {
     Ok(())
 }
 
-/// What a session lacks.
+/// A requirement that a session does not meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unmet {
-    /// TLS.
     Encryption,
-    /// A certificate of the client.
     Certificate,
 }

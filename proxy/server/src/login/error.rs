@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use pgpalisade_logins::scram::server::Refusal;
+use pgpalisade_logins::scram::server::LoginRefusal;
 use pgpalisade_logins::{PasswordError, ServerLoginError};
 
 use super::encryption::Unmet;
@@ -12,76 +12,75 @@ use crate::rejection::Rejection;
 use crate::wire::WireError;
 use crate::wire::startup::Version;
 
-/// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginError {
-    /// The client closed before it was one: a health check, say.
+    /// The client closed too early, as health checks do.
     #[error("the client left before the login was complete")]
     ClientLeft,
-    /// Nothing more is to be done: the server has refused and said why.
+    /// The server has refused and said why; nothing remains to be done.
     #[error("the connection was answered")]
     Answered,
-    /// What came is no startup packet, or none came in time: PostgreSQL closes without a word.
+    /// No startup packet came, or something else did. PostgreSQL closes without a word.
     #[error("no startup packet was received: {0}")]
     NoStartup(Silence),
     /// The client did not answer PostgreSQL in time.
     #[error("canceling authentication due to timeout")]
     Unanswered,
-    /// An operator has ended it.
+    /// An operator ended it.
     #[error("terminating connection because an operator ended it with KILL")]
     Killed,
-    /// As many sessions as there may be.
+    /// `connections.max` is reached.
     #[error("sorry, too many clients already")]
     Full,
     /// The client broke the protocol.
     #[error("{0}")]
     Protocol(#[from] WireError),
-    /// A startup packet whose parameters do not end where it does. PostgreSQL's own words.
+    /// The parameters of a startup packet do not end where the packet does. PostgreSQL's own words.
     #[error("invalid startup packet layout: expected terminator as last byte")]
     Layout,
-    /// A protocol that PostgreSQL does not speak, or an encryption request where none is expected any more.
+    /// PostgreSQL does not speak the protocol, or an encryption request came too late.
     #[error("unsupported frontend protocol {0}: server supports 3.0 to 3.0")]
     NoProtocol(Version),
-    /// There is no TLS with the client. As by PostgreSQL, it is told nothing but what TLS itself says.
+    /// The TLS handshake with the client failed. As with PostgreSQL, only TLS tells the client why.
     #[error("could not accept SSL connection: {0}")]
     Handshake(io::Error),
-    /// The session is not encrypted, or has no certificate of the client.
+    /// The session is not encrypted, or has no client certificate.
     #[error("{}", .0.message())]
     Insecure(Insecure),
     /// SCRAM is bound to a certificate that PostgreSQL does not know.
     #[error("a login with SCRAM and channel binding cannot be relayed")]
     ChannelBinding,
-    /// The client has broken the rules of SCRAM, or its channel binding is to something else.
+    /// The client broke the rules of SCRAM, or bound to another channel.
     #[error("{0}")]
-    Scram(Refusal),
-    /// The client does not know the password, or there is none. The user does not show which.
+    Scram(LoginRefusal),
+    /// The client does not know the password, or the user has none or does not exist. The client is not told which.
     #[error("{0}")]
     Unproved(Unproved),
-    /// The client has sent something else than an answer.
+    /// The client sent something other than an answer.
     #[error("expected {0}, got message type {1}")]
     OutOfTurn(&'static str, u8),
-    /// A password would be readable on its way from the client.
+    /// The client's connection would expose the password.
     #[error("pgpalisade asks for the password over TLS only")]
     ReadablePassword,
-    /// Nobody knows who the client has to be.
+    /// The user's verifier cannot be looked up.
     #[error("pgpalisade cannot look up how clients log in")]
     Lookup(LookupError),
-    /// The client is who it says to be, and there is no login at PostgreSQL for it.
+    /// The client is authenticated, but the proxy cannot log in to PostgreSQL for it.
     #[error("pgpalisade cannot log in to PostgreSQL as user \"{0}\"")]
     AtServer(String, ServerLoginError),
     /// Bytes followed an encryption request: a person in the middle could have put them there.
     #[error("received unencrypted data after {0} request")]
     EarlyData(&'static str),
-    /// Refused by the fence.
+    /// The fence refused.
     #[error("{}", .0.message)]
     Refused(Box<Rejection>),
-    /// None of the hosts is known to be the primary.
+    /// No host is known to be the primary.
     #[error("no primary of the cluster is known")]
     NoPrimary(Arc<str>),
     /// PostgreSQL cannot be reached.
     #[error("cannot connect to PostgreSQL at {0}")]
     Unreachable(String),
-    /// There is no TLS with PostgreSQL.
+    /// TLS with PostgreSQL failed.
     #[error("cannot connect to PostgreSQL at {0} with TLS")]
     NoTlsToServer(String),
     /// A socket failed.
@@ -98,7 +97,7 @@ impl LoginError {
         }
     }
 
-    /// Whether PostgreSQL would say the same, in the same words.
+    /// Whether PostgreSQL would say the same words.
     pub(super) const fn is_in_postgres_words(&self) -> bool {
         match self {
             Self::Insecure(Insecure { lacks, .. }) => matches!(lacks, Unmet::Certificate),
@@ -129,7 +128,6 @@ impl LoginError {
     }
 }
 
-/// A session that may not begin on its connection.
 #[derive(Debug)]
 pub(super) struct Insecure {
     pub(super) lacks: Unmet,
@@ -152,10 +150,10 @@ impl Insecure {
 /// A password that was not proved, in PostgreSQL's words.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unproved {
-    /// Another one, or one of nobody.
+    /// A wrong password, or a user that does not exist.
     #[error("password authentication failed for user \"{0}\"")]
     Wrong(String),
-    /// None at all.
+    /// Not a password.
     #[error(transparent)]
     Form(PasswordError),
 }
@@ -169,14 +167,14 @@ impl Unproved {
     }
 }
 
-/// What came instead of a startup packet.
+/// Reason why no startup packet was read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Silence {
     #[error(transparent)]
     Nonsense(WireError),
     #[error("none in time, or too many other packets")]
     Nothing,
-    /// From a network whose clients are said to come through a load balancer.
+    /// The network's clients are said to come through a load balancer.
     #[error(
         "a connection from there must begin with a PROXY protocol header, as proxy_protocol says"
     )]

@@ -1,13 +1,14 @@
-//! A login that ends at the proxy: it authenticates the client by itself, or asks it for its password, and logs in to
-//! PostgreSQL in its name. The client is let in when PostgreSQL has said yes, and not before.
+//! A login that ends at the proxy. The proxy authenticates the client, or asks for its password, and logs in to
+//! PostgreSQL in the client's name. The client is admitted only after PostgreSQL has said yes.
 //!
-//! The server speaks first, as ever: what it says in front of its request goes to the client as it is.
+//! The server speaks first, as always. The client gets unchanged what the server says before its authentication
+//! request.
 
 use std::io;
 
 use bytes::{Bytes, BytesMut};
 use pgpalisade_logins::scram::client::ServerFault;
-use pgpalisade_logins::scram::server::{Offered, Refusal, mechanisms};
+use pgpalisade_logins::scram::server::{LoginRefusal, Offered, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
 use pgpalisade_logins::{
     Channel, Credentials, Password, Readers, ServerLogin, ServerLoginError, Step, end_point, kind,
@@ -18,46 +19,45 @@ use super::authentication::{self, Authenticated, Legs, Opened, next_message};
 use super::error::Unproved;
 use super::startup::StartupRequest;
 use crate::accounts::{Accounts, Logins};
-use crate::arrivals::Arrival;
+use crate::pending_logins::PendingLogin;
 use crate::transport::Socket;
 use crate::wire::backend::tag;
 use crate::wire::encode;
 use crate::wire::header::{self, HEADER_LEN};
-use crate::worker::Shared;
+use crate::worker::WorkerContext;
 
-/// The largest answer of a client: PostgreSQL's `PG_MAX_SASL_MESSAGE_LENGTH`, and its `PG_MAX_AUTH_TOKEN_LENGTH`.
+/// Size limits of a client's answer: PostgreSQL's `PG_MAX_SASL_MESSAGE_LENGTH` and `PG_MAX_AUTH_TOKEN_LENGTH`.
 const SASL_MAX: usize = 1024;
 const PASSWORD_MAX: usize = 65_535;
 
-/// Has a client authenticated, however that is done, and waits until the server is ready for it.
+/// Authenticates a client by the configured method, and waits until the server is ready.
 pub(super) async fn authenticate(
     legs: &mut Legs<'_>,
-    shared: &Shared,
+    shared: &WorkerContext,
     request: &StartupRequest,
-    arrival: &mut Arrival,
+    pending: &mut PendingLogin,
 ) -> Result<Authenticated, LoginError> {
     let mediator = Mediator {
         legs,
         user: &request.user(),
-        arrival,
+        pending,
         bytes: BytesMut::new(),
     };
     let opened = mediator.run(&shared.logins).await?;
-    authentication::relay(legs, opened, arrival).await
+    authentication::relay(legs, opened, pending).await
 }
 
-/// A login between two sockets.
 struct Mediator<'a, 'b> {
     legs: &'a mut Legs<'b>,
-    /// The user of the startup packet.
+    /// User of the startup packet.
     user: &'a [u8],
-    arrival: &'a mut Arrival,
-    /// What the server has sent, and nobody has looked at yet.
+    pending: &'a mut PendingLogin,
+    /// Bytes of the server that were not looked at yet.
     bytes: BytesMut,
 }
 
 impl Mediator<'_, '_> {
-    /// Sees to both logins, and tells the client that it is in.
+    /// Runs both logins, and tells the client that it is authenticated.
     async fn run(mut self, logins: &Logins) -> Result<Opened, LoginError> {
         if let Logins::Relayed = logins {
             return Ok(Opened::Unauthenticated);
@@ -77,8 +77,7 @@ impl Mediator<'_, '_> {
         Ok(Opened::Authenticated(self.bytes))
     }
 
-    /// The server's next authentication message. What it says beside goes to the client, and where that is an error, it
-    /// is the end.
+    /// The server's next authentication message. The client gets its other messages; an error ends the login.
     async fn request(&mut self) -> Result<Bytes, LoginError> {
         loop {
             let Some(message) = next_message(&mut self.bytes)? else {
@@ -99,7 +98,7 @@ impl Mediator<'_, '_> {
 
     async fn read_server(&mut self) -> Result<(), LoginError> {
         match self.legs.server.read_more(&mut self.bytes).await {
-            // It has said nothing, so there is nothing to say.
+            // The server has said nothing, so the client is told nothing.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 self.legs.client.shut_down_write();
                 Err(LoginError::Answered)
@@ -108,7 +107,7 @@ impl Mediator<'_, '_> {
         }
     }
 
-    /// Logs in to the server, of whose requests one is there.
+    /// Logs in to the server, beginning with its first request.
     async fn log_in(
         &mut self,
         credentials: Credentials,
@@ -128,10 +127,10 @@ impl Mediator<'_, '_> {
                 let step = login.on_authentication(body, nonce(&rand::random()));
                 (login, step)
             };
-            // In as many rounds as the server says: not on a thread on which sessions wait.
+            // The server chooses the number of rounds, so a thread with sessions does not do it.
             let answered = if is_to_hash {
                 let failed = || io::Error::other("the password could not be hashed");
-                self.arrival
+                self.pending
                     .hashing()
                     .run(answer)
                     .await
@@ -180,7 +179,6 @@ impl Mediator<'_, '_> {
         Ok((Credentials::Keys(proven.keys), Some(proven.last)))
     }
 
-    /// Asks for the password.
     async fn password(&mut self) -> Result<Credentials, LoginError> {
         if readers(self.legs.client) == Readers::Anybody {
             return Err(LoginError::ReadablePassword);
@@ -191,7 +189,7 @@ impl Mediator<'_, '_> {
         Ok(Credentials::Password(password))
     }
 
-    /// Sends an authentication request to the client, and waits for the body of its answer.
+    /// Sends an authentication request to the client, and returns the body of its answer.
     async fn ask(
         &mut self,
         kind: i32,
@@ -201,7 +199,7 @@ impl Mediator<'_, '_> {
         let mut out = BytesMut::new();
         encode::authentication(&mut out, kind, data);
         self.legs.client.write_all(&out).await?;
-        self.arrival.owes();
+        self.pending.owes();
         loop {
             let carry = &mut *self.legs.carry;
             if let Some(header) = header::parse(carry, |_| expected.max)? {
@@ -209,27 +207,27 @@ impl Mediator<'_, '_> {
                     return Err(LoginError::OutOfTurn(expected.what, header.tag));
                 }
                 if carry.len() >= header.frame_len() {
-                    self.arrival.answered();
+                    self.pending.answered();
                     let mut message = carry.split_to(header.frame_len());
                     return Ok(message.split_off(HEADER_LEN));
                 }
             }
             tokio::select! {
                 read = self.legs.client.read_more(carry) => read.map_err(LoginError::of_client)?,
-                () = self.arrival.given_up() => return Err(LoginError::Unanswered),
+                () = self.pending.given_up() => return Err(LoginError::Unanswered),
             }
         }
     }
 
-    fn refused(&self, refusal: Refusal) -> LoginError {
+    fn refused(&self, refusal: LoginRefusal) -> LoginError {
         match refusal {
-            Refusal::Proof => LoginError::Unproved(Unproved::Wrong(self.user_text())),
+            LoginRefusal::Proof => LoginError::Unproved(Unproved::Wrong(self.user_text())),
             refusal => LoginError::Scram(refusal),
         }
     }
 
-    /// Somebody who knows the password of a verifier that is out of date, or of a login that has expired, is told no
-    /// more than others. Of expired ones PostgreSQL shows a verifier that it has made up, as we do.
+    /// Hides from the client that its verifier is out of date, or its login expired: it is told no more than others.
+    /// For expired logins PostgreSQL itself shows a made-up verifier.
     fn not_let_in(&self, error: ServerLoginError) -> LoginError {
         let user = self.user_text();
         match error {
@@ -250,7 +248,7 @@ impl Mediator<'_, '_> {
     }
 }
 
-/// What a client has to answer with.
+/// The expected answer of a client.
 #[derive(Clone, Copy)]
 struct Expected {
     what: &'static str,
@@ -267,17 +265,19 @@ const PASSWORD: Expected = Expected {
     max: PASSWORD_MAX,
 };
 
-/// What a login over a socket can be bound to, by the certificate of the side that is the server.
+/// The channel that a login over a socket can be bound to, with the certificate of the server's side.
 fn leg(socket: &Socket, certificate: Option<&[u8]>) -> Leg {
-    match socket.is_encrypted() {
-        false => Leg::Clear,
-        true => Leg::Encrypted(certificate.and_then(end_point::hash)),
+    if socket.is_encrypted() {
+        Leg::Encrypted(certificate.and_then(end_point::hash))
+    } else {
+        Leg::Clear
     }
 }
 
 fn readers(socket: &Socket) -> Readers {
-    match socket.is_encrypted() || socket.is_local() {
-        true => Readers::Ends,
-        false => Readers::Anybody,
+    if socket.is_encrypted() || socket.is_local() {
+        Readers::Ends
+    } else {
+        Readers::Anybody
     }
 }

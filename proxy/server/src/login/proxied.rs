@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2: where a client is, as a load balancer that is trusted says it in front of the
-//! client's first byte.
+//! The PROXY protocol, versions 1 and 2: a trusted load balancer sends the client's address before the client's first
+//! byte.
 //!
 //! Source: <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>
 
@@ -12,26 +12,25 @@ use super::{LoginError, Silence};
 use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
 
-/// The longest line of version 1, its end included.
+/// Length limit of version 1's line, with its end.
 const LINE_MAX: usize = 107;
 
-/// The longest header of version 2 that is taken: addresses of 216 bytes at most, and what else a load balancer tells.
+/// Length limit of version 2's header: up to 216 bytes of addresses, and further fields of the load balancer.
 const HEADER_MAX: usize = 4096;
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What the bytes at the front of a connection are.
+/// Result of parsing the front of a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Header {
-    /// The beginning of a header.
     Incomplete,
-    /// One of so many bytes, with the address of the client where it tells one.
+    /// A header's length, and the client's address if the header has one.
     Whole(usize, Option<SocketAddr>),
-    /// No header.
+    /// Not a header.
     Nonsense,
 }
 
-/// Reads the header, and says where the client is. The caller bounds the wait.
+/// Reads the header, and returns the client's address. The caller bounds the wait.
 pub(super) async fn read(
     client: &mut Socket,
     carry: &mut BytesMut,
@@ -67,9 +66,10 @@ fn parse(bytes: &[u8]) -> Header {
 fn parse_line(bytes: &[u8]) -> Header {
     let front = bytes.get(..LINE_MAX).unwrap_or(bytes);
     let Some(end) = front.windows(2).position(|pair| pair == b"\r\n") else {
-        return match bytes.len() < LINE_MAX {
-            true => Header::Incomplete,
-            false => Header::Nonsense,
+        return if bytes.len() < LINE_MAX {
+            Header::Incomplete
+        } else {
+            Header::Nonsense
         };
     };
     let line = bytes.get(..end).and_then(|line| str::from_utf8(line).ok());
@@ -83,7 +83,7 @@ fn parse_line(bytes: &[u8]) -> Header {
     address.map_or(Header::Nonsense, |address| Header::Whole(end + 2, address))
 }
 
-/// The source, where all words are sound.
+/// The source address, if all words are valid.
 fn written_source<A: FromStr + Into<IpAddr>>(words: &[&str]) -> Option<SocketAddr> {
     let [source, to, port, to_port] = words else {
         return None;
@@ -93,7 +93,7 @@ fn written_source<A: FromStr + Into<IpAddr>>(words: &[&str]) -> Option<SocketAdd
     is_sound.then_some(source)
 }
 
-/// Version 2. `None` where it is none.
+/// Version 2. `None`: invalid.
 fn parse_binary(bytes: &[u8]) -> Option<Header> {
     let Some((front, rest)) = bytes.split_first_chunk::<16>() else {
         return Some(Header::Incomplete);
@@ -107,18 +107,18 @@ fn parse_binary(bytes: &[u8]) -> Option<Header> {
         return Some(Header::Incomplete);
     };
     let address = match (command, family) {
-        // The load balancer's own: a check of its health.
+        // The load balancer's own connection, a health check.
         (0x20, _) => None,
         (0x21, 0x11) => Some(binary_source::<4>(body)?),
         (0x21, 0x21) => Some(binary_source::<16>(body)?),
-        // By something else than TCP, or it does not say.
+        // A protocol other than TCP, or none given.
         (0x21, 0x00 | 0x31) => None,
         _ => return None,
     };
     Some(Header::Whole(front.len() + len, address))
 }
 
-/// The source: two addresses, and the port of each.
+/// The source address, from two addresses and their ports.
 fn binary_source<const N: usize>(body: &[u8]) -> Option<SocketAddr>
 where
     IpAddr: From<[u8; N]>,
@@ -203,7 +203,7 @@ mod tests {
         ] {
             assert_eq!(parse(&wrong), Header::Nonsense, "{wrong:?}");
         }
-        // Its length is refused before its bytes are waited for.
+        // The length is refused before its bytes are waited for.
         let long = binary(0x21, 0x00, &[0; HEADER_MAX - 15]);
         assert_eq!(parse(&long[..16]), Header::Nonsense);
         whole(&binary(0x21, 0x00, &[0; HEADER_MAX - 16]), None);

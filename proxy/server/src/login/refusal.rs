@@ -1,4 +1,4 @@
-//! What a client is told that gets no session.
+//! Errors for clients that get no session.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
 use crate::wire::encode::{self, ErrorFields, Severity};
-use crate::worker::Shared;
+use crate::worker::WorkerContext;
 
 /// PostgreSQL's own words.
 const EARLY_DATA: &str = "This could be either a client-software bug or evidence of an attempted man-in-the-middle \
@@ -32,7 +32,7 @@ const fn advice(lacks: Unmet) -> &'static str {
 
 const SEE_LOG: &str = "See the log of pgpalisade.";
 
-/// What helps where PostgreSQL wants something else of the client than the proxy has.
+/// Advice if PostgreSQL requires another method than the proxy can use.
 const fn remedy(error: &ServerLoginError) -> &'static str {
     match error {
         ServerLoginError::NeedsPassword(_) => {
@@ -47,9 +47,9 @@ const fn remedy(error: &ServerLoginError) -> &'static str {
     }
 }
 
-/// Tells a client why there is no session, where PostgreSQL would, and closes.
+/// Tells a client why there is no session, if PostgreSQL would, and closes.
 pub(super) async fn refuse(
-    shared: &Shared,
+    shared: &WorkerContext,
     client: &mut Socket,
     client_addr: ClientAddr,
     error: &LoginError,
@@ -67,14 +67,14 @@ pub(super) async fn refuse(
 
 fn log(client_addr: ClientAddr, error: &LoginError) {
     if matches!(error, LoginError::NoProtocol(_)) {
-        // Anybody can ask for any protocol, as often as they like.
+        // Any client can ask for any protocol, as often as it likes.
         tracing::debug!(%client_addr, %error, "login refused");
     } else {
         tracing::info!(%client_addr, %error, "login refused");
     }
 }
 
-/// What a client is told, where PostgreSQL would say something.
+/// Counts and logs the error, and returns its message, if PostgreSQL would say something.
 pub(super) fn words(
     metrics: &Metrics,
     client_addr: ClientAddr,

@@ -1,4 +1,4 @@
-//! The packets in front of a session, and what a startup packet asks for.
+//! Packets before a session, and the settings of a startup packet.
 
 use std::str::FromStr;
 
@@ -17,32 +17,23 @@ use crate::transport::Socket;
 use crate::wire::WireError;
 use crate::wire::startup::{self, StartupPacket, Version};
 
-/// What a connection turned out to be for.
+/// The purpose of a connection.
 pub(super) enum StartupKind {
-    /// A session.
     Startup(StartupRequest),
-    /// To cancel a statement of another session: the packet.
+    /// A cancel request for another session's statement.
     Cancel(Bytes),
 }
 
-/// Whether a session is a stream of the write-ahead log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Replication {
-    Yes,
-    No,
-}
-
-/// A startup packet and the settings in it.
 pub(super) struct StartupRequest {
     packet: Bytes,
     settings: Vec<Setting>,
     user: String,
     database: String,
-    replication: Replication,
+    is_replication: bool,
 }
 
-/// Reads packets until the client says what the connection is for. It gets TLS where there is some, which is offered
-/// once, as by PostgreSQL; GSSAPI encryption is declined.
+/// Reads packets until the client says what the connection is for. TLS is offered once, as by PostgreSQL, if it is
+/// configured; GSSAPI encryption is declined.
 pub(super) async fn read(
     client: &mut Socket,
     carry: &mut BytesMut,
@@ -75,7 +66,7 @@ pub(super) async fn read(
             StartupPacket::OtherVersion(version) => return Err(LoginError::NoProtocol(version)),
             StartupPacket::CancelRequest => return Ok(StartupKind::Cancel(packet)),
             StartupPacket::Startup(message) => {
-                // What is judged, recorded and sent is the same from here on.
+                // From here on the same packet is judged, recorded and sent.
                 let cut = message.with_names_cut().map_err(misread)?;
                 let packet = cut.map_or_else(|| packet.clone(), BytesMut::freeze);
                 return StartupRequest::read(packet).map(StartupKind::Startup);
@@ -85,9 +76,10 @@ pub(super) async fn read(
 }
 
 fn nothing_behind(carry: &BytesMut, request: &'static str) -> Result<(), LoginError> {
-    match carry.is_empty() {
-        true => Ok(()),
-        false => Err(LoginError::EarlyData(request)),
+    if carry.is_empty() {
+        Ok(())
+    } else {
+        Err(LoginError::EarlyData(request))
     }
 }
 
@@ -95,7 +87,7 @@ fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, LoginError> {
     startup::parse(packet).map_err(misread)
 }
 
-/// PostgreSQL says nothing to a packet whose length is wrong, and what is wrong to one that is malformed.
+/// PostgreSQL answers a packet of a wrong length with silence, and a malformed one with an error.
 const fn misread(error: WireError) -> LoginError {
     match error {
         WireError::Length { .. } => LoginError::NoStartup(Silence::Nonsense(error)),
@@ -117,20 +109,20 @@ async fn read_packet(client: &mut Socket, carry: &mut BytesMut) -> Result<Bytes,
     }
 }
 
-/// As PostgreSQL reads it: `database`, or a Boolean.
-fn replication(value: Option<&[u8]>) -> Replication {
+/// Reads `replication` as PostgreSQL does: `database`, or a Boolean.
+fn is_replication(value: Option<&[u8]>) -> bool {
     match value {
-        None => Replication::No,
-        // Anything but a clear no is a yes.
+        None => false,
+        // Anything except a clear no is a yes.
         Some(value) => match read_only::parse(value) {
-            Some(Access::ReadWrite) => Replication::No,
-            Some(Access::ReadOnly) | None => Replication::Yes,
+            Some(Access::ReadWrite) => false,
+            Some(Access::ReadOnly) | None => true,
         },
     }
 }
 
 impl StartupRequest {
-    /// Reads a packet whose names are not too long.
+    /// Reads a packet whose names are already cut.
     fn read(packet: Bytes) -> Result<Self, LoginError> {
         let StartupPacket::Startup(message) = parse(&packet)? else {
             return Err(LoginError::Layout);
@@ -140,25 +132,25 @@ impl StartupRequest {
         Ok(Self {
             user: text("user"),
             database: text("database"),
-            replication: replication(message.get("replication")),
+            is_replication: is_replication(message.get("replication")),
             settings: startup_options::settings(message),
             packet: packet.clone(),
         })
     }
 
-    /// Who connects, in the words of PostgreSQL's own refusals.
+    /// The client in the words of PostgreSQL's own refusals.
     pub(super) fn who(&self, client_addr: ClientAddr) -> String {
         let (host, label) = (client_addr.host(), self.label(client_addr));
         let (user, database) = (label.user, label.database);
         format!("host \"{host}\", user \"{user}\", database \"{database}\"")
     }
 
-    /// The value of `fencing.token`, where there is one.
+    /// Value of `fencing.token`, if set.
     pub(super) fn token_text(&self) -> Result<Option<String>, Box<Rejection>> {
         self.text("fencing.token")
     }
 
-    /// Whether each of its settings below `fencing.` is one that can be set.
+    /// Checks that each setting below `fencing.` exists.
     pub(super) fn check_names(&self) -> Result<(), Box<Rejection>> {
         let mut names = self.settings.iter().map(|(name, _)| name.as_str());
         match names.find_map(Mistake::in_setting) {
@@ -167,7 +159,7 @@ impl StartupRequest {
         }
     }
 
-    /// The value of `fencing.scope`.
+    /// Value of `fencing.scope`, if set.
     pub(super) fn scope(&self) -> Result<Option<Scope>, Box<Rejection>> {
         let Some(name) = self.text("fencing.scope")?.filter(|name| !name.is_empty()) else {
             return Ok(None);
@@ -188,7 +180,7 @@ impl StartupRequest {
         }
     }
 
-    /// The user, as the server reads it.
+    /// The user's bytes, as the server reads them.
     pub(super) fn user(&self) -> Vec<u8> {
         match startup::parse(&self.packet) {
             Ok(StartupPacket::Startup(message)) => message.get("user").unwrap_or_default().to_vec(),
@@ -196,17 +188,16 @@ impl StartupRequest {
         }
     }
 
-    /// Whether it asks for replication.
-    pub(super) const fn asks_for_replication(&self) -> Replication {
-        self.replication
+    pub(super) const fn asks_for_replication(&self) -> bool {
+        self.is_replication
     }
 
-    /// The packet, for the server.
+    /// The packet for the server.
     pub(super) const fn packet(&self) -> &Bytes {
         &self.packet
     }
 
-    /// Who this is, for logs and records.
+    /// The client's label for logs and records.
     pub(super) fn label(&self, client_addr: ClientAddr) -> SessionLabel {
         let application_name = startup_options::last(&self.settings, "application_name")
             .map(|name| String::from_utf8_lossy(name).into_owned())

@@ -1,4 +1,4 @@
-//! The connection to PostgreSQL: the address, and TLS as far as it is asked for.
+//! The connection to PostgreSQL: its address, and TLS as configured.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-SSL>
 
@@ -17,32 +17,30 @@ use crate::takeover::{Primary, Tenure};
 use crate::transport::{Socket, dial};
 use crate::worker::Worker;
 
-/// How long a cancel request may take. The client waits for nothing but the end of the connection.
+/// Limit of a cancel request. The client waits only for the end of its connection.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A pause before the primary is tried again.
+/// Pause before the primary is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-enum ConnectError {
-    /// The system's own.
+enum UpstreamError {
     #[error(transparent)]
     Dial(io::Error),
-    /// There is no TLS with the server, or it is not to be trusted.
+    /// The server has no TLS, or is not trusted.
     #[error("TLS: {0}")]
     Tls(io::Error),
 }
 
-/// A server, and how long it is the primary.
-pub(super) struct Connected {
+/// A server's socket, and its term as the primary.
+pub(super) struct UpstreamConnection {
     pub(super) socket: Socket,
-    /// `None`: the control connection is down, and there is one host only.
+    /// `None`: the control connection is down, and there is only one host.
     pub(super) tenure: Option<Tenure>,
 }
 
-impl Connected {
-    /// Goes on with a login as long as the server is the primary.
+impl UpstreamConnection {
+    /// Continues a login only while the server is the primary.
     pub(super) async fn while_primary<T>(
         tenure: Option<&Tenure>,
         step: impl Future<Output = Result<T, LoginError>>,
@@ -59,17 +57,17 @@ impl Connected {
     }
 }
 
-/// Connects for a client. Of several hosts, to the primary, once one is known: a failover takes its time, and a client
-/// that is refused meanwhile would only come again.
-pub(super) async fn connect(worker: &Worker) -> Result<Connected, LoginError> {
+/// Connects for a client. With several hosts it waits until a primary is known: a client refused during a failover
+/// would only retry.
+pub(super) async fn connect(worker: &Worker) -> Result<UpstreamConnection, LoginError> {
     let shared = &worker.shared;
     if shared.servers.upstream.only().is_some() {
         let primary = shared.takeover.primary();
         let socket = open(worker, primary.as_ref()).await?;
         let tenure = primary.map(|primary| primary.tenure);
-        return Ok(Connected { socket, tenure });
+        return Ok(UpstreamConnection { socket, tenure });
     }
-    // The client is told why, before its own time is over.
+    // Ends before the client's own limit, so that the client is told why.
     let limit = shared.limits.login_timeout;
     let within = limit.saturating_sub(limit / 10);
     let mut failed = None;
@@ -86,16 +84,19 @@ pub(super) async fn connect(worker: &Worker) -> Result<Connected, LoginError> {
     }
 }
 
-/// Tries again whatever the primary of the moment is; `None` where the proxy stops.
-async fn open_primary(worker: &Worker, failed: &mut Option<LoginError>) -> Option<Connected> {
+/// Tries the current primary again and again; `None` if the proxy stops.
+async fn open_primary(
+    worker: &Worker,
+    failed: &mut Option<LoginError>,
+) -> Option<UpstreamConnection> {
     loop {
         let primary = worker.shared.takeover.find_primary().await?;
         let opening = open(worker, Some(&primary));
         let tenure = primary.tenure.clone();
-        *failed = match Connected::while_primary(Some(&tenure), opening).await {
+        *failed = match UpstreamConnection::while_primary(Some(&tenure), opening).await {
             Ok(socket) => {
                 let tenure = Some(tenure);
-                return Some(Connected { socket, tenure });
+                return Some(UpstreamConnection { socket, tenure });
             }
             Err(_) if tenure.is_over() => None,
             Err(error) => Some(error),
@@ -104,8 +105,8 @@ async fn open_primary(worker: &Worker, failed: &mut Option<LoginError>) -> Optio
     }
 }
 
-/// The host of the primary, and its very address where the control connection has come by the same name: a name may
-/// stand for several servers. While no primary is known, the only host, by its name.
+/// The primary's host, and the address to dial. It is the control connection's address if both use the same name,
+/// because a name may stand for several servers. While no primary is known, the only host by its name.
 fn destination<'a>(
     worker: &'a Worker,
     primary: Option<&Primary>,
@@ -134,13 +135,13 @@ async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, Logi
     let opening = async {
         let keepalive = shared.limits.tcp_keepalive;
         let dialed = dial(&dialed, keepalive, &worker.sends).await;
-        let mut socket = dialed.map_err(ConnectError::Dial)?;
-        // On a unix socket there is no TLS, as for libpq.
+        let mut socket = dialed.map_err(UpstreamError::Dial)?;
+        // A unix socket has no TLS, as in libpq.
         if let UpstreamAddr::Tcp { host, .. } = host {
             let loaded = shared.certificates.current();
             if loaded.upstream.mode() != SslMode::Disable {
                 let encrypted = encrypt(&mut socket, &loaded.upstream, host).await;
-                encrypted.map_err(ConnectError::Tls)?;
+                encrypted.map_err(UpstreamError::Tls)?;
             }
         }
         Ok(socket)
@@ -149,13 +150,13 @@ async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, Logi
         let upstream = host.to_string();
         tracing::warn!(upstream, %error, "cannot connect to PostgreSQL");
         match error {
-            ConnectError::Dial(_) => LoginError::Unreachable(upstream),
-            ConnectError::Tls(_) => LoginError::NoTlsToServer(upstream),
+            UpstreamError::Dial(_) => LoginError::Unreachable(upstream),
+            UpstreamError::Tls(_) => LoginError::NoTlsToServer(upstream),
         }
     })
 }
 
-/// Has the server encrypt the connection. It has to answer with one byte, and say nothing more before the handshake
+/// Asks the server for TLS. It must answer with one byte, and send nothing more before the handshake
 /// (CVE-2021-23222).
 async fn encrypt(socket: &mut Socket, connector: &Connector, host: &str) -> io::Result<()> {
     socket.write_all(&SSL_REQUEST).await?;
@@ -170,14 +171,14 @@ async fn encrypt(socket: &mut Socket, connector: &Connector, host: &str) -> io::
     }
 }
 
-/// Passes a cancel request on, as it is: the client has the server's own key. There is no answer.
+/// Passes a cancel request on unchanged: the client has the server's own key. It has no answer.
 pub(super) async fn forward_cancel(worker: &Worker, packet: &[u8]) {
     let forward = async {
         let primary = worker.shared.takeover.primary();
         let mut server = open(worker, primary.as_ref()).await?;
         server.write_all(packet).await?;
         let mut rest = BytesMut::new();
-        // The server closes once the request was carried out.
+        // The server closes after it has carried the request out.
         match server.read_more(&mut rest).await {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
                 Err(LoginError::Io(error))

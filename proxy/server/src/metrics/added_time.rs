@@ -1,4 +1,4 @@
-//! The time that the proxy adds to what clients ask for. Networks and PostgreSQL are not in it.
+//! The time that the proxy adds, without networks and PostgreSQL.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -6,20 +6,20 @@ use std::time::Instant;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Of so many reads of clients one is timed: a look at the clock costs as much as a hundredth of a transaction.
+/// One in this many client reads is timed: a look at the clock costs a hundredth of a transaction.
 const SAMPLED: u32 = 64;
 
-/// Seconds for what takes no more than thinking.
+/// Buckets for decisions, which wait for nothing.
 const DECISION_SECONDS: [f64; 10] = [
     1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 1e-3, 1e-2, 1e-1,
 ];
 
-/// Seconds for what waits for others.
+/// Buckets for preparations, which wait for others.
 const PREPARATION_SECONDS: [f64; 12] = [
     1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0, 5.0,
 ];
 
-/// What all workers have measured. Clones measure together.
+/// Measurements of all workers. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct AddedTime {
     decision: Histogram,
@@ -52,7 +52,6 @@ impl AddedTime {
     }
 }
 
-/// The clock of one worker.
 #[derive(Debug)]
 pub(crate) struct Clock {
     added: AddedTime,
@@ -67,7 +66,7 @@ impl Clock {
         }
     }
 
-    /// A client's bytes have come. The time, where these are measured.
+    /// Counts a read of a client. Returns the time if this read is measured.
     #[inline]
     pub(crate) fn read(&self) -> Option<Instant> {
         let reads = self.reads.get().wrapping_add(1);
@@ -75,7 +74,7 @@ impl Clock {
         reads.is_multiple_of(SAMPLED).then(Instant::now)
     }
 
-    /// They are passed on, as far as they could be.
+    /// Records the decision time of a read, after its bytes were passed on as far as possible.
     #[inline]
     pub(crate) fn decided(&self, read: Option<Instant>) {
         if let Some(read) = read {
@@ -83,7 +82,7 @@ impl Clock {
         }
     }
 
-    /// What had to come first has come, for a message that has waited from then on.
+    /// Records how long a message waited for its preparation.
     pub(crate) fn prepared(&self, since: Instant) {
         let waited = since.elapsed().as_secs_f64();
         self.added.preparation.observe(waited);

@@ -1,5 +1,5 @@
-//! Refusals by scope. A client cannot make up series: a scope has some only where it has a mark or the policy names it,
-//! and only the first thousand have.
+//! Refusals by scope. A client cannot make up series: only scopes with a mark or in the policy have one, and only the
+//! first thousand.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,25 +16,24 @@ use crate::fence::mark_cache::MarkCache;
 use crate::rejection::{Enforcement, RejectionKind};
 use crate::rejection_log::Counters;
 
-/// What stands for the scopes that have no series. No scope can have this name.
+/// Label for the scopes without series. No scope can have this name.
 const OTHERS: &str = "(others)";
 
-/// Refusals since the proxy was started.
 #[derive(Debug)]
 pub(super) struct Rejections {
-    cells: Arc<MarkCache>,
+    marks: Arc<MarkCache>,
     by_scope: DashMap<Scope, Counters>,
-    /// Scopes that have been let in, so that two that come at once are not one too many.
+    /// Number of scopes with series. The lock keeps concurrent ones within the limit.
     scopes: Mutex<usize>,
-    /// Those that are about no scope.
+    /// Refusals without a scope.
     without: Counters,
     others: Counters,
 }
 
 impl Rejections {
-    pub(super) fn new(cells: Arc<MarkCache>) -> Self {
+    pub(super) fn new(marks: Arc<MarkCache>) -> Self {
         Self {
-            cells,
+            marks,
             by_scope: DashMap::new(),
             scopes: Mutex::new(0),
             without: Counters::default(),
@@ -61,7 +60,7 @@ impl Rejections {
     }
 
     fn let_in(&self, scope: &Scope) {
-        if self.cells.find(scope).is_none() {
+        if self.marks.find(scope).is_none() {
             return;
         }
         let mut scopes = self.scopes.lock();
@@ -86,7 +85,7 @@ impl Collector for Rejections {
     }
 }
 
-/// Writes those of one scope that there were any of.
+/// Encodes the counters of one scope, except zeros.
 fn encode(counters: &Counters, scope: &str, family: &mut MetricEncoder<'_>) -> fmt::Result {
     let counts = counters.read();
     for (enforced, enforcement) in [
@@ -127,16 +126,16 @@ mod tests {
 
     #[test]
     fn a_storm_of_scopes_has_so_many_series_and_no_more() {
-        let cells = Arc::new(MarkCache::default());
-        let rejections = Arc::new(Rejections::new(Arc::clone(&cells)));
+        let marks = Arc::new(MarkCache::default());
+        let rejections = Arc::new(Rejections::new(Arc::clone(&marks)));
         let stale = |scope: &Scope| {
             rejections.count(Some(scope), RejectionKind::StaleToken, Enforcement::Refused);
         };
-        // What a client has made up is among the others.
+        // A made-up scope counts among the others.
         stale(&Scope::new("made-up").unwrap());
         for number in 0..3 * SCOPES_MAX {
             let scope = Scope::new(&format!("s{number}")).unwrap();
-            cells.mark(&scope);
+            marks.mark(&scope);
             stale(&scope);
         }
         stale(&Scope::new("s0").unwrap());

@@ -1,4 +1,4 @@
-//! What a worker counts for itself: with every message, and so without a lock and on a cache line of its own.
+//! Counters of one worker. They change with every message, so they need no lock and a separate cache line.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -8,13 +8,12 @@ use pgpalisade_policies::CacheStats;
 
 use crate::fence::Basis;
 
-/// The types of messages that have something executed:
-/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
+/// Types of messages that execute something: <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
 const QUERY: u8 = b'Q';
 const EXECUTE: u8 = b'E';
 const FUNCTION_CALL: u8 = b'F';
 
-/// What a permit can rest on, in the order of the counters.
+/// Bases of permits, in the order of the counters.
 const BASES: [(Basis, &str); 4] = [
     (Basis::NotRequired, "not_required"),
     (Basis::Token, "token"),
@@ -29,7 +28,7 @@ struct Count(AtomicU64);
 impl Count {
     #[inline]
     fn add(&self, more: u64) {
-        // Nobody else writes, so nothing is lost between the two.
+        // There is only one writer, so nothing is lost between load and store.
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(more);
         self.0.store(sum, Ordering::Relaxed);
     }
@@ -43,7 +42,7 @@ impl Count {
     }
 }
 
-/// The counters of one worker. No other worker's are on the same cache line, or on the one that is fetched with it.
+/// The counters of one worker, alone on their cache line and on the one that is fetched with it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Tally {
@@ -56,7 +55,7 @@ pub(super) struct Tally {
     verdicts: Verdicts,
 }
 
-/// What its cache of verdicts was asked for, and what is in it.
+/// Statistics of the verdict cache.
 #[derive(Debug, Default)]
 struct Verdicts {
     by_text: Count,
@@ -77,7 +76,7 @@ impl Tally {
     }
 }
 
-/// The one handle that counts. It stays on the thread that made it.
+/// The only handle that counts. It stays on the thread that made it.
 #[derive(Debug)]
 pub(crate) struct WorkerTally {
     tally: Arc<Tally>,
@@ -92,7 +91,7 @@ impl WorkerTally {
         }
     }
 
-    /// A message of this type goes to the server. One that has something executed is a statement.
+    /// Counts a message to the server, if it executes something.
     #[inline]
     pub(crate) fn forwarded(&self, tag: u8, basis: Basis) {
         if matches!(tag, QUERY | EXECUTE | FUNCTION_CALL) {
@@ -100,7 +99,7 @@ impl WorkerTally {
         }
     }
 
-    /// How its cache of verdicts stands.
+    /// Publishes the statistics of the verdict cache.
     pub(crate) fn cached(&self, stats: &CacheStats) {
         let verdicts = &self.tally.verdicts;
         verdicts.by_text.set(stats.hits - stats.hits_by_form);
@@ -110,20 +109,18 @@ impl WorkerTally {
         verdicts.bytes.set(stats.bytes as u64);
     }
 
-    /// So many bytes of a client have come.
     #[inline]
     pub(crate) fn received_from_client(&self, bytes: usize) {
         self.tally.from_client.add(bytes as u64);
     }
 
-    /// So many bytes of a server have come.
     #[inline]
     pub(crate) fn received_from_server(&self, bytes: usize) {
         self.tally.from_server.add(bytes as u64);
     }
 }
 
-/// The counters of all workers together.
+/// Sums over all workers.
 pub(super) struct Total<'a>(&'a [Arc<Tally>]);
 
 impl<'a> Total<'a> {
@@ -131,12 +128,12 @@ impl<'a> Total<'a> {
         Self(tallies)
     }
 
-    /// Statements, each with what their permits rest on.
+    /// Statements by the basis of their permit.
     pub(super) fn statements(&self) -> [(&'static str, u64); BASES.len()] {
         BASES.map(|(basis, name)| (name, self.sum(|tally| tally.statements(basis))))
     }
 
-    /// Bytes, each with who has sent them.
+    /// Bytes by sender.
     pub(super) fn received(&self) -> [(&'static str, u64); 2] {
         [
             ("client", self.sum(|tally| &tally.from_client)),
@@ -144,7 +141,7 @@ impl<'a> Total<'a> {
         ]
     }
 
-    /// Texts that a verdict was looked up for, each with how it was found.
+    /// Lookups of verdicts by result.
     pub(super) fn verdicts(&self) -> [(&'static str, u64); 3] {
         [
             ("text", self.sum(|tally| &tally.verdicts.by_text)),
@@ -153,12 +150,12 @@ impl<'a> Total<'a> {
         ]
     }
 
-    /// Cached verdicts.
+    /// Number of cached verdicts.
     pub(super) fn verdicts_kept(&self) -> u64 {
         self.sum(|tally| &tally.verdicts.entries)
     }
 
-    /// The memory that they take, in bytes.
+    /// Memory of the cached verdicts, in bytes.
     pub(super) fn verdict_bytes(&self) -> u64 {
         self.sum(|tally| &tally.verdicts.bytes)
     }

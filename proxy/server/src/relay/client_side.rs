@@ -1,4 +1,4 @@
-//! Reading the client: the session decides each of its messages, and what it lets pass goes on to the server.
+//! Reading the client: the session decides each message, and admitted ones go on to the server.
 
 use std::future::Future;
 use std::io;
@@ -18,7 +18,7 @@ use crate::transport::{Outbox, Socket, Stall};
 use crate::wire::frontend;
 use crate::wire::header::{self, Header};
 
-/// The client, and what has come of it.
+/// The client's socket and the state of its bytes.
 pub(super) struct ClientSide {
     pub(super) socket: Socket,
     pub(super) outbox: Outbox,
@@ -26,15 +26,15 @@ pub(super) struct ClientSide {
     pub(super) stall: Stall,
     /// Bytes that are not decided yet.
     kept: BytesMut,
-    /// Bytes of a message that was refused, still to arrive.
+    /// Bytes still to arrive of a refused message.
     discard: usize,
-    /// Room for the message at the front, while more of it must arrive.
+    /// Memory for the message at the front until it is complete.
     collecting: Collecting,
-    /// Wakes the task when the gate opens, and to look whether the client is there.
+    /// Wakes the task when the gate opens, and for checks whether the client has left.
     look: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
-/// How far the client's bytes are done with, and what the next message needs.
+/// Number of processed bytes, and what the next message needs.
 struct Done {
     bytes: usize,
     need: Option<Prerequisite>,
@@ -53,18 +53,18 @@ impl ClientSide {
         }
     }
 
-    /// Whether there is nothing to send, nor anything that runs until it is sent.
+    /// Whether nothing waits to be sent, and no stall timer runs.
     #[inline]
     pub(super) fn is_flushed(&self) -> bool {
         !self.stall.is_running() && self.outbox.is_flushed(&self.socket)
     }
 
-    /// Sends messages of the proxy's own, behind what was relayed.
+    /// Sends the proxy's own messages, after the relayed ones.
     pub(super) fn put_own(&mut self, messages: &[u8]) {
         self.outbox.put(&self.socket, messages);
     }
 
-    /// The message at the front was answered, and is not sent.
+    /// Drops the message at the front, which was answered.
     pub(super) fn discard_front(&mut self) {
         if let Ok(Some(header)) = header::parse(&self.kept, frontend::body_max) {
             self.discard = header.frame_len();
@@ -73,27 +73,28 @@ impl ClientSide {
 }
 
 impl Relay {
-    /// Reads the client. What a message needs first comes as the inner error.
+    /// Reads the client. The inner error is what a message needs first.
     #[inline]
     pub(super) fn poll_client(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Result<Result<Side, Prerequisite>, End> {
-        // A ledger without room gets room by itself: the server sends replies whenever its buffer of
-        // 8 KiB is full, asked or not, and the ledger holds many times as many.
+        // A full ledger gets room without help: the server sends replies whenever its buffer of 8 KiB is full, and
+        // the ledger holds many times as many.
         if !self.server.upstream.has_room() || !self.session.has_room() {
             return Ok(Ok(Side::Unasked));
         }
         if self.worker.gate.is_shut() && self.session.is_idle() {
             return self.await_gate(cx).map(Ok);
         }
-        match self.client.socket.is_awaited(cx) {
-            true => self.await_client(cx).map(Ok),
-            false => self.read_client(cx),
+        if self.client.socket.is_awaited(cx) {
+            self.await_client(cx).map(Ok)
+        } else {
+            self.read_client(cx)
         }
     }
 
-    /// The client may begin nothing. One that goes away meanwhile has begun nothing, whatever it has sent.
+    /// Holds the client up. If it leaves meanwhile, nothing of what it has sent begins.
     #[cold]
     fn await_gate(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
         if self.client.socket.is_closed_by_peer() {
@@ -105,18 +106,18 @@ impl Relay {
             let opens = worker.gate.is_open();
             let _ = timers.timeout(pause::LOOK_EVERY, opens).await;
         });
-        // Where that is over at once, the task is woken by what has shut the gate.
+        // If it ends at once, whatever has shut the gate wakes the task.
         let _ = look.as_mut().poll(cx);
         self.client.look = Some(look);
         Ok(Side::Drained)
     }
 
-    /// The client has sent nothing more.
     #[inline]
     fn await_client(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
-        match self.client.collecting.is_late(cx) {
-            true => Err(self.end_late_message()),
-            false => Ok(Side::Drained),
+        if self.client.collecting.is_late(cx) {
+            Err(self.end_late_message())
+        } else {
+            Ok(Side::Drained)
         }
     }
 
@@ -143,7 +144,7 @@ impl Relay {
         Ok(need.map_or(Ok(Side::Read), Err))
     }
 
-    /// Looks at the bytes of the client that are kept, and says what the message at their front needs.
+    /// Processes the kept bytes, and returns what the message at their front needs.
     pub(super) fn on_kept_client_bytes(&mut self) -> Result<Option<Prerequisite>, End> {
         let kept = std::mem::take(&mut self.client.kept);
         let done = self.on_client_bytes(&kept)?;
@@ -151,12 +152,11 @@ impl Relay {
         Ok(done.need)
     }
 
-    /// Looks at what the client has sent.
     fn on_client_bytes(&mut self, bytes: &[u8]) -> Result<Done, End> {
         self.follow_policy();
-        // Everything before `at` is decided; everything before `sent` has been passed on or dropped.
+        // Bytes before `at` are decided; bytes before `sent` have been passed on or dropped.
         let mut sent = self.discard(bytes);
-        // What is still to arrive of a message that was decided comes first.
+        // The rest of a message that was decided comes first.
         let mut at = bytes.len().min(sent + self.server.upstream.rest());
         let mut need = None;
         loop {
@@ -172,7 +172,7 @@ impl Relay {
             };
             let action = self.decide(header, rest);
             if !self.session.output().is_empty() {
-                // What was decided before goes out first.
+                // Bytes decided before go out first.
                 self.pass_on(bytes, &mut sent, at)?;
                 self.put_output();
             }
@@ -207,7 +207,7 @@ impl Relay {
         Ok(Done { bytes: sent, need })
     }
 
-    /// Drops what is here of a message that was refused, and says how many bytes that is.
+    /// Drops the part of a refused message that is here, and returns its length.
     #[inline]
     fn discard(&mut self, bytes: &[u8]) -> usize {
         let dropped = self.client.discard.min(bytes.len());
@@ -215,7 +215,6 @@ impl Relay {
         dropped
     }
 
-    /// The message at the front is decided and goes on.
     #[inline]
     fn admit(&mut self, permit: Permit, header: Header) {
         self.client.collecting.done();
@@ -223,8 +222,8 @@ impl Relay {
         self.server.upstream.admit(permit);
     }
 
-    /// Has the session decide the message at the front of `bytes`. One that is to arrive whole is waited for where
-    /// there is room for it.
+    /// Has the session decide the message at the front of `bytes`. If it must arrive whole, it is waited for if there
+    /// is memory for it.
     #[inline]
     fn decide(&mut self, header: Header, bytes: &[u8]) -> Action {
         let mut frame = Frame::new(header, bytes);
@@ -248,7 +247,7 @@ impl Relay {
         if ready.is_empty() {
             return Ok(());
         }
-        // A write that fails is no end yet: the server may have said why, and that is read first.
+        // A failed write does not end the session yet: the server may have said why, and that is read first.
         if let Err(error) = self.server.upstream.forward(ready) {
             tracing::debug!(%error, "writing to the server");
             if error.kind() == io::ErrorKind::PermissionDenied {
@@ -258,7 +257,7 @@ impl Relay {
         Ok(())
     }
 
-    /// The client has stopped in the middle of a message whose beginning is kept.
+    /// Ends a session whose client stopped in the middle of a message that must arrive whole.
     #[cold]
     fn end_late_message(&mut self) -> End {
         tracing::info!(client_addr = %self.label.client_addr, "a message did not arrive whole in time");

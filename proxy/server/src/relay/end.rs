@@ -9,13 +9,13 @@ use crate::session::endings::Ending;
 use crate::takeover::Lease;
 use crate::transport::Unsent;
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
     /// The client said goodbye.
     #[error("the client said goodbye")]
     Goodbye,
-    /// The client closed its socket, or the side of it that it sends by.
+    /// The client closed its socket, or its sending side.
     #[error("the client left")]
     ClientLeft,
     /// The server closed its socket.
@@ -27,16 +27,16 @@ pub(crate) enum End {
     /// The proxy stops.
     #[error("the session was ended: the proxy is shutting down")]
     Shutdown,
-    /// An operator has ended it.
+    /// An operator ended it.
     #[error("an operator ended it with KILL")]
     Killed,
-    /// A lease that the proxy renews for it may be another's soon.
+    /// The lease could not be renewed, and may soon be another session's.
     #[error("its lease could not be renewed in time")]
     LeaseLost,
-    /// The server of a connection that is not looked at is not the primary any more.
+    /// The server of a passthrough connection is no longer the primary.
     #[error("the server is no longer the primary")]
     Deposed,
-    /// The client has stopped in the middle of a message.
+    /// The client stopped in the middle of a message.
     #[error("the session was ended: a message did not arrive whole")]
     LateMessage,
     /// The client's socket failed.
@@ -51,7 +51,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// One word, for metrics.
+    /// Label value for metrics.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Goodbye | Self::ClientLeft => "client_left",
@@ -78,7 +78,7 @@ impl End {
     }
 }
 
-// It comes back from every look at a socket: in registers, up to this size.
+// Every look at a socket returns this, in registers up to this size.
 const _: () = assert!(size_of::<Result<Side, End>>() <= 16);
 
 impl From<Unsent> for End {
@@ -91,14 +91,13 @@ impl From<Unsent> for End {
 }
 
 impl Relay {
-    /// Ends the connection.
     pub(crate) async fn finish(mut self, end: End) {
         tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "session ended");
-        // What waits for a client that still listens, a last error most of all.
+        // Send what waits for a client that still listens, above all a last error.
         match end {
             End::Goodbye | End::ClientLeft => return self.part(&end).await,
             End::ClientSocket(_) | End::ClientStalled => {}
-            // It may be killed because it does not read.
+            // A client that does not read may be the reason for KILL.
             End::Killed => {
                 let timers = self.worker.shared.timers.clone();
                 let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
@@ -108,11 +107,11 @@ impl Relay {
         self.client.socket.shut_down_write();
     }
 
-    /// The client sends nothing more. As PostgreSQL does, which reads what was sent to the end, the proxy answers all
-    /// of it before it closes, as long as something moves.
+    /// The client sends nothing more. Like PostgreSQL, the proxy answers all that was sent before it closes, as long
+    /// as bytes move.
     async fn part(mut self, end: &End) {
         let quiet = self.session.is_answered() && self.server.upstream.rest() == 0;
-        // Within a request the server is to see what PostgreSQL sees of such a client.
+        // Within a request the server sees what PostgreSQL sees of such a client: no goodbye.
         if quiet || matches!(end, End::Goodbye) {
             self.server.upstream.say_goodbye();
         }
@@ -122,7 +121,7 @@ impl Relay {
         }
         let (timers, within) = (self.worker.shared.timers.clone(), self.worker.close_timeout);
         let has_closed = match last {
-            // What it has sent arrives, though nobody waits for an answer.
+            // The client's messages still reach the server, though nobody waits for an answer.
             Some(End::ClientSocket(_) | End::ClientStalled) => {
                 let closed = timers.timeout(within, self.server.upstream.closed());
                 matches!(closed.await, Ok(Ok(())))
@@ -134,14 +133,14 @@ impl Relay {
             None => false,
         };
         self.client.socket.shut_down_write();
-        // "Normally" ended means: nothing was in flight, and the server has closed its side.
+        // A normal end: nothing was in flight, and the server has closed its side.
         if let (true, true, Identity::Known(session)) = (quiet, has_closed, self.session.identity())
         {
             self.worker.shared.takeover.release(session.backend);
         }
     }
 
-    /// Relays the last replies, until a side has closed; `None` where nothing has moved for too long.
+    /// Relays the last replies until a side has closed; `None` if nothing has moved for too long.
     async fn relay_to_the_end(&mut self) -> Option<End> {
         let (timers, within) = (self.worker.shared.timers.clone(), self.worker.close_timeout);
         loop {
@@ -154,7 +153,7 @@ impl Relay {
         }
     }
 
-    /// Ready when something has moved.
+    /// Ready when bytes have moved.
     fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let waiting = self.client.outbox.waiting();
         self.poll_flush(cx)?;
@@ -170,13 +169,13 @@ impl Relay {
         }
     }
 
-    /// Sends what waits for the client.
     pub(super) async fn send_rest(&mut self) -> Result<(), End> {
         std::future::poll_fn(|cx| {
             self.poll_flush(cx)?;
-            match self.client.outbox.is_done(&self.client.socket) {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Pending,
+            if self.client.outbox.is_done(&self.client.socket) {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
             }
         })
         .await

@@ -1,5 +1,5 @@
-//! What must happen before a message of the client can be sent: straight-line code, while the server's messages go on
-//! to the client and nothing is read of the client.
+//! Steps that must happen before a client message can be sent. They are straight-line code; meanwhile the server's
+//! messages are relayed and the client is not read.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,11 +14,11 @@ use crate::session::AccessChanged;
 use crate::session::action::{Prerequisite, Unread};
 use crate::session::read_only::AccessChange;
 
-/// How often it is looked whether a client that waits is still there.
+/// Interval of the checks whether a waiting client is still there.
 const CLIENT_LOOK_EVERY: Duration = Duration::from_millis(250);
 
 impl Relay {
-    /// Sees to it. Behind it the message at the front of the client's bytes is looked at again, unless it was answered.
+    /// Carries it out. The message at the front of the client's bytes is then decided again, unless it was answered.
     pub(super) async fn prepare(&mut self, prerequisite: Prerequisite) -> Result<(), End> {
         match prerequisite {
             Prerequisite::Replies => self.await_replies().await,
@@ -41,15 +41,15 @@ impl Relay {
                 Ok(())
             }
             Prerequisite::Access(change) => {
-                if self.adjust(change).await? == AccessChanged::Refused {
+                if self.set_access(change).await? == AccessChanged::Refused {
                     self.client.discard_front();
                 }
                 Ok(())
             }
-            Prerequisite::Tokens(wanted, lift) => {
-                match self.obtain(&wanted, lift).await? {
+            Prerequisite::Tokens(wanted, read_write) => {
+                match self.obtain(&wanted, read_write).await? {
                     Grant::Accepted => {}
-                    // Another policy may let pass what was to be refused.
+                    // The new policy may admit the message.
                     Grant::Refused(_) if self.follow_policy() => {}
                     Grant::Refused(rejection) => self.refuse_front(rejection),
                     Grant::Answered => self.client.discard_front(),
@@ -59,38 +59,38 @@ impl Relay {
         }
     }
 
-    /// Refuses the message at the front of the client's bytes, which has waited.
+    /// Refuses the message that has waited at the front of the client's bytes.
     fn refuse_front(&mut self, rejection: Box<Rejection>) {
         self.session.refuse_waiting(rejection);
         self.put_output();
         self.client.discard_front();
     }
 
-    /// Waits until everything that was sent has been answered, or the server waits for the data of a COPY.
+    /// Waits until everything sent has been answered, or the server waits for COPY data.
     pub(super) async fn await_replies(&mut self) -> Result<(), End> {
         self.session.ask_for_replies();
         self.put_output();
         std::future::poll_fn(|cx| {
             self.poll_replies(cx)?;
-            match self.session.is_settled() {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Pending,
+            if self.session.is_settled() {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
             }
         })
         .await
     }
 
-    /// Changes what the server lets the session's transactions do.
-    pub(super) async fn adjust(&mut self, change: AccessChange) -> Result<AccessChanged, End> {
+    /// Changes what the session's transactions may do at the server.
+    pub(super) async fn set_access(&mut self, change: AccessChange) -> Result<AccessChanged, End> {
         self.session.begin_set_access(change);
-        // Should it be cancelled, nothing may stand behind it that relies on it.
+        // If it is cancelled, nothing that relies on it may follow.
         self.await_replies().await?;
-        let adjusted = self.session.end_set_access(change);
-        adjusted.map_err(|ending| self.ended(ending))
+        let changed = self.session.end_set_access(change);
+        changed.map_err(|ending| self.ended(ending))
     }
 
-    /// The same as [`Self::meanwhile`] for what may take long, and is of no use once the client has gone, or the proxy
-    /// stops.
+    /// Like [`Self::meanwhile`], for slow work that is abandoned if the client leaves or the proxy stops.
     pub(super) async fn while_the_client_stays<F: Future>(
         &mut self,
         future: F,
@@ -108,7 +108,7 @@ impl Relay {
         }
     }
 
-    /// Waits for something that is not the session's.
+    /// Waits for something outside the session.
     pub(super) async fn meanwhile<F: Future>(&mut self, future: F) -> Result<F::Output, End> {
         let mut future = pin!(future);
         std::future::poll_fn(|cx| {

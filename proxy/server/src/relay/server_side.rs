@@ -1,4 +1,4 @@
-//! Reading the server: its messages go on to the client, but for those that the session keeps or replaces.
+//! Reading the server: its messages go on to the client, except those that the session keeps or replaces.
 
 use std::io;
 use std::rc::Rc;
@@ -12,38 +12,37 @@ use crate::upstream::Upstream;
 use crate::wire::backend;
 use crate::wire::header::{self, HEADER_LEN};
 
-/// Messages that the session understands are collected up to this size; longer ones (an error with a
-/// huge field) pass by their header.
+/// Size limit for collecting a message that the session understands. Longer ones (an error with a huge field) are
+/// judged by their header.
 const UNDERSTOOD_MAX: usize = 64 * 1024;
 
-/// The server, and what has come of it.
+/// The server's connection and the state of its bytes.
 pub(super) struct ServerSide {
     pub(super) upstream: Upstream,
-    /// Bytes of a message that is not complete yet.
+    /// Bytes of an incomplete message.
     kept: BytesMut,
-    /// A message whose head was looked at.
+    /// The rest of a message whose header was handled.
     rest: Rest,
     pub(super) close: Close,
 }
 
-/// What comes of it when the server closes.
+/// Effect of the server closing the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Close {
-    /// The end.
+    /// The session ends.
     EndsSession,
-    /// Nothing yet, where the server has ended the session: the declaration under way will tell why.
+    /// No effect yet if the server has ended the session: the declaration under way will tell why.
     AwaitsDeclaration,
 }
 
-/// The rest of a message whose head was looked at.
+/// The rest of a message whose header was handled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Rest {
-    /// No message is incomplete.
     #[default]
     None,
-    /// So many bytes are the client's.
+    /// Bytes for the client.
     Relay(usize),
-    /// So many bytes are nobody's.
+    /// Bytes to drop.
     Drop(usize),
 }
 
@@ -59,15 +58,15 @@ impl ServerSide {
 }
 
 impl Relay {
-    /// Reads the server.
     #[inline]
     pub(super) fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
         if !self.client.outbox.has_room() {
             return Ok(Side::Unasked);
         }
-        match self.server.upstream.is_awaited(cx) {
-            true => Ok(Side::Drained),
-            false => self.read_server(cx),
+        if self.server.upstream.is_awaited(cx) {
+            Ok(Side::Drained)
+        } else {
+            self.read_server(cx)
         }
     }
 
@@ -90,14 +89,13 @@ impl Relay {
             let done = self.on_server_bytes(bytes)?;
             keep(&mut self.server.kept, bytes, done);
         } else {
-            // The rest of a message follows what is there of it.
+            // The new bytes continue the kept message.
             self.server.kept.extend_from_slice(bytes);
             self.on_kept_server_bytes()?;
         }
         Ok(Side::Read)
     }
 
-    /// Looks at the bytes of the server that are kept.
     pub(super) fn on_kept_server_bytes(&mut self) -> Result<(), End> {
         let kept = std::mem::take(&mut self.server.kept);
         let done = self.on_server_bytes(&kept)?;
@@ -116,7 +114,7 @@ impl Relay {
         }
     }
 
-    /// Looks at what the server has sent and says how many bytes are done with.
+    /// Processes the server's bytes, and returns how many are done with.
     fn on_server_bytes(&mut self, bytes: &[u8]) -> Result<usize, End> {
         let (mut at, mut sent) = (0, 0);
         loop {
@@ -145,12 +143,12 @@ impl Relay {
             let body = whole.unwrap_or_else(|| rest.get(HEADER_LEN..).unwrap_or_default());
             let disposition = self.session.on_backend(header.tag, body);
             if !self.session.output().is_empty() {
-                // What the message made the session say stands behind everything before it.
+                // The session's own messages go out after everything before this one.
                 self.relay(bytes, &mut sent, at)?;
                 self.put_output();
             }
             let rest = match disposition {
-                // The way of nearly every message: it is here, and goes on with what follows it.
+                // The usual case: a complete message, relayed together with what follows.
                 Disposition::Relay if is_whole => {
                     at += header.frame_len();
                     continue;
@@ -181,8 +179,8 @@ impl Relay {
         }
     }
 
-    /// What is left of a message, as far as it is here: says how many bytes that is. What is here is relayed with what
-    /// follows it, or is dropped behind what came before it.
+    /// Handles what is here of a message's rest, and returns its length. Relayed bytes go out with what follows them;
+    /// before a drop, everything earlier goes out.
     #[inline]
     fn pass_rest(
         &mut self,

@@ -1,4 +1,4 @@
-//! Obtaining the tokens of a value for one session, at its login and at a SET alike.
+//! Declaring the tokens of a value for one session, at login and at SET alike.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,38 +18,40 @@ use crate::session::tokens::{Declared, Denied, Obtained, TokenRequest};
 use crate::session::{AccessChanged, Identity};
 use crate::takeover::{Acquired, DeclareError, Lease, Takeover, Trace};
 
-/// How long a lease is waited for at most.
+/// Longest wait for a lease.
 const WAITS_MAX: Duration = Duration::from_secs(15);
 
-/// What has become of tokens that were asked for.
+/// Result of asking for tokens.
 pub(super) enum Grant {
     /// The session holds them.
     Accepted,
-    /// It does not, and the message that they were for is to be refused.
+    /// The message that needs them is to be refused.
     Refused(Box<Rejection>),
-    /// It does not, and the client was told so in the place of its own answer.
+    /// The client was told so in place of its own answer.
     Answered,
 }
 
 impl Relay {
-    /// Has tokens accepted for the session, in this order: its open transaction is made read-write where that is due;
-    /// its server process is found; each token is declared, which ends the sessions of lower
-    /// ones. Everything that was sent before has been answered.
+    /// Declares tokens for the session, after everything sent before has been answered:
+    ///
+    /// 1. Makes the open transaction read-write, if that is due.
+    /// 2. Finds the session's server process.
+    /// 3. Declares each token, which ends the sessions of lower ones.
     pub(super) async fn obtain(
         &mut self,
         wanted: &TokenRequest,
-        lift: Option<AccessChange>,
+        read_write: Option<AccessChange>,
     ) -> Result<Grant, End> {
         if let Err(ending) = self.session.may_declare(wanted) {
             return Err(self.ended(ending));
         }
-        if let Some(lift) = lift
-            && self.adjust(lift).await? == AccessChanged::Refused
+        if let Some(read_write) = read_write
+            && self.set_access(read_write).await? == AccessChanged::Refused
         {
             return Ok(Grant::Answered);
         }
         let takeover = self.worker.shared.takeover.clone();
-        // One deadline for the search of the process and for the declaration.
+        // One deadline for finding the process and for the declaration.
         let deadline = takeover.deadline();
         let session = match self.session.identity() {
             Identity::Known(session) => session,
@@ -82,9 +84,10 @@ impl Relay {
         };
         let declaring = declarant.declare(wanted, deadline);
         self.server.close = Close::AwaitsDeclaration;
-        let declared = match wanted.waits() {
-            true => self.while_the_client_stays(declaring).await,
-            false => self.meanwhile(declaring).await,
+        let declared = if wanted.waits() {
+            self.while_the_client_stays(declaring).await
+        } else {
+            self.meanwhile(declaring).await
         };
         self.server.close = Close::EndsSession;
         let declared = declared?;
@@ -104,8 +107,8 @@ impl Relay {
         }
     }
 
-    /// Waits until the server shows the trace. One that does not answer, as a machine does that is failing over, must
-    /// not hold up a declaration that is enforced.
+    /// Waits until the server shows the trace. A server that does not answer, such as a machine that is failing over,
+    /// must not hold up an enforced declaration.
     async fn await_trace(&mut self, wanted: &TokenRequest, deadline: Instant) -> Result<(), End> {
         if wanted.is_only_observed() {
             return self.await_replies().await;
@@ -121,7 +124,7 @@ impl Relay {
         }
     }
 
-    /// Gives back the leases whose tokens are not in force.
+    /// Gives back the leases whose tokens are no longer in force.
     pub(super) fn give_back_leases(&mut self) {
         let tokens = self.session.tokens();
         let is_over = |lease: &mut Lease| {
@@ -143,7 +146,7 @@ impl Relay {
     }
 }
 
-/// Finds the server process that has the id which the server told at login, and that shows the trace.
+/// Finds the server process by the pid that the server told at login, and checks that it shows the trace.
 async fn identify(
     takeover: &Takeover,
     pid: i32,
@@ -154,22 +157,22 @@ async fn identify(
     found.map_err(|error| Box::new(rejection(None, error)))
 }
 
-/// A session that declares.
+/// A session that declares tokens.
 struct Declarant {
     takeover: Takeover,
     session: Identified,
     take: TakeId,
-    /// Who it is, in words for people.
+    /// Description of the session for people.
     by: String,
     entry: Arc<ClientEntry>,
-    /// Those of tokens that it holds.
+    /// Leases of tokens that the session holds.
     leases: Vec<Lease>,
-    /// Those under which it is about to take tokens.
+    /// Leases under which it is about to take tokens.
     acquired: Vec<Acquired>,
 }
 
 impl Declarant {
-    /// Has all tokens of a value accepted.
+    /// Declares all tokens of a value.
     async fn declare(&mut self, wanted: &TokenRequest, mut deadline: Instant) -> Declared {
         let mut obtained = wanted.brought();
         if wanted.waits() {
@@ -189,7 +192,7 @@ impl Declarant {
                         .await
                     {
                         Some(taken) => taken,
-                        // That it could not be had is only observed.
+                        // The failed lease was only observed.
                         None => continue,
                     }
                 }
@@ -209,7 +212,7 @@ impl Declarant {
             let rejection = rejection(Some((scope, claim)), error);
             let is_away = rejection.kind == RejectionKind::AuthorityUnavailable;
             observed(terms.purpose, rejection, &mut obtained)?;
-            // The next scope would have no answer either. Where it is enforced, that is its refusal.
+            // The next scope would get no answer either. If it is enforced, it is asked and refused.
             if is_away && wanted.is_only_observed() {
                 break;
             }
@@ -217,8 +220,8 @@ impl Declarant {
         Ok(obtained)
     }
 
-    /// Acquires all leases of a value before any token is declared, so that nothing has changed where one cannot be
-    /// had. All sessions ask for them in one order, so that none waits for another that waits for it.
+    /// Acquires all leases of a value before any token is declared, so that a failure changes nothing. All sessions
+    /// acquire in one order, which prevents deadlocks.
     async fn lease_all(
         &mut self,
         wanted: &TokenRequest,
@@ -242,7 +245,7 @@ impl Declarant {
         Ok(())
     }
 
-    /// Renews the lease of a scope that the session has, or acquires it.
+    /// Renews the scope's lease if the session has one, or acquires it.
     async fn lease(
         &mut self,
         scope: &Scope,
@@ -262,7 +265,7 @@ impl Declarant {
         let (entry, purpose) = (Arc::clone(&self.entry), terms.purpose);
         let lost = move || match purpose {
             Purpose::Admit => entry.end(Cause::LeaseLost),
-            // Nobody is ended where that is only observed.
+            // A session is not ended for an observed scope.
             Purpose::Observe | Purpose::ObserveUnregistered => {}
         };
         let acquiring = self.takeover.acquire_lease(scope, terms, until, lost);
@@ -270,7 +273,8 @@ impl Declarant {
         Ok(())
     }
 
-    /// The token of a lease that the session holds, or the next one under one that was acquired. `None`: it has none.
+    /// Returns the token of the session's lease, or takes the next one under an acquired lease. `None`: the session
+    /// has no lease.
     async fn take_under_lease(
         &mut self,
         declaration: &Declaration,
@@ -293,7 +297,7 @@ impl Declarant {
     }
 }
 
-/// A refusal, or where it is only observed its record.
+/// Returns the rejection as an error, or only records it if it is observed.
 fn observed(
     purpose: Purpose,
     rejection: Rejection,
@@ -352,7 +356,7 @@ fn describe_session(label: &SessionLabel) -> String {
         client_addr,
         ..
     } = label;
-    // Other clients and terminals are shown it.
+    // Other clients and terminals see it.
     let (user, database) = (readable(user), readable(database));
     match application_name.as_deref().map(readable) {
         Some(name) => format!("{user}@{client_addr} ({name}, database {database})"),

@@ -1,22 +1,22 @@
-//! From a socket in the clear to one that is encrypted.
+//! TLS handshakes on a socket.
 
 use std::io;
 
 use bytes::BytesMut;
-use pgpalisade_tls::Session as TlsSession;
+use pgpalisade_tls::TlsState;
 
 use super::Socket;
 
 impl Socket {
-    /// Does the handshake of a session, of which these bytes have come already, and encrypts everything from then on.
-    /// A peer that is refused is told why. The caller bounds the wait; nothing more may be sent where it ends early.
+    /// Does a session's handshake, for which `received` has already come, and encrypts everything from then on. A
+    /// refused peer is told why. The caller bounds the wait; if it ends early, nothing more may be sent.
     ///
     /// # Errors
     ///
-    /// Those of the socket, or what is wrong with the peer.
+    /// Socket errors, and errors of the peer.
     pub(crate) async fn begin_tls(
         &mut self,
-        mut session: TlsSession,
+        mut session: TlsState,
         received: &[u8],
     ) -> io::Result<()> {
         let (mut bytes, mut out) = (BytesMut::from(received), BytesMut::new());

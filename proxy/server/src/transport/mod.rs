@@ -1,4 +1,4 @@
-//! Sockets, and the bytes that wait on either side of them. The only place that reads and writes.
+//! Sockets, and the bytes that wait on either side of them. Only this module reads and writes.
 
 mod handshake;
 mod outbox;
@@ -16,15 +16,15 @@ pub(crate) use send_batch::{SendBatch, allowed_batching};
 pub(crate) use socket::{Lookout, Socket, dial};
 pub(crate) use stall::{Stall, StallLimit, Unsent};
 
-/// How much one read may bring. A large result takes a quarter of the system calls that PostgreSQL's own 16 KiB would
-/// take, and the buffer is one for all connections of a worker.
+/// Size of the read buffer, shared by all connections of a worker. A large result takes a quarter of the system calls
+/// that PostgreSQL's own 16 KiB would take.
 const SCRATCH: usize = 64 * 1024;
 
-/// Above this many unsent bytes towards one side, the other side is not read any more.
+/// Above this many unsent bytes towards one side, the other side is not read.
 pub(crate) const OUTBOX_HIGH_WATER: usize = 64 * 1024;
 
-/// The buffer that all connections of a worker read into. A connection keeps memory of its own only
-/// for a message that has not arrived whole or may not be sent yet, so an idle session holds none.
+/// The read buffer of all connections of a worker. A connection keeps its own memory only for a message that is
+/// incomplete or may not be sent yet, so an idle session holds none.
 #[derive(Debug)]
 pub(crate) struct Scratch(Box<[u8]>);
 
@@ -35,13 +35,12 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// All of it, to read into.
     #[inline]
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.0
     }
 
-    /// What the last read has brought.
+    /// The bytes of the last read.
     #[inline]
     #[must_use]
     pub(crate) fn front(&self, read: usize) -> &[u8] {

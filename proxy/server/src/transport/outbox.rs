@@ -1,40 +1,39 @@
-//! Bytes that may be sent to one peer but that its socket has not taken yet.
+//! Bytes for one peer that its socket has not taken yet.
 
 use std::cell::RefCell;
 use std::io;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
-use pgpalisade_tls::Session as TlsSession;
+use pgpalisade_tls::TlsState;
 
 use super::{OUTBOX_HIGH_WATER, Socket};
 
 /// Bytes on their way to one peer, in order.
 ///
-/// Few bytes go out with those of other connections ([`SendBatch`](super::SendBatch)), many by themselves, and only
-/// what the socket does not take is kept here. Where the socket is encrypted, so is all that waits.
+/// Few bytes go out with those of other connections ([`SendBatch`](super::SendBatch)), many at once. Only what the
+/// socket does not take is kept here. If the socket is encrypted, so is all that waits.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     waiting: BytesMut,
     reason: Reason,
 }
 
-/// Why bytes wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Reason {
-    /// They have just been written: they may go out with those of other connections.
+    /// The bytes were just written, and may go out with those of other connections.
     #[default]
     New,
-    /// The socket had no room. They are tried by themselves, so that it shows whether they move.
+    /// The socket had no room. The bytes are sent alone, to see whether they move.
     NoRoom,
 }
 
 impl Outbox {
-    /// Sends `bytes` behind whatever waits, at the latest when the worker's other connections had their turn.
+    /// Sends `bytes` after all that waits, at the latest at the end of the worker's turn.
     ///
     /// # Errors
     ///
-    /// The socket's own errors, of this or of an earlier send.
+    /// Socket errors, of this or of an earlier send.
     #[inline]
     pub(crate) fn send(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
         match socket.tls() {
@@ -46,7 +45,7 @@ impl Outbox {
     fn send_encrypted(
         &mut self,
         socket: &Socket,
-        tls: &RefCell<TlsSession>,
+        tls: &RefCell<TlsState>,
         bytes: &[u8],
     ) -> io::Result<()> {
         let mut encrypted = BytesMut::new();
@@ -56,9 +55,10 @@ impl Outbox {
 
     #[inline]
     fn send_raw(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
-        match self.waiting.is_empty() && socket.send_later(bytes) {
-            true => Ok(()),
-            false => self.send_now(socket, bytes),
+        if self.waiting.is_empty() && socket.send_later(bytes) {
+            Ok(())
+        } else {
+            self.send_now(socket, bytes)
         }
     }
 
@@ -80,12 +80,13 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends what is queued. What the socket does not take of it stands in front of what waits.
+    /// Sends what is queued. Bytes that the socket does not take go before what waits.
     #[inline]
     fn settle(&mut self, socket: &Socket) -> io::Result<()> {
-        match socket.is_settled() {
-            true => Ok(()),
-            false => self.settle_queued(socket),
+        if socket.is_settled() {
+            Ok(())
+        } else {
+            self.settle_queued(socket)
         }
     }
 
@@ -99,7 +100,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Puts messages of the proxy's own behind whatever waits.
+    /// Adds the proxy's own messages to what waits.
     pub(crate) fn put(&mut self, socket: &Socket, own: &[u8]) {
         let Some(tls) = socket.tls() else {
             self.waiting.extend_from_slice(own);
@@ -107,34 +108,35 @@ impl Outbox {
         };
         let encrypted = tls.borrow_mut().encrypt(own, &mut self.waiting);
         if let Err(error) = encrypted {
-            // No reason for it is known. What follows must not be sent without it.
+            // No cause is known. What follows must not be sent without this message.
             tracing::error!(%error, "encrypting a message");
             socket.shut_down_write();
         }
     }
 
-    /// Whether nothing waits: it has memory only while something does, or has just been sent.
+    /// Whether nothing waits. Memory is held only while bytes wait, or were just sent.
     #[inline]
     #[must_use]
     pub(crate) fn is_flushed(&self, socket: &Socket) -> bool {
         self.waiting.capacity() == 0 && !socket.has_returned() && !socket.has_answer_of_tls()
     }
 
-    /// Sends what waits; `Ready` where nothing is left, and then the memory is given back. What is queued to be sent
-    /// with others does not wait: see [`Outbox::poll_send_all`].
+    /// Sends what waits. `Ready`: nothing waits, and the memory is freed. Bytes queued in the batch do not count: see
+    /// [`Outbox::poll_send_all`].
     ///
     /// # Errors
     ///
-    /// The socket's own errors, of this or of an earlier send.
+    /// Socket errors, of this or of an earlier send.
     #[inline]
     pub(crate) fn poll_flush(
         &mut self,
         socket: &Socket,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.is_flushed(socket) {
-            true => Poll::Ready(Ok(())),
-            false => self.poll_flush_waiting(socket, cx),
+        if self.is_flushed(socket) {
+            Poll::Ready(Ok(()))
+        } else {
+            self.poll_flush_waiting(socket, cx)
         }
     }
 
@@ -154,11 +156,11 @@ impl Outbox {
         self.poll_send_all(socket, cx)
     }
 
-    /// Sends what waits and what is queued; `Ready` where the system has all of it.
+    /// Sends what waits and what is queued. `Ready`: the system has all of it.
     ///
     /// # Errors
     ///
-    /// The socket's own errors, of this or of an earlier send.
+    /// Socket errors, of this or of an earlier send.
     pub(crate) fn poll_send_all(
         &mut self,
         socket: &Socket,
@@ -180,14 +182,14 @@ impl Outbox {
         Poll::Ready(Ok(()))
     }
 
-    /// Bytes that wait.
+    /// Number of bytes that wait.
     #[must_use]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether nothing is left to be sent, or nothing can be sent any more. Sends what is queued; where the socket
-    /// does not take all of that, the task is woken to go on with it.
+    /// Whether nothing is left to send, or nothing can be sent any more. Sends what is queued; if the socket does not
+    /// take all of it, the task is woken to continue.
     #[must_use]
     pub(crate) fn is_done(&mut self, socket: &Socket) -> bool {
         self.settle(socket).is_err() || self.waiting.is_empty()

@@ -1,8 +1,8 @@
-//! What the connections of one worker have to send in one turn of it, sent with one call.
+//! Batches the sends of one worker's turn into one system call.
 //!
-//! A small message is not sent at once: it waits until the tasks that were ready have run. The kernel then takes all of
-//! them together, and the processes that they wake do not push the worker aside after each one
-//! (`docs/decisions/0011`). Where io_uring is not to be had, each is a call by itself, in the same place.
+//! A small message waits until the ready tasks have run. The kernel then takes all of them together, and the
+//! processes that they wake do not displace the worker after each one (`docs/decisions/0011`). Without io_uring, each
+//! message is a separate call at the same point.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -14,32 +14,32 @@ use pgpalisade_sockets::SendRing;
 
 use super::shared_stream::{SendState, SharedStream};
 
-/// More than this is sent at once: to copy it costs as much as a call.
+/// More bytes are sent at once: copying them costs as much as a call.
 pub(super) const PART_MAX: usize = 4 * 1024;
 
-/// Sends that may wait for each other. It bounds how long the first of them waits: for so many turns of sessions.
+/// Limit of sends in a batch. It bounds how long the first of them waits.
 const PARTS_MAX: u32 = 32;
 
-/// Bytes of all of them.
+/// Limit of the bytes in a batch.
 const BYTES_MAX: usize = 32 * 1024;
 
-/// So many sends in a row without company, and the next ones are made at once: where one session is busy at a time,
-/// to wait for others costs a tenth of the worker's instructions, and brings nothing.
+/// After this many lone sends in a row, the next ones are made at once. With one busy session, waiting for others
+/// costs a tenth of the worker's instructions and brings nothing.
 const ALONE: u32 = 8;
 
-/// Of those, every so manieth waits all the same, to see whether there is company now.
+/// One in this many lone sends still waits, to see whether others send again.
 const LOOK_EVERY: u32 = 8;
 
-/// How many sends go to the system in one call.
+/// Sends for each system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batching {
-    /// All that the connections of a worker have in one turn, where the kernel has io_uring and allows it.
+    /// All of a worker's turn, if the kernel has io_uring and allows it.
     Auto,
     /// One.
     Off,
 }
 
-/// What the kernel allows of a setting. Where that is less, the log says so.
+/// The part of a setting that the kernel allows. If it allows less, the log says so.
 #[must_use]
 pub(crate) fn allowed_batching(batching: Batching) -> Batching {
     match batching {
@@ -54,7 +54,7 @@ pub(crate) fn allowed_batching(batching: Batching) -> Batching {
     }
 }
 
-/// What waits to be sent.
+/// Sends of one worker that wait for the end of its turn.
 #[derive(Debug)]
 pub(crate) struct SendBatch {
     queue: RefCell<Queue>,
@@ -64,24 +64,23 @@ pub(crate) struct SendBatch {
 
 #[derive(Debug)]
 struct Queue {
-    /// Without one, each part is sent by itself.
+    /// `None`: each message is sent alone.
     ring: Option<SendRing>,
-    parts: Vec<Part>,
-    /// The bytes of all parts, one behind the other.
+    parts: Vec<BatchedWrite>,
+    /// Bytes of all messages, one after the other.
     bytes: Vec<u8>,
-    /// Sends in a row that had no company.
+    /// Lone sends in a row.
     alone: u32,
 }
 
 #[derive(Debug)]
-struct Part {
+struct BatchedWrite {
     shared: Rc<SharedStream>,
-    /// It begins where the one before it ends.
+    /// End in the queue's bytes. The previous message ends where this one begins.
     end: usize,
 }
 
 impl SendBatch {
-    /// An empty one.
     #[must_use]
     pub(crate) fn new(batching: Batching) -> Self {
         let ring = match batching {
@@ -99,8 +98,8 @@ impl SendBatch {
         }
     }
 
-    /// Queues at most [`PART_MAX`] bytes, where others may have something to send too, and the stream has nothing that
-    /// would have to go first. Says whether it did.
+    /// Queues at most [`PART_MAX`] bytes, if other sends are likely and nothing of the stream has to go first.
+    /// Returns whether it did.
     #[inline]
     pub(super) fn push(&self, shared: &Rc<SharedStream>, bytes: &[u8]) -> bool {
         debug_assert!(
@@ -108,11 +107,11 @@ impl SendBatch {
             "nobody would be woken for what came back"
         );
         let mut queue = self.queue.borrow_mut();
-        match shared.standing() {
+        match shared.status() {
             SendState::Sent if queue.is_quiet() => return false,
             SendState::Sent => queue.push(shared, bytes),
             SendState::Queued if queue.extend(shared, bytes) => return true,
-            // A stream has one part at a time: what the system does not take of it has to be in front of what follows.
+            // A stream has one entry: bytes that the system does not take must go before what follows.
             SendState::Queued | SendState::Returned => return false,
         }
         if queue.parts.len() == 1
@@ -123,15 +122,15 @@ impl SendBatch {
         true
     }
 
-    /// Sends all that is there.
+    /// Sends all that is queued.
     pub(crate) fn flush(&self) {
         self.queue.borrow_mut().send();
     }
 
-    /// Sends what the tasks have queued that were ready at one time. It never ends.
+    /// Sends at the end of each turn what its tasks have queued. It never ends.
     ///
-    /// The first of them to queue something wakes it. The runtime of a worker runs its tasks in the order in which they
-    /// were woken, so that it runs behind the others.
+    /// The first task that queues something wakes it. A worker's runtime runs tasks in the order in which they were
+    /// woken, so it runs after the others.
     pub(crate) fn flush_after_each_turn(&self) -> impl Future<Output = ()> {
         std::future::poll_fn(|cx| {
             let mut flusher = self.flusher.borrow_mut();
@@ -149,8 +148,8 @@ impl SendBatch {
 }
 
 impl Queue {
-    /// Whether nobody else is likely to send anything in this turn; then nothing is queued. Counts the send that is
-    /// made at once then.
+    /// Whether no other send is likely in this turn, so that nothing is queued. Counts the send that is then made at
+    /// once.
     #[inline]
     fn is_quiet(&mut self) -> bool {
         let is_quiet = self.alone >= ALONE && !self.alone.is_multiple_of(LOOK_EVERY);
@@ -167,13 +166,13 @@ impl Queue {
         }
         self.bytes.extend_from_slice(bytes);
         shared.queue();
-        self.parts.push(Part {
+        self.parts.push(BatchedWrite {
             shared: Rc::clone(shared),
             end: self.bytes.len(),
         });
     }
 
-    /// Adds to the part of a stream, where nothing stands behind it.
+    /// Adds to a stream's entry, if it is the last one.
     fn extend(&mut self, shared: &Rc<SharedStream>, bytes: &[u8]) -> bool {
         let fits = self.bytes.len() + bytes.len() <= BYTES_MAX;
         match self.parts.last_mut() {

@@ -1,4 +1,4 @@
-//! A stream, and what has become of its bytes that were to be sent together with those of others.
+//! A stream, and the state of its bytes in a [`SendBatch`](super::SendBatch).
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -8,24 +8,24 @@ use bytes::BytesMut;
 
 use super::stream::Stream;
 
-/// Where bytes of a stream are, of those that were given to a [`SendBatch`](super::SendBatch).
+/// State of the bytes that were given to a [`SendBatch`](super::SendBatch).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendState {
-    /// With the system.
+    /// The system has them.
     Sent,
-    /// In the batch.
+    /// The batch has them.
     Queued,
-    /// Back: the socket had no room for all of them, or failed. What is sent next stands behind them.
+    /// The socket had no room for all of them, or failed. The next bytes go after them.
     Returned,
 }
 
-/// A stream that its socket shares with the batch, so that it is open as long as bytes of it are there.
+/// A stream that its socket shares with the batch, so that it stays open as long as bytes of it are queued.
 #[derive(Debug)]
 pub(super) struct SharedStream {
     pub(super) stream: Stream,
-    standing: Cell<SendState>,
+    status: Cell<SendState>,
     returned: RefCell<io::Result<BytesMut>>,
-    /// The task to wake when something has returned.
+    /// The task to wake when bytes have returned.
     task: RefCell<Option<Waker>>,
 }
 
@@ -33,23 +33,23 @@ impl SharedStream {
     pub(super) fn new(stream: Stream) -> Self {
         Self {
             stream,
-            standing: Cell::new(SendState::Sent),
+            status: Cell::new(SendState::Sent),
             returned: RefCell::new(Ok(BytesMut::new())),
             task: RefCell::new(None),
         }
     }
 
     #[inline]
-    pub(super) const fn standing(&self) -> SendState {
-        self.standing.get()
+    pub(super) const fn status(&self) -> SendState {
+        self.status.get()
     }
 
     #[inline]
     pub(super) fn queue(&self) {
-        self.standing.set(SendState::Queued);
+        self.status.set(SendState::Queued);
     }
 
-    /// Notes whom to wake.
+    /// Sets the task to wake.
     pub(super) fn belongs_to(&self, cx: &Context<'_>) {
         *self.task.borrow_mut() = Some(cx.waker().clone());
     }
@@ -58,11 +58,11 @@ impl SharedStream {
         self.task.borrow().is_some()
     }
 
-    /// Takes note of what the system did with `bytes`, which were queued.
+    /// Handles the system's answer for the queued `bytes`.
     #[inline]
     pub(super) fn on_sent(&self, bytes: &[u8], sent: io::Result<usize>) {
         match sent {
-            Ok(sent) if sent == bytes.len() => self.standing.set(SendState::Sent),
+            Ok(sent) if sent == bytes.len() => self.status.set(SendState::Sent),
             other => self.on_returned(bytes, other),
         }
     }
@@ -75,24 +75,24 @@ impl SharedStream {
             Err(error) => Err(error),
         };
         *self.returned.borrow_mut() = rest.map(BytesMut::from);
-        self.standing.set(SendState::Returned);
+        self.status.set(SendState::Returned);
         if let Some(task) = &*self.task.borrow() {
             task.wake_by_ref();
         }
     }
 
-    /// What has returned: bytes that are still to be sent.
+    /// Takes the returned bytes, which are still to be sent.
     ///
     /// # Errors
     ///
-    /// The socket's own errors.
+    /// The error of the send.
     pub(super) fn take_returned(&self) -> io::Result<BytesMut> {
-        self.standing.set(SendState::Sent);
+        self.status.set(SendState::Sent);
         self.returned.replace(Ok(BytesMut::new()))
     }
 }
 
-/// A socket without room, or a call that a signal has cut short.
+/// Whether the socket had no room, or a signal interrupted the call.
 fn is_no_fault(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted)

@@ -1,4 +1,4 @@
-//! A connected stream socket, by TCP or through the file system.
+//! A connected stream socket, TCP or unix.
 
 use std::cell::RefCell;
 use std::io;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pgpalisade_tls::Session as TlsSession;
+use pgpalisade_tls::TlsState;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::coop;
@@ -17,31 +17,30 @@ use super::shared_stream::{SendState, SharedStream};
 use super::stream::Stream;
 use crate::hosts::UpstreamAddr;
 
-/// A peer that answers nothing, not even TCP's own probes, is given up after about the configured
-/// idle time and `5 * interval`.
+/// A peer that does not answer TCP's own probes is given up after about the configured idle time and `5 * interval`.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 5;
 
-/// How much one read brings while a session logs in.
+/// Size of one read during a login.
 const LOGIN_CHUNK: usize = 4 * 1024;
 
-/// Reads in a row that bring encrypted bytes and no text: a part of a record, or what TLS says for itself.
+/// Limit of reads in a row that bring encrypted bytes and no text: parts of records, or TLS's own messages.
 const READS_WITHOUT_TEXT: usize = 4;
 
 /// A connected stream socket.
 ///
-/// Reading and writing go to the system directly, with tokio only for the waiting: its own way to read costs as much
-/// as all that the relay does with a message (docs/decisions/0009).
+/// Reading and writing call the system directly, and tokio only waits: its own reads cost as much as all that the
+/// relay does with a message (docs/decisions/0009).
 #[derive(Debug)]
 pub(crate) struct Socket {
     shared: Rc<SharedStream>,
     sends: Rc<SendBatch>,
     wakeup: Wakeup,
-    /// None in the clear, which must cost no more for it.
-    tls: Option<Box<RefCell<TlsSession>>>,
+    /// Boxed, so that a socket in the clear stays small.
+    tls: Option<Box<RefCell<TlsState>>>,
 }
 
-/// Sees whether the other side of a socket has closed, while somebody else has the socket.
+/// Checks whether the peer has closed, while another task has the socket.
 pub(crate) struct Lookout(Rc<SharedStream>);
 
 impl Lookout {
@@ -51,16 +50,16 @@ impl Lookout {
     }
 }
 
-/// Who is woken when something arrives.
+/// The task that is woken when something arrives.
 #[derive(Debug, Default)]
 struct Wakeup {
     /// The task that asked last.
     task: Option<Waker>,
-    /// It has not been woken since.
+    /// Whether it has not been woken since.
     is_due: bool,
 }
 
-/// So many bytes that have arrived.
+/// Number of bytes that have arrived.
 enum Received {
     /// There may be more.
     Some(usize),
@@ -84,12 +83,8 @@ impl Wakeup {
 }
 
 impl Socket {
-    /// Takes a TCP stream and sets what a relay needs: no delay for small messages, and probes that
-    /// notice a peer that is gone, where `keepalive` says after which idle time.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
+    /// Takes a TCP stream and sets what a relay needs: no delay for small messages, and probes after the idle time
+    /// `keepalive`, if given.
     pub(crate) fn tcp(
         stream: TcpStream,
         keepalive: Option<Duration>,
@@ -106,11 +101,11 @@ impl Socket {
         Ok(Self::new(Stream::Tcp(stream), sends))
     }
 
-    /// Takes a stream through the file system.
+    /// Takes a unix socket.
     ///
     /// # Errors
     ///
-    /// The system's own, where it has no place left to wait for it.
+    /// The system cannot watch the socket.
     pub(crate) fn unix(stream: UnixStream, sends: &Rc<SendBatch>) -> io::Result<Self> {
         Ok(Self::new(Stream::unix(stream)?, sends))
     }
@@ -125,60 +120,55 @@ impl Socket {
     }
 
     /// Encrypts all that is sent from now on, and decrypts all that is read.
-    pub(super) fn encrypt_with(&mut self, session: TlsSession) {
+    pub(super) fn encrypt_with(&mut self, session: TlsState) {
         self.tls = Some(Box::new(RefCell::new(session)));
     }
 
-    /// Where what is sent has to be encrypted first.
+    /// The TLS session, if the socket is encrypted.
     #[inline]
-    pub(super) fn tls(&self) -> Option<&RefCell<TlsSession>> {
+    pub(super) fn tls(&self) -> Option<&RefCell<TlsState>> {
         self.tls.as_deref()
     }
 
-    /// Whether TLS has something to say for itself, behind all that was encrypted before.
+    /// Whether TLS has messages of its own to send, after all that was encrypted before.
     #[inline]
     pub(super) fn has_answer_of_tls(&self) -> bool {
         self.tls().is_some_and(|tls| tls.borrow().has_output())
     }
 
-    /// Whether it is encrypted.
     #[must_use]
     pub(crate) const fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Whether it leads through the file system.
+    /// Whether it is a unix socket.
     #[must_use]
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.shared.stream, Stream::Unix(_))
     }
 
-    /// Whether both sides of the encryption have agreed on PostgreSQL's protocol.
+    /// Whether both sides have agreed on PostgreSQL's protocol (ALPN).
     #[must_use]
     pub(crate) fn has_agreed_protocol(&self) -> bool {
         self.tls()
             .is_some_and(|tls| tls.borrow().has_agreed_protocol())
     }
 
-    /// The certificate that the peer has shown, in DER.
+    /// The peer's certificate, in DER.
     #[must_use]
     pub(crate) fn peer_certificate(&self) -> Option<Vec<u8>> {
         let session = self.tls()?.borrow();
         session.peer_certificate().map(<[u8]>::to_vec)
     }
 
-    /// The common name in that certificate.
+    /// The common name in the peer's certificate.
     #[must_use]
     pub(crate) fn peer_common_name(&self) -> Option<String> {
         self.tls()?.borrow().peer_common_name()
     }
 
-    /// Reads what has arrived, as far as `buf` has room, and says how many bytes: 0 where the peer has closed its side.
-    /// Asks to be woken where nothing has arrived.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
+    /// Reads what has arrived into `buf`, and returns the number of bytes: 0 if the peer has closed its side. If
+    /// nothing has arrived, the task is woken later.
     #[inline]
     pub(crate) fn poll_read(
         &mut self,
@@ -191,7 +181,7 @@ impl Socket {
         }
     }
 
-    /// Decrypts what arrives in the buffer that it is read into.
+    /// Reads and decrypts in place.
     fn poll_decrypted(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         for _ in 0..READS_WITHOUT_TEXT {
             if let Some(read) = self.tls.as_mut().and_then(|tls| tls.get_mut().read(buf)) {
@@ -200,46 +190,46 @@ impl Socket {
             let received = ready!(self.poll_recv(cx, buf))?;
             let text = match &mut self.tls {
                 Some(tls) if received > 0 => tls.get_mut().decrypt(buf, received)?,
-                // An end that TLS does not know of is one all the same, as for PostgreSQL: messages have lengths.
+                // An end that TLS does not announce is accepted, as by PostgreSQL: messages have lengths.
                 _ => return Poll::Ready(Ok(received)),
             };
             if text > 0 {
                 return Poll::Ready(Ok(text));
             }
-            // Its outbox sends that in the next turn.
+            // The outbox sends the answer in the next turn.
             if self.has_answer_of_tls() {
                 break;
             }
         }
-        // Whoever sends nothing but empty records has to let others have their turn.
+        // A peer that sends only empty records must let others have their turn.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Whether nothing has arrived since the task has asked, so that it is woken when something does. `false` says
-    /// nothing: [`Self::poll_read`] does. It costs much less than that.
+    /// Whether nothing has arrived since the task asked, so that it will be woken. It costs much less than
+    /// [`Self::poll_read`], which has to be called after `false`.
     #[inline(always)]
     pub(crate) fn is_awaited(&self, cx: &Context<'_>) -> bool {
         // TLS may have text left of what arrived before.
         self.tls.is_none() && self.wakeup.is_due_to(cx.waker()) && self.shared.stream.is_drained()
     }
 
-    /// Whether the other side has closed, as far as is known without reading.
+    /// Whether the peer has closed, as far as is known without reading.
     pub(crate) fn is_closed_by_peer(&self) -> bool {
         self.shared.stream.is_closed_by_peer()
     }
 
-    /// To look for that while somebody else reads and writes.
+    /// A handle for [`Self::is_closed_by_peer`] while another task reads and writes.
     pub(crate) fn lookout(&self) -> Lookout {
         Lookout(Rc::clone(&self.shared))
     }
 
-    /// As [`Self::poll_read`], of what the network brings.
+    /// Reads raw bytes, like [`Self::poll_read`].
     fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             match self.try_read(buf) {
                 Ok(Received::All(read)) => {
-                    // What is wrong with the socket is told when it is read again.
+                    // An error of the socket is returned by the next read.
                     let _ = self.poll_arrival(cx);
                     return Poll::Ready(Ok(read));
                 }
@@ -254,10 +244,10 @@ impl Socket {
         }
     }
 
-    /// Asks to be woken when something arrives, where nothing has.
+    /// Registers the task for the next arrival, if nothing has arrived.
     fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let arrival = self.shared.stream.poll_read_ready(cx);
-        // A task that has used its time up is told to wait without being noted down at the socket.
+        // A task that has used up its budget is told to wait, but is not registered at the socket.
         if arrival.is_pending() && coop::has_budget_remaining() {
             self.wakeup.expect(cx.waker());
         }
@@ -270,11 +260,12 @@ impl Socket {
         let stream = &shared.stream;
         let mut part = 0;
         let read = stream.try_read(|| {
-            // Where the socket is ready, its task has been woken.
+            // A ready socket has already woken its task.
             wakeup.is_due = false;
             let room = buf.len();
             match stream.recv(buf)? {
-                // That was all there was: more of it is another event. It saves the call that finds nothing.
+                // A short read means that nothing more is there; more is another event. This saves the call that
+                // finds nothing.
                 read if (1..room).contains(&read) => {
                     part = read;
                     Err(io::ErrorKind::WouldBlock.into())
@@ -288,12 +279,8 @@ impl Socket {
         }
     }
 
-    /// Writes a part of `bytes` as far as the socket takes it, and asks to be woken where it does not. They are
-    /// encrypted already, where they have to be.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
+    /// Writes as much of `bytes` as the socket takes, and otherwise registers the task. The bytes are already
+    /// encrypted if necessary.
     pub(super) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             match self.try_write(bytes) {
@@ -304,25 +291,25 @@ impl Socket {
         }
     }
 
-    /// Writes a part of `bytes` as far as the socket takes it now. Nothing is queued that has to go first.
+    /// Writes as much of `bytes` as the socket takes now. Nothing may be queued before them.
     ///
     /// # Errors
     ///
-    /// The socket's own errors; `WouldBlock` where it takes nothing.
+    /// Socket errors; `WouldBlock` if the socket takes nothing.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        debug_assert_eq!(self.shared.standing(), SendState::Sent);
+        debug_assert_eq!(self.shared.status(), SendState::Sent);
         self.shared.stream.try_send(bytes)
     }
 
-    /// Has a few bytes sent together with what others send, at the end of the worker's turn. Says whether it did: not
-    /// where they are too many, nor where others have to go first.
+    /// Queues a few bytes in the batch. Returns whether it did: not if they are too many, or other bytes have to go
+    /// first.
     #[inline]
     pub(super) fn send_later(&self, bytes: &[u8]) -> bool {
         bytes.len() <= PART_MAX && self.sends.push(&self.shared, bytes)
     }
 
-    /// Notes which task to wake where bytes that were queued have come back: the one that drives the socket from now
-    /// on, before it sends anything through an [`Outbox`](super::Outbox).
+    /// Sets the task to wake when queued bytes have come back. The task that drives the socket calls it before it
+    /// sends through an [`Outbox`](super::Outbox).
     pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
         self.shared.belongs_to(cx);
     }
@@ -330,35 +317,30 @@ impl Socket {
     /// Whether nothing is queued, and nothing has come back.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
-        self.shared.standing() == SendState::Sent
+        self.shared.status() == SendState::Sent
     }
 
-    /// Whether bytes have come back.
     #[inline]
     pub(super) fn has_returned(&self) -> bool {
-        self.shared.standing() == SendState::Returned
+        self.shared.status() == SendState::Returned
     }
 
-    /// Sends what is queued, and gives what the socket did not take of it.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
+    /// Sends what is queued, and returns the bytes that the socket did not take.
     pub(super) fn settle(&self) -> io::Result<BytesMut> {
-        if self.shared.standing() == SendState::Queued {
+        if self.shared.status() == SendState::Queued {
             self.sends.flush();
         }
-        match self.shared.standing() {
+        match self.shared.status() {
             SendState::Returned => self.shared.take_returned(),
             SendState::Sent | SendState::Queued => Ok(BytesMut::new()),
         }
     }
 
-    /// Reads at least one byte more into `buf`. Cancel safe: either bytes are in `buf` or none were taken.
+    /// Reads at least one more byte into `buf`. Cancel safe: either bytes are in `buf` or none were taken.
     ///
     /// # Errors
     ///
-    /// The socket's own errors; `UnexpectedEof` where the peer has closed.
+    /// Socket errors; `UnexpectedEof` if the peer has closed.
     pub(crate) async fn read_more(&mut self, buf: &mut BytesMut) -> io::Result<()> {
         let read = std::future::poll_fn(|cx| {
             let mut chunk = [0; LOGIN_CHUNK];
@@ -373,10 +355,6 @@ impl Socket {
     }
 
     /// Writes all of `bytes`. Not cancel safe: a part may have been sent.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
     pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(tls) = &mut self.tls else {
             return self.send_all(bytes).await;
@@ -386,7 +364,7 @@ impl Socket {
         self.send_all(&encrypted).await
     }
 
-    /// As [`Self::write_all`], of bytes that are encrypted already, where they have to be.
+    /// Like [`Self::write_all`], for bytes that are already encrypted if necessary.
     pub(super) async fn send_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let sent = std::future::poll_fn(|cx| self.poll_write(cx, bytes)).await?;
@@ -398,7 +376,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Tells the peer that nothing more follows what was sent.
+    /// Closes the sending direction after all that was sent.
     pub(crate) fn shut_down_write(&self) {
         let settled = self.settle().map(drop);
         if settled.is_ok() {
@@ -409,7 +387,7 @@ impl Socket {
         }
     }
 
-    /// TLS has a word of its own for the end. A socket without room for it has no peer that waits for it.
+    /// Sends TLS's own message for the end. If the socket has no room for it, the peer does not wait for it.
     fn say_closed(&self) {
         let Some(tls) = self.tls() else { return };
         let mut out = BytesMut::new();
@@ -424,7 +402,7 @@ impl Socket {
 ///
 /// # Errors
 ///
-/// What the system says of the last address tried.
+/// The system's error for the last address tried.
 pub(crate) async fn dial(
     addr: &UpstreamAddr,
     keepalive: Option<Duration>,
@@ -449,7 +427,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// A socket, and the other end of it.
+    /// A socket, and its other end.
     fn pair() -> (Socket, std::os::unix::net::UnixStream) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
@@ -503,7 +481,7 @@ mod tests {
         });
     }
 
-    /// Asked twice before anything comes, it wakes the task once, and again for what comes next.
+    /// After two looks before anything comes, the task is woken once, and again for what comes next.
     #[test]
     fn a_task_that_waits_is_woken_each_time() {
         local(async {
@@ -531,7 +509,7 @@ mod tests {
             assert!(look(&mut socket).await.is_pending());
             assert!(is_awaited(&socket).await);
             theirs.write_all(b"abcdef").unwrap();
-            // There may be more behind what has filled the buffer, and nothing behind what has not.
+            // There may be more after a full buffer, and nothing after a partly filled one.
             assert_eq!(read(&mut socket).await, b"abcd");
             assert!(!is_awaited(&socket).await);
             assert_eq!(read(&mut socket).await, b"ef");
@@ -559,7 +537,8 @@ mod tests {
         });
     }
 
-    /// tokio tells a task that has used its time up to wait, and wakes it at once: the socket has not noted it down.
+    /// tokio tells a task that has used up its budget to wait, and wakes it at once: it is not registered at the
+    /// socket.
     #[test]
     fn a_task_without_time_is_woken_later_all_the_same() {
         local(async {

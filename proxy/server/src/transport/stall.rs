@@ -1,5 +1,5 @@
-//! A client that takes nothing of what waits for it is given up: for it the server holds a session with its locks, or
-//! keeps its write-ahead log.
+//! Time limit for a client that takes nothing of what waits for it. For such a client the server holds a session with
+//! its locks, or keeps its write-ahead log.
 
 use std::future::Future;
 use std::io;
@@ -16,21 +16,18 @@ use crate::timers::Timers;
 #[derive(Debug, Default)]
 pub(crate) struct Stall(Option<Pin<Box<Sleep>>>);
 
-/// How long a client may take nothing.
 #[derive(Debug)]
 pub(crate) struct StallLimit {
-    /// Without one it may take its time.
+    /// `None`: no limit.
     pub(crate) time: Option<Duration>,
-    /// What measures it.
     pub(crate) timers: Timers,
 }
 
-/// Why nothing more is sent to a client.
+/// Reason to send nothing more to a client.
 #[derive(Debug)]
 pub(crate) enum Unsent {
-    /// Its socket failed.
     Socket(io::Error),
-    /// It has taken no byte for too long.
+    /// The client has taken no byte for too long.
     Stalled,
 }
 
@@ -41,11 +38,7 @@ impl Stall {
         self.0.is_some()
     }
 
-    /// Sends what waits for a client, as far as its socket takes it.
-    ///
-    /// # Errors
-    ///
-    /// [`Unsent`].
+    /// Sends as much as the client's socket takes.
     #[inline]
     pub(crate) fn poll_flush(
         &mut self,

@@ -1,4 +1,4 @@
-//! The two kinds of connected stream sockets, and their plain calls. None of them waits.
+//! The two kinds of stream sockets, and their plain calls, none of which waits.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,15 +15,13 @@ use tokio::net::{TcpStream, UnixStream};
 
 #[derive(Debug)]
 pub(super) enum Stream {
-    /// Over the network.
     Tcp(TcpStream),
-    /// Through the file system.
     Unix(Unix),
 }
 
-/// A socket of the file system says that it has room whenever its peer has read something, full or not before
-/// (`unix_write_space` in Linux). A worker that asks for that is woken by each message a second time, for nothing. So
-/// it is asked for only while a write waits.
+/// A unix socket. It reports room whenever its peer has read something, full or not before (`unix_write_space` in
+/// Linux). A worker that watches for room would be woken a second time by each message. So it is watched for room
+/// only while a write waits.
 #[derive(Debug)]
 pub(super) struct Unix {
     stream: Watched,
@@ -39,7 +37,8 @@ impl Stream {
         }))
     }
 
-    /// Runs `read` where the socket is not known to have nothing, and takes it as such where `read` says `WouldBlock`.
+    /// Runs `read` unless the socket is known to be empty. If `read` returns `WouldBlock`, the socket counts as
+    /// empty.
     #[inline]
     pub(super) fn try_read<R>(&self, read: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         match self {
@@ -48,13 +47,12 @@ impl Stream {
         }
     }
 
-    /// Whether the socket is known to have nothing.
     #[inline]
     pub(super) fn is_drained(&self) -> bool {
         self.try_read(|| Ok(())).is_err()
     }
 
-    /// Whether the other side has said that it sends nothing more, whatever of what it has sent is still to be read.
+    /// Whether the peer has closed its sending direction, even if some of its bytes are still to be read.
     /// <https://www.man7.org/linux/man-pages/man2/poll.2.html>
     pub(super) fn is_closed_by_peer(&self) -> bool {
         let asked = PollFlags::RDHUP;
@@ -71,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// Sends a part of `bytes`, where the socket is not known to be full.
+    /// Sends a part of `bytes`, unless the socket is known to be full.
     pub(super) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_io(Interest::WRITABLE, || self.send(bytes)),
@@ -117,7 +115,7 @@ impl Unix {
         let mut room = self.room.borrow_mut();
         match &*room {
             Some(room) => room.poll_ready(cx),
-            // It is watched from now on, and says at once if there is room already.
+            // From now on it is watched, and reports at once if there is already room.
             None => {
                 let socket = self.stream.as_fd().try_clone_to_owned()?;
                 room.insert(Watched::to_write(socket)?).poll_ready(cx)
@@ -142,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// As long as it is watched for room, it wakes the worker for each message that its peer reads.
+    /// While it is watched for room, it wakes the worker for each message that its peer reads.
     #[tokio::test]
     async fn a_unix_socket_is_watched_for_room_only_while_a_write_waits() {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -43,12 +43,12 @@ impl Connection {
             .expect("not woken")
     }
 
-    /// Polls once, as a session does at each turn.
+    /// Polls once, as a session does in each turn.
     async fn look(&mut self) -> Poll<std::io::Result<()>> {
         std::future::poll_fn(|cx| Poll::Ready(self.outbox.poll_flush(&self.socket, cx))).await
     }
 
-    /// What is there now.
+    /// Bytes that have arrived.
     fn received(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut chunk = [0; 64 * 1024];
@@ -95,7 +95,7 @@ fn few_bytes_wait_for_the_end_of_the_turn_and_many_do_not() {
     });
 }
 
-/// Whether others send something is looked at from time to time.
+/// From time to time a lone send waits, to see whether others send.
 #[test]
 fn a_session_that_is_alone_is_not_held_up() {
     both(async |sends| {
@@ -126,7 +126,7 @@ fn a_session_that_is_alone_is_not_held_up() {
         for _ in 0..8 {
             assert!(!at_once(&mut one));
         }
-        // Behind what waits already, everything waits.
+        // If something waits, everything after it waits too.
         for _ in 0..16 {
             other.send(b"y");
             assert!(!at_once(&mut one));
@@ -135,7 +135,7 @@ fn a_session_that_is_alone_is_not_held_up() {
     });
 }
 
-/// What the proxy itself says to several clients goes out together too.
+/// The proxy's own messages to several clients go out together too.
 #[test]
 fn own_messages_wait_for_the_end_of_the_turn_and_are_forgotten_then() {
     both(async |sends| {
@@ -156,7 +156,7 @@ fn bytes_stay_in_order_however_they_are_sent() {
     both(async |sends| {
         let (mut one, mut other) = (Connection::new(&sends), Connection::new(&sends));
         let mut sent = Vec::new();
-        // Behind the other one's, as an addition to its own, and too large for the batch.
+        // After the other socket's bytes, as an addition to its own, and too large for the batch.
         for (number, len) in [1, 2, 4096, 3, 4097, 5, 30_000, 4096, 4096, 1]
             .into_iter()
             .enumerate()
@@ -183,7 +183,7 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
     both(async |sends| {
         let (mut full, mut other) = (Connection::new(&sends), Connection::new(&sends));
         let mut sent = 0;
-        // Until nothing more is taken. Each time another socket has something too.
+        // Until the socket takes nothing more. Each time another socket sends too.
         while !full.socket.has_returned() {
             assert!(full.look().await.is_ready());
             full.send(&[b'x'; 1000]);
@@ -195,7 +195,7 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
         full.outbox.put(&full.socket, b"own");
         full.send(b"z");
         for _ in 0..3 {
-            // However often it is asked: or a client that takes nothing would be given time anew and anew.
+            // Repeated looks do not change that, or a client that takes nothing would get new time again and again.
             assert!(full.look().await.is_pending());
             sends.flush();
         }
@@ -206,7 +206,7 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
         received.extend(full.received());
         assert_eq!(received.len(), sent + 4);
         assert!(received.ends_with(b"xownz"));
-        // From now on it is as before.
+        // From now on all is as before.
         full.send(b"1");
         full.send(b"2");
         sends.flush();
@@ -214,7 +214,7 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
     });
 }
 
-/// A session that has nothing else to do sleeps: what comes back wakes it.
+/// An idle session sleeps, and is woken by returned bytes.
 #[test]
 fn a_task_is_woken_for_what_came_back() {
     both(async |sends| {
@@ -255,7 +255,7 @@ fn a_task_is_woken_for_what_came_back() {
     });
 }
 
-/// Where the socket is full the task sleeps, and is not asked again and again.
+/// If the socket is full, the task sleeps and does not poll.
 #[test]
 fn a_slow_reader_costs_few_turns() {
     both(async |sends| {
@@ -334,7 +334,7 @@ fn any_number_of_sessions_may_send() {
     });
 }
 
-/// The runtime of a worker has to run its tasks in the order in which they were woken, or the batch is of one.
+/// A worker's runtime must run its tasks in the order in which they were woken, or each batch has one send.
 #[test]
 fn the_batch_is_sent_when_all_tasks_that_were_ready_have_run() {
     both(async |sends| {

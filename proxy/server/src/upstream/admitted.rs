@@ -1,4 +1,4 @@
-//! Permits that are to be spent on the messages that come next.
+//! Permits for the next messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -6,14 +6,13 @@ use std::io;
 use crate::fence::Permit;
 use crate::wire::header::{self, HEADER_LEN, Header};
 
-/// Room for so many permits is kept while none is there.
+/// Capacity that is kept while no permit is queued.
 const KEPT_WHEN_EMPTY: usize = 64;
 
-/// Permits in the order of their messages.
 #[derive(Debug, Default)]
 pub(super) struct Admitted {
     permits: VecDeque<Permit>,
-    /// Bytes still to come of a message whose beginning has passed.
+    /// Bytes still to come of a message that was begun.
     rest: usize,
 }
 
@@ -49,7 +48,7 @@ impl Admitted {
         }
     }
 
-    /// The length of the message at the front of the bytes, for which the next permit is.
+    /// Spends the next permit on the message at the front of the bytes, and returns its length.
     #[inline]
     fn spend_one(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let found = header::parse(bytes, |_| usize::MAX).ok().flatten();
@@ -85,7 +84,7 @@ mod tests {
         })
     }
 
-    /// Permits for these messages, which need none of a token.
+    /// Permits for these messages, which need no token.
     fn admitted(messages: &[(u8, usize)]) -> Admitted {
         let fence = fence();
         let mut admitted = Admitted::default();
@@ -110,7 +109,7 @@ mod tests {
         let both = [parse.clone(), sync.clone()].concat();
         let permits = [(b'P', parse.len() - HEADER_LEN), (b'S', 0)];
         assert!(admitted(&permits).spend(&both).is_ok());
-        // In any pieces that have the beginning of a message in one.
+        // In any pieces of which one has the whole first header.
         for at in HEADER_LEN..parse.len() {
             let mut admitted = admitted(&permits);
             assert!(admitted.spend(&both[..at]).is_ok());
@@ -119,7 +118,7 @@ mod tests {
             assert_eq!(admitted.rest(), 0);
         }
         for (permits, bytes) in [
-            // None, or too few.
+            // No permit, or too few.
             (&[][..], &sync),
             (&permits[..1], &both),
             // Another type, another length, another order.

@@ -17,25 +17,25 @@ pub(crate) use unfenced::PassthroughUpstream;
 
 /// The server's side of a connection.
 ///
-/// The client's bytes go out by [`Upstream::forward`] and only as far as permits were spent on them.
+/// The client's bytes go out by [`Upstream::forward`], and only after permits were spent on them.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     socket: Socket,
     outbox: Outbox,
     admitted: Admitted,
-    stream: Stream,
+    send_side: SendSide,
 }
 
-/// What the server is to get.
+/// State of the sending direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stream {
-    /// There may be more.
+enum SendSide {
+    /// More bytes may follow.
     Open,
-    /// It was shown the end.
+    /// The server has seen its end.
     Ended,
 }
 
-impl Stream {
+impl SendSide {
     fn poll_end(
         &mut self,
         outbox: &mut Outbox,
@@ -52,24 +52,23 @@ impl Stream {
 }
 
 impl Upstream {
-    /// A server that has finished its login.
     #[must_use]
     pub(crate) fn new(socket: Socket) -> Self {
         Self {
             socket,
             outbox: Outbox::default(),
             admitted: Admitted::default(),
-            stream: Stream::Open,
+            send_side: SendSide::Open,
         }
     }
 
-    /// Spends a permit on the next message.
+    /// Queues a permit for the next message.
     #[inline]
     pub(crate) fn admit(&mut self, permit: Permit) {
         self.admitted.push(permit);
     }
 
-    /// Bytes of a message whose beginning was forwarded that are still to come.
+    /// Bytes still to come of a message that was begun.
     #[inline]
     #[must_use]
     pub(crate) const fn rest(&self) -> usize {
@@ -80,26 +79,26 @@ impl Upstream {
     ///
     /// # Errors
     ///
-    /// The socket's own errors; `PermissionDenied` for a message that no permit was spent on, which is not sent, nor
-    /// what comes with it.
+    /// Socket errors; `PermissionDenied` for a message without a permit, which is not sent, nor are the bytes after
+    /// it.
     #[inline]
     pub(crate) fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.admitted.spend(bytes)?;
         self.outbox.send(&self.socket, bytes)
     }
 
-    /// Sends nothing more, and lets the server see the end of the connection, at which it rolls back.
+    /// Sends nothing more, and closes the sending direction, at which the server rolls back.
     pub(crate) fn abort(&mut self) {
         self.outbox = Outbox::default();
         self.socket.shut_down_write();
     }
 
-    /// Sends messages of the proxy's own, behind what was forwarded.
+    /// Sends the proxy's own messages, after what was forwarded.
     pub(crate) fn put_own(&mut self, messages: &[u8]) {
         self.outbox.put(&self.socket, messages);
     }
 
-    /// Notes which task to wake: see [`Socket::belongs_to`].
+    /// Sets the task to wake: see [`Socket::belongs_to`].
     pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
         self.socket.belongs_to(cx);
     }
@@ -111,18 +110,12 @@ impl Upstream {
         self.outbox.has_room()
     }
 
-    /// Whether nothing waits to be sent.
     #[inline]
     #[must_use]
     pub(crate) fn is_flushed(&self) -> bool {
         self.outbox.is_flushed(&self.socket)
     }
 
-    /// Sends what waits.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
     #[inline]
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.outbox.poll_flush(&self.socket, cx)
@@ -135,11 +128,7 @@ impl Upstream {
         self.socket.is_awaited(cx)
     }
 
-    /// Reads what the server has sent: see [`Socket::poll_read`].
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
+    /// Reads from the server: see [`Socket::poll_read`].
     #[inline]
     pub(crate) fn poll_read(
         &mut self,
@@ -149,7 +138,7 @@ impl Upstream {
         self.socket.poll_read(cx, buf)
     }
 
-    /// Says goodbye. Within a message of which not all has come, it would be taken for the rest of that.
+    /// Says goodbye, except within an unfinished message, of which it would be taken for the rest.
     pub(crate) fn say_goodbye(&mut self) {
         if self.rest() == 0 {
             let mut goodbye = BytesMut::new();
@@ -158,27 +147,20 @@ impl Upstream {
         }
     }
 
-    /// Sends what waits, and then shows the server the end: also behind a goodbye, which is an error within the data of
-    /// a COPY, so that the server would wait for what comes next.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
+    /// Sends what waits, and then closes the sending direction, even after a goodbye. Within COPY data a goodbye is
+    /// an error, after which the server waits for more.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_end(&mut self.outbox, &self.socket, cx)
+        self.send_side.poll_end(&mut self.outbox, &self.socket, cx)
     }
 
-    /// Whether the server was shown the end.
+    /// Whether the sending direction is closed.
     #[must_use]
     pub(crate) const fn is_ended(&self) -> bool {
-        matches!(self.stream, Stream::Ended)
+        matches!(self.send_side, SendSide::Ended)
     }
 
-    /// Shows the server the end, and waits until it has closed its side, which is after its session ended.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors. The caller bounds the wait.
+    /// Closes the sending direction, and waits until the server has closed, which it does after its session ended.
+    /// The caller bounds the wait.
     pub(crate) async fn closed(mut self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_end(cx)).await?;
         let mut rest = BytesMut::new();

@@ -3,41 +3,36 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use super::Stream;
+use super::SendSide;
 use crate::fence::ReplicationPermit;
 use crate::transport::{Outbox, Socket};
 
-/// The server's side of a connection that may send whatever it likes.
+/// The server's side of a connection that may send anything.
 #[derive(Debug)]
 pub(crate) struct PassthroughUpstream {
     socket: Socket,
     outbox: Outbox,
-    stream: Stream,
+    send_side: SendSide,
 }
 
 impl PassthroughUpstream {
-    /// A server that has finished its login. The passage is spent on the connection.
+    /// Spends the permit on the connection.
     #[must_use]
-    pub(crate) fn new(socket: Socket, passage: ReplicationPermit) -> Self {
-        let ReplicationPermit { .. } = passage;
+    pub(crate) fn new(socket: Socket, permit: ReplicationPermit) -> Self {
+        let ReplicationPermit { .. } = permit;
         Self {
             socket,
             outbox: Outbox::default(),
-            stream: Stream::Open,
+            send_side: SendSide::Open,
         }
     }
 
-    /// Sends bytes of the client.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
     #[inline]
     pub(crate) fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.outbox.send(&self.socket, bytes)
     }
 
-    /// Notes which task to wake: see [`Socket::belongs_to`].
+    /// Sets the task to wake: see [`Socket::belongs_to`].
     pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
         self.socket.belongs_to(cx);
     }
@@ -49,21 +44,12 @@ impl PassthroughUpstream {
         self.outbox.has_room()
     }
 
-    /// Sends what waits.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
     #[inline]
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.outbox.poll_flush(&self.socket, cx)
     }
 
-    /// Reads what the server has sent: see [`Socket::poll_read`].
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
+    /// Reads from the server: see [`Socket::poll_read`].
     #[inline]
     pub(crate) fn poll_read(
         &mut self,
@@ -73,12 +59,8 @@ impl PassthroughUpstream {
         self.socket.poll_read(cx, buf)
     }
 
-    /// Sends what waits, and then shows the server the end.
-    ///
-    /// # Errors
-    ///
-    /// The socket's own errors.
+    /// Sends what waits, and then closes the sending direction.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_end(&mut self.outbox, &self.socket, cx)
+        self.send_side.poll_end(&mut self.outbox, &self.socket, cx)
     }
 }

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use crate::cli::text::{counted, plain, shown, table};
 use crate::rejection_log::overlaps::Overlap;
 use crate::rejection_log::report::{
-    Count, Deposed, Finding, First, Name, Overlapped, Row, Shape, Summary, Top, Verdict,
+    Advice, Count, Deposed, Finding, First, NameKey, Overlapped, StatementShape, Summary, TallyRow,
+    Top,
 };
 
 /// Where lines of words are broken.
@@ -88,7 +89,7 @@ fn kinds(summary: &Summary) -> String {
     format!("\n{}", table(head, &rows))
 }
 
-fn names(name: &str, section: &Top<Name>) -> String {
+fn names(name: &str, section: &Top<NameKey>) -> String {
     let row = |name: &str, count: &Count| {
         let [refused, observed, first, last] = cells(count);
         [refused, observed, first, last, name.to_owned()]
@@ -196,7 +197,7 @@ fn overlap(overlap: &Overlap) -> [String; 6] {
     [second(overlap.since), seconds, turns, scope, one, other]
 }
 
-fn statement(row: &Row<Shape, First>) -> String {
+fn statement(row: &TallyRow<StatementShape, First>) -> String {
     let example = &row.value.example;
     let who = [
         Some(example.user.as_str()),
@@ -213,7 +214,7 @@ fn statement(row: &Row<Shape, First>) -> String {
     )
 }
 
-fn verdict(verdict: &Verdict) -> String {
+fn verdict(verdict: &Advice) -> String {
     let mut text = format!(
         "\n{}",
         wrapped(&format!("Verdict: {}", verdict.headline), "")

@@ -1,81 +1,81 @@
-//! Can the fence be switched on? What would have been refused, to whom, and what to do about it.
+//! The verdict: can the fence be switched on, what would have been refused to whom, and what to do about it.
 
 use serde::Serialize;
 
 use super::tally::Tally;
-use super::{Count, Row, Understood};
+use super::{Count, TallyRow, Understood};
 use pgpalisade_fence::readable::counted;
 use pgpalisade_fence::rejection::RejectionKind;
 
-/// Whom a record is about, and why there is one.
+/// The client of a record, and its kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Who {
-    /// As in the log.
+    /// Kind, as in the log.
     #[serde(skip)]
     pub(crate) kind: String,
-    /// The scope it is about, where it is about one.
+    /// The scope, if the record has one.
     pub scope: Option<String>,
     /// The user.
     pub user: String,
-    /// Its application_name, where it gave one.
+    /// application_name, if the client gave one.
     pub application: Option<String>,
     /// The database.
     pub database: String,
 }
 
-/// What the records say about switching the fence on.
+/// Conclusion about switching the fence on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
-    /// What would have been refused is what the fence is for.
+pub(crate) enum Readiness {
+    /// Only what the fence is for would have been refused.
     Ready,
-    /// The same, but records are missing, and they may say something else.
+    /// The same, but records are missing that may say otherwise.
     Incomplete,
-    /// Something else would have been refused.
+    /// Other requests would have been refused.
     NotYet,
-    /// The fence was on for all of it, and something else than deposed leaders was refused.
+    /// The fence was always on, and also refused requests other than those of deposed leaders.
     OnWithWork,
-    /// The fence was on for all of it, and refused only what it is for.
+    /// The fence was always on, and refused only what it is for.
     On,
     /// There are no records.
     NothingRecorded,
 }
 
-/// The end of a report.
+/// The conclusion of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verdict {
-    /// In one word.
-    pub(crate) answer: Answer,
-    /// In one sentence.
+pub struct Advice {
+    /// One word.
+    pub(crate) answer: Readiness,
+    /// One sentence.
     pub headline: String,
-    /// What to do, one for each kind, those with most records first.
+    /// Advice for each kind, those with most records first.
     pub findings: Vec<Finding>,
-    /// What the figures do not show.
+    /// Limits of the figures.
     pub cautions: Vec<String>,
 }
 
 /// All records of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// As in the log.
+    /// Kind, as in the log.
     pub kind: String,
-    /// How many.
+    /// Count of the kind's records.
     #[serde(flatten)]
     pub count: Count,
-    /// What it means, and what to do.
+    /// Meaning, and what to do.
     pub advice: &'static str,
-    /// Whom it is about, the highest counts first.
-    pub who: Vec<Row<Who>>,
-    /// Those that are in no row.
+    /// Clients, the highest counts first.
+    pub who: Vec<TallyRow<Who>>,
+    /// All others together.
     pub others: Count,
 }
 
-/// Who has to do something about a kind of rejection.
+/// Whether a kind of rejection needs work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Todo {
-    /// Nobody: the fence is for it.
+    /// None: the fence is for it.
     Nothing,
-    /// Whoever runs the applications, or writes the policy.
+    /// The applications or the policy must change.
     Something,
 }
 
@@ -139,13 +139,13 @@ fn judge(kind: &str) -> (Todo, &'static str) {
     )
 }
 
-/// What follows from the counts.
+/// Draws the conclusion from the counts.
 pub(super) fn reach(
     who: &Tally<Who>,
     understood: &Understood,
     total: &Count,
     top: usize,
-) -> Verdict {
+) -> Advice {
     let all = who.top(usize::MAX);
     let mut findings: Vec<Finding> = Vec::new();
     let mut open = Count::default();
@@ -170,13 +170,15 @@ pub(super) fn reach(
         }
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.count.total()));
-    // What has no row of its own may be of any kind.
+    // Records without a row may be of any kind.
     open.add(&all.others);
     let answer = match answer(total, &open) {
-        Answer::Ready | Answer::NothingRecorded if understood.dropped > 0 => Answer::Incomplete,
+        Readiness::Ready | Readiness::NothingRecorded if understood.dropped > 0 => {
+            Readiness::Incomplete
+        }
         answer => answer,
     };
-    Verdict {
+    Advice {
         answer,
         headline: headline(answer, &open),
         findings,
@@ -185,7 +187,7 @@ pub(super) fn reach(
 }
 
 impl Finding {
-    fn add(&mut self, row: Row<Who>, top: usize) {
+    fn add(&mut self, row: TallyRow<Who>, top: usize) {
         self.count.add(&row.count);
         if self.who.len() < top {
             self.who.push(row);
@@ -195,36 +197,36 @@ impl Finding {
     }
 }
 
-const fn answer(total: &Count, open: &Count) -> Answer {
+const fn answer(total: &Count, open: &Count) -> Readiness {
     match (total.observed, open.observed, open.refused) {
-        (0, _, _) if total.refused == 0 => Answer::NothingRecorded,
-        (0, _, 0) => Answer::On,
-        (0, _, _) => Answer::OnWithWork,
-        (_, 0, _) => Answer::Ready,
-        (_, _, _) => Answer::NotYet,
+        (0, _, _) if total.refused == 0 => Readiness::NothingRecorded,
+        (0, _, 0) => Readiness::On,
+        (0, _, _) => Readiness::OnWithWork,
+        (_, 0, _) => Readiness::Ready,
+        (_, _, _) => Readiness::NotYet,
     }
 }
 
-fn headline(answer: Answer, open: &Count) -> String {
+fn headline(answer: Readiness, open: &Count) -> String {
     match answer {
-        Answer::Ready => "the fence can be switched on. It would have refused only deposed leaders, which is what it \
-             is for."
+        Readiness::Ready => "the fence can be switched on. It would have refused only deposed leaders, which is what \
+            it is for."
             .to_owned(),
-        Answer::Incomplete => "unknown. The records would allow switching the fence on, but some are missing. Observe \
-            for longer, and use --since."
+        Readiness::Incomplete => "unknown. The records would allow switching the fence on, but some are missing. \
+            Observe for longer, and use --since."
             .to_owned(),
-        Answer::NotYet => format!(
+        Readiness::NotYet => format!(
             "not yet. With the fence on, {} that no takeover explains would have been refused.",
             counted(open.observed, "request")
         ),
-        Answer::On => {
+        Readiness::On => {
             "the fence is on, and it refused only deposed leaders, which is what it is for.".to_owned()
         }
-        Answer::OnWithWork => format!(
+        Readiness::OnWithWork => format!(
             "the fence is on, and it refused {} that no takeover explains.",
             counted(open.refused, "request")
         ),
-        Answer::NothingRecorded => "nothing is recorded, which does not tell whether the fence can be switched on: \
+        Readiness::NothingRecorded => "nothing is recorded, which does not tell whether the fence can be switched on: \
              either nothing would have been refused, or nothing came through the proxy. Make sure that every \
              application used it in this time, in observe mode and with this log."
             .to_owned(),

@@ -1,4 +1,4 @@
-//! Both ends of a connection in memory.
+//! Tests with both ends of a connection in memory.
 
 use std::fs::{Permissions, set_permissions, write};
 use std::os::unix::fs::PermissionsExt;
@@ -20,8 +20,8 @@ fn acceptor() -> Acceptor {
     Acceptor::load(&files, ALPN).unwrap()
 }
 
-/// A client and a server behind their handshake.
-fn pair() -> (Session, Session) {
+/// A client and a server after their handshake.
+fn pair() -> (TlsState, TlsState) {
     let settings = SslSettings {
         mode: SslMode::Require,
         ..SslSettings::default()
@@ -39,8 +39,8 @@ fn pair() -> (Session, Session) {
     (client, server)
 }
 
-/// All that comes out of `bytes`, when a socket brings them in parts of `part` bytes.
-fn decrypted(session: &mut Session, bytes: &[u8], part: usize) -> Vec<u8> {
+/// All text from `bytes`, if a socket brings them in parts of `part` bytes.
+fn decrypted(session: &mut TlsState, bytes: &[u8], part: usize) -> Vec<u8> {
     let mut text = Vec::new();
     let mut buf = vec![0; part];
     for bytes in bytes.chunks(part) {
@@ -75,14 +75,14 @@ fn text_comes_out_in_order_however_it_is_cut() {
     }
 }
 
-/// A record that waits for its end must not keep what follows it from having room.
+/// A record that waits for its end must leave room for what follows it.
 #[test]
 fn a_buffer_may_be_smaller_than_a_record() {
     let (mut client, mut server) = pair();
     let mut bytes = BytesMut::new();
     client.encrypt(&[7; 16 * 1024], &mut bytes).unwrap();
     client.encrypt(&[8; 16 * 1024], &mut bytes).unwrap();
-    // All of the first record but its last byte, and then in small parts.
+    // The first record without its last byte, and then small parts.
     let first = bytes.split_to(16 * 1024);
     let mut text = decrypted(&mut server, &first, 64 * 1024);
     text.extend(decrypted(&mut server, &bytes, 4096));

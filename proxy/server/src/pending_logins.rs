@@ -1,12 +1,14 @@
-//! Connections that have not logged in yet: how many there may be, how long each may be silent, and who gives way.
+//! Connections that have not logged in yet: their number, their time limits, and which of them gives way.
 //!
-//! Whoever reaches the proxy can open connections and say nothing. They must not keep out a leader, who speaks at once.
-//! So a connection takes none of the places of `connections.max` before its startup packet is there, of those that have
-//! sent none the oldest gives way to the newest, and one that leaves an authentication request of PostgreSQL unanswered
-//! gives way where its place is needed.
+//! Anybody who reaches the proxy can open connections and stay silent. They must not keep out a leader, who speaks at
+//! once. So three rules hold:
+//!
+//! - A connection takes a place of `connections.max` only after its startup packet.
+//! - Of the connections without a startup packet the oldest gives way to the newest.
+//! - A connection that owes PostgreSQL an authentication answer gives way if its place is needed.
 
 use std::collections::BTreeMap;
-use std::future::{Future, pending};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,26 +20,26 @@ use tokio::time::Sleep;
 use crate::aside::Aside;
 use crate::timers::Timers;
 
-/// Connections without a startup packet: this part of `connections.max`, and at least so many.
+/// Limit of connections without a startup packet: this fraction of `connections.max`, and at least `SILENT_LEAST`.
 const SILENT_PART: usize = 4;
 const SILENT_LEAST: usize = 256;
 
-/// Cancel requests on their way to PostgreSQL, beside the places: who has none left may still cancel what it does.
+/// Limit of concurrent cancel requests, outside `connections.max`: they work even if no place is left.
 const CANCELS_MAX: usize = 16;
 
-/// So many passwords are hashed at once. A role may have been given up to 100,000 rounds, and whoever knows its name
-/// can have them counted.
+/// Limit of concurrent password hashes. A role may have up to 100,000 rounds, and anybody who knows its name can have
+/// them computed.
 const HASHED_AT_ONCE: usize = 2;
 
-/// How long a client may owe what comes next. Programs answer at once; whoever types a password connects anew with it.
+/// Time for a client's next message. Programs answer at once; a person who types a password connects again with it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who owes an answer for less than this keeps the place, and who needs one waits as long for it.
+/// A client that owes an answer for less than this keeps its place. A client that needs a place waits as long.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// All connections that have not logged in, and the places for those that do. Clones share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Arrivals {
+pub(crate) struct PendingLogins {
     waiting: Arc<Mutex<Waiting>>,
     silent_max: usize,
     places: Arc<Semaphore>,
@@ -50,16 +52,16 @@ pub(crate) struct Arrivals {
 #[derive(Debug, Default)]
 struct Waiting {
     last: u64,
-    /// All of them.
+    /// Number of all connections that have not logged in.
     logging_in: usize,
-    /// Without a startup packet, by age. To drop a sender tells the connection to end.
+    /// Connections without a startup packet, by age. Dropping a sender tells the connection to end.
     silent: BTreeMap<u64, oneshot::Sender<()>>,
-    /// With a place, and an authentication request to answer.
+    /// Connections with a place that owe an authentication answer.
     owing: BTreeMap<u64, (Instant, oneshot::Sender<()>)>,
 }
 
-impl Arrivals {
-    /// For so many places. A login may take `login_timeout` at all.
+impl PendingLogins {
+    /// Limits for `places` sessions and logins of `login_timeout`.
     #[must_use]
     pub(crate) fn new(places: usize, login_timeout: Duration, timers: Timers) -> Self {
         Self {
@@ -73,8 +75,8 @@ impl Arrivals {
         }
     }
 
-    /// Takes in a connection that has said nothing yet.
-    pub(crate) fn enter(&self) -> Arrival {
+    /// Adds a connection that has said nothing yet.
+    pub(crate) fn enter(&self) -> PendingLogin {
         let (stay, gives_way) = oneshot::channel();
         let mut waiting = self.waiting.lock();
         waiting.last += 1;
@@ -85,23 +87,22 @@ impl Arrivals {
             waiting.silent.pop_first();
         }
         drop(waiting);
-        Arrival {
+        PendingLogin {
             id,
             owes: Some(Owed {
                 gives_way,
                 patience: Box::pin(self.timers.sleep(self.patience)),
             }),
-            arrivals: self.clone(),
+            pending_logins: self.clone(),
         }
     }
 
-    /// Connections that have not logged in.
     #[must_use]
     pub(crate) fn logging_in(&self) -> usize {
         self.waiting.lock().logging_in
     }
 
-    /// Ends the login that has waited longest for its client, where that is too long. Says whether there was one.
+    /// Ends the login that has waited longest for its client, if that is too long. Returns whether there was one.
     fn end_owing(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let longest = waiting.owing.iter().min_by_key(|(_, (since, _))| *since);
@@ -112,12 +113,11 @@ impl Arrivals {
     }
 }
 
-/// One connection that has not logged in.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct PendingLogin {
     id: u64,
-    arrivals: Arrivals,
-    /// While the next step is the client's.
+    pending_logins: PendingLogins,
+    /// Set while the next step is the client's.
     owes: Option<Owed>,
 }
 
@@ -127,32 +127,37 @@ struct Owed {
     patience: Pin<Box<Sleep>>,
 }
 
-impl Arrival {
-    /// Takes a place, now that the startup packet is there; `None` where there is none.
+impl PendingLogin {
+    /// Takes a place after the startup packet; `None` if no place is free.
     pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        let places = &self.arrivals.places;
+        let places = &self.pending_logins.places;
         if let Ok(place) = Arc::clone(places).try_acquire_owned() {
             return Some(place);
         }
-        if !self.arrivals.end_owing() {
+        if !self.pending_logins.end_owing() {
             return None;
         }
         let freed = Arc::clone(places).acquire_owned();
-        self.arrivals.timers.timeout(ANSWER, freed).await.ok()?.ok()
+        self.pending_logins
+            .timers
+            .timeout(ANSWER, freed)
+            .await
+            .ok()?
+            .ok()
     }
 
-    /// Takes one of the few places of cancel requests. Until there is one, the client counts as one that has said
-    /// nothing: it gives way to others, and does not wait for long.
+    /// Takes one of the few places of cancel requests. A client that waits for one still counts as silent: it gives
+    /// way to others, and its wait is short.
     pub(crate) async fn cancel_place(&mut self) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.arrivals.cancels).acquire_owned();
+        let place = Arc::clone(&self.pending_logins.cancels).acquire_owned();
         let place = self.unless_given_up(place).await;
         self.answered();
         place?.ok()
     }
 
-    /// Where its password is hashed.
+    /// Runs password hashing.
     pub(crate) const fn hashing(&self) -> &Aside {
-        &self.arrivals.hashing
+        &self.pending_logins.hashing
     }
 
     /// The client has to answer an authentication request.
@@ -161,19 +166,23 @@ impl Arrival {
             return;
         }
         let (stay, gives_way) = oneshot::channel();
-        let mut waiting = self.arrivals.waiting.lock();
+        let mut waiting = self.pending_logins.waiting.lock();
         waiting.owing.insert(self.id, (Instant::now(), stay));
         drop(waiting);
         self.owes = Some(Owed {
             gives_way,
-            patience: Box::pin(self.arrivals.timers.sleep(self.arrivals.patience)),
+            patience: Box::pin(
+                self.pending_logins
+                    .timers
+                    .sleep(self.pending_logins.patience),
+            ),
         });
     }
 
     /// The client has sent what was waited for.
     pub(crate) fn answered(&mut self) {
         if self.owes.take().is_some() {
-            let mut waiting = self.arrivals.waiting.lock();
+            let mut waiting = self.pending_logins.waiting.lock();
             waiting.silent.remove(&self.id);
             waiting.owing.remove(&self.id);
         }
@@ -182,7 +191,7 @@ impl Arrival {
     /// Returns when the client has been silent for too long, or gives way to another. Cancel safe.
     pub(crate) async fn given_up(&mut self) {
         match &mut self.owes {
-            None => pending().await,
+            None => std::future::pending().await,
             Some(owed) => tokio::select! {
                 _ = &mut owed.gives_way => {}
                 () = &mut owed.patience => {}
@@ -190,7 +199,7 @@ impl Arrival {
         }
     }
 
-    /// What `step` comes to, or `None` where the client is given up before.
+    /// Runs `step`; `None` if the client is given up first.
     pub(crate) async fn unless_given_up<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -200,10 +209,10 @@ impl Arrival {
     }
 }
 
-impl Drop for Arrival {
+impl Drop for PendingLogin {
     fn drop(&mut self) {
         self.answered();
-        self.arrivals.waiting.lock().logging_in -= 1;
+        self.pending_logins.waiting.lock().logging_in -= 1;
     }
 }
 
@@ -211,28 +220,29 @@ impl Drop for Arrival {
 mod tests {
     use super::*;
 
-    fn arrivals(places: usize) -> Arrivals {
-        Arrivals::new(places, Duration::from_secs(60), Timers::of_this_runtime())
+    fn pending_logins(places: usize) -> PendingLogins {
+        PendingLogins::new(places, Duration::from_secs(60), Timers::of_this_runtime())
     }
 
-    async fn is_given_up(arrival: &mut Arrival) -> bool {
+    async fn is_given_up(pending: &mut PendingLogin) -> bool {
         let now = Duration::from_millis(1);
-        tokio::time::timeout(now, arrival.given_up()).await.is_ok()
+        tokio::time::timeout(now, pending.given_up()).await.is_ok()
     }
 
     #[tokio::test]
     async fn of_silent_ones_the_oldest_gives_way() {
-        let arrivals = arrivals(1);
-        let mut all: Vec<Arrival> = (0..SILENT_LEAST).map(|_| arrivals.enter()).collect();
+        let pending_logins = pending_logins(1);
+        let mut all: Vec<PendingLogin> =
+            (0..SILENT_LEAST).map(|_| pending_logins.enter()).collect();
         assert!(!is_given_up(&mut all[0]).await);
-        let mut newest = arrivals.enter();
+        let mut newest = pending_logins.enter();
         assert!(is_given_up(&mut all[0]).await);
         assert!(!is_given_up(&mut all[1]).await);
         assert!(!is_given_up(&mut newest).await);
-        // Who has spoken, or left, is not in the way.
+        // A connection that has spoken or left is not in the way.
         all[1].answered();
         all.remove(2);
-        let _two = (arrivals.enter(), arrivals.enter());
+        let _two = (pending_logins.enter(), pending_logins.enter());
         assert!(!is_given_up(&mut all[2]).await);
         assert!(!is_given_up(&mut all[1]).await);
     }
@@ -240,45 +250,47 @@ mod tests {
     #[tokio::test]
     async fn nobody_is_silent_for_ever() {
         let patience = Duration::from_millis(50);
-        let mut arrival = Arrivals::new(1, patience, Timers::of_this_runtime()).enter();
+        let mut pending = PendingLogins::new(1, patience, Timers::of_this_runtime()).enter();
         let begin = Instant::now();
-        arrival.given_up().await;
+        pending.given_up().await;
         assert!(begin.elapsed() >= patience);
-        arrival.answered();
-        arrival.owes();
-        arrival.given_up().await;
+        pending.answered();
+        pending.owes();
+        pending.given_up().await;
         assert!(begin.elapsed() >= 2 * patience);
         assert!(begin.elapsed() < PATIENCE);
     }
 
     #[tokio::test]
     async fn cancel_requests_are_few_and_wait_as_silent_ones() {
-        let arrivals = arrivals(1);
-        let mut first: Vec<Arrival> = (0..CANCELS_MAX).map(|_| arrivals.enter()).collect();
+        let pending_logins = pending_logins(1);
+        let mut first: Vec<PendingLogin> =
+            (0..CANCELS_MAX).map(|_| pending_logins.enter()).collect();
         let mut places = Vec::new();
-        for arrival in &mut first {
-            places.push(arrival.cancel_place().await.unwrap());
+        for pending in &mut first {
+            places.push(pending.cancel_place().await.unwrap());
         }
-        // They take nothing of the others.
+        // Cancel requests take no place of the others.
         assert!(first[0].place().await.is_some());
-        let mut waiting = arrivals.enter();
-        let _silent: Vec<Arrival> = (0..SILENT_LEAST).map(|_| arrivals.enter()).collect();
+        let mut waiting = pending_logins.enter();
+        let _silent: Vec<PendingLogin> =
+            (0..SILENT_LEAST).map(|_| pending_logins.enter()).collect();
         assert!(waiting.cancel_place().await.is_none());
-        let mut last = arrivals.enter();
+        let mut last = pending_logins.enter();
         places.pop();
         assert!(last.cancel_place().await.is_some());
     }
 
     #[tokio::test]
     async fn a_place_is_freed_by_who_does_not_answer() {
-        let arrivals = arrivals(1);
-        let (mut slow, newcomer) = (arrivals.enter(), arrivals.enter());
+        let pending_logins = pending_logins(1);
+        let (mut slow, newcomer) = (pending_logins.enter(), pending_logins.enter());
         let place = slow.place().await;
         assert!(place.is_some());
         assert!(newcomer.place().await.is_none());
         slow.answered();
         slow.owes();
-        // It has only just been asked.
+        // The client was asked only a moment ago.
         assert!(newcomer.place().await.is_none());
         tokio::time::sleep(ANSWER).await;
         let gives_way = async move {

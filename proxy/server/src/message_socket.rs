@@ -1,5 +1,5 @@
-//! A socket of somebody who has no session, an operator or a client that is turned away: messages in, bounded, and
-//! messages out.
+//! A socket without a session, of an operator or of a client that is turned away. It reads bounded messages and sends
+//! messages.
 
 use std::io;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::wire::WireError;
 use crate::wire::header::{self, HEADER_LEN};
 use crate::wire::startup;
 
-/// The body of a message may have so many bytes.
+/// Size limit of a message body.
 const BODY_MAX: usize = 16 * 1024;
 
-/// A client that takes no answer for so long is given up.
+/// Limit for a client that takes no answer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why nothing more comes.
+/// Errors of a read.
 #[derive(Debug, thiserror::Error)]
-pub enum LinkError {
+pub enum MessageError {
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -34,28 +34,28 @@ pub enum LinkError {
     Idle,
 }
 
-/// One message.
+/// A message of the protocol.
 pub struct Message {
-    /// Its type.
+    /// Message type.
     pub tag: u8,
-    /// What stands behind type and length.
+    /// Bytes after type and length.
     pub body: BytesMut,
 }
 
 /// A socket, and the bytes that wait on it.
-pub struct Link {
+pub struct MessageSocket {
     stream: Either<TcpStream, UnixStream>,
     inbox: BytesMut,
-    /// What is to be sent.
+    /// Bytes to send.
     pub out: BytesMut,
 }
 
-impl Link {
-    /// Takes a socket onto this runtime.
+impl MessageSocket {
+    /// Registers a socket with this runtime.
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// System errors.
     pub fn new(stream: ClientStream) -> io::Result<Self> {
         let stream = match stream {
             ClientStream::Tcp(stream) => Either::Left(TcpStream::from_std(stream)?),
@@ -68,7 +68,7 @@ impl Link {
         })
     }
 
-    /// The user that the other end of a unix socket runs as.
+    /// User id of the process at the other end of a unix socket.
     pub fn peer_uid(&self) -> Option<u32> {
         match &self.stream {
             Either::Left(_) => None,
@@ -76,8 +76,8 @@ impl Link {
         }
     }
 
-    /// The next packet in front of a session; `None` where the client has closed.
-    pub async fn packet(&mut self) -> Result<Option<BytesMut>, LinkError> {
+    /// The next packet before a session begins; `None` if the client has closed.
+    pub async fn packet(&mut self) -> Result<Option<BytesMut>, MessageError> {
         loop {
             match startup::packet_len(&self.inbox)? {
                 Some(len) if self.inbox.len() >= len => return Ok(Some(self.inbox.split_to(len))),
@@ -87,8 +87,8 @@ impl Link {
         }
     }
 
-    /// The next message; `None` where the client has closed.
-    pub async fn message(&mut self) -> Result<Option<Message>, LinkError> {
+    /// The next message; `None` if the client has closed.
+    pub async fn message(&mut self) -> Result<Option<Message>, MessageError> {
         loop {
             match header::parse(&self.inbox, |_| BODY_MAX)? {
                 Some(header) if self.inbox.len() >= header.frame_len() => {
@@ -105,13 +105,16 @@ impl Link {
         }
     }
 
-    /// The same, of a client that sends it whole within this time.
-    pub async fn message_within(&mut self, time: Duration) -> Result<Option<Message>, LinkError> {
+    /// The next message, which must arrive whole within `time`.
+    pub async fn message_within(
+        &mut self,
+        time: Duration,
+    ) -> Result<Option<Message>, MessageError> {
         let message = tokio::time::timeout(time, self.message()).await;
-        message.unwrap_or(Err(LinkError::Idle))
+        message.unwrap_or(Err(MessageError::Idle))
     }
 
-    /// Whether nothing more has come.
+    /// Whether all that was received has been taken.
     pub fn is_drained(&self) -> bool {
         self.inbox.is_empty()
     }
@@ -121,7 +124,7 @@ impl Link {
         self.stream.read_buf(&mut self.inbox).await
     }
 
-    /// Sends what is to be sent.
+    /// Sends [`Self::out`].
     pub async fn flush(&mut self) -> io::Result<()> {
         let write = self.stream.write_all(&self.out);
         let written = tokio::time::timeout(TAKEN_WITHIN, write).await;
@@ -130,7 +133,8 @@ impl Link {
         Ok(())
     }
 
-    /// Sends it, and closes. What was not read when a socket is closed would have the system throw the answer away.
+    /// Sends [`Self::out`] and closes. It reads until the client closes: the system drops the answer if a socket is
+    /// closed with unread bytes.
     pub async fn close(mut self) {
         if self.flush().await.is_err() || self.stream.shutdown().await.is_err() {
             return;
@@ -160,16 +164,16 @@ mod tests {
     async fn who_is_idle_is_not_waited_for() {
         let (mut client, ours) = StdStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let mut link = Link::new(ClientStream::Unix(ours)).unwrap();
+        let mut socket = MessageSocket::new(ClientStream::Unix(ours)).unwrap();
         client.write_all(b"S\0\0\0\x04").unwrap();
-        let message = link.message_within(Duration::from_secs(60)).await;
+        let message = socket.message_within(Duration::from_secs(60)).await;
         assert_eq!(message.unwrap().unwrap().tag, b'S');
-        // Neither who says nothing, nor who says a part of something.
+        // Neither silence nor a part of a message holds the proxy up.
         for begun in [&b""[..], b"Q\0"] {
             client.write_all(begun).unwrap();
-            let waited = link.message_within(Duration::from_millis(20));
+            let waited = socket.message_within(Duration::from_millis(20));
             let waited = tokio::time::timeout(Duration::from_secs(60), waited).await;
-            assert!(matches!(waited.unwrap(), Err(LinkError::Idle)));
+            assert!(matches!(waited.unwrap(), Err(MessageError::Idle)));
         }
     }
 }

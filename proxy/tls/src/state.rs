@@ -1,7 +1,7 @@
-//! One TLS connection, without I/O: bytes of the network go in, bytes for the network come out.
+//! One TLS connection without I/O: bytes from the network go in, bytes for the network come out.
 //!
-//! What is kept in it has a limit: a record that has not arrived whole, and during the handshake
-//! [`HANDSHAKE_BYTES_MAX`]. Everything that it has to send is taken out at once.
+//! Its memory is limited to one incomplete record, and to [`HANDSHAKE_BYTES_MAX`] during the handshake. All output is
+//! taken at once.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
@@ -13,35 +13,34 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::ALPN;
 
-/// What a peer may send before the handshake is complete. A chain of certificates has some KiB.
+/// Limit of what a peer may send in the handshake. A chain of certificates has a few KiB.
 const HANDSHAKE_BYTES_MAX: usize = 128 * 1024;
 
-/// Why there is no encrypted connection, or not any longer.
+/// Errors of an encrypted connection.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The peer broke the protocol, or is not to be trusted.
+    /// The peer broke the protocol, or is not trusted.
     #[error("{0}")]
     Protocol(#[from] rustls::Error),
     /// The handshake does not end.
     #[error("the handshake is longer than {HANDSHAKE_BYTES_MAX} bytes")]
     TooLong,
-    /// A server whose name cannot be one.
+    /// The server's name is not a valid host name.
     #[error("{0:?} is not a host name that a certificate can be for")]
     Name(String),
-    /// The server has none.
+    /// The server has no TLS.
     #[error("the server does not support TLS, and sslmode requires it")]
     NotOffered,
-    /// Instead of an answer to the request for TLS came something else. It is nobody's proven words, so it is not
-    /// shown (CVE-2024-10977).
+    /// The request for TLS got another answer. The answer is not authenticated, so it is not shown (CVE-2024-10977).
     #[error("the server did not answer the request for TLS")]
     NoAnswer,
     /// Bytes came between the answer and the handshake: a person in the middle could have put them there.
     #[error("received unencrypted data after the answer to the request for TLS")]
     EarlyData,
-    /// TLS was asked for where it is switched off.
+    /// TLS is disabled.
     #[error("sslmode is disable")]
     Disabled,
-    /// The library took nothing.
+    /// The library accepted no bytes.
     #[error("TLS: {0}")]
     Io(#[from] io::Error),
 }
@@ -57,13 +56,13 @@ impl From<TlsError> for io::Error {
 
 /// One TLS connection.
 #[derive(Debug)]
-pub struct Session {
+pub struct TlsState {
     connection: Connection,
-    /// Bytes of the peer in the handshake.
+    /// Number of the peer's bytes in the handshake.
     handshake: usize,
 }
 
-impl Session {
+impl TlsState {
     pub(crate) fn accepting(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
         Ok(Self::new(ServerConnection::new(config)?.into()))
     }
@@ -82,18 +81,17 @@ impl Session {
         }
     }
 
-    /// Whether the handshake goes on.
+    /// Whether the handshake is still under way.
     #[must_use]
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
-    /// Takes bytes of the handshake. There may be something to send afterwards, also where this fails: the peer is
-    /// told why.
+    /// Takes bytes of the handshake. Afterwards there may be output, even after an error: the peer is told why.
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// The bytes are not valid.
     pub fn on_handshake(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
         self.handshake += bytes.len();
         if self.handshake > HANDSHAKE_BYTES_MAX {
@@ -108,17 +106,17 @@ impl Session {
         Ok(())
     }
 
-    /// Whether there is something to send that nobody has asked for: an answer to what was read.
+    /// Whether there is output of TLS itself, in answer to what was read.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.connection.wants_write()
     }
 
-    /// Moves what is to be sent behind `out`.
+    /// Appends the output to `out`.
     ///
     /// # Errors
     ///
-    /// None that is known: memory takes everything.
+    /// None known: memory takes everything.
     pub fn take_output(&mut self, out: &mut BytesMut) -> Result<(), TlsError> {
         while self.connection.wants_write() {
             self.connection.write_tls(&mut (&mut *out).writer())?;
@@ -126,11 +124,11 @@ impl Session {
         Ok(())
     }
 
-    /// Encrypts all of `text`, behind `out`.
+    /// Encrypts all of `text`, and appends it to `out`.
     ///
     /// # Errors
     ///
-    /// None that is known: what is encrypted is taken out before there is too much of it.
+    /// None known: the output is taken before its limit is reached.
     pub fn encrypt(&mut self, mut text: &[u8], out: &mut BytesMut) -> Result<(), TlsError> {
         while !text.is_empty() {
             let taken = self.connection.writer().write(text)?;
@@ -143,7 +141,7 @@ impl Session {
         Ok(())
     }
 
-    /// Says that nothing follows.
+    /// Appends TLS's own message for the end to `out`.
     ///
     /// # Errors
     ///
@@ -153,22 +151,21 @@ impl Session {
         self.take_output(out)
     }
 
-    /// Reads text that is there already: `Some(0)` where the peer has said that nothing follows, `None` where more has
-    /// to arrive.
+    /// Reads decrypted text: `Some(0)` if the peer has ended the stream, `None` if more has to arrive.
     pub fn read(&mut self, buf: &mut [u8]) -> Option<usize> {
-        // The only errors are that nothing is there, and the end of the network's bytes, which it is not told of.
+        // The only errors are missing text, and the end of the network's bytes, which is never passed in.
         self.connection.reader().read(buf).ok()
     }
 
-    /// Decrypts the first `received` bytes of `buf` in their place, and says how many bytes of text stand there
-    /// afterwards. What has no room, which is less than a record, is left to [`Self::read`].
+    /// Decrypts the first `received` bytes of `buf` in place, and returns the length of the text at its front. Text
+    /// without room, less than a record, is left to [`Self::read`].
     ///
-    /// The text never runs into bytes that were not taken yet: it is written no further than they reach. That is why no
-    /// other buffer is needed.
+    /// The text never overwrites bytes that were not taken yet, because it is written only as far as the taken ones
+    /// reach. So no other buffer is needed.
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// The bytes are not valid.
     pub fn decrypt(&mut self, buf: &mut [u8], received: usize) -> Result<usize, TlsError> {
         let (mut taken, mut text) = (0, 0);
         while taken < received {
@@ -191,14 +188,14 @@ impl Session {
         self.connection.alpn_protocol() == Some(ALPN)
     }
 
-    /// The common name in that certificate, where its subject has one, and one only, that is fit to be compared and
-    /// shown. An [`Acceptor`](crate::Acceptor) has verified the certificate; a client does so as its `sslmode` says.
+    /// The common name in the peer's certificate, if its subject has exactly one, without control characters. An
+    /// [`Acceptor`](crate::Acceptor) has verified the certificate; a client does so as its `sslmode` says.
     #[must_use]
     pub fn peer_common_name(&self) -> Option<String> {
         common_name(self.peer_certificate()?)
     }
 
-    /// The certificate that the peer has shown, in DER.
+    /// The peer's certificate, in DER.
     #[must_use]
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         self.connection
@@ -211,12 +208,12 @@ impl Session {
 fn common_name(certificate: &[u8]) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let mut names = certificate.subject().iter_common_name();
-    // Of several each program would choose another one.
+    // If there are several, programs choose different ones.
     let (Some(name), None) = (names.next(), names.next()) else {
         return None;
     };
     let name = name.as_str().ok()?;
-    // A NUL would end the name for whoever reads it as C does (CVE-2009-4034).
+    // A NUL would end the name for programs that read it as C does (CVE-2009-4034).
     let is_fit = !name.is_empty() && !name.contains(char::is_control);
     is_fit.then(|| name.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Connections that no worker has room for: told so where the protocol allows it, and closed.
+//! Connections that no worker has room for. They are told so if the protocol allows it, and closed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,33 +7,32 @@ use bytes::BytesMut;
 use tokio::sync::Semaphore;
 
 use crate::certificates::Certificates;
-use crate::link::{Link, LinkError};
 use crate::listener::{Accepted, ClientStream};
+use crate::message_socket::{MessageError, MessageSocket};
 use crate::metrics::Metrics;
 use crate::wire::encode::{self, ErrorFields, Severity};
 use crate::wire::startup::{self, StartupPacket};
 
-/// So many are told at a time; any more are closed without a word.
+/// Limit of clients that are told at a time; any more are closed silently.
 const AT_A_TIME: usize = 256;
 
-/// PostgreSQL's for one client too many.
+/// PostgreSQL's code for too many clients.
 const SQLSTATE: &str = "53300";
 
-/// How long the client may take for its startup packet, and then to read the answer.
+/// Time limit for a client's startup packet and for reading the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Encryption requests in front of a startup packet: each of both kinds once.
+/// Encryption requests before a startup packet: one of each kind.
 const REQUESTS: usize = 2;
 
-/// Tells clients that they cannot be served.
 #[derive(Debug)]
-pub(crate) struct Overflow {
+pub(crate) struct TurnedAway {
     certificates: Arc<Certificates>,
     metrics: Metrics,
     places: Arc<Semaphore>,
 }
 
-impl Overflow {
+impl TurnedAway {
     pub(crate) fn new(certificates: Arc<Certificates>, metrics: Metrics) -> Self {
         Self {
             certificates,
@@ -42,18 +41,18 @@ impl Overflow {
         }
     }
 
-    /// Tells one, and closes.
+    /// Tells a client that it cannot be served, and closes.
     pub(crate) fn turn_away(&self, accepted: Accepted) {
         self.metrics.refused_login(SQLSTATE);
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             return;
         };
-        let encryption = match (&accepted.stream, &self.certificates.current().client) {
-            (ClientStream::Tcp(_), Some(_)) => Encryption::Possible,
-            _ => Encryption::Declined,
+        let offer = match (&accepted.stream, &self.certificates.current().client) {
+            (ClientStream::Tcp(_), Some(_)) => TlsOffer::Possible,
+            _ => TlsOffer::Declined,
         };
         tokio::spawn(async move {
-            let told = async { tell(Link::new(accepted.stream)?, encryption).await };
+            let told = async { tell(MessageSocket::new(accepted.stream)?, offer).await };
             if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, told).await {
                 tracing::debug!(client_addr = %accepted.client_addr, %error, "turned away");
             }
@@ -63,24 +62,25 @@ impl Overflow {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Encryption {
-    /// A client that asks for it gets the error at once, as the protocol allows: it might take a no for the reason.
+enum TlsOffer {
+    /// An SSLRequest is answered with the error at once, as the protocol allows: a "no" might be taken for the
+    /// reason.
     Possible,
-    /// A client that asks for it is told no, and asked for its startup packet.
+    /// An SSLRequest is answered with "no", and then the startup packet is expected.
     Declined,
 }
 
-/// Waits for what the client wants, so that a probe is told nothing, and neither is who speaks another protocol.
-async fn tell(mut link: Link, encryption: Encryption) -> Result<(), LinkError> {
+/// Tells a client that wants a session. Probes and other protocols get no answer.
+async fn tell(mut socket: MessageSocket, offer: TlsOffer) -> Result<(), MessageError> {
     for _ in 0..=REQUESTS {
-        let Some(packet) = link.packet().await? else {
+        let Some(packet) = socket.packet().await? else {
             return Ok(());
         };
-        match (startup::parse(&packet), encryption) {
-            (Ok(StartupPacket::SslRequest), Encryption::Declined)
+        match (startup::parse(&packet), offer) {
+            (Ok(StartupPacket::SslRequest), TlsOffer::Declined)
             | (Ok(StartupPacket::GssEncRequest), _) => {
-                link.out.extend_from_slice(b"N");
-                link.flush().await?;
+                socket.out.extend_from_slice(b"N");
+                socket.flush().await?;
             }
             (Ok(StartupPacket::CancelRequest | StartupPacket::OtherVersion(_)) | Err(_), _) => {
                 return Ok(());
@@ -88,12 +88,12 @@ async fn tell(mut link: Link, encryption: Encryption) -> Result<(), LinkError> {
             (Ok(StartupPacket::SslRequest | StartupPacket::Startup(_)), _) => break,
         }
     }
-    too_many(&mut link.out);
-    link.close().await;
+    too_many(&mut socket.out);
+    socket.close().await;
     Ok(())
 }
 
-/// PostgreSQL's own words for the client that is one too many.
+/// PostgreSQL's own words for one client too many.
 fn too_many(out: &mut BytesMut) {
     let error = ErrorFields {
         severity: Severity::Fatal,
@@ -116,15 +116,15 @@ mod tests {
     const GSS: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 48];
     const STARTUP: &[u8] = b"\0\0\0\x11\0\x03\0\0user\0us\0\0";
 
-    /// What a client gets that sends all of this and no more.
-    async fn answer(bytes: &[&[u8]], encryption: Encryption) -> Vec<u8> {
+    /// The answer to a client that sends these bytes and no more.
+    async fn answer(bytes: &[&[u8]], offer: TlsOffer) -> Vec<u8> {
         let (mut client, server) = UnixStream::pair().unwrap();
         client.write_all(&bytes.concat()).await.unwrap();
         client.shutdown().await.unwrap();
         let server = ClientStream::Unix(server.into_std().unwrap());
-        let link = Link::new(server).unwrap();
-        // Who speaks another protocol has sent what is no packet.
-        let _ = tell(link, encryption).await;
+        let socket = MessageSocket::new(server).unwrap();
+        // It fails for bytes that are not a packet.
+        let _ = tell(socket, offer).await;
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
         answer
@@ -132,7 +132,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_for_a_session_is_told() {
-        use Encryption::{Declined, Possible};
+        use TlsOffer::{Declined, Possible};
         let mut error = BytesMut::new();
         too_many(&mut error);
         assert_eq!(answer(&[STARTUP], Declined).await, error);
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(answer(&[&GSS, STARTUP], Possible).await, declined);
         let both = [b"NN", &*error].concat();
         assert_eq!(answer(&[&SSL, &GSS, STARTUP], Declined).await, both);
-        // To an SSLRequest an error is an answer, and "no" would be none.
+        // After an SSLRequest an error is valid, and would not be after a "no".
         assert_eq!(answer(&[&SSL], Possible).await, error);
         assert!(
             !answer(&[&SSL, &SSL, &SSL, &SSL], Declined)
@@ -165,11 +165,7 @@ mod tests {
             b"\x16\x03\x01\x02\0\x01",
             cancel,
         ] {
-            assert_eq!(
-                answer(&[bytes], Encryption::Declined).await,
-                b"",
-                "{bytes:?}"
-            );
+            assert_eq!(answer(&[bytes], TlsOffer::Declined).await, b"", "{bytes:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The marks: of so many scopes as a monitoring system can bear, those that were raised last.
+//! The marks that were raised last, for as many scopes as a monitoring system can bear.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use super::{SCOPES_MAX, gauge};
 use crate::fence::mark_cache::{CachedMark, MarkCache};
 
-/// Shows what the cache knows.
+/// Exports the cached marks.
 #[derive(Debug)]
-pub(super) struct Scopes(pub(super) Arc<MarkCache>);
+pub(super) struct MarkCollector(pub(super) Arc<MarkCache>);
 
 /// A scope with a mark.
 struct Raised {
-    cell: Arc<CachedMark>,
+    mark: Arc<CachedMark>,
     token: u64,
     raised_at: i64,
 }
 
-impl Scopes {
-    /// The scopes that were raised last, and how many there are.
+impl MarkCollector {
+    /// The scopes that were raised last, and the number of all.
     fn latest(&self) -> (Vec<Raised>, usize) {
-        let raised = |cell: Arc<CachedMark>| {
-            let (token, raised_at) = cell.raised()?;
+        let raised = |mark: Arc<CachedMark>| {
+            let (token, raised_at) = mark.raised()?;
             let token = token.get();
             Some(Raised {
-                cell,
+                mark,
                 token,
                 raised_at,
             })
@@ -36,10 +36,10 @@ impl Scopes {
         let mut marks: Vec<Raised> = self.0.all().into_iter().filter_map(raised).collect();
         let count = marks.len();
         if count > SCOPES_MAX {
-            // Those with one time in the order of their names, so that the same ones are shown each time.
+            // Ties are ordered by name, so that each scrape shows the same scopes.
             marks.select_nth_unstable_by(SCOPES_MAX, |a, b| {
                 let later = b.raised_at.cmp(&a.raised_at);
-                later.then_with(|| a.cell.scope().cmp(b.cell.scope()))
+                later.then_with(|| a.mark.scope().cmp(b.mark.scope()))
             });
             marks.truncate(SCOPES_MAX);
         }
@@ -47,7 +47,7 @@ impl Scopes {
     }
 }
 
-impl Collector for Scopes {
+impl Collector for MarkCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (marks, count) = self.latest();
         gauge(
@@ -65,18 +65,18 @@ impl Collector for Scopes {
         let kind = ConstGauge::new(0.0).metric_type();
         let help = "The mark of a scope, as this proxy knows it.";
         let mut family = encoder.encode_descriptor("mark", help, None, kind)?;
-        for Raised { cell, token, .. } in &marks {
-            let label = [("scope", cell.scope().as_str())];
+        for Raised { mark, token, .. } in &marks {
+            let label = [("scope", mark.scope().as_str())];
             ConstGauge::new(*token as f64).encode(family.encode_family(&label)?)?;
         }
         let help = "When the mark was raised, by the clock of the authority.";
         let name = "mark_raised_timestamp_seconds";
         let mut family = encoder.encode_descriptor(name, help, None, kind)?;
         for Raised {
-            cell, raised_at, ..
+            mark, raised_at, ..
         } in &marks
         {
-            let label = [("scope", cell.scope().as_str())];
+            let label = [("scope", mark.scope().as_str())];
             let seconds = *raised_at as f64 / 1e6;
             ConstGauge::new(seconds).encode(family.encode_family(&label)?)?;
         }
@@ -95,17 +95,17 @@ mod tests {
 
     #[test]
     fn of_100_000_scopes_the_latest_are_shown_and_the_others_counted() {
-        let cells = Arc::new(MarkCache::default());
+        let marks = Arc::new(MarkCache::default());
         for number in 0..100_000_u32 {
             let scope = Scope::new(&format!("s{number}")).unwrap();
             let token = Token::new(u64::from(number) + 1).unwrap();
             let raised_at = i64::from(number % 50_000) * 1_000_000;
-            cells.note(&scope, &Mark::new(token, raised_at, "somebody".to_owned()));
+            marks.note(&scope, &Mark::new(token, raised_at, "somebody".to_owned()));
         }
-        // One that only a policy names has no mark.
-        cells.mark(&Scope::default());
+        // A scope that only a policy names has no mark.
+        marks.mark(&Scope::default());
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Scopes(cells)));
+        registry.register_collector(Box::new(MarkCollector(marks)));
         let mut text = String::new();
         let began = Instant::now();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
