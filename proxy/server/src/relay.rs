@@ -25,7 +25,7 @@ use crate::session::action::{Prerequisite, Refusal};
 use crate::session::endings::Ending;
 use crate::session::tokens::Wanted;
 use crate::session::{Activity, Session};
-use crate::takeover::{Lease, Tenure};
+use crate::takeover::{Lease, PrimaryTerm};
 use crate::transport::Socket;
 use crate::upstream::Upstream;
 use crate::worker::Worker;
@@ -63,7 +63,7 @@ pub(crate) struct Relay {
     client: ClientSide,
     server: ServerSide,
     /// The time of its server as the primary, where that is known.
-    tenure: Option<Tenure>,
+    tenure: Option<PrimaryTerm>,
     /// Those of tokens that it holds, or is about to.
     leases: Vec<Lease>,
     /// Wakes the task when the proxy is told to stop, or another server is the primary.
@@ -77,7 +77,7 @@ pub(crate) struct Established {
     /// The server's socket.
     pub(crate) server: Socket,
     /// How long that is the primary, where it is known.
-    pub(crate) tenure: Option<Tenure>,
+    pub(crate) tenure: Option<PrimaryTerm>,
     /// Bytes of the server that have arrived already, behind its first ReadyForQuery.
     pub(crate) server_bytes: BytesMut,
 }

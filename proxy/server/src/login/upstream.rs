@@ -13,7 +13,7 @@ use pgpalisade_tls::{Connector, SSL_REQUEST, SslMode, TlsError};
 use super::LoginError;
 use crate::hosts::UpstreamAddr;
 use crate::rejection::Rejection;
-use crate::takeover::{Primary, Tenure};
+use crate::takeover::{Primary, PrimaryTerm};
 use crate::transport::{Socket, dial};
 use crate::worker::Worker;
 
@@ -38,13 +38,13 @@ enum ConnectError {
 pub(super) struct Connected {
     pub(super) socket: Socket,
     /// `None`: the control connection is down, and there is one host only.
-    pub(super) tenure: Option<Tenure>,
+    pub(super) tenure: Option<PrimaryTerm>,
 }
 
 impl Connected {
     /// Goes on with a login as long as the server is the primary.
     pub(super) async fn while_primary<T>(
-        tenure: Option<&Tenure>,
+        tenure: Option<&PrimaryTerm>,
         step: impl Future<Output = Result<T, LoginError>>,
     ) -> Result<T, LoginError> {
         let Some(tenure) = tenure else {
@@ -66,7 +66,7 @@ pub(super) async fn connect(worker: &Worker) -> Result<Connected, LoginError> {
     if shared.servers.upstream.only().is_some() {
         let primary = shared.takeover.primary();
         let socket = open(worker, primary.as_ref()).await?;
-        let tenure = primary.map(|primary| primary.tenure);
+        let tenure = primary.map(|primary| primary.term);
         return Ok(Connected { socket, tenure });
     }
     // The client is told why, before its own time is over.
@@ -91,7 +91,7 @@ async fn open_primary(worker: &Worker, failed: &mut Option<LoginError>) -> Optio
     loop {
         let primary = worker.shared.takeover.find_primary().await?;
         let opening = open(worker, Some(&primary));
-        let tenure = primary.tenure.clone();
+        let tenure = primary.term.clone();
         *failed = match Connected::while_primary(Some(&tenure), opening).await {
             Ok(socket) => {
                 let tenure = Some(tenure);
