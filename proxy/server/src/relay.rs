@@ -25,7 +25,7 @@ use crate::session::action::{Prerequisite, RecordedRefusal};
 use crate::session::endings::Ending;
 use crate::session::tokens::TokenRequest;
 use crate::session::{Activity, Session};
-use crate::takeover::{Lease, Tenure};
+use crate::takeover::{Lease, PrimaryTerm};
 use crate::transport::Socket;
 use crate::upstream::Upstream;
 use crate::worker::Worker;
@@ -63,7 +63,7 @@ pub(crate) struct Relay {
     client: ClientSide,
     server: ServerSide,
     /// The server's term as the primary, if known.
-    tenure: Option<Tenure>,
+    tenure: Option<PrimaryTerm>,
     /// Leases of the tokens that the session holds or is about to hold.
     leases: Vec<Lease>,
     /// Wakes the task when the proxy stops, or another server becomes the primary.
@@ -76,7 +76,7 @@ pub(crate) struct Established {
     pub(crate) client_bytes: BytesMut,
     pub(crate) server: Socket,
     /// The server's term as the primary, if known.
-    pub(crate) tenure: Option<Tenure>,
+    pub(crate) tenure: Option<PrimaryTerm>,
     /// Bytes that the server has sent after its first ReadyForQuery.
     pub(crate) server_bytes: BytesMut,
 }

@@ -178,7 +178,7 @@ fn scopes(facts: &Facts) -> RowIter {
             stale.into(),
         ]
     };
-    let mut cells = facts.shared.takeover.cells().all();
+    let mut cells = facts.shared.takeover.marks().all();
     cells.sort_by(|a, b| a.scope().cmp(b.scope()));
     Box::new(cells.into_iter().map(row))
 }

@@ -11,7 +11,7 @@ use super::connection::{ConnectError, Connection};
 use crate::config::Config;
 use crate::server::hosts::UpstreamAddr;
 use crate::takeover::control::answer;
-use crate::takeover::prepare::Rights;
+use crate::takeover::prepare::RoleRights;
 use crate::takeover::{ControlError, prepare};
 
 /// What a host is.
@@ -40,7 +40,7 @@ pub(crate) struct Host {
 /// The host that is looked at further: the primary, or else the first that can be asked.
 pub(super) struct Chosen {
     pub(super) connection: Connection,
-    pub(super) rights: Rights,
+    pub(super) rights: RoleRights,
     pub(super) server: Server,
     pub(super) upstream: UpstreamAddr,
     pub(super) control: UpstreamAddr,

@@ -17,7 +17,7 @@ use pgpalisade_fence::rejection::Bound;
 pub(super) fn check_token(
     declaration: &Declaration,
     bounds: &TokenBounds,
-    cell: Option<&CachedMark>,
+    cached: Option<&CachedMark>,
 ) -> Result<(), DeclareError> {
     check_claim(declaration.claim, bounds)?;
     match bounds.max_token {
@@ -27,7 +27,7 @@ pub(super) fn check_token(
         }),
         Some(most) if declaration.claim.token().is_some_and(|t| t.get() > most) => {
             Err(DeclareError::OutOfBounds {
-                mark: cell.and_then(CachedMark::mark_detail),
+                mark: cached.and_then(CachedMark::mark_detail),
                 bound: Bound::MaxToken(most),
             })
         }
@@ -56,16 +56,16 @@ pub(super) fn has_to_be_issued(claim: Claim, bounds: &TokenBounds) -> bool {
 pub(super) fn check_growth(
     declaration: &Declaration,
     bounds: &TokenBounds,
-    cells: &MarkCache,
+    marks: &MarkCache,
     pace: &Pace,
 ) -> Result<(), DeclareError> {
-    let cell = cells.find(&declaration.scope);
-    let mark = cell.and_then(|cell| cell.mark_detail());
+    let cached = marks.find(&declaration.scope);
+    let mark = cached.and_then(|cached| cached.mark_detail());
     let bound = match &mark {
         // No token was issued, or this proxy does not know of it yet and will soon.
         None if has_to_be_issued(declaration.claim, bounds) => Some(Bound::Issued),
         None => {
-            let count = cells.count() as u64;
+            let count = marks.count() as u64;
             let most = bounds.max_scopes.filter(|most| count >= *most);
             most.map(Bound::MaxScopes)
         }

@@ -14,7 +14,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::control::{Control, answer};
-use super::error::{ControlError, Holder, StartError};
+use super::error::{ControlError, LockHolder, StartError};
 
 /// "pgpa": the class of the lock.
 const CLASS: u32 = 0x7067_7061;
@@ -40,7 +40,7 @@ pub struct Proxy {
     /// The first 32 bits of its authority's identity.
     pub authority: u32,
     /// Its control connection.
-    pub holder: Holder,
+    pub holder: LockHolder,
     /// Start of its control connection, in microseconds since the Unix epoch; `None` if it is hidden.
     pub since: Option<i64>,
     pub(crate) lock: StoreLock,
@@ -120,12 +120,12 @@ async fn try_lock(
 
 /// Proxies with the same authority.
 #[derive(Default)]
-struct Seen {
-    any: Option<Holder>,
-    exclusive: Option<Holder>,
+struct LockHolders {
+    any: Option<LockHolder>,
+    exclusive: Option<LockHolder>,
 }
 
-impl Seen {
+impl LockHolders {
     /// Locks of different classes do not exclude each other, so what they would exclude is decided here.
     fn admits(self, ours: AuthorityId, kind: StoreLock) -> Result<(), StartError> {
         let in_the_way = match kind {
@@ -139,8 +139,8 @@ impl Seen {
     }
 }
 
-async fn look_around(client: &Client, ours: AuthorityId) -> Result<Seen, StartError> {
-    let mut seen = Seen::default();
+async fn look_around(client: &Client, ours: AuthorityId) -> Result<LockHolders, StartError> {
+    let mut seen = LockHolders::default();
     for proxy in proxies(client).await? {
         if proxy.authority != ours.short() {
             return Err(StartError::OtherAuthority {
@@ -179,7 +179,7 @@ pub(super) async fn all(control: &Control, deadline: Instant) -> Result<Vec<Prox
 async fn strangers(
     client: &Client,
     ours: AuthorityId,
-) -> Result<Vec<(Holder, Option<String>)>, ControlError> {
+) -> Result<Vec<(LockHolder, Option<String>)>, ControlError> {
     let sql = format!(
         "SELECT {LOOK} AND {OTHERS} AND NOT {MAY_SERVE} AND l.objid = $3 ORDER BY l.pid LIMIT 1"
     );
@@ -197,7 +197,7 @@ fn read(row: &tokio_postgres::Row) -> Result<Proxy, ControlError> {
     let authority: i64 = answer(row, 0)?;
     Ok(Proxy {
         authority: u32::try_from(authority).unwrap_or_default(),
-        holder: Holder {
+        holder: LockHolder {
             pid: answer(row, 1)?,
             application_name: answer(row, 2)?,
             client_addr: answer(row, 3)?,

@@ -22,7 +22,7 @@ const SCOPES_MAX: usize = 100;
 
 pub(super) struct Confirmer {
     pub(super) authority: Arc<dyn Authority>,
-    pub(super) cells: Arc<MarkCache>,
+    pub(super) marks: Arc<MarkCache>,
     pub(super) timeout: Duration,
 }
 
@@ -31,7 +31,7 @@ impl Confirmer {
     pub(super) async fn learn_all(&self) -> Result<(), DeclareError> {
         let deadline = Instant::now() + self.timeout;
         for (scope, mark) in in_time(self.authority.marks(), deadline).await? {
-            self.cells.note(&scope, &mark);
+            self.marks.note(&scope, &mark);
         }
         Ok(())
     }
@@ -47,10 +47,10 @@ impl Confirmer {
     }
 
     async fn round(&self) {
-        for scope in self.cells.take_refusing(SCOPES_MAX) {
+        for scope in self.marks.take_refusing(SCOPES_MAX) {
             let deadline = Instant::now() + self.timeout;
             match in_time(self.authority.mark(&scope), deadline).await {
-                Ok(Some(mark)) => self.cells.note(&scope, &mark),
+                Ok(Some(mark)) => self.marks.note(&scope, &mark),
                 Ok(None) => {}
                 // The next refusal asks again.
                 Err(error) => {

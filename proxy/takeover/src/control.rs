@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::cluster_lock::StoreLock;
 use super::error::{ControlError, StartError};
-use super::hosts::{self, Open, Place};
+use super::hosts::{self, HostAddress, Open};
 use super::meters::Meters;
 use super::patrol::Patrol;
-use super::prepare::{self, Prepared};
-use super::tenure::{Tenure, Tenures};
+use super::prepare::{self, ServerFacts};
+use super::primary_term::{PrimaryTerm, PrimaryTerms};
 use super::witness::Table;
 use super::{WitnessMode, sessions, spawn_until};
 use pgpalisade_fence::mark_cache::MarkCache;
@@ -39,12 +39,12 @@ const RETRY: Duration = Duration::from_millis(10);
 pub const STARTED_US: &str = "(extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8";
 
 /// Configuration of a control connection.
-pub(super) struct Plan {
+pub(super) struct ControlConfig {
     pub(super) login: Login,
-    pub(super) tenures: Arc<Tenures>,
+    pub(super) primary_terms: Arc<PrimaryTerms>,
     pub(super) timeout: Duration,
     pub(super) authority: Arc<dyn Authority>,
-    pub(super) cells: Arc<MarkCache>,
+    pub(super) marks: Arc<MarkCache>,
     pub(super) lock: StoreLock,
     pub(super) witness: WitnessMode,
     /// Time for which the first connection waits for a held lock.
@@ -55,8 +55,8 @@ pub(super) struct Plan {
 /// The control connection, shared by all its users.
 #[derive(Debug, Clone)]
 pub(super) struct Control {
-    link: watch::Receiver<Link>,
-    tenures: Arc<Tenures>,
+    link: watch::Receiver<ControlState>,
+    primary_terms: Arc<PrimaryTerms>,
     /// Signals that an address seems to lead to another server.
     doubt: Arc<Notify>,
 }
@@ -65,33 +65,33 @@ pub(super) struct Control {
 #[derive(Debug, Clone)]
 pub struct Primary {
     /// Host and address.
-    pub place: Place,
+    pub place: HostAddress,
     /// Host and address, in words for people.
     pub server: Arc<str>,
     /// Version of its PostgreSQL, as the server reports it.
     pub version: Arc<str>,
     /// Over when the server is no longer the primary.
-    pub tenure: Tenure,
+    pub term: PrimaryTerm,
 }
 
 #[derive(Debug, Clone)]
-enum Link {
-    Up(Arc<Session>),
+enum ControlState {
+    Up(Arc<ControlConnection>),
     Down(Arc<str>),
 }
 
-impl Link {
+impl ControlState {
     fn primary(&self) -> Option<Primary> {
         match self {
             Self::Up(session) if !session.client.is_closed() => Some(session.primary.clone()),
             Self::Up(_) | Self::Down(_) => None,
         }
-        .filter(|primary| !primary.tenure.is_over())
+        .filter(|primary| !primary.term.is_over())
     }
 }
 
 #[derive(Debug)]
-struct Session {
+struct ControlConnection {
     client: Client,
     connection: AbortHandle,
     backend: Backend,
@@ -117,23 +117,23 @@ impl Request<'_> {
 
 /// A connection that may serve: it has the rights and the lock, and leads to the cluster on record.
 struct Established {
-    session: Arc<Session>,
+    session: Arc<ControlConnection>,
     connection: JoinHandle<()>,
 }
 
 impl Control {
     /// Connects, and keeps connected until `cancel`.
     pub(super) async fn start(
-        plan: Plan,
+        config: ControlConfig,
         cancel: CancellationToken,
     ) -> Result<(Self, Cluster), StartError> {
-        let give_up = Instant::now() + plan.lock_wait;
+        let give_up = Instant::now() + config.lock_wait;
         let mut waits = false;
         let first = loop {
-            match establish(&plan, None).await {
+            match establish(&config, None).await {
                 Err(error) if error.may_pass() && Instant::now() < give_up => {
                     if !waits {
-                        let within = plan.lock_wait;
+                        let within = config.lock_wait;
                         tracing::warn!(%error, ?within, "waiting for the cluster");
                     }
                     waits = true;
@@ -143,15 +143,15 @@ impl Control {
             }
         };
         let cluster = first.session.cluster;
-        let (link, control) = watch::channel(Link::Up(Arc::clone(&first.session)));
+        let (link, control) = watch::channel(ControlState::Up(Arc::clone(&first.session)));
         let control = Self {
             link: control,
-            tenures: Arc::clone(&plan.tenures),
+            primary_terms: Arc::clone(&config.primary_terms),
             doubt: Arc::default(),
         };
-        let patrol = Patrol::new(plan.login.clone(), control.clone());
+        let patrol = Patrol::new(config.login.clone(), control.clone());
         spawn_until(&cancel, patrol.run(Arc::clone(&control.doubt)));
-        tokio::spawn(supervise(plan, first, link, cancel));
+        tokio::spawn(supervise(config, first, link, cancel));
         Ok((control, cluster))
     }
 
@@ -215,8 +215,8 @@ impl Control {
     /// Cluster of the connection, while it is up.
     pub(super) fn cluster(&self) -> Option<Cluster> {
         match &*self.link.borrow() {
-            Link::Up(session) => Some(session.cluster),
-            Link::Down(_) => None,
+            ControlState::Up(session) => Some(session.cluster),
+            ControlState::Down(_) => None,
         }
     }
 
@@ -231,14 +231,14 @@ impl Control {
 
     /// Replaces the connection, so that the authority decides again whether its cluster is the one on record.
     pub(super) fn renew(&self) {
-        if let Link::Up(session) = &*self.link.borrow() {
+        if let ControlState::Up(session) = &*self.link.borrow() {
             session.connection.abort();
         }
     }
 
     /// Notes the cluster on record. Sessions of an older server are ended.
     pub(super) fn note_record(&self, recorded: Cluster) {
-        self.tenures.note(recorded);
+        self.primary_terms.note(recorded);
     }
 
     /// Requests a look at the servers: an address may lead to another one.
@@ -247,10 +247,10 @@ impl Control {
     }
 
     /// Place and cluster of the primary, while the connection is up.
-    pub(super) fn standing(&self) -> Option<(Place, Cluster)> {
+    pub(super) fn status(&self) -> Option<(HostAddress, Cluster)> {
         match &*self.link.borrow() {
-            Link::Up(session) => Some((session.primary.place, session.cluster)),
-            Link::Down(_) => None,
+            ControlState::Up(session) => Some((session.primary.place, session.cluster)),
+            ControlState::Down(_) => None,
         }
     }
 
@@ -266,18 +266,20 @@ impl Control {
 
     pub(super) fn why_down(&self) -> Arc<str> {
         match &*self.link.borrow() {
-            Link::Up(_) => "it has just changed".into(),
-            Link::Down(why) => Arc::clone(why),
+            ControlState::Up(_) => "it has just changed".into(),
+            ControlState::Down(why) => Arc::clone(why),
         }
     }
 
-    async fn session(&self, deadline: Instant) -> Result<Arc<Session>, ControlError> {
+    async fn session(&self, deadline: Instant) -> Result<Arc<ControlConnection>, ControlError> {
         let mut link = self.link.clone();
         loop {
             let why = match &*link.borrow_and_update() {
-                Link::Up(session) if !session.client.is_closed() => return Ok(Arc::clone(session)),
-                Link::Up(_) => "it was lost".into(),
-                Link::Down(why) => Arc::clone(why),
+                ControlState::Up(session) if !session.client.is_closed() => {
+                    return Ok(Arc::clone(session));
+                }
+                ControlState::Up(_) => "it was lost".into(),
+                ControlState::Down(why) => Arc::clone(why),
             };
             match timeout_at(deadline, link.changed()).await {
                 Ok(Ok(())) => {}
@@ -290,9 +292,9 @@ impl Control {
 
 /// Waits for the connection to end and makes a new one, forever.
 async fn supervise(
-    plan: Plan,
+    config: ControlConfig,
     first: Established,
-    link: watch::Sender<Link>,
+    link: watch::Sender<ControlState>,
     cancel: CancellationToken,
 ) {
     let mut current = first;
@@ -306,26 +308,26 @@ async fn supervise(
         tokio::select! {
             () = cancel.cancelled() => {
                 // Closes the connection, and so releases the lock.
-                link.send_replace(Link::Down("the proxy is shutting down".into()));
+                link.send_replace(ControlState::Down("the proxy is shutting down".into()));
                 return;
             }
             _ = connection => {}
         }
-        plan.meters.control_lost.inc();
+        config.meters.control_lost.inc();
         tracing::warn!("the control connection was lost; takeovers wait until it is back");
-        link.send_replace(Link::Down("it was lost".into()));
+        link.send_replace(ControlState::Down("it was lost".into()));
         let mut pause = BACKOFF.0;
         let mut told = String::new();
         current = loop {
             let attempt = tokio::select! {
                 () = cancel.cancelled() => return,
-                attempt = establish(&plan, Some(backend)) => attempt,
+                attempt = establish(&config, Some(backend)) => attempt,
             };
             match attempt {
                 Ok(established) => break established,
                 Err(error) => {
                     let why = error.to_string();
-                    link.send_replace(Link::Down(why.as_str().into()));
+                    link.send_replace(ControlState::Down(why.as_str().into()));
                     // Once for each reason, since there are two attempts a second.
                     if why != told {
                         tracing::warn!(%error, "there is no control connection");
@@ -339,19 +341,22 @@ async fn supervise(
             }
             pause = (pause * 2).min(BACKOFF.1);
         };
-        link.send_replace(Link::Up(Arc::clone(&current.session)));
+        link.send_replace(ControlState::Up(Arc::clone(&current.session)));
     }
 }
 
 /// Connects to the primary: the newest server that takes writes and is not older than the one on record.
-async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established, StartError> {
-    let within = plan.timeout.max(CONNECT_WITHIN);
-    let found = hosts::primaries(&plan.login, Instant::now() + within).await?;
+async fn establish(
+    config: &ControlConfig,
+    previous: Option<Backend>,
+) -> Result<Established, StartError> {
+    let within = config.timeout.max(CONNECT_WITHIN);
+    let found = hosts::primaries(&config.login, Instant::now() + within).await?;
     let mut refused = None;
-    for open in of_one_cluster(plan, found).await? {
+    for open in of_one_cluster(config, found).await? {
         let at = open.at.to_string();
         let error = ControlError::Timeout;
-        let prepared = timeout(within, prepare_session(plan, open, previous)).await;
+        let prepared = timeout(within, prepare_session(config, open, previous)).await;
         match prepared.unwrap_or(Err(StartError::Connect { at, error })) {
             // A deposed primary that still runs beside another.
             Err(error @ StartError::WrongCluster { .. }) => refused = refused.or(Some(error)),
@@ -364,13 +369,16 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
 }
 
 /// Leaves out the hosts of clusters other than the one on record.
-async fn of_one_cluster(plan: &Plan, mut found: Vec<Open>) -> Result<Vec<Open>, StartError> {
+async fn of_one_cluster(
+    config: &ControlConfig,
+    mut found: Vec<Open>,
+) -> Result<Vec<Open>, StartError> {
     let system = |open: &Open| open.role.cluster().map(|cluster| cluster.system_identifier);
     let first = found.first().and_then(system);
     if found.iter().all(|open| system(open) == first) {
         return Ok(found);
     }
-    let Some(recorded) = plan.authority.cluster().await? else {
+    let Some(recorded) = config.authority.cluster().await? else {
         return Err(StartError::NoPrimary {
             seen: "the hosts belong to several clusters".to_owned(),
         });
@@ -381,28 +389,28 @@ async fn of_one_cluster(plan: &Plan, mut found: Vec<Open>) -> Result<Vec<Open>, 
 
 /// If it fails, the client is dropped, which ends the session.
 async fn prepare_session(
-    plan: &Plan,
+    config: &ControlConfig,
     open: Open,
     previous: Option<Backend>,
 ) -> Result<Established, StartError> {
     let Open { at, link, .. } = open;
-    let hosts::Link {
+    let hosts::HostConnection {
         client,
         connection,
         version,
     } = link;
-    let Prepared {
+    let ServerFacts {
         backend,
         cluster,
         witness,
-    } = match prepare::prepare(plan, &client, previous).await {
+    } = match prepare::prepare(config, &client, previous).await {
         Err(error @ StartError::OtherAuthority { .. }) if previous.is_some() => {
-            end_registered(plan, &client).await?;
+            end_registered(config, &client).await?;
             return Err(error);
         }
         prepared => prepared?,
     };
-    let session = Arc::new(Session {
+    let session = Arc::new(ControlConnection {
         client,
         connection: connection.abort_handle(),
         backend,
@@ -411,7 +419,7 @@ async fn prepare_session(
             place: at.place,
             server: at.to_string().into(),
             version: Arc::clone(&version),
-            tenure: plan.tenures.begin(cluster),
+            term: config.primary_terms.begin(cluster),
         },
         witness,
     });
@@ -424,8 +432,8 @@ async fn prepare_session(
 
 /// Another authority has taken over while this connection was down. Its takeovers know nothing of this proxy's
 /// sessions, which must not continue beside its own.
-async fn end_registered(plan: &Plan, client: &Client) -> Result<(), StartError> {
-    let records = plan.authority.sessions().await?;
+async fn end_registered(config: &ControlConfig, client: &Client) -> Result<(), StartError> {
+    let records = config.authority.sessions().await?;
     let registered: Vec<Backend> = records.into_iter().map(|(_, r)| r.backend).collect();
     sessions::terminate_over(client, &registered).await?;
     let sessions = registered.len();

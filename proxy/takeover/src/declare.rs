@@ -49,8 +49,8 @@ impl Inner {
         let Terms { purpose, bounds } = terms;
         self.epoch.note_joining();
         // Read before the answer: the watch may report the raise sooner.
-        let before = self.cells.find(&declaration.scope);
-        let before = before.and_then(|cell| cell.mark());
+        let before = self.marks.find(&declaration.scope);
+        let before = before.and_then(|cached| cached.mark());
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
         let claim = declaration.claim;
         let Declaration {
@@ -61,22 +61,22 @@ impl Inner {
         } = declaration;
         match declared {
             Declared::Stale { mark } => {
-                self.cells.note(&scope, &mark);
+                self.marks.note(&scope, &mark);
                 Err(DeclareError::Stale { mark })
             }
             Declared::TooFar { mark } => {
-                self.cells.note(&scope, &mark);
+                self.marks.note(&scope, &mark);
                 Err(bounds::too_far(mark, claim, &bounds))
             }
             Declared::MarkIsLower { mark } => {
                 if let Some(mark) = &mark {
-                    self.cells.note(&scope, mark);
+                    self.marks.note(&scope, mark);
                 }
                 Err(DeclareError::MarkIsLower { mark })
             }
             Declared::NotElected { leader, mark } => {
                 if let Some(mark) = &mark {
-                    self.cells.note(&scope, mark);
+                    self.marks.note(&scope, mark);
                 }
                 Err(DeclareError::NotElected {
                     election: election.unwrap_or_default(),
@@ -124,7 +124,7 @@ impl Inner {
             self.tell_raise(&scope, from, &mark, lower.len());
         }
         // From here on this proxy refuses its old sessions; the barrier ends all of them.
-        self.cells.note(&scope, &mark);
+        self.marks.note(&scope, &mark);
         if purpose != Purpose::Admit {
             if outcome == Outcome::Raised {
                 let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Observed);
@@ -201,7 +201,7 @@ impl Inner {
     /// While the barrier ran, the scope may have been repaired. The repair ends the session, which must not be told
     /// that it may write.
     fn check_incarnation(&self, scope: &Scope, mark: Mark) -> Result<Mark, DeclareError> {
-        match self.cells.mark(scope).mark_detail() {
+        match self.marks.mark(scope).mark_detail() {
             Some(now) if now.incarnation > mark.incarnation => {
                 Err(DeclareError::Stale { mark: now })
             }
@@ -214,7 +214,7 @@ impl Inner {
     fn on_other_cluster(&self, ours: Cluster, recorded: Option<Cluster>) -> DeclareError {
         match recorded {
             Some(recorded) if recorded.follows(&ours) || !same_system(recorded, ours) => {
-                self.cells.cluster().note(ours, recorded);
+                self.marks.cluster().note(ours, recorded);
                 self.control.note_record(recorded);
                 self.control.renew();
                 DeclareError::WrongCluster { ours, recorded }

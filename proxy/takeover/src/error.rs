@@ -54,7 +54,7 @@ pub enum StartError {
         /// The first 32 bits of the other's identity.
         theirs: u32,
         /// Session that serves with it.
-        holder: Holder,
+        holder: LockHolder,
     },
     /// The store is for one proxy, and another one serves with it.
     #[error(
@@ -65,7 +65,7 @@ pub enum StartError {
         /// Authority of this proxy.
         ours: AuthorityId,
         /// Session that serves with it.
-        holder: Holder,
+        holder: LockHolder,
     },
     /// The authority's marks are for another cluster. Or a failover has deposed this one, or a copy of its storage
     /// was started later.
@@ -161,7 +161,7 @@ pub fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str 
 
 /// A session that holds the cluster's lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// Its server process.
     pub pid: Option<i32>,
     /// Its application_name.
@@ -171,7 +171,7 @@ pub struct Holder {
     pub(crate) database: Option<String>,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(pid) = self.pid else {
             return f.write_str("a session that is just ending");

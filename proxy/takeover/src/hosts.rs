@@ -39,7 +39,7 @@ const DEFAULT_PORT: u16 = 5432;
 
 /// A server by its host and address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct HostAddress {
     /// Index of the configured host, from 0.
     pub host: usize,
     /// Address that its name stands for; `None` for a unix socket.
@@ -48,38 +48,40 @@ pub struct Place {
 
 /// A place, and how to reach it.
 #[derive(Debug, Clone)]
-pub(super) struct Candidate {
-    pub(super) place: Place,
+pub(super) struct HostCandidate {
+    pub(super) place: HostAddress,
     /// Name that its certificate must have.
     name: String,
-    target: Target,
+    target: DialAddress,
 }
 
 #[derive(Debug, Clone)]
-enum Target {
+enum DialAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-impl std::fmt::Display for Candidate {
+impl std::fmt::Display for HostCandidate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.target {
-            Target::Unix(path) => write!(f, "{}", path.display()),
-            Target::Tcp(address) if self.name == address.ip().to_string() => write!(f, "{address}"),
-            Target::Tcp(address) => write!(f, "{} ({address})", self.name),
+            DialAddress::Unix(path) => write!(f, "{}", path.display()),
+            DialAddress::Tcp(address) if self.name == address.ip().to_string() => {
+                write!(f, "{address}")
+            }
+            DialAddress::Tcp(address) => write!(f, "{} ({address})", self.name),
         }
     }
 }
 
 /// A connection to a server, with the role of that server.
 pub(super) struct Open {
-    pub(super) at: Candidate,
-    pub(super) link: Link,
-    pub(super) role: Role,
+    pub(super) at: HostCandidate,
+    pub(super) link: HostConnection,
+    pub(super) role: ServerRole,
 }
 
 /// A connection, which ends with its client.
-pub(super) struct Link {
+pub(super) struct HostConnection {
     pub(super) client: Client,
     pub(super) connection: JoinHandle<()>,
     /// Version of its PostgreSQL, as the server reports it.
@@ -88,14 +90,14 @@ pub(super) struct Link {
 
 /// Role that a server reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ServerRole {
     /// Takes no writes.
     Standby,
     /// Takes writes.
     Primary(Cluster),
 }
 
-impl Role {
+impl ServerRole {
     /// The cluster, if it takes writes.
     pub(super) const fn cluster(self) -> Option<Cluster> {
         match self {
@@ -106,12 +108,12 @@ impl Role {
 }
 
 /// Both directions of a connection, over any transport.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
 /// Every address of every host, and the reason for each name that cannot be resolved.
-pub(super) async fn candidates(login: &Login) -> (Vec<Candidate>, Vec<String>) {
+pub(super) async fn candidates(login: &Login) -> (Vec<HostCandidate>, Vec<String>) {
     let config = &login.config;
     let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
     let port = |host: usize| {
@@ -121,13 +123,13 @@ pub(super) async fn candidates(login: &Login) -> (Vec<Candidate>, Vec<String>) {
     };
     let (mut found, mut unresolved) = (Vec::new(), Vec::new());
     for host in 0..hosts.len().max(addresses.len()) {
-        let at = |name: &str, address: SocketAddr| Candidate {
-            place: Place {
+        let at = |name: &str, address: SocketAddr| HostCandidate {
+            place: HostAddress {
                 host,
                 address: Some(address.ip()),
             },
             name: name.to_owned(),
-            target: Target::Tcp(address),
+            target: DialAddress::Tcp(address),
         };
         match (addresses.get(host), hosts.get(host)) {
             // The name is then used only for the certificate.
@@ -155,30 +157,30 @@ pub(super) async fn candidates(login: &Login) -> (Vec<Candidate>, Vec<String>) {
     (found, unresolved)
 }
 
-fn socket(host: usize, directory: &Path, port: u16) -> Candidate {
+fn socket(host: usize, directory: &Path, port: u16) -> HostCandidate {
     let path = directory.join(format!(".s.PGSQL.{port}"));
-    Candidate {
-        place: Place {
+    HostCandidate {
+        place: HostAddress {
             host,
             address: None,
         },
         name: path.display().to_string(),
-        target: Target::Unix(path),
+        target: DialAddress::Unix(path),
     }
 }
 
 /// Logs in.
-async fn connect(login: &Login, at: &Candidate) -> Result<Link, ControlError> {
+async fn connect(login: &Login, at: &HostCandidate) -> Result<HostConnection, ControlError> {
     let connector = login
         .connector()
         .map_err(|error| ControlError::Files(error.into()))?;
     let mut config = connector.config_for(&login.config);
-    let stream: Box<dyn Stream> = match &at.target {
-        Target::Unix(path) => {
+    let stream: Box<dyn Duplex> = match &at.target {
+        DialAddress::Unix(path) => {
             config.ssl_mode(SslMode::Disable);
             Box::new(UnixStream::connect(path).await.map_err(dial_error)?)
         }
-        Target::Tcp(address) => Box::new(dial(*address).await.map_err(dial_error)?),
+        DialAddress::Tcp(address) => Box::new(dial(*address).await.map_err(dial_error)?),
     };
     let connecting = config.connect_raw(stream, connector.for_host(&at.name));
     let connected = boxed(connecting).await;
@@ -192,7 +194,7 @@ async fn connect(login: &Login, at: &Candidate) -> Result<Link, ControlError> {
         }
     });
     client.batch_execute(NAMES).await?;
-    Ok(Link {
+    Ok(HostConnection {
         client,
         connection,
         version,
@@ -218,14 +220,18 @@ fn dial_error(error: io::Error) -> ControlError {
 /// Asks a server for its role, over an open connection or a new one.
 pub(super) async fn visit(
     login: Login,
-    at: Candidate,
-    open: Option<Link>,
-) -> (Candidate, Result<Open, ControlError>) {
+    at: HostCandidate,
+    open: Option<HostConnection>,
+) -> (HostCandidate, Result<Open, ControlError>) {
     let asked = ask(&login, at.clone(), open).await;
     (at, asked)
 }
 
-async fn ask(login: &Login, at: Candidate, open: Option<Link>) -> Result<Open, ControlError> {
+async fn ask(
+    login: &Login,
+    at: HostCandidate,
+    open: Option<HostConnection>,
+) -> Result<Open, ControlError> {
     let link = match open {
         Some(link) => link,
         None => boxed(connect(login, &at)).await?,
@@ -241,13 +247,13 @@ fn boxed<'a, T>(
     Box::pin(step)
 }
 
-async fn role(client: &Client) -> Result<Role, ControlError> {
+async fn role(client: &Client) -> Result<ServerRole, ControlError> {
     let asked = client.query_typed("SELECT pg_catalog.pg_is_in_recovery()", &[]);
     let rows = asked.await?;
     if answer(rows.first().ok_or(ControlError::Lost)?, 0)? {
-        return Ok(Role::Standby);
+        return Ok(ServerRole::Standby);
     }
-    prepare::cluster(client).await.map(Role::Primary)
+    prepare::cluster(client).await.map(ServerRole::Primary)
 }
 
 /// Connections to the servers that take writes, the newest history first.
@@ -256,7 +262,7 @@ async fn role(client: &Client) -> Result<Role, ControlError> {
 pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Open>, StartError> {
     let (candidates, mut why) = candidates(login).await;
     let mut looks = JoinSet::new();
-    let mut unheard: Vec<Candidate> = Vec::new();
+    let mut unheard: Vec<HostCandidate> = Vec::new();
     for at in candidates {
         unheard.push(at.clone());
         looks.spawn(visit(login.clone(), at, None));
@@ -268,14 +274,14 @@ pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Op
         let Ok((at, seen)) = looked else { continue };
         unheard.retain(|one| one.place != at.place);
         let patience = match seen {
-            Ok(Open { role, .. }) if role == Role::Standby && is_only_one => {
+            Ok(Open { role, .. }) if role == ServerRole::Standby && is_only_one => {
                 return Err(StartError::Standby);
             }
             Err(error) if is_only_one => {
                 let at = at.to_string();
                 return Err(StartError::Connect { at, error });
             }
-            Ok(open) if open.role != Role::Standby => {
+            Ok(open) if open.role != ServerRole::Standby => {
                 found.push(open);
                 AFTER_A_PRIMARY
             }

@@ -1,5 +1,4 @@
-//! Leases: each has one holder, for as long as its session wants it. Sessions that wait for a lease stand in a
-//! [`line`].
+//! Leases: each has one holder, for as long as its session wants it. Sessions wait for a lease in a [`queue`].
 //!
 //! A lease only decides who takes the next token; the fence is the token. So a late or lost lease costs no more than
 //! an unnecessary takeover.
@@ -9,7 +8,7 @@
 //! policy, a lease lives longer by the delay, and only an explicit release returns it: else others wait until it has
 //! run out.
 
-mod line;
+mod queue;
 mod vacancy;
 
 use std::fmt;
@@ -25,9 +24,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::error::DeclareError;
 use super::{Takeover, in_time};
-pub(super) use line::Lines;
-use line::Place;
-use vacancy::Held;
+pub(super) use queue::LeaseQueues;
+use queue::QueueTicket;
+use vacancy::HeldLease;
 
 /// Lifetime of a lease in the store without renewal.
 const LIVES: Duration = Duration::from_secs(15);
@@ -40,8 +39,8 @@ const TAKES_MAX: u32 = 8;
 
 /// A candidacy for the lease of a scope. Dropping it gives the lease back, unless there is a lock delay.
 struct Candidacy {
-    place: Place,
-    wanted: Mutex<Wanted>,
+    ticket: QueueTicket,
+    wanted: Mutex<LeaseDemand>,
     /// Signals that the lease is wanted for another time.
     changed: Notify,
     /// The token taken under the lease.
@@ -50,7 +49,7 @@ struct Candidacy {
 
 /// Time for which the client wants a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum LeaseDemand {
     WhileHeld,
     /// The client must ask again before this time.
     Until(Instant),
@@ -86,7 +85,7 @@ impl Acquired {
     /// Scope of the lease.
     #[must_use]
     pub fn scope(&self) -> &Scope {
-        self.candidacy.place.scope()
+        self.candidacy.ticket.scope()
     }
 }
 
@@ -94,7 +93,7 @@ impl Lease {
     /// Scope of the lease.
     #[must_use]
     pub fn scope(&self) -> &Scope {
-        self.candidacy.place.scope()
+        self.candidacy.ticket.scope()
     }
 
     /// The mark that was raised under the lease.
@@ -105,7 +104,7 @@ impl Lease {
 
     /// Gives the lease back at once, because its holder has stopped working under it.
     pub fn give_back(self) {
-        *self.candidacy.wanted.lock() = Wanted::GivenBack;
+        *self.candidacy.wanted.lock() = LeaseDemand::GivenBack;
     }
 }
 
@@ -113,7 +112,7 @@ impl Candidacy {
     /// Renews the lease while the client wants it, and calls `lost` if that becomes impossible. The lease counts as
     /// lost a third of its lifetime before its end, so that nobody else holds it by then.
     async fn keep(self: Arc<Self>, mut asked_at: Instant, lost: impl FnOnce() + Send) {
-        let held = Held::new(Arc::clone(&self));
+        let held = HeldLease::new(Arc::clone(&self));
         loop {
             let next = asked_at + LIVES / RENEWALS;
             let wake = self.wanted_until().map_or(next, |until| until.min(next));
@@ -121,8 +120,8 @@ impl Candidacy {
             let _ = timeout_at(wake, self.changed.notified()).await;
             if !self.is_wanted() {
                 drop(held);
-                if !self.place.delays() {
-                    self.place.give_back().await;
+                if !self.ticket.delays() {
+                    self.ticket.give_back().await;
                 }
                 return;
             }
@@ -132,7 +131,7 @@ impl Candidacy {
             let renewed = timeout_at(asked_at + LIVES * 2 / 3, async {
                 loop {
                     let asked_at = Instant::now();
-                    match self.place.renew().await {
+                    match self.ticket.renew().await {
                         Ok(Leased::Held) => return Some(asked_at),
                         Ok(Leased::NotHeld) => return None,
                         Err(_) => sleep(RETRY).await,
@@ -150,29 +149,29 @@ impl Candidacy {
 
     fn wanted_until(&self) -> Option<Instant> {
         match *self.wanted.lock() {
-            Wanted::Until(until) => Some(until),
-            Wanted::WhileHeld | Wanted::NoMore | Wanted::GivenBack => None,
+            LeaseDemand::Until(until) => Some(until),
+            LeaseDemand::WhileHeld | LeaseDemand::NoMore | LeaseDemand::GivenBack => None,
         }
     }
 
     /// Whether the client still wants the lease. Once false, it stays false.
     fn is_wanted(&self) -> bool {
         let mut wanted = self.wanted.lock();
-        if matches!(*wanted, Wanted::Until(until) if until <= Instant::now()) {
-            *wanted = Wanted::NoMore;
+        if matches!(*wanted, LeaseDemand::Until(until) if until <= Instant::now()) {
+            *wanted = LeaseDemand::NoMore;
         }
-        !matches!(*wanted, Wanted::NoMore | Wanted::GivenBack)
+        !matches!(*wanted, LeaseDemand::NoMore | LeaseDemand::GivenBack)
     }
 
     /// Sets the time for which the client wants the lease, from now on. Too late if the lease is being given back.
     fn want(&self, time: LeaseTime) -> Leased {
         let mut wanted = self.wanted.lock();
-        if matches!(*wanted, Wanted::NoMore | Wanted::GivenBack) {
+        if matches!(*wanted, LeaseDemand::NoMore | LeaseDemand::GivenBack) {
             return Leased::NotHeld;
         }
         *wanted = match time {
-            LeaseTime::WhileHeld | LeaseTime::NoWait => Wanted::WhileHeld,
-            LeaseTime::Asked(_) => Wanted::Until(Instant::now() + time.duration()),
+            LeaseTime::WhileHeld | LeaseTime::NoWait => LeaseDemand::WhileHeld,
+            LeaseTime::Asked(_) => LeaseDemand::Until(Instant::now() + time.duration()),
         };
         self.changed.notify_one();
         Leased::Held
@@ -183,17 +182,17 @@ impl Drop for Candidacy {
     fn drop(&mut self) {
         // A holder without a token has done nothing.
         let has_vanished =
-            self.token.get().is_some() && *self.wanted.get_mut() != Wanted::GivenBack;
-        if has_vanished && self.place.delays() {
-            self.place.vanish();
+            self.token.get().is_some() && *self.wanted.get_mut() != LeaseDemand::GivenBack;
+        if has_vanished && self.ticket.delays() {
+            self.ticket.vanish();
         } else {
-            self.place.leave();
+            self.ticket.leave();
         }
     }
 }
 
 impl Takeover {
-    /// Acquires the lease of a scope. Waits for it until `until`, in the line of this proxy; sessions that are only
+    /// Acquires the lease of a scope. Waits for it until `until`, in the queue of this proxy; sessions that are only
     /// observed do not wait. Calls `lost` if a held lease cannot be renewed any more.
     ///
     /// Errors: [`DeclareError::LeaseHeld`] if others have held it all the time, or the authority has not answered.
@@ -204,29 +203,29 @@ impl Takeover {
         until: Instant,
         lost: impl FnOnce() + Send + 'static,
     ) -> Result<Acquired, DeclareError> {
-        let lines = &self.inner.lines;
+        let queues = &self.inner.lease_queues;
         let until = match terms.purpose {
             Purpose::Admit => until,
             Purpose::Observe | Purpose::ObserveUnregistered => Instant::now(),
         };
         let candidacy = Arc::new(Candidacy {
-            place: lines.stand(scope, terms.bounds.lock_delay.unwrap_or_default()),
-            wanted: Mutex::new(Wanted::WhileHeld),
+            ticket: queues.stand(scope, terms.bounds.lock_delay.unwrap_or_default()),
+            wanted: Mutex::new(LeaseDemand::WhileHeld),
             changed: Notify::new(),
             token: OnceLock::new(),
         });
         let waits = Arc::clone(&candidacy);
-        let waiting = lines
+        let waiting = queues
             .handle()
-            .spawn(async move { waits.place.acquire(until).await });
-        // A caller that goes away leaves the line.
+            .spawn(async move { waits.ticket.acquire(until).await });
+        // A caller that goes away leaves the queue.
         let acquired = AbortOnDropHandle::new(waiting).await;
         let turn = acquired.unwrap_or(Err(DeclareError::LeaseHeld { unanswered: None }))?;
         let keeping = Arc::clone(&candidacy).keep(turn.asked_at, lost);
         Ok(Acquired {
             candidacy,
             others_at: turn.others_at,
-            renewing: AbortOnDropHandle::new(lines.handle().spawn(keeping)),
+            renewing: AbortOnDropHandle::new(queues.handle().spawn(keeping)),
         })
     }
 
@@ -246,8 +245,8 @@ impl Takeover {
             others_at,
             renewing,
         } = acquired;
-        let vacancies = &self.inner.lines.vacancies;
-        vacancies.over(candidacy.place.scope(), mark.token, others_at);
+        let vacancies = &self.inner.lease_queues.vacancies;
+        vacancies.over(candidacy.ticket.scope(), mark.token, others_at);
         let _first = candidacy.token.set(mark.token);
         let _just_acquired = candidacy.want(time);
         Ok(Lease {
@@ -265,13 +264,13 @@ impl Takeover {
         lease: &Lease,
         time: LeaseTime,
     ) -> Result<Leased, DeclareError> {
-        let cell = self.inner.cells.find(lease.scope());
-        let is_over = cell.is_some_and(|cell| cell.mark_above(lease.mark.token).is_some());
+        let cached = self.inner.marks.find(lease.scope());
+        let is_over = cached.is_some_and(|cached| cached.mark_above(lease.mark.token).is_some());
         if is_over || lease.candidacy.want(time) == Leased::NotHeld {
             return Ok(Leased::NotHeld);
         }
-        let place = lease.candidacy.place.clone();
-        let renew = async move { place.renew().await };
+        let ticket = lease.candidacy.ticket.clone();
+        let renew = async move { ticket.renew().await };
         let renewed = self.run(renew).await;
         renewed.map_err(|error| DeclareError::LeaseHeld {
             unanswered: Some(error.to_string()),
@@ -280,7 +279,7 @@ impl Takeover {
 
     /// Waits until the leases of ended sessions are given back, for at most a second.
     pub async fn give_back_leases(&self) {
-        self.inner.lines.close().await;
+        self.inner.lease_queues.close().await;
     }
 
     /// Takes the token after the mark that is read while the lease is held. A session that held the lease before, and

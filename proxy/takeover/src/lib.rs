@@ -13,19 +13,19 @@ pub mod error;
 mod history;
 mod hosts;
 mod lease;
+mod metered_authority;
 mod meters;
 mod options;
 mod pace;
 mod patrol;
 pub mod prepare;
 mod prepared;
-mod reach;
+mod primary_term;
 mod reaper;
 mod recover;
 mod release;
 mod repair;
 mod sessions;
-mod tenure;
 mod watch;
 pub mod witness;
 
@@ -42,7 +42,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use cluster_lock::StoreLock;
-pub use error::{BackendFault, ControlError, DeclareError, Holder, StartError};
+pub use error::{BackendFault, ControlError, DeclareError, LockHolder, StartError};
 pub use pgpalisade_fence::rejection::Bound;
 pub use recover::{RecoverError, Recovery};
 pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
@@ -50,24 +50,24 @@ pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 use barrier::Barriers;
 use confirm::Confirmer;
 pub use control::Primary;
-use control::{Control, Plan};
+use control::{Control, ControlConfig};
 pub use elected::{Elected, Elections};
 use epoch::Epoch;
 use history::{LastRead, Notes};
-pub use hosts::Place;
-use lease::Lines;
+pub use hosts::HostAddress;
+use lease::LeaseQueues;
 pub use lease::{Acquired, Lease};
+use metered_authority::MeteredAuthority;
 pub use meters::Meters;
 pub use options::{TakeoverOptions, WitnessMode};
 use pace::Pace;
 use pgpalisade_fence::mark_cache::MarkCache;
 pub use pgpalisade_fence::{Identified, Purpose, Terms};
-use reach::Reach;
+pub use primary_term::PrimaryTerm;
+use primary_term::PrimaryTerms;
 use reaper::Reaper;
 use release::Releases;
-pub use sessions::Trace;
-pub use tenure::Tenure;
-use tenure::Tenures;
+pub use sessions::SessionProbe;
 use watch::Watcher;
 use witness::Witness;
 
@@ -82,12 +82,12 @@ struct Inner {
     handle: Handle,
     timeout: Duration,
     declared_by: String,
-    cells: Arc<MarkCache>,
+    marks: Arc<MarkCache>,
     control: Control,
     authority: Arc<dyn Authority>,
     barriers: Arc<Barriers>,
     releases: Arc<Releases>,
-    lines: Arc<Lines>,
+    lease_queues: Arc<LeaseQueues>,
     witness: Arc<Witness>,
     epoch: Arc<Epoch>,
     pace: Pace,
@@ -124,27 +124,27 @@ impl Takeover {
         } = options;
         let tasks = cancel.child_token();
         let guard = tasks.clone().drop_guard();
-        let cells = Arc::new(MarkCache::default());
-        let authority = Reach::of(authority, meters.clone());
+        let marks = Arc::new(MarkCache::default());
+        let authority = MeteredAuthority::of(authority, meters.clone());
         // Before the marks are read, so that no raise is missed.
         let changes = authority.watch();
-        let plan = Plan {
+        let config = ControlConfig {
             login: control_login(options.control),
-            tenures: Arc::new(Tenures::default()),
+            primary_terms: Arc::new(PrimaryTerms::default()),
             timeout,
             authority: Arc::clone(&authority),
-            cells: Arc::clone(&cells),
+            marks: Arc::clone(&marks),
             lock: options.store_lock,
             witness: options.witness,
             lock_wait: options.lock_wait,
             meters: meters.clone(),
         };
-        let (control, ours) = Control::start(plan, tasks.clone()).await?;
-        let watcher = Watcher::new(&control, &cells, ours, &declared_by);
+        let (control, ours) = Control::start(config, tasks.clone()).await?;
+        let watcher = Watcher::new(&control, &marks, ours, &declared_by);
         spawn_until(&tasks, watcher.run(changes));
         let confirmer = Confirmer {
             authority: Arc::clone(&authority),
-            cells: Arc::clone(&cells),
+            marks: Arc::clone(&marks),
             timeout,
         };
         confirmer.learn_all().await?;
@@ -158,20 +158,20 @@ impl Takeover {
         let notes = Notes::start(&authority, timeout, &tasks);
         let releasing = Arc::clone(&releases).run(Arc::clone(&authority), timeout);
         spawn_until(&tasks, releasing);
-        let lines = Lines::new(&authority, timeout, &meters);
+        let lease_queues = LeaseQueues::new(&authority, timeout, &meters);
         let barriers = Barriers::new(&control, &authority, &meters, notes);
         let inner = Inner {
             handle: Handle::current(),
             timeout,
             declared_by,
-            cells,
+            marks,
             witness: Arc::clone(&epoch.witness),
             epoch,
             control,
             authority,
             barriers,
             releases,
-            lines,
+            lease_queues,
             pace: Pace::default(),
             history: LastRead::default(),
             meters,
@@ -183,8 +183,8 @@ impl Takeover {
     }
 
     /// Marks that this proxy knows.
-    pub fn cells(&self) -> &Arc<MarkCache> {
-        &self.inner.cells
+    pub fn marks(&self) -> &Arc<MarkCache> {
+        &self.inner.marks
     }
 
     /// Counters and measurements.
@@ -204,19 +204,19 @@ impl Takeover {
     }
 
     /// Finds the server session with the pid that the server reported at login. It must be the last that sent this
-    /// trace. The answer stays true as long as the session lives.
+    /// probe. The answer stays true as long as the session lives.
     ///
     /// Errors: [`DeclareError::Backend`] if a pooler sits in between, the control connection leads elsewhere, or
     /// rights are missing; [`DeclareError::Control`].
     pub async fn identify(
         &self,
         pid: i32,
-        trace: Trace,
+        probe: SessionProbe,
         deadline: Instant,
     ) -> Result<Identified, DeclareError> {
         let inner = Arc::clone(&self.inner);
         let find = async move {
-            let found = sessions::identify(&inner.control, pid, &trace, deadline).await;
+            let found = sessions::identify(&inner.control, pid, &probe, deadline).await;
             if let Err(DeclareError::Backend { .. }) = found {
                 // The address may lead to another server by now.
                 inner.control.look_again();
@@ -298,18 +298,18 @@ impl Takeover {
         terms: Terms,
         deadline: Instant,
     ) -> Result<Mark, DeclareError> {
-        let cell = self.inner.cells.find(&declaration.scope);
-        bounds::check_token(&declaration, &terms.bounds, cell.as_deref())?;
+        let cached = self.inner.marks.find(&declaration.scope);
+        bounds::check_token(&declaration, &terms.bounds, cached.as_deref())?;
         // The cache only rejects, and the confirmer soon looks up each rejection, since the cache may not know of a
         // repair yet. A session that is only observed continues all the same, so the authority must know of it.
         if terms.purpose != Purpose::Observe
             && let Some(token) = declaration.claim.token()
-            && let Some(mark) = cell.and_then(|cell| cell.mark_above(token))
+            && let Some(mark) = cached.and_then(|cached| cached.mark_above(token))
         {
             return Err(DeclareError::Stale { mark });
         }
-        let (cells, pace) = (&self.inner.cells, &self.inner.pace);
-        bounds::check_growth(&declaration, &terms.bounds, cells, pace)?;
+        let (marks, pace) = (&self.inner.marks, &self.inner.pace);
+        bounds::check_growth(&declaration, &terms.bounds, marks, pace)?;
         let inner = Arc::clone(&self.inner);
         self.run(async move { inner.declare(declaration, terms, deadline).await })
             .await

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::control::Control;
-use super::hosts::{self, Candidate, Link, Place, Role};
+use super::hosts::{self, HostAddress, HostCandidate, HostConnection, ServerRole};
 
 /// Interval between rounds. It bounds the delay that a hanging primary adds to a failover.
 const EVERY: Duration = Duration::from_secs(1);
@@ -28,9 +28,9 @@ pub(super) struct Patrol {
     login: Login,
     control: Control,
     /// Connections to the servers that answered last.
-    open: HashMap<Place, Link>,
+    open: HashMap<HostAddress, HostConnection>,
     /// Servers already reported to take writes without being the primary.
-    told: HashMap<Place, Cluster>,
+    told: HashMap<HostAddress, Cluster>,
 }
 
 impl Patrol {
@@ -58,7 +58,7 @@ impl Patrol {
     /// Looks at every server except that of the control connection. In doubt it looks at that one too, over new
     /// connections.
     async fn round(&mut self, in_doubt: bool) {
-        let Some((place, primary)) = self.control.standing() else {
+        let Some((place, primary)) = self.control.status() else {
             // The search for a primary is already under way.
             return self.open.clear();
         };
@@ -84,14 +84,14 @@ impl Patrol {
                 continue;
             };
             self.open.insert(at.place, open.link);
-            if let Role::Primary(other) = open.role {
+            if let ServerRole::Primary(other) = open.role {
                 self.on_primary(&at, other, primary);
             }
         }
     }
 
     /// Handles a server that takes writes but is not, or no longer, that of the control connection.
-    fn on_primary(&mut self, at: &Candidate, other: Cluster, primary: Cluster) {
+    fn on_primary(&mut self, at: &HostCandidate, other: Cluster, primary: Cluster) {
         if other == primary {
             return;
         }

@@ -5,13 +5,13 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use super::WitnessMode;
-use super::control::{Plan, STARTED_US, answer};
+use super::control::{ControlConfig, STARTED_US, answer};
 use super::error::{ControlError, StartError};
 use super::witness::{self, Table};
 use super::{cluster_lock, sessions};
 
 /// Facts about a prepared connection.
-pub(super) struct Prepared {
+pub(super) struct ServerFacts {
     /// Server process of the connection.
     pub(super) backend: Backend,
     pub(super) cluster: Cluster,
@@ -21,11 +21,11 @@ pub(super) struct Prepared {
 /// Settings, rights, the lock, the cluster and the witness, in this order: only the proxies of this authority may put
 /// a cluster on record.
 pub(super) async fn prepare(
-    plan: &Plan,
+    config: &ControlConfig,
     client: &Client,
     previous: Option<Backend>,
-) -> Result<Prepared, StartError> {
-    let timeout_ms = plan.timeout.as_millis().to_string();
+) -> Result<ServerFacts, StartError> {
+    let timeout_ms = config.timeout.as_millis().to_string();
     // Through pg_settings, because older servers lack some of them. This connection only writes the copy of the
     // marks. That admits nothing, so it does not wait for a standby.
     let settings = "SELECT pg_catalog.set_config(s.name, v.value, false) FROM (VALUES \
@@ -42,14 +42,14 @@ pub(super) async fn prepare(
         // This proxy's lost session may still hold the lock, if the server has not noticed.
         sessions::terminate_over(client, &[previous]).await?;
     }
-    cluster_lock::take(client, plan.authority.identity(), plan.lock).await?;
+    cluster_lock::take(client, config.authority.identity(), config.lock).await?;
     let cluster = cluster(client).await?;
-    enrol(plan, cluster).await?;
-    let witness = match plan.witness {
-        WitnessMode::Auto => witness::compare(client, plan.authority.as_ref()).await?,
+    enrol(config, cluster).await?;
+    let witness = match config.witness {
+        WitnessMode::Auto => witness::compare(client, config.authority.as_ref()).await?,
         WitnessMode::Off => Table::Missing,
     };
-    Ok(Prepared {
+    Ok(ServerFacts {
         backend,
         cluster,
         witness,
@@ -57,9 +57,9 @@ pub(super) async fn prepare(
 }
 
 /// Asks the authority whether this cluster is the one on record, and notes the answer.
-async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
-    let enrolled = plan.authority.enrol(cluster).await?;
-    let known = plan.cells.cluster();
+async fn enrol(config: &ControlConfig, cluster: Cluster) -> Result<(), StartError> {
+    let enrolled = config.authority.enrol(cluster).await?;
+    let known = config.marks.cluster();
     match enrolled {
         Enrolled::Accepted => {
             known.note(cluster, cluster);
@@ -67,8 +67,8 @@ async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
         }
         Enrolled::Refused { recorded } => {
             // Existing sessions may be on another host than this one.
-            known.note(plan.tenures.cluster().unwrap_or(cluster), recorded);
-            plan.tenures.note(recorded);
+            known.note(config.primary_terms.cluster().unwrap_or(cluster), recorded);
+            config.primary_terms.note(recorded);
             Err(StartError::WrongCluster {
                 ours: cluster,
                 recorded,
@@ -96,7 +96,7 @@ pub async fn cluster(client: &Client) -> Result<Cluster, ControlError> {
 }
 
 /// Identity and rights of a connection.
-pub struct Rights {
+pub struct RoleRights {
     /// Whether the server is a standby.
     pub standby: bool,
     /// Name of its role.
@@ -110,7 +110,7 @@ pub struct Rights {
     quoted: String,
 }
 
-impl Rights {
+impl RoleRights {
     /// Statement that grants what is missing.
     pub fn grant(&self) -> String {
         format!("GRANT {} TO {}", self.missing.join(", "), self.quoted)
@@ -134,7 +134,7 @@ pub(super) async fn check_rights(client: &Client) -> Result<Backend, StartError>
 }
 
 /// Reads the identity and rights of the connection.
-pub async fn rights(client: &Client) -> Result<Rights, ControlError> {
+pub async fn rights(client: &Client) -> Result<RoleRights, ControlError> {
     let sql = format!(
         "SELECT pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text, \
          pg_catalog.quote_ident(current_user), r.rolsuper, \
@@ -153,7 +153,7 @@ pub async fn rights(client: &Client) -> Result<Rights, ControlError> {
             missing.push(role);
         }
     }
-    Ok(Rights {
+    Ok(RoleRights {
         standby: answer(row, 0)?,
         role: answer(row, 1)?,
         superuser,

@@ -18,7 +18,7 @@ use super::error::{ControlError, DeclareError};
 const MOST: i64 = 100;
 
 /// A prepared transaction that PostgreSQL knows.
-struct Prepared {
+struct PreparedTransaction {
     gid: String,
     /// The gid as an SQL literal.
     literal: String,
@@ -58,7 +58,11 @@ pub(super) async fn meet(
 }
 
 /// Rolls them back, and says what stood in the way of the rest.
-async fn roll_back(control: &Control, prepared: &[Prepared], deadline: Instant) -> String {
+async fn roll_back(
+    control: &Control,
+    prepared: &[PreparedTransaction],
+    deadline: Instant,
+) -> String {
     let mut why = "they are in another database than the control connection".to_owned();
     for one in prepared.iter().filter(|one| one.is_here) {
         let sql = format!("ROLLBACK PREPARED {}", one.literal);
@@ -95,7 +99,7 @@ async fn older(
     control: &Control,
     than_us: i64,
     deadline: Instant,
-) -> Result<Vec<Prepared>, ControlError> {
+) -> Result<Vec<PreparedTransaction>, ControlError> {
     let sql = "SELECT gid, pg_catalog.quote_literal(gid), owner::pg_catalog.text, database::pg_catalog.text, \
                       database OPERATOR(pg_catalog.=) pg_catalog.current_database() \
                FROM pg_catalog.pg_prepared_xacts \
@@ -109,10 +113,10 @@ async fn older(
         (&MOST, Type::INT8),
     ];
     let rows = control.query(sql, &params, deadline).await?;
-    rows.iter().map(Prepared::read).collect()
+    rows.iter().map(PreparedTransaction::read).collect()
 }
 
-impl Prepared {
+impl PreparedTransaction {
     fn read(row: &Row) -> Result<Self, ControlError> {
         Ok(Self {
             gid: answer(row, 0)?,
@@ -124,7 +128,7 @@ impl Prepared {
     }
 }
 
-impl std::fmt::Display for Prepared {
+impl std::fmt::Display for PreparedTransaction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The client that prepared it has chosen the name.
         let gid = self.gid.escape_debug();

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::barrier::{Barrier, Barriers};
-use super::control::{Control, Plan};
+use super::control::{Control, ControlConfig};
 use super::error::{DeclareError, StartError};
 use super::history::Notes;
 use super::meters::Meters;
@@ -143,18 +143,18 @@ impl ScopeRepair {
     ) -> Result<Self, RepairError> {
         let tasks = CancellationToken::new();
         let guard = tasks.clone().drop_guard();
-        let plan = Plan {
+        let config = ControlConfig {
             login: control_login(options.control.clone()),
-            tenures: Arc::default(),
+            primary_terms: Arc::default(),
             timeout: options.step_timeout,
             authority: Arc::clone(&authority),
-            cells: Arc::default(),
+            marks: Arc::default(),
             lock: options.store_lock,
             witness: options.witness,
             lock_wait: LOCK_WAIT,
             meters: Meters::default(),
         };
-        let (control, cluster) = Control::start(plan, tasks).await?;
+        let (control, cluster) = Control::start(config, tasks).await?;
         let deadline = Instant::now() + options.timeout;
         let mark = in_time(authority.mark(&scope), deadline).await;
         let Some(mark) = mark.map_err(asked)? else {

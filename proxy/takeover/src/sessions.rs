@@ -199,10 +199,10 @@ pub(super) async fn holdouts(
 /// A text that no other session has sent. A session sends it as an empty statement, and pg_stat_activity shows it as
 /// its last query. That works in every state of its transaction, and takes no snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trace(String);
+pub struct SessionProbe(String);
 
-impl Trace {
-    /// A new trace.
+impl SessionProbe {
+    /// A new probe.
     #[must_use]
     pub fn random() -> Self {
         // Below 100 bytes, the minimum of track_activity_query_size.
@@ -219,29 +219,29 @@ impl Trace {
     }
 }
 
-/// Finds the session that has left a trace. Its pid alone could be another server's, if the control connection leads
+/// Finds the session that has sent a probe. Its pid alone could be another server's, if the control connection leads
 /// elsewhere. With the pid, the function makes one row. The view would make one of every session, which for thousands
 /// of them is most of the time of a login.
 pub(super) async fn identify(
     control: &Control,
     pid: i32,
-    trace: &Trace,
+    probe: &SessionProbe,
     deadline: Instant,
 ) -> Result<Identified, DeclareError> {
     let sql = format!(
         "SELECT {STARTED_US}, a.query = $2, a.state = 'disabled' \
          FROM pg_catalog.pg_stat_get_activity($1) a"
     );
-    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&pid, Type::INT4), (&trace.0, Type::TEXT)];
+    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&pid, Type::INT4), (&probe.0, Type::TEXT)];
     let (rows, cluster) = control.query_on_cluster(&sql, &params, deadline).await?;
     let fault = |why| Err(DeclareError::Backend { pid, why });
     let Some(row) = rows.first() else {
         return fault(BackendFault::Unknown);
     };
     let started: Option<i64> = answer(row, 0)?;
-    let is_its_trace: Option<bool> = answer(row, 1)?;
+    let is_its_probe: Option<bool> = answer(row, 1)?;
     let is_untracked: Option<bool> = answer(row, 2)?;
-    match (started, is_its_trace, is_untracked) {
+    match (started, is_its_probe, is_untracked) {
         (None, _, _) => fault(BackendFault::Hidden),
         (Some(started_us), Some(true), _) => Ok(Identified {
             backend: Backend { pid, started_us },

@@ -11,7 +11,7 @@ use pgpalisade_fence::mark_cache::MarkCache;
 /// Applies the changes that the watch reports.
 pub(super) struct Watcher {
     control: Control,
-    cells: Arc<MarkCache>,
+    marks: Arc<MarkCache>,
     /// The cluster for which this proxy was started.
     ours: Cluster,
     /// Name of this proxy in its declarations.
@@ -21,13 +21,13 @@ pub(super) struct Watcher {
 impl Watcher {
     pub(super) fn new(
         control: &Control,
-        cells: &Arc<MarkCache>,
+        marks: &Arc<MarkCache>,
         ours: Cluster,
         declared_by: &str,
     ) -> Self {
         Self {
             control: control.clone(),
-            cells: Arc::clone(cells),
+            marks: Arc::clone(marks),
             ours,
             declared_by: declared_by.to_owned(),
         }
@@ -44,8 +44,8 @@ impl Watcher {
     }
 
     fn on_mark(&self, scope: &Scope, mark: &Mark) {
-        let from = self.cells.find(scope).and_then(|cell| cell.mark());
-        self.cells.note(scope, mark);
+        let from = self.marks.find(scope).and_then(|cached| cached.mark());
+        self.marks.note(scope, mark);
         let is_known = from.is_some_and(|from| from >= mark.token);
         // This proxy has already logged its own raises.
         if !is_known && !scope.is_epoch() && !mark.raised_by.ends_with(&self.declared_by) {
@@ -56,7 +56,7 @@ impl Watcher {
     }
 
     fn on_cluster(&self, recorded: Cluster) {
-        self.cells.cluster().note(self.ours, recorded);
+        self.marks.cluster().note(self.ours, recorded);
         self.control.note_record(recorded);
         let current = self.control.cluster();
         if current.is_some_and(|current| current != recorded && recorded.follows(&current)) {

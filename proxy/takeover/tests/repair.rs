@@ -17,7 +17,7 @@ use pgpalisade_authority::{
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
     Bound, DeclareError, Identified, RepairError, RepairOptions, RepairReport, ScopeRepair,
-    StartError, StoreLock, Takeover, TakeoverOptions, Trace, WitnessMode, Work,
+    SessionProbe, StartError, StoreLock, Takeover, TakeoverOptions, WitnessMode, Work,
 };
 use support::{Postgres, declare};
 use tokio::sync::mpsc;
@@ -53,7 +53,7 @@ async fn start(postgres: &Postgres, authority: Arc<dyn Authority>) -> Result<Tak
 async fn session(postgres: &Postgres, takeover: &Takeover, user: &str) -> (Client, Identified) {
     let client = postgres.connect(user).await;
     let pid = client.query_one("SELECT pg_backend_pid()", &[]).await;
-    let trace = Trace::random();
+    let trace = SessionProbe::random();
     client.batch_execute(trace.text()).await.unwrap();
     let found = takeover.identify(pid.unwrap().get(0), trace, takeover.deadline());
     (client, found.await.unwrap())
@@ -244,7 +244,7 @@ async fn a_repair_ends_every_session_of_before_and_no_other() {
     let postgres = Postgres::start(&[]).await;
     let store = store(&postgres);
     let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
-    let kept = takeover.cells().mark(&Scope::default());
+    let kept = takeover.marks().mark(&Scope::default());
     let (poisoned, by) = session(&postgres, &takeover, "postgres").await;
     declare(&takeover, Token::MAX, by, NONE).await.unwrap();
     let (locked_out, leader) = session(&postgres, &takeover, "postgres").await;

@@ -16,7 +16,7 @@ use crate::rejection_log::SessionLabel;
 use crate::session::read_only::AccessChange;
 use crate::session::tokens::{Declared, Denied, Obtained, TokenRequest};
 use crate::session::{AccessChanged, Identity};
-use crate::takeover::{Acquired, DeclareError, Lease, Takeover, Trace};
+use crate::takeover::{Acquired, DeclareError, Lease, SessionProbe, Takeover};
 
 /// Longest wait for a lease.
 const WAITS_MAX: Duration = Duration::from_secs(15);
@@ -56,7 +56,7 @@ impl Relay {
         let session = match self.session.identity() {
             Identity::Known(session) => session,
             Identity::Pid(pid) => {
-                let trace = Trace::random();
+                let trace = SessionProbe::random();
                 self.session.leave_trace(trace.text());
                 self.await_trace(wanted, deadline).await?;
                 let finding = identify(&takeover, pid, trace, deadline);
@@ -150,7 +150,7 @@ impl Relay {
 async fn identify(
     takeover: &Takeover,
     pid: i32,
-    trace: Trace,
+    trace: SessionProbe,
     deadline: Instant,
 ) -> Result<Identified, Box<Rejection>> {
     let found = takeover.identify(pid, trace, deadline).await;

@@ -58,27 +58,27 @@ fn vacant_since(
 }
 
 /// A lease that counts as held while this lives.
-pub(super) struct Held(Arc<Candidacy>);
+pub(super) struct HeldLease(Arc<Candidacy>);
 
-impl Held {
+impl HeldLease {
     pub(super) fn new(candidacy: Arc<Candidacy>) -> Self {
-        candidacy.place.vacancies().meters.leases.inc();
+        candidacy.ticket.vacancies().meters.leases.inc();
         Self(candidacy)
     }
 
     /// Records a renewal, or a loss, this long after the renewal was due.
     pub(super) fn renewed(&self, took: Duration) {
-        let meters = &self.0.place.vacancies().meters;
+        let meters = &self.0.ticket.vacancies().meters;
         meters.lease_renewed.observe(took.as_secs_f64());
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLease {
     fn drop(&mut self) {
-        let place = &self.0.place;
-        place.vacancies().meters.leases.dec();
+        let ticket = &self.0.ticket;
+        ticket.vacancies().meters.leases.dec();
         if let Some(token) = self.0.token.get() {
-            place.vacancies().ended(place.scope(), *token);
+            ticket.vacancies().ended(ticket.scope(), *token);
         }
     }
 }

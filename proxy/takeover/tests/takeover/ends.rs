@@ -65,7 +65,7 @@ async fn ends_writers(n: usize) {
     assert_eq!((work.sessions, work.transactions), (n + 1, n));
     assert!((1..10_000_000).contains(&work.took_us), "{work:?}");
     assert_eq!(
-        takeover.cells().mark(&Scope::default()).mark(),
+        takeover.marks().mark(&Scope::default()).mark(),
         Some(token(34))
     );
 }

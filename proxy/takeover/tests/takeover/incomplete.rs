@@ -159,7 +159,7 @@ async fn any_proxy_finishes_a_barrier() {
     assert_eq!(registered(&store).await, expect);
     // The watch has updated its cache, though none of its sessions has declared since.
     let give_up = Instant::now() + Duration::from_secs(10);
-    while one.cells().mark(&scope).mark() != Some(token(2)) {
+    while one.marks().mark(&scope).mark() != Some(token(2)) {
         assert!(Instant::now() < give_up, "the watch tells nothing");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

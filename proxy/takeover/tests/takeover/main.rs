@@ -26,7 +26,8 @@ use pgpalisade_authority::{
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
-    BackendFault, DeclareError, Identified, StartError, StoreLock, Takeover, TakeoverOptions, Trace,
+    BackendFault, DeclareError, Identified, SessionProbe, StartError, StoreLock, Takeover,
+    TakeoverOptions,
 };
 use pgpalisade_tests::machine::Signal;
 use support::Postgres;
@@ -67,14 +68,18 @@ fn identified(takeover: &Takeover, backend: Backend) -> Identified {
     Identified { backend, cluster }
 }
 
-/// Identifies the session with this pid that has left a trace.
-async fn found(takeover: &Takeover, pid: i32, trace: Trace) -> Result<Backend, DeclareError> {
+/// Identifies the session with this pid that has sent a probe.
+async fn found(
+    takeover: &Takeover,
+    pid: i32,
+    trace: SessionProbe,
+) -> Result<Backend, DeclareError> {
     let found = takeover.identify(pid, trace, takeover.deadline()).await;
     found.map(|found| found.backend)
 }
 
 async fn identify(takeover: &Takeover, session: &Client) -> Result<Backend, DeclareError> {
-    let (pid, trace) = (pid(session).await, Trace::random());
+    let (pid, trace) = (pid(session).await, SessionProbe::random());
     session.batch_execute(trace.text()).await.unwrap();
     found(takeover, pid, trace).await
 }

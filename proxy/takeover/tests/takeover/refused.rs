@@ -98,12 +98,12 @@ async fn hidden_and_unknown_backends_are_refused() {
         other => panic!("{other}"),
     };
     // A pooler shows pids of its own.
-    let unknown = found(&takeover, i32::MAX, Trace::random()).await;
+    let unknown = found(&takeover, i32::MAX, SessionProbe::random()).await;
     let unknown = unknown.unwrap_err();
     assert!(unknown.to_string().contains("pooler"), "{unknown}");
     assert_eq!(fault(unknown), BackendFault::Unknown);
-    // The pid exists, but belongs to another session than the one that left the trace.
-    let other = found(&takeover, pid(&admin).await, Trace::random()).await;
+    // The pid exists, but belongs to another session than the one that sent the probe.
+    let other = found(&takeover, pid(&admin).await, SessionProbe::random()).await;
     assert_eq!(fault(other.unwrap_err()), BackendFault::Other);
     let quiet = postgres.connect("postgres").await;
     quiet

@@ -90,7 +90,7 @@ async fn sessions_of_a_killed_proxy_are_ended_by_the_next_takeover() {
         "the start removes only what is gone"
     );
     assert_eq!(
-        takeover.cells().mark(&Scope::default()).mark(),
+        takeover.marks().mark(&Scope::default()).mark(),
         Some(token(1)),
         "from the store"
     );

@@ -10,7 +10,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 /// The time in which the control connection's server is the primary. It is over when another server is on record, or
 /// when a new control connection leads to another one.
 #[derive(Debug, Clone)]
-pub struct Tenure(Arc<Inner>);
+pub struct PrimaryTerm(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -20,7 +20,7 @@ struct Inner {
     over: CancellationToken,
 }
 
-impl Tenure {
+impl PrimaryTerm {
     fn new(cluster: Cluster) -> Self {
         Self(Arc::new(Inner {
             cluster,
@@ -52,28 +52,28 @@ impl Tenure {
 
 /// The term that was the last to begin.
 #[derive(Debug, Default)]
-pub(super) struct Tenures(Mutex<Option<Tenure>>);
+pub(super) struct PrimaryTerms(Mutex<Option<PrimaryTerm>>);
 
-impl Tenures {
+impl PrimaryTerms {
     /// The term of a server on record. The same server, with the same start, continues its term. Another server
     /// begins a new one, which ends the last.
-    pub(super) fn begin(&self, cluster: Cluster) -> Tenure {
+    pub(super) fn begin(&self, cluster: Cluster) -> PrimaryTerm {
         let mut last = self.0.lock();
         match &*last {
-            Some(tenure) if tenure.0.cluster == cluster && !tenure.is_over() => tenure.clone(),
+            Some(term) if term.0.cluster == cluster && !term.is_over() => term.clone(),
             _ => {
-                let tenure = Tenure::new(cluster);
-                if let Some(before) = last.replace(tenure.clone()) {
+                let term = PrimaryTerm::new(cluster);
+                if let Some(before) = last.replace(term.clone()) {
                     before.end();
                 }
-                tenure
+                term
             }
         }
     }
 
     /// Cluster of the last term.
     pub(super) fn cluster(&self) -> Option<Cluster> {
-        self.0.lock().as_ref().map(|tenure| tenure.0.cluster)
+        self.0.lock().as_ref().map(|term| term.0.cluster)
     }
 
     /// Notes the cluster on record. The term of a server on an older timeline is over. One with only a later start
@@ -82,8 +82,8 @@ impl Tenures {
         let at = |cluster: Cluster| (cluster.system_identifier, cluster.timeline);
         let is_deposed = |ours: Cluster| at(ours) != at(recorded) && !ours.follows(&recorded);
         let last = self.0.lock().clone();
-        if let Some(tenure) = last.filter(|tenure| is_deposed(tenure.0.cluster)) {
-            tenure.end();
+        if let Some(term) = last.filter(|term| is_deposed(term.0.cluster)) {
+            term.end();
         }
     }
 }

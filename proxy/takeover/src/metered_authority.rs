@@ -22,13 +22,13 @@ use super::meters::{Meters, millis};
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(500);
 
 /// An authority, and since when it does not answer.
-pub(super) struct Reach {
+pub(super) struct MeteredAuthority {
     authority: Arc<dyn Authority>,
     meters: Meters,
     lost: Mutex<Option<Instant>>,
 }
 
-impl Reach {
+impl MeteredAuthority {
     pub(super) fn of(authority: Arc<dyn Authority>, meters: Meters) -> Arc<dyn Authority> {
         Arc::new(Self {
             authority,
@@ -43,7 +43,7 @@ impl Reach {
         answer: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
         let asked = Asked {
-            reach: self,
+            metered: self,
             operation,
             at: Instant::now(),
         };
@@ -72,7 +72,7 @@ impl Reach {
 
 /// A request that has no answer yet. Its caller may stop waiting.
 struct Asked<'a> {
-    reach: &'a Reach,
+    metered: &'a MeteredAuthority,
     operation: &'static str,
     at: Instant,
 }
@@ -81,34 +81,34 @@ impl Asked<'_> {
     fn ends(self, error: Option<&AuthorityError>) {
         let asked = ManuallyDrop::new(self);
         let Self {
-            reach,
+            metered,
             operation,
             at,
         } = &*asked;
         let Some(error) = error else {
-            reach.meters.answered(operation, at.elapsed());
-            return reach.is_back();
+            metered.meters.answered(operation, at.elapsed());
+            return metered.is_back();
         };
-        reach.meters.unanswered(operation);
+        metered.meters.unanswered(operation);
         // A closed authority means that the proxy stops.
         if !matches!(error, AuthorityError::Closed) {
-            reach.is_lost(error);
+            metered.is_lost(error);
         }
     }
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        self.reach.meters.unanswered(self.operation);
+        self.metered.meters.unanswered(self.operation);
         if self.at.elapsed() >= GIVEN_UP_AFTER {
             let why = "it did not answer in time".to_owned();
-            self.reach.is_lost(&AuthorityError::Unavailable(why));
+            self.metered.is_lost(&AuthorityError::Unavailable(why));
         }
     }
 }
 
 #[async_trait]
-impl Authority for Reach {
+impl Authority for MeteredAuthority {
     fn identity(&self) -> AuthorityId {
         self.authority.identity()
     }
