@@ -12,14 +12,12 @@ use libfuzzer_sys::fuzz_target;
 use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::{Basis, Fence, Identified, SessionFence, TokenValue};
-use pgpalisade_policies::{
-    Mode, Policy, VerdictCache, Who, classify,
-};
+use pgpalisade_policies::{Mode, Policy, VerdictCache, Who, classify};
 use pgpalisade_session::action::{Action, Disposition, Prerequisite};
 use pgpalisade_session::frame::Frame;
 use pgpalisade_session::read_only::Reported;
 use pgpalisade_session::text_settings::Reports;
-use pgpalisade_session::tokens::Wanted;
+use pgpalisade_session::tokens::TokenRequest;
 use pgpalisade_session::{Beginning, Session};
 use pgpalisade_wire::frontend;
 use pgpalisade_wire::header::{self, HEADER_LEN, Header};
@@ -137,9 +135,9 @@ fn satisfy(session: &mut Session, prerequisite: Prerequisite) {
             session.on_verdict(Arc::new(classify(&unread.text, unread.encoding)))
         }
         Prerequisite::History => session.on_history("[]".to_owned()),
-        Prerequisite::Access(adjustment) => {
-            session.begin_adjustment(adjustment);
-            let _ = session.end_adjustment(adjustment);
+        Prerequisite::Access(change) => {
+            session.begin_set_access(change);
+            let _ = session.end_set_access(change);
         }
         Prerequisite::Tokens(_, _) => {
             let rejection = session_fence().changes_by_name();
@@ -176,7 +174,7 @@ fn session(fence: SessionFence) -> Session {
 
 fn hold(session: &mut Session, fence: &SessionFence) {
     let value = TokenValue::parse("5", &Scope::default()).unwrap().unwrap();
-    let wanted = Wanted::new(fence, value);
+    let wanted = TokenRequest::new(fence, value);
     let identified = Identified {
         backend: Backend {
             pid: 7,
@@ -196,7 +194,7 @@ fn hold(session: &mut Session, fence: &SessionFence) {
 
 fn raise(fence: &SessionFence, mark: u64) {
     let mark = Mark::new(Token::new(mark).unwrap(), 1, "fuzz".to_owned());
-    fence.fence().cell(&Scope::default()).raise(&mark);
+    fence.fence().mark(&Scope::default()).raise(&mark);
 }
 
 /// Rules of a session under a policy by which every write needs the token of the default scope.

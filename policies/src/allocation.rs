@@ -1,7 +1,7 @@
-//! What is on the heap, as the allocator sees it.
+//! Heap use, as the allocator sees it.
 
-/// Bytes that an allocation takes: glibc's malloc puts a word in front of it, rounds up to 16, and takes 32 at least.
-/// Other allocators are near enough. Nothing is allocated for nothing.
+/// Bytes that an allocation takes. glibc's malloc adds a word in front, rounds up to 16, and takes at least 32. Other
+/// allocators are close enough. No allocation is needed for zero bytes.
 pub(crate) const fn allocated(bytes: usize) -> usize {
     match (bytes, (bytes + size_of::<usize>()).next_multiple_of(16)) {
         (0, _) => 0,
@@ -10,12 +10,12 @@ pub(crate) const fn allocated(bytes: usize) -> usize {
     }
 }
 
-/// What a `Box` of this takes, without what is behind pointers in it.
+/// Size of a `Box` of this value, without what its own pointers lead to.
 pub(crate) const fn boxed<T: ?Sized>(value: &T) -> usize {
     allocated(size_of_val(value))
 }
 
-/// What an `Arc` of a `T` takes: its two counts stand in front.
+/// Size of an `Arc` of a `T`, including its two counts.
 pub(crate) const fn counted<T>() -> usize {
     allocated(2 * size_of::<usize>() + size_of::<T>())
 }

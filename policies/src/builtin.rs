@@ -1,10 +1,10 @@
-//! Functions of PostgreSQL's own that read no table and change nothing about the session. Short on purpose: what is not
-//! listed is taken for one that might.
+//! PostgreSQL's own functions that read no table and change nothing about the session. The list is short on purpose:
+//! a function that is not listed might do either.
 
 use crate::object_name::ObjectName;
 
-/// The session's part of <https://www.postgresql.org/docs/current/functions-info.html>, the clock, and the settings.
-/// `set_config` is among them: SET is no read either, and a session may declare its token by it.
+/// Functions about the session <https://www.postgresql.org/docs/current/functions-info.html>, clock and settings.
+/// Includes `set_config`: SET is no read either, and a session may declare its token with it.
 const ABOUT_THE_SESSION: [&str; 34] = [
     "clock_timestamp",
     "current_catalog",
@@ -42,7 +42,7 @@ const ABOUT_THE_SESSION: [&str; 34] = [
     "pg_notification_queue_usage",
 ];
 
-/// What ordinary queries, and the catalog queries of drivers, do to values that they have already:
+/// Functions of ordinary queries, and of the catalog queries of drivers, on values that they already have:
 /// <https://www.postgresql.org/docs/current/functions.html>
 const ABOUT_VALUES: [&str; 62] = [
     "abs",
@@ -109,8 +109,8 @@ const ABOUT_VALUES: [&str; 62] = [
     "upper",
 ];
 
-/// Whether a function reads no table and changes nothing about the session: neither its settings nor its role. A user's
-/// function of the same name is not told from it where the name has no schema.
+/// Whether a function reads no table and changes nothing about the session. A user's function of the same name cannot
+/// be told apart if the text names no schema.
 pub(crate) fn is_about_values(function: &ObjectName) -> bool {
     let schema = function.schema.as_deref().unwrap_or("pg_catalog");
     let name = &*function.name;

@@ -1,60 +1,60 @@
-//! Verdicts that were reached before, by text, and by its [form](crate::form).
+//! Cache of analyses, by text and by [form](crate::form).
 //!
-//! A text is looked for as it is, and then by its form: a client that writes numbers and strings into its texts is not
-//! a parse for each of them. An entry holds the first text of its form. It answers for all of them, for a form leaves
-//! out only what cannot change the verdict; `form.rs` says why. To look for a form takes some times as long as to look
-//! for a text, so a text that was found by its form and soon comes again gets an entry of its own.
+//! A text is looked up as it is, then by its form. So a client that writes numbers and strings into its texts does
+//! not cause a parse for each. An entry holds the first text of its form and answers for all others: `form.rs` says
+//! why that is correct. A lookup by form takes several times as long as one by text. So a text that was found by its
+//! form and soon comes again gets its own entry.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
+use crate::analysis::Analysis;
 use crate::classify::TextEncoding;
 use crate::form::{Constant, has_form, parts};
-use crate::verdict::Verdict;
 
-/// So many texts that were found by their form are remembered, by hash.
+/// Number of remembered hashes of texts that were found by their form.
 const SEEN: usize = 256;
 
-/// What one hash takes in the index.
+/// Bytes that one hash takes in the index.
 const PLACE_IN_INDEX: usize = 32;
 
-/// What an entry costs beside its text, its places in the index and what the verdict points to: the slot, the verdict.
-const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + counted::<Verdict>();
+/// Bytes of an entry beside its text, its places in the index and what the analysis points to.
+const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + counted::<Analysis>();
 
-/// Numbers of a [`VerdictCache`], since it was made.
+/// Statistics of a [`VerdictCache`] since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Lookups that found their verdict.
+    /// Lookups that found an analysis.
     pub hits: u64,
-    /// Those of them that found it by the form of the text: another text of that form had been classified.
+    /// Those of `hits` that found another text of the same form.
     pub hits_by_form: u64,
-    /// Lookups that did not.
+    /// Lookups that found none.
     pub misses: u64,
-    /// Entries that made room for others.
+    /// Entries evicted to make room.
     pub(crate) evictions: u64,
-    /// Entries now.
+    /// Current number of entries.
     pub entries: usize,
-    /// Bytes held now.
+    /// Current size in bytes.
     pub bytes: usize,
 }
 
-/// Verdicts by text and by form, bounded in bytes. One per worker thread: it has no lock, and a lookup that hits does
-/// not allocate, but for a text that gets an entry of its own. What was not used since the hand of the clock passed it
-/// last goes first.
+/// Analyses by text and by form, bounded in bytes. One per worker thread, so it needs no lock. A hit does not
+/// allocate, unless the text gets its own entry. Eviction follows the clock algorithm: entries not used since the
+/// hand last passed go first.
 #[derive(Debug)]
 pub struct VerdictCache {
-    /// To a slot, from the hash of text and encoding settings, and from that of form and encoding settings. Of two
-    /// entries with one hash the later one is kept.
+    /// Slots by the hash of text and encoding, and by that of form and encoding. Of two entries with the same hash,
+    /// the later one stays.
     index: HashMap<u64, usize, BuildHasherDefault<AlreadyHashed>>,
     slots: Vec<Option<Entry>>,
     free: Vec<usize>,
     hand: usize,
     capacity: usize,
-    /// Keyed at random, so that no client can aim its texts at one slot.
+    /// Random keys, so that no client can aim its texts at one slot.
     keys: RandomState,
-    /// Hashes of texts that were found by their form, each at the place that it stands for.
+    /// Hashes of texts that were found by their form, each at the index that the hash gives.
     seen: Box<[u64]>,
     stats: CacheStats,
 }
@@ -62,29 +62,29 @@ pub struct VerdictCache {
 #[derive(Debug)]
 struct Entry {
     hash: u64,
-    /// The hash of the text's form, where it has one with constants to leave out.
+    /// Hash of the text's form, if it has one with constants to leave out.
     form: Option<u64>,
     text: Box<[u8]>,
     encoding: TextEncoding,
-    verdict: Arc<Verdict>,
+    analysis: Arc<Analysis>,
     cost: usize,
     use_since: Use,
 }
 
 impl Entry {
-    /// Under which it is found.
+    /// Hashes under which the entry is found.
     fn hashes(&self) -> impl Iterator<Item = u64> + use<> {
         std::iter::once(self.hash).chain(self.form)
     }
 
-    /// It is asked for its verdict.
-    fn used(&mut self) -> Arc<Verdict> {
+    /// Marks the entry as used and returns its analysis.
+    fn used(&mut self) -> Arc<Analysis> {
         self.use_since = Use::Recent;
-        Arc::clone(&self.verdict)
+        Arc::clone(&self.analysis)
     }
 }
 
-/// Was an entry used since the hand passed?
+/// Whether an entry was used since the hand passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Recent,
@@ -92,7 +92,7 @@ enum Use {
 }
 
 impl VerdictCache {
-    /// A cache that holds at most `capacity` bytes of texts, verdicts and its own records. 0 keeps nothing.
+    /// A cache of at most `capacity` bytes, including its own records. 0 keeps nothing.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -107,11 +107,11 @@ impl VerdictCache {
         }
     }
 
-    /// The verdict on `text`, if it is here, or that on another text of its form.
-    pub fn find(&mut self, text: &[u8], encoding: TextEncoding) -> Option<Arc<Verdict>> {
+    /// The analysis of `text`, or of another text of its form, if it is cached.
+    pub fn find(&mut self, text: &[u8], encoding: TextEncoding) -> Option<Arc<Analysis>> {
         let hash = self.hash(text, encoding);
         let found = match self.find_text(hash, text, encoding) {
-            Some(verdict) => Some(verdict),
+            Some(analysis) => Some(analysis),
             None => self.find_form(hash, text, encoding),
         };
         match found {
@@ -121,21 +121,21 @@ impl VerdictCache {
         found
     }
 
-    /// Keeps what [`classify`](crate::classify()) has said, where there is room: a quarter of the cache for one text at
-    /// most.
-    pub fn keep(&mut self, text: &[u8], encoding: TextEncoding, verdict: &Arc<Verdict>) {
+    /// Keeps the result of [`classify`](crate::classify()) if there is room: at most a quarter of the cache for one
+    /// text.
+    pub fn keep(&mut self, text: &[u8], encoding: TextEncoding, analysis: &Arc<Analysis>) {
         let hash = self.hash(text, encoding);
         let form = self.form_hash(text, encoding);
-        self.keep_as((hash, form), text, encoding, verdict);
+        self.keep_as((hash, form), text, encoding, analysis);
     }
 
-    /// Bytes that it may hold.
+    /// Maximum size in bytes.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The numbers as they are now.
+    /// Current statistics.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
@@ -149,7 +149,7 @@ impl VerdictCache {
         hash: u64,
         text: &[u8],
         encoding: TextEncoding,
-    ) -> Option<Arc<Verdict>> {
+    ) -> Option<Arc<Analysis>> {
         let entry = self.entry(hash)?;
         (entry.encoding == encoding && *entry.text == *text).then(|| entry.used())
     }
@@ -159,21 +159,21 @@ impl VerdictCache {
         hash: u64,
         text: &[u8],
         encoding: TextEncoding,
-    ) -> Option<Arc<Verdict>> {
+    ) -> Option<Arc<Analysis>> {
         let form = self.form_hash(text, encoding)?;
         let entry = self.entry(form)?;
         let alike = entry.form == Some(form)
             && entry.encoding == encoding
             && parts(&entry.text).eq(parts(text));
-        let verdict = alike.then(|| entry.used())?;
+        let analysis = alike.then(|| entry.used())?;
         self.stats.hits_by_form += 1;
         let place = usize::try_from(hash).unwrap_or_default() % SEEN;
         if let Some(seen) = self.seen.get_mut(place)
             && std::mem::replace(seen, hash) == hash
         {
-            self.keep_as((hash, None), text, encoding, &verdict);
+            self.keep_as((hash, None), text, encoding, &analysis);
         }
-        Some(verdict)
+        Some(analysis)
     }
 
     fn keep_as(
@@ -181,10 +181,10 @@ impl VerdictCache {
         (hash, form): (u64, Option<u64>),
         text: &[u8],
         encoding: TextEncoding,
-        verdict: &Arc<Verdict>,
+        analysis: &Arc<Analysis>,
     ) {
         let places = PLACE_IN_INDEX * (1 + usize::from(form.is_some()));
-        let cost = boxed(text) + verdict.heap_bytes() + places + ENTRY_OVERHEAD;
+        let cost = boxed(text) + analysis.heap_bytes() + places + ENTRY_OVERHEAD;
         // One text must not push out all others.
         if cost <= self.capacity / 4 {
             self.insert(Entry {
@@ -192,7 +192,7 @@ impl VerdictCache {
                 form,
                 text: text.into(),
                 encoding,
-                verdict: Arc::clone(verdict),
+                analysis: Arc::clone(analysis),
                 cost,
                 use_since: Use::Old,
             });
@@ -211,7 +211,7 @@ impl VerdictCache {
         hasher.finish()
     }
 
-    /// `None` where no other text is known to have the same verdict.
+    /// `None` if no other text is known to have the same analysis.
     fn form_hash(&self, text: &[u8], encoding: TextEncoding) -> Option<u64> {
         if !has_form(text) {
             return None;
@@ -227,7 +227,7 @@ impl VerdictCache {
                 Constant::Text => 1,
             });
         }
-        // Other values than behind a text, so that no text has the hash of a form.
+        // Not the value for a text, so that no text has the hash of a form.
         hasher.write_u8(2 * encoding.number() + 1);
         (constants > 0).then(|| hasher.finish())
     }
@@ -255,7 +255,7 @@ impl VerdictCache {
         }
     }
 
-    /// Moves the hand to the first entry that was not used lately and takes it out. False where there is none.
+    /// Moves the hand to the first entry that was not used lately and evicts it. False if there is none.
     fn evict_one(&mut self) -> bool {
         // The first round may find every entry used; the second cannot.
         for _ in 0..self.slots.len().saturating_mul(2) {
@@ -322,16 +322,16 @@ mod tests {
     const UNSAFE: TextEncoding = TextEncoding::Other;
 
     impl VerdictCache {
-        /// As a session asks.
+        /// Looks up a text as a session does.
         pub(crate) fn get_or_classify(
             &mut self,
             text: &[u8],
             encoding: TextEncoding,
-        ) -> Arc<Verdict> {
+        ) -> Arc<Analysis> {
             self.find(text, encoding).unwrap_or_else(|| {
-                let verdict = Arc::new(classify(text, encoding));
-                self.keep(text, encoding, &verdict);
-                verdict
+                let analysis = Arc::new(classify(text, encoding));
+                self.keep(text, encoding, &analysis);
+                analysis
             })
         }
     }
@@ -406,7 +406,7 @@ mod tests {
         check_books(&cache);
     }
 
-    /// Looked for by its form alone, a text that comes often would take longer than it did.
+    /// A frequent text would take longer if it were always found by its form.
     #[test]
     fn a_text_that_comes_again_is_found_as_it_is() {
         let mut cache = VerdictCache::new(1 << 20);
@@ -426,7 +426,7 @@ mod tests {
         check_books(&cache);
     }
 
-    /// An entry with a form has two places in the index, and gives back both.
+    /// An entry with a form has two places in the index and frees both.
     #[test]
     fn a_form_counts_for_the_budget() {
         let cost = |text: &[u8]| {
@@ -445,7 +445,7 @@ mod tests {
         }
         check_books(&cache);
         assert!(cache.stats().evictions > 900, "{:?}", cache.stats());
-        // As two sessions do that have sent texts of one form, and wait for the thread that has long texts.
+        // As if two sessions had sent texts of one form, and both were waiting for the thread that parses long texts.
         let other = Arc::new(classify(b"select 2 as c999", SAFE));
         let before = cache.stats();
         cache.keep(b"select 2 as c999", SAFE, &other);
@@ -533,7 +533,7 @@ mod tests {
             assert_eq!(cache.find(other, encoding), None);
             check_books(&cache);
         }
-        // The scan does not vouch for this text, so it has no form, though it has the same parts.
+        // The scan does not clear this text, so it has no form, although its parts are the same.
         let mut cache = VerdictCache::new(1 << 20);
         cache.get_or_classify(b"select 'fencing'", SAFE);
         let hash = cache.form_hash(b"select 'a'", SAFE).unwrap();
@@ -561,15 +561,15 @@ mod tests {
                 3_400,
             ),
         ] {
-            let verdict = classify(text.as_bytes(), SAFE);
+            let analysis = classify(text.as_bytes(), SAFE);
             let plain = match text.split(' ').next() {
                 Some("prepare") => "prepare a as table a",
                 Some("set") => "set x = 1",
                 _ => "select 1",
             };
             let plain = classify(plain.as_bytes(), SAFE).heap_bytes();
-            let bytes = verdict.heap_bytes();
-            // The name of the plain text has the smallest block that there is.
+            let bytes = analysis.heap_bytes();
+            // The name in the plain text takes the smallest block.
             let least = least - allocated(1);
             assert!(bytes >= plain + least, "{text}: {bytes} {plain}");
         }
@@ -592,7 +592,7 @@ mod tests {
             names = names.max(classify(text.as_bytes(), SAFE).heap_bytes());
             check_books(&cache);
         }
-        // Each of these names takes a record and a place on the heap, and is more than its letters in the text.
+        // Each of these names takes a record and a block on the heap, more than its letters in the text.
         assert!(names > 3 * texts, "{names} {texts}");
         let stats = cache.stats();
         assert!(
@@ -608,10 +608,10 @@ mod tests {
         let text = format!("select '{}'", "x".repeat(MAX_PARSED_INLINE));
         let text = text.as_bytes();
         assert_eq!(cache.find(text, SAFE), None);
-        let verdict = Arc::new(classify(text, SAFE));
-        assert_eq!(verdict.class(), Class::Read);
-        cache.keep(text, SAFE, &verdict);
-        assert_eq!(cache.find(text, SAFE), Some(verdict));
+        let analysis = Arc::new(classify(text, SAFE));
+        assert_eq!(analysis.class(), Class::Read);
+        cache.keep(text, SAFE, &analysis);
+        assert_eq!(cache.find(text, SAFE), Some(analysis));
         check_books(&cache);
     }
 }

@@ -1,4 +1,4 @@
-//! From a SQL text to a verdict.
+//! Analysis of a SQL text.
 
 mod block;
 mod copy;
@@ -13,29 +13,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pg_query::ParserOptions;
 
+use crate::analysis::{Analysis, Opaque, SyntaxError, WriteReason};
 use crate::unread::{self, may_name_ours};
-use crate::verdict::{Opaque, SyntaxError, Verdict, WriteReason};
 use crate::walk::UnknownShape;
 use statement::statement;
 
 pub(crate) use weight::OPERATOR_RUN_MAX;
 pub use weight::{MAX_PARSED, MAX_PARSED_INLINE, Weight, weigh};
 
-/// Bytes of stack that [`classify`] needs for the worst text. A caller with less left gets a stack made for it,
-/// which costs some ten microseconds: give worker threads twice this much.
+/// Bytes of stack that [`classify`] needs for the worst text. With less left, it allocates a stack, which costs about
+/// ten microseconds: give worker threads twice this much.
 pub const PARSER_STACK: usize = 4 * 1024 * 1024;
 
-/// What the bytes of a text beyond ASCII are.
+/// Meaning of the bytes beyond ASCII in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TextEncoding {
-    /// UTF-8, for client and server alike: nothing is converted, and names are folded and cut as the grammar here does.
+    /// UTF-8 for client and server: nothing is converted, and the server folds and truncates names as the grammar
+    /// here does.
     Utf8,
-    /// Anything, or it is not known. The server converts the text, or folds and cuts its names by another encoding.
+    /// Another or an unknown encoding. The server converts the text, or folds and truncates names differently.
     Other,
 }
 
 impl TextEncoding {
-    /// A number for each value.
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::Utf8 => 0,
@@ -44,68 +44,68 @@ impl TextEncoding {
     }
 }
 
-/// What the text does. Never fails: what is not understood is one write of kind "unparsed".
+/// Analyzes a text. Never fails: a text that is not understood is one write of kind "unparsed".
 ///
-/// Takes 5 to 20 microseconds for a short statement, and up to a second for the longest: [`weigh`] tells which. A text
-/// with a backslash is parsed twice, as either value of `standard_conforming_strings` reads it: the value can change
-/// before the server tells of it.
+/// Takes 5 to 20 microseconds for a short statement, and up to a second for the longest; [`weigh`] tells which. A
+/// text with a backslash is parsed twice, once for each value of `standard_conforming_strings`: the value can change
+/// before the server reports it.
 #[must_use]
-pub fn classify(text: &[u8], encoding: TextEncoding) -> Verdict {
-    understand(text, encoding).unwrap_or_else(|why| unread::verdict(text, why))
+pub fn classify(text: &[u8], encoding: TextEncoding) -> Analysis {
+    understand(text, encoding).unwrap_or_else(|why| unread::analysis(text, why))
 }
 
-/// Whether a text is ASCII, and none of its names stands for other letters: `U&"\00e9"`.
+/// Whether a text is ASCII and has no names with escapes, such as `U&"\00e9"`.
 #[must_use]
 pub fn is_ascii(text: &[u8]) -> bool {
     let escapes = |pair: &[u8]| matches!(pair, [b'u' | b'U', b'&']);
     text.is_ascii() && !text.windows(2).any(escapes)
 }
 
-fn understand(text: &[u8], encoding: TextEncoding) -> Result<Verdict, WriteReason> {
+fn understand(text: &[u8], encoding: TextEncoding) -> Result<Analysis, WriteReason> {
     if text.len() > MAX_PARSED {
         return Err(Opaque::TooLong.into());
     }
     if text.contains(&0) {
         return Err(Opaque::Nul.into());
     }
-    // ASCII is the same in every encoding of a client.
+    // ASCII is the same in every client encoding.
     if encoding == TextEncoding::Other && !is_ascii(text) {
         return Err(Opaque::Encoding.into());
     }
     let text = str::from_utf8(text).map_err(|_| Opaque::NotUtf8)?;
     weight::check(text)?;
     let on = ParserOptions::DEFAULT;
-    // Read so, each string with a backslash is worth a warning to the parser, which takes longer than to parse it.
+    // With the setting off, the parser warns of each string with a backslash, which takes longer than the parse.
     let off = ParserOptions::DISABLE_STANDARD_CONFORMING_STRINGS
         | ParserOptions::DISABLE_ESCAPE_STRING_WARNING;
-    let verdict = parse(text, on);
+    let analysis = parse(text, on);
     if !text.contains('\\') {
-        return verdict;
+        return analysis;
     }
     let other = match parse(text, off) {
-        // An escape that makes no character here, and may make one on the server. Strings end elsewhere only where a
-        // backslash stands before a quote, so it matters only if what the string says does. Outside of strings, a brace
-        // is as wrong as a backslash.
+        // An escape that makes no character here but may make one on the server. Strings end elsewhere only if a
+        // backslash precedes a quote, so only the content of the string can differ. Outside of strings, a brace is as
+        // wrong as a backslash.
         Err(WriteReason::Syntax(_)) if !text.contains("\\'") => parse(&text.replace('\\', "{"), on),
         other => other,
     };
-    match (&verdict, &other) {
-        (Err(WriteReason::Syntax(_)), Err(WriteReason::Syntax(_))) => verdict,
-        _ if verdict == other => verdict,
+    match (&analysis, &other) {
+        (Err(WriteReason::Syntax(_)), Err(WriteReason::Syntax(_))) => analysis,
+        _ if analysis == other => analysis,
         _ => Err(Opaque::Backslash.into()),
     }
 }
 
-fn parse(text: &str, options: ParserOptions) -> Result<Verdict, WriteReason> {
-    // The decoder of the tree recurses up to 100 levels of some 25 KiB each and does not look at the stack. A stack
-    // that cannot be had, and a tree that pg_query does not expect, are panics.
+fn parse(text: &str, options: ParserOptions) -> Result<Analysis, WriteReason> {
+    // The decoder of the tree recurses up to 100 levels of about 25 KiB each and does not check the stack. It panics
+    // on a tree that pg_query does not expect. A stack that cannot be allocated is a panic too.
     let parsed = catch_unwind(AssertUnwindSafe(|| {
         stacker::maybe_grow(PARSER_STACK, 2 * PARSER_STACK, || parse_here(text, options))
     }));
     parsed.unwrap_or(Err(Opaque::Parser.into()))
 }
 
-fn parse_here(text: &str, options: ParserOptions) -> Result<Verdict, WriteReason> {
+fn parse_here(text: &str, options: ParserOptions) -> Result<Analysis, WriteReason> {
     let tree = pg_query::parse(text, options).map_err(|error| refused(text, error))?;
     let statements = tree
         .protobuf
@@ -114,11 +114,11 @@ fn parse_here(text: &str, options: ParserOptions) -> Result<Verdict, WriteReason
         .map(|raw| statement(raw.stmt.as_deref()).map_err(|UnknownShape| Opaque::Parser))
         .collect::<Result<Box<[_]>, _>>()?;
     weight::check_statements(&statements)?;
-    Ok(Verdict::new(statements))
+    Ok(Analysis::new(statements))
 }
 
-/// Why the parser refuses a text. The token that it quotes is left out unless it is a word or an operator: a literal
-/// may be a secret, and texts that differ only in literals share a verdict.
+/// Reason why the parser refuses a text. The quoted token is left out unless it is a word or an operator: a literal
+/// may be secret, and texts that differ only in literals share an analysis.
 fn refused(text: &str, error: pg_query::Error) -> WriteReason {
     let pg_query::Error::Parse(error) = error else {
         return Opaque::Parser.into();
@@ -129,9 +129,10 @@ fn refused(text: &str, error: pg_query::Error) -> WriteReason {
     };
     WriteReason::Syntax(SyntaxError {
         error: shown.into(),
-        hint: match may_name_ours(text.as_bytes()) {
-            true => "Quote a value that is not a number: SET fencing.token = 'scheduler=34'.",
-            false => "Correct the query.",
+        hint: if may_name_ours(text.as_bytes()) {
+            "Quote a value that is not a number: SET fencing.token = 'scheduler=34'."
+        } else {
+            "Correct the query."
         },
     })
 }

@@ -1,4 +1,4 @@
-//! What executing a statement does to data: what a policy decides by.
+//! Effects of executing a statement on data, by which a policy decides.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,8 +12,8 @@ pub(crate) const ANY_SETTING: &str = "*";
 /// Whether a statement may change data. `Read < Write`, so the strongest of several is their maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Known not to write, as far as its text shows. A view, operator or function may still hide a write:
-    /// PostgreSQL's read-only mode is there for that.
+    /// No write, as far as the text shows. A view, operator or function may still hide one, which the read-only guard
+    /// refuses.
     Read,
     /// Writes, or is not known to be a read.
     Write,
@@ -24,20 +24,20 @@ pub enum Class {
 pub struct Effects {
     /// Read or write.
     pub class: Class,
-    /// The kind of statement that a policy may refuse by name, where it is one.
+    /// Category by which a policy may refuse the statement, if it has one.
     pub category: Option<Category>,
-    /// Tables that it writes, locks or alters; none for a read. A sequence that it moves by its name is one of them.
+    /// Tables that it writes, locks or alters; empty for a read. Includes a sequence that it moves by name.
     pub writes: Tables,
-    /// Tables whose rows it reads. The target of an UPDATE, DELETE or MERGE is in `writes` alone.
+    /// Tables whose rows it reads. The target of an UPDATE, DELETE or MERGE is only in `writes`.
     pub reads: Tables,
-    /// Functions that it calls, by name, each once.
+    /// Names of the functions that it calls, each once.
     pub functions: Box<[ObjectName]>,
     /// Settings of the session that it changes, in lower case, each once; `*` stands for any.
     pub settings: Box<[Box<str>]>,
 }
 
 impl Effects {
-    /// Does nothing to data.
+    /// No effect on data.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Effects {
         }
     }
 
-    /// May write and read anything.
+    /// Effects of a statement that may write and read anything.
     #[must_use]
     pub fn unknown(category: Option<Category>) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Effects {
         }
     }
 
-    /// Bytes on the heap, near enough for a budget.
+    /// Approximate bytes on the heap, for a budget.
     pub(crate) fn heap_bytes(&self) -> usize {
         let settings: usize = self.settings.iter().map(|name| boxed(&**name)).sum();
         let settings = boxed(&*self.settings) + settings;
@@ -71,24 +71,24 @@ impl Effects {
     }
 }
 
-/// Some tables.
+/// A set of tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tables {
-    /// These, each once; none where it is empty.
+    /// Exactly these tables, each once.
     Named(Box<[ObjectName]>),
-    /// The text does not say which.
+    /// Tables that the text does not name.
     Unknown,
 }
 
 impl Tables {
-    /// These; a name may be there more than once.
+    /// Sorts the names and drops duplicates.
     pub(crate) fn named(mut names: Vec<ObjectName>) -> Self {
         names.sort_unstable();
         names.dedup();
         Self::Named(names.into())
     }
 
-    /// Those of both.
+    /// Union of both.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Named(some), Self::Named(others)) => {
@@ -98,7 +98,7 @@ impl Tables {
         }
     }
 
-    /// No table.
+    /// The empty set.
     #[must_use]
     pub fn none() -> Self {
         Self::Named(Box::default())
@@ -119,19 +119,19 @@ fn names_bytes(names: &[ObjectName]) -> usize {
 /// A kind of statement that a policy may refuse by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Category {
-    /// CREATE, ALTER and DROP of what is in a database, COMMENT, GRANT and REVOKE on it.
+    /// CREATE, ALTER, DROP, COMMENT, GRANT and REVOKE on objects of a database.
     Ddl,
     /// Roles and their memberships.
     Roles,
-    /// Databases, tablespaces, ALTER SYSTEM, LOAD: what concerns the whole server.
+    /// Statements about the whole server: databases, tablespaces, ALTER SYSTEM, LOAD.
     Server,
     /// VACUUM, ANALYZE, CLUSTER, REINDEX, REFRESH MATERIALIZED VIEW, CHECKPOINT.
     Maintenance,
     /// TRUNCATE.
     Truncate,
-    /// COPY to or from a program of the server.
+    /// COPY to or from a program on the server.
     CopyProgram,
-    /// COPY to or from a file of the server.
+    /// COPY to or from a file on the server.
     CopyFile,
     /// DO.
     Do,
@@ -154,7 +154,7 @@ pub enum Category {
 }
 
 impl Category {
-    /// All of them, in the order of the documentation.
+    /// All categories, in the order of the documentation.
     pub(crate) const ALL: [Self; 16] = [
         Self::Ddl,
         Self::Roles,
@@ -174,7 +174,7 @@ impl Category {
         Self::Unparsed,
     ];
 
-    /// Its name in a policy file.
+    /// Name in a policy file.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -204,7 +204,7 @@ impl fmt::Display for Category {
     }
 }
 
-/// There is no category of this name.
+/// No category has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownCategory;
 

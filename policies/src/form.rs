@@ -1,32 +1,32 @@
-//! The form of a text: what is left where the values of its constants do not count.
+//! The form of a text: its parts without the values of constants.
 //!
-//! `SELECT a FROM t WHERE id = 4711` and `.. = 4712` have one form, and [`classify`](crate::classify) says the same of
-//! both. That holds because of three things:
+//! `SELECT a FROM t WHERE id = 4711` and `.. = 4712` have one form, and [`classify`](crate::classify) says the same
+//! of both. This holds for three reasons:
 //!
-//! 1. **The same tokens.** A constant is left out only where PostgreSQL's lexer finds it as a token of its own, of the
-//!    same kind whatever its value: a run of decimal digits that fits into an int4, or a plain quoted string, with
-//!    signs beside it that are a part of neither. A text keeps all of its constants where it has a backslash (what is
-//!    a string depends on `standard_conforming_strings`), a comment, a dollar quote, or a byte that is no plain ASCII.
-//! 2. **The same tree, but for the values.** Texts that begin with SELECT, INSERT, UPDATE, DELETE, MERGE, WITH or
-//!    VALUES have forms, and no others: elsewhere the grammar looks at numbers (`ALTER COLUMN 0 SET STATISTICS`), and
-//!    so does this crate (`EXPLAIN (ANALYZE 0)`). In these statements the grammar looks at one: n of `FLOAT(n)`.
-//! 3. **The same verdict.** The walk looks at no number, and at a string only where it is an argument of nextval,
-//!    setval or `set_config`. A text with the first two has no form, nor has one that may have a
-//!    [`Control`](crate::Control), by the word of the scan.
+//! 1. **The same tokens.** PostgreSQL's lexer must read a constant as a token of its own, of the same kind whatever
+//!    its value. It is a run of decimal digits that fits into an int4, or a plain quoted string, and the signs beside
+//!    it belong to neither. A text keeps all its constants if it has a comment, a dollar quote, or a byte that is not
+//!    plain ASCII. So does a text with a backslash: its strings depend on `standard_conforming_strings`.
+//! 2. **The same tree, except for the values.** Only texts that begin with SELECT, INSERT, UPDATE, DELETE, MERGE,
+//!    WITH or VALUES have forms. Elsewhere the grammar looks at numbers (`ALTER COLUMN 0 SET STATISTICS`), and so
+//!    does this crate (`EXPLAIN (ANALYZE 0)`). In these statements the grammar looks at one number: n of `FLOAT(n)`.
+//! 3. **The same result.** The walk looks at no number, and at strings only as arguments of nextval, setval or
+//!    `set_config`. Texts with the first two have no form. Neither have texts in which the scan finds a possible
+//!    [`Control`](crate::Control).
 //!
-//! Where that is not certain a text has no form, or keeps the constant. That costs a parse and nothing else.
+//! In doubt, a text has no form, or keeps the constant. That costs one parse.
 
 use std::ops::Range;
 
 use crate::classify::{MAX_PARSED_INLINE, OPERATOR_RUN_MAX};
 use crate::scan::{NeedsParse, needs_parse};
 
-/// Words with which a text begins that has a form.
+/// First words of texts that may have a form.
 const FIRST_WORDS: [&[u8]; 7] = [
     b"select", b"insert", b"update", b"delete", b"with", b"values", b"merge",
 ];
 
-/// A constant whose value does not count.
+/// A constant whose value does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Constant {
     /// An `Iconst` of the grammar.
@@ -35,10 +35,10 @@ pub(crate) enum Constant {
     Text,
 }
 
-/// Whether another text of the same [`parts`] has the same verdict.
+/// Whether every text with the same [`parts`] has the same analysis.
 ///
-/// No text that is too long for a parse in the thread of its session has a form. Those that are not so long are not
-/// refused for their number of tokens, whatever is in their strings.
+/// Texts too long to be parsed on the thread of their session have no form. Shorter ones are never refused for their
+/// number of tokens, whatever their strings contain.
 pub(crate) fn has_form(text: &[u8]) -> bool {
     text.len() <= MAX_PARSED_INLINE
         && begins_as_query(text)
@@ -46,15 +46,15 @@ pub(crate) fn has_form(text: &[u8]) -> bool {
         && needs_parse(text) == NeedsParse::No
 }
 
-/// What stands before each constant, and its kind; at the end, what stands behind the last, and none. Means something
-/// for texts that [have a form](has_form).
+/// The text before each constant, with the constant's kind; at the end, the text after the last one, with `None`.
+/// Only meaningful for texts that [have a form](has_form).
 pub(crate) const fn parts(text: &[u8]) -> Parts<'_> {
     Parts { rest: Some(text) }
 }
 
 fn begins_as_query(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
-    let length = text.iter().position(|byte| kind(*byte) != Kind::Word);
+    let length = text.iter().position(|byte| class(*byte) != ByteClass::Word);
     text.get(..length.unwrap_or(text.len()))
         .is_some_and(|word| {
             FIRST_WORDS
@@ -63,9 +63,9 @@ fn begins_as_query(text: &[u8]) -> bool {
         })
 }
 
-/// Is there anything that could make a part of the text be read in another way than [`parts`] does, or a value count?
+/// Whether anything may make PostgreSQL read the text differently from [`parts`], or make a value matter.
 fn has_doubtful(text: &[u8]) -> bool {
-    // A semicolon at the end has no second statement behind it.
+    // No second statement follows a semicolon at the end.
     let mut text = text.trim_ascii_end();
     while let Some(before) = text.strip_suffix(b";") {
         text = before.trim_ascii_end();
@@ -79,7 +79,7 @@ fn has_doubtful(text: &[u8]) -> bool {
         .iter()
         .zip(behind)
         .zip(behind_two)
-        // All of it at a time, for the compiler makes vectors of this.
+        // No early exit, so that the compiler can vectorize the loop.
         .fold(false, |found, ((a, b), c)| found | is_doubtful(*a, *b, *c));
     in_threes | is_doubtful(before_last, last, 0) | is_doubtful(last, 0, 0)
 }
@@ -88,9 +88,9 @@ fn has_doubtful(text: &[u8]) -> bool {
 const fn is_doubtful(a: u8, b: u8, c: u8) -> bool {
     let plain = ((a >= b' ') & (a < 0x7f)) | (a == b'\n') | (a == b'\t') | (a == b'\r');
     let comment = ((a == b'-') & (b == b'-')) | ((a == b'/') & (b == b'*'));
-    // Behind a dollar sign, digits are a parameter. All else may be a dollar quote.
+    // Digits after a dollar sign are a parameter. Anything else may be a dollar quote.
     let dollar = (a == b'$') & ((b < b'0') | (b > b'9'));
-    // A part of nextval and setval.
+    // Part of nextval and setval.
     let sequence = (a | 0x20 == b't') & (b | 0x20 == b'v') & (c | 0x20 == b'a');
     !plain | comment | dollar | sequence | (a == b'\\') | (a == b';')
 }
@@ -98,7 +98,7 @@ const fn is_doubtful(a: u8, b: u8, c: u8) -> bool {
 /// See [`parts`].
 #[derive(Clone, Debug)]
 pub(crate) struct Parts<'a> {
-    /// What was not looked at so far.
+    /// The rest of the text; `None` after the last part.
     rest: Option<&'a [u8]>,
 }
 
@@ -115,22 +115,24 @@ impl<'a> Iterator for Parts<'a> {
     }
 }
 
-/// The first constant of a text that begins where a token does.
+/// The first constant of a text that begins at the start of a token.
 fn first_constant(text: &[u8]) -> Option<(Range<usize>, Constant)> {
     let mut at = 0;
     while let Some(byte) = text.get(at) {
-        let kind = kind(*byte);
-        let (end, constant) = match kind {
-            Kind::Word => (end_of_word(text, at), Constant::Integer),
-            Kind::Quote | Kind::DoubleQuote => (end_of_quoted(text, at, *byte)?, Constant::Text),
-            Kind::Beside | Kind::Other => {
+        let class = class(*byte);
+        let (end, constant) = match class {
+            ByteClass::Word => (end_of_word(text, at), Constant::Integer),
+            ByteClass::Quote | ByteClass::DoubleQuote => {
+                (end_of_quoted(text, at, *byte)?, Constant::Text)
+            }
+            ByteClass::Beside | ByteClass::Other => {
                 at += 1;
                 continue;
             }
         };
-        let counts_not = match kind {
-            Kind::Word => is_integer(text, at..end),
-            Kind::Quote => is_plain_string(text, at..end),
+        let counts_not = match class {
+            ByteClass::Word => is_integer(text, at..end),
+            ByteClass::Quote => is_plain_string(text, at..end),
             _ => false,
         };
         if counts_not && stands_alone(text, at..end) {
@@ -141,14 +143,14 @@ fn first_constant(text: &[u8]) -> Option<(Range<usize>, Constant)> {
     None
 }
 
-/// Behind the run of bytes that may be one identifier, number or parameter.
+/// End of the run of bytes that may be one identifier, number or parameter.
 fn end_of_word(text: &[u8], begin: usize) -> usize {
     let rest = text.get(begin..).unwrap_or_default();
-    let length = rest.iter().position(|byte| kind(*byte) != Kind::Word);
+    let length = rest.iter().position(|byte| class(*byte) != ByteClass::Word);
     begin + length.unwrap_or(rest.len())
 }
 
-/// Behind the closing quote, where there is one. Two quotes stand for one inside.
+/// End of a quoted text, after its closing quote, if it has one. Two quotes stand for one inside.
 fn end_of_quoted(text: &[u8], begin: usize, quote: u8) -> Option<usize> {
     let mut at = begin + 1;
     loop {
@@ -160,7 +162,7 @@ fn end_of_quoted(text: &[u8], begin: usize, quote: u8) -> Option<usize> {
     }
 }
 
-/// An `Iconst`, where that is the whole of a word. A larger number is another token; not all grammar takes it.
+/// Whether a whole word is an `Iconst`. A larger number is another token, which not all of the grammar accepts.
 fn is_integer(text: &[u8], place: Range<usize>) -> bool {
     const DIGITS_MAX: usize = 10;
     let before = text.get(..place.start).unwrap_or_default();
@@ -174,12 +176,12 @@ fn is_integer(text: &[u8], place: Range<usize>) -> bool {
     value.is_some() && !is_exponent(before) && !is_precision_of_float(before)
 }
 
-/// 5 in `1e-5`. Also in `balance-5`, which does no harm.
+/// Whether it is an exponent, such as 5 in `1e-5`. Also matches `balance-5`, which does no harm.
 fn is_exponent(before: &[u8]) -> bool {
     matches!(before, [.., b'e' | b'E', b'+' | b'-'])
 }
 
-/// The grammar looks at it: up to 24 is another type than up to 53, and more is an error.
+/// Whether it is n of `FLOAT(n)`: up to 24 is another type than up to 53, and more is an error.
 fn is_precision_of_float(before: &[u8]) -> bool {
     const FLOAT: &[u8] = b"float";
     let Some(before) = before.trim_ascii_end().strip_suffix(b"(") else {
@@ -191,42 +193,42 @@ fn is_precision_of_float(before: &[u8]) -> bool {
         .is_some_and(|word| word.eq_ignore_ascii_case(FLOAT))
 }
 
-/// A string that is not continued after white space, and not so long that it may hold more operator characters in a row
-/// than are let through to the parser.
+/// Whether a string is not continued after white space, and too short for a run of operator characters that the
+/// parser is not given.
 fn is_plain_string(text: &[u8], place: Range<usize>) -> bool {
     let after = text.get(place.end..).unwrap_or_default();
     let before = text.get(..place.start).unwrap_or_default();
-    // With nothing before it, it stands behind another constant.
+    // Without text before it, the string follows another constant.
     let is_first = matches!(before.trim_ascii_end(), [.., last] if *last != b'\'');
     let is_last = !after.trim_ascii_start().starts_with(b"'");
     place.len() <= OPERATOR_RUN_MAX && is_first && is_last
 }
 
-/// Is what stands on both sides no part of it? At its left there is always something: the first word.
+/// Whether the bytes on both sides cannot belong to it. The left side always has one: the first word.
 fn stands_alone(text: &[u8], place: Range<usize>) -> bool {
     let left = place.start.checked_sub(1).and_then(|left| text.get(left));
     let right = text.get(place.end);
-    left.is_some_and(|byte| kind(*byte) == Kind::Beside)
-        && right.is_none_or(|byte| kind(*byte) == Kind::Beside)
+    left.is_some_and(|byte| class(*byte) == ByteClass::Beside)
+        && right.is_none_or(|byte| class(*byte) == ByteClass::Beside)
 }
 
-/// What a byte is to the constants.
+/// Class of a byte, as it matters to constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ByteClass {
     /// May be in an identifier, a number or a parameter.
     Word,
     /// Begins and ends a string.
     Quote,
     /// Begins and ends an identifier.
     DoubleQuote,
-    /// A token, or a part of an operator or of white space: never a part of a constant beside it.
+    /// A token, or part of an operator or of white space: never part of a constant beside it.
     Beside,
-    /// Not known to be any of these.
+    /// Any other byte.
     Other,
 }
 
-const KINDS: [Kind; 256] = {
-    let mut kinds = [Kind::Other; 256];
+const BYTE_CLASSES: [ByteClass; 256] = {
+    let mut classes = [ByteClass::Other; 256];
     let mut byte = 0;
     while byte < 256 {
         #[expect(
@@ -234,22 +236,27 @@ const KINDS: [Kind; 256] = {
             reason = "evaluated by the compiler, bounded above"
         )]
         {
-            kinds[byte] = match byte as u8 {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'$' | b'.' | 0x80.. => Kind::Word,
-                b'\'' => Kind::Quote,
-                b'"' => Kind::DoubleQuote,
+            classes[byte] = match byte as u8 {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'$' | b'.' | 0x80.. => {
+                    ByteClass::Word
+                }
+                b'\'' => ByteClass::Quote,
+                b'"' => ByteClass::DoubleQuote,
                 b' ' | b'\t' | b'\n' | b'\r' | b'(' | b')' | b'[' | b']' | b',' | b':' | b';'
-                | b'=' | b'<' | b'>' | b'+' | b'-' | b'*' | b'/' | b'%' | b'|' => Kind::Beside,
-                _ => Kind::Other,
+                | b'=' | b'<' | b'>' | b'+' | b'-' | b'*' | b'/' | b'%' | b'|' => ByteClass::Beside,
+                _ => ByteClass::Other,
             };
         }
         byte += 1;
     }
-    kinds
+    classes
 };
 
-fn kind(byte: u8) -> Kind {
-    KINDS.get(usize::from(byte)).copied().unwrap_or(Kind::Other)
+fn class(byte: u8) -> ByteClass {
+    BYTE_CLASSES
+        .get(usize::from(byte))
+        .copied()
+        .unwrap_or(ByteClass::Other)
 }
 
 #[cfg(test)]

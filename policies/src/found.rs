@@ -1,31 +1,29 @@
-//! What a statement was found to do, while it is looked at.
+//! Findings about one statement while it is examined.
 
+use crate::analysis::{Computes, Control, Mistake, WriteReason};
 use crate::effects::{Category, Class, Effects, Tables};
 use crate::object_name::ObjectName;
-use crate::verdict::{Computes, Control, Mistake, WriteReason};
 
-/// What a statement was found to do.
 pub(crate) struct Found {
-    /// Why it is a write, if it is: the first thing that makes it one.
+    /// Reason why it is a write: the first one found.
     pub(crate) why: Option<WriteReason>,
     pub(crate) controls: Vec<Control>,
-    /// A better word than the name of the node.
+    /// Better name than that of the node.
     pub(crate) kind: Option<&'static str>,
-    /// The kind of statement that it is for a policy, or is as well: SELECT INTO is DDL.
+    /// Category for policies, perhaps in addition to the kind: SELECT INTO is DDL.
     pub(crate) category: Option<Category>,
     pub(crate) writes: Tables,
     pub(crate) reads: Tables,
     pub(crate) functions: Box<[ObjectName]>,
-    /// Those that it changes.
+    /// Names of changed settings.
     pub(crate) settings: Vec<Box<str>>,
-    /// What seems to declare a token in it.
+    /// Part that only seems to declare a token.
     pub(crate) mistake: Option<Mistake>,
-    /// What running it as a query computes.
     pub(crate) computes: Computes,
 }
 
 impl Found {
-    /// It does nothing to data.
+    /// No effect on data.
     pub(crate) fn nothing() -> Self {
         Self {
             why: None,
@@ -41,7 +39,7 @@ impl Found {
         }
     }
 
-    /// A write of which the text does not say more.
+    /// A write about which the text says nothing more.
     pub(crate) fn unknown(why: WriteReason) -> Self {
         Self {
             why: Some(why),
@@ -62,7 +60,7 @@ impl Found {
         Self { why, ..self }
     }
 
-    /// It is a part of another statement, so that what it does to the session is not followed.
+    /// Makes it a part of another statement, whose effects on the session are not followed.
     pub(crate) fn inside(self) -> Self {
         let seems = self.controls.iter().find_map(|control| match control {
             Control::SetFencing { variable, .. } => Some(Mistake::DoesNotDeclare(*variable)),

@@ -1,10 +1,10 @@
 //! Functions that count as writes, by name, each with the reason.
 //!
-//! They are functions that PostgreSQL lets run in a read-only transaction although they change something that
-//! outlives it, or that run a text which nobody here has seen. Functions that change tables in the ordinary way
-//! need not be listed: PostgreSQL refuses them to a read-only session. The list was made from the volatile functions of
-//! `pg_proc` (PostgreSQL 15, and the documentation up to 18) and from contrib. Decided to be reads, among others:
-//! advisory locks, `pg_export_snapshot`, `currval`, `setseed`, `pg_sleep`, `pg_read_file`, `pg_logical_slot_peek_*`,
+//! PostgreSQL lets them run in a read-only transaction although they change something beyond it, or run SQL that the
+//! proxy does not see. Functions that change tables in the ordinary way need no entry: PostgreSQL refuses them to a
+//! read-only session. The list was made from the volatile functions of `pg_proc` (PostgreSQL 15, and the
+//! documentation up to 18) and from contrib. Among others, these count as reads: advisory locks,
+//! `pg_export_snapshot`, `currval`, `setseed`, `pg_sleep`, `pg_read_file`, `pg_logical_slot_peek_*`,
 //! `pg_stat_clear_snapshot`, `pg_log_backend_memory_contexts`.
 //! <https://www.postgresql.org/docs/current/functions-admin.html>
 
@@ -13,7 +13,6 @@ use Pattern::{Name, Prefix};
 use crate::effects::Category;
 use crate::object_name::ObjectName;
 
-/// How a function is named in the list.
 enum Pattern {
     Name(&'static str),
     Prefix(&'static str),
@@ -21,89 +20,88 @@ enum Pattern {
 
 /// A function that counts as a write.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Writer {
-    /// Why it is one.
+pub(crate) struct WritingFunction {
     pub(crate) why: &'static str,
     pub(crate) reach: Reach,
 }
 
-/// The tables that a call may touch.
+/// Tables that a call may touch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// None: it does something else, perhaps what a kind of statement does.
+    /// None. The call has another effect, perhaps that of a category of statements.
     NoTable(Option<Category>),
-    /// The sequence that is its first argument.
+    /// The sequence that its first argument names.
     Sequence,
-    /// Nobody knows.
+    /// Any table.
     Anything,
 }
 
-const SEQUENCE: Writer = Writer {
+const SEQUENCE: WritingFunction = WritingFunction {
     why: "it moves a sequence, which no rollback undoes",
     reach: Reach::Sequence,
 };
-const XID: Writer = Writer {
+const XID: WritingFunction = WritingFunction {
     why: "it assigns a transaction id",
     reach: Reach::NoTable(None),
 };
-const ELSEWHERE: Writer = Writer {
+const ELSEWHERE: WritingFunction = WritingFunction {
     why: "it runs SQL in another session, outside read-only mode",
     reach: Reach::Anything,
 };
-const TEXT: Writer = Writer {
+const TEXT: WritingFunction = WritingFunction {
     why: "it runs SQL that is passed to it as text",
     reach: Reach::Anything,
 };
-const LARGE_OBJECT: Writer = Writer {
+const LARGE_OBJECT: WritingFunction = WritingFunction {
     why: "it changes large objects, which read-only mode allows up to PostgreSQL 15",
     reach: Reach::Anything,
 };
-const INDEX: Writer = Writer {
+const INDEX: WritingFunction = WritingFunction {
     why: "it changes an index",
     reach: Reach::Anything,
 };
-const SLOT: Writer = Writer {
+const SLOT: WritingFunction = WritingFunction {
     why: "it changes a replication slot",
     reach: Reach::Anything,
 };
-const ORIGIN: Writer = Writer {
+const ORIGIN: WritingFunction = WritingFunction {
     why: "it changes replication origins",
     reach: Reach::Anything,
 };
-const WAL: Writer = Writer {
+const WAL: WritingFunction = WritingFunction {
     why: "it writes to the write-ahead log",
     reach: Reach::Anything,
 };
-const SERVER: Writer = Writer {
+const SERVER: WritingFunction = WritingFunction {
     why: "it acts on the whole server",
     reach: Reach::Anything,
 };
-const SESSIONS: Writer = Writer {
+const SESSIONS: WritingFunction = WritingFunction {
     why: "it interrupts other sessions",
     reach: Reach::Anything,
 };
-const NOTIFY: Writer = Writer {
+const NOTIFY: WritingFunction = WritingFunction {
     why: "it sends a notification",
     reach: Reach::NoTable(Some(Category::Notify)),
 };
-const STATISTICS: Writer = Writer {
+const STATISTICS: WritingFunction = WritingFunction {
     why: "it changes the server's statistics",
     reach: Reach::Anything,
 };
-const FILES: Writer = Writer {
+const FILES: WritingFunction = WritingFunction {
     why: "it changes files on the server",
     reach: Reach::Anything,
 };
-const CATALOG: Writer = Writer {
+const CATALOG: WritingFunction = WritingFunction {
     why: "it changes the system catalog",
     reach: Reach::Anything,
 };
-const STORAGE: Writer = Writer {
+const STORAGE: WritingFunction = WritingFunction {
     why: "it changes stored rows directly",
     reach: Reach::Anything,
 };
 
-const WRITERS: &[(Pattern, Writer)] = &[
+const WRITERS: &[(Pattern, WritingFunction)] = &[
     (Name("nextval"), SEQUENCE),
     (Name("setval"), SEQUENCE),
     (Name("txid_current"), XID),
@@ -122,7 +120,7 @@ const WRITERS: &[(Pattern, Writer)] = &[
     (Prefix("crosstab"), TEXT),
     (Name("connectby"), TEXT),
     (Name("xpath_table"), TEXT),
-    // lo_open too: its mode is a number that may be computed.
+    // Includes lo_open, whose mode is a number that may be computed.
     (Prefix("lo_"), LARGE_OBJECT),
     (Name("lowrite"), LARGE_OBJECT),
     (Prefix("brin_summarize_"), INDEX),
@@ -135,7 +133,7 @@ const WRITERS: &[(Pattern, Writer)] = &[
     (Name("pg_drop_replication_slot"), SLOT),
     (Name("pg_replication_slot_advance"), SLOT),
     (Name("pg_sync_replication_slots"), SLOT),
-    // What is taken from a slot is gone; peeking leaves it.
+    // Changes taken from a slot are gone; peeking leaves them.
     (Name("pg_logical_slot_get_changes"), SLOT),
     (Name("pg_logical_slot_get_binary_changes"), SLOT),
     (Prefix("pg_replication_origin_"), ORIGIN),
@@ -164,7 +162,7 @@ const WRITERS: &[(Pattern, Writer)] = &[
     (Prefix("pg_clear_"), STATISTICS),
     // adminpack
     (Prefix("pg_file_"), FILES),
-    // pg_prewarm: it writes its list of blocks, or starts a process that does.
+    // pg_prewarm: writes its list of blocks, or starts a process that does.
     (Prefix("autoprewarm_"), FILES),
     (Name("pg_import_system_collations"), CATALOG),
     (Name("pg_nextoid"), CATALOG),
@@ -174,16 +172,15 @@ const WRITERS: &[(Pattern, Writer)] = &[
     (Name("pg_truncate_visibility_map"), STORAGE),
 ];
 
-/// The function that changes a setting.
 pub(crate) const SET_CONFIG: &str = "set_config";
 
-/// Does it matter what the first argument of its calls is?
+/// Whether the first argument of its calls matters.
 pub(crate) fn looks_at_argument(function: &ObjectName) -> bool {
     &*function.name == SET_CONFIG
         || writer(&function.name).is_some_and(|writer| matches!(writer.reach, Reach::Sequence))
 }
 
-/// The front of the name of each function of which that is so.
+/// Start of the name of each function whose first argument matters.
 #[cfg(test)]
 pub(crate) fn names_that_look_at_argument() -> impl Iterator<Item = &'static str> {
     let sequence = WRITERS
@@ -195,10 +192,9 @@ pub(crate) fn names_that_look_at_argument() -> impl Iterator<Item = &'static str
     names.chain([SET_CONFIG])
 }
 
-/// What a call of this function does, if it counts as a write. Takes the name as PostgreSQL parses it, without its
-/// schema:
-/// extensions live in any schema, and a function of the user's that happens to bear such a name costs a refused read.
-pub(crate) fn writer(name: &str) -> Option<&'static Writer> {
+/// The entry of a function that counts as a write. Takes the name as PostgreSQL parses it, without its schema:
+/// extensions live in any schema. A user's function with such a name costs a refused read.
+pub(crate) fn writer(name: &str) -> Option<&'static WritingFunction> {
     WRITERS.iter().find_map(|(pattern, writer)| {
         let hit = match pattern {
             Name(known) => name == *known,

@@ -1,13 +1,13 @@
-//! Names of statements for logs and errors, and which of them may commit before they complete.
+//! Names of statements for logs and errors, and which statements may commit before they complete.
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
     AlterTableStmt, AlterTableType, ObjectType, TransactionStmt, TransactionStmtKind,
 };
 
-use crate::verdict::CommitsInside;
+use crate::analysis::CommitsInside;
 
-/// The name of a statement, as in a command tag where there is one.
+/// Name of a statement: its command tag, if it has one.
 pub(crate) fn name(node: &NodeEnum) -> &'static str {
     use NodeEnum as N;
     match node {
@@ -89,7 +89,7 @@ pub(crate) fn name(node: &NodeEnum) -> &'static str {
     }
 }
 
-/// Whether a write may commit before it completes. The statements that cannot are listed.
+/// Whether a write may commit before it completes. Lists the statements that cannot.
 pub(crate) fn commits_inside(node: &NodeEnum) -> CommitsInside {
     use NodeEnum as N;
     let stays = match node {
@@ -101,7 +101,7 @@ pub(crate) fn commits_inside(node: &NodeEnum) -> CommitsInside {
         | N::VariableSetStmt(_)
         | N::ExplainStmt(_)
         | N::DeclareCursorStmt(_)
-        // CALL inside EXECUTE may not end a transaction: PostgreSQL runs it as not at the top level.
+        // CALL inside EXECUTE may not end a transaction: PostgreSQL does not run it at the top level.
         | N::PrepareStmt(_)
         | N::ExecuteStmt(_)
         | N::NotifyStmt(_)
@@ -135,7 +135,7 @@ pub(crate) fn commits_inside(node: &NodeEnum) -> CommitsInside {
         | N::CreateEnumStmt(_)
         | N::CreateDomainStmt(_) => true,
         N::TransactionStmt(transaction) => !ends_a_prepared_one(transaction),
-        // Data for COPY arrives in messages of their own; the work is committed after the last.
+        // COPY data arrives in later messages; the work is committed after the last.
         N::CopyStmt(copy) => copy.filename.is_empty(),
         N::IndexStmt(index) => !index.concurrent,
         N::DropStmt(drop) => {
@@ -162,7 +162,7 @@ fn detaches_concurrently(alter: &AlterTableStmt) -> bool {
     })
 }
 
-/// COMMIT PREPARED takes effect by itself, whatever becomes of what follows.
+/// COMMIT PREPARED takes effect at once, whatever happens to the statements after it.
 fn ends_a_prepared_one(transaction: &TransactionStmt) -> bool {
     transaction.kind == TransactionStmtKind::TransStmtCommitPrepared as i32
         || transaction.kind == TransactionStmtKind::TransStmtRollbackPrepared as i32

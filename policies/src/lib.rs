@@ -1,13 +1,14 @@
-//! What a SQL text does, and what a session needs to be allowed to do it.
+//! Analysis of SQL texts, and what a session needs to run them.
 //!
-//! Pure: no I/O, no clock, no state but the cache that its owner holds. [`classify`] turns a text into a
-//! [`Verdict`] with PostgreSQL's own grammar. [`Policy`] turns the [`Effects`] of a statement into a [`Requirement`].
-//! [`scan::needs_parse`] lets a session that may read and write anyway skip the parse, and [`VerdictCache`] knows what
-//! was parsed before, whatever the constants were.
+//! Pure: no I/O, no clock, no state except the cache that its owner holds. [`classify`] analyzes a text with
+//! PostgreSQL's own grammar; the result is [`Analysis`]. [`Policy`] turns the [`Effects`] of a statement into a
+//! [`Requirement`]. [`scan::needs_parse`] lets a session that may read and write anyway skip the parse.
+//! [`VerdictCache`] remembers texts that were parsed before, whatever their constants were.
 //!
-//! Everything here fails closed: what is not known to be a read is a write.
+//! Everything here fails closed: a statement that is not known to be a read is a write.
 
 mod allocation;
+mod analysis;
 mod builtin;
 mod cache;
 mod classify;
@@ -22,9 +23,12 @@ pub mod scan;
 mod set_config;
 mod settings;
 mod unread;
-mod verdict;
 mod walk;
 
+pub use analysis::{
+    Access, AccessShow, Analysis, Chain, CommitsInside, Computes, Control, FencingShow,
+    FencingVariable, Lifetime, Mistake, Opaque, Statement, SyntaxError, WriteReason,
+};
 pub use cache::{CacheStats, VerdictCache};
 pub use classify::{
     MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, TextEncoding, Weight, classify, is_ascii, weigh,
@@ -32,11 +36,7 @@ pub use classify::{
 pub use effects::{Category, Class, Effects, Tables, UnknownCategory};
 pub use object_name::ObjectName;
 pub use policy::{
-    Backstop, DEFAULT_SCOPE, Decision, ElectedScope, MayNotDeclare, Mode, Network, Numbers,
-    POLICY_BYTES_MAX, POLICY_KEYS, Policy, PolicyErrors, PolicyKey, PreparedTransactions, Reason,
+    DEFAULT_SCOPE, Decision, ElectedScope, MayNotDeclare, Mode, Network, Numbers, POLICY_BYTES_MAX,
+    POLICY_KEYS, Policy, PolicyErrors, PolicyKey, PreparedTransactions, ReadOnlyGuard, Reason,
     Remark, Requirement, ScopeId, ScopeSet, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
-};
-pub use verdict::{
-    Access, AccessShow, Chain, CommitsInside, Computes, Control, FencingShow, FencingVariable,
-    Lifetime, Mistake, Opaque, Statement, SyntaxError, Verdict, WriteReason,
 };

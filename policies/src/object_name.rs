@@ -1,15 +1,15 @@
-//! Names of what is in a database.
+//! Names of database objects.
 
 use std::fmt;
 
 use crate::allocation::boxed;
 
-/// The name of a table or function, as PostgreSQL parses it: what was not quoted is in lower case.
+/// Name of a table or function, as PostgreSQL parses it: unquoted names are in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
-    /// The schema, where the text names one.
+    /// Schema, if the text names one.
     pub schema: Option<Box<str>>,
-    /// The name.
+    /// Name without the schema.
     pub name: Box<str>,
 }
 

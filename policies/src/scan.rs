@@ -1,22 +1,21 @@
-//! A byte scan that proves, for most texts, that the session has nothing to learn from them.
+//! A byte scan that proves, for most texts, that they do not change the session.
 //!
-//! It is for the fast path: a session that may write anyway needs the parser only where a text could change the
-//! session itself. The scan knows words, not SQL: it also finds them in strings and comments. That costs a parse
-//! and nothing else.
+//! A session that may write anyway needs the parser only if a text could change the session itself. The scan knows
+//! words, not SQL, and also finds them in strings and comments. Such a match costs only a parse.
 
-/// What the scan found.
+/// Result of the scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeedsParse {
-    /// No statement of this text has a [`Control`](crate::Control), and none commits before it completes. Says
-    /// nothing about read or write.
+    /// No statement of the text has a [`Control`](crate::Control) or commits before it completes. Says nothing about
+    /// reads and writes.
     No,
-    /// It may have one.
+    /// A statement may do either.
     Yes,
 }
 
-/// Words with which a statement that has a control begins, lower case, by length; and those with which one begins
-/// that may commit before it completes (DO, CALL, VACUUM and their kin): the outcome of such a statement is not known
-/// when its session is ended, and the client is told so.
+/// First words, in lower case and by length, of statements that have a control or may commit before they complete.
+/// The latter are DO, CALL, VACUUM and similar: their outcome is unknown when their session is ended, and the client
+/// is told so.
 const FIRST_WORDS: [&[&[u8]]; 11] = [
     &[],
     &[],
@@ -33,20 +32,20 @@ const FIRST_WORDS: [&[&[u8]]; 11] = [
     &[b"deallocate"],
 ];
 
-/// Words that count wherever they stand: EXPLAIN EXECUTE, set_config, our own names, and CREATE INDEX CONCURRENTLY
-/// and its kin.
+/// Words that count anywhere: EXPLAIN EXECUTE, set_config, the proxy's own settings, CREATE INDEX CONCURRENTLY and
+/// similar.
 const ANY_WORDS: [&[u8]; 4] = [b"execute", b"set_config", b"fencing", b"concurrently"];
 
-/// Looks for the words that can change a session: transaction control, SET and its kin, prepared statements,
+/// Looks for the words that can change a session: transaction control, SET and similar, prepared statements,
 /// `fencing`, `set_config`, and `U&`, which can spell an identifier in escapes.
 ///
-/// Where no part of a word that counts anywhere is in it, nor a semicolon or a comment, the first word alone decides.
-/// That is the way of nearly every text of an application, and it has no branches inside.
+/// The first word alone decides a text that has no semicolon, no comment, and no part of a word that counts anywhere.
+/// That is nearly every text of an application, and this path has no branches inside its loop.
 ///
-/// Works on bytes of any client encoding. In a text of ASCII bytes only, which is lexed alike in every encoding, a
-/// word must stand alone, and most count only where a statement can begin: at the start, behind a semicolon, or
-/// anywhere in a text with comments. In other texts all are found anywhere: what stands before a word may be the
-/// second byte of a character.
+/// Works on bytes of any client encoding. A text of ASCII bytes is lexed alike in every encoding. In it a word must
+/// stand alone, and most words count only where a statement can begin: at the start, after a semicolon, or anywhere
+/// in a text with comments. In other texts all words count anywhere: the byte before a word may be the first half of
+/// a character.
 #[must_use]
 pub fn needs_parse(text: &[u8]) -> NeedsParse {
     match first_word_decides(text) {
@@ -56,10 +55,10 @@ pub fn needs_parse(text: &[u8]) -> NeedsParse {
     }
 }
 
-/// The answer of [`scan_words`] for a text of ASCII bytes in which only the first word can count. `None` for others,
-/// and where the text is too short to be worth it.
+/// The answer of [`scan_words`] for an ASCII text in which only the first word can count. `None` for other texts, and
+/// for those too short to gain from it.
 fn first_word_decides(text: &[u8]) -> Option<NeedsParse> {
-    // No word follows what ends a statement here.
+    // No word follows a semicolon here.
     let mut text = text.trim_ascii_end();
     while let Some(before) = text.strip_suffix(b";") {
         text = before.trim_ascii_end();
@@ -70,30 +69,36 @@ fn first_word_decides(text: &[u8]) -> Option<NeedsParse> {
         .iter()
         .zip(behind)
         .zip(behind_two)
-        // All of it at a time: the compiler makes vectors of this, and none of a loop that may end early.
+        // No early exit: the compiler cannot vectorize a loop that may end early.
         .fold(false, |found, ((a, b), c)| found | is_suspect(*a, *b, *c));
     if in_threes | is_suspect(before_last, last, 0) | is_suspect(last, 0, 0) {
         return None;
     }
-    let start = text.iter().position(|byte| part(*byte) == Part::Letter);
+    let start = text
+        .iter()
+        .position(|byte| class(*byte) == CharClass::Letter);
     let from_word = text.get(start.unwrap_or(text.len())..)?;
     let length = from_word
         .iter()
-        .position(|byte| part(*byte) != Part::Letter)
+        .position(|byte| class(*byte) != CharClass::Letter)
         .unwrap_or(from_word.len());
     let (word, after) = from_word.split_at(length);
-    let ends = after.first().is_none_or(|byte| part(*byte) != Part::Tail);
-    Some(match ends && is_first_word(word) {
-        true => NeedsParse::Yes,
-        false => NeedsParse::No,
+    let ends = after
+        .first()
+        .is_none_or(|byte| class(*byte) != CharClass::Tail);
+    Some(if ends && is_first_word(word) {
+        NeedsParse::Yes
+    } else {
+        NeedsParse::No
     })
 }
 
-/// Do these three bytes look like a part of what counts behind the first word? Each of [`ANY_WORDS`] has such a part,
-/// rare in other words and alike among them, for each comparison counts here. A byte that is not ASCII is suspect too.
+/// Whether these three bytes look like part of a text that counts after the first word. Each of [`ANY_WORDS`] has
+/// such a part. The parts are rare in other words and similar to each other, since each comparison costs time. A byte
+/// that is not ASCII is suspect too.
 #[inline]
 const fn is_suspect(a: u8, b: u8, c: u8) -> bool {
-    // Lower case. It also makes signs of some control characters: they are looked at again.
+    // Lower case. Some control characters become signs by it, which costs only a second look.
     let (a, b, c) = (a | 0x20, b | 0x20, c | 0x20);
     let execute = (a == b'x') & (b == b'e');
     // fe-nci-ng, co-ncu-rrently, set_co-nfi-g
@@ -104,19 +109,20 @@ const fn is_suspect(a: u8, b: u8, c: u8) -> bool {
     execute | others | comment | (a == b'&') | (a == b';') | !a.is_ascii()
 }
 
-/// What a byte is in a word.
+/// Class of a byte in a word.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum CharClass {
     /// A letter or `_`.
     Letter,
-    /// A digit or `$`: goes on with a word, and ends before one. PostgreSQL before 15 reads `1SET` as two tokens.
+    /// A digit or `$`: continues a word, but another word may begin after it. PostgreSQL before 15 reads `1SET` as
+    /// two tokens.
     Tail,
     /// Anything else.
     Other,
 }
 
-const PARTS: [Part; 256] = {
-    let mut parts = [Part::Other; 256];
+const CHAR_CLASSES: [CharClass; 256] = {
+    let mut classes = [CharClass::Other; 256];
     let mut byte = 0;
     while byte < 128 {
         #[expect(
@@ -124,37 +130,40 @@ const PARTS: [Part; 256] = {
             reason = "evaluated by the compiler, bounded above"
         )]
         {
-            parts[byte] = match byte as u8 {
-                b'A'..=b'Z' | b'a'..=b'z' | b'_' => Part::Letter,
-                b'0'..=b'9' | b'$' => Part::Tail,
-                _ => Part::Other,
+            classes[byte] = match byte as u8 {
+                b'A'..=b'Z' | b'a'..=b'z' | b'_' => CharClass::Letter,
+                b'0'..=b'9' | b'$' => CharClass::Tail,
+                _ => CharClass::Other,
             };
         }
         byte += 1;
     }
-    parts
+    classes
 };
 
-fn part(byte: u8) -> Part {
-    PARTS
+fn class(byte: u8) -> CharClass {
+    CHAR_CLASSES
         .get(usize::from(byte))
         .copied()
-        .unwrap_or(Part::Letter)
+        .unwrap_or(CharClass::Letter)
 }
 
 fn scan_words(text: &[u8]) -> NeedsParse {
     let comments = text.windows(2).any(|two| two == b"--" || two == b"/*");
     let mut first = true;
     let mut rest = text;
-    while let Some(start) = rest.iter().position(|byte| part(*byte) == Part::Letter) {
+    while let Some(start) = rest
+        .iter()
+        .position(|byte| class(*byte) == CharClass::Letter)
+    {
         let (between, from_word) = rest.split_at(start);
         let length = from_word
             .iter()
-            .position(|byte| part(*byte) != Part::Letter)
+            .position(|byte| class(*byte) != CharClass::Letter)
             .unwrap_or(from_word.len());
         let (word, after) = from_word.split_at(length);
         let follows = after.first().copied();
-        let ends = follows.is_none_or(|byte| part(byte) != Part::Tail);
+        let ends = follows.is_none_or(|byte| class(byte) != CharClass::Tail);
         let begins = comments || first || between.contains(&b';');
         if (ends && ((begins && is_first_word(word)) || is_any_word(word)))
             || (is_u(word) && follows == Some(b'&'))
@@ -183,7 +192,7 @@ fn scan_anywhere(text: &[u8]) -> NeedsParse {
     NeedsParse::No
 }
 
-/// Is it the first letter of one of the words, or a `u`?
+/// Whether it is the first letter of one of the words, or a `u`.
 fn starts_word(byte: u8) -> bool {
     matches!(
         byte.to_ascii_lowercase(),
@@ -292,7 +301,7 @@ mod tests {
         }
     }
 
-    /// The short way says what the long way would: on words, parts of words and signs, put together at random.
+    /// The short path says what the long one would, on words, parts of words and signs in random order.
     #[test]
     fn the_first_word_decides_only_where_no_other_can() {
         const PIECES: &[&str] = &[
@@ -359,7 +368,7 @@ mod tests {
         }
         println!("decided No {}, Yes {}", decided[0], decided[1]);
         assert!(decided.iter().all(|count| *count > 5_000), "{decided:?}");
-        // What an application sends is decided so.
+        // Texts of applications take the short path.
         for text in [
             "insert into job_result (job_id, worker) values ($1, $2) on conflict do nothing;",
             "SELECT abalance FROM pgbench_accounts WHERE aid = $1",
@@ -392,8 +401,8 @@ mod tests {
         }
     }
 
-    /// Statements with controls, spoilt, cut and put together at random: where the scan says No, the parser must find
-    /// no control, and nothing that commits before it completes.
+    /// Statements with controls, damaged, cut and combined at random. If the scan says No, the parser must find no
+    /// control, and nothing that commits before it completes.
     #[test]
     fn no_is_never_wrong() {
         const SEEDS: &[&str] = &[
@@ -480,7 +489,7 @@ mod tests {
             }
             let text: String = chars.into_iter().collect();
             let verdict = classify(text.as_bytes(), TextEncoding::Utf8);
-            // What PostgreSQL's grammar refuses, the server refuses too.
+            // The server also refuses what PostgreSQL's grammar refuses.
             let midway = verdict.kind() != "unparsed" && verdict.commits_midway();
             let inert = !verdict.has_controls() && !midway;
             let needs = needs_parse(text.as_bytes());

@@ -1,16 +1,16 @@
-//! Calls of set_config that bind. Those that would lift read-only mode, and those that only seem to declare a token,
-//! are found by the walk.
+//! Calls of set_config that declare a token. The walk finds those that switch read-only mode off, and those that only
+//! seem to declare a token.
 //!
 //! <https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADMIN-SET>
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{AExprKind, FuncCall, Node, SelectStmt, SetOperation, TypeName};
 
+use crate::analysis::{Control, Lifetime};
 use crate::settings::{Literal, Setting, literal, parse_bool, reserved};
-use crate::verdict::{Control, Lifetime};
 
-/// The settings of `SELECT set_config(...), ...`, where the whole statement is nothing else and every argument is a
-/// literal. Any other way of calling it does not bind.
+/// The settings of `SELECT set_config(...), ...` if the statement is nothing else and every argument is a literal. No
+/// other call declares a token.
 pub(crate) fn of_select(select: &SelectStmt) -> Vec<Control> {
     let rest_is_plain = select.distinct_clause.is_empty()
         && select.into_clause.is_none()
@@ -32,19 +32,19 @@ pub(crate) fn of_select(select: &SelectStmt) -> Vec<Control> {
     let mut controls = Vec::new();
     for target in &select.target_list {
         match target_control(target) {
-            Target::Binds(control) => controls.push(control),
-            Target::Harmless => {}
-            Target::Other => return Vec::new(),
+            SetConfigCall::Fencing(control) => controls.push(control),
+            SetConfigCall::Harmless => {}
+            SetConfigCall::Other => return Vec::new(),
         }
     }
     controls
 }
 
-/// The setting that pg_dump sets by a computed name, so that older servers pass it over:
+/// Setting that pg_dump sets by a computed name, so that older servers ignore it:
 /// `SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings WHERE name = '...'`.
 const BY_PG_DUMP: &str = "restrict_nonsystem_relation_kind";
 
-/// Whether it is that statement. The name is a column, and the WHERE leaves one value for it.
+/// That setting, if this is pg_dump's statement. The name is a column, and WHERE leaves one value for it.
 pub(crate) fn is_of_pg_dump(select: &SelectStmt) -> Option<&'static str> {
     let [target] = select.target_list.as_slice() else {
         return None;
@@ -103,27 +103,27 @@ fn is_name_column(node: &Node) -> bool {
     }
 }
 
-enum Target {
-    /// Sets one of our variables.
-    Binds(Control),
-    /// A set_config of something else.
+enum SetConfigCall {
+    /// Sets a `fencing.` setting.
+    Fencing(Control),
+    /// Sets another setting.
     Harmless,
     /// Not a set_config with literals.
     Other,
 }
 
-fn target_control(target: &Node) -> Target {
+fn target_control(target: &Node) -> SetConfigCall {
     let Some(NodeEnum::ResTarget(target)) = &target.node else {
-        return Target::Other;
+        return SetConfigCall::Other;
     };
     let Some(NodeEnum::FuncCall(call)) = target.val.as_ref().and_then(|value| value.node.as_ref())
     else {
-        return Target::Other;
+        return SetConfigCall::Other;
     };
-    set_config_call(call).unwrap_or(Target::Other)
+    set_config_call(call).unwrap_or(SetConfigCall::Other)
 }
 
-fn set_config_call(call: &FuncCall) -> Option<Target> {
+fn set_config_call(call: &FuncCall) -> Option<SetConfigCall> {
     let plain = call.agg_order.is_empty()
         && call.agg_filter.is_none()
         && call.over.is_none()
@@ -149,8 +149,8 @@ fn set_config_call(call: &FuncCall) -> Option<Target> {
     let value: Option<Box<str>> = match cast_literal(value, Type::Text)? {
         Literal::Null => None,
         Literal::Text(text) => Some(text.into()),
-        // Not cast to text, a number is an error of the server; cast, it is stored as it is written only when it is
-        // an integer.
+        // A number without a cast to text is an error of the server. With a cast, only an integer is stored as it is
+        // written.
         Literal::Integer(number) if is_cast(value) => Some(number.to_string().into()),
         _ => return None,
     };
@@ -164,10 +164,10 @@ fn set_config_call(call: &FuncCall) -> Option<Target> {
     };
     let variable = match Setting::named(name) {
         Setting::Fencing(variable) => variable,
-        Setting::Reserved => return Some(Target::Binds(Control::Mistake(reserved(name)))),
-        _ => return Some(Target::Harmless),
+        Setting::Reserved => return Some(SetConfigCall::Fencing(Control::Mistake(reserved(name)))),
+        _ => return Some(SetConfigCall::Harmless),
     };
-    Some(Target::Binds(match value {
+    Some(SetConfigCall::Fencing(match value {
         Some(value) => Control::SetFencing {
             variable,
             value,

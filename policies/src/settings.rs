@@ -1,16 +1,15 @@
-//! SET, RESET and SHOW: which settings matter here, and what becomes of them.
+//! SET, RESET and SHOW of the settings that matter here.
 //!
 //! <https://www.postgresql.org/docs/current/sql-set.html>
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, VariableSetKind, VariableSetStmt, a_const};
 
-use crate::effects::ANY_SETTING;
-use crate::verdict::{
+use crate::analysis::{
     Access, AccessShow, Control, FencingShow, FencingVariable, Lifetime, Mistake, WriteReason,
 };
+use crate::effects::ANY_SETTING;
 
-/// What a SET does here.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
     pub(crate) control: Option<Control>,
@@ -29,19 +28,19 @@ impl Effect {
         Self::control(Control::Mistake(mistake))
     }
 
-    fn lifts() -> Self {
+    fn sets_read_write() -> Self {
         Self {
             control: None,
-            why: Some(WriteReason::LiftsReadOnly),
+            why: Some(WriteReason::SetsReadWrite),
         }
     }
 }
 
-/// A setting that matters here. PostgreSQL compares their names without regard to ASCII case, also quoted ones.
+/// A setting that matters here. PostgreSQL ignores ASCII case in their names, even in quoted ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
     Fencing(FencingVariable),
-    /// Another one below `fencing.`, which is ours and which no session can set.
+    /// Another name below `fencing.`, which no session can set.
     Reserved,
     TransactionReadOnly,
     DefaultReadOnly,
@@ -94,31 +93,31 @@ pub(crate) fn variable_set(stmt: &VariableSetStmt) -> Effect {
                 }),
                 None => Effect::mistake(Mistake::DoesNotDeclare(variable)),
             },
-            // More than one value: the server refuses it.
+            // The server refuses more than one value.
             _ => Effect::default(),
         },
         (
             VariableSetKind::VarSetDefault | VariableSetKind::VarReset,
             Setting::Fencing(variable),
         ) => Effect::control(Control::ResetFencing { variable, lifetime }),
-        // Gives the value that is there, whose lifetime it changes.
+        // Keeps the current value and changes its lifetime.
         (VariableSetKind::VarSetCurrent, Setting::Fencing(variable)) => {
             Effect::mistake(Mistake::DoesNotDeclare(variable))
         }
         (VariableSetKind::VarSetValue, Setting::TransactionReadOnly) => access_of(&stmt.args)
-            .map_or_else(Effect::lifts, |access| {
+            .map_or_else(Effect::sets_read_write, |access| {
                 set_access(access, Scope::Transaction)
             }),
         (VariableSetKind::VarSetValue, Setting::DefaultReadOnly) => access_of(&stmt.args)
-            .map_or_else(Effect::lifts, |access| {
+            .map_or_else(Effect::sets_read_write, |access| {
                 set_access(access, Scope::Default(lifetime))
             }),
-        // The reset value of transaction_read_only is off, whatever the default for transactions is: PostgreSQL 15
-        // lifts read-only mode by it. Later ones refuse it.
+        // The reset value of transaction_read_only is off, whatever the default for transactions is. PostgreSQL 15
+        // switches read-only mode off by it; later versions refuse it.
         (
             VariableSetKind::VarSetDefault | VariableSetKind::VarReset,
             Setting::TransactionReadOnly,
-        ) => Effect::lifts(),
+        ) => Effect::sets_read_write(),
         (VariableSetKind::VarSetDefault | VariableSetKind::VarReset, Setting::DefaultReadOnly) => {
             match lifetime {
                 Lifetime::Session => Effect::control(Control::ResetDefaultAccess),
@@ -128,11 +127,11 @@ pub(crate) fn variable_set(stmt: &VariableSetStmt) -> Effect {
         (
             VariableSetKind::VarSetCurrent,
             Setting::TransactionReadOnly | Setting::DefaultReadOnly,
-        ) => Effect::lifts(),
+        ) => Effect::sets_read_write(),
     }
 }
 
-/// Which transactions a mode is for.
+/// Transactions to which a mode applies.
 #[derive(Clone, Copy)]
 enum Scope {
     Transaction,
@@ -143,10 +142,10 @@ fn set_access(access: Access, scope: Scope) -> Effect {
     let control = match scope {
         Scope::Transaction => Some(Control::SetTransactionAccess(access)),
         Scope::Default(Lifetime::Session) => Some(Control::SetDefaultAccess(access)),
-        // Over before a later transaction begins.
+        // Ends before a later transaction begins.
         Scope::Default(Lifetime::Local) => None,
     };
-    let why = (access == Access::ReadWrite).then_some(WriteReason::LiftsReadOnly);
+    let why = (access == Access::ReadWrite).then_some(WriteReason::SetsReadWrite);
     Effect { control, why }
 }
 
@@ -167,8 +166,8 @@ fn set_multi(stmt: &VariableSetStmt, lifetime: Lifetime) -> Effect {
     let mut effect = modes
         .last
         .map_or_else(Effect::default, |access| set_access(access, scope));
-    if modes.lifts {
-        effect.why = Some(WriteReason::LiftsReadOnly);
+    if modes.sets_read_write {
+        effect.why = Some(WriteReason::SetsReadWrite);
     }
     effect
 }
@@ -188,7 +187,7 @@ pub(crate) fn names(stmt: &VariableSetStmt) -> Vec<Box<str>> {
     }
 }
 
-/// The settings behind the options of BEGIN or SET TRANSACTION.
+/// Settings for the options of BEGIN or SET TRANSACTION.
 pub(crate) fn mode_names(options: &[Node], prefix: &str) -> Vec<Box<str>> {
     let name = |option: &Node| match &option.node {
         Some(NodeEnum::DefElem(option)) => format!("{prefix}{}", option.defname).into(),
@@ -199,16 +198,16 @@ pub(crate) fn mode_names(options: &[Node], prefix: &str) -> Vec<Box<str>> {
 
 /// The access modes in the options of BEGIN or SET TRANSACTION.
 pub(crate) struct Modes {
-    /// PostgreSQL applies them in order: the last one stays.
+    /// PostgreSQL applies them in order, so the last one stays.
     pub(crate) last: Option<Access>,
-    /// Does any of them say READ WRITE?
-    pub(crate) lifts: bool,
+    /// Whether any of them is READ WRITE.
+    pub(crate) sets_read_write: bool,
 }
 
 pub(crate) fn transaction_modes(options: &[Node]) -> Modes {
     let mut modes = Modes {
         last: None,
-        lifts: false,
+        sets_read_write: false,
     };
     for option in options {
         let Some(NodeEnum::DefElem(option)) = &option.node else {
@@ -221,13 +220,13 @@ pub(crate) fn transaction_modes(options: &[Node]) -> Modes {
             Some(Literal::Integer(1)) => Access::ReadOnly,
             _ => Access::ReadWrite,
         };
-        modes.lifts |= access == Access::ReadWrite;
+        modes.sets_read_write |= access == Access::ReadWrite;
         modes.last = Some(access);
     }
     modes
 }
 
-/// The access that a value of a read-only setting stands for. `None` where it is not one literal boolean.
+/// Access mode for the value of a read-only setting. `None` if the value is not one boolean literal.
 fn access_of(args: &[Node]) -> Option<Access> {
     let [only] = args else { return None };
     let on = match literal(only)? {
@@ -243,7 +242,7 @@ fn access_of(args: &[Node]) -> Option<Access> {
     })
 }
 
-/// As PostgreSQL's `parse_bool`: a prefix of true, false, yes or no, or enough of on or off; 1, 0.
+/// Like PostgreSQL's `parse_bool`: a prefix of true, false, yes or no, or enough of on or off; 1, 0.
 /// <https://www.postgresql.org/docs/current/config-setting.html>
 pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     let text = text.to_ascii_lowercase();
@@ -258,7 +257,7 @@ pub(crate) fn parse_bool(text: &str) -> Option<bool> {
 }
 
 impl Mistake {
-    /// What is wrong with giving a value to the setting of this name; `None` where nothing is.
+    /// Mistake in giving a value to the setting of this name, if it is one.
     #[must_use]
     pub fn in_setting(name: &str) -> Option<Self> {
         match Setting::named(name) {
@@ -268,7 +267,7 @@ impl Mistake {
     }
 }
 
-/// What is wrong with giving a value to a [`Setting::Reserved`].
+/// Mistake in giving a value to a [`Setting::Reserved`].
 pub(crate) fn reserved(name: &str) -> Mistake {
     match below_fencing(name).and_then(fencing_show) {
         Some(_) => Mistake::ShowOnly(name.into()),
@@ -276,7 +275,7 @@ pub(crate) fn reserved(name: &str) -> Mistake {
     }
 }
 
-/// What a value for a setting does not do where it is not given by a statement of its own: by ALTER ROLE, say.
+/// Mistake in a value that another statement gives, such as ALTER ROLE.
 pub(crate) fn elsewhere(stmt: &VariableSetStmt) -> Option<Mistake> {
     match variable_set(stmt).control? {
         Control::SetFencing { variable, .. } => Some(Mistake::DoesNotDeclare(variable)),
@@ -285,7 +284,7 @@ pub(crate) fn elsewhere(stmt: &VariableSetStmt) -> Option<Mistake> {
     }
 }
 
-/// What a SHOW has to do with the proxy, if anything.
+/// Control for a SHOW that concerns the proxy.
 pub(crate) fn show(name: &str) -> Option<Control> {
     match Setting::named(name) {
         Setting::TransactionReadOnly => Some(Control::ShowAccess(AccessShow::Transaction)),
@@ -298,14 +297,14 @@ pub(crate) fn show(name: &str) -> Option<Control> {
     }
 }
 
-/// What follows `fencing.` in a name that begins so.
+/// The rest of a name after `fencing.`.
 fn below_fencing(name: &str) -> Option<&str> {
     name.split_at_checked("fencing.".len())
         .filter(|(class, _)| class.eq_ignore_ascii_case("fencing."))
         .map(|(_, what)| what)
 }
 
-/// The variable that a SHOW asks the proxy for, by its name below `fencing.`.
+/// The variable that a SHOW asks the proxy for, by its name after `fencing.`.
 fn fencing_show(what: &str) -> Option<FencingShow> {
     let is = |known: &str| what.eq_ignore_ascii_case(known);
     if is("token") {
@@ -329,12 +328,12 @@ pub(crate) enum Literal<'a> {
     Null,
     Text(&'a str),
     Integer(i32),
-    /// Also an integer that is too long for 32 bits.
+    /// Also an integer that does not fit into 32 bits.
     Float(&'a str),
     Boolean(bool),
 }
 
-/// The constant that a node is. Names such as option words are constants too.
+/// The constant that a node holds. Names such as option words are constants too.
 pub(crate) fn literal(node: &Node) -> Option<Literal<'_>> {
     match node.node.as_ref()? {
         NodeEnum::AConst(constant) if constant.isnull => Some(Literal::Null),

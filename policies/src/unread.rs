@@ -1,16 +1,16 @@
-//! What is known of a text that the parser has not read.
+//! Analysis of a text that was not parsed.
 
+use crate::analysis::{Analysis, Control, Mistake, WriteReason};
 use crate::effects::Category;
-use crate::verdict::{Control, Mistake, Verdict, WriteReason};
 
-/// Whether a text may name a setting of ours.
+/// Whether a text may name a `fencing.` setting.
 pub(crate) fn may_name_ours(text: &[u8]) -> bool {
     contains(text, b"fencing.")
 }
 
-/// The verdict on it: one write that may do anything. A text that names a setting of ours is no declaration, and no
-/// statement that only has the word in it: it may be either. What PostgreSQL's grammar refuses, it refuses itself.
-pub(crate) fn verdict(text: &[u8], why: WriteReason) -> Verdict {
+/// One write that may do anything. If the text names a `fencing.` setting, it counts as a mistake: it may or may not
+/// be a declaration. A syntax error needs no controls, since PostgreSQL refuses the text too.
+pub(crate) fn analysis(text: &[u8], why: WriteReason) -> Analysis {
     let mut controls = Vec::new();
     if let WriteReason::Opaque(why) = why {
         if may_name_ours(text) {
@@ -22,22 +22,22 @@ pub(crate) fn verdict(text: &[u8], why: WriteReason) -> Verdict {
             controls.push(Control::MayChangeNames);
         }
     }
-    let mut verdict = Verdict::unread(why, controls.into());
+    let mut analysis = Analysis::unread(why, controls.into());
     if may_prepare_transaction(text) {
-        for statement in &mut verdict.statements {
+        for statement in &mut analysis.statements {
             statement.effects.category = Some(Category::PrepareTransaction);
         }
     }
-    verdict
+    analysis
 }
 
-/// Whether a word of ASCII letters is in a text, in any case.
+/// Whether a text contains a word of ASCII letters, in any case.
 fn contains(text: &[u8], word: &[u8]) -> bool {
     let mut at = text.windows(word.len());
     at.any(|bytes| bytes.eq_ignore_ascii_case(word))
 }
 
-/// Whether PREPARE stands there with TRANSACTION as its next word, or with a comment, which is not read.
+/// Whether PREPARE is followed by TRANSACTION, or by a comment, which may hide it.
 fn may_prepare_transaction(text: &[u8]) -> bool {
     const PREPARE: &[u8] = b"prepare";
     let starts_with = |text: &[u8], word: &[u8]| {

@@ -198,7 +198,7 @@ fn start_fence(
     in_force: &InForce,
     (asked, shutdown): (mpsc::Receiver<PolicyReloaded>, CancellationToken),
 ) -> Result<watch::Receiver<Arc<Fence>>, ServeError> {
-    let cells = takeover.cells();
+    let cells = takeover.marks();
     let fence = Fence::new(loaded.policy, Arc::clone(cells), config.policy.mode)?;
     in_force.set_policy(loaded.sha256);
     let (fences, fence) = watch::channel(Arc::new(fence));

@@ -7,10 +7,10 @@ use divan::Bencher;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::{
-    Admitted, Confirmed, CopyIn, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Meaning,
-    Name, Pipeline, PreparedNames, SessionFence, Situation, Unmet, Variables, Wrote,
+    Admitted, Confirmed, CopyIn, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Name,
+    Pipeline, PreparedNames, PreparedText, SessionFence, Situation, Unmet, Variables, Wrote,
 };
-use pgpalisade_policies::{Mode, Policy, Verdict, VerdictCache, classify};
+use pgpalisade_policies::{Analysis, Mode, Policy, VerdictCache, classify};
 use pgpalisade_wire::backend::TransactionStatus;
 use pgpalisade_wire::header::Header;
 
@@ -21,7 +21,7 @@ use super::{INSERT, POINT_SELECT, SAFE};
 struct NoNames;
 
 impl PreparedNames for NoNames {
-    fn find(&self, _name: Name<'_>) -> Option<&Meaning> {
+    fn find(&self, _name: Name<'_>) -> Option<&PreparedText> {
         None
     }
 }
@@ -49,15 +49,15 @@ impl BenchSession {
         let fence = fence(policy).for_session(&WHO);
         let of = |token: u64| Token::new(token).expect("a token");
         let holding = token.map(|(scope, token)| {
-            let cell = fence
+            let mark = fence
                 .fence()
-                .cell(&Scope::from_str(scope).expect("a scope"));
-            cell.raise(&Mark::new(of(34), 0, "bench".to_owned()));
+                .mark(&Scope::from_str(scope).expect("a scope"));
+            mark.raise(&Mark::new(of(34), 0, "bench".to_owned()));
             Arc::new(HeldTokens::new(Box::new([HeldToken {
-                cell,
+                mark,
                 token: of(token),
                 timeline: 1,
-                footing: GrantMode::Enforced,
+                grant: GrantMode::Enforced,
             }])))
         });
         Self {
@@ -67,7 +67,7 @@ impl BenchSession {
         }
     }
 
-    fn verdict(&mut self, text: &[u8]) -> Arc<Verdict> {
+    fn verdict(&mut self, text: &[u8]) -> Arc<Analysis> {
         self.verdicts.find(text, SAFE).unwrap_or_else(|| {
             let verdict = Arc::new(classify(text, SAFE));
             self.verdicts.keep(text, SAFE, &verdict);

@@ -1,13 +1,13 @@
 //! DO: whether its body seems to declare a token.
 //!
-//! A body is a text in another language, so this is a help for its author and no guard: what runs in it binds nothing,
-//! however it is written.
+//! The body is in another language, so this only helps its author and guards nothing: no statement in it declares a
+//! token.
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{DoStmt, Token};
 
+use crate::analysis::Mistake;
 use crate::settings::{Setting, reserved};
-use crate::verdict::Mistake;
 
 /// The first `SET fencing.token`, or set_config of it with a literal name, in the body.
 pub(super) fn mistake(block: &DoStmt) -> Option<Mistake> {
@@ -16,7 +16,7 @@ pub(super) fn mistake(block: &DoStmt) -> Option<Mistake> {
     if !lower.contains("fencing") {
         return None;
     }
-    // PL/pgSQL has the lexer of SQL.
+    // PL/pgSQL uses the lexer of SQL.
     let tokens = pg_query::scan(&lower).ok()?.tokens;
     let is_comment = |kind: i32| kind == Token::SqlComment as i32 || kind == Token::CComment as i32;
     let words: Vec<&str> = tokens
@@ -45,7 +45,7 @@ fn body(block: &DoStmt) -> Option<&str> {
     })
 }
 
-/// What is named by a statement or call that begins here. An UPDATE has its SET elsewhere than at the front.
+/// Mistake in the statement or call that begins here. The SET of an UPDATE is not at the front.
 fn named(before: Option<&str>, words: &[&str]) -> Option<Mistake> {
     let begins = matches!(
         before,

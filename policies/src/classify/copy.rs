@@ -1,31 +1,31 @@
-//! COPY in its directions.
+//! COPY in both directions.
 //!
 //! <https://www.postgresql.org/docs/current/sql-copy.html>
 
 use pg_query::protobuf::CopyStmt;
 
 use super::statement::look_query;
+use crate::analysis::WriteReason;
 use crate::effects::{Category, Tables};
 use crate::found::Found;
-use crate::verdict::WriteReason;
-use crate::walk::{Role, UnknownShape, examine};
+use crate::walk::{TableUse, UnknownShape, examine};
 
 pub(super) fn look(copy: &CopyStmt) -> Result<Found, UnknownShape> {
     let found = if copy.is_from {
-        examine(copy, Role::Write)?
+        examine(copy, TableUse::Write)?
             .because(Some(WriteReason::Kind("COPY FROM")))
             .named("COPY FROM")
     } else {
         let found = match copy.query.as_deref() {
             Some(query) => look_query(Some(query))?,
-            None => examine(copy, Role::Read)?,
+            None => examine(copy, TableUse::Read)?,
         };
         found.named("COPY TO")
     };
     Ok(on_the_server(copy, found))
 }
 
-/// A program does whatever it likes, and a file that is written may be any of the server's.
+/// Adds effects on the server: a program may do anything, and a written file may be any of the server's.
 fn on_the_server(copy: &CopyStmt, found: Found) -> Found {
     let category = match (copy.is_program, copy.filename.is_empty()) {
         (true, _) => Category::CopyProgram,
@@ -36,9 +36,10 @@ fn on_the_server(copy: &CopyStmt, found: Found) -> Found {
     if copy.is_from && !copy.is_program {
         return found;
     }
-    let why = match copy.is_from {
-        true => found.why,
-        false => Some(WriteReason::CopyToServer),
+    let why = if copy.is_from {
+        found.why
+    } else {
+        Some(WriteReason::CopyToServer)
     };
     Found {
         why,

@@ -1,16 +1,15 @@
-//! EXPLAIN: what it executes.
+//! EXPLAIN, and whether it executes its statement.
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{ExplainStmt, Node};
 
 use super::statement::look as look_statement;
+use crate::analysis::WriteReason;
 use crate::effects::Tables;
 use crate::found::Found;
 use crate::settings::{Literal, literal, parse_bool};
-use crate::verdict::WriteReason;
 use crate::walk::UnknownShape;
 
-/// What an EXPLAIN executes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Executes {
     Nothing,
@@ -29,7 +28,7 @@ pub(super) fn look(explain: &ExplainStmt) -> Result<Found, UnknownShape> {
     let found = match query {
         NodeEnum::ExecuteStmt(_) => inner,
         _ if executes == Executes::Nothing => planned(inner),
-        // What ANALYZE executes of set_config does not bind.
+        // A set_config that ANALYZE executes declares no token.
         _ => inner.inside(),
     };
     Ok(match executes {
@@ -43,7 +42,7 @@ pub(super) fn look(explain: &ExplainStmt) -> Result<Found, UnknownShape> {
     .named("EXPLAIN"))
 }
 
-/// A plan shows something of all tables in it, and changes none. Functions that do not write may be called for it.
+/// A plan reveals something of all its tables and changes none. Planning may call functions that do not write.
 fn planned(found: Found) -> Found {
     Found {
         reads: found.reads.and(found.writes),
@@ -52,7 +51,7 @@ fn planned(found: Found) -> Found {
     }
 }
 
-/// ANALYZE counts unless it is switched off in so many words, also where another option switches it off later.
+/// ANALYZE counts unless it is explicitly off, even if a later option switches it off.
 /// <https://www.postgresql.org/docs/current/sql-explain.html>
 fn executes(options: &[Node]) -> Executes {
     const HARMLESS: [&str; 10] = [
@@ -81,7 +80,7 @@ fn executes(options: &[Node]) -> Executes {
         match option.defname.as_str() {
             "analyze" if switched_off => {}
             "analyze" => executes = Executes::TheStatement,
-            // It needs ANALYZE, and sends the rows nowhere.
+            // Needs ANALYZE, and sends the rows nowhere.
             "serialize" => {}
             known if HARMLESS.contains(&known) => {}
             _ => return Executes::NotKnown,

@@ -1,15 +1,15 @@
-//! Prepared statements of SQL: PREPARE, EXECUTE, DEALLOCATE.
+//! SQL prepared statements: PREPARE, EXECUTE, DEALLOCATE.
 
 use std::sync::Arc;
 
 use pg_query::protobuf::{DeallocateStmt, ExecuteStmt, PrepareStmt};
 
 use super::statement::look_query;
+use crate::analysis::Control;
 use crate::found::Found;
-use crate::verdict::Control;
-use crate::walk::{Role, UnknownShape, examine};
+use crate::walk::{TableUse, UnknownShape, examine};
 
-/// By itself it does nothing.
+/// PREPARE itself has no effect on data.
 pub(super) fn prepare(prepare: &PrepareStmt) -> Result<Found, UnknownShape> {
     let query = look_query(prepare.query.as_deref())?;
     let mistake = query.mistake.clone();
@@ -20,14 +20,14 @@ pub(super) fn prepare(prepare: &PrepareStmt) -> Result<Found, UnknownShape> {
     Ok(Found { mistake, ..prepare })
 }
 
-/// What its arguments do; the rest is what the name stands for.
+/// Effects of the arguments. The named statement has its own.
 pub(super) fn execute(execute: &ExecuteStmt) -> Result<Found, UnknownShape> {
     let control = Control::Execute {
         name: execute.name.as_str().into(),
     };
     Ok(Found {
         controls: vec![control],
-        ..examine(&execute.params, Role::Read)?
+        ..examine(&execute.params, TableUse::Read)?
     })
 }
 

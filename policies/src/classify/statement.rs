@@ -1,16 +1,16 @@
-//! What one statement does: the allow-list of reads, by kind.
+//! Effects of one statement, with an allow-list of reads by kind.
 
 use pg_query::protobuf::{DiscardMode, LockStmt, Node, SelectStmt, VariableSetStmt};
 use pg_query::{LockMode, NodeEnum};
 
 use super::{block, copy, explain, names, transaction, utility};
+use crate::analysis::{CommitsInside, Computes, Control, Statement, WriteReason};
 use crate::effects::{ANY_SETTING, Category, Class, Tables};
 use crate::found::Found;
 use crate::kinds;
 use crate::set_config;
 use crate::settings;
-use crate::verdict::{CommitsInside, Computes, Control, Statement, WriteReason};
-use crate::walk::{Role, UnknownShape, examine, examine_query};
+use crate::walk::{TableUse, UnknownShape, examine, examine_query};
 
 pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> {
     let node = node
@@ -46,19 +46,19 @@ fn only_steers(kind: &str, controls: &[Control]) -> bool {
         "BEGIN" | "COMMIT" | "ROLLBACK" | "SAVEPOINT" | "RELEASE" | "ROLLBACK TO" | "SET"
         | "SHOW" | "DISCARD" | "DEALLOCATE" | "LISTEN" | "UNLISTEN" | "CLOSE CURSOR"
         | "LOCK TABLE" => true,
-        // Its controls are those of a SELECT that is nothing but set_config of literals.
+        // SELECT has these controls only if it is nothing but set_config of literals.
         "SELECT" => controls.iter().any(Control::is_fencing),
         _ => false,
     }
 }
 
-/// Whatever is not named here is a write.
+/// A statement that is not named here is a write.
 pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
     use NodeEnum as N;
     Ok(match node {
         N::SelectStmt(select) => look_select(select)?,
         N::InsertStmt(_) | N::UpdateStmt(_) | N::DeleteStmt(_) | N::MergeStmt(_) => {
-            examine(node, Role::Read)?.because(Some(WriteReason::Kind(kinds::name(node))))
+            examine(node, TableUse::Read)?.because(Some(WriteReason::Kind(kinds::name(node))))
         }
         N::TransactionStmt(transaction) => transaction::look(transaction),
         N::VariableSetStmt(set) => look_set(set),
@@ -80,7 +80,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
         N::DiscardStmt(discard) if discard.target == DiscardMode::DiscardAll as i32 => {
             Found::control(Control::DiscardAll).changing(vec![ANY_SETTING.into()])
         }
-        // DISCARD TEMP drops tables of this session alone; PostgreSQL too allows it to a read-only transaction.
+        // DISCARD TEMP drops only this session's tables. PostgreSQL also allows it in a read-only transaction.
         N::DiscardStmt(_)
         | N::ClosePortalStmt(_)
         | N::ListenStmt(_)
@@ -108,14 +108,14 @@ fn look_select(select: &SelectStmt) -> Result<Found, UnknownShape> {
         found.settings = vec![setting.into()];
     }
     Ok(Found {
-        // What binds is no mistake.
+        // A call that declares a token is no mistake.
         mistake: found.mistake.filter(|_| controls.is_empty()),
         controls,
         ..found
     })
 }
 
-/// A SET that is a part of another statement.
+/// A SET inside another statement.
 fn set_elsewhere(node: &NodeEnum, set: Option<&VariableSetStmt>) -> Result<Found, UnknownShape> {
     Ok(Found {
         mistake: set.and_then(settings::elsewhere),
@@ -135,23 +135,23 @@ fn look_set(set: &VariableSetStmt) -> Found {
 
 fn look_lock(lock: &LockStmt) -> Result<Found, UnknownShape> {
     let found = if lock.mode == LockMode::AccessShareLock as i32 {
-        examine(lock, Role::Read)?
+        examine(lock, TableUse::Read)?
     } else {
-        examine(lock, Role::Write)?.because(Some(WriteReason::LockMode))
+        examine(lock, TableUse::Write)?.because(Some(WriteReason::LockMode))
     };
     Ok(found.in_category(Category::Lock))
 }
 
-/// A query inside another statement: only SELECT is a read. What it does to the session does not bind.
+/// A query inside another statement: only SELECT is a read. It cannot declare a token.
 pub(super) fn look_query(query: Option<&Node>) -> Result<Found, UnknownShape> {
     use NodeEnum as N;
     let query = query
         .and_then(|query| query.node.as_ref())
         .ok_or(UnknownShape)?;
     Ok(match query {
-        N::SelectStmt(_) => examine(query, Role::Read)?,
+        N::SelectStmt(_) => examine(query, TableUse::Read)?,
         N::InsertStmt(_) | N::UpdateStmt(_) | N::DeleteStmt(_) | N::MergeStmt(_) => {
-            examine(query, Role::Read)?.because(Some(WriteReason::Contains(kinds::name(query))))
+            examine(query, TableUse::Read)?.because(Some(WriteReason::Contains(kinds::name(query))))
         }
         other => Found::unknown(WriteReason::Contains(kinds::name(other))),
     })

@@ -33,17 +33,17 @@ use rand::{Rng, SeedableRng};
 
 use super::weight::OPERATOR_RUN_MAX;
 use super::*;
-use crate::effects::{Category, Class};
-use crate::verdict::{
+use crate::analysis::{
     Access, AccessShow, Chain, Computes, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
+use crate::effects::{Category, Class};
 
 use Class::{Read, Write};
 
 const SAFE: TextEncoding = TextEncoding::Utf8;
 const UNSAFE: TextEncoding = TextEncoding::Other;
 
-fn of(text: &str) -> Verdict {
+fn of(text: &str) -> Analysis {
     classify(text.as_bytes(), SAFE)
 }
 
@@ -73,7 +73,7 @@ fn check_opaque(text: &[u8], encoding: TextEncoding, why: Opaque) {
     let verdict = classify(text, encoding);
     assert_eq!(
         verdict,
-        Verdict::opaque(why),
+        Analysis::opaque(why),
         "{}",
         String::from_utf8_lossy(text)
     );
@@ -196,7 +196,7 @@ fn t1_what_does_not_parse_is_a_write() {
         ),
         ("select (1", "syntax error at end of input"),
         ("select (1 = 2 ))", "syntax error at or near \")\""),
-        // No literal is shown: it may be secret, and may be that of another text of this form.
+        // No literal is shown: it may be secret, or belong to another text of this form.
         ("select 1 'secret'", "syntax error"),
         ("select 1 E'secret'", "syntax error"),
         ("select 1 $$secret$$", "syntax error"),
@@ -494,7 +494,7 @@ fn t16_t17_lexing_that_depends_on_the_session() {
     );
 }
 
-/// What is not read is looked through for what it may be besides.
+/// Texts that are not read are searched for words that matter.
 #[test]
 fn words_in_what_is_not_read() {
     for (text, category, controls) in [
@@ -531,7 +531,7 @@ fn words_in_what_is_not_read() {
         assert_eq!(statement.effects.category, Some(category), "{text}");
         assert_eq!(*statement.controls, *controls, "{text}");
     }
-    // Its names stand for other letters, which the server folds and cuts by its own encoding.
+    // Its names stand for other letters, which the server folds and truncates by its own encoding.
     for text in ["select * from u&\"\\00e9\"", "SELECT * FROM U&\"x\""] {
         let other = classify(text.as_bytes(), TextEncoding::Other);
         assert!(other.statements[0].is_unread(), "{text}");
@@ -542,7 +542,7 @@ fn words_in_what_is_not_read() {
     }
 }
 
-/// The server reads it by `standard_conforming_strings`, which a reload can change unseen.
+/// The server reads it by `standard_conforming_strings`, which a reload can change unnoticed.
 #[test]
 fn a_backslash_is_no_doubt_where_its_meaning_does_not_matter() {
     const SEED: u64 = 4;
@@ -562,13 +562,13 @@ fn a_backslash_is_no_doubt_where_its_meaning_does_not_matter() {
         "select 'C:\\dir\\'",
         "SELECT 'a\\'' ; DELETE FROM t9; -- '",
         "SELECT 'a\\'; DELETE FROM t9; --'",
-        // What a string says counts in these.
+        // The content of a string counts here.
         "select nextval('jobs\\x2eseq')",
         "select set_config('search\\x5fpath', 'x', false)",
     ] {
         check_opaque(text.as_bytes(), SAFE, Opaque::Backslash);
     }
-    // Outside of a string it is a mistake, whatever the server's settings.
+    // Outside of a string it is an error, whatever the server's settings.
     for text in [
         "select 1\\deallocate",
         "select \\1",
@@ -599,7 +599,7 @@ fn t19_long_texts_are_writes() {
         (MAX_PARSED / 16 - 1, Read)
     );
     check_opaque(string(MAX_PARSED).as_bytes(), safe, Opaque::TooLong);
-    // Tokens count, where they are some.
+    // Only real tokens count.
     let values = |times: usize| format!("select 1{}", ",1".repeat(times));
     check(&values(32_000), Read);
     check_opaque(values(33_000).as_bytes(), safe, Opaque::Parser);
@@ -1039,7 +1039,7 @@ fn constants_compute_nothing() {
     }
 }
 
-/// They do so however their text is read, which constants do not.
+/// These statements steer however their text is read; that does not hold for constants.
 #[test]
 fn what_only_steers_computes_nothing() {
     for text in [
@@ -1195,7 +1195,7 @@ fn what_commits_midway() {
     }
 }
 
-/// Deep and wide texts: each is answered soon, on the stack of an ordinary thread.
+/// Deep and wide texts are answered soon, on the stack of an ordinary thread.
 #[test]
 fn hostile_texts_are_answered_on_a_small_stack() {
     let deep = |open: &str, close: &str, times: usize| {
@@ -1232,7 +1232,7 @@ fn hostile_texts_are_answered_on_a_small_stack() {
             format!("select 1 from t{}", " join t on true".repeat(times)),
         ]);
     }
-    // One that gets a larger stack, and one that has just enough.
+    // One that needs a larger stack, and one that has just enough.
     for stack in [2 << 20, PARSER_STACK + (128 << 10)] {
         let texts = texts.clone();
         let run = std::thread::Builder::new()
@@ -1255,7 +1255,7 @@ fn answer_all(texts: &[String]) {
     }
 }
 
-/// The lexer looks at such a run once per `/*` in it.
+/// The lexer reads such a run once per `/*` in it.
 #[test]
 fn long_runs_of_operator_characters_are_not_parsed() {
     let run = |length: usize| format!("select 1 /*{}*/", "-".repeat(length - 4));
@@ -1374,7 +1374,7 @@ fn repetition_is_not_expensive() {
     assert!(slowest.0 < Duration::from_secs(5), "{slowest:?}");
 }
 
-/// Statements of a size that people write are understood on a small stack too.
+/// Statements of ordinary size are understood on a small stack too.
 #[test]
 fn ordinary_depth_is_understood_on_a_small_stack() {
     let run = std::thread::Builder::new().stack_size(2 << 20).spawn(|| {
@@ -1404,7 +1404,7 @@ fn ordinary_depth_is_understood_on_a_small_stack() {
     run.unwrap().join().unwrap();
 }
 
-/// A text that names a setting of ours and is not understood can be taken for no declaration.
+/// A text that names a `fencing.` setting and is not understood is no declaration.
 #[test]
 fn what_is_not_understood_and_names_our_settings_is_a_mistake() {
     let unsafe_lexing = TextEncoding::Other;

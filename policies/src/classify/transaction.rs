@@ -4,10 +4,10 @@
 
 use pg_query::protobuf::{TransactionStmt, TransactionStmtKind};
 
+use crate::analysis::{Chain, Control, WriteReason};
 use crate::effects::Category;
 use crate::found::Found;
 use crate::settings;
-use crate::verdict::{Chain, Control, WriteReason};
 
 pub(super) fn look(stmt: &TransactionStmt) -> Found {
     use TransactionStmtKind as K;
@@ -39,12 +39,12 @@ pub(super) fn look(stmt: &TransactionStmt) -> Found {
 fn begin(stmt: &TransactionStmt) -> Found {
     let modes = settings::transaction_modes(&stmt.options);
     Found::control(Control::Begin { access: modes.last })
-        .because(modes.lifts.then_some(WriteReason::LiftsReadOnly))
+        .because(modes.sets_read_write.then_some(WriteReason::SetsReadWrite))
         .changing(settings::mode_names(&stmt.options, ""))
         .named("BEGIN")
 }
 
-/// What such a transaction has written, its text does not say.
+/// The text does not say what the prepared transaction has written.
 fn of_prepared_ones(kind: &'static str, category: Category) -> Found {
     Found::unknown(WriteReason::Kind(kind))
         .in_category(category)

@@ -1,6 +1,6 @@
-//! Statements that are neither queries nor control: which tables they write, lock or alter, and their category.
+//! Statements that are neither queries nor control: the tables that they write, lock or alter, and their category.
 //!
-//! Kinds that are not listed name no table as far as this crate knows: they may write any, and count as DDL.
+//! A kind that is not listed may write any table, and counts as DDL.
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
@@ -8,17 +8,17 @@ use pg_query::protobuf::{
     ObjectType, ReindexObjectType, RenameStmt,
 };
 
+use crate::analysis::WriteReason;
 use crate::effects::{Category, Tables};
 use crate::found::Found;
 use crate::kinds;
 use crate::object_name::ObjectName;
-use crate::verdict::WriteReason;
-use crate::walk::{Role, UnknownShape, examine};
+use crate::walk::{TableUse, UnknownShape, examine};
 
 pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
-    let found = examine(node, Role::Write)?;
+    let found = examine(node, TableUse::Write)?;
     let (writes, reads) = match touched(node) {
-        // A kind that names tables, and here names none: VACUUM alone.
+        // A kind that names tables but here names none: plain VACUUM.
         Touched::Named if found.writes == Tables::none() => (Tables::Unknown, Tables::Unknown),
         Touched::Named => {
             let new = Tables::named(new_name(node).into_iter().collect());
@@ -38,16 +38,16 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
     })
 }
 
-/// Where the tables stand that a statement writes, locks or alters.
+/// How a statement names the tables that it writes, locks or alters.
 enum Touched {
-    /// In it, as names of tables.
+    /// By their names in it.
     Named,
-    /// In it, and whoever names a view writes the tables that the view shows.
+    /// By their names in it. A view counts as a write to the tables that it shows: naming the view can write them.
     /// <https://www.postgresql.org/docs/current/sql-createview.html#SQL-CREATEVIEW-UPDATABLE-VIEWS>
     Seen,
-    /// These, which it names as objects of some kind.
+    /// As these objects.
     Objects(Vec<ObjectName>),
-    /// There are none.
+    /// It touches no table.
     NoTable,
     /// The text does not say.
     Unknown,
@@ -87,7 +87,7 @@ fn touched(node: &NodeEnum) -> Touched {
     }
 }
 
-/// The name that a table is given: what is created under it by other means needs a look at it too.
+/// The new name of a table. It counts as written, as it would if the table were created under it.
 fn new_name(node: &NodeEnum) -> Option<ObjectName> {
     let full = |schema: &str, name: &str| ObjectName {
         schema: (!schema.is_empty()).then(|| schema.into()),
@@ -106,7 +106,7 @@ fn new_name(node: &NodeEnum) -> Option<ObjectName> {
     }
 }
 
-/// With CASCADE it reaches what depends on its tables, whatever that is.
+/// With CASCADE, the statement also reaches unknown objects that depend on its tables.
 fn unless_cascaded(behavior: i32) -> Touched {
     if behavior == DropBehavior::DropCascade as i32 {
         Touched::Unknown
@@ -115,7 +115,8 @@ fn unless_cascaded(behavior: i32) -> Touched {
     }
 }
 
-/// A kind of object whose name policies know as a table's. An index is none: the text does not say whose it is.
+/// Whether policies know such an object by its name as a table. An index does not count: the text does not name its
+/// table.
 fn is_table_like(object_type: i32) -> bool {
     use ObjectType as O;
     matches!(
@@ -128,7 +129,7 @@ fn is_table_like(object_type: i32) -> bool {
     )
 }
 
-/// A kind of object that is named together with its table, the table first.
+/// Whether such an object is named together with its table, the table first.
 fn is_part_of_table(object_type: i32) -> bool {
     use ObjectType as O;
     matches!(
@@ -162,7 +163,7 @@ fn alter_table(alter: &AlterTableStmt) -> Touched {
     }
 }
 
-/// A part of a table is renamed in it; an attribute is one of a type, and may be used by many.
+/// Renaming a part of a table alters the table. An attribute belongs to a type, which many tables may use.
 fn rename_of(rename: &RenameStmt) -> Touched {
     if is_part_of_table(rename.rename_type) && rename.rename_type != ObjectType::ObjectColumn as i32
     {
@@ -202,7 +203,7 @@ fn objects(object_type: i32, object: Option<&Node>) -> Touched {
         .map_or(Touched::Unknown, |name| Touched::Objects(vec![name]))
 }
 
-/// The table that an object is, or is a part of.
+/// The table that an object is or belongs to.
 fn object_name(object_type: i32, object: &Node) -> Option<ObjectName> {
     let Some(NodeEnum::List(list)) = &object.node else {
         return None;
@@ -218,7 +219,7 @@ fn object_name(object_type: i32, object: &Node) -> Option<ObjectName> {
         Some(NodeEnum::String(text)) => Some(Box::from(text.sval.as_str())),
         _ => None,
     };
-    // In front of the schema there may be the database.
+    // The database may precede the schema.
     let (schema, name) = match names {
         [name] => (None, name),
         [schema, name] | [_, schema, name] => (Some(text(schema)?), name),

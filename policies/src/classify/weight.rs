@@ -1,48 +1,49 @@
-//! How much work a text makes, before it is parsed.
+//! Estimate of the work that a text makes, before it is parsed.
 //!
-//! A tree takes up to 4 KiB for each item of a list, and the time to fill them. So it is tokens that are limited, and
-//! bytes only beside that.
+//! A tree takes up to 4 KiB for each item of a list, and the time to fill them. So the main limit is on tokens,
+//! beside one on bytes.
 
 use super::refused;
+use crate::analysis::{Control, Opaque, Statement, WriteReason};
 use crate::effects::{Effects, Tables};
-use crate::verdict::{Control, Opaque, Statement, WriteReason};
 
-/// Texts longer than this many bytes are not parsed: they are writes.
+/// Maximum bytes of a text that is parsed. Longer texts are writes.
 ///
-/// How long the worst of the others take, `make bench-micro` says: `classified_at_most`. With the memory that the tree
-/// takes, it is too much for a thread that others wait for, and for many threads at once: see [`weigh`].
+/// `make bench-micro` measures the worst allowed texts as `classified_at_most`. Their time and memory are too much
+/// for a thread that others wait for, and for many threads at once: see [`weigh`].
 pub const MAX_PARSED: usize = 1024 * 1024;
 
 /// Texts longer than this many bytes are [`Weight::Heavy`].
 pub const MAX_PARSED_INLINE: usize = 64 * 1024;
 
-/// Texts of more tokens are not parsed. 30,000 values in a list have as many.
+/// Maximum tokens of a text that is parsed: about 30,000 values in a list.
 const TOKENS_MAX: usize = 64 * 1024;
 
-/// Texts of more tokens are [`Weight::Heavy`]. How long the worst of the others take, `make bench-micro` says:
+/// Texts of more tokens are [`Weight::Heavy`]. `make bench-micro` measures the worst of the others as
 /// `classified_at_most`.
 const TOKENS_MAX_INLINE: usize = 4 * 1024;
 
-/// What the statements of a text may come to for those who walk over them, [step](steps) by step: the session that
-/// judges them does so on a thread that others wait for. The worst text takes it 5 milliseconds.
+/// Maximum [steps](steps) for walking over the statements of a text. The session does that on a thread that others
+/// wait for; the worst text takes it 5 milliseconds.
 const STEPS_MAX: usize = 16 * 1024;
 
-/// Operator characters in a row, at most.
+/// Maximum operator characters in a row.
 pub(crate) const OPERATOR_RUN_MAX: usize = 256;
 
-/// Where a text may be classified.
+/// Threads on which a text may be classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// Anywhere: it takes milliseconds at most, and microseconds as a rule.
+    /// Any thread: it takes milliseconds at most, usually microseconds.
     Light,
-    /// Not where others wait: it may take up to a second, and more than a hundred megabytes of memory.
+    /// No thread that others wait for: it may take up to a second, and more than a hundred megabytes of memory.
     Heavy,
 }
 
-/// Says where a text may be classified. Takes less than 100 microseconds, and next to nothing for a short text.
+/// Says on which threads a text may be classified. Takes less than 100 microseconds, and almost nothing for a short
+/// text.
 #[must_use]
 pub fn weigh(text: &[u8]) -> Weight {
-    // What is too long is not parsed at all.
+    // A text that is too long is not parsed at all.
     if text.len() > MAX_PARSED {
         return Weight::Light;
     }
@@ -58,7 +59,7 @@ pub(super) fn check(text: &str) -> Result<(), WriteReason> {
     if tokens_at_most(text.as_bytes()) <= TOKENS_MAX {
         return Ok(());
     }
-    // Perhaps they are words in a long string. With a backslash, what is a string depends on the session.
+    // The tokens may be words in a long string. With a backslash, the extent of a string depends on the session.
     if text.contains('\\') {
         return Err(Opaque::Parser.into());
     }
@@ -82,7 +83,7 @@ pub(super) fn check_statements(statements: &[Statement]) -> Result<(), Opaque> {
 
 fn steps(statement: &Statement) -> usize {
     let controls = statement.controls.iter().map(|control| match control {
-        // A value is read some times, and may name many scopes.
+        // A value is read several times, and may name many scopes.
         Control::SetFencing { value, .. } => 1 + value.len() / 2,
         Control::Prepare { effects, .. } => 1 + names(effects),
         _ => 1,
@@ -101,7 +102,7 @@ fn names(effects: &Effects) -> usize {
         + effects.settings.len()
 }
 
-/// How many tokens there are, if all of the text is SQL. In strings and comments there are fewer.
+/// Number of tokens if all of the text is SQL. Strings and comments have fewer.
 fn tokens_at_most(text: &[u8]) -> usize {
     if text.len() <= TOKENS_MAX_INLINE {
         return text.len();
@@ -110,9 +111,10 @@ fn tokens_at_most(text: &[u8]) -> usize {
     let mut in_word = InWord::No;
     for byte in text {
         let word = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..);
-        let begins = match word {
-            true => in_word == InWord::No,
-            false => !byte.is_ascii_whitespace(),
+        let begins = if word {
+            in_word == InWord::No
+        } else {
+            !byte.is_ascii_whitespace()
         };
         tokens += usize::from(begins);
         in_word = if word { InWord::Yes } else { InWord::No };
@@ -126,9 +128,9 @@ enum InWord {
     Yes,
 }
 
-/// PostgreSQL's lexer takes a run of operator characters as a whole, finds `/*` in it, and goes back to look at the
-/// rest again: 60 kB of `/*/*/*` take it seconds. No operator is longer than 63 bytes, so a long run is a comment, or
-/// in one, or an attack.
+/// PostgreSQL's lexer takes a run of operator characters as a whole, finds `/*` in it, and reads the rest again. That
+/// takes seconds for 60 kB of `/*/*/*`. No operator is longer than 63 bytes, so a long run is a comment, part of one,
+/// or an attack.
 fn has_long_operator_run(text: &[u8]) -> bool {
     let mut run = 0_usize;
     text.iter().any(|byte| {
@@ -161,7 +163,7 @@ mod tests {
     use super::*;
     use crate::classify::{TextEncoding, classify};
 
-    /// The cheap count must not be below what PostgreSQL's lexer finds.
+    /// The cheap count must never be below that of PostgreSQL's lexer.
     #[test]
     fn no_token_is_missed() {
         for text in [

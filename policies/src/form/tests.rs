@@ -1,4 +1,4 @@
-//! Oracles: PostgreSQL's lexer for what a constant is, and the classifier for what a form may say.
+//! Oracles: PostgreSQL's lexer for constants, and the classifier for forms.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use crate::{Class, TextEncoding, VerdictCache, classify};
 
 const SAFE: TextEncoding = TextEncoding::Utf8;
 
-/// The form as a text: `{n}` for a number, `{s}` for a string. `None` where the text has none, or no constant.
+/// The form as a text, with `{n}` for a number and `{s}` for a string. `None` if the text has none, or no constant.
 fn form(text: &str) -> Option<String> {
     let text = text.as_bytes();
     if !has_form(text) {
@@ -122,7 +122,7 @@ fn texts_that_differ_in_anything_else_do_not() {
         ("select \"a\"\" 1 \"", "select \"a\"\" 2 \""),
         ("select é1", "select é2"),
         ("select é 1", "select é 2"),
-        // Numbers that are no int4, or that some versions read otherwise.
+        // Numbers that are no int4, or that some versions read differently.
         ("select 1e5", "select 1e6"),
         ("select 1e-5", "select 1e-6"),
         ("select 1E+5", "select 1E+6"),
@@ -179,7 +179,7 @@ fn texts_that_differ_in_anything_else_do_not() {
         ("select 1\u{c}+1", "select 2\u{c}+1"),
         ("select 1\u{7f}", "select 2\u{7f}"),
         ("select 1 \0", "select 2 \0"),
-        // What the grammar or the walk looks at.
+        // Values that the grammar or the walk looks at.
         ("select 1::float(10)", "select 1::float(60)"),
         ("select a::FLOAT \n(\t24 )", "select a::FLOAT \n(\t25 )"),
         (
@@ -197,7 +197,7 @@ fn texts_that_differ_in_anything_else_do_not() {
         ("select nextval('a')", "select nextval('b')"),
         ("select \"setval\"('a', 1)", "select \"setval\"('b', 1)"),
         ("select NextVal('a')", "select NextVal('b')"),
-        // What the scan does not vouch for.
+        // Texts that the scan does not clear.
         ("set fencing.token = 34", "set fencing.token = 35"),
         (
             "select set_config('work_mem', '1', false)",
@@ -221,7 +221,7 @@ fn texts_that_differ_in_anything_else_do_not() {
     }
 }
 
-/// Each function whose argument the walk looks at keeps its text from having a form.
+/// A text with a function whose argument the walk looks at has no form.
 #[test]
 fn no_text_has_a_form_in_which_a_string_counts() {
     let names: Vec<_> = names_that_look_at_argument().collect();
@@ -238,7 +238,7 @@ fn no_text_has_a_form_in_which_a_string_counts() {
     }
 }
 
-/// Statements with places for constants, and for what looks like one.
+/// Statements with places for constants, and for similar text.
 const STATEMENTS: &[&str] = &[
     "select a from t where id = {} and b = {}",
     "select a.b, c from a where {} < d and e in ({}, {}) order by 1 limit {} offset {}",
@@ -303,7 +303,7 @@ const STATEMENTS: &[&str] = &[
     "do {}",
 ];
 
-/// What is put there.
+/// Texts for these places.
 const VALUES: &[&str] = &[
     "0",
     "1",
@@ -379,13 +379,13 @@ const VALUES: &[&str] = &[
     "\u{b}",
     "\u{c}",
 ];
-/// The first of them, which are plain.
+/// Number of plain values, which come first.
 const PLAIN: usize = 20;
 
 /// Two texts of one statement.
 fn two_texts(random: &mut StdRng) -> [String; 2] {
     let mut statement = (*STATEMENTS.choose(random).unwrap()).to_owned();
-    // Spoilt by a sign or two.
+    // Damaged by a character or two.
     for _ in 0..random.random_range(0..4_usize).saturating_sub(2) {
         let at = random.random_range(0..=statement.len());
         if statement.is_char_boundary(at) {
@@ -413,7 +413,7 @@ fn two_texts(random: &mut StdRng) -> [String; 2] {
     texts
 }
 
-/// What the cache says of a text, having seen another, is what the classifier says of it.
+/// After another text, the cache says of a text what the classifier says.
 #[test]
 fn texts_of_one_form_have_one_verdict() {
     let seed: u64 = rand::random();
@@ -441,7 +441,7 @@ fn texts_of_one_form_have_one_verdict() {
     assert!(reads > 500 && parsed > reads + 300 && shared > parsed + 300);
 }
 
-/// What is left out is a token of its own, and the whole of it.
+/// Every omitted constant is one whole token.
 #[test]
 fn constants_are_what_the_lexer_says() {
     let seed: u64 = rand::random();
@@ -450,7 +450,7 @@ fn constants_are_what_the_lexer_says() {
     let (mut integers, mut strings) = (0, 0);
     for _ in 0..20_000 {
         let [text, _] = two_texts(&mut random);
-        // What the lexer refuses is refused whatever the constants are.
+        // A text that the lexer refuses is refused with any constants.
         let Ok(scanned) = pg_query::scan(&text) else {
             continue;
         };

@@ -1,14 +1,14 @@
-//! From what a file says to what the sessions ask.
+//! Turns a policy file into rules for sessions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use toml::Spanned;
 
-use super::declare::{Declarable, DeclareFor, Declarers, Holders, Scopes as ScopesMayBe};
+use super::declare::{AllowedScopes, Declarable, DeclareFor, Declarers, Holders};
 use super::file::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
-use super::listing::Tables;
-use super::needed_scopes::Scopes;
+use super::listing::TablePatterns;
+use super::needed_scopes::PolicyScopes;
 use super::remark::Lines;
 use super::tables::Listed;
 use super::terms::{By, Follows, Said, SessionRule, Terms};
@@ -16,7 +16,7 @@ use super::warn::warnings;
 use super::{DEFAULT_SCOPE, ElectedScope, Modes, Numbers, Policy, Rule, ScopeId, TokenBounds};
 use crate::effects::Category;
 
-/// How many scopes sessions may make that the policy does not name: a store with a small quota holds so many.
+/// Default limit on scopes that the policy does not name. A store with a small quota holds so many.
 const MAX_SCOPES: u64 = 10_000;
 
 impl Default for Policy {
@@ -26,7 +26,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Works out a draft without errors. `lines` are those of its text.
+    /// Compiles a draft without errors. `lines` are those of its text.
     pub(super) fn compile(draft: &Draft, lines: &Lines<'_>) -> Self {
         let mut names = Names::default();
         let default_scope = names.id(draft.defaults.scope.as_deref().unwrap_or(DEFAULT_SCOPE));
@@ -36,7 +36,7 @@ impl Policy {
         for (index, rule) in draft.rules.iter().enumerate() {
             rules.push(rule_terms(index, rule, &defaults, &mut names, lines));
         }
-        let mut scopes = Scopes::new(names.names, table_scopes, modes(draft));
+        let mut scopes = PolicyScopes::new(names.names, table_scopes, modes(draft));
         for terms in rules.iter_mut().chain([&mut defaults]) {
             terms.follows = scopes.follows(terms);
         }
@@ -48,7 +48,7 @@ impl Policy {
         Self {
             scopes: scopes.names,
             ids: names.ids,
-            tables: Tables::new(listed),
+            tables: TablePatterns::new(listed),
             table_scopes: scopes.with_tables,
             modes: scopes.modes,
             bounds: bounds(&draft.scopes, &draft.tokens),
@@ -63,7 +63,7 @@ impl Policy {
     }
 }
 
-/// The names of scopes in the order in which they come up.
+/// Names of scopes, in order of appearance.
 #[derive(Default)]
 struct Names {
     names: Vec<Box<str>>,
@@ -75,7 +75,7 @@ impl Names {
         if let Some(known) = self.ids.get(name) {
             return *known;
         }
-        // The reader takes far fewer than fit.
+        // The reader accepts far fewer scopes than fit.
         let id = ScopeId(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
         self.names.push(name.into());
         self.ids.insert(name.into(), id);
@@ -152,7 +152,7 @@ fn default_terms(section: &Section, scope: ScopeId, lines: &Lines<'_>) -> Terms 
         writes: by_defaults(section.writes.as_ref(), lines),
         reads: by_defaults(section.reads.as_ref(), lines),
         unknown_tables: by_defaults(section.unknown_tables.as_ref(), lines),
-        // That of [defaults] counts below that of the scopes.
+        // The mode of [defaults] ranks below that of the scopes.
         mode: None,
         scope,
         refused: refused.into(),
@@ -224,15 +224,15 @@ fn declarers(draft: &Draft, lines: &Lines<'_>) -> Declarers {
     Declarers {
         holders: holders.collect(),
         scopes: match listed.filter(|said| *said.get_ref() == Listing::Listed) {
-            Some(said) => ScopesMayBe::Listed {
+            Some(said) => AllowedScopes::Listed {
                 line: lines.line(&said.span()),
             },
-            None => ScopesMayBe::Any,
+            None => AllowedScopes::Any,
         },
     }
 }
 
-/// Which scopes, and for how long: a value says one of them, and leaves the other as it was.
+/// Scopes and duration of declarations. A value sets one of the two and leaves the other as it was.
 fn declares(
     section: &Section,
     by: impl Fn(&Spanned<Declare>) -> By,
@@ -258,7 +258,7 @@ fn bounds(scopes: &[ScopeDraft], general: &TokenBounds) -> BTreeMap<Box<str>, To
         let own = &scope.bounds;
         let election = scope.election.as_ref();
         let election = election.map(|election| Numbers::Election(Arc::clone(election.get_ref())));
-        // The number of an election jumps with all that etcd does, and it is compared exactly.
+        // The number of an election jumps with every change in etcd, and it is compared exactly.
         let limits = match election {
             Some(_) => (None, None),
             None => (

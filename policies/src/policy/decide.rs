@@ -1,4 +1,4 @@
-//! From the effects of a statement to what the session must hold.
+//! Decides what a session must hold for a statement.
 
 use super::requirement::{Reason, Requirement, ScopeSet};
 use super::session::SessionPolicy;
@@ -10,29 +10,29 @@ use crate::effects::Class;
 use crate::effects::{Category, Effects, Tables};
 use crate::object_name::ObjectName;
 
-/// A requirement, and how it came about.
+/// A requirement and its reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What the statement needs.
+    /// Tokens that the statement needs.
     pub requirement: Requirement,
     /// The reasons, one sentence each, at least one.
     pub because: Vec<String>,
 }
 
-/// Takes down how a decision comes about, or does not.
-trait Trace {
+/// Records how a decision comes about, or ignores it.
+trait Explanation {
     fn say(&mut self, words: impl FnOnce() -> String);
 }
 
-/// For the sessions: nothing is taken down, and nothing allocated.
+/// Records and allocates nothing, for sessions.
 struct Silent;
 
-impl Trace for Silent {
+impl Explanation for Silent {
     #[inline]
     fn say(&mut self, _words: impl FnOnce() -> String) {}
 }
 
-impl Trace for Vec<String> {
+impl Explanation for Vec<String> {
     fn say(&mut self, words: impl FnOnce() -> String) {
         let words = words();
         if !self.contains(&words) {
@@ -41,15 +41,15 @@ impl Trace for Vec<String> {
     }
 }
 
-/// Whether what is refused is refused.
+/// Whether refusals apply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusals {
     Count,
-    /// What is refused is looked at as if it needed tokens.
+    /// Refused statements are treated as if they needed tokens.
     Ignored,
 }
 
-/// What a table or statement needs that no scope lists.
+/// Requirement of a table or statement that no scope lists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unlisted {
     SessionScope,
@@ -57,7 +57,7 @@ enum Unlisted {
     Refused,
 }
 
-/// What of a statement is looked at.
+/// The side of a statement that is examined.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Writes,
@@ -73,7 +73,7 @@ impl Side {
     }
 }
 
-/// A side of a statement, and what it needs for tables that no scope lists.
+/// A side of a statement, and its requirement for tables that no scope lists.
 #[derive(Clone, Copy)]
 struct Half {
     side: Side,
@@ -84,7 +84,7 @@ struct Half {
 #[derive(Default)]
 struct Needs {
     first: Option<ScopeId>,
-    /// Where there are several, all of them.
+    /// All scopes, if there are several.
     several: Vec<ScopeId>,
 }
 
@@ -97,7 +97,7 @@ impl Needs {
                     self.several = vec![first.min(scope), first.max(scope)];
                 }
             }
-            // In order, as a policy hands them out.
+            // Usually in order, as a policy returns them.
             Some(_) if self.several.last() < Some(&scope) => self.several.push(scope),
             Some(_) => {
                 if let Err(place) = self.several.binary_search(&scope) {
@@ -117,14 +117,14 @@ impl Needs {
 }
 
 impl SessionPolicy {
-    /// What a statement with these effects needs. Where no scope of the policy lists tables it does not allocate,
-    /// but for the words of a refusal.
+    /// Requirement of a statement with these effects. If no scope of the policy lists tables, only the words of a
+    /// refusal allocate.
     #[must_use]
     pub fn requirement(&self, effects: &Effects) -> Requirement {
         self.decide(effects, &mut Silent)
     }
 
-    /// As [`Self::requirement`], with the reasons. For people: it takes its time.
+    /// Like [`Self::requirement`], with the reasons. Slower, for people.
     #[must_use]
     pub fn decision(&self, effects: &Effects) -> Decision {
         let mut because = Vec::new();
@@ -135,11 +135,11 @@ impl SessionPolicy {
         }
     }
 
-    /// Whether the session may do what is of this kind, whatever it holds.
+    /// Whether the session may run statements of this category, whatever it holds.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason of the refusal.
     pub fn allows(&self, category: Category) -> Result<(), Reason> {
         match self.terms().refuses(category) {
             None => Ok(()),
@@ -147,7 +147,7 @@ impl SessionPolicy {
         }
     }
 
-    fn decide<T: Trace>(&self, effects: &Effects, trace: &mut T) -> Requirement {
+    fn decide<T: Explanation>(&self, effects: &Effects, trace: &mut T) -> Requirement {
         match self.walk(effects, Refusals::Count, trace) {
             Ok(needs) => needs.into_requirement(),
             Err(reason) => self
@@ -156,9 +156,9 @@ impl SessionPolicy {
         }
     }
 
-    /// A refusal that is only observed must not carry a write past a scope that is enforced: then its tokens are
-    /// what the statement needs.
-    fn enforced_behind_refusal<T: Trace>(
+    /// A refusal that is only observed must not let a write bypass a scope that is enforced. Then the statement needs
+    /// the tokens of its scopes.
+    fn enforced_behind_refusal<T: Explanation>(
         &self,
         effects: &Effects,
         trace: &mut T,
@@ -181,7 +181,7 @@ impl SessionPolicy {
         }
     }
 
-    fn walk<T: Trace>(
+    fn walk<T: Explanation>(
         &self,
         effects: &Effects,
         refusals: Refusals,
@@ -189,7 +189,7 @@ impl SessionPolicy {
     ) -> Result<Needs, Reason> {
         let terms = self.terms();
         if refusals == Refusals::Count {
-            // A text that may prepare a transaction, and was not understood.
+            // A text that was not understood but may prepare a transaction has both categories.
             let is_unread = effects.reads == Tables::Unknown;
             let also = effects.category.filter(|_| is_unread);
             let also = also.map(|_| Category::Unparsed);
@@ -214,7 +214,7 @@ impl SessionPolicy {
         Ok(needs)
     }
 
-    fn writes<T: Trace>(
+    fn writes<T: Explanation>(
         &self,
         tables: &Tables,
         refusals: Refusals,
@@ -249,7 +249,7 @@ impl SessionPolicy {
         }
     }
 
-    fn reads<T: Trace>(
+    fn reads<T: Explanation>(
         &self,
         effects: &Effects,
         needs: &mut Needs,
@@ -271,7 +271,7 @@ impl SessionPolicy {
         Ok(())
     }
 
-    fn tables<T: Trace>(
+    fn tables<T: Explanation>(
         &self,
         half: Half,
         tables: &Tables,
@@ -290,7 +290,7 @@ impl SessionPolicy {
         Ok(())
     }
 
-    fn unknown_tables<T: Trace>(
+    fn unknown_tables<T: Explanation>(
         &self,
         half: Half,
         needs: &mut Needs,
@@ -313,7 +313,7 @@ impl SessionPolicy {
         self.unlisted(half, needs, trace)
     }
 
-    fn table<T: Trace>(
+    fn table<T: Explanation>(
         &self,
         half: Half,
         name: &ObjectName,
@@ -351,7 +351,7 @@ impl SessionPolicy {
         self.unlisted(half, needs, trace)
     }
 
-    fn unlisted<T: Trace>(
+    fn unlisted<T: Explanation>(
         &self,
         half: Half,
         needs: &mut Needs,
@@ -382,7 +382,7 @@ impl SessionPolicy {
         Ok(())
     }
 
-    fn refuse<T: Trace>(&self, what: &str, by: By, trace: &mut T) -> Reason {
+    fn refuse<T: Explanation>(&self, what: &str, by: By, trace: &mut T) -> Reason {
         let reason = self.refusal(what, by);
         trace.say(|| reason.to_string());
         reason
@@ -399,8 +399,8 @@ impl SessionPolicy {
     }
 }
 
-/// A relation of PostgreSQL itself. Without a schema, every name of that beginning counts: PostgreSQL looks into its
-/// own catalog first.
+/// Whether it is one of PostgreSQL's own relations. Without a schema, every name with that prefix counts: PostgreSQL
+/// searches its own catalog first.
 fn is_systems(name: &ObjectName) -> bool {
     match name.schema.as_deref() {
         Some(schema) => schema == "pg_catalog" || schema == "information_schema",

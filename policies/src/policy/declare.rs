@@ -1,4 +1,4 @@
-//! Who may declare which scope, and for how long.
+//! Decides who may declare which scope, and for how long.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,25 +8,23 @@ use super::session::{SessionPolicy, Who};
 use super::terms::{By, Said, Terms};
 use super::who::WhoPattern;
 use super::{Policy, Rule};
-use crate::verdict::Lifetime;
+use crate::analysis::Lifetime;
 
-/// Which scopes the sessions of a rule may declare.
+/// Scopes that the sessions of a rule may declare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Declarable {
-    /// Any.
     #[default]
     Any,
-    /// These.
     Listed(Arc<[Box<str>]>),
 }
 
-/// For how long the sessions of a rule may declare.
+/// Duration for which the sessions of a rule may declare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DeclareFor {
-    /// For the session, or for a transaction.
+    /// The session, or a transaction.
     #[default]
     Session,
-    /// For a transaction only: the server connection may serve another client in the next.
+    /// A transaction only: the server connection may serve another client in the next.
     Transaction,
 }
 
@@ -34,29 +32,29 @@ pub(super) enum DeclareFor {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Holders {
     pub(super) who: WhoPattern,
-    /// Where the file says so.
+    /// Line in the file.
     pub(super) line: u32,
 }
 
-/// Which scopes there may be.
+/// Scopes that may exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Scopes {
+pub(super) enum AllowedScopes {
     /// Any that a session declares.
     #[default]
     Any,
-    /// Those that the policy names, since this line says so.
+    /// Those that the policy names, because of this line.
     Listed { line: u32 },
 }
 
-/// Who may declare, in one policy.
+/// Rules of one policy about declarations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Declarers {
-    /// Of scopes that name them.
+    /// Holders, of the scopes that name them.
     pub(super) holders: BTreeMap<Box<str>, Holders>,
-    pub(super) scopes: Scopes,
+    pub(super) scopes: AllowedScopes,
 }
 
-/// A session, kept for scopes that name their holders.
+/// Identity of a session, kept for scopes that name their holders.
 #[derive(Debug)]
 pub(super) struct Identity {
     user: Box<str>,
@@ -88,17 +86,17 @@ impl Identity {
     }
 }
 
-/// Why a session may not declare a token.
+/// Reason why a session may not declare a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MayNotDeclare {
     /// The reason, as a sentence without its period.
     pub why: String,
-    /// What to do, with the key of the policy file.
+    /// Advice, with the key of the policy file.
     pub hint: String,
 }
 
 impl Policy {
-    /// Whether it names this user as one that may declare: as a holder, or in a rule for sessions with scopes to
+    /// Whether the policy names this user as one that may declare: as a holder, or in a session rule with scopes to
     /// declare.
     #[must_use]
     pub fn names_as_leader(&self, user: &str) -> bool {
@@ -114,14 +112,14 @@ impl Policy {
 }
 
 impl SessionPolicy {
-    /// Whether the session may declare a token of this scope, and keep it for so long.
+    /// Whether the session may declare a token of this scope for this lifetime.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason of the refusal.
     pub fn may_declare(&self, scope: &str, lifetime: Lifetime) -> Result<(), MayNotDeclare> {
         let policy = self.policy();
-        if let Scopes::Listed { line } = policy.declarers.scopes
+        if let AllowedScopes::Listed { line } = policy.declarers.scopes
             && !policy.names(scope)
         {
             return Err(MayNotDeclare {
@@ -154,7 +152,7 @@ impl SessionPolicy {
         self.terms().may_declare_for(lifetime)
     }
 
-    /// In words, which scopes the session may declare.
+    /// Describes which scopes the session may declare.
     #[must_use]
     pub fn declares(&self) -> String {
         let terms = self.terms();
@@ -176,7 +174,7 @@ impl SessionPolicy {
 }
 
 impl Terms {
-    /// Sessions that can write nothing have no use for a token, unless the file says so.
+    /// Whether the sessions can write nothing and therefore declare nothing. A rule's own `declare` overrides this.
     fn declares_nothing_by_default(&self) -> bool {
         self.refuses_all_writes() && !matches!(self.declarable.by, By::Rule)
     }

@@ -2,20 +2,20 @@
 
 use wildmatch::WildMatchPattern;
 
-/// `*` stands for any characters. What would stand for a single one is NUL, which no name contains.
+/// `*` stands for any characters. The sign for a single character is NUL, which no name contains.
 type Stars = WildMatchPattern<'*', '\0'>;
 
-/// A pattern for one name: `*` stands for any characters, also for none. Nothing else is special.
+/// A pattern for one name: `*` stands for any characters or none. Nothing else is special.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Glob {
     written: Box<str>,
-    shape: Shape,
+    pattern: GlobPattern,
 }
 
 impl Eq for Glob {}
 
 #[derive(Clone, Debug, PartialEq)]
-enum Shape {
+enum GlobPattern {
     Exact(Box<str>),
     Stars(Stars),
 }
@@ -23,49 +23,49 @@ enum Shape {
 impl Glob {
     /// A pattern in which every `*` is special.
     pub(super) fn new(written: &str) -> Self {
-        let shape = match written.contains('*') {
-            true => Shape::Stars(Stars::new(written)),
-            false => Shape::Exact(written.into()),
+        let pattern = if written.contains('*') {
+            GlobPattern::Stars(Stars::new(written))
+        } else {
+            GlobPattern::Exact(written.into())
         };
         let written = written.into();
-        Self { written, shape }
+        Self { written, pattern }
     }
 
-    /// This name, in which nothing is special.
+    /// A name in which nothing is special.
     pub(super) fn of_name(written: &str, name: &str) -> Self {
         Self {
             written: written.into(),
-            shape: Shape::Exact(name.into()),
+            pattern: GlobPattern::Exact(name.into()),
         }
     }
 
-    /// As it was written.
     pub(super) fn written(&self) -> &str {
         &self.written
     }
 
-    /// The only name that it matches, where it is only one.
+    /// The only name that it matches, if there is only one.
     pub(super) fn exact(&self) -> Option<&str> {
-        match &self.shape {
-            Shape::Exact(name) => Some(name),
-            Shape::Stars(_) => None,
+        match &self.pattern {
+            GlobPattern::Exact(name) => Some(name),
+            GlobPattern::Stars(_) => None,
         }
     }
 
     /// Whether it matches every name.
     pub(super) fn is_any(&self) -> bool {
-        matches!(&self.shape, Shape::Stars(stars) if stars.pattern_chars() == ['*'])
+        matches!(&self.pattern, GlobPattern::Stars(stars) if stars.pattern_chars() == ['*'])
     }
 
     pub(super) fn matches(&self, name: &str) -> bool {
-        match &self.shape {
-            Shape::Exact(exact) => **exact == *name,
-            Shape::Stars(stars) => stars.matches(name),
+        match &self.pattern {
+            GlobPattern::Exact(exact) => **exact == *name,
+            GlobPattern::Stars(stars) => stars.matches(name),
         }
     }
 
-    /// Whether it matches whatever the other does. Of two patterns made by [`Glob::new`]: their texts have no `*` that
-    /// stands for itself, so only a star of ours can match a star of the other.
+    /// Whether it matches everything that the other does. Both must be made by [`Glob::new`]. Their texts have no `*`
+    /// that stands for itself, so only a star can match a star of the other.
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.matches(&other.written)
     }
@@ -101,7 +101,7 @@ mod tests {
         check("*é", &["é", "aé"], &["e"]);
     }
 
-    /// `covers` is compared with what it means, on all short patterns and names of two letters.
+    /// Compares `covers` with its definition, on all short patterns and names of two letters.
     #[test]
     fn covering_means_matching_whatever_the_other_does() {
         let words = |alphabet: &[char], most: usize| {

@@ -1,9 +1,9 @@
-//! Which scopes list a table.
+//! Finds the scopes that list a table.
 //!
-//! A name is looked up for every table of every statement, so that must not take longer where a policy has more scopes.
-//! A pattern is found by whichever of its two parts is a plain name; only those with a `*` in both are gone through
-//! one by one. A name without a schema is found among all patterns for its table: where PostgreSQL looks for it changes
-//! with every SET and every function, so it counts as each of them.
+//! Every table of every statement is looked up, so the time must not grow with the number of scopes. A pattern is
+//! found by whichever of its two parts is a plain name; only those with a `*` in both are tried one by one. A name
+//! without a schema is compared with all patterns for its table. Every SET and every function can change where
+//! PostgreSQL looks for it, so it counts as each of them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -12,50 +12,50 @@ use super::glob::Glob;
 use super::tables::Listed;
 use crate::object_name::ObjectName;
 
-/// By a name of the policy. Those are the operator's, so no secret key keeps them apart, and a look-up takes the same
-/// steps in every run.
+/// Index by a name of the policy. The operator chooses these names, so no secret key is needed, and a lookup takes
+/// the same steps in every run.
 type ByName<T> = HashMap<Box<str>, T, BuildHasherDefault<DefaultHasher>>;
 
-/// The place of a pattern among all.
-type Place = u32;
+/// Index of a pattern in `all`.
+type PatternIndex = u32;
 
 /// All patterns of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tables {
+pub(super) struct TablePatterns {
     /// In the order of the file.
     all: Box<[Listed]>,
-    /// Those whose schema is one name.
+    /// Patterns whose schema is a plain name.
     by_schema: ByName<ByTable>,
-    /// Those whose schema has a `*`.
+    /// Patterns whose schema has a `*`.
     others: ByTable,
-    /// All of them.
+    /// All patterns, for a name without a schema.
     of_any_schema: ByTable,
 }
 
-/// Patterns by what they say of the table, in the order of the file.
+/// Patterns by their table, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ByTable {
-    /// Those whose table is one name.
-    named: ByName<Vec<Place>>,
-    /// Those whose table has a `*`.
-    others: Vec<Place>,
+    /// Patterns whose table is a plain name.
+    named: ByName<Vec<PatternIndex>>,
+    /// Patterns whose table has a `*`.
+    others: Vec<PatternIndex>,
 }
 
 impl ByTable {
-    fn add(&mut self, place: Place, table: &Glob) {
+    fn add(&mut self, place: PatternIndex, table: &Glob) {
         match table.exact() {
             Some(name) => self.named.entry(name.into()).or_default().push(place),
             None => self.others.push(place),
         }
     }
 
-    /// Those that match a table, where they match its schema, in the order of the file.
+    /// Patterns that match a table if they match its schema, in the order of the file.
     fn matching<'a, 't>(
         &'a self,
         all: &'a [Listed],
         table: &'t str,
     ) -> impl Iterator<Item = &'a Listed> + use<'a, 't> {
-        let listed = |place: &Place| Some((*place, all.get(*place as usize)?));
+        let listed = |place: &PatternIndex| Some((*place, all.get(*place as usize)?));
         let named = self.named.get(table).into_iter().flatten();
         let mut named = named.filter_map(listed).peekable();
         let others = self.others.iter().filter_map(listed);
@@ -72,7 +72,7 @@ impl ByTable {
     }
 }
 
-impl Tables {
+impl TablePatterns {
     pub(super) fn new(listed: impl IntoIterator<Item = Listed>) -> Self {
         let mut tables = Self {
             all: listed.into_iter().collect(),
@@ -127,7 +127,7 @@ mod tests {
     use crate::policy::ScopeId;
     use crate::policy::tables::TablePattern;
 
-    /// What the look-up must say, in words that leave no doubt: of a schema first the patterns that name it.
+    /// Expected result, by trying all patterns. Those that name the schema come first.
     fn by_going_through_all<'a>(all: &'a [Listed], name: &ObjectName) -> Vec<&'a Listed> {
         let matching = all
             .iter()
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Policies and names at random. `PGPALISADE_SEED` repeats one run.
+    /// Random policies and names. `PGPALISADE_SEED` repeats one run.
     #[test]
     fn the_index_says_what_going_through_all_patterns_says() {
         let given = std::env::var("PGPALISADE_SEED").ok();
@@ -168,7 +168,7 @@ mod tests {
             let all: Vec<Listed> = (0..random.random_range(0..12))
                 .map(|line| listed(&mut random, line))
                 .collect();
-            let tables = Tables::new(all.clone());
+            let tables = TablePatterns::new(all.clone());
             let name = ObjectName {
                 schema: random
                     .random::<bool>()

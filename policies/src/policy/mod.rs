@@ -1,18 +1,18 @@
-//! From what a statement does, and whose session it is, to what the session must hold.
+//! Rules that decide what a session must hold for a statement.
 //!
-//! A [`Policy`] is what an operator has written ([`Policy::parse`]), or the default. [`Policy::for_session`] looks up
-//! what it says about one session. [`SessionPolicy::requirement`] is then asked for each statement.
+//! A [`Policy`] is read from an operator's file ([`Policy::parse`]), or is the default. [`Policy::for_session`] finds
+//! the rules for one session. [`SessionPolicy::requirement`] then decides each statement.
 //!
 //! | file | what it does |
 //! | --- | --- |
 //! | `file` | reads the TOML text: every error at once, with its place |
-//! | `compile` | works out of it what the sessions ask |
-//! | `needed_scopes` | which scopes' tokens the terms of a session ask for |
-//! | `glob`, `tables`, `network`, `who` | patterns, and what they match |
-//! | `listing` | which scopes list a table: as fast with many as with few |
-//! | `terms`, `session` | what holds for a session |
-//! | `decide` | what a statement needs, and why |
-//! | `declare` | who may declare which scope, and for how long |
+//! | `compile` | turns the file into rules for sessions |
+//! | `needed_scopes` | finds the scopes whose tokens a session may need |
+//! | `glob`, `tables`, `network`, `who` | match patterns |
+//! | `listing` | finds the scopes that list a table, as fast among many as among few |
+//! | `terms`, `session` | hold the rules of a session |
+//! | `decide` | decides what a statement needs, and why |
+//! | `declare` | decides who may declare which scope, and for how long |
 
 mod compile;
 mod decide;
@@ -44,58 +44,58 @@ pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey, nearest};
 pub use network::Network;
 pub use remark::{PolicyErrors, Remark};
 pub use requirement::{Reason, Requirement, ScopeSet};
-pub use session::{Backstop, SessionPolicy, Who};
+pub use session::{ReadOnlyGuard, SessionPolicy, Who};
 pub use terms::SessionRule;
 
 use declare::Declarers;
-use listing::Tables;
+use listing::TablePatterns;
 use terms::Terms;
 use who::WhoPattern;
 
 /// The scope of a session that names none.
 pub const DEFAULT_SCOPE: &str = "default";
 
-/// A scope that a policy names: its place in [`Policy::scopes`].
+/// A scope that a policy names, as an index into [`Policy::scopes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopeId(u32);
 
 impl ScopeId {
-    /// Its place in [`Policy::scopes`].
+    /// Index into [`Policy::scopes`].
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Whether a refusal is carried out.
+/// Whether refusals are carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It is.
+    /// Refusals are carried out.
     #[default]
     Enforce,
-    /// It is only recorded.
+    /// Refusals are only recorded.
     Observe,
 }
 
-/// How far one declaration may go, and what it does with what is in its way.
+/// Limits on a declaration, and on the takeover that it causes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenBounds {
-    /// How far one declaration may raise a mark that there is; `None`: as far as it likes.
+    /// Maximum by which one declaration may raise an existing mark; `None` for no limit.
     pub max_step: Option<u64>,
-    /// The highest token that is accepted; `None`: the highest that there is.
+    /// Highest accepted token; `None` for no limit.
     pub max_token: Option<u64>,
-    /// Which numbers a session may bring; `None`: any.
+    /// Numbers that a session may declare; `None` for any.
     pub numbers: Option<Numbers>,
-    /// What a takeover does with prepared transactions; `None`: it reports them.
+    /// What a takeover does with prepared transactions; `None` to report them.
     pub prepared: Option<PreparedTransactions>,
-    /// How much longer a lease is nobody's whose holder has vanished; `None`: no longer.
+    /// Extra time before the lease of a vanished holder is free; `None` for none.
     pub lock_delay: Option<Duration>,
-    /// How many scopes there may be for this one to be made, where the policy does not name it.
+    /// Maximum number of scopes, checked when this one is created; `None` if the policy names it.
     pub max_scopes: Option<u64>,
 }
 
 impl TokenBounds {
-    /// The election whose number is the token; `None`: it comes from elsewhere.
+    /// The election whose number is the token; `None` if the token comes from elsewhere.
     #[must_use]
     pub const fn election(&self) -> Option<&Arc<str>> {
         match &self.numbers {
@@ -105,15 +105,15 @@ impl TokenBounds {
     }
 }
 
-/// Which tokens a session may bring itself.
+/// Numbers that a session may declare as its token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Numbers {
-    /// Those of its election.
+    /// Any number, such as that of its own election.
     #[default]
     Any,
-    /// Those that were given out: to a session that has taken the next one.
+    /// Numbers that were issued to a session that took the next one.
     Issued,
-    /// The number of who leads this election of etcd, and no other.
+    /// Only the number of the leader in this etcd election.
     Election(Arc<str>),
 }
 
@@ -124,36 +124,36 @@ pub struct ElectedScope {
     pub scope: Box<str>,
     /// The election.
     pub election: Arc<str>,
-    /// Where the file says so: the line, from 1.
+    /// Line of the setting in the file, from 1.
     pub line: u32,
-    /// The character in the line, from 1.
+    /// Character in the line, from 1.
     pub column: u32,
 }
 
 /// What a takeover does with the prepared transactions that it finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PreparedTransactions {
-    /// It names them in the log.
+    /// Names them in the log.
     #[default]
     Report,
-    /// It fails while there are older ones.
+    /// Fails while there are older ones.
     Refuse,
-    /// It rolls older ones back.
+    /// Rolls older ones back.
     RollBack,
 }
 
-/// The rules of one proxy. The default holds without a policy file: every write needs the current token of scope
-/// [`DEFAULT_SCOPE`], reads are free.
+/// The rules of one proxy. Without a policy file the default applies: every write needs the current token of scope
+/// [`DEFAULT_SCOPE`], and reads are free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     scopes: Vec<Box<str>>,
-    /// Their places.
+    /// Index of each name in `scopes`.
     ids: HashMap<Box<str>, ScopeId>,
-    tables: Tables,
+    tables: TablePatterns,
     /// The scopes that list tables, in their order.
     table_scopes: Box<[ScopeId]>,
     modes: Modes,
-    /// Bounds of scopes that have some of their own, complete.
+    /// Complete bounds of the scopes that set some of their own.
     bounds: BTreeMap<Box<str>, TokenBounds>,
     default_bounds: TokenBounds,
     max_scopes: u64,
@@ -164,12 +164,12 @@ pub struct Policy {
     warnings: Vec<Remark>,
 }
 
-/// What is enforced.
+/// Modes by scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Modes {
-    /// Those of scopes that have one of their own.
+    /// Modes of scopes that set one.
     of_scopes: BTreeMap<Box<str>, Mode>,
-    /// Below them, that of `[defaults]`.
+    /// Mode of `[defaults]`, for all other scopes.
     default: Mode,
 }
 
@@ -179,7 +179,7 @@ impl Modes {
         terms.mode.unwrap_or_else(by_scope)
     }
 
-    /// Where no rule says another.
+    /// Mode of a scope if no session rule sets another.
     fn of_scope(&self, scope: &str) -> Mode {
         let own = self.of_scopes.get(scope).copied();
         own.unwrap_or(self.default)
@@ -194,18 +194,18 @@ struct Rule {
 }
 
 impl Policy {
-    /// The names of all scopes that it knows. The first is the one of a session that names none.
+    /// Names of all known scopes. The first is that of a session that names none.
     #[must_use]
     pub fn scopes(&self) -> &[Box<str>] {
         &self.scopes
     }
 
-    /// Their places, in the same order.
+    /// Ids of all known scopes, in the same order.
     pub fn ids(&self) -> impl Iterator<Item = ScopeId> {
         (0..).zip(&self.scopes).map(|(place, _)| ScopeId(place))
     }
 
-    /// Whether what is refused in a scope is refused, where no rule for sessions says another.
+    /// Mode of a scope if no session rule sets another.
     #[must_use]
     pub fn mode_of(&self, scope: &str) -> Mode {
         self.modes.of_scope(scope)
@@ -219,7 +219,7 @@ impl Policy {
         is_listed
     }
 
-    /// Whether a scope lists a table by this very name.
+    /// Whether a scope lists a table by exactly this name.
     fn lists_by_name(&self, name: &ObjectName) -> bool {
         let mut is_listed = false;
         self.tables.matching(name, &mut |listed| {
@@ -228,14 +228,14 @@ impl Policy {
         is_listed
     }
 
-    /// Its rules for sessions, in their order.
+    /// Rules for sessions, in their order.
     pub fn rules(&self) -> impl Iterator<Item = &SessionRule> {
         self.rules
             .iter()
             .filter_map(|rule| rule.terms.rule.as_ref())
     }
 
-    /// What limits the tokens of a scope, also of one that it does not name.
+    /// Limits on the tokens of a scope, even one that the policy does not name.
     #[must_use]
     pub fn bounds(&self, scope: &str) -> TokenBounds {
         let own = self.bounds.get(scope).unwrap_or(&self.default_bounds);
@@ -252,19 +252,19 @@ impl Policy {
         &self.elected
     }
 
-    /// What is legal in its file but may surprise, from the top.
+    /// Legal but surprising parts of its file, from the top.
     #[must_use]
     pub fn warnings(&self) -> &[Remark] {
         &self.warnings
     }
 
-    /// Whether it names this scope.
+    /// Whether the policy names this scope.
     #[must_use]
     pub(crate) fn names(&self, scope: &str) -> bool {
         self.ids.contains_key(scope)
     }
 
-    /// Whether it says anything about who may declare.
+    /// Whether the policy limits who may declare.
     #[must_use]
     pub fn says_who_may_declare(&self) -> bool {
         let mut terms = self

@@ -1,4 +1,4 @@
-//! The scopes whose tokens the terms of a session ask for.
+//! Scopes whose tokens a session may need.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,35 +7,34 @@ use super::terms::{Follows, Reads, Terms, Writes};
 use super::{Mode, Modes, ScopeId};
 use crate::effects::Category;
 
-/// The scopes of a policy.
-pub(super) struct Scopes {
+pub(super) struct PolicyScopes {
     pub(super) names: Vec<Box<str>>,
-    /// Those that list tables, sorted.
+    /// Scopes that list tables, sorted.
     pub(super) with_tables: Box<[ScopeId]>,
     pub(super) modes: Modes,
-    /// Those that were worked out. Many rules need the same scopes, which may be very many.
+    /// Sets computed so far. Many rules need the same scopes, which may be very many.
     sets: HashMap<Needed, SharedScopes>,
 }
 
-/// The scopes whose tokens something can need. Each has those of the one before.
+/// Scopes whose tokens may be needed. Each variant includes the one before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Needed {
     Nothing,
-    /// Those that list tables.
+    /// Scopes that list tables.
     Tables,
-    /// And this one.
+    /// Those, and this one.
     TablesAnd(ScopeId),
 }
 
 #[derive(Clone)]
 struct SharedScopes {
     scopes: Arc<[ScopeId]>,
-    /// How many of them are only observed, where no rule says another mode.
+    /// Number of scopes that are only observed if no rule sets another mode.
     observed: usize,
 }
 
 impl SharedScopes {
-    /// How many of them are only observed for the sessions of a rule.
+    /// Number of scopes that are only observed for the sessions of a rule.
     fn observed(&self, terms: &Terms) -> usize {
         match terms.mode {
             Some(Mode::Observe) => self.scopes.len(),
@@ -45,7 +44,7 @@ impl SharedScopes {
     }
 }
 
-impl Scopes {
+impl PolicyScopes {
     pub(super) fn new(names: Vec<Box<str>>, with_tables: Box<[ScopeId]>, modes: Modes) -> Self {
         Self {
             names,
@@ -56,8 +55,8 @@ impl Scopes {
     }
 
     pub(super) fn follows(&mut self, terms: &Terms) -> Follows {
-        // The first is a connection of its own kind, and no text. The second has a control, so that no text with it
-        // passes without a look; and read-only mode does not stand in its way.
+        // Replication is a connection of its own kind, not a text. PREPARE TRANSACTION has a control, so every text
+        // with it is examined, and read-only mode does not refuse it.
         let looked_at =
             |kind: Category| !matches!(kind, Category::Replication | Category::PrepareTransaction);
         let refuses_a_text = terms.refused.iter().any(|(kind, _)| looked_at(*kind));
@@ -71,7 +70,7 @@ impl Scopes {
         let observes_refusals = refuses && observes;
         let observed = for_writes.observed(terms) > 0 || observes_refusals;
         let free = terms.writes.value == Writes::Allow;
-        // Where refusals are looked at as if they needed tokens, these are the scopes.
+        // Scopes that count if refused statements are treated as if they needed tokens.
         let behind = self.set(Needed::TablesAnd(terms.scope));
         let all_observed = behind.observed(terms) == behind.scopes.len();
         Follows {

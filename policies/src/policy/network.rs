@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::remark::Fault;
+use super::remark::ValueError;
 
-/// A network: an address, and how many of its first bits count.
+/// An address, and the number of its first bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network(IpNet);
 
@@ -16,16 +16,16 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// What is wrong, and what to write instead.
+    /// The problem, and what to write instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         Self::read(text).map_err(|fault| fault.to_string())
     }
 
-    /// As [`Self::parse`].
-    pub(super) fn read(text: &str) -> Result<Self, Fault> {
+    /// Like [`Self::parse`].
+    pub(super) fn read(text: &str) -> Result<Self, ValueError> {
         let single = || text.parse::<IpAddr>().map(IpNet::from);
         let Ok(written) = text.parse::<IpNet>().or_else(|_| single()) else {
-            return Err(Fault::new(
+            return Err(ValueError::new(
                 format!("{text:?} is not a network"),
                 "write an address and a prefix, such as 10.0.0.0/8, 192.0.2.7/32 or fd00::/8",
             ));
@@ -33,7 +33,7 @@ impl Network {
         let network = written.trunc();
         if network != written {
             let (address, most) = (written.addr(), written.max_prefix_len());
-            return Err(Fault::new(
+            return Err(ValueError::new(
                 format!("{text:?} has address bits beyond its prefix"),
                 format!("write {network}, or {address}/{most} for that address alone"),
             ));
@@ -41,13 +41,13 @@ impl Network {
         Ok(Self(network))
     }
 
-    /// Whether a client at this address is in it. A client that came by IPv4 to a socket of IPv6 counts as IPv4.
+    /// Whether a client at this address is in the network. An IPv4 client on an IPv6 socket counts as IPv4.
     #[must_use]
     pub fn contains(&self, client: IpAddr) -> bool {
         self.0.contains(&client.to_canonical())
     }
 
-    /// Whether it contains whatever the other does.
+    /// Whether it contains every address of the other.
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.0.contains(&other.0)
     }
@@ -110,11 +110,11 @@ mod tests {
             "10.0.0.0/255.0.0.0",
             "10.0.0.0/ 8",
         ] {
-            let Fault { what, to_do } = Network::read(text).unwrap_err();
+            let ValueError { what, to_do } = Network::read(text).unwrap_err();
             assert!(what.contains("is not a network"), "{what}");
             assert!(to_do.contains("10.0.0.0/8"), "{to_do}");
         }
-        let Fault { to_do, .. } = Network::read("10.1.2.3/8").unwrap_err();
+        let ValueError { to_do, .. } = Network::read("10.1.2.3/8").unwrap_err();
         assert_eq!(
             to_do,
             "write 10.0.0.0/8, or 10.1.2.3/32 for that address alone"

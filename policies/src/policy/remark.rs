@@ -1,4 +1,4 @@
-//! What is said about a policy file, with its place.
+//! Remarks about a policy file, with their places.
 
 use std::error::Error;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-/// One thing that is wrong with a policy file, or legal but surprising.
+/// An error in a policy file, or something legal but surprising.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remark {
     /// The line, from 1.
     pub line: u32,
     /// The character in the line, from 1.
     pub column: u32,
-    /// What it is, and in parentheses what to do.
+    /// The problem, and in parentheses what to do.
     pub message: String,
 }
 
@@ -23,7 +23,7 @@ impl fmt::Display for Remark {
     }
 }
 
-/// Everything that is wrong with a policy file, from its top, never empty. Displays as one line for each.
+/// All errors in a policy file, from its top, never empty. Displays as one line for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyErrors(pub Vec<Remark>);
 
@@ -39,16 +39,14 @@ impl fmt::Display for PolicyErrors {
 
 impl Error for PolicyErrors {}
 
-/// What is wrong with a value, before its place is known.
+/// A problem with a value, before its place is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    /// What is wrong.
+pub(super) struct ValueError {
     pub(super) what: String,
-    /// What to do.
     pub(super) to_do: String,
 }
 
-impl Fault {
+impl ValueError {
     pub(super) fn new(what: impl Into<String>, to_do: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -57,7 +55,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.what, self.to_do)
     }
@@ -67,7 +65,7 @@ impl fmt::Display for Fault {
 #[derive(Debug)]
 pub(super) struct Lines<'a> {
     text: &'a str,
-    /// Where each line begins.
+    /// Start of each line.
     starts: Vec<usize>,
 }
 

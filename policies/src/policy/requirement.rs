@@ -1,31 +1,31 @@
-//! What a session must hold for a statement to pass.
+//! Tokens that a session must hold for a statement to pass.
 
 use std::fmt;
 
 use super::ScopeId;
 
-/// What a session must hold for a message to pass.
+/// Tokens that a session must hold for a message to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Requirement {
-    /// Nothing: it passes.
+    /// No token.
     Free,
     /// The current tokens of all these scopes.
     Current(ScopeSet),
-    /// Nothing helps: it is refused whatever the session holds.
+    /// Refused, whatever the session holds.
     Refuse(Reason),
 }
 
 /// At least one scope, each once, in the order of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopeSet {
-    /// One, as nearly always.
+    /// One scope, the usual case.
     One(ScopeId),
-    /// Several.
+    /// Several scopes.
     Several(Box<[ScopeId]>),
 }
 
 impl ScopeSet {
-    /// All of them.
+    /// The scopes as a slice.
     #[must_use]
     pub fn as_slice(&self) -> &[ScopeId] {
         match self {
@@ -35,12 +35,12 @@ impl ScopeSet {
     }
 }
 
-/// Why a policy refuses, in words for the client.
+/// Reason for a refusal, in words for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason(Box<str>);
 
 impl Reason {
-    /// Takes the words as they will be shown.
+    /// Takes the words as the client will see them.
     #[must_use]
     pub(crate) fn new(words: impl Into<Box<str>>) -> Self {
         Self(words.into())

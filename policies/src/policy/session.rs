@@ -1,4 +1,4 @@
-//! What a policy says about one session.
+//! Policy rules for one session.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,41 +7,41 @@ use super::declare::Identity;
 use super::terms::{SessionRule, Terms};
 use super::{Mode, Policy, ScopeId};
 
-/// Whose session it is, as its startup packet and its socket tell.
+/// Identity of a session, from its startup packet and its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who<'a> {
-    /// The user that it logs in as.
+    /// User name of the login.
     pub user: &'a str,
     /// The database.
     pub database: &'a str,
-    /// `application_name` of the startup packet. What is set later does not count.
+    /// `application_name` of the startup packet. Later changes do not count.
     pub application_name: Option<&'a str>,
-    /// The common name in the certificate of the client, where it has shown a valid one.
+    /// Common name in the client's certificate, if it has shown a valid one.
     pub common_name: Option<&'a str>,
-    /// Where the client is; `None` on a unix socket.
+    /// Address of the client; `None` on a unix socket.
     pub client: Option<IpAddr>,
 }
 
-/// What holds for one session. Cheap to clone.
+/// Policy rules for one session. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SessionPolicy {
     policy: Arc<Policy>,
     terms: Arc<Terms>,
-    /// Kept where a scope names its holders.
+    /// Present only if a scope names its holders.
     identity: Option<Arc<Identity>>,
 }
 
-/// When PostgreSQL's own read-only mode guards a session against writes that no text shows.
+/// Read-only guard of a session: PostgreSQL's own read-only mode refuses writes that no text shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backstop<'a> {
-    /// Never: it may write without a token, or what it does is only observed.
+pub enum ReadOnlyGuard<'a> {
+    /// Off: the session may write without a token, or its writes are only observed.
     Off,
-    /// Until it holds the current token of one of these scopes, which are in order.
+    /// On until the session holds the current token of one of these scopes, which are in order.
     UntilHolding(&'a [ScopeId]),
 }
 
 impl Policy {
-    /// What it says about a session: the first rule that matches, else the defaults.
+    /// Rules for a session: the first that matches, else the defaults.
     #[must_use]
     pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionPolicy {
         let mut rules = self.rules.iter();
@@ -57,13 +57,13 @@ impl Policy {
 }
 
 impl SessionPolicy {
-    /// The policy that it is part of.
+    /// The whole policy.
     #[must_use]
     pub const fn policy(&self) -> &Arc<Policy> {
         &self.policy
     }
 
-    /// The rule of the file that the session falls under; `None` where none matches it and the defaults hold.
+    /// The rule of the file that matches the session; `None` if the defaults apply.
     #[must_use]
     pub fn rule(&self) -> Option<&SessionRule> {
         self.terms.rule.as_ref()
@@ -75,30 +75,30 @@ impl SessionPolicy {
         self.terms.scope
     }
 
-    /// Holding the current tokens of all these scopes, the session may send whatever it likes, and no text needs a
-    /// look. `None` where each does, because some kind of statement is refused.
+    /// Scopes whose current tokens together let the session send anything, without a look at its texts. `None` if
+    /// every text needs a look, because some kind of statement is refused.
     #[must_use]
     pub fn unlooked(&self) -> Option<&[ScopeId]> {
         self.terms.follows.unlooked.as_deref()
     }
 
-    /// When its transactions are read-only.
+    /// When the session's transactions are read-only.
     #[must_use]
-    pub fn backstop(&self) -> Backstop<'_> {
+    pub fn read_only_guard(&self) -> ReadOnlyGuard<'_> {
         match &self.terms.follows.read_only_until {
-            Some(scopes) => Backstop::UntilHolding(scopes),
-            None => Backstop::Off,
+            Some(scopes) => ReadOnlyGuard::UntilHolding(scopes),
+            None => ReadOnlyGuard::Off,
         }
     }
 
-    /// Whether a refusal that concerns a scope is carried out; without one, a refusal that concerns none. The mode of
-    /// the session's rule counts before that of the scope, and that before the one of `[defaults]`.
+    /// Mode for refusals that concern this scope, or no scope. The mode of the session's rule takes precedence over
+    /// that of the scope, and that one over `[defaults]`.
     #[must_use]
     pub fn mode(&self, scope: Option<&str>) -> Mode {
         self.policy.modes.of(&self.terms, scope)
     }
 
-    /// Whether the session itself is only observed, by a rule that names it: then no takeover may end it.
+    /// Whether a rule only observes the session itself. Then no takeover may end it.
     #[must_use]
     pub fn observes_session(&self) -> bool {
         self.terms.mode == Some(Mode::Observe)

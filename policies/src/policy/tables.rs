@@ -2,13 +2,13 @@
 
 use super::ScopeId;
 use super::glob::Glob;
-use super::remark::Fault;
+use super::remark::ValueError;
 use crate::object_name::ObjectName;
 
-/// A longer name is cut by PostgreSQL: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
+/// PostgreSQL truncates longer names: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
 const NAME_BYTES_MAX: usize = 63;
 
-/// `schema.table`, each with `*` for any characters. What stands in double quotes is taken as it is.
+/// `schema.table`, each with `*` for any characters. Text in double quotes is literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TablePattern {
     pub(super) schema: Glob,
@@ -20,35 +20,35 @@ impl TablePattern {
     ///
     /// # Errors
     ///
-    /// What is wrong, and what to write instead.
-    pub(super) fn parse(text: &str) -> Result<Self, Fault> {
+    /// The problem, and what to write instead.
+    pub(super) fn parse(text: &str) -> Result<Self, ValueError> {
         let parts = split(text)?;
         match <[Glob; 2]>::try_from(parts) {
             Ok([schema, table]) => Ok(Self { schema, table }),
-            Err(parts) if parts.len() == 1 => Err(Fault::new(
+            Err(parts) if parts.len() == 1 => Err(ValueError::new(
                 format!("{text:?} names no schema"),
                 format!("write schema.table, such as public.{text}, or *.{text} for every schema"),
             )),
-            Err(parts) => Err(Fault::new(
+            Err(parts) => Err(ValueError::new(
                 format!("{text:?} has {} parts", parts.len()),
                 "write schema.table; a pattern holds in every database",
             )),
         }
     }
 
-    /// Whether it can be about no other table of that name. `jobs.*` says nothing of a name that has no schema.
+    /// Whether a match settles that the table is listed. `jobs.*` does not settle a name without a schema.
     pub(super) fn names(&self, name: &ObjectName) -> bool {
         name.schema.is_some() || self.table.exact().is_some() || self.schema.is_any()
     }
 
-    /// As a user would write it.
+    /// The pattern as a user would write it.
     pub(super) fn written(&self) -> String {
         format!("{}.{}", self.schema.written(), self.table.written())
     }
 }
 
 /// The parts of a pattern between its dots.
-fn split(text: &str) -> Result<Vec<Glob>, Fault> {
+fn split(text: &str) -> Result<Vec<Glob>, ValueError> {
     let mut parts = Vec::new();
     let mut rest = text;
     loop {
@@ -61,7 +61,7 @@ fn split(text: &str) -> Result<Vec<Glob>, Fault> {
             Some(next) => next,
             None if behind.is_empty() => return Ok(parts),
             None => {
-                return Err(Fault::new(
+                return Err(ValueError::new(
                     format!("{text:?} has text after a closing quote"),
                     "write a dot between schema and table",
                 ));
@@ -70,12 +70,12 @@ fn split(text: &str) -> Result<Vec<Glob>, Fault> {
     }
 }
 
-fn read_quoted<'a>(text: &str, quoted: &'a str) -> Result<(Glob, &'a str), Fault> {
+fn read_quoted<'a>(text: &str, quoted: &'a str) -> Result<(Glob, &'a str), ValueError> {
     let mut name = String::new();
     let mut rest = quoted;
     loop {
         let Some((before, behind)) = rest.split_once('"') else {
-            return Err(Fault::new(
+            return Err(ValueError::new(
                 format!("{text:?} has a quote that is not closed"),
                 "write schema.\"Table\"; in single quotes of TOML, as '...', they need no backslash",
             ));
@@ -95,14 +95,14 @@ fn read_quoted<'a>(text: &str, quoted: &'a str) -> Result<(Glob, &'a str), Fault
     }
 }
 
-fn read_plain<'a>(text: &str, rest: &'a str) -> Result<(Glob, &'a str), Fault> {
+fn read_plain<'a>(text: &str, rest: &'a str) -> Result<(Glob, &'a str), ValueError> {
     let end = rest.find('.').unwrap_or(rest.len());
     let (name, behind) = rest.split_at(end);
     if let Some(c) = name
         .chars()
         .find(|c| !c.is_alphanumeric() && !"_$-*".contains(*c))
     {
-        return Err(Fault::new(
+        return Err(ValueError::new(
             format!("{text:?} contains {c:?}"),
             "* stands for any characters and nothing else is special; write a name with other \
              characters in double quotes",
@@ -113,7 +113,7 @@ fn read_plain<'a>(text: &str, rest: &'a str) -> Result<(Glob, &'a str), Fault> {
             name.to_ascii_lowercase(),
             format!("\"{}\"", name.replace('*', "")),
         );
-        return Err(Fault::new(
+        return Err(ValueError::new(
             format!("{text:?} has capital letters"),
             format!(
                 "write {lower}, as PostgreSQL does with a name that is not quoted, or {quoted} for one that \
@@ -125,15 +125,15 @@ fn read_plain<'a>(text: &str, rest: &'a str) -> Result<(Glob, &'a str), Fault> {
     Ok((Glob::new(name), behind))
 }
 
-fn check_length(text: &str, name: &str) -> Result<(), Fault> {
+fn check_length(text: &str, name: &str) -> Result<(), ValueError> {
     if name.is_empty() {
-        return Err(Fault::new(
+        return Err(ValueError::new(
             format!("{text:?} has an empty part"),
             "write schema.table, such as public.jobs or jobs.*",
         ));
     }
     if name.len() > NAME_BYTES_MAX {
-        return Err(Fault::new(
+        return Err(ValueError::new(
             format!("a part of {text:?} has {} bytes", name.len()),
             format!("write at most {NAME_BYTES_MAX}: PostgreSQL cuts longer names"),
         ));
@@ -141,12 +141,12 @@ fn check_length(text: &str, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A pattern, and whose it is.
+/// A pattern of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) pattern: TablePattern,
     pub(super) scope: ScopeId,
-    /// Where it was written.
+    /// Line in the file.
     pub(super) line: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What holds for the sessions of one rule, or for those that no rule matches.
+//! Terms for the sessions of one rule, or for those that no rule matches.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::declare::{Declarable, DeclareFor};
 use super::{Mode, ScopeId};
 use crate::effects::Category;
 
-/// What a write to a table that no scope lists needs.
+/// Requirement of a write to a table that no scope lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Writes {
     /// The current token of the session's scope.
@@ -17,11 +17,11 @@ pub(super) enum Writes {
     Token,
     /// Nothing.
     Allow,
-    /// Nothing helps.
+    /// Always refused.
     Refuse,
 }
 
-/// What a read needs.
+/// Requirement of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reads {
     /// Nothing.
@@ -31,24 +31,24 @@ pub(super) enum Reads {
     Current,
 }
 
-/// Which tokens a statement needs whose text does not name its tables.
+/// Tokens for a statement whose text does not name its tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum UnknownTables {
-    /// Those of every scope that lists tables, and that of the session's scope.
+    /// Those of every scope that lists tables, and of the session's scope.
     #[default]
     EveryScope,
     /// That of the session's scope.
     SessionScope,
 }
 
-/// A rule for sessions, as messages name it.
+/// A session rule, as messages name it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionRule {
-    /// Its place among the rules of the file, from 1.
+    /// Position among the rules of the file, from 1.
     pub number: usize,
-    /// Its name, where it has one.
+    /// Name, if the rule has one.
     pub name: Option<Box<str>>,
-    /// The line of its `[[session]]`, from 1.
+    /// Line of its `[[session]]`, from 1.
     pub line: u32,
 }
 
@@ -61,34 +61,33 @@ impl fmt::Display for SessionRule {
     }
 }
 
-/// Who has said something.
+/// Origin of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum By {
-    /// Nobody: it is so where the file is silent.
+    /// The built-in default: the file is silent.
     #[default]
     Nobody,
-    /// `[defaults]`, in this line.
+    /// This line of `[defaults]`.
     Defaults { line: u32 },
     /// The rule of the session.
     Rule,
 }
 
-/// A value, and who has said it.
+/// A value and its origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said<T> {
     pub(super) value: T,
     pub(super) by: By,
 }
 
-/// What holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// The rule that says so; `None` where none matches.
+    /// The matching rule; `None` for the defaults.
     pub(super) rule: Option<SessionRule>,
     pub(super) writes: Said<Writes>,
     pub(super) reads: Said<Reads>,
     pub(super) unknown_tables: Said<UnknownTables>,
-    /// The mode of the rule, above that of the scopes.
+    /// Mode of the rule, which takes precedence over that of the scopes.
     pub(super) mode: Option<Mode>,
     pub(super) scope: ScopeId,
     pub(super) refused: Box<[(Category, By)]>,
@@ -97,24 +96,24 @@ pub(super) struct Terms {
     pub(super) follows: Follows,
 }
 
-/// What follows from terms and scopes together, worked out once.
+/// Consequences of terms and scopes together, computed once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Follows {
     /// See `SessionPolicy::unlooked`.
     pub(super) unlooked: Option<Arc<[ScopeId]>>,
-    /// See `SessionPolicy::backstop`; `None` is `Off`.
+    /// See `SessionPolicy::read_only_guard`; `None` is `Off`.
     pub(super) read_only_until: Option<Arc<[ScopeId]>>,
-    /// Refusals are only observed, while a scope that the session may need is enforced.
+    /// Whether refusals are only observed while a scope that the session may need is enforced.
     pub(super) enforced_behind_refusals: bool,
 }
 
 impl Terms {
-    /// A rule frees its sessions from every token for writing.
+    /// Whether a rule frees its sessions from every token for writing.
     pub(super) fn is_exempt(&self) -> bool {
         self.writes.value == Writes::Allow && self.writes.by == By::Rule
     }
 
-    /// A rule refuses every write of its sessions.
+    /// Whether a rule refuses every write of its sessions.
     pub(super) fn refuses_all_writes(&self) -> bool {
         self.writes.value == Writes::Refuse && self.writes.by == By::Rule
     }
@@ -126,16 +125,16 @@ impl Terms {
             .map(|(_, by)| *by)
     }
 
-    /// In words, who has said it.
-    pub(super) fn source(&self, by: By) -> Source<'_> {
-        Source(by, self.rule.as_ref())
+    /// Origin of a value, in words.
+    pub(super) fn source(&self, by: By) -> RuleOrigin<'_> {
+        RuleOrigin(by, self.rule.as_ref())
     }
 }
 
-/// Who has said something, in words.
-pub(super) struct Source<'a>(By, Option<&'a SessionRule>);
+/// Origin of a value, in words.
+pub(super) struct RuleOrigin<'a>(By, Option<&'a SessionRule>);
 
-impl fmt::Display for Source<'_> {
+impl fmt::Display for RuleOrigin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1) {
             (By::Rule, Some(rule)) => write!(f, "{rule}"),

@@ -1,4 +1,4 @@
-//! What statements need, by tables of cases: effects as literals, so that they hold whatever classification finds.
+//! Requirements of statements, in tables of cases. Effects are literals, so they do not depend on classification.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn named(names: &[&str]) -> Tables {
     Tables::Named(names.iter().map(|text| name(text)).collect())
 }
 
-/// Writes these tables and reads none.
+/// Effects that write these tables and read none.
 fn write(tables: &[&str]) -> Effects {
     Effects {
         class: Class::Write,
@@ -87,7 +87,7 @@ fn names(session: &SessionPolicy, scopes: &[ScopeId]) -> String {
     names.join(" ")
 }
 
-/// Checks requirement and decision at once: they must not differ, and a decision has a reason.
+/// Checks requirement and decision at once: they must agree, and a decision has a reason.
 #[track_caller]
 fn check(session: &SessionPolicy, effects: &Effects, expect: &str) {
     let decision = session.decision(effects);
@@ -101,11 +101,11 @@ fn check(session: &SessionPolicy, effects: &Effects, expect: &str) {
 fn check_frame(session: &SessionPolicy, unlooked: Option<&str>, read_only_until: Option<&str>) {
     let found = session.unlooked().map(|scopes| names(session, scopes));
     assert_eq!(found.as_deref(), unlooked, "unlooked");
-    let found = match session.backstop() {
-        Backstop::Off => None,
-        Backstop::UntilHolding(scopes) => Some(names(session, scopes)),
+    let found = match session.read_only_guard() {
+        ReadOnlyGuard::Off => None,
+        ReadOnlyGuard::UntilHolding(scopes) => Some(names(session, scopes)),
     };
-    assert_eq!(found.as_deref(), read_only_until, "the backstop");
+    assert_eq!(found.as_deref(), read_only_until, "the read-only guard");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn writes_need_the_scopes_that_list_their_tables() {
         "main jobs mail",
     );
     check(&app, &write(&["public.orders", "public.orders"]), "main");
-    // No table, or one that is not known.
+    // No table, or an unknown one.
     check(&app, &write(&[]), "main");
     check(&app, &write_anything(), "main jobs mail");
     check_frame(&app, Some("main jobs mail"), Some("main jobs mail"));
@@ -257,7 +257,7 @@ fn defaults_free_or_refuse_only_what_no_scope_lists() {
     check_frame(&only, Some(""), None);
 }
 
-/// Whatever the search path is. A pattern for a whole schema says nothing of the name: it may be a table of that
+/// The search path does not matter. A pattern for a whole schema does not settle the name: it may be a table of that
 /// schema, or one that no scope lists.
 #[test]
 fn a_name_without_schema_stands_for_every_listed_table_of_that_name() {
@@ -291,7 +291,7 @@ fn a_name_without_schema_stands_for_every_listed_table_of_that_name() {
     check(&refuse, &write(&["orders"]), "refused");
 }
 
-/// The catalog is free to read, also without its schema, but for what a scope lists by name.
+/// The catalog is free to read, even without its schema, except for names that a scope lists.
 #[test]
 fn names_of_the_catalog_are_free_to_read() {
     let text = "[defaults]\nreads = \"current\"\n[scope.jobs]\ntables = [\"public.pg_queue\", \"jobs.*\"]\n";
@@ -302,7 +302,7 @@ fn names_of_the_catalog_are_free_to_read() {
     check(&app, &read(&["jobs.pg_x"]), "jobs");
 }
 
-/// A text that was not read, and may prepare a transaction, is refused as either.
+/// A text that was not read and may prepare a transaction is refused as either.
 #[test]
 fn an_unread_text_may_prepare_a_transaction() {
     let unread = Effects::unknown(Some(Category::PrepareTransaction));
@@ -348,7 +348,7 @@ allow = [\"ddl\", \"replication\"]
         words,
         "The policy refuses call (rule \"reporting\", line 3)"
     );
-    // A kind may be refused that is a read.
+    // A category that is a read may be refused.
     let lock = Effects {
         class: Class::Read,
         ..kind(Category::Lock)
@@ -450,7 +450,7 @@ fn the_rules_mode_counts_before_the_scopes_and_that_before_the_defaults() {
 
 /// Read-only mode would refuse what is only observed: PostgreSQL cannot tell tables apart.
 #[test]
-fn what_is_only_observed_switches_the_backstop_off() {
+fn what_is_only_observed_switches_the_read_only_guard_off() {
     check_frame(&session(MODES, "app"), Some("default strict"), None);
     check_frame(&session(MODES, "test"), Some("default strict"), None);
     check_frame(
@@ -470,7 +470,7 @@ fn what_is_only_observed_switches_the_backstop_off() {
     check_frame(&session(kinds, "app"), None, None);
 }
 
-/// A refusal that is only observed lets the statement through, so it must not stand before a scope that is enforced.
+/// A refusal that is only observed lets the statement through, so it must not hide a scope that is enforced.
 #[test]
 fn an_observed_refusal_does_not_hide_an_enforced_scope() {
     let text = format!("{MODES}[[session]]\nmatch = {{ user = \"r\" }}\nwrites = \"refuse\"\n");
@@ -527,7 +527,7 @@ fn decisions_name_what_decided() {
     );
 }
 
-/// The hot path: one look, and nothing on the heap.
+/// The hot path: one lookup, and nothing on the heap.
 #[test]
 fn a_requirement_without_table_scopes_does_not_allocate() {
     let text = "[defaults]\nreads = \"current\"\n[[session]]\nmatch = { user = \"m\" }\nwrites = \"allow\"\n";
@@ -546,13 +546,13 @@ fn a_requirement_without_table_scopes_does_not_allocate() {
             }
             let _ = (
                 session.unlooked(),
-                session.backstop(),
+                session.read_only_guard(),
                 session.mode(Some("x")),
             );
         });
         assert_eq!(counted.count_total, 0);
     }
-    // With one scope for a table it does not either.
+    // One scope for a table does not change that.
     let session = session(SCOPES, "app");
     let one = write(&["jobs.queue"]);
     let counted = allocation_counter::measure(|| {
@@ -561,7 +561,7 @@ fn a_requirement_without_table_scopes_does_not_allocate() {
     assert_eq!(counted.count_total, 0);
 }
 
-/// Every statement that a session may send unlooked is one that needs nothing beyond the scopes it holds.
+/// Every statement that a session may send unlooked needs only the scopes that it holds.
 #[test]
 fn unlooked_sessions_need_no_look() {
     for text in [
@@ -583,7 +583,7 @@ fn unlooked_sessions_need_no_look() {
         Category::ALL
             .into_iter()
             .filter(|c| *c != Category::Replication)
-            // Every text with it gets a look: below.
+            // Every text with it is examined: see below.
             .filter(|c| *c != Category::PrepareTransaction)
             .map(kind),
     )

@@ -1,4 +1,4 @@
-//! What is legal in a policy file but may surprise.
+//! Warnings about legal but surprising parts of a policy file.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::terms::{Reads, Writes};
 use super::{Mode, PreparedTransactions};
 use crate::effects::Category;
 
-/// All of it, from the top of the file.
+/// All warnings, from the top of the file.
 pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
     let mut found = Vec::new();
     let mut warn = |at: &Range<usize>, message: &str| found.push(lines.remark(at, message));
@@ -71,7 +71,7 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
     found
 }
 
-/// What concerns declarations.
+/// Warnings about declarations.
 fn who_may_declare(draft: &Draft, warn: &mut impl FnMut(&Range<usize>, &str)) {
     let mut sections = draft.rules.iter().map(|rule| &rule.section);
     let said = sections.any(|section| section.declare.is_some())
@@ -122,7 +122,7 @@ fn observed(key: &str, whom: &str) -> String {
     )
 }
 
-/// Where replication connections are allowed.
+/// Place where replication connections are allowed.
 fn replication(section: &Section) -> Option<Range<usize>> {
     let mut allowed = section.allow.iter();
     let found = allowed.find(|kind| *kind.get_ref() == Category::Replication)?;

@@ -1,10 +1,10 @@
-//! Whose sessions a rule is for.
+//! Sessions to which a rule applies.
 
 use super::glob::Glob;
 use super::network::Network;
 use super::session::Who;
 
-/// What a session must be like. An empty list says nothing; of several, one must match.
+/// Conditions on a session. An empty list sets none; of several entries, one must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WhoPattern {
     pub(super) user: Vec<Glob>,
@@ -16,7 +16,7 @@ pub(super) struct WhoPattern {
 
 impl WhoPattern {
     pub(super) fn matches(&self, who: &Who<'_>) -> bool {
-        // PostgreSQL too takes an application_name that is missing for an empty one.
+        // PostgreSQL also treats a missing application_name as empty.
         let application_name = who.application_name.unwrap_or_default();
         one_matches(&self.user, who.user)
             && one_matches(&self.database, who.database)
@@ -32,7 +32,7 @@ impl WhoPattern {
                 }))
     }
 
-    /// Whether it surely matches whatever the other does. Where only several rules together do, it is not seen.
+    /// Whether it surely matches everything that the other does. Not detected if only several rules together do.
     pub(super) fn covers(&self, other: &Self) -> bool {
         all_covered(&self.user, &other.user, Glob::covers)
             && all_covered(&self.database, &other.database, Glob::covers)
@@ -119,7 +119,7 @@ mod tests {
         };
         assert!(matches(&[], None) && matches(&[], Some("app")));
         assert!(matches(&["x", "a*"], Some("app")) && !matches(&["x"], Some("app")));
-        // Any certificate is one that is there.
+        // `*` accepts any certificate, but requires one.
         assert!(matches(&["*"], Some("app")) && !matches(&["*"], None));
         assert!(!matches(&["app"], None));
         assert!(pattern(&[]).covers(&pattern(&["*"])));

@@ -1,17 +1,17 @@
-//! The messages of the tree that mean something to the walk, and what their fields are.
+//! Messages of the tree that matter to the walk, and their fields.
 
 use serde::Serialize;
 use serde::ser;
 
-use super::scope::Part;
-use super::trace::Trace;
-use super::{At, FirstArg, Role, UnknownShape, Walk};
+use super::scope::LockedClause;
+use super::trace::TokenTrace;
+use super::{At, FirstArg, TableUse, UnknownShape, Walk};
+use crate::analysis::{Computes, WriteReason};
 use crate::effects::Category;
 use crate::functions;
 use crate::object_name::ObjectName;
-use crate::verdict::{Computes, WriteReason};
 
-/// What a query of constants consists of. PostgreSQL runs nothing for it but its own types' input and output.
+/// Messages in a query of constants. PostgreSQL runs only input and output of its own types for it.
 const CONSTANTS: [&str; 10] = [
     "Node",
     "SelectStmt",
@@ -31,26 +31,26 @@ pub(super) struct Fields<'a> {
     pub(super) of: Of,
 }
 
-/// What the fields belong to.
+/// Owner of the fields.
 pub(super) enum Of {
-    /// A message that means nothing by itself.
+    /// A message without a meaning of its own.
     Other(&'static str),
     List,
-    /// The arguments of a call whose first one is wanted.
-    Args(Option<Trace>),
+    /// Arguments of a call whose first one is wanted.
+    Args(Option<TokenTrace>),
     /// SELECT, INSERT, UPDATE, DELETE or MERGE.
     Query,
     RangeVar(RangeVar),
     Call {
         name: Option<ObjectName>,
-        first: Option<Trace>,
+        first: Option<TokenTrace>,
     },
     With,
     Cte {
         name: Option<Box<str>>,
         begin: usize,
     },
-    /// FOR UPDATE: how many names stood behind OF before it.
+    /// FOR UPDATE, with the number of names after OF before it.
     Locking(usize),
 }
 
@@ -63,7 +63,7 @@ pub(super) struct RangeVar {
 }
 
 impl Of {
-    /// A message of this name begins.
+    /// Begins a message of this name.
     pub(super) fn enter(walk: &mut Walk, name: &'static str) -> Self {
         let at = std::mem::replace(&mut walk.at, At::Inside);
         if !CONSTANTS.contains(&name) {
@@ -112,7 +112,7 @@ impl Of {
 }
 
 impl Walk {
-    /// A list begins.
+    /// Begins a list.
     pub(super) fn list(&mut self) -> Of {
         if let FirstArg::Wanted = self.first_arg {
             self.first_arg = FirstArg::NotWanted;
@@ -122,10 +122,10 @@ impl Walk {
         }
     }
 
-    /// A field in which tables have a role of their own.
+    /// Walks a field in which tables have a role of their own.
     fn with_role<T: Serialize + ?Sized>(
         &mut self,
-        role: Role,
+        role: TableUse,
         value: &T,
     ) -> Result<(), UnknownShape> {
         let outer = self.override_role.replace(role);
@@ -140,9 +140,9 @@ impl Walk {
         value: &T,
     ) -> Result<(), UnknownShape> {
         let part = match key {
-            "from_clause" => Part::From,
-            "larg" | "rarg" => Part::Side,
-            "relation" => return self.with_role(Role::Write, value),
+            "from_clause" => LockedClause::From,
+            "larg" | "rarg" => LockedClause::Side,
+            "relation" => return self.with_role(TableUse::Write, value),
             _ => return value.serialize(&mut *self),
         };
         let begin = self.scopes.here();
@@ -157,9 +157,10 @@ impl Walk {
         value: &T,
     ) -> Result<(), UnknownShape> {
         match (of, key) {
-            ("IntoClause", "rel") => self.with_role(Role::Write, value),
-            // The LIKE of a CREATE TABLE. What a foreign key references gets triggers by it, so it is altered.
-            ("TableLikeClause", "relation") => self.with_role(Role::Read, value),
+            ("IntoClause", "rel") => self.with_role(TableUse::Write, value),
+            // LIKE in a CREATE TABLE only reads. A table that a foreign key references gets triggers, so it is
+            // altered.
+            ("TableLikeClause", "relation") => self.with_role(TableUse::Read, value),
             _ => value.serialize(&mut *self),
         }
     }
@@ -204,7 +205,7 @@ impl RangeVar {
             "schemaname" => &mut self.schema,
             "relname" => &mut self.name,
             "alias" => &mut self.alias,
-            // Of the database there is only one that PostgreSQL accepts.
+            // PostgreSQL accepts only the name of the current database.
             _ => return value.serialize(walk),
         };
         *part = walk.traced(value)?.into_text();
@@ -212,13 +213,13 @@ impl RangeVar {
     }
 }
 
-/// A field of a call: its name decides whether its first argument matters.
+/// Walks a field of a call. The function's name decides whether its first argument matters.
 fn call_field<T: Serialize + ?Sized>(
     walk: &mut Walk,
     key: &'static str,
     value: &T,
     name: &mut Option<ObjectName>,
-    first: &mut Option<Trace>,
+    first: &mut Option<TokenTrace>,
 ) -> Result<(), UnknownShape> {
     match key {
         "funcname" => {
@@ -256,7 +257,7 @@ impl ser::SerializeStruct for Fields<'_> {
             Of::Call { name, first } => call_field(walk, key, value, name, first),
             Of::With => walk.with_field(key, value),
             Of::Cte { name, .. } => walk.cte_field(key, value, name),
-            Of::Locking(_) if key == "locked_rels" => walk.with_role(Role::LockedAlias, value),
+            Of::Locking(_) if key == "locked_rels" => walk.with_role(TableUse::LockedAlias, value),
             Of::Locking(_) | Of::List | Of::Args(_) => value.serialize(walk),
         }
     }

@@ -1,7 +1,7 @@
-//! Looks at everything inside a statement: what makes it a write, its tables, its functions.
+//! Examines everything inside a statement: reasons for a write, tables, functions.
 //!
-//! The walk goes over `Serialize`, which is derived for every type of the parse tree: it reaches every node, also of
-//! that nobody thought of here. Its depth is bounded: the decoder of the tree refuses more than 100 levels.
+//! The walk uses `Serialize`, which every type of the parse tree derives, so it also reaches nodes that this code
+//! does not know. The decoder bounds its depth: it refuses more than 100 levels.
 
 mod fields;
 mod scope;
@@ -14,53 +14,53 @@ use pg_query::protobuf::SelectStmt;
 use serde::Serialize;
 use serde::ser;
 
+use crate::analysis::{Computes, Mistake, WriteReason};
 use crate::effects::{ANY_SETTING, Category, Tables};
 use crate::found::Found;
 use crate::functions::{self, Reach};
 use crate::object_name::ObjectName;
 use crate::settings::{Setting, reserved};
-use crate::verdict::{Computes, Mistake, WriteReason};
-use scope::Scopes;
-use trace::{Token, Trace};
+use scope::NameScopes;
+use trace::{Token, TokenTrace};
 
-/// What a table's name is there for.
+/// Role of a table's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum TableUse {
     /// Its rows are read.
     Read,
     /// It is written, locked or changed.
     Write,
-    /// It is no table, but the name of one in its FROM, behind FOR UPDATE OF.
+    /// Not a table, but the name of one in FROM, after FOR UPDATE OF.
     LockedAlias,
 }
 
-/// Examines a statement, or a part of one. Tables that it names itself, and not in a query inside, are there for
-/// `direct`. The error stands for a tree of a shape that protobuf cannot have.
+/// Examines a statement, or a part of one. Tables outside of inner queries have the role `direct`. The error stands
+/// for a tree of a shape that protobuf cannot have.
 ///
-/// It is a write where what is inside makes it one, and its mistake is the first call of `set_config` for a setting
-/// below `fencing.`: the walk does not know whether it binds.
+/// The result is a write if its content makes it one. Its mistake is the first call of `set_config` for a `fencing.`
+/// setting: the walk does not know whether that call declares a token.
 pub(crate) fn examine<T: Serialize + ?Sized>(
     node: &T,
-    direct: Role,
+    direct: TableUse,
 ) -> Result<Found, UnknownShape> {
     Ok(Found {
-        // A part of the statement may be all that is looked at.
+        // The node may be only a part of the statement.
         computes: Computes::Anything,
         ..walk(node, direct)?
     })
 }
 
-/// Examines a whole statement that is a query.
+/// Examines a whole query.
 pub(crate) fn examine_query(select: &SelectStmt) -> Result<Found, UnknownShape> {
-    walk(select, Role::Read)
+    walk(select, TableUse::Read)
 }
 
-fn walk<T: Serialize + ?Sized>(node: &T, direct: Role) -> Result<Found, UnknownShape> {
+fn walk<T: Serialize + ?Sized>(node: &T, direct: TableUse) -> Result<Found, UnknownShape> {
     let mut walk = Walk {
         direct,
         override_role: None,
         at: At::Root,
-        scopes: Scopes::default(),
+        scopes: NameScopes::default(),
         trace: None,
         first_arg: FirstArg::NotWanted,
         write: None,
@@ -76,7 +76,7 @@ fn walk<T: Serialize + ?Sized>(node: &T, direct: Role) -> Result<Found, UnknownS
     Ok(walk.finish())
 }
 
-/// The tree has a shape that the walk does not know.
+/// The parse tree has a shape that the walk does not know.
 #[derive(Debug)]
 pub(crate) struct UnknownShape;
 
@@ -95,13 +95,13 @@ impl ser::Error for UnknownShape {
 }
 
 struct Walk {
-    direct: Role,
-    /// The role of tables in the field that the walk is in, where it has one of its own.
-    override_role: Option<Role>,
+    direct: TableUse,
+    /// Role of tables in the current field, if the field has its own.
+    override_role: Option<TableUse>,
     at: At,
-    scopes: Scopes,
-    /// Where the front of a subtree is wanted as a list.
-    trace: Option<Trace>,
+    scopes: NameScopes,
+    /// The start of a subtree, while a list of it is wanted.
+    trace: Option<TokenTrace>,
     first_arg: FirstArg,
     write: Option<WriteReason>,
     category: Option<Category>,
@@ -113,10 +113,10 @@ struct Walk {
     computes: Computes,
 }
 
-/// Where the walk stands.
+/// Position of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Before the first message: the statement itself.
+    /// Before the first message, which is the statement itself.
     Root,
     Inside,
 }
@@ -125,7 +125,7 @@ enum At {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Unseen {
     Nothing,
-    /// It may write or read any.
+    /// May write or read any table.
     Anything,
 }
 
@@ -133,9 +133,9 @@ enum Unseen {
 #[derive(Debug)]
 enum FirstArg {
     NotWanted,
-    /// The next list is one of arguments.
+    /// The next list holds the arguments.
     Wanted,
-    Found(Trace),
+    Found(TokenTrace),
 }
 
 impl Walk {
@@ -145,9 +145,9 @@ impl Walk {
         }
     }
 
-    /// Walks through `value`, and gives the front of it as a list.
-    fn traced<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<Trace, UnknownShape> {
-        let outer = self.trace.replace(Trace::default());
+    /// Walks through `value` and returns its start as a list.
+    fn traced<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<TokenTrace, UnknownShape> {
+        let outer = self.trace.replace(TokenTrace::default());
         value.serialize(&mut *self)?;
         std::mem::replace(&mut self.trace, outer).ok_or(UnknownShape)
     }
@@ -164,19 +164,19 @@ impl Walk {
     fn table(&mut self, name: ObjectName, alias: Option<Box<str>>) -> Result<(), UnknownShape> {
         let role = match self.override_role {
             Some(role) => role,
-            None if self.scopes.in_query() => Role::Read,
+            None if self.scopes.in_query() => TableUse::Read,
             None => self.direct,
         };
         match role {
-            Role::Read => self.scopes.mention(name, alias),
-            Role::Write => self.writes.push(name),
-            Role::LockedAlias => self.scopes.lock_of(name.name)?,
+            TableUse::Read => self.scopes.mention(name, alias),
+            TableUse::Write => self.writes.push(name),
+            TableUse::LockedAlias => self.scopes.lock_of(name.name)?,
         }
         Ok(())
     }
 
-    /// A call of this function, with its first argument where that was wanted.
-    fn call(&mut self, name: ObjectName, first: Option<&Trace>) {
+    /// Records a call, with its first argument if that was wanted.
+    fn call(&mut self, name: ObjectName, first: Option<&TokenTrace>) {
         if &*name.name == functions::SET_CONFIG {
             self.set_config(first);
         } else if let Some(writer) = functions::writer(&name.name) {
@@ -195,13 +195,13 @@ impl Walk {
         self.functions.push(name);
     }
 
-    /// Of any schema: one that is not `pg_catalog` hides its own effects only.
-    fn set_config(&mut self, first: Option<&Trace>) {
+    /// Counts in any schema: a function outside of `pg_catalog` can only hide its own effects.
+    fn set_config(&mut self, first: Option<&TokenTrace>) {
         let name = first.and_then(|first| first.constant(&["text"]));
         match name.map(Setting::named) {
             None => self.found(WriteReason::ComputedSetting),
             Some(Setting::TransactionReadOnly | Setting::DefaultReadOnly) => {
-                self.found(WriteReason::LiftsReadOnly);
+                self.found(WriteReason::SetsReadWrite);
             }
             Some(Setting::Fencing(variable)) => {
                 let mistake = Mistake::DoesNotDeclare(variable);
@@ -242,8 +242,8 @@ impl Walk {
     }
 }
 
-/// The sequence that a call of nextval or setval moves, where the text names it and the function is PostgreSQL's own.
-fn sequence(function: &ObjectName, first: Option<&Trace>) -> Option<ObjectName> {
+/// The sequence that nextval or setval moves, if the text names it and the function is PostgreSQL's own.
+fn sequence(function: &ObjectName, first: Option<&TokenTrace>) -> Option<ObjectName> {
     if function
         .schema
         .as_deref()
@@ -258,13 +258,13 @@ fn sequence(function: &ObjectName, first: Option<&Trace>) -> Option<ObjectName> 
 mod tests {
     use super::*;
 
-    /// Statements that today's grammar does not let into a query are writes too, should it ever.
+    /// Statements that today's grammar does not allow in a query would be writes too.
     #[test]
     fn any_statement_but_select_is_a_write() {
         let found = |text: &str| {
             let found = examine(
                 &pg_query::parse(text, 0).unwrap().protobuf.stmts,
-                Role::Read,
+                TableUse::Read,
             )
             .unwrap();
             (found.why, found.writes)

@@ -1,4 +1,4 @@
-//! Which names in a query are tables, and which of them it locks.
+//! Finds out which names in a query are tables, and which of them it locks.
 //!
 //! <https://www.postgresql.org/docs/current/queries-with.html>,
 //! <https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE>
@@ -9,13 +9,12 @@ use std::ops::Range;
 use super::UnknownShape;
 use crate::object_name::ObjectName;
 
-/// A name in a FROM, or in a place like it.
+/// A name in a FROM or a similar clause.
 #[derive(Debug)]
 struct Mention {
     name: ObjectName,
-    /// As the query calls it.
     alias: Option<Box<str>>,
-    /// How many queries it stands in.
+    /// Number of queries around it.
     level: usize,
     stands_for: StandsFor,
     lock: Lock,
@@ -33,24 +32,24 @@ enum Lock {
     Yes,
 }
 
-/// A SELECT, INSERT, UPDATE, DELETE or MERGE that the walk is in.
+/// A SELECT, INSERT, UPDATE, DELETE or MERGE that the walk is inside.
 #[derive(Debug, Default)]
 struct Query {
     begin: usize,
     with: Option<With>,
-    /// What stands in its FROM.
+    /// Names in its FROM.
     from: Range<usize>,
-    /// What stands in the two sides of its UNION.
+    /// Names in the two sides of its UNION.
     sides: Range<usize>,
     locks: Locks,
 }
 
-/// FOR UPDATE and its kin.
+/// FOR UPDATE and similar clauses.
 #[derive(Debug, Default)]
 struct Locks {
-    /// Without OF: all of FROM.
+    /// FOR UPDATE without OF, which locks all of FROM.
     all: Option<All>,
-    /// Behind OF.
+    /// Names after OF.
     of: Vec<Box<str>>,
 }
 
@@ -72,16 +71,16 @@ enum Recursive {
     Yes,
 }
 
-/// The parts of a query in which names stand that FOR UPDATE locks.
+/// Clauses of a query whose names FOR UPDATE locks.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum LockedClause {
     From,
     Side,
 }
 
-/// All names that were met so far.
+/// Names met so far.
 #[derive(Debug, Default)]
-pub(super) struct Scopes {
+pub(super) struct NameScopes {
     mentions: Vec<Mention>,
     queries: Vec<Query>,
 }
@@ -92,8 +91,8 @@ pub(super) struct Resolved {
     pub(super) locked: Vec<ObjectName>,
 }
 
-impl Scopes {
-    /// Is the walk inside a query, and not only in the statement around it?
+impl NameScopes {
+    /// Whether the walk is inside a query, and not only in the statement around it.
     pub(super) fn in_query(&self) -> bool {
         !self.queries.is_empty()
     }
@@ -108,7 +107,7 @@ impl Scopes {
         });
     }
 
-    /// How many names there are: the place of the next.
+    /// Number of names so far, which is the index of the next.
     pub(super) fn here(&self) -> usize {
         self.mentions.len()
     }
@@ -123,15 +122,19 @@ impl Scopes {
         });
     }
 
-    /// The names from `begin` to here stand in this part of the innermost query.
-    pub(super) fn end_part(&mut self, part: Part, begin: usize) -> Result<(), UnknownShape> {
+    /// Assigns the names from `begin` to here to this clause of the innermost query.
+    pub(super) fn end_part(
+        &mut self,
+        clause: LockedClause,
+        begin: usize,
+    ) -> Result<(), UnknownShape> {
         let end = self.here();
         let query = self.innermost()?;
-        match part {
-            Part::From => query.from = begin..end,
-            // The two are the last fields of a query, one after the other.
-            Part::Side if query.sides.is_empty() => query.sides = begin..end,
-            Part::Side => query.sides.end = end,
+        match clause {
+            LockedClause::From => query.from = begin..end,
+            // The two sides are the last fields of a query, in a row.
+            LockedClause::Side if query.sides.is_empty() => query.sides = begin..end,
+            LockedClause::Side => query.sides.end = end,
         }
         Ok(())
     }
@@ -169,7 +172,7 @@ impl Scopes {
         Ok(())
     }
 
-    /// How many names stood behind OF so far.
+    /// Number of names after OF so far.
     pub(super) fn locked_of(&self) -> usize {
         self.queries.last().map_or(0, |query| query.locks.of.len())
     }
@@ -178,7 +181,7 @@ impl Scopes {
         self.queries.last_mut().ok_or(UnknownShape)
     }
 
-    /// The innermost query ends: its locks and its WITH are applied to the names in it.
+    /// Ends the innermost query and applies its locks and its WITH to the names in it.
     pub(super) fn end_query(&mut self) -> Result<(), UnknownShape> {
         let level = self.queries.len();
         let query = self.queries.pop().ok_or(UnknownShape)?;
@@ -202,7 +205,7 @@ impl Scopes {
         }
         let of: Option<Vec<usize>> = match query.locks.all {
             Some(All) => None,
-            // What is behind OF but is no table, a subquery perhaps, may stand for any of them.
+            // A name after OF that is no table, such as a subquery, may stand for any of them.
             None => query
                 .locks
                 .of
@@ -221,8 +224,8 @@ impl Scopes {
         }
     }
 
-    /// A name without a schema is a CTE where one of that name is in sight: in the whole query, and in the WITH itself
-    /// only behind it, unless it is RECURSIVE.
+    /// A name without a schema is a CTE if one of that name is visible: in the whole query, and inside the WITH only
+    /// after its definition, unless the WITH is RECURSIVE.
     fn apply_with(&mut self, with: &With, begin: usize) {
         let mut first: HashMap<&str, usize> = HashMap::new();
         for (order, (name, _)) in with.ctes.iter().enumerate() {
@@ -241,7 +244,7 @@ impl Scopes {
                 Some((order, (_, range))) if range.contains(&place) => {
                     with.recursive == Recursive::Yes || cte < order
                 }
-                // Between the WITH's own bounds, but in none of its queries: not known to be one.
+                // Inside the WITH but in none of its queries: not known to be a CTE.
                 _ => !(with.begin..with.end).contains(&place),
             };
             if mention.name.schema.is_none() && in_sight {

@@ -1,4 +1,4 @@
-//! The way through the tree: every type of it derives `Serialize`, so none can be forgotten.
+//! Traversal of the tree: every type in it derives `Serialize`, so none can be forgotten.
 
 use serde::Serialize;
 use serde::ser::{self, Impossible};
@@ -7,7 +7,7 @@ use super::fields::{Fields, Of};
 use super::{UnknownShape, Walk};
 use crate::walk::trace::Token;
 
-/// Values in which nothing can hide.
+/// Values that cannot contain nodes.
 macro_rules! nothing_in {
     ($($method:ident: $type:ty),* $(,)?) => {
         $(fn $method(self, _: $type) -> Result<(), UnknownShape> { Ok(()) })*

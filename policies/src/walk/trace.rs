@@ -1,8 +1,8 @@
-//! The front of a subtree as a flat list, to be compared with the few shapes that matter.
+//! The start of a subtree as a flat list, for comparison with the few shapes that matter.
 
 use crate::object_name::ObjectName;
 
-/// What a short subtree consists of, in the order of its fields. Numbers are left out.
+/// A piece of a short subtree, in the order of its fields. Numbers are left out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// A message begins.
@@ -11,17 +11,16 @@ pub(super) enum Token {
     Bool(bool),
 }
 
-/// More than any shape that is looked for has.
+/// More than any expected shape has.
 const TOKENS_MAX: usize = 24;
 
-/// Some tokens.
 #[derive(Debug, Default)]
-pub(super) struct Trace {
+pub(super) struct TokenTrace {
     tokens: Vec<Token>,
     whole: Whole,
 }
 
-/// Are all of them there?
+/// Whether all tokens are there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Whole {
     #[default]
@@ -29,7 +28,7 @@ enum Whole {
     No,
 }
 
-impl Trace {
+impl TokenTrace {
     pub(super) fn push(&mut self, token: impl FnOnce() -> Token) {
         if self.tokens.len() < TOKENS_MAX {
             self.tokens.push(token());
@@ -38,7 +37,8 @@ impl Trace {
         }
     }
 
-    /// The text of a field that is one string; `None` where it is empty, as protobuf has no other way to leave it out.
+    /// The text of a field that is one string. `None` if it is empty, since protobuf leaves a field out by making it
+    /// empty.
     pub(super) fn into_text(self) -> Option<Box<str>> {
         self.tokens.into_iter().find_map(|token| match token {
             Token::Text(text) if !text.is_empty() => Some(text),
@@ -50,7 +50,7 @@ impl Trace {
         self.tokens.contains(&Token::Bool(true))
     }
 
-    /// The name that a list of strings spells; `None` where it is no such list.
+    /// The name that a list of strings spells; `None` for any other list.
     pub(super) fn into_object_name(self) -> Option<ObjectName> {
         if self.whole == Whole::No {
             return None;
@@ -69,7 +69,7 @@ impl Trace {
         Some(name)
     }
 
-    /// The string constant that the subtree is, also where it is cast to one of these types.
+    /// The string constant of the subtree, plain or cast to one of these types.
     pub(super) fn constant(&self, types: &[&str]) -> Option<&str> {
         use Token::{Bool, Struct, Text};
         if self.whole == Whole::No {
@@ -114,12 +114,12 @@ impl Trace {
     }
 }
 
-/// The relation that a text stands for where PostgreSQL casts it to `regclass`.
+/// The relation that PostgreSQL finds for a text cast to `regclass`.
 /// <https://www.postgresql.org/docs/current/datatype-oid.html>
 pub(super) fn regclass(text: &str) -> Option<ObjectName> {
     let mut parts: Vec<Box<str>> = Vec::new();
     let mut rest = text.trim_ascii();
-    // A number is an oid, and a dash is none at all.
+    // A number is an oid, and a dash is no relation.
     if rest.is_empty() || rest == "-" || rest.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -142,7 +142,7 @@ pub(super) fn regclass(text: &str) -> Option<ObjectName> {
     }
 }
 
-/// The identifier at the front, and what follows it. Only plain ones: what else PostgreSQL would take is not known.
+/// The identifier at the front, and the rest. Accepts only plain identifiers.
 fn identifier(text: &str) -> Option<(Box<str>, &str)> {
     if let Some(quoted) = text.strip_prefix('"') {
         let (name, after) = quoted.split_once('"')?;

@@ -1,4 +1,4 @@
-//! May this message reach PostgreSQL? Everything that can make a permit is in here.
+//! Decides whether a message may reach PostgreSQL. Only the code in here can make a permit.
 
 mod needs;
 mod permit;

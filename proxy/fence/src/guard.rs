@@ -1,19 +1,19 @@
-//! What keeps a session that may not write from writing: a read-only transaction.
+//! Read-only guard: the read-only transaction in which a session may not write.
 
 use std::fmt;
 
 use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 
-/// Why PostgreSQL's read-only mode is not sure to keep a statement from writing.
+/// Reason why read-only mode is not sure to keep a statement from writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unguarded {
-    /// What ran in an earlier transaction of the same request cycle may have switched it off.
+    /// Something in an earlier transaction of the same request cycle may have switched it off.
     TransactionEnded,
     /// The session could write when the transaction began.
     BegunOtherwise,
-    /// The transaction could write when it began.
+    /// The transaction began read-write, and its token was cleared.
     TokenLaidDown,
-    /// The text is sent to a session that may write from its first statement on.
+    /// The token is declared later in the text, so the text runs in a session that may write from the start.
     TokenDeclaredLater,
 }
 
@@ -37,63 +37,57 @@ impl fmt::Display for Unguarded {
     }
 }
 
-/// What the open transaction may do, or the next one if none is open.
+/// Access mode of the open transaction, or of the next one if none is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionAccess {
-    /// It begins read-only, because of the guard. Nothing makes it read-write again, no savepoint and no chain.
+    /// Read-only because of the guard. Nothing makes it read-write again, neither a savepoint nor a chain.
     Guarded,
-    /// The same, and the client has asked for a read-only transaction itself.
+    /// The same, but the client itself has asked for read-only.
     Asked,
     /// It may be read-write.
     Open,
 }
 
-/// Whether a transaction has ended since the last ReadyForQuery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    No,
-    Yes,
-}
-
-/// What keeps a session that may not write from writing, where the next statement runs.
+/// State of the guard when the next statement runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guard {
     transaction: TransactionAccess,
-    ended: Ended,
+    /// Whether a transaction has ended since the last ReadyForQuery.
+    has_ended: bool,
 }
 
 impl Guard {
-    /// A read-only transaction, as the server has confirmed it.
+    /// A read-only transaction, confirmed by the server.
     pub const SURE: Self = Self {
         transaction: TransactionAccess::Guarded,
-        ended: Ended::No,
+        has_ended: false,
     };
     /// Nothing is known.
     pub const IN_DOUBT: Self = Self {
         transaction: TransactionAccess::Open,
-        ended: Ended::No,
+        has_ended: false,
     };
 
-    /// Why the session may be able to write, if it may. After the end of a transaction that is so, whatever ran before:
-    /// COMMIT runs queries of its own, and what the default is then the server tells only with ReadyForQuery.
+    /// Reason why the session may be able to write, if it may. After the end of a transaction it always may: COMMIT
+    /// runs queries of its own, and the server reports the default only with ReadyForQuery.
     #[inline]
     #[must_use]
     pub const fn in_doubt(self) -> Option<Unguarded> {
-        match (self.ended, self.transaction) {
-            (Ended::Yes, _) => Some(Unguarded::TransactionEnded),
-            (Ended::No, TransactionAccess::Open) => Some(Unguarded::BegunOtherwise),
-            (Ended::No, TransactionAccess::Guarded | TransactionAccess::Asked) => None,
+        match (self.has_ended, self.transaction) {
+            (true, _) => Some(Unguarded::TransactionEnded),
+            (false, TransactionAccess::Open) => Some(Unguarded::BegunOtherwise),
+            (false, TransactionAccess::Guarded | TransactionAccess::Asked) => None,
         }
     }
 
-    /// What the open transaction may do.
+    /// Access mode of the open transaction.
     #[inline]
     #[must_use]
     pub const fn transaction(self) -> TransactionAccess {
         self.transaction
     }
 
-    /// The same guard, of a transaction that may do this.
+    /// The same guard for a transaction of this access mode.
     #[inline]
     #[must_use]
     pub const fn of(self, transaction: TransactionAccess) -> Self {
@@ -108,7 +102,7 @@ impl Guard {
     #[must_use]
     pub const fn answered(self) -> Self {
         Self {
-            ended: Ended::No,
+            has_ended: false,
             ..self
         }
     }
@@ -129,7 +123,7 @@ impl Guard {
             // <https://www.postgresql.org/docs/current/sql-commit.html>
             Control::Commit { chain: Chain::Yes } | Control::Rollback { chain: Chain::Yes } => {
                 Self {
-                    ended: Ended::Yes,
+                    has_ended: true,
                     ..self
                 }
             }
@@ -139,7 +133,7 @@ impl Guard {
             | Control::PrepareTransaction
             | Control::DiscardAll => Self {
                 transaction: TransactionAccess::Open,
-                ended: Ended::Yes,
+                has_ended: true,
             },
             Control::Begin {
                 access: Some(access),

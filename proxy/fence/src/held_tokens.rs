@@ -1,4 +1,4 @@
-//! What a session holds: tokens that the authority has accepted for it.
+//! Tokens that the authority has accepted for a session.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,62 +12,61 @@ use crate::token_value::TokenValue;
 /// One accepted token.
 #[derive(Debug, Clone)]
 pub struct HeldToken {
-    /// What this proxy knows of the scope's mark.
-    pub cell: Arc<CachedMark>,
+    /// Cached mark of its scope.
+    pub mark: Arc<CachedMark>,
     /// The token.
     pub token: Token,
-    /// The timeline of the cluster that the session is on.
+    /// Timeline of the cluster that the session is on.
     pub timeline: u32,
     /// How it was accepted.
-    pub footing: GrantMode,
+    pub grant: GrantMode,
 }
 
-/// What a declaration is for.
+/// Purpose of a declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// The session is to write: it goes on the register, and every session with a lower token is ended first.
+    /// The session is to write: it is registered, and every session with a lower token is ended first.
     Admit,
-    /// Only to see what would be refused: the mark rises and the session goes on the register, at its own token where
-    /// that is stale, but nobody is ended.
-    /// A later takeover by a proxy that enforces the scope ends the session.
+    /// Only to see what would be refused. The mark rises, and the session is registered, at its own token if that is
+    /// stale; no session is ended. A later takeover by a proxy that enforces the scope ends this one.
     Observe,
-    /// As [`Self::Observe`], of a session that no takeover may end: it stays off the register.
+    /// Like [`Self::Observe`], for a session that no takeover may end: it is not registered.
     ObserveUnregistered,
 }
 
-/// How one token is to be accepted.
+/// Terms on which one token is accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
-    /// What for.
+    /// Purpose of its declaration.
     pub purpose: Purpose,
-    /// What the policy allows in its scope.
+    /// Limits that the policy sets in its scope.
     pub bounds: TokenBounds,
 }
 
-/// A server session as the control connection has found it.
+/// Server session that the control connection has identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identified {
     /// Its server process.
     pub backend: Backend,
-    /// The cluster that it is on, and the timeline.
+    /// Its cluster and timeline.
     pub cluster: Cluster,
 }
 
 /// How a token was accepted for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrantMode {
-    /// The session is on the register, and every session with a lower token was gone.
+    /// The session is registered, and every session with a lower token was gone.
     Enforced,
-    /// In observe mode: nobody was ended for it, and nothing may rest on it once its scope is enforced.
+    /// Observe mode: no session was ended for it, and it counts no more once its scope is enforced.
     Observed,
 }
 
-/// How a token compares with the mark.
+/// Comparison of a token with the mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenStatus {
-    /// It is the mark.
+    /// The token is not below the mark.
     Current,
-    /// The mark is above it.
+    /// The mark is above the token.
     Stale(Mark),
     /// The session is on a primary that a failover has deposed.
     Deposed,
@@ -78,18 +77,18 @@ impl HeldToken {
     #[inline]
     #[must_use]
     pub fn is_current(&self) -> bool {
-        self.cell.is_current(self.token) && self.is_on_the_newest_timeline()
+        self.mark.is_current(self.token) && self.is_on_the_newest_timeline()
     }
 
     #[inline]
     fn is_on_the_newest_timeline(&self) -> bool {
-        self.cell.cluster().timeline() <= self.timeline
+        self.mark.cluster().timeline() <= self.timeline
     }
 
-    /// The same, with what stands against it.
+    /// Like [`Self::is_current`], with the reason if it is not.
     #[must_use]
-    pub fn standing(&self) -> TokenStatus {
-        match self.cell.mark_above(self.token) {
+    pub fn status(&self) -> TokenStatus {
+        match self.mark.mark_above(self.token) {
             Some(mark) => TokenStatus::Stale(mark),
             None if self.is_on_the_newest_timeline() => TokenStatus::Current,
             None => TokenStatus::Deposed,
@@ -97,77 +96,77 @@ impl HeldToken {
     }
 }
 
-/// The tokens of one value of `fencing.token`, all accepted.
+/// Accepted tokens of one value of `fencing.token`.
 #[derive(Debug, Clone)]
 pub struct HeldTokens {
-    bindings: Box<[HeldToken]>,
+    tokens: Box<[HeldToken]>,
 }
 
 impl HeldTokens {
     /// Tokens that the authority has just accepted for this session.
     #[must_use]
-    pub const fn new(bindings: Box<[HeldToken]>) -> Self {
-        Self { bindings }
+    pub const fn new(tokens: Box<[HeldToken]>) -> Self {
+        Self { tokens }
     }
 
-    /// All of them.
+    /// All of them, in the order of the value.
     #[must_use]
-    pub const fn bindings(&self) -> &[HeldToken] {
-        &self.bindings
+    pub const fn tokens(&self) -> &[HeldToken] {
+        &self.tokens
     }
 
-    /// The one for a scope.
+    /// Token of a scope.
     #[inline]
     #[must_use]
-    pub(crate) fn binding(&self, cell: &Arc<CachedMark>) -> Option<&HeldToken> {
-        self.bindings
+    pub(crate) fn token(&self, mark: &Arc<CachedMark>) -> Option<&HeldToken> {
+        self.tokens
             .iter()
-            .find(|binding| Arc::ptr_eq(&binding.cell, cell))
+            .find(|held| Arc::ptr_eq(&held.mark, mark))
     }
 
-    /// The one for a scope, by its name: also where its cell is not the one that a policy has.
+    /// Token of a scope, by its name: found even if the policy has another cached mark.
     #[must_use]
-    pub fn binding_of(&self, scope: &Scope) -> Option<&HeldToken> {
-        let mut bindings = self.bindings.iter();
-        bindings.find(|binding| binding.cell.scope() == scope)
+    pub fn token_of(&self, scope: &Scope) -> Option<&HeldToken> {
+        let mut tokens = self.tokens.iter();
+        tokens.find(|held| held.mark.scope() == scope)
     }
 
-    /// The value that they were declared as.
+    /// Value that declares them.
     #[must_use]
     pub fn value(&self) -> TokenValue {
-        let bindings = self.bindings.iter();
-        TokenValue::of(bindings.map(|binding| (binding.cell.scope().clone(), binding.token)))
+        let tokens = self.tokens.iter();
+        TokenValue::of(tokens.map(|held| (held.mark.scope().clone(), held.token)))
     }
 
-    /// The value as a client writes it, for which a bare number is for `session_scope`.
+    /// Value as a client writes it, with a bare number for `session_scope`.
     #[must_use]
     pub fn text(&self, session_scope: &Scope) -> String {
-        match &*self.bindings {
-            [only] if only.cell.scope() == session_scope => only.token.to_string(),
+        match &*self.tokens {
+            [only] if only.mark.scope() == session_scope => only.token.to_string(),
             _ => self.to_string(),
         }
     }
 
-    /// The first one that is below its mark.
+    /// First token that is below its mark.
     #[must_use]
     pub fn stale(&self) -> Option<(&HeldToken, Mark)> {
-        let mut bindings = self.bindings.iter();
-        bindings.find_map(|binding| Some((binding, binding.cell.mark_above(binding.token)?)))
+        let mut tokens = self.tokens.iter();
+        tokens.find_map(|held| Some((held, held.mark.mark_above(held.token)?)))
     }
 
-    /// Whether these are the tokens of a value. A take says of none which it is.
+    /// Whether these are the tokens of a value. A take is none of them.
     #[must_use]
     pub fn is_for(&self, value: &TokenValue) -> bool {
         let claims = value.claims();
-        self.bindings.len() == claims.len()
+        self.tokens.len() == claims.len()
             && self
-                .bindings
+                .tokens
                 .iter()
                 .zip(claims)
-                .all(|(binding, (scope, claim))| {
-                    let held = Claim::Token(binding.token);
-                    let is_same = binding.cell.scope() == scope && held == *claim;
-                    is_same && !binding.cell.is_retired()
+                .all(|(token, (scope, claim))| {
+                    let held = Claim::Token(token.token);
+                    let is_same = token.mark.scope() == scope && held == *claim;
+                    is_same && !token.mark.is_retired()
                 })
     }
 }
@@ -175,9 +174,9 @@ impl HeldTokens {
 impl fmt::Display for HeldTokens {
     /// As `SET fencing.token` takes it: `scheduler=34,billing=7`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, HeldToken { cell, token, .. }) in self.bindings.iter().enumerate() {
+        for (at, HeldToken { mark, token, .. }) in self.tokens.iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
-            write!(f, "{comma}{}={token}", cell.scope())?;
+            write!(f, "{comma}{}={token}", mark.scope())?;
         }
         Ok(())
     }

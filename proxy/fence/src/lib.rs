@@ -1,7 +1,6 @@
-//! The decision: may this message reach PostgreSQL? Pure, and the only maker of [`Permit`] and of
-//! [`ReplicationPermit`].
+//! Decides whether a message may reach PostgreSQL. Pure, and the only maker of [`Permit`] and [`ReplicationPermit`].
 //!
-//! Its answers are errors where something is missing: an [`Unmet`], or a [`Rejection`](rejection::Rejection) with all
+//! If something is missing, the answer is an error: an [`Unmet`], or a [`Rejection`](rejection::Rejection) with all
 //! that the client and the log are told.
 
 mod decision;
@@ -28,7 +27,7 @@ pub use decision::{
 };
 pub use guard::{Guard, TransactionAccess, Unguarded, ends_transaction};
 pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};
-pub use prepared::{Classified, Kind, Meaning, Name, PreparedNames};
+pub use prepared::{Classified, Name, NameSpace, PreparedNames, PreparedText};
 pub use replication_permit::ReplicationPermit;
 pub use rules::{Fence, SessionFence};
 pub use token_value::{SCOPES_MAX, TokenValue, TokenValueError};

@@ -1,9 +1,9 @@
-//! What the names of prepared statements and portals stand for.
+//! Names of prepared statements and portals, and the texts that they stand for.
 
 use std::sync::Arc;
 
 use pgpalisade_policies::scan::NeedsParse;
-use pgpalisade_policies::{Effects, Verdict};
+use pgpalisade_policies::{Analysis, Effects};
 
 /// Bytes of a name that PostgreSQL keeps and compares.
 /// <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>
@@ -11,7 +11,7 @@ const NAME_BYTES: usize = 63;
 
 /// The name space of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum NameSpace {
     /// Prepared statements.
     Statement,
     /// Portals, which are SQL's cursors.
@@ -21,7 +21,7 @@ pub enum Kind {
 /// A name as PostgreSQL compares it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name<'a> {
-    kind: Kind,
+    kind: NameSpace,
     bytes: &'a [u8],
 }
 
@@ -30,20 +30,20 @@ impl<'a> Name<'a> {
     #[inline]
     #[must_use]
     pub fn statement(name: &'a [u8]) -> Self {
-        Self::new(Kind::Statement, name)
+        Self::new(NameSpace::Statement, name)
     }
 
     /// The name of a portal.
     #[inline]
     #[must_use]
     pub fn portal(name: &'a [u8]) -> Self {
-        Self::new(Kind::Portal, name)
+        Self::new(NameSpace::Portal, name)
     }
 
     /// A name of this name space.
     #[inline]
     #[must_use]
-    pub fn new(kind: Kind, name: &'a [u8]) -> Self {
+    pub fn new(kind: NameSpace, name: &'a [u8]) -> Self {
         Self {
             kind,
             bytes: name.get(..NAME_BYTES).unwrap_or(name),
@@ -60,62 +60,62 @@ impl<'a> Name<'a> {
     /// Its name space.
     #[inline]
     #[must_use]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> NameSpace {
         self.kind
     }
 
-    /// Whether it is that of the unnamed statement or portal.
+    /// Whether it is the name of the unnamed statement or portal.
     #[inline]
     #[must_use]
     pub const fn is_unnamed(self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether other bytes are sure to be another name. The server converts a name from the client's encoding first.
+    /// Whether other bytes are sure to be another name. The server first converts a name from the client's encoding.
     #[must_use]
     pub fn is_comparable(self) -> bool {
         self.bytes.is_ascii()
     }
 }
 
-/// What a prepared statement or portal does, as far as the proxy looked.
+/// Text of a prepared statement or portal, as far as the proxy knows it.
 #[derive(Debug, Clone, Default)]
-pub enum Meaning {
+pub enum PreparedText {
     /// The text was classified.
     Classified(Arc<Classified>),
-    /// A byte scan showed that the text does nothing to the session; read or write was not asked.
+    /// A byte scan showed that the text does not change the session; it may read or write.
     Plain,
     /// Made by SQL PREPARE.
     Sql(Arc<Effects>),
     /// Nothing is known.
     #[default]
     Unknown,
-    /// The same, and it may change the session itself: declare a token or lay one down, end the transaction.
+    /// Like [`Self::Unknown`], and it may change the session: declare or clear a token, or end the transaction.
     MaySteer,
 }
 
-/// A text that was classified.
+/// A classified text.
 #[derive(Debug)]
 pub struct Classified {
-    /// What the text does.
-    pub verdict: Arc<Verdict>,
-    /// The front of the text.
+    /// Verdict on the text.
+    pub verdict: Arc<Analysis>,
+    /// Beginning of the text, if it was kept.
     pub excerpt: Option<Box<[u8]>>,
-    /// Whether a byte scan would have done: a session that may write anyway has nothing to learn from it.
+    /// Whether a byte scan would have done, as it does for a session that may write anyway.
     pub scan: NeedsParse,
 }
 
-impl Meaning {
-    /// The verdict, where there is one.
+impl PreparedText {
+    /// Verdict, if the text was classified.
     #[must_use]
-    pub fn verdict(&self) -> Option<&Arc<Verdict>> {
+    pub fn verdict(&self) -> Option<&Arc<Analysis>> {
         match self {
             Self::Classified(classified) => Some(&classified.verdict),
             Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => None,
         }
     }
 
-    /// Whether executing it does nothing to the session, whatever it does to data.
+    /// Whether executing it leaves the session unchanged, whatever it does to data.
     #[inline]
     #[must_use]
     pub fn is_plain(&self) -> bool {
@@ -126,7 +126,7 @@ impl Meaning {
         }
     }
 
-    /// The front of the text, where it was kept.
+    /// Beginning of the text, if it was kept.
     #[must_use]
     pub fn excerpt(&self) -> &[u8] {
         match self {
@@ -135,7 +135,7 @@ impl Meaning {
         }
     }
 
-    /// What executing it does; anything, where that is not known.
+    /// Effects of executing it; any, if they are unknown.
     #[must_use]
     pub fn effects(&self) -> Arc<Effects> {
         match self {
@@ -147,8 +147,8 @@ impl Meaning {
     }
 }
 
-/// The names of a session, where a text arrives.
+/// Names of a session when a text arrives.
 pub trait PreparedNames {
-    /// What a name stands for; `None` if that is nothing that is known.
-    fn find(&self, name: Name<'_>) -> Option<&Meaning>;
+    /// What a name stands for, if it is known.
+    fn find(&self, name: Name<'_>) -> Option<&PreparedText>;
 }

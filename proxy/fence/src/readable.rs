@@ -1,27 +1,27 @@
-//! Texts of others, fit to be shown to people.
+//! Texts by others, made fit to show.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Longest name in a text that others read.
+/// Longest name that is shown, in characters.
 const SHOWN_NAME: usize = 63;
 
-/// A name that a client has chosen, fit for a text that others read: no longer than PostgreSQL's own names, and
-/// without what a terminal obeys.
+/// Name that a client has chosen, made fit to show: no longer than PostgreSQL's own names, and without characters
+/// that a terminal obeys.
 #[must_use]
 pub fn readable(name: &str) -> String {
     let shown: String = name.chars().take(SHOWN_NAME).collect();
     without_controls(&shown)
 }
 
-/// The text without control characters and without those that change the direction of what follows.
+/// Text without control characters and without those that change the direction of what follows.
 #[must_use]
 pub fn without_controls(text: &str) -> String {
     let visible = |c: char| if steers(c) { '?' } else { c };
     text.chars().map(visible).collect()
 }
 
-/// The text with the same characters escaped as JSON writes them inside of a string. Nothing is lost.
+/// Text with the same characters escaped as in a JSON string. Nothing is lost.
 #[must_use]
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
@@ -40,8 +40,8 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// The reason as DETAIL has it: it begins with a capital letter, unless its first word is a name, and ends with a full
-/// stop.
+/// Reason as a sentence for DETAIL. It begins with a capital letter, unless its first word is a name, and ends with a
+/// full stop.
 #[must_use]
 pub fn sentence(why: &dyn fmt::Display) -> String {
     let mut text = why.to_string();
@@ -67,7 +67,7 @@ pub fn counted(count: impl TryInto<u64>, what: &str) -> String {
     }
 }
 
-/// Whether a terminal or an editor would obey it rather than show it. None of them is beyond U+FFFF.
+/// Whether a terminal or an editor would obey the character rather than show it. None is beyond U+FFFF.
 fn steers(c: char) -> bool {
     let invisible = matches!(
         c,

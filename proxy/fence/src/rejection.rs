@@ -1,4 +1,4 @@
-//! A refusal by the fence, as the client sees it and as it is recorded.
+//! Refusal by the fence, as the client sees it and as it is recorded.
 
 mod bound;
 mod declaring;
@@ -16,7 +16,7 @@ use pgpalisade_policies::Class;
 use crate::readable::{sentence, without_controls};
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
-/// The next step of a leader that has been deposed.
+/// Next step of a deposed leader.
 const DEPOSED: &str = "This process is no longer the leader. Stop acting as leader. Win a new election before \
     declaring again.";
 
@@ -29,23 +29,23 @@ pub(crate) use needs::WhyWrite;
 /// A refusal with everything that the client and the log are told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// Why.
+    /// Kind of the refusal.
     pub kind: RejectionKind,
-    /// The primary message, without the code that it begins with when it is sent.
+    /// Primary message, without the code that comes before it when it is sent.
     pub message: String,
-    /// What is known: scope, token, mark, when and by whom it was raised.
+    /// Known facts: scope, token, mark, when and by whom it was raised.
     pub detail: String,
     /// The next step.
     pub hint: String,
-    /// The scope it is about.
+    /// Scope that it is about.
     pub scope: Option<Scope>,
-    /// The session's token in it.
+    /// The session's token in the scope.
     pub token: Option<Token>,
-    /// The mark that stands against it.
+    /// Mark of the scope that makes the token stale.
     pub mark: Option<Mark>,
-    /// What it was to do that needs a token; `None` where it is not for want of one.
+    /// Class of the statement that lacked a token; `None` for other refusals.
     pub needs: Option<Class>,
-    /// What became of the transaction that a takeover has found; `None` where it has ended no session.
+    /// Fate of the transaction if a takeover ended the session.
     pub transaction: Option<OpenTransaction>,
 }
 
@@ -97,7 +97,7 @@ impl Rejection {
         rejection.about(scope, Some(token), Some(mark))
     }
 
-    /// The value of `fencing.token` or `fencing.scope` means nothing.
+    /// The value of `fencing.token` or `fencing.scope` is invalid.
     #[must_use]
     pub fn invalid_value(setting: &str, value: &str, why: &dyn fmt::Display) -> Self {
         let shown: String = value.chars().take(100).collect();
@@ -131,7 +131,7 @@ impl Rejection {
         )
     }
 
-    /// The authority did not take the declaration.
+    /// The authority did not accept the declaration.
     #[must_use]
     pub fn authority_unavailable(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
         let rejection = Self::new(
@@ -155,7 +155,7 @@ impl Rejection {
         )
     }
 
-    /// The same, for a session that cannot go on under its older token.
+    /// Turns a refused declaration into the end of the session, which cannot go on under its older token.
     #[must_use]
     pub fn ending_the_session(self) -> Self {
         Self {
@@ -196,7 +196,7 @@ impl Rejection {
         rejection.about_any(scope)
     }
 
-    /// The session's server process cannot be watched, so nobody could end it at a takeover.
+    /// The session's server process cannot be watched, so no takeover could end it.
     #[must_use]
     pub fn backend_unknown(why: &dyn fmt::Display) -> Self {
         Self::new(
@@ -209,7 +209,7 @@ impl Rejection {
         )
     }
 
-    /// The session has to be read-only, and its server process does not say that it is.
+    /// The session must be read-only, but its server process has not confirmed it.
     #[must_use]
     pub fn not_guarded() -> Self {
         Self::new(
@@ -221,7 +221,7 @@ impl Rejection {
         )
     }
 
-    /// The session is on a primary that a failover has deposed: what it would write is lost or, worse, believed.
+    /// The session is on a primary that a failover has deposed. What it would write is lost or, worse, believed.
     #[must_use]
     pub(crate) fn deposed_primary(scope: &Scope, token: Token) -> Self {
         Self::new(
@@ -233,7 +233,7 @@ impl Rejection {
         .about(scope, Some(token), None)
     }
 
-    /// The session is ended with the time of its server as the primary. Nothing of the client's was in flight.
+    /// The session ends because its server is no longer the primary. No request of the client was in flight.
     #[must_use]
     pub fn ended_with_its_server() -> Self {
         Self::new(
@@ -245,7 +245,7 @@ impl Rejection {
         )
     }
 
-    /// The same, while work was in flight that may have been committed.
+    /// Like [`Self::ended_with_its_server`], with work in flight that may have been committed.
     #[must_use]
     pub fn lost_with_its_server() -> Self {
         Self::new(
@@ -258,7 +258,7 @@ impl Rejection {
         )
     }
 
-    /// A declaration from a session on another cluster or timeline than the one on record.
+    /// The session that declares is on another cluster or timeline than the one on record.
     #[must_use]
     pub fn wrong_cluster(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
         let rejection = Self::new(
@@ -271,7 +271,7 @@ impl Rejection {
         rejection.about_any(scope)
     }
 
-    /// Refused whatever the session holds.
+    /// The policy refuses it, whatever the session holds.
     #[must_use]
     pub(crate) fn policy(reason: &dyn fmt::Display) -> Self {
         Self::new(
@@ -282,7 +282,7 @@ impl Rejection {
         )
     }
 
-    /// A replication connection that the policy does not allow.
+    /// The policy does not allow the replication connection.
     #[must_use]
     pub(crate) fn replication(reason: &dyn fmt::Display) -> Self {
         Self::new(
@@ -293,7 +293,7 @@ impl Rejection {
         )
     }
 
-    /// A replication connection that brings a token.
+    /// The replication connection declares a token.
     #[must_use]
     pub(crate) fn token_for_replication() -> Self {
         Self::new(
@@ -304,7 +304,7 @@ impl Rejection {
         )
     }
 
-    /// What a name stands for would change the session, or may.
+    /// The name stands for a statement that changes the session, or may do so.
     #[must_use]
     pub fn changes_by_name() -> Self {
         Self::new(
@@ -334,7 +334,7 @@ impl Rejection {
 fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
     if mark.token <= token {
         let by = without_controls(&mark.raised_by);
-        // Only an operator can do that.
+        // Only an operator can do that, by a repair.
         return format!(
             "The session's token is {token}, declared before the scope was repaired: the mark of scope \"{scope}\" was \
                 set to {} at {} by {by}.",
@@ -346,7 +346,7 @@ fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
 }
 
 fn raised_to(scope: &Scope, mark: &Mark) -> String {
-    // Of an older version, it may hold what a terminal obeys.
+    // A mark of an older version may have characters that a terminal obeys.
     let by = without_controls(&mark.raised_by);
     format!(
         "The mark of scope \"{scope}\" was raised to {} at {} by {by}.",

@@ -1,48 +1,48 @@
-//! The policy in force with the marks of its scopes, and what of it holds for one session.
+//! The policy in force with the marks of its scopes, and its rules for one session.
 
 use std::str::FromStr;
 use std::sync::Arc;
 
 use pgpalisade_authority::{Mark, Scope, ScopeError, Token};
 use pgpalisade_policies::{
-    Backstop, DEFAULT_SCOPE, Lifetime, Mode, Policy, ScopeId, SessionPolicy, Who,
+    DEFAULT_SCOPE, Lifetime, Mode, Policy, ReadOnlyGuard, ScopeId, SessionPolicy, Who,
 };
 
 use super::mark_cache::{CachedMark, MarkCache};
 use super::{GrantMode, HeldToken, HeldTokens, TokenValue};
 use crate::rejection::Rejection;
 
-/// Everything that a decision rests on besides the session. It does not change: a reload makes another one.
+/// Everything that a decision rests on besides the session. Immutable: a reload makes another one.
 #[derive(Debug)]
 pub struct Fence {
     policy: Arc<Policy>,
-    cells: Arc<MarkCache>,
-    /// Of the scopes that the policy names, in its order.
+    marks: Arc<MarkCache>,
+    /// Marks of the scopes that the policy names, in its order.
     named: Box<[Arc<CachedMark>]>,
-    /// The places in `named`, by the numbers of the cells.
+    /// Index in `named` of each cached mark, by its number.
     places: Box<[Option<ScopeId>]>,
-    /// Of [`DEFAULT_SCOPE`].
+    /// Mark of [`DEFAULT_SCOPE`].
     default: Arc<CachedMark>,
     overall: Mode,
 }
 
 impl Fence {
-    /// A fence for one policy, with the marks that this proxy knows. With `overall` to observe, nothing is refused
-    /// whatever the policy says.
+    /// Makes a fence for one policy, with the marks that this proxy knows. If `overall` is to observe, nothing is
+    /// refused, whatever the policy says.
     ///
     /// # Errors
     ///
-    /// Where the policy names a scope by something that is no name.
-    pub fn new(policy: Policy, cells: Arc<MarkCache>, overall: Mode) -> Result<Self, ScopeError> {
-        let cell = |name: &str| Scope::from_str(name).map(|scope| cells.cell(&scope));
-        let named = policy.scopes().iter().map(|name| cell(name));
+    /// The policy names a scope by an invalid name.
+    pub fn new(policy: Policy, marks: Arc<MarkCache>, overall: Mode) -> Result<Self, ScopeError> {
+        let mark = |name: &str| Scope::from_str(name).map(|scope| marks.mark(&scope));
+        let named = policy.scopes().iter().map(|name| mark(name));
         let named: Box<[_]> = named.collect::<Result<_, _>>()?;
         Ok(Self {
             places: places(&policy, &named),
             named,
-            default: cell(DEFAULT_SCOPE)?,
+            default: mark(DEFAULT_SCOPE)?,
             policy: Arc::new(policy),
-            cells,
+            marks,
             overall,
         })
     }
@@ -53,7 +53,7 @@ impl Fence {
         &self.policy
     }
 
-    /// Whether refusals in a scope are carried out, where no rule for sessions says another.
+    /// Mode of a scope, unless a rule for sessions sets another.
     #[must_use]
     pub fn mode_of_scope(&self, scope: &str) -> Mode {
         match self.overall {
@@ -62,7 +62,7 @@ impl Fence {
         }
     }
 
-    /// What holds for a session.
+    /// Rules for one session.
     #[must_use]
     pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionFence {
         SessionFence {
@@ -71,43 +71,43 @@ impl Fence {
         }
     }
 
-    /// What this proxy knows of a scope's mark.
+    /// Cached mark of a scope.
     #[must_use]
-    pub fn cell(&self, scope: &Scope) -> Arc<CachedMark> {
-        self.cells.cell(scope)
+    pub fn mark(&self, scope: &Scope) -> Arc<CachedMark> {
+        self.marks.mark(scope)
     }
 
-    /// The mark of a scope, where it is known to stand above a token.
+    /// Mark of a scope, if it is known to be above a token.
     #[must_use]
     pub fn mark_above(&self, scope: &Scope, token: Token) -> Option<Mark> {
-        self.cells.find(scope)?.mark_above(token)
+        self.marks.find(scope)?.mark_above(token)
     }
 
-    /// The cell in use of a scope that the policy names.
+    /// Current cached mark of a scope that the policy names.
     #[inline]
     fn newest(&self, id: ScopeId) -> Option<&Arc<CachedMark>> {
-        self.named.get(id.index()).map(|cell| cell.newest())
+        self.named.get(id.index()).map(|mark| mark.newest())
     }
 
-    /// The place in the policy of the scope that a cell is for, where it names it.
+    /// Index in the policy of a cached mark's scope, if the policy names it.
     #[inline]
-    fn place(&self, cell: &CachedMark) -> Option<ScopeId> {
-        self.places.get(cell.number()).copied().flatten()
+    fn place(&self, mark: &CachedMark) -> Option<ScopeId> {
+        self.places.get(mark.number()).copied().flatten()
     }
 }
 
 fn places(policy: &Policy, named: &[Arc<CachedMark>]) -> Box<[Option<ScopeId>]> {
-    let count = named.iter().map(|cell| cell.number() + 1).max();
+    let count = named.iter().map(|mark| mark.number() + 1).max();
     let mut places = vec![None; count.unwrap_or_default()];
-    for (id, cell) in policy.ids().zip(named) {
-        if let Some(place) = places.get_mut(cell.number()) {
+    for (id, mark) in policy.ids().zip(named) {
+        if let Some(place) = places.get_mut(mark.number()) {
             *place = Some(id);
         }
     }
     places.into()
 }
 
-/// What holds for one session. It is as small with many scopes as with few: it has none of its own.
+/// Rules for one session. It has no list of scopes, so its size does not depend on their number.
 #[derive(Debug, Clone)]
 pub struct SessionFence {
     fence: Arc<Fence>,
@@ -115,36 +115,36 @@ pub struct SessionFence {
 }
 
 impl SessionFence {
-    /// The fence that it is part of.
+    /// Fence that it belongs to.
     #[must_use]
     pub const fn fence(&self) -> &Arc<Fence> {
         &self.fence
     }
 
-    /// What the policy says about the session.
+    /// Rules of the policy for the session.
     #[must_use]
     pub const fn rules(&self) -> &SessionPolicy {
         &self.rules
     }
 
-    /// The scope of a bare number, where the session has not said another.
+    /// Scope of a bare number, unless the session has set another.
     #[must_use]
     pub fn default_scope(&self) -> &Scope {
         self.named(self.rules.scope()).scope()
     }
 
-    /// Every scope that the policy names.
+    /// Scopes that the policy names.
     pub(super) fn scopes(&self) -> impl Iterator<Item = &Scope> {
-        self.fence.named.iter().map(|cell| cell.scope())
+        self.fence.named.iter().map(|mark| mark.scope())
     }
 
     pub(super) fn named(&self, id: ScopeId) -> &Arc<CachedMark> {
-        // A policy hands out places of its own scopes only.
+        // A policy returns indices of its own scopes only.
         let named = self.fence.named.get(id.index());
         named.unwrap_or(&self.fence.default).newest()
     }
 
-    /// Whether a refusal that concerns a scope is carried out; without one, a refusal that concerns none.
+    /// Mode of a refusal that concerns a scope; with `None`, of one that concerns none.
     #[must_use]
     pub fn mode(&self, scope: Option<&Scope>) -> Mode {
         match self.fence.overall {
@@ -153,113 +153,111 @@ impl SessionFence {
         }
     }
 
-    /// Whether a refusal is carried out.
+    /// Mode of a refusal.
     #[must_use]
     pub fn mode_of(&self, rejection: &Rejection) -> Mode {
         self.mode(rejection.scope.as_ref())
     }
 
-    /// Whether a binding counts: it is current, and accepted in the way that its scope asks for.
+    /// Whether a token counts: it is current, and accepted in the way that its scope asks for.
     #[inline]
-    pub(super) fn counts(&self, binding: &HeldToken) -> bool {
-        binding.is_current() && self.is_accepted(binding)
+    pub(super) fn counts(&self, token: &HeldToken) -> bool {
+        token.is_current() && self.is_accepted(token)
     }
 
-    /// Whether a binding was accepted in the way that its scope asks for now.
+    /// Whether a token was accepted in the way that its scope asks for now.
     #[inline]
-    pub fn is_accepted(&self, binding: &HeldToken) -> bool {
-        match binding.footing {
+    pub fn is_accepted(&self, token: &HeldToken) -> bool {
+        match token.grant {
             GrantMode::Enforced => true,
-            GrantMode::Observed => self.mode(Some(binding.cell.scope())) == Mode::Observe,
+            GrantMode::Observed => self.mode(Some(token.mark.scope())) == Mode::Observe,
         }
     }
 
-    /// Whether a takeover ends a session for this token of it.
+    /// Whether a takeover ends a session that holds this token.
     #[must_use]
-    pub fn ends_sessions(&self, binding: &HeldToken) -> bool {
-        binding.footing == GrantMode::Enforced
-            || self.mode(Some(binding.cell.scope())) == Mode::Enforce
+    pub fn ends_sessions(&self, token: &HeldToken) -> bool {
+        token.grant == GrantMode::Enforced || self.mode(Some(token.mark.scope())) == Mode::Enforce
     }
 
     /// Whether a session holds a token of each of these scopes.
     #[inline]
-    pub(super) fn holds_each(&self, scopes: &[ScopeId], holding: &HeldTokens) -> bool {
-        // Ends at the first that is missing: a session has few tokens.
+    pub(super) fn holds_each(&self, scopes: &[ScopeId], held: &HeldTokens) -> bool {
+        // Ends at the first missing one: a session has few tokens.
         scopes.iter().all(|id| {
-            let cell = self.fence.newest(*id);
-            cell.is_some_and(|cell| holding.binding(cell).is_some())
+            let mark = self.fence.newest(*id);
+            mark.is_some_and(|mark| held.token(mark).is_some())
         })
     }
 
-    /// Whether the session may write anything at all, so that PostgreSQL has to let it.
+    /// Whether the session may write anything, so that PostgreSQL must let it.
     #[inline]
     #[must_use]
-    pub fn may_write(&self, holding: Option<&Arc<HeldTokens>>) -> bool {
-        match (self.opening(), holding) {
+    pub fn may_write(&self, held: Option<&Arc<HeldTokens>>) -> bool {
+        match (self.opening(), held) {
             (opening, None) => opening.is_none(),
-            (opening, Some(holding)) => self.may_write_holding(opening, holding),
+            (opening, Some(held)) => self.may_write_with(opening, held),
         }
     }
 
-    fn may_write_holding(&self, opening: Option<&[ScopeId]>, holding: &HeldTokens) -> bool {
+    fn may_write_with(&self, opening: Option<&[ScopeId]>, held: &HeldTokens) -> bool {
         let opens = opening.is_none_or(|opening| {
-            // From its tokens, which are few, to the scopes, which may be very many.
-            let mut bindings = holding.bindings().iter();
-            bindings.any(|binding| self.is_opened_by(opening, &binding.cell))
+            // Over its tokens, which are few, and not the scopes, which may be very many.
+            let mut tokens = held.tokens().iter();
+            tokens.any(|token| self.is_opened_by(opening, &token.mark))
         });
-        opens && self.all_count_or_are_observed(holding)
+        opens && self.all_count_or_are_observed(held)
     }
 
-    /// The scopes, in order, of which the token of one lets it write something. `None`: it may without.
+    /// Sorted scopes of which one token lets the session write something. `None`: it may write without.
     #[inline]
     fn opening(&self) -> Option<&[ScopeId]> {
-        match (self.fence.overall, self.rules.backstop()) {
-            (Mode::Observe, _) | (_, Backstop::Off) => None,
-            (Mode::Enforce, Backstop::UntilHolding(scopes)) => Some(scopes),
+        match (self.fence.overall, self.rules.read_only_guard()) {
+            (Mode::Observe, _) | (_, ReadOnlyGuard::Off) => None,
+            (Mode::Enforce, ReadOnlyGuard::UntilHolding(scopes)) => Some(scopes),
         }
     }
 
-    /// Whether a cell is the one in use of one of these scopes.
+    /// Whether a cached mark is the current one of one of these scopes.
     #[inline]
-    fn is_opened_by(&self, opening: &[ScopeId], cell: &Arc<CachedMark>) -> bool {
-        let Some(id) = self.fence.place(cell) else {
+    fn is_opened_by(&self, opening: &[ScopeId], mark: &Arc<CachedMark>) -> bool {
+        let Some(id) = self.fence.place(mark) else {
             return false;
         };
         let newest = self.fence.newest(id);
-        newest.is_some_and(|newest| Arc::ptr_eq(newest, cell)) && opening.binary_search(&id).is_ok()
+        newest.is_some_and(|newest| Arc::ptr_eq(newest, mark)) && opening.binary_search(&id).is_ok()
     }
 
-    /// Whether a cell is of one of these scopes.
+    /// Whether a cached mark belongs to one of these scopes.
     #[inline]
-    fn is_among(&self, scopes: &[ScopeId], cell: &CachedMark) -> bool {
-        let place = self.fence.place(cell);
+    fn is_among(&self, scopes: &[ScopeId], mark: &CachedMark) -> bool {
+        let place = self.fence.place(mark);
         place.is_some_and(|id| scopes.binary_search(&id).is_ok())
     }
 
     #[inline]
-    fn all_count_or_are_observed(&self, holding: &HeldTokens) -> bool {
-        let mut bindings = holding.bindings().iter();
-        bindings.all(|binding| {
-            self.counts(binding) || self.mode(Some(binding.cell.scope())) == Mode::Observe
-        })
+    fn all_count_or_are_observed(&self, held: &HeldTokens) -> bool {
+        let mut tokens = held.tokens().iter();
+        tokens
+            .all(|token| self.counts(token) || self.mode(Some(token.mark.scope())) == Mode::Observe)
     }
 
-    /// Whether the tokens of a value would let the session write something that it may not write without.
+    /// Whether the tokens of a value would let the session write something that it may not write without them.
     #[must_use]
     pub fn opens(&self, value: &TokenValue) -> bool {
         let opening = self.opening().unwrap_or_default();
         let mut claims = value.claims().iter();
         claims.any(|(scope, _)| {
-            let cell = self.fence.cells.find(scope);
-            cell.is_some_and(|cell| self.is_among(opening, &cell))
+            let mark = self.fence.marks.find(scope);
+            mark.is_some_and(|mark| self.is_among(opening, &mark))
         })
     }
 
-    /// Whether the session may declare a scope, and keep it for so long.
+    /// Checks that the session may declare a scope for this lifetime.
     ///
     /// # Errors
     ///
-    /// What the client is told.
+    /// The rejection for the client.
     pub fn may_declare(
         &self,
         scope: &Scope,
@@ -270,11 +268,11 @@ impl SessionFence {
         allowed.map_err(|why| Box::new(Rejection::may_not_declare(scope, token, &why)))
     }
 
-    /// The same for all scopes of a value.
+    /// Checks [`Self::may_declare`] for all scopes of a value.
     ///
     /// # Errors
     ///
-    /// What the client is told.
+    /// The rejection for the client.
     pub fn may_declare_all(
         &self,
         value: &TokenValue,

@@ -1,11 +1,11 @@
-//! Savepoints of the open transaction, with what a ROLLBACK TO brings back.
+//! Savepoints of the open transaction, with the values that a ROLLBACK TO restores.
 //!
-//! Every text of several statements copies them, and looks through them for a name, so only the latest are kept. That
-//! loses nothing as long as nothing was set between those that are forgotten: then each brings back the same.
+//! Each text of several statements copies them and searches them for a name, so only the latest are kept. Nothing is
+//! lost while nothing was set between the forgotten ones: then they all restore the same values.
 
 use std::collections::VecDeque;
 
-/// So many are kept.
+/// Number of savepoints that are kept.
 const KEPT_MAX: usize = 64;
 
 #[derive(Debug, Clone)]
@@ -14,10 +14,10 @@ struct Savepoint<V> {
     state: State<V>,
 }
 
-/// What was set where a savepoint stands.
+/// Values in force at a savepoint.
 #[derive(Debug, Clone)]
 struct State<V> {
-    /// How often something had been set. Alike for two savepoints only where nothing was set between them.
+    /// Number of changes before it. Two savepoints have the same only if nothing was set between them.
     changes: u64,
     values: V,
 }
@@ -25,12 +25,12 @@ struct State<V> {
 #[derive(Debug, Clone)]
 enum Forgotten<V> {
     None,
-    /// All of them bring back this.
+    /// All of them restore this.
     Alike(State<V>),
     Unlike,
 }
 
-/// What a ROLLBACK TO brings back.
+/// Result of a ROLLBACK TO.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Back<V> {
     /// There is no such savepoint.
@@ -56,7 +56,7 @@ impl<V: Clone> Savepoints<V> {
         }
     }
 
-    /// Something is set.
+    /// Notes that something is set.
     pub(super) const fn changed(&mut self) {
         self.changes += 1;
     }
@@ -136,7 +136,7 @@ impl<V: Clone> Savepoints<V> {
 mod tests {
     use super::*;
 
-    /// More than are kept, with these values one after the other, each set `times` savepoints after the last.
+    /// More savepoints than are kept: each of these values in turn, set `times` savepoints after the last.
     fn many(values: &[u8], times: usize) -> Savepoints<u8> {
         let mut savepoints = Savepoints::new();
         for value in values {
@@ -156,14 +156,14 @@ mod tests {
         assert_eq!(alike.kept.len(), 1);
         assert_eq!(alike.rollback_to("1.7"), Back::Values(1));
         assert_eq!(alike.kept.len(), 0);
-        // What is set now is another change, though it has the number of an earlier one.
+        // This is another change, though it has the number of an earlier one.
         alike.changed();
         alike.push("later", 3);
         assert_eq!(alike.rollback_to("1.0"), Back::Values(1));
         let mut unlike = many(&[1, 2, 3], KEPT_MAX);
         assert_eq!(unlike.rollback_to("3.0"), Back::Values(3));
         assert_eq!(unlike.rollback_to("2.0"), Back::Unknown);
-        // It is gone with the one in front of it; an older one of its name may be meant.
+        // It is gone with the savepoint before it; an older one of its name may be meant.
         assert_eq!(unlike.rollback_to("3.0"), Back::Unknown);
     }
 

@@ -1,12 +1,12 @@
-//! The SQL text of a record: shortened, and without what the user of the database wrote into it.
+//! SQL text of a record: shortened, and without the literals that it contains.
 //!
-//! This is not the classifier. It must only never show a literal, so on any doubt it drops the rest of the text.
+//! This is not the classifier. It must never show a literal, so in doubt it drops the rest of the text.
 //! Rules: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
 
-/// Longest text in a record.
+/// Longest text in a record, in bytes.
 const MAX_STATEMENT: usize = 1024;
 
-/// How much of a statement is looked at. A literal that is longer than this ends the text.
+/// Bytes of a statement that are read. A literal that goes on after them ends the text.
 const MAX_LOOK: usize = 16 * 1024;
 
 /// Shown in place of a literal.
@@ -18,7 +18,7 @@ const CUT: &str = " ...";
 /// Whether the SQL text of a rejection record keeps its literals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Literals {
-    /// Strings, numbers and comments are taken out: they may be personal data or passwords.
+    /// Strings, numbers and comments are removed: they may be personal data or passwords.
     Remove,
     /// The text stays as it was.
     Keep,
@@ -29,7 +29,7 @@ pub enum Literals {
 pub struct StatementText(String);
 
 impl StatementText {
-    /// Makes the text fit: at most `MAX_STATEMENT` bytes, on a character boundary, with or without literals.
+    /// Shortens the text to at most `MAX_STATEMENT` bytes, on a character boundary, with or without literals.
     ///
     /// Takes bytes, since the text is in the client's encoding. Without literals, the first byte that is not
     /// UTF-8 ends it.
@@ -67,7 +67,7 @@ fn shorten(mut text: String, whole: bool) -> String {
     text
 }
 
-/// The last character boundary that is not behind `limit`.
+/// Last character boundary that is not after `limit`.
 pub fn boundary_at_most(text: &str, limit: usize) -> usize {
     let mut at = limit.min(text.len());
     while !text.is_char_boundary(at) {
@@ -76,7 +76,7 @@ pub fn boundary_at_most(text: &str, limit: usize) -> usize {
     at
 }
 
-/// Copies everything but literals and comments. A step gives `None` where the rest must be dropped.
+/// Copies everything but literals and comments. A step returns `None` if the rest must be dropped.
 struct Lexer<'a> {
     rest: &'a str,
     out: String,
@@ -142,8 +142,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// `'...'`. Whether a backslash escapes depends on standard_conforming_strings: where that moves the end, it
-    /// is a doubt.
+    /// `'...'`. Whether a backslash escapes depends on standard_conforming_strings: if that moves the end, the rest
+    /// is in doubt.
     fn plain_string(&mut self) -> Option<()> {
         self.out.push(GONE);
         let body = self.rest.get(1..)?;
@@ -155,7 +155,7 @@ impl<'a> Lexer<'a> {
         self.take(1 + standard).map(drop)
     }
 
-    /// `E'...'`, behind its letter.
+    /// `E'...'`, after its letter.
     fn escape_string(&mut self) -> Option<()> {
         self.out.push(GONE);
         let end = end_of_string(self.rest.get(1..)?, Backslash::Escapes)?;
@@ -198,7 +198,7 @@ impl<'a> Lexer<'a> {
         self.take(tag_len + end + tag_len).map(drop)
     }
 
-    /// Decimal, hexadecimal, with `_`, fraction and exponent; what is glued to it goes too.
+    /// Decimal or hexadecimal, with `_`, fraction and exponent; what is attached to it goes too.
     fn number(&mut self) {
         let mut before = ' ';
         let end = self.rest.find(|c: char| {
@@ -256,7 +256,7 @@ impl<'a> Lexer<'a> {
                 self.take(1)?;
                 self.plain_string()
             }
-            // No name stands directly before a quote: a doubt.
+            // No name comes directly before a quote: the rest is in doubt.
             _ if quoted => None,
             _ => {
                 self.out.push_str(word);
@@ -381,7 +381,7 @@ mod tests {
                 exact
             );
         }
-        // The literal reaches past what is looked at.
+        // The literal goes on after the bytes that are read.
         let sql = format!("SELECT '{}', tail", "secret".repeat(10_000));
         check(&sql, "SELECT ? ...");
     }

@@ -1,4 +1,4 @@
-//! Names of prepared statements inside of one text.
+//! Names of prepared statements inside one text.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,28 +7,28 @@ use pgpalisade_policies::{Control, Effects};
 
 use crate::prepared::Name;
 
-/// What a text itself has done to names of prepared statements, up to one of its statements.
+/// Changes of the names of prepared statements by a text itself, up to one of its statements.
 #[derive(Debug, Default)]
 pub(crate) struct TextNames<'a> {
     changed: BTreeMap<Name<'a>, Option<&'a Arc<Effects>>>,
-    /// Of one that cannot be told from the others only the latest change says something.
+    /// Name that was changed last. One that cannot be told from others is known only while it is the last.
     latest: Option<Name<'a>>,
     others: Others,
 }
 
-/// What became of the names that are not among the changed ones.
+/// State of the names that are not in `changed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Others {
     #[default]
     AsBefore,
-    /// They are gone, or one of them was changed and cannot be told from the others.
+    /// They are gone, or one that cannot be told from others was changed.
     Unknown,
 }
 
-/// What a text says that a name stands for.
+/// What a name stands for by the text itself.
 pub(crate) enum InText<'a> {
     Nothing,
-    /// Something that is not known.
+    /// Something unknown.
     Unknown,
     Effects(&'a Arc<Effects>),
 }
@@ -52,7 +52,7 @@ impl<'a> TextNames<'a> {
         self.latest = Some(name);
     }
 
-    /// Nothing is known of any name any more.
+    /// Makes every name unknown.
     pub(crate) fn forget(&mut self) {
         self.changed.clear();
         self.others = Others::Unknown;

@@ -1,38 +1,38 @@
-//! The value of `fencing.token`: `34`, or `scheduler=34`, or `scheduler=34,billing=7`. In the place of a number
-//! `after:33` and `next` take the token after the mark, and `lease` does so once the lease of the scope is held.
+//! Value of `fencing.token`: `34`, or `scheduler=34`, or `scheduler=34,billing=7`. In place of a number, `after:33`
+//! and `next` take the token after the mark; `lease` does so once the lease of the scope is held.
 
 use std::str::FromStr;
 
 use pgpalisade_authority::{Claim, Scope, ScopeError, Token, TokenError};
 
-/// A session can hold tokens for this many scopes.
+/// Number of scopes for which a session can hold tokens.
 pub const SCOPES_MAX: usize = 64;
 
-/// A value of `fencing.token` that is well formed and names at least one token.
+/// Well-formed value of `fencing.token` that names at least one token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenValue {
     claims: Vec<(Scope, Claim)>,
 }
 
-/// Why a value of `fencing.token` means nothing.
+/// Reason why a value of `fencing.token` is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenValueError {
-    /// A number is wrong.
+    /// A token is invalid.
     #[error("{0}")]
     Token(#[from] TokenError),
-    /// A scope's name is wrong.
+    /// The name of a scope is invalid.
     #[error("{0}")]
     Scope(#[from] ScopeError),
-    /// One scope stands twice.
+    /// A scope is named twice.
     #[error("scope \"{0}\" is named twice")]
     Twice(Scope),
-    /// Too many.
+    /// More than [`SCOPES_MAX`] scopes are named.
     #[error("more than {SCOPES_MAX} scopes are named")]
     TooMany,
 }
 
 impl TokenValue {
-    /// Reads a value. A bare number is for `session_scope`. `None` is the empty value: no token.
+    /// Parses a value. A bare number is for `session_scope`. `None` is the empty value: no token.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl TokenValue {
         Ok(Some(Self { claims }))
     }
 
-    /// The value that names these, which were a value before.
+    /// Value that names these tokens, which come from an earlier value.
     pub(super) fn of(tokens: impl Iterator<Item = (Scope, Token)>) -> Self {
         Self {
             claims: tokens
@@ -68,13 +68,13 @@ impl TokenValue {
         }
     }
 
-    /// Scopes and what is claimed in them, in the order in which they were written, at least one.
+    /// Scopes and claims in the order in which they were written, at least one.
     #[must_use]
     pub fn claims(&self) -> &[(Scope, Claim)] {
         &self.claims
     }
 
-    /// Whether it says of some scope that the next token is to be taken.
+    /// Whether it takes the next token in some scope.
     #[must_use]
     pub fn takes(&self) -> bool {
         self.claims.iter().any(|(_, claim)| claim.is_take())

@@ -1,18 +1,18 @@
-//! The trace that a statement belongs to, from a comment in front of it or behind it:
+//! Trace that a statement belongs to, from a comment at its beginning or end:
 //! <https://google.github.io/sqlcommenter/spec/>, <https://www.w3.org/TR/trace-context/#traceparent-header>.
 
-/// How far from either end of a text a comment is looked for.
+/// Bytes at either end of a text in which a comment is searched.
 const LOOK: usize = 2048;
 
 /// Length of `00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01`.
 const LEN: usize = 55;
 
-/// A valid `traceparent`: nothing but hexadecimal digits and hyphens.
+/// A valid `traceparent`: hexadecimal digits and hyphens only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traceparent([u8; LEN]);
 
 impl Traceparent {
-    /// Finds it in the comment that begins or ends a text. Nothing else of a comment is looked at.
+    /// Finds it in the comment that begins or ends a text. The rest of the comment is ignored.
     #[must_use]
     pub fn of_statement(sql: &[u8]) -> Option<Self> {
         leading_comment(sql)
@@ -20,7 +20,7 @@ impl Traceparent {
             .or_else(|| trailing_comment(sql).and_then(Self::of_comment))
     }
 
-    /// `key='value',key='value'`: keys and values are percent-encoded, so there is no other comma or quote in them.
+    /// Parses `key='value',key='value'`: keys and values are percent-encoded, so they contain no comma or quote.
     fn of_comment(comment: &[u8]) -> Option<Self> {
         comment.split(|byte| *byte == b',').find_map(|pair| {
             let value = pair.trim_ascii().strip_prefix(b"traceparent=")?;

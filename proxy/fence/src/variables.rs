@@ -1,8 +1,8 @@
-//! The token of a session as PostgreSQL would keep it: `fencing.token` and `fencing.scope` behave as
-//! custom settings do, through SET, SET LOCAL, RESET, savepoints, errors, COMMIT and ROLLBACK.
+//! Token of a session as PostgreSQL would keep it. `fencing.token` and `fencing.scope` behave as custom settings do,
+//! through SET, SET LOCAL, RESET, savepoints, errors, COMMIT and ROLLBACK.
 //!
-//! Effects are applied when the server has confirmed them (CommandComplete), so a statement that
-//! failed changes nothing here either. Source: <https://www.postgresql.org/docs/current/sql-set.html>
+//! A statement is applied when the server has confirmed it (CommandComplete), so one that failed changes nothing here
+//! either. Source: <https://www.postgresql.org/docs/current/sql-set.html>
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::savepoints::{Back, Savepoints};
 use crate::wire::backend::TransactionStatus;
 use crate::{HeldTokens, SessionFence, TokenValue};
 
-/// One setting: the value of the session and, inside a transaction, a local one in front of it.
+/// One setting: the value of the session and, inside a transaction, a local one that hides it.
 #[derive(Debug, Clone)]
 struct Variable<T> {
     session: Option<T>,
@@ -62,26 +62,26 @@ struct Transaction<V> {
     savepoints: Savepoints<Values<V>>,
 }
 
-/// What happened to the request whose end is reported.
+/// Result of the request that ReadyForQuery ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     NoError,
     Error,
 }
 
-/// The two session variables that the fence is about. `V` is what a declared token is kept as; `None` is no token.
+/// The two session variables of the fence. `V` is the form in which a declared token is kept.
 #[derive(Debug, Clone)]
 pub struct Variables<V> {
     startup_token: Option<V>,
     startup_scope: Option<Scope>,
     values: Values<V>,
-    /// What a ROLLBACK restores. Made at the first change of a transaction.
+    /// Values that a ROLLBACK restores. Created at the first change of a transaction.
     transaction: Option<Transaction<V>>,
     outcome: Outcome,
 }
 
 impl<V: Clone> Variables<V> {
-    /// The settings of a session that has just started.
+    /// Settings of a session that has just started.
     #[must_use]
     pub fn new(token: Option<V>, scope: Option<Scope>) -> Self {
         let values = Values {
@@ -97,12 +97,12 @@ impl<V: Clone> Variables<V> {
         }
     }
 
-    /// The token of the startup packet has been accepted.
+    /// Sets the accepted token of the startup packet.
     pub fn start_with(&mut self, token: V) {
         *self = Self::new(Some(token), self.startup_scope.clone());
     }
 
-    /// Puts another form of a token into every place that has it.
+    /// Replaces one form of a token wherever it is kept.
     pub fn replace(&mut self, is_it: impl Fn(&V) -> bool, by: &V) {
         let swap = |held: &mut V| {
             if is_it(held) {
@@ -126,7 +126,7 @@ impl<V: Clone> Variables<V> {
         self.values.token.get()
     }
 
-    /// How long the token in force stays.
+    /// Lifetime of the token in force.
     #[must_use]
     pub const fn token_lifetime(&self) -> Lifetime {
         match self.values.token.local {
@@ -135,13 +135,13 @@ impl<V: Clone> Variables<V> {
         }
     }
 
-    /// The scope that a bare number is for, where the session has named one.
+    /// Scope of a bare number, if the session has set one.
     #[must_use]
     pub const fn scope(&self) -> Option<&Scope> {
         self.values.scope.get()
     }
 
-    /// The token that a RESET returns to.
+    /// Token that a RESET returns to.
     #[must_use]
     pub const fn startup_token(&self) -> Option<&V> {
         self.startup_token.as_ref()
@@ -195,7 +195,7 @@ impl<V: Clone> Variables<V> {
         }
     }
 
-    /// ROLLBACK TO SAVEPOINT. Where it is not known which token comes back, there is none.
+    /// ROLLBACK TO SAVEPOINT. If it is unknown which token that restores, there is none.
     pub fn rollback_to(&mut self, name: &str) {
         let Some(transaction) = &mut self.transaction else {
             return;
@@ -221,13 +221,13 @@ impl<V: Clone> Variables<V> {
         }
     }
 
-    /// The server has reported an error.
+    /// Notes an error of the server.
     pub fn on_error(&mut self) {
         self.outcome = Outcome::Error;
     }
 
-    /// ReadyForQuery. Where the session is idle, a transaction that no COMMIT or ROLLBACK has ended
-    /// was an implicit one, and it has ended now.
+    /// ReadyForQuery. If the session is idle, a transaction that no COMMIT or ROLLBACK has ended was an implicit one,
+    /// and has ended now.
     pub fn on_ready(&mut self, status: TransactionStatus) {
         let outcome = std::mem::replace(&mut self.outcome, Outcome::NoError);
         if status == TransactionStatus::Idle && self.transaction.is_some() {
@@ -247,7 +247,7 @@ impl<V: Clone> Variables<V> {
     }
 }
 
-/// What the end of a transaction is that has failed: COMMIT of it is a ROLLBACK.
+/// Effect of a statement that ends a failed transaction: its COMMIT is a ROLLBACK.
 /// <https://www.postgresql.org/docs/current/sql-commit.html>
 pub const fn end_of_failed(control: &Control) -> Option<Control> {
     match control {
@@ -257,7 +257,7 @@ pub const fn end_of_failed(control: &Control) -> Option<Control> {
     }
 }
 
-/// Applies what a statement has done to the variables of its session, once the server has completed it.
+/// Applies a statement to the variables of its session, once the server has completed it.
 pub fn apply(
     fence: &SessionFence,
     control: &Control,
@@ -278,9 +278,8 @@ pub fn apply(
             let value = TokenValue::parse(value, scope(fence, variables))
                 .ok()
                 .flatten();
-            let holding =
-                value.and_then(|value| find(accepted, variables.token(), &value).cloned());
-            variables.set_token(holding, *lifetime);
+            let held = value.and_then(|value| find(accepted, variables.token(), &value).cloned());
+            variables.set_token(held, *lifetime);
         }
         Control::SetFencing {
             variable: FencingVariable::Scope,
@@ -304,7 +303,7 @@ pub fn apply(
         Control::ResetAll => variables.reset_all(),
         Control::DiscardAll => {
             variables.reset_all();
-            // It cannot run inside a transaction, and commits at once even in a pipeline.
+            // DISCARD ALL cannot run inside a transaction, and commits at once even in a pipeline.
             variables.commit();
         }
         Control::Begin { .. }
@@ -323,12 +322,12 @@ pub fn apply(
     }
 }
 
-/// The scope that a bare number is for.
+/// Scope of a bare number.
 pub fn scope<'a>(fence: &'a SessionFence, variables: &'a Variables<Arc<HeldTokens>>) -> &'a Scope {
     variables.scope().unwrap_or_else(|| fence.default_scope())
 }
 
-/// The accepted tokens that a value stands for.
+/// Accepted tokens that a value stands for.
 pub fn find<'a>(
     accepted: &'a [Arc<HeldTokens>],
     in_force: Option<&'a Arc<HeldTokens>>,
@@ -337,7 +336,7 @@ pub fn find<'a>(
     in_force
         .into_iter()
         .chain(accepted)
-        .find(|holding| holding.is_for(value))
+        .find(|held| held.is_for(value))
 }
 
 #[cfg(test)]
@@ -411,14 +410,14 @@ mod tests {
         check(&[SAVE, LOCAL_7, RELEASE, OPEN], Some(7));
         check(&[SAVE, LOCAL_7, RELEASE, OPEN, COMMIT, IDLE], Some(1));
         check(&[SAVE, SET_5, SAVE, SET_6, BACK, OPEN], Some(5));
-        // The inner of two savepoints of one name goes first.
+        // Of two savepoints of one name, the inner one goes first.
         check(&[SAVE, SET_5, SAVE, SET_6, RELEASE, BACK, OPEN], Some(1));
         // A savepoint survives a ROLLBACK TO it.
         check(&[SAVE, SET_5, BACK, SET_6, BACK, OPEN], Some(1));
         check(&[SET_5, |s| s.rollback_to("unknown"), OPEN], Some(5));
     }
 
-    /// Also one that comes back.
+    /// Even one that is restored later.
     #[test]
     fn another_form_of_a_token_takes_its_place_everywhere() {
         // So many savepoints that the first is not kept.

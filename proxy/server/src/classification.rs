@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_policies::{Opaque, TextEncoding, Verdict, classify};
+use pgpalisade_policies::{Analysis, Opaque, TextEncoding, classify};
 
 use crate::aside::Aside;
 use crate::timers::Timers;
@@ -31,10 +31,10 @@ impl Classification {
     }
 
     /// The text's verdict. Needs a tokio runtime.
-    pub(crate) async fn of(self, text: Vec<u8>, encoding: TextEncoding) -> Arc<Verdict> {
+    pub(crate) async fn of(self, text: Vec<u8>, encoding: TextEncoding) -> Arc<Analysis> {
         let classified = self.aside.run(move || classify(&text, encoding));
         let verdict = self.timers.timeout(WAIT_MAX, classified).await;
         let verdict = verdict.ok().flatten();
-        Arc::new(verdict.unwrap_or_else(|| Verdict::opaque(Opaque::Parser)))
+        Arc::new(verdict.unwrap_or_else(|| Analysis::opaque(Opaque::Parser)))
     }
 }

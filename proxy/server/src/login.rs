@@ -32,7 +32,7 @@ use crate::pause;
 use crate::pending_logins::PendingLogin;
 use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::relay::{Established, NotBegun, Relay};
-use crate::session::tokens::Wanted;
+use crate::session::tokens::TokenRequest;
 use crate::session::{Beginning, Session};
 use crate::transport::{Lookout, Socket};
 use crate::worker::Worker;
@@ -178,7 +178,7 @@ struct LoggedIn {
     label: Arc<SessionLabel>,
     session: Session,
     /// Tokens of its startup packet.
-    wanted: Option<Wanted>,
+    wanted: Option<TokenRequest>,
     /// ReadyForQuery, not passed on yet.
     ready: Bytes,
     established: Established,

@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 use crate::client_table::{Cause, ClientState, Publisher};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
-use crate::session::action::{Prerequisite, Refusal};
+use crate::session::action::{Prerequisite, RecordedRefusal};
 use crate::session::endings::Ending;
-use crate::session::tokens::Wanted;
+use crate::session::tokens::TokenRequest;
 use crate::session::{Activity, Session};
-use crate::takeover::{Lease, Tenure};
+use crate::takeover::{Lease, PrimaryTerm};
 use crate::transport::Socket;
 use crate::upstream::Upstream;
 use crate::worker::Worker;
@@ -63,7 +63,7 @@ pub(crate) struct Relay {
     client: ClientSide,
     server: ServerSide,
     /// The server's term as the primary, if known.
-    tenure: Option<Tenure>,
+    tenure: Option<PrimaryTerm>,
     /// Leases of the tokens that the session holds or is about to hold.
     leases: Vec<Lease>,
     /// Wakes the task when the proxy stops, or another server becomes the primary.
@@ -76,7 +76,7 @@ pub(crate) struct Established {
     pub(crate) client_bytes: BytesMut,
     pub(crate) server: Socket,
     /// The server's term as the primary, if known.
-    pub(crate) tenure: Option<Tenure>,
+    pub(crate) tenure: Option<PrimaryTerm>,
     /// Bytes that the server has sent after its first ReadyForQuery.
     pub(crate) server_bytes: BytesMut,
 }
@@ -121,7 +121,7 @@ impl Relay {
     /// Declares the tokens of the startup packet, and tells the client that it is ready.
     pub(crate) async fn begin(
         &mut self,
-        wanted: Option<&Wanted>,
+        wanted: Option<&TokenRequest>,
         ready: &[u8],
     ) -> Result<(), NotBegun> {
         self.take_over().await;
@@ -277,7 +277,7 @@ impl Relay {
             self.client.put_own(&own);
         }
         for refusal in std::mem::take(&mut output.refusals) {
-            let Refusal {
+            let RecordedRefusal {
                 rejection,
                 enforcement,
                 statement,

@@ -76,7 +76,7 @@ impl Server {
         let shared = WorkerContext {
             pending_logins: PendingLogins::new(places, limits.login_timeout, timers.clone()),
             classification: Classification::new(timers.clone()),
-            metrics: Metrics::new(Arc::clone(options.takeover.cells())),
+            metrics: Metrics::new(Arc::clone(options.takeover.marks())),
             connected: ClientTable::default(),
             takeover: options.takeover,
             fence: options.fence,

@@ -1,52 +1,52 @@
-//! What the session answers to a message: what its driver is to do with it.
+//! The session's answers to its driver: what to do with each message.
 
 use pgpalisade_policies::TextEncoding;
 
 use super::endings::Ending;
 use super::in_flight::Request;
-use super::read_only::Adjustment;
-use super::tokens::Wanted;
+use super::read_only::AccessChange;
+use super::tokens::TokenRequest;
 use crate::fence::Permit;
 use crate::fence::traceparent::Traceparent;
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
 
-/// What is to be done with a message of the client.
+/// Decision on a frontend message.
 #[derive(Debug)]
 pub enum Action {
-    /// Send it, also what has yet to arrive of it.
+    /// Send it, including the part that has yet to arrive.
     Forward(Permit),
-    /// Drop it: it was answered, or the server would throw it away.
+    /// Drop it: it was answered, or the server would discard it.
     Discard,
-    /// More of it must arrive: a few bytes.
+    /// Wait for a few more bytes.
     AwaitFront,
-    /// All of it must arrive, where there is room for that.
+    /// Wait for the whole message, if there is room for it.
     AwaitWhole,
-    /// This must happen first; then the message is looked at again.
+    /// Carry this out; the message is then decided again.
     Need(Prerequisite),
-    /// The client says goodbye.
+    /// The client ends the session.
     Terminate,
-    /// What waits for the client is sent, and the session ends.
+    /// Send what waits for the client and end the session.
     End(Box<Ending>),
 }
 
-// They are handed over for each message: in registers, up to this size.
+// One is returned for each message: up to this size, in registers.
 const _: () = assert!(size_of::<Action>() <= 16 && size_of::<Disposition>() <= 16);
 
-/// What must happen before a message can be decided or sent.
+/// Step before a message can be decided or sent.
 #[derive(Debug)]
 pub enum Prerequisite {
-    /// All that was sent is answered.
+    /// Wait until everything sent is answered.
     Replies,
-    /// The text is classified, on another thread.
+    /// Classify the text on another thread.
     Verdict(Box<Unread>),
-    /// The authority has told how the last takeovers of [the session's scopes](super::Session::scopes) went.
+    /// Ask the authority for the last takeovers of [the session's scopes](super::Session::scopes).
     History,
-    /// The proxy has stated what transactions may do.
-    Access(Adjustment),
-    /// These tokens are accepted for the session. An open transaction that is guarded is lifted first: should it be too
-    /// late for that, nothing was declared and no mark was raised.
-    Tokens(Box<Wanted>, Option<Adjustment>),
+    /// Set the access mode.
+    Access(AccessChange),
+    /// Declare these tokens. An open guarded transaction is made read-write first: if it is too late for that,
+    /// nothing was declared and no mark raised.
+    Tokens(Box<TokenRequest>, Option<AccessChange>),
 }
 
 impl From<Ending> for Action {
@@ -63,64 +63,63 @@ impl From<Ending> for Disposition {
     }
 }
 
-/// A text that is long to read.
+/// Text that takes long to classify.
 #[derive(Debug)]
 pub struct Unread {
     /// The text.
     pub text: Vec<u8>,
-    /// How the server reads it.
+    /// Encoding in which the server reads it.
     pub encoding: TextEncoding,
 }
 
-/// What is to be done with a message of the server.
+/// Decision on a backend message.
 #[derive(Debug)]
 pub enum Disposition {
-    /// The client gets it.
+    /// Relay it to the client.
     Relay,
-    /// Nobody gets it: it answers the proxy, or was replaced.
+    /// Drop it: it answers the proxy, or was replaced.
     Drop,
-    /// An administrator has ended the session: [`Session::on_terminated`](super::Session::on_terminated) says whether
-    /// that was a takeover.
+    /// An administrator ended the session. [`Session::on_terminated`](super::Session::on_terminated) says whether for
+    /// a takeover.
     Terminated,
-    /// Nobody gets it. What waits for the client is sent, and the session ends.
+    /// Drop it, send what waits for the client, and end the session.
     End(Box<Ending>),
 }
 
 /// A refusal for the record.
 #[derive(Debug)]
-pub struct Refusal {
-    /// What the client was told, or would have been.
+pub struct RecordedRefusal {
+    /// Error that the client got, or would have got.
     pub rejection: Rejection,
-    /// Whether it was carried out.
+    /// Whether it was enforced.
     pub enforcement: Enforcement,
-    /// The statement that it is about.
+    /// Refused statement.
     pub statement: Option<JudgedText>,
 }
 
 /// Class and text of a statement, for the record of its refusal.
 #[derive(Debug, Clone)]
 pub struct JudgedText {
-    /// As the policy names it.
+    /// Name of the class in the policy.
     pub class: &'static str,
-    /// The front of the text.
+    /// Beginning of the text.
     pub text: Vec<u8>,
-    /// The trace that it says it is a part of.
+    /// Trace that the text names as its own.
     pub traceparent: Option<Traceparent>,
 }
 
-/// The kind of message that is refused: it decides what PostgreSQL would have answered to an error in it.
+/// Kind of a refused message, which decides how PostgreSQL would answer an error in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// Query, FunctionCall: an error and ReadyForQuery.
     Whole,
-    /// Execute: an error, and then everything is skipped up to Sync.
+    /// Execute: an error, then everything up to Sync is skipped.
     InPipeline,
     /// CopyData, CopyDone: the COPY fails.
     CopyData,
 }
 
 impl Refused {
-    /// Of the request that a text is sent with.
     pub(super) const fn of(request: Request) -> Self {
         match request {
             Request::Execute => Self::InPipeline,

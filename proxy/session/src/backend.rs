@@ -1,4 +1,4 @@
-//! Messages from the server: where each of them goes, and what it tells about the session.
+//! Backend messages: where each goes, and what it changes in the session.
 
 use std::sync::Arc;
 
@@ -6,10 +6,9 @@ use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 
 use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
-use super::ledger::Reply;
-use super::read_only::{self, Again, DEFAULT_READ_ONLY, IN_HOT_STANDBY, Told, WriteAccess, value};
-use super::token_text::KnowsToken;
-use super::{CommittedMidway, Lift, Session, Settles};
+use super::ledger::ReplyRoute;
+use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
+use super::{ReadWriteRequest, Session, Settles};
 use crate::fence::variables::{apply, end_of_failed};
 use crate::fence::{Pipeline, ends_transaction};
 use crate::rejection::Enforcement;
@@ -21,19 +20,18 @@ use crate::wire::encode::{self, ParameterStatus, Severity};
 /// The command tag of a SELECT that returned no row.
 const NO_ROW: &[u8] = b"SELECT 0";
 
-impl From<Reply> for Disposition {
+impl From<ReplyRoute> for Disposition {
     #[inline]
-    fn from(reply: Reply) -> Self {
+    fn from(reply: ReplyRoute) -> Self {
         match reply {
-            Reply::Relay | Reply::Replace(_) => Self::Relay,
-            Reply::Swallow => Self::Drop,
+            ReplyRoute::Relay | ReplyRoute::Replace(_) => Self::Relay,
+            ReplyRoute::Swallow => Self::Drop,
         }
     }
 }
 
 impl Session {
-    /// Whether a message of the server must be there as a whole: its body matters, or the session says something in
-    /// its place.
+    /// Whether a backend message must arrive whole: its body matters, or the session may replace it.
     #[inline]
     #[must_use]
     pub fn understands(&self, message: u8) -> bool {
@@ -44,8 +42,8 @@ impl Session {
             && (self.is_answer() || self.server.ledger.shown_access().is_some()))
     }
 
-    /// Takes note of one message of the server. What the session says itself stands in its output, and goes out in the
-    /// place of the message or in front of it.
+    /// Applies one backend message. The session's own messages are left in its output, to be sent ahead of it or in
+    /// its place.
     #[inline]
     pub fn on_backend(&mut self, message: u8, body: &[u8]) -> Disposition {
         match message {
@@ -60,10 +58,13 @@ impl Session {
                 Disposition::Drop
             }
             tag::DATA_ROW if self.hides_access(body) => Disposition::Drop,
-            tag::NOTICE => match self.is_own_reply() {
-                true => Disposition::Drop,
-                false => Disposition::Relay,
-            },
+            tag::NOTICE => {
+                if self.is_own_reply() {
+                    Disposition::Drop
+                } else {
+                    Disposition::Relay
+                }
+            }
             other => self.on_other(other),
         }
     }
@@ -75,14 +76,13 @@ impl Session {
         front.is_some_and(|front| front.origin == Origin::Injected)
     }
 
-    /// Whether a row answers the proxy's own question.
+    /// Whether a row answers the proxy's query.
     #[inline]
     fn is_answer(&self) -> bool {
         self.server.read_only.is_asking() && self.is_own_reply()
     }
 
-    /// A row that shows the access mode says what the client sees of it. Where that is not what the server says,
-    /// another row is sent in its place.
+    /// Replaces a row with an access mode if the client must see another value. Returns whether it did.
     fn hides_access(&mut self, row: &[u8]) -> bool {
         let Some(show) = self.server.ledger.shown_access() else {
             return false;
@@ -103,7 +103,7 @@ impl Session {
             return self.end_for_contradiction(message, &[]).into();
         }
         match message {
-            // The rows that were asked for have been made, and what makes them has run for each.
+            // The portal has run for the rows that were requested.
             tag::PORTAL_SUSPENDED => self.on_statement_ran(&[]),
             tag::PARSE_COMPLETE | tag::BIND_COMPLETE | tag::CLOSE_COMPLETE => {
                 if let Some(front) = self.server.ledger.front_mut() {
@@ -126,7 +126,7 @@ impl Session {
             server.names.on_simple_query();
         }
         let reply = server.ledger.on_reply(tag::READY_FOR_QUERY);
-        // An unknown status is taken as the one in which least is possible.
+        // An unknown status counts as the one that permits least.
         let status = TransactionStatus::from_body(body).unwrap_or(TransactionStatus::Failed);
         server.status = status;
         self.client.variables.on_ready(status);
@@ -136,9 +136,9 @@ impl Session {
             server.ledger.end_transaction();
             server.names.end_transaction();
         }
-        server.committed_midway = CommittedMidway::No;
+        server.is_committed_midway = false;
         if server.ledger.is_empty() {
-            // Also where the Sync was sent during a COPY that had failed by then.
+            // True also if the Sync was sent during a COPY that had already failed.
             self.client.pipeline = Pipeline::Closed;
         }
         if self.server.read_only.is_untold() {
@@ -158,8 +158,7 @@ impl Session {
         self.server.ledger.on_reply(tag::COMMAND_COMPLETE).into()
     }
 
-    /// The statement that the next reply is about has run, to its end or as far as it was asked for: what it did to the
-    /// session is true now.
+    /// Applies the statement that the next reply is about: it has run to its end, or as far as was requested.
     #[inline]
     fn on_statement_ran(&mut self, command_tag: &[u8]) {
         let front = self.server.ledger.front();
@@ -177,10 +176,10 @@ impl Session {
         };
         self.server.read_only.on_ran(statement);
         if commits(statement, command_tag) {
-            self.server.committed_midway = CommittedMidway::Yes;
+            self.server.is_committed_midway = true;
         }
-        // With no row it is the end of a portal whose rows have all come before: set_config was called then, and is not
-        // again.
+        // Without rows, this is the end of a portal whose rows all came before: set_config was called then, and is
+        // not again.
         if statement.controls.is_empty() || command_tag == NO_ROW {
             return;
         }
@@ -192,12 +191,12 @@ impl Session {
     }
 
     fn on_control(&mut self, control: &Control, command_tag: &[u8]) {
-        // The server says so.
+        // COMMIT of a failed transaction rolls it back, and its command tag says so.
         let rolled_back = (command_tag == b"ROLLBACK").then(|| end_of_failed(control));
         let rolled_back = rolled_back.flatten();
         let control = rolled_back.as_ref().unwrap_or(control);
         let (client, server) = (&mut self.client, &mut self.server);
-        let accepted = server.granted.accepted();
+        let accepted = server.registration.accepted();
         apply(&client.fence, control, accepted, &mut client.variables);
         if let Some(status) = status_after(control) {
             server.status = status;
@@ -206,7 +205,7 @@ impl Session {
             server.ledger.begin_another();
         }
         if ends_transaction(control) {
-            // Also where another has begun in the same request, so that ReadyForQuery does not tell.
+            // If another transaction has begun in the same request, ReadyForQuery does not show this.
             server.names.end_transaction();
         }
         match control {
@@ -216,7 +215,7 @@ impl Session {
                 server.names.on_rollback_to();
                 server.token_text.on_rollback();
             }
-            Control::SetFencing { .. } => server.token_text.known = KnowsToken::Yes,
+            Control::SetFencing { .. } => server.token_text.is_known = true,
             Control::MayChangeNames => server.names.forget_statements(),
             Control::Prepare { name, effects } => server.names.prepared(name, effects),
             Control::Deallocate { name } => server.names.deallocated(name),
@@ -239,41 +238,43 @@ impl Session {
             return self.end_for_violation(error).into();
         }
         if self.server.ledger.is_copying_in() {
-            // What stands behind the COPY in its text may have been waited for.
+            // Statements after the COPY in the same query may be ones to wait for.
             self.client.settles = Settles::Yes;
         }
         match self.server.ledger.on_reply(tag::ERROR) {
-            // The session ends, whoever's request it was.
+            // A fatal error ends the session, whatever it answers.
             _ if fatal => Disposition::Relay,
-            Reply::Relay => Disposition::Relay,
-            Reply::Replace(rejection) => {
+            ReplyRoute::Relay => Disposition::Relay,
+            ReplyRoute::Replace(rejection) => {
                 rejection.encode(Severity::Error, &mut self.output.to_client);
-                self.on_lift_refused(&rejection);
+                self.on_read_write_refused(&rejection);
                 Disposition::Drop
             }
-            // The client's cancel request has met the guard, which is stated again.
-            Reply::Swallow
+            // The client's cancel request hit the guard's statement, which is sent again.
+            ReplyRoute::Swallow
                 if backend::error_field(body, b'C') == Some(b"57014")
-                    && self.server.read_only.on_cancelled() == Again::Yes =>
+                    && self.server.read_only.on_cancelled() =>
             {
                 Disposition::Drop
             }
-            Reply::Swallow => {
+            ReplyRoute::Swallow => {
                 let message = backend::error_field(body, b'M').unwrap_or_default();
                 self.end_for_own_statement(message).into()
             }
         }
     }
 
-    /// The open transaction cannot become read-write any more, where that was asked for. The client's message is
-    /// answered by the error that has just been sent.
-    fn on_lift_refused(&mut self, rejection: &Rejection) {
+    /// Notes that the open transaction can no longer become read-write. The error that was just sent answers the
+    /// client's message.
+    fn on_read_write_refused(&mut self, rejection: &Rejection) {
         let prepared = self.prepared.as_mut();
-        let Some(prepared) = prepared.filter(|prepared| prepared.lift == Lift::Sent) else {
+        let Some(prepared) =
+            prepared.filter(|prepared| prepared.read_write == ReadWriteRequest::Sent)
+        else {
             return;
         };
-        prepared.lift = Lift::Refused;
-        // In a pipeline the server skips what follows. Else the proxy's own Sync stands for the end of the client's
+        prepared.read_write = ReadWriteRequest::Refused;
+        // In a pipeline the server skips the rest. Otherwise the proxy's Sync stands for the end of the client's
         // Query.
         if self.client.pipeline == Pipeline::Closed
             && let Some(sync) = self.server.ledger.front_mut()
@@ -294,24 +295,25 @@ impl Session {
         if name != DEFAULT_READ_ONLY.as_bytes() {
             return Disposition::Relay;
         }
-        // Anything but a clear "on" leaves the guard in doubt, and it is stated again.
+        // Any value but a clear "on" leaves the guard in doubt, so it is set again.
         let reported = read_only::parse(reported).unwrap_or(Access::ReadWrite);
         // The client may have known another value than the one that the proxy has changed.
         let access = if self.is_own_reply() {
             WriteAccess::MayNotWrite
         } else {
-            self.standing()
+            self.write_access()
         };
-        match self.server.read_only.on_report(reported, access) {
-            Told::Now => Disposition::Relay,
-            Told::NotYet => Disposition::Drop,
+        if self.server.read_only.on_report(reported, access) {
+            Disposition::Relay
+        } else {
+            Disposition::Drop
         }
     }
 
-    /// Tells the client of the default what it does not know yet, and may.
+    /// Reports the default access mode to the client, if it may know it and does not yet.
     #[cold]
     fn tell_default_access(&mut self) {
-        let access = self.standing();
+        let access = self.write_access();
         if let Some(told) = self.server.read_only.tell(access) {
             let out = &mut self.output.to_client;
             let status = ParameterStatus::new(DEFAULT_READ_ONLY.into(), value(told).into());
@@ -320,7 +322,7 @@ impl Session {
     }
 }
 
-/// Whether another transaction begins where one ends.
+/// Whether one transaction ends and the next begins.
 const fn chains(control: &Control) -> bool {
     matches!(
         control,
@@ -328,8 +330,7 @@ const fn chains(control: &Control) -> bool {
     )
 }
 
-/// The transaction status after a statement, which a pipeline or a text with more to come has before
-/// the server says so.
+/// Transaction status after a statement. In a pipeline or longer query it holds before ReadyForQuery says so.
 const fn status_after(control: &Control) -> Option<TransactionStatus> {
     match control {
         Control::Begin { .. }

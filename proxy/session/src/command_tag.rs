@@ -1,7 +1,7 @@
-//! A trip-wire behind the fence: what the server says that it has done is held against what was judged.
+//! Check after the fence: compares what the server says it has done with what was judged.
 //!
-//! Nothing here refuses a statement. A reply that contradicts the judgement of its request shows that the proxy has
-//! taken a name, an encoding or a place in a text for another than the server did.
+//! Nothing here refuses a statement. A reply that contradicts the judgement shows that the proxy mistook a name, an
+//! encoding or a position in a text.
 //!
 //! Source: CommandComplete in <https://www.postgresql.org/docs/current/protocol-message-formats.html>
 
@@ -10,8 +10,8 @@ use pgpalisade_policies::{Control, WriteReason};
 use super::in_flight::{InFlight, Leave, Origin, Request};
 use crate::wire::backend::tag;
 
-/// Tags of statements that change no data. Those that are followed by a number of rows end with a space. EXECUTE is
-/// told where what it ran has no tag: an empty statement. All tags there are: `src/include/tcop/cmdtaglist.h`.
+/// Tags of statements that change no data. Those with a number of rows after them end with a space. EXECUTE is the
+/// tag if it ran an empty statement, which has none. All tags: `src/include/tcop/cmdtaglist.h`.
 const READS: [&[u8]; 23] = [
     b"SELECT ",
     b"FETCH ",
@@ -49,8 +49,8 @@ const TRANSACTION: [&[u8]; 7] = [
     b"PREPARE TRANSACTION",
 ];
 
-/// Whether a reply shows that the server has done something else than was judged. Most callers know which reply it is,
-/// and with that most of the comparison.
+/// Whether a reply shows that the server did something other than what was judged. Inlined, as most callers pass a
+/// constant reply.
 #[inline(always)]
 #[must_use]
 pub(crate) fn contradicts(request: &InFlight, reply: u8, command_tag: &[u8]) -> bool {
@@ -74,12 +74,12 @@ fn is_other_command(request: &InFlight, command_tag: &[u8]) -> bool {
         .and_then(|(verdict, at)| verdict.statements.get(at));
     let controls = statement.map_or(&[][..], |statement| &statement.controls);
     if controls.is_empty() && request.leave != Leave::Write && is_tag(b"SELECT ", command_tag) {
-        // The way of nearly every read: the same as what follows, at less cost.
+        // Fast path of nearly every read, with the same result as the code below.
         return false;
     }
     let is_judged = controls.iter().any(Control::is_transaction);
     let is_told = TRANSACTION.contains(&command_tag);
-    // What a text does that was not read, or that the server may read otherwise, nobody has judged.
+    // A text that was not read, or that the server may read otherwise, was not judged.
     let is_known = statement.is_some_and(|statement| {
         let why = statement.why.as_ref();
         !why.is_some_and(WriteReason::is_unparsed)
@@ -131,8 +131,8 @@ mod tests {
         }
     }
 
-    /// The tags of writes in `src/include/tcop/cmdtaglist.h` of PostgreSQL 18, which has all those of 15 to 17, by
-    /// their first word.
+    /// Tags of writes, by their first word, in `src/include/tcop/cmdtaglist.h` of PostgreSQL 18. It has all those of
+    /// 15 to 17.
     const WRITES: [(&str, &str); 4] = [
         (
             "ALTER",
@@ -176,7 +176,7 @@ mod tests {
         ),
     ];
 
-    /// As the server tells it: behind some, the number of rows.
+    /// Tag as the server sends it, with a number of rows if it has one.
     fn told(tag: &[u8]) -> String {
         let tag = str::from_utf8(tag).unwrap();
         match (tag, tag.strip_suffix(' ')) {
@@ -198,7 +198,7 @@ mod tests {
         let transaction = TRANSACTION.map(told);
         let all = writes.iter().chain(&reads).chain(&transaction);
         assert_eq!(all.collect::<HashSet<_>>().len(), 193);
-        // What each of them is told of: a read, a transaction's statement, and EXECUTE, which stands for either.
+        // Whether each contradicts a read, or a COMMIT.
         for (tags, read, commit) in [
             (&writes[..], true, true),
             (&reads, false, true),

@@ -8,7 +8,8 @@ use crate::wire::frontend::FrontendTag;
 use crate::wire::header::Header;
 
 impl Session {
-    /// A COPY has begun to read. The server ignores a Sync that was sent behind it, so the pipeline is still open.
+    /// Notes that a COPY has begun to read. The server ignores a Sync that was sent after it, so the pipeline is
+    /// still open.
     pub(super) fn on_copy_in(&mut self) {
         let ledger = &self.server.ledger;
         let in_pipeline = |request: &InFlight| request.request == Request::Execute;
@@ -17,8 +18,8 @@ impl Session {
         }
     }
 
-    /// Data sent ahead of the answer to the COPY wait for it: whether the server takes what comes next for data
-    /// or for a request, only that answer tells.
+    /// Decides COPY data and their end. Before the reply to the COPY they wait: only it shows whether the server
+    /// takes what comes next for data or for a request.
     pub(super) fn on_copy_message(&mut self, tag: FrontendTag, message: Header) -> Action {
         let (fence, ledger) = (&self.client.fence, &mut self.server.ledger);
         let copy = match (ledger.is_copying_in(), ledger.is_empty()) {
@@ -30,7 +31,7 @@ impl Session {
             ledger.on_copy_data();
         } else {
             ledger.end_copy_in();
-            // What stands behind the COPY in its text is answered before anything else is decided.
+            // The rest of the query after the COPY is answered before anything else is decided.
             self.client.settles = Settles::Yes;
         }
         if tag == FrontendTag::CopyFail {

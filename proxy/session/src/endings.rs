@@ -1,11 +1,11 @@
-//! The end of a session: by a takeover, by the server, or because something is not as it must be.
+//! The end of a session: by a takeover, by the server, or for an error.
 
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::Mode;
 
 use super::in_flight::{InFlight, Origin};
-use super::{CommittedMidway, Session, command_tag};
+use super::{Session, command_tag};
 use crate::fence::HeldToken;
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, OpenTransaction, RejectionKind};
@@ -13,36 +13,36 @@ use crate::wire::WireError;
 use crate::wire::backend::tag;
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
-/// Why the proxy ends a session.
+/// Reason why the proxy ends a session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Ending {
-    /// The client has broken the protocol: PostgreSQL ends such a session too.
+    /// The client violated the protocol. PostgreSQL ends such a session too.
     #[error("protocol violation: {0}")]
     ProtocolViolation(WireError),
-    /// The server has done something else than was judged.
+    /// The server's reply does not match the decision on the request.
     #[error("the reply {reply:?} {command_tag:?} does not match the decision on its request")]
     Contradiction {
-        /// The type of the reply.
+        /// Type of the reply.
         reply: char,
-        /// What it says that was done.
+        /// Command tag of the reply.
         command_tag: String,
     },
-    /// A statement of the proxy's own has failed that must not.
+    /// A statement of the proxy failed that must not fail.
     #[error("a statement of the proxy's own failed: {0}")]
     OwnStatement(String),
-    /// A declaration has had no answer, and the session could go on under a lower token.
+    /// A declaration was not answered, and the session could go on under a lower token.
     #[error("a declaration was not answered")]
     Unanswered,
-    /// A takeover has ended it, and nothing was in doubt.
+    /// A takeover ended it, with a certain outcome.
     #[error("ended by a takeover")]
     TakenOver,
-    /// A takeover has ended it, while something was sent that may have been committed.
+    /// A takeover ended it while something in flight may have been committed.
     #[error("ended by a takeover, outcome unknown")]
     OutcomeUnknown,
     /// Another server is the primary.
     #[error("the server is no longer the primary")]
     Deposed,
-    /// The server has ended it and has said why.
+    /// The server ended it and said why.
     #[error("the server ended the session")]
     ByServer,
 }
@@ -58,7 +58,7 @@ impl Session {
         );
     }
 
-    /// The same in words that are PostgreSQL's own.
+    /// Like [`Self::say_fatal`], in PostgreSQL's own words.
     fn say_as_postgres(&mut self, sqlstate: &str, message: &str, detail: &str, hint: &str) {
         let fields = ErrorFields {
             severity: Severity::Fatal,
@@ -70,13 +70,13 @@ impl Session {
         encode::put(&mut self.output.to_client, &ErrorResponse::from(&fields));
     }
 
-    /// The client has broken the protocol: PostgreSQL ends such a session too.
+    /// Ends the session because the client violated the protocol, as PostgreSQL does.
     pub fn end_for_violation(&mut self, error: WireError) -> Ending {
         self.say_as_postgres("08P01", &error.to_string(), "", "");
         Ending::ProtocolViolation(error)
     }
 
-    /// A statement of the proxy's own has failed that must not: the session's access mode is not known.
+    /// Ends the session because a statement of the proxy failed, which leaves the access mode unknown.
     pub(super) fn end_for_own_statement(&mut self, message: &[u8]) -> Ending {
         let message = String::from_utf8_lossy(message).into_owned();
         self.say_fatal(
@@ -88,7 +88,7 @@ impl Session {
         Ending::OwnStatement(message)
     }
 
-    /// The read-only guard was stated, and does not hold.
+    /// Ends the session because the read-only guard was set and does not hold.
     pub(super) fn end_unguarded(&mut self) -> Ending {
         let rejection = Rejection::not_guarded();
         self.record(&rejection, Enforcement::Refused, None);
@@ -96,7 +96,7 @@ impl Session {
         Ending::OwnStatement(rejection.message)
     }
 
-    /// Whether a reply shows that the server has done something else than was judged.
+    /// Whether a reply shows that the server did something other than what was judged.
     #[inline(always)]
     pub(super) fn is_contradiction(&self, reply: u8, command_tag: &[u8]) -> bool {
         match self.server.ledger.front() {
@@ -105,7 +105,7 @@ impl Session {
         }
     }
 
-    /// Ends the session on the spot, so that what it has open cannot be committed.
+    /// Ends the session at once, so that its open transaction cannot be committed.
     pub(super) fn end_for_contradiction(&mut self, reply: u8, command_tag: &[u8]) -> Ending {
         let command_tag = String::from_utf8_lossy(command_tag).into_owned();
         self.say_fatal(
@@ -120,9 +120,9 @@ impl Session {
         }
     }
 
-    /// The server says that an administrator has ended the session. Where that was a takeover, the client is told.
-    /// Where no takeover is known, what the server said waits until it closes its side, which it does next: a
-    /// takeover through another proxy may become known in between.
+    /// Handles the end of the session by an administrator. The client is told of a known takeover. Otherwise the
+    /// error waits until the server closes the connection, which it does next. A takeover through another proxy may
+    /// become known in between.
     pub fn on_terminated(&mut self, error: &[u8]) -> Option<Ending> {
         let ending = self.end_if_taken_over();
         if ending.is_none() {
@@ -133,18 +133,18 @@ impl Session {
         ending
     }
 
-    /// Whether the server has said that it ends the session, and why is not known.
+    /// Whether the server has announced the end of the session, for an unknown reason.
     #[must_use]
     pub const fn is_terminated(&self) -> bool {
         self.server.final_error.is_some()
     }
 
-    /// Where the server has ended the session while it declared: what the declaration has come to, a refusal or not,
-    /// says whether that was a takeover. The client is told.
+    /// Ends a session that the server ended during its declaration. The result of the declaration shows whether a
+    /// takeover was the reason.
     pub fn end_if_terminated(&mut self, refused: Option<&Rejection>) -> Option<Ending> {
         let stale = refused.filter(|rejection| rejection.kind == RejectionKind::StaleToken);
         if stale.is_some() {
-            self.server.granted.forget_declared();
+            self.server.registration.forget_declared();
         }
         if !self.is_terminated() {
             return None;
@@ -155,7 +155,7 @@ impl Session {
         }
     }
 
-    /// The server has closed the connection. A session that a takeover has ended is told so.
+    /// Handles the end of the server's connection. The client is told if a takeover ended its session.
     pub fn on_server_closed(&mut self) -> Option<Ending> {
         if let Some(error) = self.server.final_error.take() {
             return Some(self.end_if_taken_over().unwrap_or_else(|| {
@@ -164,54 +164,57 @@ impl Session {
             }));
         }
         let (scope, token, mark) = self.ended_by_takeover()?;
-        let transaction = match self.is_answered() {
-            // The socket just died: whether the last statement was committed, nobody here knows.
-            false => OpenTransaction::Unknown,
-            true => self.loses(),
+        let transaction = if self.is_answered() {
+            self.loses()
+        } else {
+            // The connection broke: whether the last statement was committed is unknown.
+            OpenTransaction::Unknown
         };
         Some(self.end_by_takeover(&Rejection::session_ended(&scope, token, mark, transaction)))
     }
 
-    /// Another server has become the primary, so nothing of this session may go on.
+    /// Ends the session because another server has become the primary.
     pub fn end_with_its_server(&mut self) -> Ending {
-        let rejection = match self.has_in_flight() {
-            true => Rejection::lost_with_its_server(),
-            false => Rejection::ended_with_its_server(),
+        let rejection = if self.has_in_flight() {
+            Rejection::lost_with_its_server()
+        } else {
+            Rejection::ended_with_its_server()
         };
-        if !self.server.granted.accepted().is_empty() {
+        if !self.server.registration.accepted().is_empty() {
             self.record(&rejection, Enforcement::Refused, None);
         }
         rejection.encode(Severity::Fatal, &mut self.output.to_client);
         Ending::Deposed
     }
 
-    /// Tells a client whose session the server has ended that it was a takeover, where it was.
+    /// Tells the client that a takeover ended the session, if one did.
     ///
-    /// In the place of a completion it means that the transaction was aborted: a server process that
-    /// has committed completes first. Work that may commit before it completes is another matter.
+    /// In place of a completion this means that the transaction was aborted: a server process that has committed
+    /// sends its completion first. Work that may commit before its completion is an exception.
     fn end_if_taken_over(&mut self) -> Option<Ending> {
         let (scope, token, mark) = self.ended_by_takeover()?;
         let server = &self.server;
-        let certain = server.committed_midway == CommittedMidway::No
-            && !server.ledger.iter().any(may_have_committed);
-        let transaction = match certain {
-            true => self.loses(),
-            false => OpenTransaction::Unknown,
+        let certain = !server.is_committed_midway && !server.ledger.iter().any(may_have_committed);
+        let transaction = if certain {
+            self.loses()
+        } else {
+            OpenTransaction::Unknown
         };
         Some(self.end_by_takeover(&Rejection::session_ended(&scope, token, mark, transaction)))
     }
 
-    /// Whether anything of the client has yet to be answered.
+    /// Whether a request of the client is in flight.
     fn has_in_flight(&self) -> bool {
         let is_clients = |entry: &InFlight| entry.origin == Origin::Client;
         self.server.ledger.iter().any(is_clients)
     }
 
-    /// What a certain end takes from it.
+    /// Fate of the open transaction if the outcome is certain.
     fn loses(&self) -> OpenTransaction {
-        match self.is_inside() || self.has_in_flight() {
-            true => OpenTransaction::RolledBack,
-            false => OpenTransaction::None,
+        if self.is_inside() || self.has_in_flight() {
+            OpenTransaction::RolledBack
+        } else {
+            OpenTransaction::None
         }
     }
 
@@ -224,19 +227,19 @@ impl Session {
         }
     }
 
-    /// A token of the session that a takeover has made stale, where that ends sessions.
+    /// Token of the session that a takeover has made stale, if that ends sessions.
     fn ended_by_takeover(&self) -> Option<(Scope, Token, Mark)> {
-        let ends = |binding: &&HeldToken| self.client.fence.ends_sessions(binding);
-        let granted = &self.server.granted;
-        let accepted = granted.accepted().iter();
-        let mut bindings = accepted.flat_map(|held| held.bindings()).filter(ends);
-        let ended = bindings.find_map(|binding| {
-            let mark = binding.cell.mark_above(binding.token)?;
-            Some((binding.cell.scope().clone(), binding.token, mark))
+        let ends = |held: &&HeldToken| self.client.fence.ends_sessions(held);
+        let registration = &self.server.registration;
+        let accepted = registration.accepted().iter();
+        let mut tokens = accepted.flat_map(|held| held.tokens()).filter(ends);
+        let ended = tokens.find_map(|held| {
+            let mark = held.mark.mark_above(held.token)?;
+            Some((held.mark.scope().clone(), held.token, mark))
         });
         let enforces = |scope| self.client.fence.mode(Some(scope)) == Mode::Enforce;
         ended.or_else(|| {
-            granted.declared().iter().find_map(|(scope, token)| {
+            registration.declared().iter().find_map(|(scope, token)| {
                 let mark = self.client.fence.fence().mark_above(scope, *token)?;
                 enforces(scope).then(|| (scope.clone(), *token, mark))
             })

@@ -1,4 +1,4 @@
-//! Messages of the extended-query protocol: what each of them needs before it may be sent.
+//! Messages of the extended-query protocol, and what each needs before it may be sent.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
 
@@ -15,7 +15,7 @@ use super::in_flight::{InFlight, Leave, Request};
 use super::judgement::{Judged, excerpt};
 use super::lookup::{self, Unclear};
 use super::names::NameChange;
-use crate::fence::{Classified, Meaning, Name, Pipeline};
+use crate::fence::{Classified, Name, Pipeline, PreparedText};
 use crate::wire::WireError;
 use crate::wire::frontend::{self, FrontendTag, Target};
 use crate::wire::header::Header;
@@ -35,7 +35,7 @@ impl Session {
         let found = match text {
             Ok(text) if name.is_empty() && self.fast_permit(frame.header, text).is_some() => {
                 self.server.text_settings.on_run();
-                Ok((Meaning::Plain, Leave::ReadUnguarded))
+                Ok((PreparedText::Plain, Leave::ReadUnguarded))
             }
             text => self.classify_parse(text, verdicts),
         };
@@ -52,7 +52,7 @@ impl Session {
         &mut self,
         text: Result<&[u8], Opaque>,
         verdicts: &RefCell<VerdictCache>,
-    ) -> Result<(Meaning, Leave), Action> {
+    ) -> Result<(PreparedText, Leave), Action> {
         let verdict = self.verdict(text, verdicts).map_err(Action::Need)?;
         let judged = Judged {
             verdict: &verdict,
@@ -69,7 +69,7 @@ impl Session {
             excerpt,
             scan: text.map_or(NeedsParse::Yes, scan::needs_parse),
         };
-        Ok((Meaning::Classified(Arc::new(classified)), leave))
+        Ok((PreparedText::Classified(Arc::new(classified)), leave))
     }
 
     pub(super) fn on_bind(&mut self, frame: Frame<'_>) -> Action {
@@ -88,9 +88,9 @@ impl Session {
         }
     }
 
-    /// What a name stands for where the next message arrives.
+    /// Text that a name stands for when the next message arrives.
     #[inline]
-    fn find(&self, name: Name<'_>) -> Result<Meaning, Unclear> {
+    fn find(&self, name: Name<'_>) -> Result<PreparedText, Unclear> {
         let found = lookup::find(&self.server.names, &self.server.ledger, name)?;
         Ok(found.cloned().unwrap_or_default())
     }
@@ -159,12 +159,13 @@ impl Session {
         let Ok(meaning) = self.find(portal) else {
             return Action::Need(Prerequisite::Replies);
         };
-        if matches!(meaning, Meaning::MaySteer)
+        if matches!(meaning, PreparedText::MaySteer)
             && let Some(rejection) = self.client.fence.changes_by_name()
         {
-            return match self.server.ledger.is_empty() {
-                true => self.refuse(rejection, Refused::InPipeline, None),
-                false => Action::Need(Prerequisite::Replies),
+            return if self.server.ledger.is_empty() {
+                self.refuse(rejection, Refused::InPipeline, None)
+            } else {
+                Action::Need(Prerequisite::Replies)
             };
         }
         match meaning.verdict() {
@@ -185,7 +186,7 @@ impl Session {
         }
     }
 
-    /// The way of nearly every Execute: as [`Session::fast_permit`] for a text.
+    /// Fast path of nearly every Execute, like [`Session::fast_permit`] for a text.
     #[inline]
     fn fast_execute(&mut self, message: Header, portal: Name<'_>) -> Option<Action> {
         let (client, server) = (&self.client, &self.server);
@@ -197,23 +198,22 @@ impl Session {
         Some(self.forward(permit, Some(InFlight::client(Request::Execute, None))))
     }
 
-    /// A Parse or Bind whose names have not ended.
+    /// Waits for the end of the names in a Parse or Bind, up to a limit.
     fn long_name(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
-        match frame.is_whole() {
-            true => self.malformed(tag, frame),
-            false if frame.body.len() > NAMES_MAX => {
-                let error = WireError::Malformed(frame.header.tag);
-                self.end_for_violation(error).into()
-            }
-            false => Action::AwaitFront,
+        if frame.is_whole() {
+            self.malformed(tag, frame)
+        } else if frame.body.len() > NAMES_MAX {
+            let error = WireError::Malformed(frame.header.tag);
+            self.end_for_violation(error).into()
+        } else {
+            Action::AwaitFront
         }
     }
 }
 
-/// Name and text of a Parse.
 type ParsePrefix<'a> = (&'a [u8], Result<&'a [u8], Opaque>);
 
-/// Name and text of a Parse; `None` where the name has not ended.
+/// Splits a Parse into name and text; `None` if the name has not ended.
 fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
     match frontend::parse(frame.body) {
         Ok((name, text)) => Some((name, Ok(text))),

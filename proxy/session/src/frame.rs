@@ -1,20 +1,20 @@
-//! A message of the client, as far as it has arrived, and how much of it is waited for.
+//! Frontend message as far as it has arrived, and how much of it to wait for.
 
 use pgpalisade_policies::{MAX_PARSED, MAX_PARSED_INLINE, Opaque};
 
 use crate::wire::header::{HEADER_LEN, Header};
 
-/// A message that carries a text is collected up to this size: a text in it can be classified at once. The slack is
-/// for names and parameter types.
+/// Size up to which a message with a text is collected: its text can be classified at once. The slack is for names
+/// and parameter types.
 pub(super) const LOOKED_AT_MAX: usize = MAX_PARSED_INLINE + NAMES_MAX;
 
-/// Up to this size where the session may not just send it; what is longer is not parsed anyway.
+/// Size up to which it is collected if the session may not just send it. Longer texts are not parsed anyway.
 pub(super) const COLLECTED_MAX: usize = MAX_PARSED + NAMES_MAX;
 
-/// Names of statements and portals must end within this many bytes of their message.
+/// Bytes of a message within which the names of statements and portals must end.
 pub(super) const NAMES_MAX: usize = 16 * 1024;
 
-/// A message of the client, as far as it has arrived.
+/// Frontend message as far as it has arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
     pub(super) header: Header,
@@ -22,7 +22,7 @@ pub struct Frame<'a> {
     rest: Rest,
 }
 
-/// Whether more of a message may be waited for.
+/// Whether to wait for more of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
     MayCome,
@@ -43,7 +43,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The same, where nobody waits for the rest of it.
+    /// The same message, whose rest is not waited for.
     #[must_use]
     pub const fn without_room(self) -> Self {
         Self {
@@ -61,11 +61,12 @@ impl<'a> Frame<'a> {
         self.rest == Rest::MayCome
     }
 
-    /// Why its text was not collected.
+    /// Reason why its text was not collected.
     pub(super) const fn why_not_collected(&self) -> Opaque {
-        match self.header.body_len <= COLLECTED_MAX {
-            true => Opaque::NoRoom,
-            false => Opaque::TooLong,
+        if self.header.body_len <= COLLECTED_MAX {
+            Opaque::NoRoom
+        } else {
+            Opaque::TooLong
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Messages from the client: what each of them needs before it may be sent.
+//! Frontend messages, and what each needs before it may be sent.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pgpalisade_policies::{Category, Effects, Opaque, Verdict, VerdictCache};
+use pgpalisade_policies::{Analysis, Category, Effects, Opaque, VerdictCache};
 
 use super::action::{Action, Prerequisite, Refused};
 use super::endings::Ending;
 use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
 use super::in_flight::{InFlight, Leave, Request};
 use super::judgement::Judged;
-use super::read_only::{Adjustment, Guarded};
-use super::{Lift, Session, Settles, injected};
+use super::read_only::{AccessChange, Guarded};
+use super::{ReadWriteRequest, Session, Settles, injected};
 use crate::fence::{Basis, Permit, Pipeline};
 use crate::rejection::Rejection;
 use crate::wire::WireError;
@@ -19,18 +19,17 @@ use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
 use crate::wire::header::Header;
 
-/// What has become of a change of the access mode.
+/// Result of setting the access mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Adjusted {
+pub enum AccessChanged {
     /// The message can be decided.
     Done,
-    /// The server has refused it, and the client has its answer.
+    /// The server refused the change, and the client has its answer.
     Refused,
 }
 
 impl Session {
-    /// Decides one message of the client. What it says itself, to either side, stands in its output, and goes out in
-    /// front of the message.
+    /// Decides one frontend message. The session's own messages are left in its output, to be sent ahead of it.
     #[inline]
     pub fn on_frontend(&mut self, frame: Frame<'_>, verdicts: &RefCell<VerdictCache>) -> Action {
         let action = self.decide_frontend(frame, verdicts);
@@ -55,13 +54,14 @@ impl Session {
             let error = WireError::DuringCopy(frame.header.tag);
             return self.end_for_violation(error).into();
         }
-        match self.must_settle() {
-            true => Action::Need(Prerequisite::Replies),
-            false => self.decide_message(tag, frame, verdicts),
+        if self.must_settle() {
+            Action::Need(Prerequisite::Replies)
+        } else {
+            self.decide_message(tag, frame, verdicts)
         }
     }
 
-    /// Whether the replies must come first, because something was sent that may change what the session holds.
+    /// Whether replies must come first, because a request in flight may change what the session holds.
     #[inline]
     fn must_settle(&mut self) -> bool {
         if self.client.settles == Settles::No {
@@ -80,14 +80,14 @@ impl Session {
         frame: Frame<'_>,
         verdicts: &RefCell<VerdictCache>,
     ) -> Action {
-        if let Some(action) = self.adjust_first(tag) {
+        if let Some(action) = self.set_access_first(tag) {
             return action;
         }
         if let Some(action) = self.tell_token(tag) {
             return action;
         }
-        // A request cycle of a session that does not hold all that it could need is judged by what is known at its
-        // start, so the one before must have been answered.
+        // A session without every token it could need is judged by its state at the start of a request cycle. The
+        // cycle before must be answered by then.
         if tag.is_judged() && self.server.ledger.settled().is_none() && !self.holds_all() {
             return Action::Need(Prerequisite::Replies);
         }
@@ -100,7 +100,7 @@ impl Session {
             FrontendTag::Sync => self.on_sync(frame.header),
             FrontendTag::Flush if frame.header.body_len > 0 => self.malformed(tag, frame),
             FrontendTag::Flush => self.harmless(frame.header, None),
-            // It can call any function by its number: PostgreSQL's documentation calls it obsolete.
+            // Calls any function by its OID. PostgreSQL's manual calls it obsolete.
             FrontendTag::FunctionCall => {
                 let effects = Effects::unknown(Some(Category::FunctionCall));
                 self.decide_effects(
@@ -121,7 +121,7 @@ impl Session {
         }
     }
 
-    /// Sends a message on, and notes what completes it.
+    /// Forwards a message and notes what completes it.
     #[inline(always)]
     pub(super) fn forward(&mut self, permit: Permit, entry: Option<InFlight>) -> Action {
         if let Some(mut entry) = entry {
@@ -146,7 +146,7 @@ impl Session {
         self.forward_harmless(message, entry)
     }
 
-    /// Sends a message on that can change no data by its type alone.
+    /// Forwards a message that by its type cannot change data.
     #[inline(always)]
     pub(super) fn forward_harmless(&mut self, message: Header, entry: Option<InFlight>) -> Action {
         match self.client.fence.admit_harmless(message) {
@@ -157,8 +157,8 @@ impl Session {
         }
     }
 
-    /// Whether the rest of a message with a text is waited for. A session that may send whatever it likes does not
-    /// wait for a long one.
+    /// Whether to wait for the rest of a message with a text. A session that may write everything does not wait for a
+    /// long one.
     pub(super) fn collects(&self, frame: Frame<'_>) -> bool {
         let len = frame.header.body_len;
         !frame.is_whole()
@@ -206,14 +206,13 @@ impl Session {
         self.decide(frame.header, &judged, Request::Query)
     }
 
-    /// The client has ended a request cycle.
     #[inline]
     fn end_cycle(&mut self) {
         self.client.pipeline = Pipeline::Closed;
     }
 
-    /// The end of a request cycle ends the transaction of its pipeline, one way or the other. Where that has changed
-    /// what the session holds, what follows waits for the reply.
+    /// Makes the next message wait for replies if the end of this request cycle may change what the session holds: it
+    /// ends the pipeline's transaction.
     #[inline]
     pub(super) fn settle_changes(&mut self) {
         let in_doubt = self.client.variables.is_in_doubt() || self.server.token_text.is_in_doubt();
@@ -224,7 +223,7 @@ impl Session {
 
     fn on_sync(&mut self, message: Header) -> Action {
         if self.server.ledger.is_copying_in() {
-            // The server ignores it there.
+            // The server ignores Sync during COPY.
             self.server
                 .ledger
                 .push(InFlight::client(Request::Sync, None));
@@ -234,16 +233,17 @@ impl Session {
         self.harmless(message, Some(Request::Sync))
     }
 
-    /// A message that PostgreSQL refuses for its layout: it says so itself, in a pipeline as an error in it.
+    /// Forwards a message that PostgreSQL rejects for its layout. The server answers it, in a pipeline with an error.
     pub(super) fn malformed(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
         let request = match tag {
             FrontendTag::Query => Request::MalformedQuery,
             FrontendTag::Flush => Request::MalformedFlush,
             _ => Request::Malformed,
         };
-        self.client.pipeline = match request.ends_cycle() {
-            true => Pipeline::Closed,
-            false => Pipeline::Open,
+        self.client.pipeline = if request.ends_cycle() {
+            Pipeline::Closed
+        } else {
+            Pipeline::Open
         };
         match self.client.fence.admit_malformed(frame.header, frame.body) {
             Some(permit) => self.forward(permit, Some(InFlight::client(request, None))),
@@ -253,56 +253,56 @@ impl Session {
         }
     }
 
-    /// Asks for the replies to all that was sent, where the server keeps them back until it is asked.
+    /// Sends Flush if the server may hold replies back until then.
     pub fn ask_for_replies(&mut self) {
         if self.client.pipeline == Pipeline::Open {
             injected::flush(&mut self.output.to_server);
         }
     }
 
-    /// The text of the message at the front was classified on another thread.
-    pub fn on_verdict(&mut self, verdict: Arc<Verdict>) {
+    /// Stores the verdict on the text at the front, which another thread reached.
+    pub fn on_verdict(&mut self, verdict: Arc<Analysis>) {
         self.prepared().verdict = Some(verdict);
     }
 
-    /// Sends what the proxy states about the access mode.
-    pub fn begin_adjustment(&mut self, adjustment: Adjustment) {
-        self.server.read_only.on_adjusting(adjustment);
-        self.execute_own(injected::default_access(adjustment), None);
-        match adjustment {
-            Adjustment::Guard => {
+    /// Sends the proxy's statements that set the access mode.
+    pub fn begin_set_access(&mut self, change: AccessChange) {
+        self.server.read_only.on_set_access(change);
+        self.execute_own(injected::default_access(change), None);
+        match change {
+            AccessChange::Guard => {
                 let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
                 let pipeline = Pipeline::Open;
                 injected::execute(out, ledger, pipeline, injected::WAIT_FOR_NONE, None);
                 self.execute_own(injected::WHICH_PROCESS, None);
             }
-            Adjustment::Release => {}
-            Adjustment::Lift(_) => {
-                self.prepared().lift = Lift::Sent;
+            AccessChange::Release => {}
+            AccessChange::ReadWrite(_) => {
+                self.prepared().read_write = ReadWriteRequest::Sent;
                 let error = Some(Box::new(Rejection::declared_too_late()));
-                self.execute_own(injected::LIFT, error);
+                self.execute_own(injected::READ_WRITE, error);
             }
         }
     }
 
-    /// What the proxy stated has been answered.
+    /// Evaluates the replies to [`Self::begin_set_access`].
     ///
     /// # Errors
     ///
-    /// The session ends if its transactions are not read-only all the same.
-    pub fn end_adjustment(&mut self, adjustment: Adjustment) -> Result<Adjusted, Ending> {
+    /// Ends the session if its transactions are still not read-only.
+    pub fn end_set_access(&mut self, change: AccessChange) -> Result<AccessChanged, Ending> {
         let pid = self.server.identity.pid();
-        if adjustment == Adjustment::Guard && self.server.read_only.confirm(pid) == Guarded::No {
+        if change == AccessChange::Guard && self.server.read_only.confirm(pid) == Guarded::No {
             return Err(self.end_unguarded());
         }
-        if self.prepared().lift == Lift::Refused {
+        if self.prepared().read_write == ReadWriteRequest::Refused {
             self.prepared = None;
-            return Ok(Adjusted::Refused);
+            return Ok(AccessChanged::Refused);
         }
-        Ok(Adjusted::Done)
+        Ok(AccessChanged::Done)
     }
 
-    /// Runs a statement of the proxy's own. `error` is what the client gets where it fails.
+    /// Runs a statement of the proxy. If it fails, the client gets `error`.
     pub(super) fn execute_own(&mut self, sql: &str, error: Option<Box<Rejection>>) {
         let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
         injected::execute(out, ledger, self.client.pipeline, sql, error);

@@ -1,24 +1,24 @@
-//! One request in flight: what completes it, who gets the reply, and what it may do.
+//! One request in flight: what completes it, where the reply goes, and what it may do.
 
 use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 
-use pgpalisade_policies::{AccessShow, Control, Statement, Verdict};
+use pgpalisade_policies::{AccessShow, Analysis, Control, Statement};
 
 use super::names::NameChange;
-use crate::fence::Kind;
+use crate::fence::NameSpace;
 use crate::rejection::Rejection;
 
-/// Whose message a request is, and so who gets the reply.
+/// Sender of a request, which decides where the reply goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The client's: the reply is relayed.
+    /// The client: the reply is relayed.
     Client,
-    /// The proxy's own: the reply is swallowed.
+    /// The proxy: the reply is dropped.
     Injected,
 }
 
-/// What kind of request it is, and so what completes it.
+/// Kind of a request, which decides what completes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// Completed by ReadyForQuery.
@@ -37,11 +37,11 @@ pub enum Request {
     Describe,
     /// Completed by CommandComplete, EmptyQueryResponse or PortalSuspended.
     Execute,
-    /// A Query that PostgreSQL refuses for its layout: completed by ReadyForQuery, behind an error.
+    /// A Query that PostgreSQL rejects for its layout. Completed by ReadyForQuery, after an error.
     MalformedQuery,
-    /// A message of an extended-query pipeline that PostgreSQL refuses for its layout: completed by an error alone.
+    /// An extended-query message that PostgreSQL rejects for its layout. Completed by an error alone.
     Malformed,
-    /// A Flush with a body: PostgreSQL refuses it, unless it reads the data of a COPY: then it ignores any Flush.
+    /// A Flush with a body. PostgreSQL rejects it, except during COPY, where it ignores any Flush.
     MalformedFlush,
 }
 
@@ -59,7 +59,7 @@ impl Request {
         )
     }
 
-    /// Whether it ends a request cycle: the server answers it with ReadyForQuery.
+    /// Whether the server answers it with ReadyForQuery, which ends a request cycle.
     #[inline]
     pub(crate) const fn ends_cycle(self) -> bool {
         matches!(
@@ -72,31 +72,28 @@ impl Request {
 /// A request in flight.
 #[derive(Debug)]
 pub struct InFlight {
-    /// What completes it.
     pub(crate) request: Request,
-    /// Who gets the reply.
     pub(crate) origin: Origin,
-    /// What it does, where the proxy needed to know.
-    pub(crate) verdict: Option<Arc<Verdict>>,
-    /// How many statements of the verdict have completed.
+    /// Verdict on its text, if the proxy needed one.
+    pub(crate) verdict: Option<Arc<Analysis>>,
+    /// Statements of the verdict that have completed.
     pub(crate) completed: usize,
-    /// The client's error in the place of the server's.
+    /// Error that the client gets in place of the server's.
     pub(crate) error: Option<Box<Rejection>>,
-    /// What its completion does to the session's names.
+    /// Change of a name on completion.
     pub(crate) name: NameChange,
-    /// What it may do, as it was judged.
     pub(crate) leave: Leave,
-    /// How the ledger counts it.
+    /// Its share of the ledger's counts.
     pub(super) counts: Counts,
 }
 
-/// What a request may do to data, by the judgement that let it pass.
+/// Permission to change data, as judged when the request passed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Leave {
-    /// It was let pass as one that changes none.
+    /// Judged to change none.
     #[default]
     Read,
-    /// The same, in a transaction that is not read-only: a function of the database may have written in it.
+    /// Judged to change none, but outside read-only mode: a function of the database may have written.
     ReadUnguarded,
     /// It may write.
     Write,
@@ -109,16 +106,16 @@ impl Leave {
     }
 }
 
-/// What a request in flight counts as, found out once; of many, how many of them count as that.
+/// Counts of the ledger: 0 or 1 for one request, the sum for those in flight.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
-    /// It ends a request cycle.
+    /// Requests that end a request cycle.
     pub(super) ending: u32,
-    /// It may write.
+    /// Requests that may write.
     pub(super) writing: u32,
-    /// It changes the meaning of a statement's name.
+    /// Requests that change the name of a statement.
     pub(super) naming: u32,
-    /// It changes the meaning of a portal's name.
+    /// Requests that change the name of a portal.
     pub(super) binding: u32,
 }
 
@@ -155,18 +152,18 @@ impl InFlight {
     /// A request of the client.
     #[must_use]
     #[inline]
-    pub const fn client(request: Request, verdict: Option<Arc<Verdict>>) -> Self {
+    pub const fn client(request: Request, verdict: Option<Arc<Analysis>>) -> Self {
         Self::new(request, Origin::Client, verdict)
     }
 
-    /// A request of the proxy's own.
+    /// A request of the proxy.
     #[must_use]
     pub(crate) const fn proxy(request: Request) -> Self {
         Self::new(request, Origin::Injected, None)
     }
 
     #[inline]
-    const fn new(request: Request, origin: Origin, verdict: Option<Arc<Verdict>>) -> Self {
+    const fn new(request: Request, origin: Origin, verdict: Option<Arc<Analysis>>) -> Self {
         Self {
             request,
             origin,
@@ -179,10 +176,10 @@ impl InFlight {
         }
     }
 
-    /// The verdict on it, where it is known, and which of its statements the next reply is about.
+    /// Verdict, if known, and index of the statement that the next reply is about.
     #[inline]
     #[must_use]
-    pub(crate) fn position(&self) -> Option<(&Arc<Verdict>, usize)> {
+    pub(crate) fn position(&self) -> Option<(&Arc<Analysis>, usize)> {
         let at = match self.request {
             Request::Query => self.completed,
             _ => 0,
@@ -190,7 +187,7 @@ impl InFlight {
         self.verdict.as_ref().map(|verdict| (verdict, at))
     }
 
-    /// Whether the next reply is about the last statement of it.
+    /// Whether the next reply is about its last statement.
     pub(super) fn is_at_its_last(&self) -> bool {
         let position = self.position();
         position.is_some_and(|(verdict, at)| at + 1 == verdict.statements.len())
@@ -198,16 +195,16 @@ impl InFlight {
 
     pub(super) fn counts(&self) -> Counts {
         let kind = self.name.kind();
-        let names = kind == Some(Kind::Statement) || self.may_change_statements();
+        let names = kind == Some(NameSpace::Statement) || self.may_change_statements();
         Counts {
             ending: u32::from(self.request.ends_cycle()),
             writing: u32::from(self.leave.writes()),
             naming: u32::from(names),
-            binding: u32::from(kind == Some(Kind::Portal)),
+            binding: u32::from(kind == Some(NameSpace::Portal)),
         }
     }
 
-    /// Whether its text makes statements, or lets some go.
+    /// Whether its text creates or drops prepared statements.
     pub(super) fn may_change_statements(&self) -> bool {
         let verdict = self.verdict.as_deref();
         verdict.is_some_and(|verdict| verdict.any_control(changes_statements))

@@ -1,7 +1,7 @@
-//! What the proxy itself says to PostgreSQL inside a client's session.
+//! The proxy's own messages to PostgreSQL inside a client's session.
 //!
-//! Always in the extended protocol under a name of its own, never as a simple Query: that would
-//! destroy the client's unnamed statement and end the transaction of its pipeline.
+//! They use the extended protocol and their own name. A simple Query would destroy the client's unnamed statement and
+//! end the transaction of its pipeline.
 
 use bytes::{BufMut, BytesMut};
 use pgpalisade_policies::Lifetime;
@@ -11,42 +11,43 @@ use postgres_protocol::message::frontend;
 use super::Pipeline;
 use super::in_flight::{InFlight, Request};
 use super::ledger::Ledger;
-use super::read_only::Adjustment;
+use super::read_only::AccessChange;
 use crate::rejection::Rejection;
 
-/// The name of the proxy's prepared statement and portal. A client that used it would get an error.
+/// Name of the proxy's prepared statement and portal. A client that uses it gets an error.
 const NAME: &str = "pgpalisade";
 
-/// A text that PostgreSQL refuses, so that a refusal by the fence fails the client's transaction as
-/// any error would. It shows up in the server's log.
+/// Text that PostgreSQL rejects, so that a refusal fails the client's transaction like any error. The server logs it.
 const REFUSED: &str = "REFUSED BY PGPALISADE /* stands for a statement that the fence refused */";
 
-/// Has the question behind it wait for no other transaction, as a deferrable serializable one would. SET TRANSACTION
-/// would leave a warning in the server's log.
+/// Makes the query after it wait for no other transaction, which a deferrable serializable one would do. SET
+/// TRANSACTION would leave a warning in the server's log.
 pub(super) const WAIT_FOR_NONE: &str = "SET transaction_isolation = 'read committed'";
 
-/// Asks which process has read what was sent before, and has the session keep its encoding when the server reads its
-/// files again.
+/// Asks which process has read the messages before it, and keeps the session's encoding when the server reloads its
+/// configuration files.
 pub(super) const WHICH_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid(), \
     pg_catalog.set_config('client_encoding', pg_catalog.current_setting('client_encoding'), false)";
 
 /// Makes the open transaction read-write. PostgreSQL refuses that after its first query.
-pub(super) const LIFT: &str = "SET transaction_read_only = off";
+pub(super) const READ_WRITE: &str = "SET transaction_read_only = off";
 
-/// What an adjustment does to the default. To give it back is to return to the value of the session's start, which only
-/// the server knows: the startup packet, the role and the database have a say in it.
+/// SQL for a change of the default. TO DEFAULT returns to the value at the session's start. Only the server knows it,
+/// from the startup packet, the role and the database.
 #[must_use]
-pub(super) const fn default_access(adjustment: Adjustment) -> &'static str {
-    match adjustment {
-        Adjustment::Guard => "SET default_transaction_read_only = on",
-        Adjustment::Release | Adjustment::Lift(Lifetime::Session) => {
+pub(super) const fn default_access(change: AccessChange) -> &'static str {
+    match change {
+        AccessChange::Guard => "SET default_transaction_read_only = on",
+        AccessChange::Release | AccessChange::ReadWrite(Lifetime::Session) => {
             "SET default_transaction_read_only TO DEFAULT"
         }
-        Adjustment::Lift(Lifetime::Local) => "SET LOCAL default_transaction_read_only TO DEFAULT",
+        AccessChange::ReadWrite(Lifetime::Local) => {
+            "SET LOCAL default_transaction_read_only TO DEFAULT"
+        }
     }
 }
 
-/// The SQL that puts a value of the proxy's where the client's statements find it.
+/// SQL that sets a value of the proxy, so that the client's statements find it.
 #[must_use]
 pub(super) fn setting(name: &str, value: &str, lifetime: Lifetime) -> String {
     let local = match lifetime {
@@ -59,9 +60,9 @@ pub(super) fn setting(name: &str, value: &str, lifetime: Lifetime) -> String {
     )
 }
 
-/// Writes the messages that run one statement. Outside of a pipeline a Sync follows.
+/// Writes the messages that run one statement, with a Sync outside a pipeline.
 ///
-/// `error` is what the client gets where the statement fails.
+/// If the statement fails, the client gets `error`.
 pub(super) fn execute(
     out: &mut BytesMut,
     ledger: &mut Ledger,
@@ -69,8 +70,8 @@ pub(super) fn execute(
     sql: &str,
     error: Option<Box<Rejection>>,
 ) {
-    // The texts are ours: no NUL, and far below the length that a message can have. An earlier
-    // statement of ours that failed was not closed; closing what is not there is no error.
+    // The texts contain no NUL and are far shorter than a message may be. An earlier one that failed was not closed;
+    // closing a missing name is no error.
     let written = frontend::close(b'S', NAME, out)
         .and_then(|()| frontend::parse(NAME, sql, [], out))
         .and_then(|()| {
@@ -78,7 +79,7 @@ pub(super) fn execute(
                 .map_err(io_error)
         })
         .and_then(|()| frontend::execute(NAME, 0, out))
-        // The portal would outlive its statement, up to the end of the transaction.
+        // The portal would outlive its statement, until the transaction ends.
         .and_then(|()| frontend::close(b'P', NAME, out))
         .and_then(|()| frontend::close(b'S', NAME, out));
     debug_assert!(written.is_ok(), "{sql}");
@@ -100,8 +101,8 @@ pub(super) fn execute(
     }
 }
 
-/// Has the server show a text as the last query of the session: an empty statement, which changes nothing, takes no
-/// snapshot, and is parsed in whatever state the session is.
+/// Makes the server show a text as the last query of the session. An empty statement changes nothing, takes no
+/// snapshot, and is parsed in any transaction state.
 pub(super) fn leave_trace(
     out: &mut BytesMut,
     ledger: &mut Ledger,
@@ -123,8 +124,8 @@ pub(super) fn leave_trace(
     }
 }
 
-/// Writes a message that fails in the place of a refused request; the client gets `error`. Where
-/// `sync` is given, a Sync follows whose ReadyForQuery is the client's.
+/// Writes a message that fails in place of a refused request; the client gets `error`. With `sync`, a Sync follows
+/// whose ReadyForQuery is the client's.
 pub(super) fn refuse(
     out: &mut BytesMut,
     ledger: &mut Ledger,

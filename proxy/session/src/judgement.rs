@@ -1,21 +1,21 @@
-//! What a text or a class of request needs before it may be sent, given where the session stands.
+//! Decisions on texts and on classes of requests, in the current state of the session.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Control, Effects, FencingShow, FencingVariable, Lifetime, Opaque, Statement, TextEncoding,
-    Verdict, VerdictCache, Weight, classify, weigh,
+    Analysis, Control, Effects, FencingShow, FencingVariable, Lifetime, Opaque, Statement,
+    TextEncoding, VerdictCache, Weight, classify, weigh,
 };
 
 use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
 use super::in_flight::{InFlight, Leave, Request};
 use super::lookup::NamesHere;
 use super::names::EXCERPT_MAX;
-use super::read_only::{Adjustment, WriteAccess};
+use super::read_only::{AccessChange, WriteAccess};
 use super::token_text::{is_take, with_tokens};
-use super::tokens::Wanted;
-use super::{Binds, Session, Settles};
+use super::tokens::TokenRequest;
+use super::{Session, Settles};
 use crate::fence::traceparent::Traceparent;
 use crate::fence::variables::apply;
 use crate::fence::{
@@ -24,10 +24,10 @@ use crate::fence::{
 use crate::rejection::Enforcement;
 use crate::wire::header::Header;
 
-/// A verdict and the text that it is about.
+/// A verdict and its text.
 pub(super) struct Judged<'a> {
-    pub(super) verdict: &'a Arc<Verdict>,
-    /// As much of the text as is there, for the record of a rejection.
+    pub(super) verdict: &'a Arc<Analysis>,
+    /// Available part of the text, for the record of a rejection.
     pub(super) text: &'a [u8],
 }
 
@@ -42,7 +42,7 @@ impl Judged<'_> {
 }
 
 impl Session {
-    /// The way of nearly every message: the session may write, and the text does nothing to it.
+    /// Fast path of nearly every message: the session may write, and the text does not change it.
     #[inline]
     pub(super) fn fast_permit(&self, message: Header, text: &[u8]) -> Option<Permit> {
         let client = &self.client;
@@ -51,27 +51,27 @@ impl Session {
             .admit_text(message, text, client.variables.token())
     }
 
-    /// Whether the session holds all that a text could need.
+    /// Whether the session holds every token that a text could need.
     #[inline]
     pub(super) fn holds_all(&self) -> bool {
         let client = &self.client;
         client.fence.holds_all(client.variables.token())
     }
 
-    /// What a text does, or what finds it out.
+    /// Verdict on a text, or what must happen to reach one.
     pub(super) fn verdict(
         &self,
         text: Result<&[u8], Opaque>,
         verdicts: &RefCell<VerdictCache>,
-    ) -> Result<Arc<Verdict>, Prerequisite> {
+    ) -> Result<Arc<Analysis>, Prerequisite> {
         let text = match text {
             Ok(text) => text,
-            Err(why) => return Ok(Arc::new(Verdict::opaque(why))),
+            Err(why) => return Ok(Arc::new(Analysis::opaque(why))),
         };
         let settings = &self.server.text_settings;
         let encoding = settings.for_text(text, self.server.ledger.settled());
         if encoding != Some(TextEncoding::Utf8) && self.holds_all() {
-            // A session that may do anything is followed by what its client means.
+            // This session may do anything, so the text is read as its client means it.
             let verdict = self.verdict_as(text, settings.reported(), verdicts)?;
             return Ok(Arc::new(verdict.in_doubt(Opaque::Encoding)));
         }
@@ -83,7 +83,7 @@ impl Session {
         text: &[u8],
         encoding: TextEncoding,
         verdicts: &RefCell<VerdictCache>,
-    ) -> Result<Arc<Verdict>, Prerequisite> {
+    ) -> Result<Arc<Analysis>, Prerequisite> {
         let mut verdicts = verdicts.borrow_mut();
         if let Some(verdict) = verdicts.find(text, encoding) {
             return Ok(verdict);
@@ -102,7 +102,7 @@ impl Session {
         Ok(verdict)
     }
 
-    /// Decides a request of which nothing is known but its effects.
+    /// Decides a request of which only the effects are known.
     pub(super) fn decide_effects(
         &mut self,
         message: Header,
@@ -111,9 +111,10 @@ impl Session {
         refused: Refused,
     ) -> Action {
         if let Some(rejection) = self.unguarded() {
-            return match self.server.ledger.is_empty() {
-                true => self.refuse(Box::new(rejection), refused, None),
-                false => Action::Need(Prerequisite::Replies),
+            return if self.server.ledger.is_empty() {
+                self.refuse(Box::new(rejection), refused, None)
+            } else {
+                Action::Need(Prerequisite::Replies)
             };
         }
         let token = self.client.variables.token();
@@ -130,13 +131,13 @@ impl Session {
         }
     }
 
-    /// What a request comes to that does not just pass.
+    /// Refuses a request, or asks for the declaration that it needs.
     fn meet(
         &mut self,
         unmet: Unmet,
         refused: Refused,
         judged: Option<&Judged<'_>>,
-        lift: Option<Adjustment>,
+        change: Option<AccessChange>,
     ) -> Action {
         if !self.server.ledger.is_empty() {
             return Action::Need(Prerequisite::Replies);
@@ -146,14 +147,14 @@ impl Session {
             Unmet::Refuse(rejection) => self.refuse(rejection, refused, statement),
             Unmet::Declare(value) => {
                 self.prepared().waiting = Some(Waiting { refused, statement });
-                let wanted = Wanted::new(&self.client.fence, value);
-                Action::Need(Prerequisite::Tokens(Box::new(wanted), lift))
+                let wanted = TokenRequest::new(&self.client.fence, value);
+                Action::Need(Prerequisite::Tokens(Box::new(wanted), change))
             }
         }
     }
 
-    /// Decides a text whose verdict is known. One that takes a token, which was accepted, is decided as the one that
-    /// declares it.
+    /// Decides a text whose verdict is known. A take whose token was accepted is decided like a declaration of that
+    /// token.
     pub(super) fn decide(
         &mut self,
         message: Header,
@@ -161,7 +162,7 @@ impl Session {
         request: Request,
     ) -> Action {
         if !judged.verdict.has_controls() {
-            // It has nothing to do with what was taken.
+            // Without controls, the text is not a take.
             return self.decide_plain(message, judged, request);
         }
         if self.server.token_text.is_shown_by(judged.verdict)
@@ -198,9 +199,9 @@ impl Session {
         let verdict = judged.verdict;
         let holds = touches_token(verdict);
         let names = verdict.any_control(runs_a_name);
-        // The end of a transaction that fails before it undoes what this text is judged by.
+        // A failed transaction would undo the token by which its later statements are judged.
         let goes_on = verdict.statements.len() > 1 && self.ends_doubt(verdict);
-        // A failed transaction may be over by the time that this text arrives.
+        // A failed transaction may be over when this text arrives.
         if (holds || names || goes_on || self.is_failed()) && !self.server.ledger.is_empty() {
             return Action::Need(Prerequisite::Replies);
         }
@@ -209,11 +210,11 @@ impl Session {
             Ok(admitted) => admitted,
             Err(unmet) => {
                 let refused = Refused::of(request);
-                let lift = match &unmet {
-                    Unmet::Declare(value) => self.lift_first(value, verdict, request),
+                let change = match &unmet {
+                    Unmet::Declare(value) => self.read_write_first(value, verdict, request),
                     Unmet::Refuse(_) => None,
                 };
-                return self.meet(unmet, refused, Some(judged), lift);
+                return self.meet(unmet, refused, Some(judged), change);
             }
         };
         if let Some(prerequisite) = self.before_sending(judged, request) {
@@ -229,20 +230,20 @@ impl Session {
         self.send_text(verdict, request, permit)
     }
 
-    /// What a text needs that may pass: a session that may write where it declares a token, read-only mode where it
-    /// could hide a write, and for SHOW what the proxy alone knows.
+    /// Next step before a text is sent that may pass: write access for its declaration, or for SHOW what only the
+    /// proxy knows.
     fn before_sending(&mut self, judged: &Judged<'_>, request: Request) -> Option<Prerequisite> {
         let verdict = judged.verdict;
         if verdict.any_control(sets_token) && self.declares_to_write(verdict) {
-            match self.adjustment_before_binding(verdict, request) {
-                // Nothing has to be known of it: should it fail, the session ends.
-                Some(Adjustment::Release) => {
-                    self.prepared().binds = Binds::Yes;
-                    self.begin_adjustment(Adjustment::Release);
+            match self.set_access_before_binding(verdict, request) {
+                // No reply to wait for: if it fails, the session ends.
+                Some(AccessChange::Release) => {
+                    self.prepared().is_binding = true;
+                    self.begin_set_access(AccessChange::Release);
                 }
-                Some(adjustment) => {
-                    self.prepared().binds = Binds::Yes;
-                    return Some(Prerequisite::Access(adjustment));
+                Some(change) => {
+                    self.prepared().is_binding = true;
+                    return Some(Prerequisite::Access(change));
                 }
                 None => {}
             }
@@ -253,9 +254,9 @@ impl Session {
         self.publish_first(verdict)
     }
 
-    /// Sends a text, with what it does to what is known of the session.
-    fn send_text(&mut self, verdict: &Arc<Verdict>, request: Request, permit: Permit) -> Action {
-        // What stands behind a declaration in the text may write as well.
+    /// Sends a text and notes its effects on the session.
+    fn send_text(&mut self, verdict: &Arc<Analysis>, request: Request, permit: Permit) -> Action {
+        // Statements after a declaration in the same text may write as well.
         let declares = verdict.any_control(sets_token) && self.declares_to_write(verdict);
         if touches_token(verdict) || self.ends_doubt(verdict) {
             self.client.settles = Settles::Yes;
@@ -273,8 +274,8 @@ impl Session {
         self.forward(permit, Some(entry))
     }
 
-    /// What EXECUTE does to names of statements is not followed: afterwards any of them may stand for anything.
-    fn forget_names_changed_by(&mut self, verdict: &Verdict) {
+    /// Forgets the names of statements if an EXECUTE may change them, which is not tracked.
+    fn forget_names_changed_by(&mut self, verdict: &Analysis) {
         let names = &self.server.names;
         let changes = |control: &Control| match control {
             Control::Execute { name } => names.may_be_changed_by(Name::statement(name.as_bytes())),
@@ -285,13 +286,13 @@ impl Session {
         }
     }
 
-    /// Whether a text settles what becomes of a token that was set in the open transaction.
-    fn ends_doubt(&self, verdict: &Verdict) -> bool {
+    /// Whether a text decides what becomes of a token that was set in the open transaction.
+    fn ends_doubt(&self, verdict: &Analysis) -> bool {
         self.client.variables.is_in_doubt() && verdict.any_control(Control::is_transaction)
     }
 
-    /// Judges a text by what the server has confirmed where that holds for it, else by the worst that may be.
-    fn plan(&self, message: Header, verdict: &Verdict) -> Decision {
+    /// Decides by the confirmed state if it holds for this text, otherwise by the worst case.
+    fn plan(&self, message: Header, verdict: &Analysis) -> Decision {
         let (client, server) = (&self.client, &self.server);
         let settled = server.ledger.settled();
         let names = settled.map(|settled| NamesHere::new(settled, &server.names, &server.ledger));
@@ -299,7 +300,7 @@ impl Session {
         let situation = Situation {
             fence: &client.fence,
             variables: &client.variables,
-            accepted: server.granted.accepted(),
+            accepted: server.registration.accepted(),
             status: server.status,
             wrote: server.ledger.wrote(),
             pipeline: client.pipeline,
@@ -308,35 +309,35 @@ impl Session {
         situation.decide(message, verdict)
     }
 
-    /// What a read may do besides: a function of the database may write wherever the session may.
+    /// Permission that a read gets: a function of the database may write whenever the session may.
     fn leave_for_reads(&self) -> Leave {
-        match self.standing() {
+        match self.write_access() {
             WriteAccess::MayWrite => Leave::ReadUnguarded,
             WriteAccess::MayNotWrite => Leave::Read,
         }
     }
 
-    /// Inside a guarded transaction block the lift comes before the declaration: should it be too late for it, nothing
-    /// was declared and no mark was raised. Should the declaration fail, its refusal fails the transaction, so nothing
-    /// can use the lift.
-    fn lift_first(
+    /// Change of the access mode that comes before a declaration inside a guarded transaction block. If it is too
+    /// late for the change, nothing was declared and no mark raised. If the declaration fails, so does the
+    /// transaction, and nothing can use the change.
+    fn read_write_first(
         &mut self,
         value: &TokenValue,
-        verdict: &Verdict,
+        verdict: &Analysis,
         request: Request,
-    ) -> Option<Adjustment> {
-        let lift = self.adjustment_before_binding(verdict, request);
-        let is_lift = |due: &Adjustment| matches!(due, Adjustment::Lift(_));
-        let lift = lift.filter(|due| is_lift(due) && self.client.fence.opens(value))?;
-        self.prepared().binds = Binds::Yes;
-        Some(lift)
+    ) -> Option<AccessChange> {
+        let change = self.set_access_before_binding(verdict, request);
+        let is_read_write = |due: &AccessChange| matches!(due, AccessChange::ReadWrite(_));
+        let change = change.filter(|due| is_read_write(due) && self.client.fence.opens(value))?;
+        self.prepared().is_binding = true;
+        Some(change)
     }
 
-    /// Whether a text declares a token that lets the session write. One that comes back by a RESET or by the end of a
-    /// transaction makes it ready for nothing: what stands in front of it in the text runs without.
-    fn declares_to_write(&self, verdict: &Verdict) -> bool {
+    /// Whether a text declares a token that lets the session write. One that a RESET or the end of a transaction
+    /// restores does not count: the statements before it run without it.
+    fn declares_to_write(&self, verdict: &Analysis) -> bool {
         let fence = &self.client.fence;
-        let accepted = self.server.granted.accepted();
+        let accepted = self.server.registration.accepted();
         let mut ahead = self.client.variables.clone();
         controls(verdict).any(|control| {
             apply(fence, control, accepted, &mut ahead);
@@ -344,10 +345,10 @@ impl Session {
         })
     }
 
-    /// Whether the session may write in the midst of a text: also where the end of a transaction brings a token back.
-    fn comes_to_write(&self, verdict: &Verdict) -> bool {
+    /// Whether the session may write at some point of a text, also if the end of a transaction restores a token.
+    fn comes_to_write(&self, verdict: &Analysis) -> bool {
         let fence = &self.client.fence;
-        let accepted = self.server.granted.accepted();
+        let accepted = self.server.registration.accepted();
         let mut ahead = self.client.variables.clone();
         verdict.has_controls()
             && controls(verdict).any(|control| {
@@ -356,7 +357,7 @@ impl Session {
             })
     }
 
-    /// SHOW of how the last takeovers went: the authority has to tell it.
+    /// Asks the authority for the last takeovers before a SHOW of them.
     fn ask_history_first(&mut self, judged: &Judged<'_>, request: Request) -> Option<Prerequisite> {
         let prepared = self.prepared.as_ref();
         let is_known = prepared.is_some_and(|done| done.history.is_some());
@@ -373,8 +374,8 @@ impl Session {
         Some(Prerequisite::History)
     }
 
-    /// SHOW of a setting that only the proxy knows: the server must have it first.
-    pub(super) fn publish_first(&mut self, verdict: &Verdict) -> Option<Prerequisite> {
+    /// Publishes a setting that only the proxy knows before a SHOW of it.
+    pub(super) fn publish_first(&mut self, verdict: &Analysis) -> Option<Prerequisite> {
         let shows = |control: &Control| matches!(control, Control::ShowFencing(_));
         if !verdict.any_control(shows) || self.is_failed() {
             return None;
@@ -387,20 +388,20 @@ impl Session {
     }
 }
 
-/// The front of a text, for the record of a rejection.
+/// Beginning of a text, for the record of a rejection.
 pub(super) fn excerpt(text: &[u8]) -> &[u8] {
     text.get(..EXCERPT_MAX).unwrap_or(text)
 }
 
-fn controls(verdict: &Verdict) -> impl Iterator<Item = &Control> {
+fn controls(verdict: &Analysis) -> impl Iterator<Item = &Control> {
     verdict
         .statements
         .iter()
         .flat_map(|statement| &statement.controls)
 }
 
-/// Whether a text may change what the session holds, or needs to know it.
-fn touches_token(verdict: &Verdict) -> bool {
+/// Whether a text may change what the session holds, or shows it.
+fn touches_token(verdict: &Analysis) -> bool {
     verdict.any_control(|control| {
         matches!(
             control,
@@ -423,8 +424,8 @@ const fn sets_token(control: &Control) -> bool {
     )
 }
 
-/// How long the tokens of a text last: for its transaction, if it says so of each.
-pub(super) fn lifetime(verdict: &Verdict) -> Lifetime {
+/// Lifetime of the tokens in a text: the transaction only if each of them is set LOCAL.
+pub(super) fn lifetime(verdict: &Analysis) -> Lifetime {
     let for_session = |control: &Control| {
         let lasts = matches!(
             control,

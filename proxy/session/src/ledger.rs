@@ -1,8 +1,7 @@
-//! The reply ledger: what has been sent to the server and not been answered yet.
+//! Reply ledger: requests that were sent to the server and are not answered yet.
 //!
-//! PostgreSQL answers strictly in order. Every request that is sent pushes what completes it, and
-//! replies take it off again. That is how the proxy knows at any time what is in flight, takes out
-//! the replies to its own messages, and puts an error of its own in the place of the server's.
+//! PostgreSQL answers strictly in order. Each request pushes what completes it, and replies take it off. So the proxy
+//! always knows what is in flight, drops the replies to its own messages, and replaces a server's error with its own.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html>
 
@@ -11,43 +10,45 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use super::in_flight::{Counts, InFlight, Origin, Request, access_show};
-use crate::fence::{Kind, Meaning, Name, Wrote};
+use crate::fence::{Name, NameSpace, PreparedText, Wrote};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
 
-/// More requests than this in flight, and the client is not read until replies have come.
+/// Limit of requests in flight. Above it the client is not read until replies come.
 pub(crate) const IN_FLIGHT_MAX: usize = 16 * 1024;
 
-/// Room for so many entries is kept while nothing is in flight.
+/// Entries for which memory is kept while nothing is in flight.
 const KEPT_WHEN_EMPTY: usize = 32;
 
-/// So many entries are looked at for what a name stands for.
+/// Entries that are searched for what a name stands for.
 const LOOKED_BACK_MAX: usize = 64;
 
-/// What a reply from the server means, and where it goes.
+/// Destination of a reply from the server.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum ReplyRoute {
     /// Relay it.
     Relay,
-    /// It answers the proxy: drop it.
+    /// Drop it: it answers the proxy.
     Swallow,
-    /// The client gets this error in its place.
+    /// Send the client this error instead.
     Replace(Box<Rejection>),
 }
 
-/// What the requests in flight do to a name.
+/// Effect of the requests in flight on a name.
 #[derive(Debug)]
 pub enum Sent<'a> {
-    /// Nothing.
+    /// None of them changes it.
     Nothing,
-    /// It was given a meaning since the last Sync, or none: should that fail, what is sent now is skipped.
-    Change(Option<&'a Meaning>),
-    /// That cannot be told before they are answered.
+    /// Defined or closed since the last Sync: if that fails, the server skips what is sent now.
+    Change(Option<&'a PreparedText>),
+    /// Unknown until they are answered.
     Unclear,
 }
 
-/// The proof that what the server has confirmed holds for a request that is sent now: whatever is in flight belongs to
-/// the same request cycle, which ends with ReadyForQuery, so the server skips the request where any of it fails.
+/// Proof that the confirmed state holds for a request that is sent now.
+///
+/// Whatever is in flight belongs to its request cycle, which ends with ReadyForQuery: if any of it fails, the server
+/// skips the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Settled<'a>(PhantomData<&'a Ledger>);
 
@@ -55,59 +56,57 @@ pub struct Settled<'a>(PhantomData<&'a Ledger>);
 #[derive(Debug, Default)]
 pub struct Ledger {
     in_flight: VecDeque<InFlight>,
-    mode: Mode,
+    mode: ServerMode,
     access_shows: AccessShows,
-    /// The sum of those in flight.
+    /// Sum over the requests in flight.
     counts: Counts,
-    /// Whether something that was answered in the open transaction may have written.
+    /// Whether a request that was answered may have written in the open transaction.
     wrote: Wrote,
 }
 
-/// Whether rows may have to be looked at.
+/// Whether rows must be checked for the access mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum AccessShows {
     #[default]
     None,
-    /// A SHOW of the access mode was sent since nothing was in flight.
+    /// A SHOW of the access mode was sent since the ledger was last empty.
     Some,
 }
 
-/// What the server does with messages that it is sent now.
+/// The server's treatment of what it is sent now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Mode {
+enum ServerMode {
     #[default]
     Normal,
-    /// An error in the extended protocol: it skips everything up to the next Sync.
+    /// After an error in the extended protocol: everything up to the next Sync is skipped.
     SkippingToSync,
     /// COPY FROM STDIN: Sync and Flush are ignored until CopyDone or CopyFail.
     CopyIn(Data),
 }
 
-/// What was sent while a COPY FROM STDIN reads.
+/// What was sent during a COPY FROM STDIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Data {
-    /// No data yet.
     None,
-    /// Data.
     Sent,
-    /// A Sync after data: ignored, unless the server has refused the data by then.
+    /// A Sync after data: ignored, unless the server had already refused the data.
     SentAndSynced,
 }
 
 impl Ledger {
-    /// Notes a request that has just been sent. Most callers know its kind, and with that most of what is to be done.
+    /// Adds a request that was just sent. Inlined, as most callers pass a constant kind.
     #[inline(always)]
     pub fn push(&mut self, mut entry: InFlight) {
         match (self.mode, entry.request) {
-            (Mode::CopyIn(data), Request::Sync) => {
+            (ServerMode::CopyIn(data), Request::Sync) => {
                 if data == Data::Sent {
-                    self.mode = Mode::CopyIn(Data::SentAndSynced);
+                    self.mode = ServerMode::CopyIn(Data::SentAndSynced);
                 }
                 return;
             }
-            (Mode::CopyIn(_), Request::MalformedFlush) => return,
-            (Mode::SkippingToSync, Request::Sync) => self.mode = Mode::Normal,
-            (Mode::SkippingToSync, _) => return,
+            (ServerMode::CopyIn(_), Request::MalformedFlush) => return,
+            (ServerMode::SkippingToSync, Request::Sync) => self.mode = ServerMode::Normal,
+            (ServerMode::SkippingToSync, _) => return,
             _ => {}
         }
         if self.in_flight.is_empty() {
@@ -121,7 +120,6 @@ impl Ledger {
         self.in_flight.push_back(entry);
     }
 
-    /// Takes the oldest entry off.
     fn take_front(&mut self) {
         if let Some(entry) = self.in_flight.front() {
             self.note_taken(entry.counts);
@@ -130,7 +128,6 @@ impl Ledger {
         }
     }
 
-    /// Takes another entry off.
     fn take(&mut self, at: usize) {
         if let Some(entry) = self.in_flight.remove(at) {
             self.note_taken(entry.counts);
@@ -146,7 +143,7 @@ impl Ledger {
         }
     }
 
-    /// A long pipeline gives its memory back.
+    /// Frees the memory of a long pipeline.
     #[inline]
     fn give_memory_back(&mut self) {
         if self.in_flight.is_empty() && self.in_flight.capacity() > KEPT_WHEN_EMPTY {
@@ -154,19 +151,19 @@ impl Ledger {
         }
     }
 
-    /// Takes note of a message from the server and says where it goes. Messages that can come at any
-    /// time (ParameterStatus, NotificationResponse) are not for the ledger. Most callers know which message it is.
+    /// Applies a backend message and says where it goes. Messages that can come at any time (ParameterStatus,
+    /// NotificationResponse) do not belong here. Inlined, as most callers pass a constant message.
     #[inline(always)]
-    pub fn on_reply(&mut self, reply: u8) -> Reply {
+    pub fn on_reply(&mut self, reply: u8) -> ReplyRoute {
         let Some(front) = self.in_flight.front_mut() else {
             if reply == tag::READY_FOR_QUERY {
-                self.mode = Mode::Normal;
+                self.mode = ServerMode::Normal;
             }
-            return Reply::Relay;
+            return ReplyRoute::Relay;
         };
         let to = match front.origin {
-            Origin::Client => Reply::Relay,
-            Origin::Injected => Reply::Swallow,
+            Origin::Client => ReplyRoute::Relay,
+            Origin::Injected => ReplyRoute::Swallow,
         };
         match reply {
             tag::ERROR => return self.on_error(to),
@@ -184,7 +181,7 @@ impl Ledger {
         to
     }
 
-    fn on_error(&mut self, to: Reply) -> Reply {
+    fn on_error(&mut self, to: ReplyRoute) -> ReplyRoute {
         let front = self.in_flight.front_mut();
         let replacement = front.and_then(|front| front.error.take());
         let skips = self
@@ -199,18 +196,19 @@ impl Ledger {
             {
                 self.take_front();
             }
-            self.mode = match self.in_flight.is_empty() {
-                true => Mode::SkippingToSync,
-                false => Mode::Normal,
+            self.mode = if self.in_flight.is_empty() {
+                ServerMode::SkippingToSync
+            } else {
+                ServerMode::Normal
             };
         } else {
             self.end_copy_in();
         }
-        replacement.map_or(to, Reply::Replace)
+        replacement.map_or(to, ReplyRoute::Replace)
     }
 
     fn on_copy_in(&mut self) {
-        // The server drops every Sync and Flush that stands between the command and its data.
+        // The server drops each Sync and Flush between the command and its data.
         let mut at = 1;
         while let Some(entry) = self.in_flight.get(at) {
             match entry.request {
@@ -218,7 +216,7 @@ impl Ledger {
                 _ => at += 1,
             }
         }
-        self.mode = Mode::CopyIn(Data::None);
+        self.mode = ServerMode::CopyIn(Data::None);
     }
 
     fn on_ready(&mut self) {
@@ -226,40 +224,40 @@ impl Ledger {
         if front.is_some_and(|front| front.request.ends_cycle()) {
             self.take_front();
         }
-        if self.mode == Mode::SkippingToSync {
-            self.mode = Mode::Normal;
+        if self.mode == ServerMode::SkippingToSync {
+            self.mode = ServerMode::Normal;
         }
     }
 
-    /// CopyDone or CopyFail is sent: from here on the server ignores no Sync.
+    /// Ends the COPY: from now on the server ignores no Sync.
     pub(crate) fn end_copy_in(&mut self) {
         if self.is_copying_in() {
-            self.mode = Mode::Normal;
+            self.mode = ServerMode::Normal;
         }
     }
 
-    /// Data of a COPY are sent.
+    /// Notes that COPY data is sent.
     #[inline]
     pub(crate) fn on_copy_data(&mut self) {
-        if self.mode == Mode::CopyIn(Data::None) {
-            self.mode = Mode::CopyIn(Data::Sent);
+        if self.mode == ServerMode::CopyIn(Data::None) {
+            self.mode = ServerMode::CopyIn(Data::Sent);
         }
     }
 
-    /// Whether nobody can tell how a Sync was taken, should the COPY fail now: if the server had refused the data by
-    /// then, it has ended the cycle.
+    /// Whether a Sync is ambiguous if the COPY fails now: it ended the cycle if the server had already refused the
+    /// data.
     pub(crate) fn has_unclear_sync(&self) -> bool {
-        self.mode == Mode::CopyIn(Data::SentAndSynced)
+        self.mode == ServerMode::CopyIn(Data::SentAndSynced)
     }
 
-    /// The request that the next reply belongs to.
+    /// Request that the next reply answers.
     #[inline]
     #[must_use]
     pub(crate) fn front(&self) -> Option<&InFlight> {
         self.in_flight.front()
     }
 
-    /// What the next row shows, where it shows the access mode.
+    /// Access mode that the next row shows, if it shows one.
     #[inline]
     #[must_use]
     pub(crate) fn shown_access(&self) -> Option<AccessShow> {
@@ -272,12 +270,11 @@ impl Ledger {
         }
     }
 
-    /// The oldest request, to put an error into.
     pub(crate) fn front_mut(&mut self) -> Option<&mut InFlight> {
         self.in_flight.front_mut()
     }
 
-    /// Requests in flight.
+    /// Requests in flight, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &InFlight> {
         self.in_flight.iter()
     }
@@ -289,7 +286,7 @@ impl Ledger {
         self.in_flight.is_empty()
     }
 
-    /// The proof that what was confirmed holds for a request that is sent now, where it does.
+    /// Proof that the confirmed state holds for a request that is sent now, if it does.
     #[inline]
     #[must_use]
     pub const fn settled(&self) -> Option<Settled<'_>> {
@@ -299,7 +296,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the transaction in which a request arrives that is sent now may have written.
+    /// Whether the transaction of a request that is sent now may have written.
     #[must_use]
     pub const fn wrote(&self) -> Wrote {
         match self.counts.writing {
@@ -308,7 +305,7 @@ impl Ledger {
         }
     }
 
-    /// A statement has completed that has ended a transaction and begun another.
+    /// Notes that a completed statement has ended one transaction and begun the next.
     pub(crate) fn begin_another(&mut self) {
         self.wrote = Wrote::No;
         if let Some(front) = self
@@ -321,20 +318,20 @@ impl Ledger {
         }
     }
 
-    /// ReadyForQuery has told that no transaction is open.
+    /// Notes that ReadyForQuery has reported no open transaction.
     #[inline]
     pub(crate) const fn end_transaction(&mut self) {
         self.wrote = Wrote::No;
     }
 
-    /// What the requests in flight do to a name.
+    /// Effect of the requests in flight on a name.
     #[inline]
     pub(super) fn sent(&self, name: Name<'_>) -> Sent<'_> {
         let mut changing = match name.kind() {
-            Kind::Statement => self.counts.naming,
-            Kind::Portal => self.counts.binding,
+            NameSpace::Statement => self.counts.naming,
+            NameSpace::Portal => self.counts.binding,
         };
-        // A simple Query destroys what has no name.
+        // A simple Query destroys the unnamed statement and portal.
         let may_be_destroyed = name.is_unnamed() && self.counts.ending > 0;
         if changing == 0 && !may_be_destroyed {
             return Sent::Nothing;
@@ -354,8 +351,8 @@ impl Ledger {
                 return Sent::Unclear;
             }
             changing -= match name.kind() {
-                Kind::Statement => entry.counts.naming,
-                Kind::Portal => entry.counts.binding,
+                NameSpace::Statement => entry.counts.naming,
+                NameSpace::Portal => entry.counts.binding,
             };
             if changing == 0 && !may_be_destroyed {
                 return Sent::Nothing;
@@ -371,17 +368,17 @@ impl Ledger {
         self.in_flight.len() < IN_FLIGHT_MAX
     }
 
-    /// Whether the server is skipping to the next Sync: it would drop whatever else it is sent.
+    /// Whether the server skips everything up to the next Sync.
     #[inline]
     #[must_use]
     pub(crate) fn is_skipping(&self) -> bool {
-        self.mode == Mode::SkippingToSync
+        self.mode == ServerMode::SkippingToSync
     }
 
     /// Whether the server is reading the data of a COPY FROM STDIN.
     #[must_use]
     pub(crate) fn is_copying_in(&self) -> bool {
-        matches!(self.mode, Mode::CopyIn(_))
+        matches!(self.mode, ServerMode::CopyIn(_))
     }
 }
 

@@ -1,14 +1,12 @@
-//! One client's session as a state machine: messages of both sides go in, and what is to be done with each comes out.
-//! Pure: no I/O, no clock, no waiting. Its driver is `relay`, in `proxy/server`.
+//! State machine of one client's session: messages of both sides go in, and what to do with each comes out. Pure: no
+//! I/O, no clock, no waiting. `relay` in `proxy/server` drives it.
 //!
-//! - [`Session::on_frontend`] decides a message of the client. What must happen first is an [`action::Prerequisite`]:
-//!   the driver sees to it, and then the same message is decided.
-//! - [`Session::on_backend`] takes note of a message of the server: here, and nowhere else, what a reply changes is
-//!   changed.
-//! - What the session itself says, to either side or for the record, stands in its [`Output`] after each call.
+//! - [`Session::on_frontend`] decides a frontend message. What must happen first is an [`action::Prerequisite`]: the
+//!   driver carries it out, and the same message is decided again.
+//! - [`Session::on_backend`] applies a backend message. Only there does a reply change the session.
+//! - [`Output`] holds the session's own messages and records after each call.
 //!
-//! What belongs to the client and what belongs to the connection to the server are kept apart: `ClientHalf` and
-//! `ServerHalf`.
+//! `ClientHalf` is what belongs to the client, `ServerHalf` what belongs to the server connection.
 
 pub mod action;
 mod backend;
@@ -37,7 +35,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope};
-use pgpalisade_policies::Verdict;
+use pgpalisade_policies::Analysis;
 
 use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;
@@ -46,22 +44,22 @@ use pgpalisade_wire as wire;
 use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, Variables};
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
-use action::{Refusal, Waiting};
+use action::{RecordedRefusal, Waiting};
 use ledger::Ledger;
 use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
 use text_settings::{Reports, TextSettings};
 use token_text::TokenText;
-use tokens::Granted;
+use tokens::Registration;
 
-pub use frontend::Adjusted;
+pub use frontend::AccessChanged;
 
-/// What is known of the session's server process.
+/// Server process of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// Its process id, as told at login.
+    /// Process id from the login.
     Pid(i32),
-    /// It is this one, and the session may be registered.
+    /// Identified process, so the session can be registered.
     Known(Identified),
 }
 
@@ -74,48 +72,40 @@ impl Identity {
     }
 }
 
-/// What a session is doing, as `pg_stat_activity` tells it.
+/// Activity of a session, in the terms of `pg_stat_activity`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
-    /// Nothing.
+    /// No transaction is open.
     Idle,
-    /// It waits for the server, or has more of a request to send.
+    /// Waits for the server, or has more of a request to send.
     Active,
-    /// Nothing, in an open transaction.
+    /// Idle in an open transaction.
     InTransaction,
-    /// Nothing, in a transaction that has failed.
+    /// Idle in a failed transaction.
     InFailedTransaction,
 }
 
-/// Whether the next message waits for the replies to what was sent.
+/// Whether the next message waits for the replies to everything sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Settles {
     No,
-    /// Something was sent that may change what the session holds.
+    /// A request in flight may change what the session holds.
     Yes,
 }
 
-/// Whether something was committed since the last ReadyForQuery: a COMMIT in the middle of a pipeline
-/// or text. What follows may fail, but not all of the request is undone then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CommittedMidway {
-    No,
-    Yes,
-}
-
-/// What the session says besides the messages that pass.
+/// The session's own messages and records.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// For the client, in front of the message that is being looked at.
+    /// For the client, ahead of the current message.
     pub to_client: BytesMut,
-    /// For the server, in front of the message that is being looked at.
+    /// For the server, ahead of the current message.
     pub to_server: BytesMut,
-    /// For the record.
-    pub refusals: Vec<Refusal>,
+    /// Refusals to record.
+    pub refusals: Vec<RecordedRefusal>,
 }
 
 impl Output {
-    /// Whether there is nothing in it.
+    /// Whether nothing is pending.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -123,69 +113,64 @@ impl Output {
     }
 }
 
-/// What belongs to the client, whatever server connection serves it.
+/// State that belongs to the client, whichever server connection serves it.
 #[derive(Debug)]
 struct ClientHalf {
-    /// What of the policy holds for it.
+    /// Policy rules for this session.
     fence: SessionFence,
-    /// Its tokens, as PostgreSQL keeps a setting.
+    /// Tokens, set and rolled back like a PostgreSQL setting.
     variables: Variables<Arc<HeldTokens>>,
     pipeline: Pipeline,
     settles: Settles,
-    /// The takeover that would have ended the session, were that not only observed.
+    /// Takeover that would have ended the session in enforce mode.
     observed_end: Option<Mark>,
 }
 
-/// What belongs to the connection to the server.
+/// State that belongs to the server connection.
 #[derive(Debug)]
 struct ServerHalf {
     identity: Identity,
-    /// The tokens that it is registered with.
-    granted: Granted,
+    /// Tokens that the session is registered with.
+    registration: Registration,
     read_only: ReadOnlyGuard,
     ledger: Ledger,
-    /// The last ReadyForQuery.
+    /// Transaction status after the last reply.
     status: TransactionStatus,
-    committed_midway: CommittedMidway,
+    /// Whether a COMMIT inside a pipeline or query has completed since the last ReadyForQuery. If the rest of the
+    /// request fails, that part stays committed.
+    is_committed_midway: bool,
     names: Names,
     text_settings: TextSettings,
-    /// What it has as `fencing.token`.
+    /// The server's value of `fencing.token`.
     token_text: TokenText,
-    /// Its message that it ends the session, kept back until it has closed its side.
+    /// The server's fatal error, kept until it closes the connection.
     final_error: Option<BytesMut>,
 }
 
-/// What was found out and done for the message at the front of the client's bytes.
+/// Work done for the message at the front of the client's bytes.
 #[derive(Debug, Default)]
 struct Prepared {
-    /// The verdict on its text, where that was reached on another thread.
-    verdict: Option<Arc<Verdict>>,
-    /// It binds a token that was accepted: the session is made ready to write for it.
-    binds: Binds,
-    /// The message, while tokens are declared for it.
+    /// Verdict on its text, if another thread reached it.
+    verdict: Option<Arc<Analysis>>,
+    /// Whether it binds an accepted token: the session is then made ready to write.
+    is_binding: bool,
+    /// The message, while its tokens are declared.
     waiting: Option<Waiting>,
-    /// What became of the lift of its transaction.
-    lift: Lift,
-    /// The tokens that were accepted for it, as a value of `fencing.token`.
+    /// State of the change that makes its transaction read-write.
+    read_write: ReadWriteRequest,
+    /// Accepted tokens, as a value of `fencing.token`.
     tokens: Option<Box<str>>,
-    /// How the last takeovers went, as `fencing.history`.
+    /// Last takeovers, as a value of `fencing.history`.
     history: Option<Box<str>>,
 }
 
+/// Change of a guarded transaction to read-write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Binds {
-    #[default]
-    No,
-    Yes,
-}
-
-/// The change of a transaction that began read-only.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Lift {
+enum ReadWriteRequest {
     #[default]
     None,
     Sent,
-    /// The server has refused it, and the client was told so in the place of its own answer.
+    /// The server refused it, and the client got an error in place of its reply.
     Refused,
 }
 
@@ -198,23 +183,23 @@ pub struct Session {
     output: Output,
 }
 
-/// What a session begins with, as its login has told.
+/// Initial state of a session, from its login.
 #[derive(Debug)]
 pub struct Beginning {
-    /// What of the policy holds for it.
+    /// Policy rules for this session.
     pub fence: SessionFence,
-    /// The scope of its startup packet.
+    /// Scope in the startup packet.
     pub scope: Option<Scope>,
-    /// Its server process id.
+    /// Process id of the server process.
     pub backend_pid: i32,
-    /// What the server has reported of read-only mode.
+    /// The server's reports about read-only mode.
     pub reported: Reported,
-    /// How the server reads its texts.
+    /// Reported settings that decide how the server reads texts.
     pub texts: Reports,
 }
 
 impl Session {
-    /// A session of which the server has just said that it is ready.
+    /// Begins a session after the login's ReadyForQuery.
     #[must_use]
     pub fn new(beginning: Beginning) -> Self {
         Self {
@@ -227,11 +212,11 @@ impl Session {
             },
             server: ServerHalf {
                 identity: Identity::Pid(beginning.backend_pid),
-                granted: Granted::default(),
+                registration: Registration::default(),
                 read_only: ReadOnlyGuard::new(beginning.reported),
                 ledger: Ledger::default(),
                 status: TransactionStatus::Idle,
-                committed_midway: CommittedMidway::No,
+                is_committed_midway: false,
                 names: Names::default(),
                 text_settings: TextSettings::new(beginning.texts),
                 token_text: TokenText::default(),
@@ -242,29 +227,29 @@ impl Session {
         }
     }
 
-    /// What it says besides the messages that pass. Whoever reads it empties it.
+    /// The session's own messages and records. The reader drains them.
     #[inline]
     pub const fn output(&mut self) -> &mut Output {
         &mut self.output
     }
 
-    /// The policy in force, as far as the session knows.
+    /// Policy that the session follows.
     #[inline]
     #[must_use]
     pub const fn fence(&self) -> &Arc<Fence> {
         self.client.fence.fence()
     }
 
-    /// Another policy is in force.
+    /// Switches to another policy.
     pub fn follow(&mut self, fence: SessionFence) {
         self.client.fence = fence;
         if let Some(prepared) = &mut self.prepared {
-            // By it the token may let the session write nothing.
-            prepared.binds = Binds::No;
+            // The new policy may let the token write nothing.
+            prepared.is_binding = false;
         }
     }
 
-    /// What is known of its server process.
+    /// Server process of the session.
     #[must_use]
     pub const fn identity(&self) -> Identity {
         self.server.identity
@@ -277,7 +262,7 @@ impl Session {
         self.server.ledger.is_empty()
     }
 
-    /// Whether no transaction is open and everything was answered.
+    /// Whether no transaction is open and nothing is in flight.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         !self.is_inside() && self.is_answered()
@@ -290,21 +275,21 @@ impl Session {
         self.server.ledger.has_room()
     }
 
-    /// Whether what waits for replies can go on. The data of a COPY has to come before the replies to what stands
-    /// behind it.
+    /// Whether a message that waits for replies can go on. COPY data must be sent before the server answers what
+    /// follows it.
     #[inline]
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.server.ledger.is_empty() || self.server.ledger.is_copying_in()
     }
 
-    /// Whether what is sent next belongs to a transaction that has begun already.
+    /// Whether the next request belongs to an open transaction.
     #[inline]
     fn is_inside(&self) -> bool {
         self.server.status != TransactionStatus::Idle || self.client.pipeline == Pipeline::Open
     }
 
-    /// What it is doing.
+    /// Current activity of the session.
     #[inline]
     #[must_use]
     pub fn activity(&self) -> Activity {
@@ -334,19 +319,19 @@ impl Session {
     }
 
     #[inline]
-    fn binds(&self) -> Binds {
+    fn is_binding(&self) -> bool {
         let prepared = self.prepared.as_ref();
-        prepared.map_or(Binds::No, |prepared| prepared.binds)
+        prepared.is_some_and(|prepared| prepared.is_binding)
     }
 
-    /// Puts a refusal on record.
+    /// Records a refusal.
     fn record(
         &mut self,
         rejection: &Rejection,
         enforcement: Enforcement,
         statement: Option<action::JudgedText>,
     ) {
-        self.output.refusals.push(Refusal {
+        self.output.refusals.push(RecordedRefusal {
             rejection: rejection.clone(),
             enforcement,
             statement,

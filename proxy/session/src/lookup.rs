@@ -1,28 +1,27 @@
-//! What a name stands for where a message arrives that is sent now.
+//! Lookup of a name for a message that is sent now.
 
 use super::ledger::{Ledger, Sent, Settled};
 use super::names::Names;
-use crate::fence::{Meaning, Name, PreparedNames};
+use crate::fence::{Name, PreparedNames, PreparedText};
 
-/// A name that replies in flight may still give another meaning.
+/// Error for a name that requests in flight may still change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unclear;
 
-/// What a name stands for where a message arrives that is sent now; `None` where it stands for nothing of the protocol
-/// or of PREPARE.
+/// Finds what a name stands for in a message that is sent now; `None` if neither the protocol nor PREPARE has defined
+/// it.
 ///
-/// That is what the server has confirmed, or what was sent since the last Sync: should that fail, the server skips the
-/// message as well.
+/// The server has confirmed it, or it was sent since the last Sync: if that fails, the server skips this message too.
 ///
 /// # Errors
 ///
-/// [`Unclear`] where a request in flight that does not decide about this message may change it.
+/// [`Unclear`] if a request in flight may change it without deciding whether this message runs.
 #[inline]
 pub(super) fn find<'a>(
     names: &'a Names,
     ledger: &'a Ledger,
     name: Name<'_>,
-) -> Result<Option<&'a Meaning>, Unclear> {
+) -> Result<Option<&'a PreparedText>, Unclear> {
     match ledger.sent(name) {
         Sent::Nothing => Ok(names.get(name)),
         Sent::Change(meaning) => Ok(meaning),
@@ -30,7 +29,7 @@ pub(super) fn find<'a>(
     }
 }
 
-/// The names of a session where a text arrives, all of whose replies in flight belong to its own request cycle.
+/// Names for a text that is sent while only its own request cycle is in flight.
 pub(super) struct NamesHere<'a> {
     names: &'a Names,
     ledger: &'a Ledger,
@@ -43,7 +42,7 @@ impl<'a> NamesHere<'a> {
 }
 
 impl PreparedNames for NamesHere<'_> {
-    fn find(&self, name: Name<'_>) -> Option<&Meaning> {
-        find(self.names, self.ledger, name).unwrap_or(Some(&Meaning::MaySteer))
+    fn find(&self, name: Name<'_>) -> Option<&PreparedText> {
+        find(self.names, self.ledger, name).unwrap_or(Some(&PreparedText::MaySteer))
     }
 }

@@ -1,9 +1,9 @@
-//! Prepared statements and portals as PostgreSQL has confirmed them, so that an Execute can be judged.
+//! Prepared statements and portals that PostgreSQL has confirmed, by which an Execute is judged.
 //!
-//! Statements of the protocol and of SQL (PREPARE, EXECUTE, DEALLOCATE) share one name space. What a Parse, Bind or
-//! Close does is noted when its reply comes: an error makes the server skip what was sent behind it, and then nothing
-//! happened. What is still in flight is known to the [ledger](super::ledger), so both are asked together, in `lookup`.
-//! A name that is not known, or that may stand for one of two texts, is a write.
+//! The protocol and SQL (PREPARE, EXECUTE, DEALLOCATE) share one name space for statements. A Parse, Bind or Close
+//! takes effect here when its reply comes: after an error the server skips what follows. The [ledger](super::ledger)
+//! knows what is in flight, and `lookup` asks both. A name that is unknown, or that may stand for either of two
+//! texts, counts as a write.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
 
@@ -12,58 +12,58 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{Control, Effects};
 
-use crate::fence::{Kind, Meaning, Name, changes_names};
+use crate::fence::{Name, NameSpace, PreparedText, changes_names};
 
-/// Names and excerpts of a session may take this many bytes together; what does not fit is unknown.
+/// Limit in bytes for the names and excerpts of a session. What does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What an entry takes beside them. To let many go at once takes its time.
+/// Bytes counted for each entry besides. They bound the number of entries, because freeing many at once takes time.
 const ENTRY_BYTES: usize = 64;
 
-/// As much of a statement's text is kept for the rejection log.
+/// Bytes of a statement's text that are kept for the rejection log.
 pub(crate) const EXCERPT_MAX: usize = 1024;
 
-/// What a message does to a name, once the server has confirmed it.
+/// Change of a name, which applies once the server confirms the message.
 #[derive(Debug, Default)]
 pub(crate) enum NameChange {
-    /// Nothing.
+    /// No change.
     #[default]
     None,
-    /// The unnamed statement stands for this.
-    UnnamedStatement(Meaning),
-    /// The unnamed portal stands for this.
-    UnnamedPortal(Meaning),
-    /// A name stands for this, or for nothing any more.
+    /// Parse of the unnamed statement.
+    UnnamedStatement(PreparedText),
+    /// Bind of the unnamed portal.
+    UnnamedPortal(PreparedText),
+    /// Parse or Bind of a name, or a Close.
     Named(Box<NamedChange>),
 }
 
 /// The change of one name.
 #[derive(Debug)]
 pub(crate) struct NamedChange {
-    kind: Kind,
+    kind: NameSpace,
     name: Box<[u8]>,
-    meaning: Option<Meaning>,
+    meaning: Option<PreparedText>,
 }
 
 impl NameChange {
-    /// A Parse or a Bind.
+    /// Change by a Parse or Bind.
     #[inline]
     #[must_use]
-    pub(crate) fn set(name: Name<'_>, meaning: Meaning) -> Self {
+    pub(crate) fn set(name: Name<'_>, meaning: PreparedText) -> Self {
         match (name.kind(), name.is_unnamed()) {
-            (Kind::Statement, true) => Self::UnnamedStatement(meaning),
-            (Kind::Portal, true) => Self::UnnamedPortal(meaning),
+            (NameSpace::Statement, true) => Self::UnnamedStatement(meaning),
+            (NameSpace::Portal, true) => Self::UnnamedPortal(meaning),
             _ => Self::named(name, Some(meaning)),
         }
     }
 
-    /// A Close.
+    /// Change by a Close.
     #[must_use]
     pub(crate) fn close(name: Name<'_>) -> Self {
         Self::named(name, None)
     }
 
-    fn named(name: Name<'_>, meaning: Option<Meaning>) -> Self {
+    fn named(name: Name<'_>, meaning: Option<PreparedText>) -> Self {
         Self::Named(Box::new(NamedChange {
             kind: name.kind(),
             name: name.bytes().into(),
@@ -71,22 +71,22 @@ impl NameChange {
         }))
     }
 
-    /// The name space that it is about.
+    /// Name space of the change.
     #[inline]
     #[must_use]
-    pub(crate) fn kind(&self) -> Option<Kind> {
+    pub(crate) fn kind(&self) -> Option<NameSpace> {
         match self {
             Self::None => None,
-            Self::UnnamedStatement(_) => Some(Kind::Statement),
-            Self::UnnamedPortal(_) => Some(Kind::Portal),
+            Self::UnnamedStatement(_) => Some(NameSpace::Statement),
+            Self::UnnamedPortal(_) => Some(NameSpace::Portal),
             Self::Named(change) => Some(change.kind),
         }
     }
 
-    /// What a name stands for behind it, where it is about that name; `Some(None)` where that is nothing.
+    /// What `name` stands for after the change, if it is about that name; `Some(None)` after a Close.
     #[inline]
     #[must_use]
-    pub(crate) fn of(&self, name: Name<'_>) -> Option<Option<&Meaning>> {
+    pub(crate) fn of(&self, name: Name<'_>) -> Option<Option<&PreparedText>> {
         match self {
             Self::UnnamedStatement(meaning) if name == Name::statement(b"") => Some(Some(meaning)),
             Self::UnnamedPortal(meaning) if name == Name::portal(b"") => Some(Some(meaning)),
@@ -98,64 +98,63 @@ impl NameChange {
     }
 }
 
-/// What is left of a meaning that cannot be kept.
-fn lost(meaning: &Meaning) -> Lost {
+/// What remains known of a text that cannot be kept.
+fn lost(meaning: &PreparedText) -> Lost {
     let steers = match meaning {
-        Meaning::Classified(classified) => {
+        PreparedText::Classified(classified) => {
             let mut statements = classified.verdict.statements.iter();
             statements.any(|statement| !statement.controls.is_empty())
         }
-        Meaning::MaySteer => true,
-        Meaning::Plain | Meaning::Sql(_) | Meaning::Unknown => false,
+        PreparedText::MaySteer => true,
+        PreparedText::Plain | PreparedText::Sql(_) | PreparedText::Unknown => false,
     };
     if steers { Lost::MaySteer } else { Lost::Some }
 }
 
-/// Bytes that are kept of a meaning, near enough.
-fn kept_bytes(meaning: &Meaning) -> usize {
+/// Approximate bytes of an entry, without its name.
+fn kept_bytes(meaning: &PreparedText) -> usize {
     ENTRY_BYTES + meaning.excerpt().len()
 }
 
-/// What may stand behind a name that is not known: texts that were given to names that could not be kept, or not be
-/// compared.
+/// Worst text that an unknown name may stand for: some names could not be kept or compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Lost {
-    /// Nothing of the protocol's.
+    /// No text of the protocol.
     #[default]
     Nothing,
-    /// Texts that change nothing but data.
+    /// A text that changes only data.
     Some,
-    /// Among them texts that change the session.
+    /// A text that changes the session.
     MaySteer,
 }
 
 impl Lost {
-    const fn meaning(self) -> Option<&'static Meaning> {
+    const fn meaning(self) -> Option<&'static PreparedText> {
         match self {
             Self::Nothing => None,
-            Self::Some => Some(&Meaning::Unknown),
-            Self::MaySteer => Some(&Meaning::MaySteer),
+            Self::Some => Some(&PreparedText::Unknown),
+            Self::MaySteer => Some(&PreparedText::MaySteer),
         }
     }
 }
 
-/// Whether portals of the open transaction have ended before it.
+/// Whether portals of the open transaction have ended early.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum RolledBack {
     #[default]
     No,
-    /// Those that were bound behind a savepoint.
+    /// Those that were bound after a savepoint.
     InPart,
 }
 
 /// The names of one session.
 #[derive(Debug, Default)]
 pub struct Names {
-    unnamed_statement: Meaning,
-    unnamed_portal: Meaning,
-    // Ordered: they are few, so that to compare costs a third of hashing, and no choice of names makes it slow.
-    statements: BTreeMap<Box<[u8]>, Meaning>,
-    portals: BTreeMap<Box<[u8]>, Meaning>,
+    unnamed_statement: PreparedText,
+    unnamed_portal: PreparedText,
+    // Ordered maps: they are small, so comparing costs a third of hashing, and no choice of names makes it slow.
+    statements: BTreeMap<Box<[u8]>, PreparedText>,
+    portals: BTreeMap<Box<[u8]>, PreparedText>,
     lost_statements: Lost,
     lost_portals: Lost,
     rolled_back: RolledBack,
@@ -164,7 +163,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Takes note of a change that the server has confirmed.
+    /// Applies a change that the server has confirmed.
     #[inline]
     pub(crate) fn confirm(&mut self, change: NameChange) {
         match change {
@@ -188,10 +187,10 @@ impl Names {
         }
     }
 
-    fn insert(&mut self, kind: Kind, name: Box<[u8]>, meaning: Meaning) {
-        // Only an unnamed one is replaced. That this name was thought to exist shows that it is not understood.
+    fn insert(&mut self, kind: NameSpace, name: Box<[u8]>, meaning: PreparedText) {
+        // PostgreSQL replaces only unnamed ones. If this name seems to exist, the proxy has misunderstood it.
         let meaning = match self.remove(Name::new(kind, &name)) {
-            Some(_) if kind == Kind::Portal && self.rolled_back == RolledBack::InPart => {
+            Some(_) if kind == NameSpace::Portal && self.rolled_back == RolledBack::InPart => {
                 Some(meaning)
             }
             Some(before) => lost(&before).max(lost(&meaning)).meaning().cloned(),
@@ -206,61 +205,62 @@ impl Names {
         self.of_kind(kind).insert(name, meaning);
     }
 
-    fn lose(&mut self, kind: Kind, meaning: &Meaning) {
+    fn lose(&mut self, kind: NameSpace, meaning: &PreparedText) {
         let lost = match kind {
-            Kind::Statement => &mut self.lost_statements,
-            Kind::Portal => &mut self.lost_portals,
+            NameSpace::Statement => &mut self.lost_statements,
+            NameSpace::Portal => &mut self.lost_portals,
         };
         *lost = self::lost(meaning).max(*lost);
     }
 
-    const fn of_kind(&mut self, kind: Kind) -> &mut BTreeMap<Box<[u8]>, Meaning> {
+    const fn of_kind(&mut self, kind: NameSpace) -> &mut BTreeMap<Box<[u8]>, PreparedText> {
         match kind {
-            Kind::Statement => &mut self.statements,
-            Kind::Portal => &mut self.portals,
+            NameSpace::Statement => &mut self.statements,
+            NameSpace::Portal => &mut self.portals,
         }
     }
 
-    const fn bytes_of(&mut self, kind: Kind) -> &mut usize {
+    const fn bytes_of(&mut self, kind: NameSpace) -> &mut usize {
         match kind {
-            Kind::Statement => &mut self.statement_bytes,
-            Kind::Portal => &mut self.portal_bytes,
+            NameSpace::Statement => &mut self.statement_bytes,
+            NameSpace::Portal => &mut self.portal_bytes,
         }
     }
 
-    /// What a name stands for; `None` where that is nothing. Private to the session, for it is not the whole truth
-    /// while something is in flight: see `lookup`.
+    /// What a name stands for, if anything. Private to the session: requests in flight may change it, see `lookup`.
     #[inline]
-    pub(super) fn get(&self, name: Name<'_>) -> Option<&Meaning> {
+    pub(super) fn get(&self, name: Name<'_>) -> Option<&PreparedText> {
         match (name.kind(), name.is_unnamed()) {
-            (Kind::Statement, true) => Some(&self.unnamed_statement),
-            (Kind::Portal, true) => Some(&self.unnamed_portal),
-            (Kind::Statement, false) => {
+            (NameSpace::Statement, true) => Some(&self.unnamed_statement),
+            (NameSpace::Portal, true) => Some(&self.unnamed_portal),
+            (NameSpace::Statement, false) => {
                 let known = self.statements.get(name.bytes());
                 known.or(self.lost_statements.meaning())
             }
-            (Kind::Portal, false) => {
+            (NameSpace::Portal, false) => {
                 let known = self.portals.get(name.bytes());
                 known.or(self.lost_portals.meaning())
             }
         }
     }
 
-    /// A PREPARE has completed.
+    /// Notes a completed PREPARE.
     pub(crate) fn prepared(&mut self, name: &str, effects: &Arc<Effects>) {
-        let meaning = Meaning::Sql(Arc::clone(effects));
+        let meaning = PreparedText::Sql(Arc::clone(effects));
         self.confirm(NameChange::set(Name::statement(name.as_bytes()), meaning));
     }
 
-    /// A Close of a statement, or a DEALLOCATE, has completed.
+    /// Notes a completed DEALLOCATE.
     pub(crate) fn deallocated(&mut self, name: &str) {
         self.remove(Name::statement(name.as_bytes()));
     }
 
-    fn remove(&mut self, name: Name<'_>) -> Option<Meaning> {
+    fn remove(&mut self, name: Name<'_>) -> Option<PreparedText> {
         match (name.kind(), name.is_unnamed()) {
-            (Kind::Statement, true) => return Some(std::mem::take(&mut self.unnamed_statement)),
-            (Kind::Portal, true) => return Some(std::mem::take(&mut self.unnamed_portal)),
+            (NameSpace::Statement, true) => {
+                return Some(std::mem::take(&mut self.unnamed_statement));
+            }
+            (NameSpace::Portal, true) => return Some(std::mem::take(&mut self.unnamed_portal)),
             _ => {}
         }
         let meaning = self.of_kind(name.kind()).remove(name.bytes())?;
@@ -270,7 +270,7 @@ impl Names {
         Some(meaning)
     }
 
-    /// DEALLOCATE ALL, or DISCARD ALL, has completed.
+    /// Notes a completed DEALLOCATE ALL or DISCARD ALL.
     pub(crate) fn deallocated_all(&mut self) {
         self.statements.clear();
         self.lost_statements = Lost::Nothing;
@@ -279,15 +279,15 @@ impl Names {
 
     /// Whether running a statement by its name may change what names stand for.
     pub(crate) fn may_be_changed_by(&self, name: Name<'_>) -> bool {
-        let verdict = self.get(name).and_then(Meaning::verdict);
+        let verdict = self.get(name).and_then(PreparedText::verdict);
         let changes = |control: &Control| {
             changes_names(control) || matches!(control, Control::Execute { .. })
         };
         verdict.is_some_and(|verdict| verdict.any_control(changes))
     }
 
-    /// Nobody knows what the names of statements stand for: what they stood for, or what PREPARE takes, which changes
-    /// nothing but data.
+    /// Marks each statement name as unclear: it stands for its text, or for one that PREPARE takes, which changes
+    /// only data.
     pub(crate) fn forget_statements(&mut self) {
         for meaning in self.statements.values_mut() {
             *meaning = lost(meaning).meaning().cloned().unwrap_or_default();
@@ -299,20 +299,20 @@ impl Names {
         self.lost_statements = self.lost_statements.max(Lost::Some);
     }
 
-    /// A simple Query has run, which destroys the unnamed statement and portal.
+    /// Destroys the unnamed statement and portal, as a simple Query does.
     #[inline]
     pub(crate) fn on_simple_query(&mut self) {
-        self.unnamed_statement = Meaning::Unknown;
-        self.unnamed_portal = Meaning::Unknown;
+        self.unnamed_statement = PreparedText::Unknown;
+        self.unnamed_portal = PreparedText::Unknown;
     }
 
-    /// Portals end with the savepoint behind which they were bound.
+    /// Notes that portals bound after a savepoint have ended with it.
     /// <https://www.postgresql.org/docs/current/sql-rollback-to.html>
     pub(crate) const fn on_rollback_to(&mut self) {
         self.rolled_back = RolledBack::InPart;
     }
 
-    /// Portals end with their transaction.
+    /// Ends the portals with their transaction.
     #[inline]
     pub(crate) fn end_transaction(&mut self) {
         self.portals.clear();
@@ -332,19 +332,19 @@ mod tests {
     use crate::ledger::Ledger;
     use crate::lookup::{Unclear, find};
 
-    fn read() -> Meaning {
-        Meaning::Sql(Arc::new(Effects::none()))
+    fn read() -> PreparedText {
+        PreparedText::Sql(Arc::new(Effects::none()))
     }
 
-    fn write() -> Meaning {
-        Meaning::Sql(Arc::new(Effects::unknown(None)))
+    fn write() -> PreparedText {
+        PreparedText::Sql(Arc::new(Effects::unknown(None)))
     }
 
-    fn parsed(names: &mut Names, name: &[u8], meaning: Meaning) {
+    fn parsed(names: &mut Names, name: &[u8], meaning: PreparedText) {
         names.confirm(NameChange::set(Name::statement(name), meaning));
     }
 
-    fn bound(names: &mut Names, name: &[u8], meaning: Meaning) {
+    fn bound(names: &mut Names, name: &[u8], meaning: PreparedText) {
         names.confirm(NameChange::set(Name::portal(name), meaning));
     }
 
@@ -386,7 +386,7 @@ mod tests {
         // A portal may have ended with its savepoint.
         names.on_rollback_to();
         for (give, expect) in [
-            (parsed as fn(&mut Names, &[u8], Meaning), Class::Write),
+            (parsed as fn(&mut Names, &[u8], PreparedText), Class::Write),
             (bound, Class::Read),
         ] {
             give(&mut names, b"m", write());
@@ -397,7 +397,7 @@ mod tests {
             };
             assert_eq!(class(&names, name), expect);
         }
-        // What has no name is replaced.
+        // Unnamed ones are replaced.
         for give in [parsed, bound] {
             give(&mut names, b"", write());
             give(&mut names, b"", read());
@@ -425,9 +425,9 @@ mod tests {
     }
 
     /// A text that changes the session.
-    fn steering() -> Meaning {
+    fn steering() -> PreparedText {
         let lexing = pgpalisade_policies::TextEncoding::Utf8;
-        Meaning::Classified(Arc::new(Classified {
+        PreparedText::Classified(Arc::new(Classified {
             verdict: Arc::new(pgpalisade_policies::classify(b"RESET ALL", lexing)),
             excerpt: None,
             scan: NeedsParse::Yes,
@@ -446,11 +446,11 @@ mod tests {
         let (umlaut, other) = ("\u{e4}".as_bytes(), "\u{e9}".as_bytes());
         for (give, name, to) in [
             (
-                parsed as fn(&mut Names, &[u8], Meaning),
+                parsed as fn(&mut Names, &[u8], PreparedText),
                 Name::statement(other),
-                Kind::Statement,
+                NameSpace::Statement,
             ),
-            (bound, Name::portal(other), Kind::Portal),
+            (bound, Name::portal(other), NameSpace::Portal),
         ] {
             let mut names = Names::default();
             is_lost(&names, name, Lost::Nothing);
@@ -461,8 +461,8 @@ mod tests {
             give(&mut names, umlaut, read());
             is_lost(&names, name, Lost::MaySteer);
             match to {
-                Kind::Statement => names.deallocated_all(),
-                Kind::Portal => names.end_transaction(),
+                NameSpace::Statement => names.deallocated_all(),
+                NameSpace::Portal => names.end_transaction(),
             }
             is_lost(&names, name, Lost::Nothing);
         }
@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn what_runs_by_a_name_may_change_names() {
         let classified = |text: &str| {
-            Meaning::Classified(Arc::new(Classified {
+            PreparedText::Classified(Arc::new(Classified {
                 verdict: Arc::new(pgpalisade_policies::classify(
                     text.as_bytes(),
                     pgpalisade_policies::TextEncoding::Utf8,
@@ -516,7 +516,7 @@ mod tests {
             assert_eq!(names.may_be_changed_by(runs), expect, "{text}");
             names.forget_statements();
             is_lost(&names, z, Lost::Some);
-            // What had been changing the session may do so still.
+            // A text that changed the session may still do so.
             let before = match text {
                 "SELECT 1" => Lost::Some,
                 _ => Lost::MaySteer,

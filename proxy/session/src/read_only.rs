@@ -1,9 +1,9 @@
-//! The read-only guard: a session that may not write runs with `default_transaction_read_only = on`, so PostgreSQL
-//! itself refuses a write that no parser can see.
+//! Read-only guard: a session that may not write runs with `default_transaction_read_only = on`, so PostgreSQL itself
+//! refuses a write that no parser can see.
 //!
-//! Nothing is followed. The proxy states the setting when a session begins to be one that may not write, and gives it
-//! back to the client when it may; in between it belongs to the client. Whether the guard holds is what the server has
-//! reported with ReadyForQuery while no transaction was open.
+//! The client's changes of the setting are not tracked. The proxy sets it when the session may not write, and returns
+//! it to the client when the session may. The guard holds if the server reported so with the last ReadyForQuery
+//! outside a transaction.
 //!
 //! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
@@ -12,62 +12,62 @@ use pgpalisade_policies::{Access, AccessShow, Lifetime, Statement};
 use crate::fence::{Guard, TransactionAccess};
 use crate::wire::backend::TransactionStatus;
 
-/// The name of the setting. PostgreSQL reports it from version 14 on.
+/// Name of the setting. PostgreSQL 14 and later report it.
 pub const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
 
-/// Reported from PostgreSQL 14 on: a standby's transactions are all read-only.
+/// Reported by PostgreSQL 14 and later. All transactions of a standby are read-only.
 pub const IN_HOT_STANDBY: &str = "in_hot_standby";
 
 /// Whether a session's tokens let it write at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteAccess {
-    /// It holds a current token, or needs none.
+    /// The session holds a current token, or needs none.
     MayWrite,
-    /// It holds none, or a stale one.
+    /// The session holds no token, or a stale one.
     MayNotWrite,
 }
 
-/// What the proxy states about the access mode.
+/// Change of the access mode by the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Adjustment {
-    /// Transactions are read-only by default.
+pub enum AccessChange {
+    /// Makes transactions read-only by default.
     Guard,
-    /// The default is the client's again, as it was at login.
+    /// Returns the default to the client, as it was at login.
     Release,
-    /// The open transaction may write, and the default is the client's for as long as its token lasts.
-    Lift(Lifetime),
+    /// Makes the open transaction read-write, and returns the default to the client while its token lasts.
+    ReadWrite(Lifetime),
 }
 
-/// Who has stated the default.
+/// Owner of the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Proxy,
     Client,
-    /// The client up to the end of the open transaction, then the proxy.
+    /// The client until the open transaction ends, then the proxy.
     ClientForTransaction,
 }
 
-/// What a token that was declared in a transaction does to its mode.
+/// Change of a transaction's mode after a declaration in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lift {
+enum ReadWriteChange {
     NotDue,
     Due,
     Done,
-    /// An error has undone it, unless a savepoint stands between.
+    /// An error has undone it, unless a savepoint came after it.
     Undone,
 }
 
-/// The two settings that the server reports of its own accord.
+/// The two settings that the server reports unasked.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reported {
-    /// [`DEFAULT_READ_ONLY`]; `None`: not reported.
+    /// [`DEFAULT_READ_ONLY`], if reported.
     default: Option<Access>,
-    /// [`IN_HOT_STANDBY`], as an access mode: a standby reads only.
+    /// [`IN_HOT_STANDBY`] as an access mode: a standby is read-only.
     server: Option<Access>,
 }
 
 impl Reported {
-    /// Takes note of a report.
+    /// Notes a report.
     pub fn note(&mut self, name: &[u8], value: &[u8]) {
         if name == DEFAULT_READ_ONLY.as_bytes() {
             self.default = parse(value);
@@ -77,32 +77,17 @@ impl Reported {
     }
 }
 
-/// Whether a statement that was cancelled is made again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
-    Yes,
-    No,
-}
-
-/// What became of the guard that was stated.
+/// Result of setting the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guarded {
     Yes,
     No,
-    /// It has to be stated again.
+    /// It must be set again.
     NotYet,
 }
 
-/// Whether the client has got a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
-    Now,
-    /// The session tells it before ReadyForQuery, if it is to know.
-    NotYet,
-}
-
-/// Whether the client has set the default itself since the proxy has. Then nothing is hidden from it: what became of
-/// its own value is not followed.
+/// Whether the client has set the default since the proxy did. Then nothing is hidden from it, because its own value
+/// is not tracked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
     NotStated,
@@ -114,29 +99,29 @@ enum Wish {
 pub(super) struct ReadOnlyGuard {
     owner: Owner,
     reported: Reported,
-    /// What the client knows of the default.
+    /// Default that the client knows of.
     told: Option<Access>,
     wish: Wish,
     guard: Guard,
-    lift: Lift,
+    read_write: ReadWriteChange,
     process: Process,
 }
 
-/// Whether the process that the guard was stated to is the one of the login. Behind a pooler it is any.
+/// Whether the guard was set in the server process of the login. A pooler may use any other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Process {
-    /// It is asked.
+    /// Its id was asked for.
     Asked,
-    /// The client's cancel request has met what was stated or asked.
+    /// The client's cancel request hit the guard or the question.
     Cancelled,
-    /// It has said its id.
+    /// It has answered with its id.
     Told(Option<i32>),
-    /// It is.
+    /// It is the process of the login.
     Confirmed,
 }
 
 impl ReadOnlyGuard {
-    /// That of a session whose login has told the client what it has reported.
+    /// Guard of a session whose login has relayed the server's reports.
     pub(super) const fn new(reported: Reported) -> Self {
         Self {
             owner: Owner::Client,
@@ -144,86 +129,85 @@ impl ReadOnlyGuard {
             told: reported.default,
             wish: Wish::NotStated,
             guard: Guard::IN_DOUBT,
-            lift: Lift::NotDue,
+            read_write: ReadWriteChange::NotDue,
             process: Process::Told(None),
         }
     }
 
-    /// The guard where the next message arrives.
+    /// Guard when the next message arrives.
     #[inline]
     pub(super) const fn guard(&self) -> Guard {
         self.guard
     }
 
-    /// What must be stated while no transaction is open.
+    /// Change that is due while no transaction is open.
     #[inline]
-    pub(super) fn due_outside(&self, access: WriteAccess) -> Option<Adjustment> {
+    pub(super) fn due_outside(&self, access: WriteAccess) -> Option<AccessChange> {
         match (access, self.owner) {
             (WriteAccess::MayWrite, Owner::Client) => None,
-            (WriteAccess::MayWrite, _) => Some(Adjustment::Release),
+            (WriteAccess::MayWrite, _) => Some(AccessChange::Release),
             (WriteAccess::MayNotWrite, Owner::Proxy) if self.guard.in_doubt().is_none() => None,
-            (WriteAccess::MayNotWrite, _) => Some(Adjustment::Guard),
+            (WriteAccess::MayNotWrite, _) => Some(AccessChange::Guard),
         }
     }
 
-    /// What must be stated before a token counts in the open transaction: only one that is read-only because of the
-    /// guard is lifted.
-    pub(super) fn due_inside(&self, lifetime: Lifetime) -> Option<Adjustment> {
+    /// Change that is due before a token counts in the open transaction, if the guard is what makes it read-only.
+    pub(super) fn due_inside(&self, lifetime: Lifetime) -> Option<AccessChange> {
         let is_guarded = match self.guard.transaction() {
             TransactionAccess::Guarded => true,
             TransactionAccess::Asked => false,
-            // It has begun in a pipeline, after the end of another.
+            // It began in a pipeline, after another had ended.
             TransactionAccess::Open => self.owner == Owner::Proxy,
         };
-        is_guarded.then_some(Adjustment::Lift(lifetime))
+        is_guarded.then_some(AccessChange::ReadWrite(lifetime))
     }
 
-    /// A token was declared in a pipeline: what follows in it may write.
-    pub(super) const fn lift_later(&mut self) {
-        self.lift = Lift::Due;
+    /// Notes a token declared in a pipeline: what follows in it may write.
+    pub(super) const fn read_write_later(&mut self) {
+        self.read_write = ReadWriteChange::Due;
     }
 
-    /// What a token of the same pipeline has left due.
+    /// Change that a token declared in the same pipeline has left due.
     #[inline]
-    pub(super) fn due_later(&self, lifetime: Lifetime) -> Option<Adjustment> {
-        match self.lift {
-            Lift::NotDue | Lift::Done | Lift::Undone => None,
-            Lift::Due => self.due_inside(lifetime),
+    pub(super) fn due_later(&self, lifetime: Lifetime) -> Option<AccessChange> {
+        match self.read_write {
+            ReadWriteChange::NotDue | ReadWriteChange::Done | ReadWriteChange::Undone => None,
+            ReadWriteChange::Due => self.due_inside(lifetime),
         }
     }
 
-    /// The proxy states something.
-    pub(super) const fn on_adjusting(&mut self, adjustment: Adjustment) {
-        self.owner = match adjustment {
-            Adjustment::Guard => Owner::Proxy,
-            Adjustment::Release | Adjustment::Lift(Lifetime::Session) => Owner::Client,
-            Adjustment::Lift(Lifetime::Local) => Owner::ClientForTransaction,
+    /// Applies a change that is being sent.
+    pub(super) const fn on_set_access(&mut self, change: AccessChange) {
+        self.owner = match change {
+            AccessChange::Guard => Owner::Proxy,
+            AccessChange::Release | AccessChange::ReadWrite(Lifetime::Session) => Owner::Client,
+            AccessChange::ReadWrite(Lifetime::Local) => Owner::ClientForTransaction,
         };
-        if matches!(adjustment, Adjustment::Guard) {
+        if matches!(change, AccessChange::Guard) {
             self.process = Process::Asked;
         } else {
             self.guard = self.guard.of(TransactionAccess::Open);
-            self.lift = match adjustment {
-                Adjustment::Lift(_) => Lift::Done,
-                Adjustment::Guard | Adjustment::Release => Lift::NotDue,
+            self.read_write = match change {
+                AccessChange::ReadWrite(_) => ReadWriteChange::Done,
+                AccessChange::Guard | AccessChange::Release => ReadWriteChange::NotDue,
             };
         }
         self.wish = Wish::NotStated;
     }
 
-    /// Whether the next row answers the proxy.
+    /// Whether the next row answers the proxy's query.
     #[inline]
     pub(super) const fn is_asking(&self) -> bool {
         matches!(self.process, Process::Asked)
     }
 
-    /// The process has said its id.
+    /// Notes the process id that was asked for.
     pub(super) fn on_answer(&mut self, pid: &[u8]) {
         let pid = str::from_utf8(pid).ok().and_then(|pid| pid.parse().ok());
         self.process = Process::Told(pid);
     }
 
-    /// What the proxy stated was answered. Says whether it holds, in the process of the login.
+    /// Evaluates the answer to the guard: whether it holds, in the process of the login.
     pub(super) fn confirm(&mut self, pid: i32) -> Guarded {
         match (self.reported.default, self.process) {
             (Some(Access::ReadOnly), Process::Told(Some(told))) if told == pid => {
@@ -236,34 +220,34 @@ impl ReadOnlyGuard {
         }
     }
 
-    /// A statement of the proxy was cancelled. Says whether it can be made again.
-    pub(super) const fn on_cancelled(&mut self) -> Again {
+    /// Notes that a statement of the proxy was cancelled, and says whether it can be repeated.
+    pub(super) const fn on_cancelled(&mut self) -> bool {
         match self.process {
             Process::Asked | Process::Cancelled => {
                 self.process = Process::Cancelled;
-                Again::Yes
+                true
             }
-            Process::Told(_) | Process::Confirmed => Again::No,
+            Process::Told(_) | Process::Confirmed => false,
         }
     }
 
-    /// A text is sent.
+    /// Applies a text that is sent.
     pub(super) fn on_sent(&mut self, statements: &[Statement]) {
         self.guard = statements.iter().fold(self.guard, Guard::after);
-        // It may be the value of a file now, which a reload changes before the server reports it.
+        // The value may now come from a configuration file, which a reload changes before the server reports it.
         if statements.iter().any(Statement::may_reset_default_access) {
             self.owner = Owner::Client;
         }
     }
 
-    /// The server has reported an error.
+    /// Notes an error of the server.
     pub(super) const fn on_error(&mut self) {
-        if matches!(self.lift, Lift::Done) {
-            self.lift = Lift::Undone;
+        if matches!(self.read_write, ReadWriteChange::Done) {
+            self.read_write = ReadWriteChange::Undone;
         }
     }
 
-    /// A statement of the client has completed.
+    /// Notes that a statement of the client has completed.
     #[inline]
     pub(super) fn on_ran(&mut self, statement: &Statement) {
         if statement.may_state_default_access() {
@@ -271,49 +255,48 @@ impl ReadOnlyGuard {
         }
     }
 
-    /// A report of the server. Says whether the client gets it where it stands: whoever may write has the setting to
-    /// itself.
-    pub(super) fn on_report(&mut self, reported: Access, access: WriteAccess) -> Told {
+    /// Applies a report and says whether the client gets it now: a session that may write owns the setting.
+    pub(super) fn on_report(&mut self, reported: Access, access: WriteAccess) -> bool {
         self.reported.default = Some(reported);
-        if self.lift == Lift::Undone && reported == Access::ReadOnly {
+        if self.read_write == ReadWriteChange::Undone && reported == Access::ReadOnly {
             self.owner = Owner::Proxy;
-            return Told::NotYet;
+            return false;
         }
         match access {
             WriteAccess::MayWrite => {
                 self.told = Some(reported);
-                Told::Now
+                true
             }
-            WriteAccess::MayNotWrite => Told::NotYet,
+            WriteAccess::MayNotWrite => false,
         }
     }
 
-    /// The server says whether it is a standby.
+    /// Notes whether the server is a standby.
     pub(super) fn on_standby_report(&mut self, value: &[u8]) {
         self.reported.note(IN_HOT_STANDBY.as_bytes(), value);
     }
 
-    /// ReadyForQuery. Before it the server has reported what has changed:
+    /// Applies ReadyForQuery. The server has reported changes before it:
     /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
     #[inline]
     pub(super) fn on_ready(&mut self, status: TransactionStatus) {
         self.guard = self.guard.answered();
         match status {
             TransactionStatus::Idle => self.on_idle(),
-            TransactionStatus::InTransaction if self.lift == Lift::Undone => {
-                self.lift = Lift::Done;
+            TransactionStatus::InTransaction if self.read_write == ReadWriteChange::Undone => {
+                self.read_write = ReadWriteChange::Done;
             }
             TransactionStatus::InTransaction | TransactionStatus::Failed => {}
         }
     }
 
-    /// Whether the client does not know the default as the server has it.
+    /// Whether the client does not know the server's current default.
     #[inline]
     pub(super) fn is_untold(&self) -> bool {
         self.told != self.reported.default
     }
 
-    /// What the client is to be told of the default. A session that may not write is not shown the guard.
+    /// Default to report to the client, if any. The guard is hidden from a session that may not write.
     pub(super) fn tell(&mut self, access: WriteAccess) -> Option<Access> {
         let is_ours = access == WriteAccess::MayNotWrite || self.owner == Owner::Proxy;
         let hides = is_ours && self.wish == Wish::NotStated;
@@ -326,7 +309,7 @@ impl ReadOnlyGuard {
 
     #[inline]
     fn on_idle(&mut self) {
-        self.lift = Lift::NotDue;
+        self.read_write = ReadWriteChange::NotDue;
         if self.owner == Owner::ClientForTransaction {
             self.owner = Owner::Proxy;
         }
@@ -339,8 +322,7 @@ impl ReadOnlyGuard {
         self.guard = self.guard.of(transaction);
     }
 
-    /// What SHOW is to say in the place of what the server says, if anything. Only what is known to be the proxy's own
-    /// doing is hidden.
+    /// Value that SHOW returns instead of the server's, if any. Only the proxy's own change is hidden.
     pub(super) fn shown_for(&self, show: AccessShow, server: Access) -> Option<Access> {
         let is_ours = match show {
             AccessShow::Default => self.owner == Owner::Proxy,
@@ -357,7 +339,7 @@ impl ReadOnlyGuard {
     }
 }
 
-/// The value as PostgreSQL writes it.
+/// Value as PostgreSQL writes it.
 #[must_use]
 pub const fn value(access: Access) -> &'static str {
     match access {
@@ -402,7 +384,7 @@ mod tests {
         ReadOnlyGuard::new(reported("off"))
     }
 
-    /// The same, after its guard was stated.
+    /// Such a session, after its guard was set.
     fn guarded() -> ReadOnlyGuard {
         let mut guard = begun();
         state(&mut guard);
@@ -410,8 +392,8 @@ mod tests {
     }
 
     fn state(guard: &mut ReadOnlyGuard) {
-        assert_eq!(guard.due_outside(MayNotWrite), Some(Adjustment::Guard));
-        guard.on_adjusting(Adjustment::Guard);
+        assert_eq!(guard.due_outside(MayNotWrite), Some(AccessChange::Guard));
+        guard.on_set_access(AccessChange::Guard);
         guard.on_report(ReadOnly, MayNotWrite);
         guard.on_answer(b"7");
         guard.on_ready(Idle);
@@ -431,16 +413,16 @@ mod tests {
     fn the_guard_is_stated_once_and_given_back_once() {
         let mut guard = guarded();
         assert_eq!(guard.guard(), Guard::SURE);
-        assert_eq!(guard.due_outside(MayWrite), Some(Adjustment::Release));
-        guard.on_adjusting(Adjustment::Release);
+        assert_eq!(guard.due_outside(MayWrite), Some(AccessChange::Release));
+        guard.on_set_access(AccessChange::Release);
         guard.on_report(ReadWrite, MayNotWrite);
         guard.on_ready(Idle);
         for own in [ReadOnly, ReadWrite, ReadOnly] {
             assert_eq!(guard.due_outside(MayWrite), None);
-            assert_eq!(guard.on_report(own, MayWrite), Told::Now);
+            assert!(guard.on_report(own, MayWrite));
             guard.on_ready(Idle);
         }
-        // What the client itself has set is not the proxy's statement.
+        // The client's own changes are not the guard.
         state(&mut guard);
     }
 
@@ -481,40 +463,40 @@ mod tests {
     }
 
     #[test]
-    fn only_the_proxy_s_own_doing_is_lifted() {
+    fn only_the_guard_is_made_read_write() {
         let due = |guard: &ReadOnlyGuard| guard.due_inside(Lifetime::Local);
-        let lift = Some(Adjustment::Lift(Lifetime::Local));
+        let read_write = Some(AccessChange::ReadWrite(Lifetime::Local));
         assert_eq!(due(&begun()), None);
         let mut guard = guarded();
         send(&mut guard, "BEGIN");
-        assert_eq!(due(&guard), lift);
+        assert_eq!(due(&guard), read_write);
         send(&mut guard, "SET TRANSACTION READ ONLY");
         assert_eq!(due(&guard), None);
         // A pipeline goes on after the end of a transaction.
         send(&mut guard, "COMMIT");
-        assert_eq!(due(&guard), lift);
-        guard.on_adjusting(Adjustment::Lift(Lifetime::Local));
+        assert_eq!(due(&guard), read_write);
+        guard.on_set_access(AccessChange::ReadWrite(Lifetime::Local));
         assert_eq!(due(&guard), None);
-        // With its token the default goes back to the proxy.
+        // With the end of its token, the default is the proxy's again.
         guard.on_ready(Idle);
         assert_eq!(guard.due_outside(MayNotWrite), None);
-        guard.on_adjusting(Adjustment::Lift(Lifetime::Session));
+        guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
         guard.on_ready(Idle);
         assert_eq!(guard.due_outside(MayWrite), None);
-        // A rollback brings the guard back, and nobody relies on that.
-        assert_eq!(guard.due_outside(MayNotWrite), Some(Adjustment::Guard));
+        // A rollback restores the guard, but nothing relies on that.
+        assert_eq!(guard.due_outside(MayNotWrite), Some(AccessChange::Guard));
     }
 
-    /// What an error undoes of a declaration is not told: the client's transaction has failed, its setting has not
+    /// A value that an error restores is not reported: the client's transaction has failed, its setting has not
     /// changed.
     #[test]
-    fn an_error_after_a_lift() {
+    fn an_error_after_a_change_to_read_write() {
         let mut guard = guarded();
         send(&mut guard, "BEGIN");
-        guard.on_adjusting(Adjustment::Lift(Lifetime::Session));
-        assert_eq!(guard.on_report(ReadWrite, MayWrite), Told::Now);
+        guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
+        assert!(guard.on_report(ReadWrite, MayWrite));
         guard.on_error();
-        assert_eq!(guard.on_report(ReadOnly, MayWrite), Told::NotYet);
+        assert!(!guard.on_report(ReadOnly, MayWrite));
         guard.on_ready(TransactionStatus::Failed);
         assert_eq!(guard.tell(MayWrite), None);
         guard.on_ready(Idle);
@@ -526,7 +508,7 @@ mod tests {
         );
     }
 
-    /// The value may be that of a file then.
+    /// The value may then come from a configuration file.
     #[test]
     fn after_a_reset_the_guard_is_stated_again() {
         for text in [
@@ -543,12 +525,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lift_waits_for_what_follows_in_a_pipeline() {
+    fn read_write_waits_for_what_follows_in_a_pipeline() {
         let mut guard = guarded();
         assert_eq!(guard.due_later(Lifetime::Session), None);
-        guard.lift_later();
-        let lift = Some(Adjustment::Lift(Lifetime::Session));
-        assert_eq!(guard.due_later(Lifetime::Session), lift);
+        guard.read_write_later();
+        let read_write = Some(AccessChange::ReadWrite(Lifetime::Session));
+        assert_eq!(guard.due_later(Lifetime::Session), read_write);
         guard.on_ready(Idle);
         assert_eq!(guard.due_later(Lifetime::Session), None);
     }
@@ -573,9 +555,9 @@ mod tests {
         standby.on_standby_report(b"on");
         check(&standby, [None, Some(ReadWrite)]);
         let mut holder = guarded();
-        holder.on_adjusting(Adjustment::Release);
+        holder.on_set_access(AccessChange::Release);
         check(&holder, [None; 2]);
-        // At login it was on.
+        // It was on at login.
         let mut asked = ReadOnlyGuard::new(reported("on"));
         state(&mut asked);
         check(&asked, [None; 2]);

@@ -1,4 +1,4 @@
-//! Refusing a message so that the transaction state which the client sees is PostgreSQL's own.
+//! Refusal of a message, with the transaction state that PostgreSQL itself would be in.
 
 use super::action::{Action, JudgedText, Refused, Waiting};
 use super::in_flight::{InFlight, Request};
@@ -9,7 +9,7 @@ use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, ReadyForQuery, Severity};
 
 impl Session {
-    /// Refuses the message at the front of the client's bytes. Everything before it was answered.
+    /// Refuses the message at the front of the client's bytes. All before it were answered.
     pub(super) fn refuse(
         &mut self,
         rejection: Box<Rejection>,
@@ -21,7 +21,7 @@ impl Session {
         let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
         match refused {
             Refused::Whole if !is_inside => {
-                // Nothing reaches the server: an error outside of a transaction changes nothing there.
+                // Nothing reaches the server: outside a transaction, an error changes nothing there.
                 let out = &mut self.output.to_client;
                 rejection.encode(Severity::Error, out);
                 encode::put(out, &ReadyForQuery::new(TransactionStatus::Idle.into()));
@@ -30,7 +30,7 @@ impl Session {
                 let sync = InFlight::client(Request::Sync, None);
                 injected::refuse(out, ledger, rejection, Some(sync));
                 self.client.pipeline = Pipeline::Closed;
-                // A token that was set in the pipeline is undone with it.
+                // The error also undoes a token that was set in the pipeline.
                 self.settle_changes();
             }
             Refused::InPipeline => injected::refuse(out, ledger, rejection, None),
@@ -44,12 +44,12 @@ impl Session {
         Action::Discard
     }
 
-    /// Puts on record that the login was refused.
+    /// Records that the login was refused.
     pub fn record_refused_login(&mut self, rejection: &Rejection) {
         self.record(rejection, Enforcement::Refused, None);
     }
 
-    /// Refuses the message that waits for its tokens.
+    /// Refuses the message whose tokens are being declared.
     pub fn refuse_waiting(&mut self, rejection: Box<Rejection>) {
         let prepared = self.prepared.take();
         if let Some(Waiting { refused, statement }) = prepared.and_then(|done| done.waiting) {

@@ -1,60 +1,59 @@
-//! Settings that only the proxy knows, where SHOW finds them.
+//! Settings that only the proxy knows, set so that SHOW finds them.
 
 use std::fmt::Write as _;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Lifetime, Verdict};
+use pgpalisade_policies::{Analysis, Lifetime};
 
 use super::judgement::shows_history;
-use super::token_text::KnowsToken;
 use super::{Session, injected};
 use crate::fence::{HeldToken, TokenStatus, variables};
 
 impl Session {
-    /// Has the server learn what a SHOW behind it will ask for. Everything that was sent before is answered.
-    pub(super) fn publish_settings(&mut self, verdict: &Verdict) {
+    /// Sets in the server what the SHOW after it asks for. Everything sent before is answered.
+    pub(super) fn publish_settings(&mut self, verdict: &Analysis) {
         for (name, value) in self.settings_to_show(verdict) {
             let sql = injected::setting(name, &value, Lifetime::Session);
             self.execute_own(&sql, None);
         }
-        self.server.token_text.known = KnowsToken::Yes;
+        self.server.token_text.is_known = true;
     }
 
-    /// The scopes of the tokens that are in force; without a token the one that a bare number is for.
+    /// Scopes of the tokens in force; without a token, the scope of a bare number.
     #[must_use]
     pub fn scopes(&self) -> Vec<Scope> {
         let client = &self.client;
         match client.variables.token() {
             Some(held) => {
-                let cells = held.bindings().iter().map(|binding| &binding.cell);
-                cells.map(|cell| cell.scope().clone()).collect()
+                let marks = held.tokens().iter().map(|token| &token.mark);
+                marks.map(|mark| mark.scope().clone()).collect()
             }
             None => vec![variables::scope(&client.fence, &client.variables).clone()],
         }
     }
 
-    /// The authority has told how the last takeovers of the session's scopes went.
+    /// Stores how the last takeovers of the session's scopes went.
     pub fn on_history(&mut self, history: String) {
         self.prepared().history = Some(history.into());
     }
 
-    /// What SHOW is to find. `fencing.token` is the server's own once it was set there.
-    fn settings_to_show(&self, verdict: &Verdict) -> Vec<(&'static str, String)> {
+    /// Settings that SHOW is to find. `fencing.token` is left alone once it was set in the server.
+    fn settings_to_show(&self, verdict: &Analysis) -> Vec<(&'static str, String)> {
         let client = &self.client;
         let scope = variables::scope(&client.fence, &client.variables);
         let (mut mark, mut status) = (String::new(), String::new());
         match client.variables.token() {
-            Some(holding) => {
-                for (at, binding) in holding.bindings().iter().enumerate() {
+            Some(held) => {
+                for (at, token) in held.tokens().iter().enumerate() {
                     if at > 0 {
                         mark.push(',');
                         status.push_str("; ");
                     }
-                    describe(binding, &mut mark, &mut status);
+                    describe(token, &mut mark, &mut status);
                 }
             }
             None => {
-                let known = client.fence.fence().cell(scope).mark();
+                let known = client.fence.fence().mark(scope).mark();
                 let known = known.map(|mark| mark.to_string()).unwrap_or_default();
                 status = format!("token= scope={scope} mark={known} state=none");
                 mark = known;
@@ -66,23 +65,23 @@ impl Session {
                 .prepared
                 .as_ref()
                 .and_then(|done| done.history.as_deref());
-            // A Parse has none yet: there the server has to know no more than the name.
+            // A Parse has no history yet: the server only needs to know the name.
             values.push(("fencing.history", history.unwrap_or_default().to_owned()));
         }
         if client.variables.scope().is_none() {
             values.push(("fencing.scope", scope.to_string()));
         }
-        if self.server.token_text.known == KnowsToken::No && client.variables.token().is_none() {
+        if !self.server.token_text.is_known && client.variables.token().is_none() {
             values.push(("fencing.token", String::new()));
         }
         values
     }
 }
 
-fn describe(binding: &HeldToken, marks: &mut String, status: &mut String) {
-    let scope = binding.cell.scope();
-    let token = binding.token;
-    let (mark, state) = match binding.standing() {
+fn describe(held: &HeldToken, marks: &mut String, status: &mut String) {
+    let scope = held.mark.scope();
+    let token = held.token;
+    let (mark, state) = match held.status() {
         TokenStatus::Current => (token, "current"),
         TokenStatus::Stale(mark) => (mark.token, "stale"),
         TokenStatus::Deposed => (token, "deposed"),

@@ -1,5 +1,5 @@
-//! Settings that a client puts into its startup packet: parameters of their own, and `options`
-//! (PGOPTIONS), read as PostgreSQL reads them.
+//! Settings in a client's startup packet: its own parameters, and `options` (PGOPTIONS), read as PostgreSQL reads
+//! them.
 //!
 //! Source: <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-OPTIONS>,
 //! `pg_split_opts` and `process_postgres_switches` in PostgreSQL's source.
@@ -25,7 +25,7 @@ pub fn settings(message: StartupMessage<'_>) -> Vec<Setting> {
     settings
 }
 
-/// The last value of a setting: it is the one that counts.
+/// Last value of a setting, which is the one that counts.
 #[must_use]
 pub fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a [u8]> {
     settings
@@ -35,7 +35,7 @@ pub fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a [u8]> {
         .map(|(_, value)| value.as_slice())
 }
 
-/// What the switches of `options` set, in their order.
+/// Settings by the switches in `options`, in their order.
 pub fn from_switches(options: &[u8]) -> Vec<Setting> {
     let mut settings = Vec::new();
     let mut words = split(options).into_iter();
@@ -60,7 +60,7 @@ pub fn from_switches(options: &[u8]) -> Vec<Setting> {
     settings
 }
 
-/// The first letter of a group of switches that takes an argument, and what is attached to it.
+/// First letter in a group of switches that takes an argument, and the text attached to it.
 fn switch_with_argument(letters: &[u8]) -> Option<(u8, &[u8])> {
     let at = letters
         .iter()
@@ -69,7 +69,7 @@ fn switch_with_argument(letters: &[u8]) -> Option<(u8, &[u8])> {
     Some((*letter, attached))
 }
 
-/// `name=value`, with dashes in the name for underscores.
+/// Parses `name=value`; dashes in the name stand for underscores.
 fn assignment(argument: &[u8]) -> Option<Setting> {
     let at = argument.iter().position(|&byte| byte == b'=')?;
     let (name, value) = argument.split_at_checked(at)?;
@@ -125,7 +125,7 @@ mod tests {
         check("-c a.b=-c", &[("a.b", "-c")]);
         check("-c a.b=1=2", &[("a.b", "1=2")]);
         check("-c a.b=", &[("a.b", "")]);
-        // Switches without an argument may stand in front in one word; others take the next word.
+        // Switches without an argument may come before it in one word; others take the next word.
         check("-ec a.b=1", &[("a.b", "1")]);
         check("-S 100 -c a.b=1", &[("a.b", "1")]);
         check("-S100 -c a.b=1", &[("a.b", "1")]);

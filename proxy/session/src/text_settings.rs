@@ -1,9 +1,10 @@
-//! The encodings by which the server reads a text, as far as it has told them.
+//! Encodings by which the server reads a text, as far as it has reported them.
 //!
-//! The server reports a change with ReadyForQuery, and a change counts at once. So inside of a request cycle, after
-//! whatever may have run a SET or a function, only the server knows them. Nothing else is kept: texts are read as
-//! either value of `standard_conforming_strings` would have them read, for a reload of the server can change that
-//! unseen.
+//! A change counts at once, but the server reports it with ReadyForQuery. Inside a request cycle, after anything that
+//! may have run a SET or a function, only the server knows them.
+//!
+//! Nothing else is tracked. A reload of the server can change `standard_conforming_strings` unseen, so texts are read
+//! as either value would have them read.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-ASYNC>
 
@@ -11,14 +12,14 @@ use pgpalisade_policies::{TextEncoding, is_ascii};
 
 use super::ledger::Settled;
 
-/// Whether anything has run since the last ReadyForQuery that may have changed a setting.
+/// Whether anything that may have changed a setting has run since the last ReadyForQuery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ran {
     Nothing,
     Something,
 }
 
-/// The reports of the server on which the reading of a text depends.
+/// Reports of the server on which the reading of a text depends.
 #[derive(Debug, Clone, Copy)]
 pub struct Reports {
     client: TextEncoding,
@@ -36,7 +37,7 @@ impl Default for Reports {
 }
 
 impl Reports {
-    /// Takes note of a report.
+    /// Notes a report.
     pub fn note(&mut self, name: &[u8], value: &[u8]) {
         match name {
             b"client_encoding" => self.client = encoding(value),
@@ -53,7 +54,7 @@ const fn encoding(name: &[u8]) -> TextEncoding {
     }
 }
 
-/// How the server reads the texts of a session.
+/// Encodings by which the server reads the texts of a session.
 #[derive(Debug)]
 pub(crate) struct TextSettings {
     reports: Reports,
@@ -61,7 +62,7 @@ pub(crate) struct TextSettings {
 }
 
 impl TextSettings {
-    /// Those of a session whose login has brought these reports.
+    /// Settings of a session, as its login reported them.
     pub(crate) const fn new(reports: Reports) -> Self {
         Self {
             reports,
@@ -69,24 +70,24 @@ impl TextSettings {
         }
     }
 
-    /// The server has reported a setting.
+    /// Notes a report of the server.
     pub(crate) fn on_report(&mut self, name: &[u8], value: &[u8]) {
         self.reports.note(name, value);
     }
 
-    /// Something is sent that may run a SET or a function.
+    /// Notes that something is sent that may run a SET or a function.
     #[inline]
     pub(crate) const fn on_run(&mut self) {
         self.ran = Ran::Something;
     }
 
-    /// The end of a request cycle is sent: its ReadyForQuery will tell.
+    /// Notes that the end of a request cycle is sent: its ReadyForQuery reports changes.
     #[inline]
     pub(crate) const fn on_cycle_sent(&mut self) {
         self.ran = Ran::Nothing;
     }
 
-    /// How the server reads texts, as far as it has told.
+    /// Encoding of texts, as the server has reported it.
     #[must_use]
     pub(crate) const fn reported(&self) -> TextEncoding {
         match (self.reports.client, self.reports.server) {
@@ -95,8 +96,8 @@ impl TextSettings {
         }
     }
 
-    /// How the server will read a text that is sent now; `None` where that is known only once everything in flight was
-    /// answered.
+    /// Encoding in which the server will read a text that is sent now; `None` if unknown until everything in flight
+    /// is answered.
     #[must_use]
     pub(crate) fn for_text(
         &self,
@@ -132,7 +133,7 @@ mod tests {
         let (answered, mut in_flight) = (Ledger::default(), Ledger::default());
         in_flight.push(InFlight::client(Request::Query, None));
         let (known, other) = (Some(TextEncoding::Utf8), Some(TextEncoding::Other));
-        // Right away, after something that has run in the same request cycle, and after a cycle that was not answered.
+        // At once, after something has run in the same request cycle, and after a cycle that was not answered.
         for (text, expect) in [
             ("SELECT 1", [known; 3]),
             ("SELECT '\\'", [known; 3]),

@@ -1,6 +1,6 @@
-//! The value of `fencing.token` inside PostgreSQL where a take stands in the client's text: the number takes its place.
+//! Value of `fencing.token` inside PostgreSQL after a take in the client's text: the token number replaces the take.
 
-use pgpalisade_policies::{Control, FencingVariable, Verdict};
+use pgpalisade_policies::{Analysis, Control, FencingVariable};
 
 use super::action::{Action, Prerequisite};
 use super::{Session, injected};
@@ -9,39 +9,32 @@ use crate::fence::{HeldTokens, TokenValue, ends_transaction, takes, variables};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::FrontendTag;
 
-/// What PostgreSQL has been told of the session's token.
+/// PostgreSQL's knowledge of the session's token.
 #[derive(Debug)]
 pub(super) struct TokenText {
-    pub(super) known: KnowsToken,
+    /// Whether the server has a value for `fencing.token`, perhaps an empty one.
+    pub(super) is_known: bool,
     now: Told,
-    /// It was told inside the open transaction, whose rollback undoes it.
+    /// The value was set inside the open transaction, so a rollback undoes it.
     may_be_undone: bool,
-    /// By the startup packet: what a RESET returns to.
+    /// Value in the startup packet, to which RESET returns.
     at_startup: Told,
-}
-
-/// Whether the server has a value for `fencing.token`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KnowsToken {
-    No,
-    /// Even if an empty one.
-    Yes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
-    /// What the session holds.
+    /// The tokens that the session holds.
     Token,
-    /// The same, inside a pipeline, whose end may undo it.
+    /// The same, set inside a pipeline whose end may undo it.
     TokenInPipeline,
-    /// That the next one is to be taken, which only the proxy understands.
+    /// A take, which only the proxy understands.
     Take,
 }
 
 impl Default for TokenText {
     fn default() -> Self {
         Self {
-            known: KnowsToken::No,
+            is_known: false,
             now: Told::Token,
             may_be_undone: false,
             at_startup: Told::Token,
@@ -50,15 +43,15 @@ impl Default for TokenText {
 }
 
 impl TokenText {
-    /// The startup packet has this value.
+    /// Notes the value in the startup packet.
     pub(super) fn on_startup(&mut self, value: &TokenValue) {
         if value.takes() {
             (self.now, self.at_startup) = (Told::Take, Told::Take);
         }
     }
 
-    /// A text of the client goes to the server as it is.
-    pub(super) fn on_sent(&mut self, verdict: &Verdict) {
+    /// Notes a text of the client that is sent unchanged.
+    pub(super) fn on_sent(&mut self, verdict: &Analysis) {
         let brings_back = self.at_startup == Told::Take;
         let is_told = |control: &Control| takes(control) || (brings_back && resets(control));
         let mut statements = verdict.statements.iter();
@@ -67,20 +60,19 @@ impl TokenText {
         }
     }
 
-    /// Something was rolled back, and the number with it, where it was told behind a DISCARD ALL in a pipeline: that is
-    /// committed at once.
+    /// Notes a rollback, which undoes the number if a DISCARD ALL came before it in a pipeline: that is committed at
+    /// once.
     pub(super) fn on_rollback(&mut self) {
         if self.at_startup == Told::Take {
             self.now = Told::Take;
         }
     }
 
-    /// Whether the end of the pipeline decides what the server has.
+    /// Whether the end of the pipeline decides which value the server has.
     pub(super) const fn is_in_doubt(&self) -> bool {
         matches!(self.now, Told::TokenInPipeline)
     }
 
-    /// ReadyForQuery.
     pub(super) const fn on_ready(&mut self, status: TransactionStatus) {
         if self.is_in_doubt() {
             self.now = Told::Token;
@@ -90,15 +82,15 @@ impl TokenText {
         }
     }
 
-    /// Whether a statement may undo what was told. What follows waits until that is known.
+    /// Whether a statement may undo the value. What follows waits until that is known.
     pub(super) fn is_undone_by(&self, control: &Control) -> bool {
         let ends = ends_transaction(control) || matches!(control, Control::RollbackTo(_));
         self.at_startup == Told::Take && self.may_be_undone && ends
     }
 
-    /// Whether what stands behind a RESET in a text, or a rollback, would find the take of the startup packet, not the
-    /// number. In a failed transaction COMMIT is a rollback.
-    pub(super) fn is_shown_by(&self, verdict: &Verdict) -> bool {
+    /// Whether a statement after a RESET or rollback in the text would see the take of the startup packet instead of
+    /// the number. COMMIT of a failed transaction is a rollback.
+    pub(super) fn is_shown_by(&self, verdict: &Analysis) -> bool {
         let brings_back = |control: &Control| resets(control) || self.is_undone_by(control);
         let in_front = verdict
             .statements
@@ -120,16 +112,16 @@ const fn resets(control: &Control) -> bool {
     )
 }
 
-/// Whether a text does nothing but take: any other that takes is refused.
-pub(super) fn is_take(verdict: &Verdict) -> bool {
+/// Whether a text is a single take. Any other text with a take is refused.
+pub(super) fn is_take(verdict: &Analysis) -> bool {
     let [statement] = &*verdict.statements else {
         return false;
     };
     matches!(&*statement.controls, [only] if takes(only))
 }
 
-/// A verdict with the tokens that its take has come to.
-pub(super) fn with_tokens(verdict: &Verdict, tokens: &str) -> Verdict {
+/// Verdict with the tokens that its take has obtained.
+pub(super) fn with_tokens(verdict: &Analysis, tokens: &str) -> Analysis {
     let mut verdict = verdict.clone();
     let statements = verdict.statements.iter_mut();
     for control in statements.flat_map(|statement| &mut statement.controls) {
@@ -143,8 +135,8 @@ pub(super) fn with_tokens(verdict: &Verdict, tokens: &str) -> Verdict {
 }
 
 impl Session {
-    /// Tells the server the number, in front of the client's next message: so nothing of the client runs before. What
-    /// the take stands in has to be answered by then.
+    /// Sends the server the number ahead of the client's next message, so that nothing of the client runs before. The
+    /// message with the take must be answered by then.
     #[inline]
     pub(super) fn tell_token(&mut self, tag: FrontendTag) -> Option<Action> {
         match self.server.token_text.now {
@@ -175,7 +167,7 @@ impl Session {
         None
     }
 
-    /// What the tokens that a message waited for are, as a text of the same meaning.
+    /// Value of `fencing.token` for tokens that a message waited for.
     pub(super) fn text_of(&self, tokens: Option<&HeldTokens>) -> Box<str> {
         let scope = variables::scope(&self.client.fence, &self.client.variables);
         tokens.map_or_else(Box::default, |held| held.text(scope).into())

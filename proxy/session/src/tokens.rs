@@ -1,4 +1,4 @@
-//! The tokens of a session: what is to be accepted for it, what was, and what has had no answer.
+//! Tokens of a session: those to declare, those accepted, and those whose declaration was not answered.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_policies::Mode;
 
 use super::endings::Ending;
-use super::{Binds, Identity, Session, injected};
+use super::{Identity, Session, injected};
 use crate::fence::{
     Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, SessionFence, Terms, TokenValue,
 };
@@ -14,31 +14,31 @@ use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, RejectionKind};
 use crate::wire::encode::Severity;
 
-/// A session keeps this many values of `fencing.token` that were accepted for it.
+/// Accepted values of `fencing.token` that a session keeps.
 const ACCEPTED_MAX: usize = 256;
 
-/// Tokens that are to be accepted for a session, and what for.
+/// Tokens to declare for a session, and on what terms.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct TokenRequest {
     value: TokenValue,
-    /// For each of the tokens.
+    /// Terms of each token.
     terms: Box<[Terms]>,
 }
 
-/// What has come of a declaration: the tokens that the session is to hold, or the refusal that counts.
+/// Result of a declaration: the tokens that the session is to hold, or the refusal that counts.
 pub type Declared = Result<Obtained, Box<Rejection>>;
 
-/// The tokens that a declaration has come to.
+/// Tokens that a declaration has obtained.
 #[derive(Debug, Clone)]
 pub struct Obtained {
-    /// In the order of the value. A take that was refused, where that is only observed, has none.
+    /// In the order of the value; `None` for a take whose refusal is only observed.
     tokens: Vec<(Scope, Option<Token>, Purpose)>,
-    /// The refusals that were only observed.
+    /// Refusals that were only observed.
     observed: Vec<Rejection>,
 }
 
 impl Obtained {
-    /// The take of a scope has come to this token.
+    /// Sets the token that the take of a scope has obtained.
     pub fn take(&mut self, scope: &Scope, token: Token) {
         let mut tokens = self.tokens.iter_mut();
         if let Some((_, taken, _)) = tokens.find(|(known, ..)| known == scope) {
@@ -46,42 +46,42 @@ impl Obtained {
         }
     }
 
-    /// A refusal that is only observed.
+    /// Adds a refusal that is only observed.
     pub fn observe(&mut self, rejection: Rejection) {
         self.observed.push(rejection);
     }
 
-    /// What the session holds. `session` is `None` where it was not found, which only observing forgives; holding
-    /// nothing is `None`.
-    fn holding(&self, fence: &Fence, session: Option<Identified>) -> Option<Arc<HeldTokens>> {
+    /// Tokens that the session then holds, if any. `session` is `None` if it was not found, which only observing
+    /// allows.
+    fn tokens(&self, fence: &Fence, session: Option<Identified>) -> Option<Arc<HeldTokens>> {
         let tokens = self.tokens.iter();
-        let bindings = tokens.filter_map(|(scope, token, purpose)| {
+        let tokens = tokens.filter_map(|(scope, token, purpose)| {
             Some(HeldToken {
-                cell: fence.cell(scope),
+                mark: fence.mark(scope),
                 token: (*token)?,
                 timeline: session.map_or(u32::MAX, |session| session.cluster.timeline),
-                footing: match purpose {
+                grant: match purpose {
                     Purpose::Admit => GrantMode::Enforced,
                     Purpose::Observe | Purpose::ObserveUnregistered => GrantMode::Observed,
                 },
             })
         });
-        let bindings: Box<[_]> = bindings.collect();
-        (!bindings.is_empty()).then(|| Arc::new(HeldTokens::new(bindings)))
+        let tokens: Box<[_]> = tokens.collect();
+        (!tokens.is_empty()).then(|| Arc::new(HeldTokens::new(tokens)))
     }
 }
 
-/// Why a declaration was not accepted.
+/// Consequence of a declaration that was not accepted.
 #[derive(Debug)]
 pub enum Denied {
-    /// The message that it was for is refused.
+    /// Refuse the message that it was for.
     Refused(Box<Rejection>),
-    /// The session must not go on.
+    /// End the session.
     Ends(Ending),
 }
 
-impl Wanted {
-    /// What a session wants that states this value.
+impl TokenRequest {
+    /// Request for the tokens of `value`, on the terms of the session's policy.
     #[must_use]
     pub fn new(fence: &SessionFence, value: TokenValue) -> Self {
         let claims = value.claims().iter();
@@ -95,19 +95,19 @@ impl Wanted {
         }
     }
 
-    /// The value.
+    /// Value that states the tokens.
     #[must_use]
     pub const fn value(&self) -> &TokenValue {
         &self.value
     }
 
-    /// What it claims, one by one.
+    /// Claims of the value, each with its terms.
     pub fn claims(&self) -> impl Iterator<Item = (&Scope, Claim, &Terms)> {
         let claims = self.value.claims().iter().zip(&self.terms);
         claims.map(|((scope, claim), terms)| (scope, *claim, terms))
     }
 
-    /// The tokens that it brings itself. What it takes is yet to be known.
+    /// Tokens that the value states itself. Those that it takes are not known yet.
     #[must_use]
     pub fn brought(&self) -> Obtained {
         let tokens = self.claims().map(|(scope, claim, terms)| {
@@ -123,14 +123,14 @@ impl Wanted {
         }
     }
 
-    /// Whether it is for a lease, which may be another's.
+    /// Whether it asks for a lease, which another session may hold.
     #[must_use]
     pub fn waits(&self) -> bool {
         let mut claims = self.value.claims().iter();
         claims.any(|(_, claim)| matches!(claim, Claim::Lease(_)))
     }
 
-    /// Whether no refusal of any of its tokens would be carried out.
+    /// Whether a refusal of any of its tokens would only be observed.
     #[must_use]
     pub fn is_only_observed(&self) -> bool {
         let mut terms = self.terms.iter();
@@ -138,7 +138,7 @@ impl Wanted {
     }
 }
 
-/// What a declaration of the session in this scope is for.
+/// Purpose of a declaration in this scope.
 fn purpose(fence: &SessionFence, scope: &Scope) -> Purpose {
     match fence.mode(Some(scope)) {
         Mode::Enforce => Purpose::Admit,
@@ -147,30 +147,30 @@ fn purpose(fence: &SessionFence, scope: &Scope) -> Purpose {
     }
 }
 
-/// What the register has, or may have, of a server session.
+/// Tokens that the register has, or may have, for a session.
 #[derive(Debug, Default)]
-pub(super) struct Granted {
+pub(super) struct Registration {
     accepted: Vec<Arc<HeldTokens>>,
-    /// The tokens that were declared without an answer, the highest of each scope. The register may get the session
-    /// there at any time from then on, so it must not declare a lower one: a takeover would spare it.
+    /// Highest token of each scope whose declaration was not answered. The register may still record the session at
+    /// it. A lower one must not be declared, because a takeover would spare the session.
     unanswered: Vec<(Scope, Token)>,
     declared: Vec<(Scope, Token)>,
-    /// How many declarations were accepted. A take that is made after that is another one; until then it is the same
-    /// one, made again, for its answer may have been lost.
+    /// Accepted declarations, which number the takes. A take repeated before the next one counts as the same, because
+    /// its answer may have been lost.
     takes: u64,
 }
 
-/// Too many to remember, or nobody knows which token it was.
+/// Error: too many tokens to note, or an unknown one.
 struct NotNoted;
 
-impl Granted {
-    /// The tokens that were accepted, whether in force or not.
+impl Registration {
+    /// Accepted tokens, whether in force or not.
     #[inline]
     pub(super) fn accepted(&self) -> &[Arc<HeldTokens>] {
         &self.accepted
     }
 
-    /// What was declared, the last of each scope, whatever has come of it: the register may have the session there.
+    /// Last declared token of each scope, whatever the result: the register may have the session at it.
     pub(super) fn declared(&self) -> &[(Scope, Token)] {
         &self.declared
     }
@@ -186,21 +186,21 @@ impl Granted {
         }
     }
 
-    /// It was stale, and is not registered.
+    /// Forgets what was declared: it was stale, and is not registered.
     pub(super) fn forget_declared(&mut self) {
         self.declared.clear();
     }
 
-    fn add(&mut self, holding: Arc<HeldTokens>, value: &TokenValue) {
+    fn add(&mut self, held: Arc<HeldTokens>, value: &TokenValue) {
         self.accepted
-            .retain(|holding| holding.stale().is_none() && !holding.is_for(value));
+            .retain(|held| held.stale().is_none() && !held.is_for(value));
         if self.accepted.len() >= ACCEPTED_MAX {
             self.accepted.remove(0);
         }
-        self.accepted.push(holding);
+        self.accepted.push(held);
     }
 
-    /// The first scope in which a value is lower than what has had no answer, or may be.
+    /// First scope in which a value is lower than an unanswered declaration, or may be.
     fn forbid(&self, value: &TokenValue) -> Option<&Scope> {
         let lower = |(scope, higher): &&(Scope, Token)| {
             let mut claims = value.claims().iter();
@@ -226,14 +226,14 @@ impl Granted {
 }
 
 impl Session {
-    /// Whether a declaration may be made at all.
+    /// Checks that a declaration may be made, and notes it.
     ///
     /// # Errors
     ///
-    /// Where a higher token has had no answer, the session ends.
-    pub fn may_declare(&mut self, wanted: &Wanted) -> Result<(), Ending> {
-        let Some(scope) = self.server.granted.forbid(&wanted.value) else {
-            self.server.granted.note_declared(&wanted.value);
+    /// Ends the session if a declaration of a higher token was not answered.
+    pub fn may_declare(&mut self, wanted: &TokenRequest) -> Result<(), Ending> {
+        let Some(scope) = self.server.registration.forbid(&wanted.value) else {
+            self.server.registration.note_declared(&wanted.value);
             return Ok(());
         };
         let why = "An earlier declaration of a higher token was not answered";
@@ -241,31 +241,31 @@ impl Session {
         Err(self.end_unanswered(rejection))
     }
 
-    /// Has the server show a text, a comment in SQL, as the last query of the session: once it has answered, the
-    /// session can be found by it.
+    /// Makes the server show a SQL comment as the last query of the session. After the reply the session can be found
+    /// by it.
     pub fn leave_trace(&mut self, comment: &str) {
         let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
         injected::leave_trace(out, ledger, self.client.pipeline, comment);
     }
 
-    /// The server did not answer in time, so nobody knows what it is doing.
+    /// Ends the session because the server did not answer in time: its state is unknown.
     pub fn end_unidentified(&mut self) -> Ending {
         self.end_unanswered(Rejection::backend_unknown(&"It does not answer"))
     }
 
-    /// The server process was found.
+    /// Notes which server process serves the session.
     pub const fn on_identified(&mut self, session: Identified) {
         self.server.identity = Identity::Known(session);
     }
 
-    /// The server process was not found.
+    /// Handles a failed search for the server process.
     ///
     /// # Errors
     ///
-    /// [`Denied`], where the declaration is not only observed.
+    /// [`Denied`], unless the declaration is only observed.
     pub fn on_not_identified(
         &mut self,
-        wanted: &Wanted,
+        wanted: &TokenRequest,
         rejection: Box<Rejection>,
     ) -> Result<(), Denied> {
         if !wanted.is_only_observed() {
@@ -276,20 +276,20 @@ impl Session {
         Ok(())
     }
 
-    /// The number of a take that is made now.
+    /// Number of a take that is made now.
     #[must_use]
     pub const fn take_number(&self) -> u64 {
-        self.server.granted.takes
+        self.server.registration.takes
     }
 
-    /// The authority and the barrier have answered, or have not.
+    /// Applies the answer of authority and barrier, or the lack of one.
     ///
     /// # Errors
     ///
     /// [`Denied`].
     pub fn on_declared(
         &mut self,
-        wanted: &Wanted,
+        wanted: &TokenRequest,
         session: Identified,
         declared: Declared,
     ) -> Result<(), Denied> {
@@ -302,74 +302,73 @@ impl Session {
                 Ok(())
             }
             Err(rejection) if rejection.kind == RejectionKind::AuthorityUnavailable => {
-                let noted = self.server.granted.note_unanswered(&wanted.value);
-                match noted.is_err() || self.may_be_replaced(&wanted.value) {
-                    true => Err(Denied::Ends(self.end_unanswered(*rejection))),
-                    false => Err(Denied::Refused(rejection)),
+                let noted = self.server.registration.note_unanswered(&wanted.value);
+                if noted.is_err() || self.may_be_replaced(&wanted.value) {
+                    Err(Denied::Ends(self.end_unanswered(*rejection)))
+                } else {
+                    Err(Denied::Refused(rejection))
                 }
             }
             Err(rejection) => Err(Denied::Refused(rejection)),
         }
     }
 
-    /// The tokens of the startup packet are in force, and what a RESET returns to.
-    pub fn start_with(&mut self, wanted: &Wanted) {
+    /// Puts the tokens of the startup packet in force, and makes RESET return to them.
+    pub fn start_with(&mut self, wanted: &TokenRequest) {
         let tokens = self.prepared.take().and_then(|done| done.tokens);
         if tokens.is_some_and(|tokens| !tokens.is_empty())
-            && let Some(holding) = self.server.granted.accepted().last()
+            && let Some(held) = self.server.registration.accepted().last()
         {
-            self.client.variables.start_with(Arc::clone(holding));
+            self.client.variables.start_with(Arc::clone(held));
         }
         self.server.token_text.on_startup(&wanted.value);
     }
 
-    /// The tokens are accepted, and the message that they are for is looked at again.
+    /// Accepts tokens. The message that they are for is then decided again.
     fn accept(&mut self, obtained: &Obtained, session: Option<Identified>) {
-        self.server.granted.takes += 1;
-        let holding = obtained.holding(self.client.fence.fence(), session);
-        let text = self.text_of(holding.as_deref());
+        self.server.registration.takes += 1;
+        let held = obtained.tokens(self.client.fence.fence(), session);
+        let text = self.text_of(held.as_deref());
         self.prepared().tokens = Some(text);
-        let Some(holding) = holding else {
+        let Some(held) = held else {
             return;
         };
-        let value = holding.value();
-        // What it held so far may only have been observed.
-        self.client.observed_end = holding.stale().map(|(_, mark)| mark);
+        let value = held.value();
+        // Earlier tokens may only have been observed.
+        self.client.observed_end = held.stale().map(|(_, mark)| mark);
         let variables = &mut self.client.variables;
-        variables.replace(|held| held.is_for(&value), &holding);
-        let in_force = variables
-            .token()
-            .is_some_and(|held| Arc::ptr_eq(held, &holding));
-        if !in_force && self.client.fence.may_write(Some(&holding)) {
-            // From here on the session is made ready for the new token; the old one, which the
-            // declaration may have made stale, must not put read-only mode up in between. A token that lets it write
-            // nothing makes it ready for nothing.
-            self.prepared().binds = Binds::Yes;
+        variables.replace(|held| held.is_for(&value), &held);
+        let in_force = variables.token().is_some_and(|now| Arc::ptr_eq(now, &held));
+        if !in_force && self.client.fence.may_write(Some(&held)) {
+            // The session is now made ready for the new token. The old one may be stale since this declaration, and
+            // must not set the guard in between. A token that permits no write makes it ready for nothing.
+            self.prepared().is_binding = true;
         }
-        self.server.granted.add(holding, &value);
+        self.server.registration.add(held, &value);
     }
 
     /// Whether the session could go on under a lower token than one of these.
     fn may_be_replaced(&self, value: &TokenValue) -> bool {
         let variables = &self.client.variables;
-        let accepted = self.server.granted.accepted();
+        let accepted = self.server.registration.accepted();
         let in_force = variables.token().into_iter();
         let mut held = in_force.chain(variables.startup_token()).chain(accepted);
-        let lower = |holding: &Arc<HeldTokens>| {
+        let lower = |each: &Arc<HeldTokens>| {
             let declared = value.claims().iter();
-            holding.bindings().iter().any(|held| {
+            each.tokens().iter().any(|held| {
                 declared.clone().any(|(scope, claim)| {
                     let token = claim.token();
-                    held.cell.scope() == scope && token.is_none_or(|token| held.token < token)
+                    held.mark.scope() == scope && token.is_none_or(|token| held.token < token)
                 })
             })
         };
-        // Of so many values some were forgotten.
+        // With so many values, some were forgotten.
         accepted.len() >= ACCEPTED_MAX || held.any(lower)
     }
 
-    /// A declaration has had no answer, so the register may have the session at the declared token, or get it there
-    /// later. A takeover with that token would spare the session: it must not go on under a lower one.
+    /// Ends the session after a declaration without an answer. The register may record the session at the declared
+    /// token, now or later. A takeover with that token would spare the session, so it must not go on under a lower
+    /// one.
     fn end_unanswered(&mut self, rejection: Rejection) -> Ending {
         let rejection = rejection.ending_the_session();
         self.record(&rejection, Enforcement::Refused, None);
@@ -377,13 +376,13 @@ impl Session {
         Ending::Unanswered
     }
 
-    /// A takeover has made a token stale that is only observed: were it enforced, the session would have ended.
+    /// Records that a takeover would have ended the session in enforce mode.
     pub(super) fn record_observed_end(&mut self) {
         let held = self.client.variables.token();
-        let Some((binding, mark)) = held.and_then(|held| held.stale()) else {
+        let Some((stale, mark)) = held.and_then(|held| held.stale()) else {
             return;
         };
-        let (scope, token) = (binding.cell.scope().clone(), binding.token);
+        let (scope, token) = (stale.mark.scope().clone(), stale.token);
         let observed = self.client.fence.mode(Some(&scope)) == Mode::Observe;
         let last = &mut self.client.observed_end;
         if observed && last.replace(mark.clone()).as_ref() != Some(&mark) {

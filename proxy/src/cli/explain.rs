@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Backstop, Class, Control, Effects, FencingVariable, MAX_PARSED, Mode, ObjectName, Policy,
+    Class, Control, Effects, FencingVariable, MAX_PARSED, Mode, ObjectName, Policy, ReadOnlyGuard,
     Requirement, ScopeId, SessionPolicy, Statement, Tables, TextEncoding, Who, classify,
 };
 
@@ -287,7 +287,7 @@ fn read_only(
     requirement: &Requirement,
     holder: &SimulatedSession,
 ) -> Option<(String, &'static str)> {
-    let Backstop::UntilHolding(scopes) = session.backstop() else {
+    let ReadOnlyGuard::UntilHolding(scopes) = session.read_only_guard() else {
         return None;
     };
     let mut open = scopes.iter().map(|scope| scope_name(session, *scope));

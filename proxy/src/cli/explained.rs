@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pgpalisade_policies::{Backstop, ScopeId, SessionPolicy};
+use pgpalisade_policies::{ReadOnlyGuard, ScopeId, SessionPolicy};
 use serde::Serialize;
 
 use super::text::plain;
@@ -57,9 +57,9 @@ impl ExplainedSession {
         Self {
             rule: session.rule().map(ToString::to_string),
             scope: name(&session.scope()),
-            read_only_until: match session.backstop() {
-                Backstop::Off => None,
-                Backstop::UntilHolding(scopes) => Some(scopes.iter().map(name).collect()),
+            read_only_until: match session.read_only_guard() {
+                ReadOnlyGuard::Off => None,
+                ReadOnlyGuard::UntilHolding(scopes) => Some(scopes.iter().map(name).collect()),
             },
             declares: session.declares(),
             warnings: warnings.map(ToString::to_string).collect(),

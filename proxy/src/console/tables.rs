@@ -110,8 +110,8 @@ fn help(_: &Facts) -> Vec<Row> {
 
 /// `scheduler=34,billing=7`.
 fn tokens(held: &HeldTokens) -> String {
-    let bindings = held.bindings().iter();
-    let each = bindings.map(|held| format!("{}={}", held.cell.scope(), held.token));
+    let tokens = held.tokens().iter();
+    let each = tokens.map(|held| format!("{}={}", held.mark.scope(), held.token));
     each.collect::<Vec<_>>().join(",")
 }
 
@@ -149,8 +149,8 @@ fn holders(facts: &Facts) -> Holders {
         let Some(tokens) = entry.tokens() else {
             continue;
         };
-        for held in tokens.bindings() {
-            let (current, stale) = holders.entry(held.cell.scope().clone()).or_default();
+        for held in tokens.tokens() {
+            let (current, stale) = holders.entry(held.mark.scope().clone()).or_default();
             if held.is_current() {
                 *current += 1;
             } else {
@@ -176,7 +176,7 @@ fn scopes(facts: &Facts) -> RowIter {
             stale.into(),
         ]
     };
-    let mut cells = facts.shared.takeover.cells().all();
+    let mut cells = facts.shared.takeover.marks().all();
     cells.sort_by(|a, b| a.scope().cmp(b.scope()));
     Box::new(cells.into_iter().map(row))
 }

@@ -11,7 +11,7 @@ use super::probe::{Probe, ProbeError};
 use crate::config::Config;
 use crate::server::hosts::UpstreamAddr;
 use crate::takeover::control::answer;
-use crate::takeover::prepare::Rights;
+use crate::takeover::prepare::RoleRights;
 use crate::takeover::{ControlError, prepare};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -39,7 +39,7 @@ pub(crate) struct Host {
 /// The host for further checks: the primary, or else the first that answers.
 pub(super) struct Chosen {
     pub(super) connection: Probe,
-    pub(super) rights: Rights,
+    pub(super) rights: RoleRights,
     pub(super) server: ServerInfo,
     pub(super) upstream: UpstreamAddr,
     pub(super) control: UpstreamAddr,

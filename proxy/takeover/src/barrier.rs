@@ -1,6 +1,6 @@
-//! The barrier: old sessions are ended, and seen to be gone, before a takeover counts.
+//! The barrier: a takeover counts only after old sessions were ended and seen to be gone.
 //!
-//! Once per scope and rank inside this proxy; whoever else declares the same waits for the same one.
+//! Each scope and rank has one barrier in this proxy. Other declarations of the same token wait for it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use super::meters::{Meters, millis};
 use super::sessions::Holdout;
 use super::{in_time, sessions};
 
-/// Pauses before the first looks, and the least one before those that follow.
+/// Pauses before the first looks, and the minimum before later ones.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(2)];
 const LAST_PAUSE: Duration = Duration::from_millis(5);
-/// A server process takes about a millisecond to end, and looking takes the processor from those that
-/// end. So the more are left, the longer the pause, up to a limit.
+/// A server process takes about a millisecond to end, and looking takes the processor from those that end. So the
+/// pause grows with the number of sessions left, up to a limit.
 const PAUSE_PER_SESSION: Duration = Duration::from_micros(250);
 const PAUSE_MAX: Duration = Duration::from_millis(25);
-/// Longer than this, and it is found out what they do.
+/// After this time it is found out what the old sessions do.
 const LOOK_CLOSER: Duration = Duration::from_millis(200);
-/// Longer than this, and the old sessions are told again.
+/// After this time the old sessions are told to end again.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
-/// A pause before the next attempt after an error of the control connection.
+/// Pause after an error of the control connection.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// The running barriers of this proxy.
@@ -45,34 +45,32 @@ pub(super) struct Barriers {
     running: Mutex<HashMap<Barrier, watch::Receiver<Progress>>>,
 }
 
-/// What a barrier is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Barrier {
     pub(super) scope: Scope,
     pub(super) rank: Rank,
-    /// Where the old sessions are ended.
+    /// Cluster on which the old sessions are ended.
     pub(super) cluster: Cluster,
 }
 
-/// How far a barrier is.
 #[derive(Debug, Clone)]
 enum Progress {
     Running {
         left: Vec<Backend>,
         why: String,
-        /// Some of those that are left, once they have taken long.
+        /// Some of the sessions left, after they have taken long.
         holdouts: Vec<Holdout>,
     },
     Done(Result<(), DeclareError>),
 }
 
-/// Whose barrier a declaration waits for.
+/// The barrier that a declaration waits for.
 enum Wait {
     Own(watch::Receiver<Progress>),
     Other(watch::Receiver<Progress>),
 }
 
-/// A barrier that runs.
+/// A running barrier.
 struct Running {
     barrier: Barrier,
     deadline: Instant,
@@ -95,12 +93,11 @@ impl Barriers {
         })
     }
 
-    /// Where it is kept how takeovers went.
     pub(super) const fn notes(&self) -> &Notes {
         &self.notes
     }
 
-    /// Returns when every session of `lower` is gone and the authority knows it. The record is kept, with what was
+    /// Returns after every session of `lower` is gone and the authority knows it. Keeps the record, with the work
     /// done.
     pub(super) async fn pass(
         self: &Arc<Self>,
@@ -125,10 +122,10 @@ impl Barriers {
                 .map(|seen| seen.map(|p| p.clone()));
             let result = match ended {
                 Ok(Ok(Progress::Done(result))) => result,
-                // Out of time, or the task of the barrier has died.
+                // Out of time, or the barrier's task has died.
                 Ok(_) | Err(_) => Err(incomplete(barrier, &progress.borrow())),
             };
-            // One that another declaration started may have had less time than this one has.
+            // The barrier of another declaration may have had less time than this one has.
             if result.is_ok() || is_own || Instant::now() + RETRY >= deadline {
                 return result;
             }
@@ -186,7 +183,7 @@ impl Barriers {
         Wait::Own(progress)
     }
 
-    /// Ends the sessions and tells the authority, until it knows of no lower one.
+    /// Ends the sessions and tells the authority, until it knows of no lower session.
     async fn drain(
         &self,
         running: &Running,
@@ -216,7 +213,8 @@ impl Barriers {
                 }
                 Drained::Left(more) => left = more.iter().map(|r| r.backend).collect(),
             }
-            // Those have registered since. Where that was on another server, this one says nothing about them.
+            // These sessions have registered since. If they did so on another server, this one says nothing about
+            // them.
             let (ours, recorded) = (running.barrier.cluster, self.authority.cluster());
             if let Some(recorded) = in_time(recorded, deadline).await?
                 && recorded != ours
@@ -228,7 +226,7 @@ impl Barriers {
         }
     }
 
-    /// Returns when none of the sessions is left, or with what stood in the way.
+    /// Returns after none of the sessions is left, or with what stood in the way.
     async fn end(
         &self,
         running: &Running,
@@ -256,7 +254,7 @@ impl Barriers {
         }
     }
 
-    /// The same, once. Notes how many transactions were open when the sessions were told to end.
+    /// One attempt. Notes how many transactions were open when the sessions were told to end.
     async fn try_end(
         &self,
         running: &Running,
@@ -335,7 +333,7 @@ impl Running {
 }
 
 impl Progress {
-    /// How many are left.
+    /// Number of sessions left.
     fn left(&self) -> usize {
         match self {
             Self::Running { left, .. } => left.len(),
@@ -343,7 +341,7 @@ impl Progress {
         }
     }
 
-    /// Those who were looked at closer and are still left.
+    /// Examined sessions that are still left.
     fn holdouts(&self) -> Vec<&Holdout> {
         match self {
             Self::Running { left, holdouts, .. } => {
@@ -355,7 +353,7 @@ impl Progress {
     }
 }
 
-/// The end of a takeover that was given up.
+/// The end of a takeover that was given up, for its record.
 fn incompletely(error: &DeclareError) -> TakeoverEnd {
     TakeoverEnd::Incomplete(match error {
         DeclareError::Incomplete { why, .. } => why.clone(),
@@ -381,7 +379,7 @@ fn incomplete(barrier: &Barrier, progress: &Progress) -> DeclareError {
     }
 }
 
-/// The server says that the control role may not end one of the sessions.
+/// Whether the server says that the control role may not end one of the sessions.
 fn is_refused(error: &ControlError) -> bool {
     match error {
         ControlError::Server(error) => error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE),

@@ -1,4 +1,4 @@
-//! How far a token may go: the guard against a poison token, which would lock out everybody who counts as usual.
+//! Limits on tokens: the guard against a poison token, which would lock out every leader that counts as usual.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::pace::{Pace, WINDOW};
 use pgpalisade_fence::mark_cache::{CachedMark, MarkCache};
 use pgpalisade_fence::rejection::Bound;
 
-/// Refuses the proxies' own scope, and a token above the highest, whatever the mark. The step is judged by the
-/// authority, in the same atomic step that would raise the mark: so no raise, and no repair that lowers the mark, can
-/// come between the look and the write. A cached mark would not do, for before this proxy has heard of a repair, the
-/// poison token itself is no step at all.
+/// Refuses the proxies' own scope, and a token above the maximum, whatever the mark. The authority judges the step,
+/// in the same atomic step that would raise the mark. So no raise, and no repair that lowers the mark, can come
+/// between check and write. A cached mark would not do: before this proxy knows of a repair, the poison token itself
+/// is no step at all.
 pub(super) fn check_token(
     declaration: &Declaration,
     bounds: &TokenBounds,
-    cell: Option<&CachedMark>,
+    cached: Option<&CachedMark>,
 ) -> Result<(), DeclareError> {
     check_claim(declaration.claim, bounds)?;
     match bounds.max_token {
@@ -27,16 +27,16 @@ pub(super) fn check_token(
         }),
         Some(most) if declaration.claim.token().is_some_and(|t| t.get() > most) => {
             Err(DeclareError::OutOfBounds {
-                mark: cell.and_then(CachedMark::mark_detail),
+                mark: cached.and_then(CachedMark::mark_detail),
                 bound: Bound::MaxToken(most),
             })
         }
-        // What a take comes to is judged by the authority.
+        // The authority judges the token that a take yields.
         _ => Ok(()),
     }
 }
 
-/// Refuses to take a token where that is the number of an election.
+/// Refuses to take a token that is the number of an election.
 pub(super) fn check_claim(claim: Claim, bounds: &TokenBounds) -> Result<(), DeclareError> {
     match bounds.election() {
         Some(election) if claim.is_take() => Err(DeclareError::NotTaken {
@@ -46,26 +46,26 @@ pub(super) fn check_claim(claim: Claim, bounds: &TokenBounds) -> Result<(), Decl
     }
 }
 
-/// Whether a session may not bring this token unless it was given out.
+/// Whether the session may declare this token only if it was issued.
 pub(super) fn has_to_be_issued(claim: Claim, bounds: &TokenBounds) -> bool {
     bounds.numbers == Some(Numbers::Issued) && !claim.is_take()
 }
 
-/// Refuses a scope that is new where there are enough, and a mark that rises too far in a short time, as far as this
-/// proxy knows.
+/// Refuses a new scope if there are enough, and a mark that rises too far in a short time, as far as this proxy
+/// knows.
 pub(super) fn check_growth(
     declaration: &Declaration,
     bounds: &TokenBounds,
-    cells: &MarkCache,
+    marks: &MarkCache,
     pace: &Pace,
 ) -> Result<(), DeclareError> {
-    let cell = cells.find(&declaration.scope);
-    let mark = cell.and_then(|cell| cell.mark_detail());
+    let cached = marks.find(&declaration.scope);
+    let mark = cached.and_then(|cached| cached.mark_detail());
     let bound = match &mark {
-        // None was given out. Of one that this proxy has not heard of yet, it hears soon.
+        // No token was issued, or this proxy does not know of it yet and will soon.
         None if has_to_be_issued(declaration.claim, bounds) => Some(Bound::Issued),
         None => {
-            let count = cells.count() as u64;
+            let count = marks.count() as u64;
             let most = bounds.max_scopes.filter(|most| count >= *most);
             most.map(Bound::MaxScopes)
         }
@@ -89,13 +89,13 @@ pub(super) fn check_growth(
     }
 }
 
-/// The authority has refused the step from this mark.
+/// The error for a step from this mark that the authority has refused.
 pub(super) fn too_far(mark: Mark, claim: Claim, bounds: &TokenBounds) -> DeclareError {
     let bound = match bounds.max_token {
         _ if claim.is_take() && mark.token.next().is_none() => Bound::Last,
         Some(most) if claim.is_take() && mark.token.get() >= most => Bound::MaxToken(most),
         _ if has_to_be_issued(claim, bounds) => Bound::Issued,
-        // It judges by nothing else.
+        // The authority judges by nothing else.
         _ => Bound::MaxStep(bounds.max_step.unwrap_or_default()),
     };
     DeclareError::OutOfBounds {

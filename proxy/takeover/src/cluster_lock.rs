@@ -1,11 +1,11 @@
 //! One cluster, one authority: the advisory lock by which the proxies of a cluster see each other.
 //!
-//! Every control connection takes a session lock (fixed class, identity of its authority as object) and
-//! *then* looks who else holds one. Of two that come at once, at least one sees the other. Locks are kept per
-//! database, so the look covers all of them (<https://www.postgresql.org/docs/15/view-pg-locks.html>).
+//! Every control connection takes a session lock (fixed class, identity of its authority as object) and *then* looks
+//! for other holders. Of two that come at once, at least one sees the other. Locks are kept per database, so the look
+//! covers all of them (<https://www.postgresql.org/docs/15/view-pg-locks.html>).
 //!
-//! Any role may take any advisory lock. So one counts only where its holder has the rights of a control role, and
-//! where somebody else is in the way, the lock is taken in one of many other classes, which nobody can guess.
+//! Any role may take any advisory lock. So a lock counts only if its holder has the rights of a control role. If
+//! another session is in the way, the lock is taken in one of many other classes, which nobody can guess.
 
 use pgpalisade_authority::AuthorityId;
 use rand::Rng;
@@ -14,18 +14,18 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::control::{Control, answer};
-use super::error::{ControlError, Holder, StartError};
+use super::error::{ControlError, LockHolder, StartError};
 
-/// "pgpa": the class of our locks.
+/// "pgpa": the class of the lock.
 const CLASS: u32 = 0x7067_7061;
 
-/// "pg" and any 16 bits: the classes that are used where somebody holds the lock in the first one who may not.
+/// "pg" and any 16 bits: the classes used if a session without the rights holds the lock in the first one.
 const SPARE_CLASSES: std::ops::RangeInclusive<u32> = 0x7067_0000..=0x7067_ffff;
 
-/// How many of them are tried. To hold them all takes more locks than a server has room for.
+/// Number of spare classes that are tried. To hold them all takes more locks than a server has room for.
 const SPARE_TRIES: usize = 8;
 
-/// How the lock is held.
+/// Mode of the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreLock {
     /// The store serves one proxy (embedded).
@@ -34,22 +34,21 @@ pub enum StoreLock {
     Shared,
 }
 
-/// A proxy of the cluster, by its lock.
+/// A proxy of the cluster, as its lock shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proxy {
     /// The first 32 bits of its authority's identity.
     pub authority: u32,
     /// Its control connection.
-    pub holder: Holder,
-    /// When that was made, microseconds since the Unix epoch; `None` where it is hidden.
+    pub holder: LockHolder,
+    /// Start of its control connection, in microseconds since the Unix epoch; `None` if it is hidden.
     pub since: Option<i64>,
-    /// How it holds the lock.
     pub(crate) lock: StoreLock,
-    /// Whether its control connection is the one that was asked.
+    /// Whether this is the proxy whose control connection was asked.
     pub is_asked: bool,
 }
 
-/// Whoever has the rights of a control role is believed to be a proxy; an application should not have them.
+/// A session with the rights of a control role is taken for a proxy; an application should not have them.
 const MAY_SERVE: &str = "coalesce(a.usesysid = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user) \
     OR (pg_catalog.pg_has_role(a.usesysid, 'pg_signal_backend', 'USAGE') \
     AND pg_catalog.pg_has_role(a.usesysid, 'pg_read_all_stats', 'USAGE')), false)";
@@ -63,10 +62,10 @@ const LOOK: &str = "l.objid::pg_catalog.int8, l.pid, a.application_name, \
     LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database \
     WHERE l.locktype = 'advisory' AND l.classid BETWEEN $1 AND $2 AND l.objsubid = 2 AND l.granted";
 
-/// Not the session that asks.
+/// Leaves out the session that asks.
 const OTHERS: &str = "l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()";
 
-/// Takes the lock and looks. On an error the caller closes the connection, which frees the lock.
+/// Takes the lock and looks for others. On an error the caller closes the connection, which frees the lock.
 pub(super) async fn take(
     client: &Client,
     ours: AuthorityId,
@@ -77,13 +76,13 @@ pub(super) async fn take(
     if taken {
         return seen.admits(ours, kind);
     }
-    // Held in a way that excludes ours, here or in another database. By a proxy, or by somebody who may not.
+    // Another session excludes this one, here or in another database. It is a proxy, or it lacks the rights.
     seen.admits(ours, kind)?;
     take_spare(client, ours, kind).await?;
     look_around(client, ours).await?.admits(ours, kind)
 }
 
-/// Takes the lock where nobody can have expected it.
+/// Takes the lock in a class that nobody can have expected.
 async fn take_spare(client: &Client, ours: AuthorityId, kind: StoreLock) -> Result<(), StartError> {
     let squatters = strangers(client, ours).await?;
     let (holder, user) = squatters.into_iter().next().unwrap_or_default();
@@ -119,15 +118,15 @@ async fn try_lock(
     answer(rows.first().ok_or(ControlError::Lost)?, 0)
 }
 
-/// Proxies with our authority.
+/// Proxies with the same authority.
 #[derive(Default)]
-struct Seen {
-    any: Option<Holder>,
-    exclusive: Option<Holder>,
+struct LockHolders {
+    any: Option<LockHolder>,
+    exclusive: Option<LockHolder>,
 }
 
-impl Seen {
-    /// A lock in another class does not exclude ours by itself, so what it would exclude is decided here.
+impl LockHolders {
+    /// Locks of different classes do not exclude each other, so what they would exclude is decided here.
     fn admits(self, ours: AuthorityId, kind: StoreLock) -> Result<(), StartError> {
         let in_the_way = match kind {
             StoreLock::Exclusive => self.any,
@@ -140,8 +139,8 @@ impl Seen {
     }
 }
 
-async fn look_around(client: &Client, ours: AuthorityId) -> Result<Seen, StartError> {
-    let mut seen = Seen::default();
+async fn look_around(client: &Client, ours: AuthorityId) -> Result<LockHolders, StartError> {
+    let mut seen = LockHolders::default();
     for proxy in proxies(client).await? {
         if proxy.authority != ours.short() {
             return Err(StartError::OtherAuthority {
@@ -167,7 +166,7 @@ pub async fn proxies(client: &Client) -> Result<Vec<Proxy>, ControlError> {
     rows.iter().map(read).collect()
 }
 
-/// Every proxy of the cluster, the one with this control connection among them.
+/// Every proxy of the cluster, including the one with this control connection.
 pub(super) async fn all(control: &Control, deadline: Instant) -> Result<Vec<Proxy>, ControlError> {
     let sql = format!("SELECT {LOOK} AND {MAY_SERVE} ORDER BY l.pid");
     let (first, last) = SPARE_CLASSES.into_inner();
@@ -176,11 +175,11 @@ pub(super) async fn all(control: &Control, deadline: Instant) -> Result<Vec<Prox
     rows.iter().map(read).collect()
 }
 
-/// Who holds our lock and is no proxy, with their users.
+/// A holder of the lock that is no proxy, with its user.
 async fn strangers(
     client: &Client,
     ours: AuthorityId,
-) -> Result<Vec<(Holder, Option<String>)>, ControlError> {
+) -> Result<Vec<(LockHolder, Option<String>)>, ControlError> {
     let sql = format!(
         "SELECT {LOOK} AND {OTHERS} AND NOT {MAY_SERVE} AND l.objid = $3 ORDER BY l.pid LIMIT 1"
     );
@@ -198,16 +197,17 @@ fn read(row: &tokio_postgres::Row) -> Result<Proxy, ControlError> {
     let authority: i64 = answer(row, 0)?;
     Ok(Proxy {
         authority: u32::try_from(authority).unwrap_or_default(),
-        holder: Holder {
+        holder: LockHolder {
             pid: answer(row, 1)?,
             application_name: answer(row, 2)?,
             client_addr: answer(row, 3)?,
             database: answer(row, 4)?,
         },
         since: answer(row, 5)?,
-        lock: match answer(row, 6)? {
-            true => StoreLock::Exclusive,
-            false => StoreLock::Shared,
+        lock: if answer(row, 6)? {
+            StoreLock::Exclusive
+        } else {
+            StoreLock::Shared
         },
         is_asked: answer(row, 8)?,
     })

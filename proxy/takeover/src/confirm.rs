@@ -1,10 +1,9 @@
 //! Looks up in the authority what the cache has refused.
 //!
-//! A mark that is only cached can be too high: another process has repaired the scope. The watch tells it, mostly at
-//! once; but a refusal must not rest for ever on a watch that may be broken. So every scope in which the cache has
-//! refused a token is read from the authority soon after. A leader that was refused wrongly gets in at its next try
-//! that comes a round, and the authority's answer, later. While the authority is away nobody can know better, and the
-//! refusal stands.
+//! A cached mark can be too high: another process has repaired the scope. The watch usually reports that at once, but
+//! a refusal must not rest forever on a watch that may be broken. So every scope in which the cache has refused a
+//! token is read from the authority soon after. A wrongly refused leader gets in at its next attempt, at most a round
+//! and the authority's answer later. While the authority is away, the refusal stands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,29 +15,28 @@ use super::error::DeclareError;
 use super::in_time;
 use pgpalisade_fence::mark_cache::MarkCache;
 
-/// Between two rounds: how long a wrong refusal can last, besides the authority's answer.
+/// Interval between rounds: a wrong refusal lasts at most this long, and until the authority answers.
 const EVERY: Duration = Duration::from_secs(2);
-/// Scopes that are looked up in a round. The others wait for the next one.
+/// Maximum number of scopes in a round. The others wait for the next one.
 const SCOPES_MAX: usize = 100;
 
-/// What the look needs.
 pub(super) struct Confirmer {
     pub(super) authority: Arc<dyn Authority>,
-    pub(super) cells: Arc<MarkCache>,
+    pub(super) marks: Arc<MarkCache>,
     pub(super) timeout: Duration,
 }
 
 impl Confirmer {
-    /// Fills the cache, at start.
+    /// Fills the cache at the start.
     pub(super) async fn learn_all(&self) -> Result<(), DeclareError> {
         let deadline = Instant::now() + self.timeout;
         for (scope, mark) in in_time(self.authority.marks(), deadline).await? {
-            self.cells.note(&scope, &mark);
+            self.marks.note(&scope, &mark);
         }
         Ok(())
     }
 
-    /// A round every two seconds.
+    /// Runs a round every two seconds.
     pub(super) async fn run(self) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -49,10 +47,10 @@ impl Confirmer {
     }
 
     async fn round(&self) {
-        for scope in self.cells.take_refusing(SCOPES_MAX) {
+        for scope in self.marks.take_refusing(SCOPES_MAX) {
             let deadline = Instant::now() + self.timeout;
             match in_time(self.authority.mark(&scope), deadline).await {
-                Ok(Some(mark)) => self.cells.note(&scope, &mark),
+                Ok(Some(mark)) => self.marks.note(&scope, &mark),
                 Ok(None) => {}
                 // The next refusal asks again.
                 Err(error) => {

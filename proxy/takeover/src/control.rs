@@ -1,4 +1,4 @@
-//! The control connection: made, prepared, watched and made again.
+//! The control connection: how it is made, prepared, watched and replaced.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,84 +15,83 @@ use tokio_util::sync::CancellationToken;
 
 use super::cluster_lock::StoreLock;
 use super::error::{ControlError, StartError};
-use super::hosts::{self, Open, Place};
+use super::hosts::{self, HostAddress, Open};
 use super::meters::Meters;
 use super::patrol::Patrol;
-use super::prepare::{self, Prepared};
-use super::tenure::{Tenure, Tenures};
+use super::prepare::{self, ServerFacts};
+use super::primary_term::{PrimaryTerm, PrimaryTerms};
 use super::witness::Table;
 use super::{WitnessMode, sessions, spawn_until};
 use pgpalisade_fence::mark_cache::MarkCache;
 
-/// The first and the longest pause between attempts to connect again.
+/// The first and the longest pause between attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 /// A statement without an answer for this long means that the connection is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(1);
-/// A connection is made within this time, or within the timeout of takeovers if that is longer, and prepared within it
-/// too.
+/// Time limit for making a connection, and again for preparing it. The timeout of takeovers counts if it is longer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How often a lock that somebody holds is tried again at start.
+/// Interval at which a held lock is tried again at the start.
 const LOCK_RETRY: Duration = Duration::from_millis(200);
-/// A pause after a connection was lost under a statement.
+/// Pause after a connection was lost during a statement.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// `(pid, backend_start)` of a row of pg_stat_activity, as this crate writes it.
+/// `backend_start` of a row `a` of pg_stat_activity, in microseconds, as this crate writes it.
 pub const STARTED_US: &str = "(extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8";
 
-/// How to make a control connection.
-pub(super) struct Plan {
+/// Configuration of a control connection.
+pub(super) struct ControlConfig {
     pub(super) login: Login,
-    pub(super) tenures: Arc<Tenures>,
+    pub(super) primary_terms: Arc<PrimaryTerms>,
     pub(super) timeout: Duration,
     pub(super) authority: Arc<dyn Authority>,
-    pub(super) cells: Arc<MarkCache>,
+    pub(super) marks: Arc<MarkCache>,
     pub(super) lock: StoreLock,
     pub(super) witness: WitnessMode,
-    /// How long the first connection waits for a lock that somebody holds.
+    /// Time for which the first connection waits for a held lock.
     pub(super) lock_wait: Duration,
     pub(super) meters: Meters,
 }
 
-/// The control connection, for all who use it.
+/// The control connection, shared by all its users.
 #[derive(Debug, Clone)]
 pub(super) struct Control {
-    link: watch::Receiver<Link>,
-    tenures: Arc<Tenures>,
-    /// Somebody has found that an address leads to another server.
+    link: watch::Receiver<ControlState>,
+    primary_terms: Arc<PrimaryTerms>,
+    /// Signals that an address seems to lead to another server.
     doubt: Arc<Notify>,
 }
 
 /// The server that the control connection leads to.
 #[derive(Debug, Clone)]
 pub struct Primary {
-    /// Where it is.
-    pub place: Place,
-    /// The same in words for people.
+    /// Host and address.
+    pub place: HostAddress,
+    /// Host and address, in words for people.
     pub server: Arc<str>,
-    /// The version of its PostgreSQL, in its own words.
+    /// Version of its PostgreSQL, as the server reports it.
     pub version: Arc<str>,
-    /// Over when it is not the primary any more.
-    pub tenure: Tenure,
+    /// Over when the server is no longer the primary.
+    pub term: PrimaryTerm,
 }
 
 #[derive(Debug, Clone)]
-enum Link {
-    Up(Arc<Session>),
+enum ControlState {
+    Up(Arc<ControlConnection>),
     Down(Arc<str>),
 }
 
-impl Link {
+impl ControlState {
     fn primary(&self) -> Option<Primary> {
         match self {
             Self::Up(session) if !session.client.is_closed() => Some(session.primary.clone()),
             Self::Up(_) | Self::Down(_) => None,
         }
-        .filter(|primary| !primary.tenure.is_over())
+        .filter(|primary| !primary.term.is_over())
     }
 }
 
 #[derive(Debug)]
-struct Session {
+struct ControlConnection {
     client: Client,
     connection: AbortHandle,
     backend: Backend,
@@ -101,7 +100,6 @@ struct Session {
     witness: Table,
 }
 
-/// What is asked over the connection.
 #[derive(Clone, Copy)]
 enum Request<'a> {
     Statement(&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]),
@@ -117,25 +115,25 @@ impl Request<'_> {
     }
 }
 
-/// A connection that may serve: it has the rights and the lock, and its cluster is the one on record.
+/// A connection that may serve: it has the rights and the lock, and leads to the cluster on record.
 struct Established {
-    session: Arc<Session>,
+    session: Arc<ControlConnection>,
     connection: JoinHandle<()>,
 }
 
 impl Control {
     /// Connects, and keeps connected until `cancel`.
     pub(super) async fn start(
-        plan: Plan,
+        config: ControlConfig,
         cancel: CancellationToken,
     ) -> Result<(Self, Cluster), StartError> {
-        let give_up = Instant::now() + plan.lock_wait;
+        let give_up = Instant::now() + config.lock_wait;
         let mut waits = false;
         let first = loop {
-            match establish(&plan, None).await {
+            match establish(&config, None).await {
                 Err(error) if error.may_pass() && Instant::now() < give_up => {
                     if !waits {
-                        let within = plan.lock_wait;
+                        let within = config.lock_wait;
                         tracing::warn!(%error, ?within, "waiting for the cluster");
                     }
                     waits = true;
@@ -145,21 +143,20 @@ impl Control {
             }
         };
         let cluster = first.session.cluster;
-        let (link, control) = watch::channel(Link::Up(Arc::clone(&first.session)));
+        let (link, control) = watch::channel(ControlState::Up(Arc::clone(&first.session)));
         let control = Self {
             link: control,
-            tenures: Arc::clone(&plan.tenures),
+            primary_terms: Arc::clone(&config.primary_terms),
             doubt: Arc::default(),
         };
-        let patrol = Patrol::new(plan.login.clone(), control.clone());
+        let patrol = Patrol::new(config.login.clone(), control.clone());
         spawn_until(&cancel, patrol.run(Arc::clone(&control.doubt)));
-        tokio::spawn(supervise(plan, first, link, cancel));
+        tokio::spawn(supervise(config, first, link, cancel));
         Ok((control, cluster))
     }
 
-    /// Runs one statement in a transaction of its own. Waits for the connection where it is down, and
-    /// runs the statement again where the connection is lost under it: so it must be one that can be
-    /// repeated.
+    /// Runs one statement in a transaction of its own. Waits while the connection is down, and repeats the statement
+    /// if the connection is lost during it. So the statement must be repeatable.
     pub(super) async fn query(
         &self,
         sql: &str,
@@ -170,13 +167,13 @@ impl Control {
         answered.map(|(rows, _)| rows)
     }
 
-    /// The same with several statements in one message, which are one transaction.
+    /// The same for several statements in one message, which are one transaction.
     pub(super) async fn run(&self, script: &str, deadline: Instant) -> Result<(), ControlError> {
         self.ask(Request::Script(script), deadline).await.map(drop)
     }
 
-    /// As [`Self::query`], and which cluster has answered: a connection that was made anew may lead to the successor
-    /// of a deposed primary.
+    /// Like [`Self::query`], with the cluster that has answered: a new connection may lead to the successor of a
+    /// deposed primary.
     pub(super) async fn query_on_cluster(
         &self,
         sql: &str,
@@ -200,7 +197,7 @@ impl Control {
                     other => return other.map(|rows| (rows, session.cluster)),
                 },
                 Err(_) => {
-                    // A caller who came late does not prove the connection dead.
+                    // A caller that came late does not prove the connection dead.
                     if began.elapsed() >= DEAD_AFTER {
                         session.connection.abort();
                     }
@@ -215,11 +212,11 @@ impl Control {
         }
     }
 
-    /// The cluster of the connection, where it is up.
+    /// Cluster of the connection, while it is up.
     pub(super) fn cluster(&self) -> Option<Cluster> {
         match &*self.link.borrow() {
-            Link::Up(session) => Some(session.cluster),
-            Link::Down(_) => None,
+            ControlState::Up(session) => Some(session.cluster),
+            ControlState::Down(_) => None,
         }
     }
 
@@ -232,28 +229,28 @@ impl Control {
         Ok((session.witness, session.cluster))
     }
 
-    /// Makes the connection anew, so that the authority decides again whether its cluster is the one on record.
+    /// Replaces the connection, so that the authority decides again whether its cluster is the one on record.
     pub(super) fn renew(&self) {
-        if let Link::Up(session) = &*self.link.borrow() {
+        if let ControlState::Up(session) = &*self.link.borrow() {
             session.connection.abort();
         }
     }
 
-    /// Takes note of what is on record. Sessions of a server that is older are ended.
+    /// Notes the cluster on record. Sessions of an older server are ended.
     pub(super) fn note_record(&self, recorded: Cluster) {
-        self.tenures.note(recorded);
+        self.primary_terms.note(recorded);
     }
 
-    /// Has the servers looked at soon: an address may lead to another one.
+    /// Requests a look at the servers: an address may lead to another one.
     pub(super) fn look_again(&self) {
         self.doubt.notify_one();
     }
 
-    /// The primary, and which server that is, while the connection is up.
-    pub(super) fn standing(&self) -> Option<(Place, Cluster)> {
+    /// Place and cluster of the primary, while the connection is up.
+    pub(super) fn status(&self) -> Option<(HostAddress, Cluster)> {
         match &*self.link.borrow() {
-            Link::Up(session) => Some((session.primary.place, session.cluster)),
-            Link::Down(_) => None,
+            ControlState::Up(session) => Some((session.primary.place, session.cluster)),
+            ControlState::Down(_) => None,
         }
     }
 
@@ -269,18 +266,20 @@ impl Control {
 
     pub(super) fn why_down(&self) -> Arc<str> {
         match &*self.link.borrow() {
-            Link::Up(_) => "it has just changed".into(),
-            Link::Down(why) => Arc::clone(why),
+            ControlState::Up(_) => "it has just changed".into(),
+            ControlState::Down(why) => Arc::clone(why),
         }
     }
 
-    async fn session(&self, deadline: Instant) -> Result<Arc<Session>, ControlError> {
+    async fn session(&self, deadline: Instant) -> Result<Arc<ControlConnection>, ControlError> {
         let mut link = self.link.clone();
         loop {
             let why = match &*link.borrow_and_update() {
-                Link::Up(session) if !session.client.is_closed() => return Ok(Arc::clone(session)),
-                Link::Up(_) => "it was lost".into(),
-                Link::Down(why) => Arc::clone(why),
+                ControlState::Up(session) if !session.client.is_closed() => {
+                    return Ok(Arc::clone(session));
+                }
+                ControlState::Up(_) => "it was lost".into(),
+                ControlState::Down(why) => Arc::clone(why),
             };
             match timeout_at(deadline, link.changed()).await {
                 Ok(Ok(())) => {}
@@ -291,11 +290,11 @@ impl Control {
     }
 }
 
-/// Waits for the connection to end and makes a new one, for ever.
+/// Waits for the connection to end and makes a new one, forever.
 async fn supervise(
-    plan: Plan,
+    config: ControlConfig,
     first: Established,
-    link: watch::Sender<Link>,
+    link: watch::Sender<ControlState>,
     cancel: CancellationToken,
 ) {
     let mut current = first;
@@ -308,28 +307,28 @@ async fn supervise(
         drop(session);
         tokio::select! {
             () = cancel.cancelled() => {
-                // Lets go of the connection, and so of the lock.
-                link.send_replace(Link::Down("the proxy is shutting down".into()));
+                // Closes the connection, and so releases the lock.
+                link.send_replace(ControlState::Down("the proxy is shutting down".into()));
                 return;
             }
             _ = connection => {}
         }
-        plan.meters.control_lost.inc();
+        config.meters.control_lost.inc();
         tracing::warn!("the control connection was lost; takeovers wait until it is back");
-        link.send_replace(Link::Down("it was lost".into()));
+        link.send_replace(ControlState::Down("it was lost".into()));
         let mut pause = BACKOFF.0;
         let mut told = String::new();
         current = loop {
             let attempt = tokio::select! {
                 () = cancel.cancelled() => return,
-                attempt = establish(&plan, Some(backend)) => attempt,
+                attempt = establish(&config, Some(backend)) => attempt,
             };
             match attempt {
                 Ok(established) => break established,
                 Err(error) => {
                     let why = error.to_string();
-                    link.send_replace(Link::Down(why.as_str().into()));
-                    // Once for each reason: it is tried twice a second.
+                    link.send_replace(ControlState::Down(why.as_str().into()));
+                    // Once for each reason, since there are two attempts a second.
                     if why != told {
                         tracing::warn!(%error, "there is no control connection");
                         told = why;
@@ -342,21 +341,24 @@ async fn supervise(
             }
             pause = (pause * 2).min(BACKOFF.1);
         };
-        link.send_replace(Link::Up(Arc::clone(&current.session)));
+        link.send_replace(ControlState::Up(Arc::clone(&current.session)));
     }
 }
 
-/// Connects to the primary: to the newest server that takes writes and is not older than the one on record.
-async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established, StartError> {
-    let within = plan.timeout.max(CONNECT_WITHIN);
-    let found = hosts::primaries(&plan.login, Instant::now() + within).await?;
+/// Connects to the primary: the newest server that takes writes and is not older than the one on record.
+async fn establish(
+    config: &ControlConfig,
+    previous: Option<Backend>,
+) -> Result<Established, StartError> {
+    let within = config.timeout.max(CONNECT_WITHIN);
+    let found = hosts::primaries(&config.login, Instant::now() + within).await?;
     let mut refused = None;
-    for open in of_one_cluster(plan, found).await? {
+    for open in of_one_cluster(config, found).await? {
         let at = open.at.to_string();
         let error = ControlError::Timeout;
-        let prepared = timeout(within, prepare_session(plan, open, previous)).await;
+        let prepared = timeout(within, prepare_session(config, open, previous)).await;
         match prepared.unwrap_or(Err(StartError::Connect { at, error })) {
-            // A deposed primary that lives on, beside another.
+            // A deposed primary that still runs beside another.
             Err(error @ StartError::WrongCluster { .. }) => refused = refused.or(Some(error)),
             prepared => return prepared,
         }
@@ -366,14 +368,17 @@ async fn establish(plan: &Plan, previous: Option<Backend>) -> Result<Established
     }))
 }
 
-/// Leaves out the hosts of other clusters than the one on record.
-async fn of_one_cluster(plan: &Plan, mut found: Vec<Open>) -> Result<Vec<Open>, StartError> {
+/// Leaves out the hosts of clusters other than the one on record.
+async fn of_one_cluster(
+    config: &ControlConfig,
+    mut found: Vec<Open>,
+) -> Result<Vec<Open>, StartError> {
     let system = |open: &Open| open.role.cluster().map(|cluster| cluster.system_identifier);
     let first = found.first().and_then(system);
     if found.iter().all(|open| system(open) == first) {
         return Ok(found);
     }
-    let Some(recorded) = plan.authority.cluster().await? else {
+    let Some(recorded) = config.authority.cluster().await? else {
         return Err(StartError::NoPrimary {
             seen: "the hosts belong to several clusters".to_owned(),
         });
@@ -382,30 +387,30 @@ async fn of_one_cluster(plan: &Plan, mut found: Vec<Open>) -> Result<Vec<Open>, 
     Ok(found)
 }
 
-/// Where it fails, the client is dropped, which ends the session.
+/// If it fails, the client is dropped, which ends the session.
 async fn prepare_session(
-    plan: &Plan,
+    config: &ControlConfig,
     open: Open,
     previous: Option<Backend>,
 ) -> Result<Established, StartError> {
     let Open { at, link, .. } = open;
-    let hosts::Link {
+    let hosts::HostConnection {
         client,
         connection,
         version,
     } = link;
-    let Prepared {
+    let ServerFacts {
         backend,
         cluster,
         witness,
-    } = match prepare::prepare(plan, &client, previous).await {
+    } = match prepare::prepare(config, &client, previous).await {
         Err(error @ StartError::OtherAuthority { .. }) if previous.is_some() => {
-            end_registered(plan, &client).await?;
+            end_registered(config, &client).await?;
             return Err(error);
         }
         prepared => prepared?,
     };
-    let session = Arc::new(Session {
+    let session = Arc::new(ControlConnection {
         client,
         connection: connection.abort_handle(),
         backend,
@@ -414,7 +419,7 @@ async fn prepare_session(
             place: at.place,
             server: at.to_string().into(),
             version: Arc::clone(&version),
-            tenure: plan.tenures.begin(cluster),
+            term: config.primary_terms.begin(cluster),
         },
         witness,
     });
@@ -425,10 +430,10 @@ async fn prepare_session(
     })
 }
 
-/// Another authority has come in while this connection was down. Its takeovers know nothing of our sessions, so they
-/// may not go on beside its own.
-async fn end_registered(plan: &Plan, client: &Client) -> Result<(), StartError> {
-    let records = plan.authority.sessions().await?;
+/// Another authority has taken over while this connection was down. Its takeovers know nothing of this proxy's
+/// sessions, which must not continue beside its own.
+async fn end_registered(config: &ControlConfig, client: &Client) -> Result<(), StartError> {
+    let records = config.authority.sessions().await?;
     let registered: Vec<Backend> = records.into_iter().map(|(_, r)| r.backend).collect();
     sessions::terminate_over(client, &registered).await?;
     let sessions = registered.len();
@@ -439,7 +444,7 @@ async fn end_registered(plan: &Plan, client: &Client) -> Result<(), StartError> 
     Ok(())
 }
 
-/// Reads one column of an answer.
+/// Reads one column of a row.
 pub fn answer<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, ControlError> {
     row.try_get(column)
         .map_err(|e| ControlError::Answer(e.into()))
@@ -448,7 +453,7 @@ pub fn answer<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, Cont
 impl From<tokio_postgres::Error> for ControlError {
     fn from(error: tokio_postgres::Error) -> Self {
         let severity = error.as_db_error().and_then(DbError::parsed_severity);
-        // FATAL and PANIC end the session: somebody terminated it, or the server stops.
+        // FATAL and PANIC end the session: it was terminated, or the server stops.
         if error.is_closed() || matches!(severity, Some(Severity::Fatal | Severity::Panic)) {
             Self::Lost
         } else {

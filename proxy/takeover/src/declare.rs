@@ -1,4 +1,4 @@
-//! A declaration, from the step of the authority to the session that may write.
+//! A declaration, from the step of the authority to a session that may write.
 
 use pgpalisade_authority::{
     AuthorityError, Backend, Cluster, Declaration, DeclareOutcome, Declared, IfStale, Mark,
@@ -12,7 +12,7 @@ use super::barrier::Barrier;
 use super::error::DeclareError;
 use super::{Inner, bounds, in_time, prepared};
 
-/// A stale session that is only observed goes on, and a takeover that is enforced has to find it.
+/// A stale session that is only observed continues, and a takeover that is enforced must be able to find it.
 const fn if_stale(purpose: Purpose) -> IfStale {
     match purpose {
         Purpose::Observe => IfStale::Register,
@@ -20,7 +20,7 @@ const fn if_stale(purpose: Purpose) -> IfStale {
     }
 }
 
-/// Stands on the register for sessions that no takeover may end. No server process has this id, so whoever looks for it
+/// Placeholder on the register for sessions that takeovers never end. No server process has this id, so a search
 /// finds it gone.
 pub(super) const NOBODY: Backend = Backend {
     pid: 0,
@@ -31,7 +31,7 @@ pub(super) const NOBODY: Backend = Backend {
 struct Accepted {
     scope: Scope,
     cluster: Cluster,
-    /// The mark that was known before.
+    /// The mark known before.
     before: Option<Token>,
     mark: Mark,
     outcome: DeclareOutcome,
@@ -48,9 +48,9 @@ impl Inner {
         let declaration = self.on_terms(declaration, &terms);
         let Terms { purpose, bounds } = terms;
         self.epoch.note_joining();
-        // The watch may tell of it before the answer comes.
-        let before = self.cells.find(&declaration.scope);
-        let before = before.and_then(|cell| cell.mark());
+        // Read before the answer: the watch may report the raise sooner.
+        let before = self.marks.find(&declaration.scope);
+        let before = before.and_then(|cached| cached.mark());
         let declared = in_time(self.authority.declare(&declaration), deadline).await?;
         let claim = declaration.claim;
         let Declaration {
@@ -61,22 +61,22 @@ impl Inner {
         } = declaration;
         match declared {
             Declared::Stale { mark } => {
-                self.cells.note(&scope, &mark);
+                self.marks.note(&scope, &mark);
                 Err(DeclareError::Stale { mark })
             }
             Declared::TooFar { mark } => {
-                self.cells.note(&scope, &mark);
+                self.marks.note(&scope, &mark);
                 Err(bounds::too_far(mark, claim, &bounds))
             }
             Declared::MarkIsLower { mark } => {
                 if let Some(mark) = &mark {
-                    self.cells.note(&scope, mark);
+                    self.marks.note(&scope, mark);
                 }
                 Err(DeclareError::MarkIsLower { mark })
             }
             Declared::NotElected { leader, mark } => {
                 if let Some(mark) = &mark {
-                    self.cells.note(&scope, mark);
+                    self.marks.note(&scope, mark);
                 }
                 Err(DeclareError::NotElected {
                     election: election.unwrap_or_default(),
@@ -103,7 +103,7 @@ impl Inner {
         }
     }
 
-    /// The step was taken: ends the lower sessions, where that is what the declaration is for.
+    /// Ends the lower sessions of an accepted declaration, if that is its purpose.
     async fn accepted(
         &self,
         accepted: Accepted,
@@ -123,8 +123,8 @@ impl Inner {
         if outcome == DeclareOutcome::Raised {
             self.tell_raise(&scope, from, &mark, lower.len());
         }
-        // From here on the old sessions of this proxy are refused; the barrier ends them all.
-        self.cells.note(&scope, &mark);
+        // From here on this proxy refuses its old sessions; the barrier ends all of them.
+        self.marks.note(&scope, &mark);
         if purpose != Purpose::Admit {
             if outcome == DeclareOutcome::Raised {
                 let record = TakeoverRecord::new(from, &mark, TakeoverEnd::Observed);
@@ -137,7 +137,7 @@ impl Inner {
         if outcome == DeclareOutcome::Current && lower.is_empty() {
             self.barriers.notes().push_found_complete(&scope, record);
             self.meet_prepared(bounds, &scope, &mark, deadline).await?;
-            // A takeover that was completed before: its token binds without the control connection.
+            // The takeover was completed before, so its token is valid without the control connection.
             self.witness.record_later(scope, mark.clone(), deadline);
             return Ok(mark);
         }
@@ -155,15 +155,16 @@ impl Inner {
         self.check_incarnation(&barrier.scope, mark)
     }
 
-    /// The declaration as the authority is to judge it.
+    /// The declaration as the authority must judge it.
     fn on_terms(&self, mut declaration: Declaration, terms: &Terms) -> Declaration {
         if terms.purpose == Purpose::ObserveUnregistered {
             declaration.backend = NOBODY;
         }
         declaration.by = format!("{} via {}", declaration.by, self.declared_by);
-        declaration.max_step = match bounds::has_to_be_issued(declaration.claim, &terms.bounds) {
-            true => Some(0),
-            false => terms.bounds.max_step,
+        declaration.max_step = if bounds::has_to_be_issued(declaration.claim, &terms.bounds) {
+            Some(0)
+        } else {
+            terms.bounds.max_step
         };
         declaration.max_token = terms.bounds.max_token;
         declaration.if_stale = if_stale(terms.purpose);
@@ -178,7 +179,7 @@ impl Inner {
         tracing::info!(%scope, from, to, raised_by, sessions, "the mark is raised");
     }
 
-    /// What the policy says about prepared transactions that are older than the mark.
+    /// Applies the policy about prepared transactions that are older than the mark.
     async fn meet_prepared(
         &self,
         bounds: &TokenBounds,
@@ -190,17 +191,17 @@ impl Inner {
         prepared::meet(&self.control, policy, (scope, mark), deadline).await
     }
 
-    /// Names in the log what a takeover leaves. Nobody waits for it.
+    /// Logs the prepared transactions that a takeover leaves. Does not wait.
     fn report_prepared(&self) {
         let control = self.control.clone();
         let deadline = Instant::now() + self.timeout;
         tokio::spawn(async move { prepared::report(&control, deadline).await });
     }
 
-    /// While the barrier ran the scope may have been repaired. The session is then one of those that the repair ends,
-    /// and is not told that it may write.
+    /// While the barrier ran, the scope may have been repaired. The repair ends the session, which must not be told
+    /// that it may write.
     fn check_incarnation(&self, scope: &Scope, mark: Mark) -> Result<Mark, DeclareError> {
-        match self.cells.cell(scope).mark_detail() {
+        match self.marks.mark(scope).mark_detail() {
             Some(now) if now.incarnation > mark.incarnation => {
                 Err(DeclareError::Stale { mark: now })
             }
@@ -208,11 +209,12 @@ impl Inner {
         }
     }
 
-    /// A session's cluster had been accepted before. So it is either deposed, or the authority has forgotten it.
+    /// The authority had accepted the session's cluster before. So the cluster is deposed, or the authority has
+    /// forgotten it.
     fn on_other_cluster(&self, ours: Cluster, recorded: Option<Cluster>) -> DeclareError {
         match recorded {
             Some(recorded) if recorded.follows(&ours) || !same_system(recorded, ours) => {
-                self.cells.cluster().note(ours, recorded);
+                self.marks.cluster().note(ours, recorded);
                 self.control.note_record(recorded);
                 self.control.renew();
                 DeclareError::WrongCluster { ours, recorded }

@@ -1,9 +1,9 @@
-//! Scopes that follow elections: as soon as another leader is decided, the mark rises to its number, and the sessions
-//! of the one before are ended, whether or not the new one ever connects.
+//! Scopes that follow elections. As soon as another leader is decided, the mark rises to its number, and the sessions
+//! of the previous leader are ended. The new leader need not connect for that.
 //!
-//! What is told of an election only sets this off. The declaration that raises the mark is one like any other, and it
-//! names the election: the step that raises the mark compares that the number is still the leader's. So what is told
-//! late, or by several proxies at once, raises nothing that is over, and ends nobody twice.
+//! News of an election only triggers a declaration like any other, which names the election. The step that raises the
+//! mark checks that the number is still the leader's. So late or repeated news raises no outdated mark, and ends no
+//! session twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +17,20 @@ use super::declare::NOBODY;
 use super::error::{ControlError, DeclareError};
 use super::{Takeover, bounds};
 
-/// Between two attempts at one number: this long at first, twice as long after each.
+/// First pause between attempts at one number. It doubles after each.
 const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// A scope that follows an election, which is in its terms.
+/// A scope that follows the election in its terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elected {
     /// The scope.
     pub scope: Scope,
-    /// How the number is to be accepted.
+    /// Terms on which the number is declared.
     pub terms: Terms,
 }
 
-/// The elections that are followed. Dropped, it follows none any more; a takeover that has begun goes on to its end.
+/// The followed elections. Dropping this follows none any more; a takeover that has begun still completes.
 #[derive(Debug)]
 pub struct Elections {
     takeover: Takeover,
@@ -38,7 +38,7 @@ pub struct Elections {
 }
 
 impl Elections {
-    /// None yet.
+    /// Follows no election yet.
     #[must_use]
     pub const fn new(takeover: Takeover) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Elections {
         }
     }
 
-    /// Follows these from now on, and no others. Those that were followed before on the same terms go on.
+    /// Follows these from now on, and no others. Those already followed on the same terms go on.
     pub fn follow(&mut self, wanted: Vec<Elected>) {
         self.followed
             .retain(|(elected, _)| wanted.contains(elected));
@@ -61,7 +61,7 @@ impl Elections {
     }
 }
 
-/// Follows one until the store is closed.
+/// Follows one election until the store is closed.
 async fn follow(takeover: Takeover, Elected { scope, terms }: Elected) {
     let Some(election) = terms.bounds.election().cloned() else {
         return;
@@ -77,7 +77,7 @@ async fn follow(takeover: Takeover, Elected { scope, terms }: Elected) {
     };
     loop {
         let number = *leader.borrow_and_update();
-        // A leader that is gone without a successor changes nothing: marks do not fall.
+        // A leader that goes without a successor changes nothing: marks do not fall.
         if let Some(number) = number {
             follower.put_in_force(number, &leader).await;
         }
@@ -95,7 +95,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// Raises the mark to this number, until that has succeeded, or is in vain, or something else is told.
+    /// Raises the mark to this number. Repeats that until it succeeds or is impossible, or other news arrives.
     async fn put_in_force(&self, number: Token, leader: &Following) {
         let (scope, election) = (&self.scope, &self.election);
         let mut pause = RETRY;
@@ -142,7 +142,7 @@ impl Follower {
 }
 
 impl Takeover {
-    /// Whether a scope's token can be claimed like this at all.
+    /// Checks whether the token of a scope can be claimed in this way at all.
     ///
     /// Errors: [`DeclareError::NotTaken`].
     pub fn check_claim(&self, claim: Claim, terms: &Terms) -> Result<(), DeclareError> {

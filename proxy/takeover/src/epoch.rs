@@ -1,9 +1,8 @@
-//! The epoch: a mark of the proxies' own, which rises at each start of a proxy, and after sessions have come on the
-//! register.
+//! The epoch: a mark of the proxies' own, which rises at each start of a proxy, and after sessions were registered.
 //!
-//! A restored authority may have every mark, and lack a session that joined at one since the backup. Nothing but a
-//! number that has risen since shows it. As a mark it is in every store and in the witness, compared and recovered like
-//! any other.
+//! A restored authority may have every mark, but lack a session that joined at one of them since the backup. Only a
+//! number that has risen since shows this. As a mark, the epoch is in every store and in the witness, compared and
+//! recovered like any other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +17,14 @@ use super::error::DeclareError;
 use super::in_time;
 use super::witness::{Table, Witness};
 
-/// What raises it.
+/// The epoch, and what raises it.
 pub(super) struct Epoch {
     pub(super) control: Control,
     pub(super) authority: Arc<dyn Authority>,
     pub(super) witness: Arc<Witness>,
     declared_by: String,
     pub(super) timeout: Duration,
-    /// It is to rise: this proxy has been started, or has registered a session.
+    /// The epoch must rise: this proxy has started, or has registered a session.
     due: AtomicBool,
 }
 
@@ -46,12 +45,12 @@ impl Epoch {
         })
     }
 
-    /// To be called before a session is registered.
+    /// Must be called before a session is registered.
     pub(super) fn note_joining(&self) {
         self.due.store(true, Ordering::Release);
     }
 
-    /// Raises it where that is due: in the authority, then in the witness.
+    /// Raises the epoch if that is due: in the authority, then in the witness.
     pub(super) async fn raise(&self) -> Result<(), DeclareError> {
         if !self.due.swap(false, Ordering::AcqRel) {
             return Ok(());
@@ -77,7 +76,7 @@ impl Epoch {
         };
         let declaration = Declaration::new(&scope, token, NOBODY, cluster, &self.declared_by);
         match in_time(self.authority.declare(&declaration), deadline).await? {
-            // Another proxy may have been faster: it is higher than it was all the same.
+            // Another proxy may have been faster; the epoch has risen all the same.
             Declared::Accepted { mark, .. } | Declared::Stale { mark } => {
                 self.witness.record(&scope, &mark, deadline).await
             }

@@ -1,4 +1,4 @@
-//! What can go wrong with takeovers, by who is at fault.
+//! Errors of takeovers, by who is at fault.
 
 use std::error::Error as _;
 use std::fmt;
@@ -13,7 +13,7 @@ use tokio_postgres::error::SqlState;
 
 use super::Bound;
 
-/// Why takeovers cannot be served at all.
+/// Reason why takeovers cannot be served at all.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StartError {
     /// No connection to the cluster.
@@ -21,26 +21,26 @@ pub enum StartError {
     Connect {
         /// The server.
         at: String,
-        /// Why.
+        /// The error.
         error: ControlError,
     },
-    /// The role may not do what a takeover needs.
+    /// The role lacks rights that a takeover needs.
     #[error("the control role {role:?} lacks {missing}; run as a superuser: {grant}")]
     Rights {
-        /// Who we are on the cluster.
+        /// Role of the control connection.
         role: String,
         /// The missing memberships.
         missing: String,
-        /// The statement that repairs it.
+        /// Statement that grants them.
         grant: String,
     },
     /// The server takes no writes, so there is nothing to fence.
     #[error("the control connection leads to a standby; it must lead to the primary")]
     Standby,
-    /// None of the hosts that were named takes writes.
+    /// None of the named hosts takes writes.
     #[error("no host is known to be the primary: {seen}")]
     NoPrimary {
-        /// What each of them is.
+        /// State of each host.
         seen: String,
     },
     /// Proxies with another store are on this cluster: it would have two marks.
@@ -49,12 +49,12 @@ pub enum StartError {
              {theirs:08x}... by {holder}; all proxies of a cluster must share one authority"
     )]
     OtherAuthority {
-        /// Our store.
+        /// Authority of this proxy.
         ours: AuthorityId,
         /// The first 32 bits of the other's identity.
         theirs: u32,
-        /// Who serves with it.
-        holder: Holder,
+        /// Session that serves with it.
+        holder: LockHolder,
     },
     /// The store is for one proxy, and another one serves with it.
     #[error(
@@ -62,21 +62,21 @@ pub enum StartError {
              one proxy only; stop the other one"
     )]
     Taken {
-        /// Our store.
+        /// Authority of this proxy.
         ours: AuthorityId,
-        /// Who serves with it.
-        holder: Holder,
+        /// Session that serves with it.
+        holder: LockHolder,
     },
-    /// The authority's marks are for another cluster, or this one is a primary that a failover has deposed, or a copy
-    /// of its storage was started later.
+    /// The authority's marks are for another cluster. Or a failover has deposed this one, or a copy of its storage
+    /// was started later.
     #[error(
         "the control connection leads to cluster {ours}, but the authority's marks are for cluster {recorded}; {}",
         wrong_cluster_advice(ours, recorded)
     )]
     WrongCluster {
-        /// What the control connection leads to.
+        /// Cluster of the control connection.
         ours: Cluster,
-        /// What is on record.
+        /// Cluster on record.
         recorded: Cluster,
     },
     /// The cluster has seen higher marks than the authority knows.
@@ -95,7 +95,7 @@ pub enum StartError {
         witnessed: Rank,
         /// Its mark in the authority.
         kept: Option<Rank>,
-        /// How many more scopes are behind.
+        /// Number of other scopes with forgotten marks.
         others: usize,
     },
     /// A statement of the preparation failed.
@@ -107,8 +107,8 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether another try may succeed soon: PostgreSQL is just starting, a failover is under way, or a proxy that was
-    /// killed still has its server process.
+    /// Whether another attempt may succeed soon: PostgreSQL is starting, a failover is under way, or a killed proxy
+    /// still has its server process.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::OtherAuthority { .. }
@@ -121,7 +121,7 @@ impl StartError {
     }
 }
 
-/// Not its source: its text has it already.
+/// No source: Display includes it.
 impl From<ControlError> for StartError {
     fn from(error: ControlError) -> Self {
         Self::Control(error)
@@ -144,7 +144,7 @@ impl From<DeclareError> for StartError {
     }
 }
 
-/// What an operator does whose control connection leads to another cluster than the one on record.
+/// Advice if the control connection leads to another cluster than the one on record.
 pub fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str {
     if (ours.system_identifier, ours.timeline) == (recorded.system_identifier, recorded.timeline) {
         "a server with the same storage was started later. If that is a copy, and this server is the right one, stop \
@@ -161,18 +161,17 @@ pub fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str 
 
 /// A session that holds the cluster's lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// Its server process.
     pub pid: Option<i32>,
     /// Its application_name.
     pub application_name: Option<String>,
-    /// Where it comes from; `None` for a unix socket.
+    /// Client address; `None` for a unix socket.
     pub client_addr: Option<String>,
-    /// The database it is connected to.
     pub(crate) database: Option<String>,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(pid) = self.pid else {
             return f.write_str("a session that is just ending");
@@ -187,46 +186,46 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Why the control connection gave no answer.
+/// Reason why the control connection gave no answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ControlError {
-    /// There is none at the moment. The text says why.
+    /// No connection at the moment. The text says why.
     #[error("the control connection is down: {0}")]
     Down(Arc<str>),
-    /// It was lost while it was used.
+    /// The connection was lost during use.
     #[error("the control connection was lost")]
     Lost,
-    /// It was made anew and leads to another cluster, timeline or start of the server, so it says nothing about the
-    /// sessions that were asked about.
+    /// A new connection leads to another cluster, timeline or start of the server. It says nothing about the sessions
+    /// in question.
     #[error("the control connection now leads to cluster {now}, but the session is on {ours}")]
     Moved {
-        /// Where the session is.
+        /// Cluster of the session.
         ours: Cluster,
-        /// Where the connection leads.
+        /// Cluster of the connection.
         now: Cluster,
     },
     /// The server refused the statement.
     #[error("{}", server_text(.0))]
     Server(Arc<tokio_postgres::Error>),
-    /// The witness is somebody else's, or has something attached to it.
+    /// The witness belongs to another role, or has something attached to it.
     #[error("the witness of the marks is {0}")]
     Strange(Arc<Strange>),
-    /// Nobody listens there, or there is no way.
+    /// The server does not listen, or cannot be reached.
     #[error("cannot connect: {0}")]
     Dial(Arc<std::io::Error>),
     /// The server did not answer in time.
     #[error("the server did not answer in time")]
     Timeout,
-    /// The answer does not have the form that was asked for.
+    /// The answer does not have the expected form.
     #[error("unexpected answer from the server: {}", server_text(.0))]
     Answer(Arc<tokio_postgres::Error>),
-    /// The files that TLS to the server needs are not sound.
+    /// The files for TLS to the server are not valid.
     #[error("cannot use TLS to the server: {0}")]
     Files(Arc<pgpalisade_tls::FileError>),
 }
 
 impl ControlError {
-    /// Whether a server that starts, ends or is full explains it. A refused login or bad TLS is there to stay.
+    /// Whether a server that starts, stops or is full explains the error. A refused login or bad TLS does not pass.
     /// <https://www.postgresql.org/docs/15/errcodes-appendix.html>
     fn may_pass(&self) -> bool {
         match self {
@@ -240,7 +239,7 @@ impl ControlError {
     }
 }
 
-/// What a server says that has no room, shuts down, or starts.
+/// Errors of a server that has no room, shuts down, or starts.
 const PASSING: [SqlState; 4] = [
     SqlState::TOO_MANY_CONNECTIONS,
     SqlState::ADMIN_SHUTDOWN,
@@ -248,13 +247,13 @@ const PASSING: [SqlState; 4] = [
     SqlState::CANNOT_CONNECT_NOW,
 ];
 
-/// What a takeover waits for, as the subject and its verb.
+/// The sessions that a takeover waits for, as subject and verb.
 fn old_sessions(left: usize) -> String {
     let verb = if left == 1 { "remains" } else { "remain" };
     format!("{} {verb}", counted(left, "old session"))
 }
 
-/// tokio-postgres says no more than "db error" by itself.
+/// The error with its cause: tokio-postgres only displays "db error".
 fn server_text(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(db), _) => format!("{}: {} ({})", db.severity(), db.message(), db.code().code()),
@@ -263,7 +262,7 @@ fn server_text(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// Why a declaration was not accepted. The session must not write with its token.
+/// Reason why a declaration was not accepted. The session must not write with its token.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DeclareError {
     /// A higher token was accepted before.
@@ -275,34 +274,34 @@ pub enum DeclareError {
     /// The mark is below the one that a take names. Nothing was registered, and no mark was raised.
     #[error("the mark is below the one to be followed")]
     MarkIsLower {
-        /// The mark, where there is one.
+        /// The mark, if there is one.
         mark: Option<Mark>,
     },
     /// The policy does not allow the token. Nothing was registered, and no mark was raised.
     #[error("the token is out of bounds: {bound}")]
     OutOfBounds {
-        /// The mark of the scope, where there is one and it is known.
+        /// The mark of the scope, if there is one and it is known.
         mark: Option<Mark>,
-        /// What it went beyond.
+        /// The bound that was exceeded.
         bound: Bound,
     },
-    /// The lease could not be had for as long as it was waited for. Nothing was registered, and no mark was raised.
+    /// The lease was not free within the waiting time. Nothing was registered, and no mark was raised.
     #[error("the lease of the scope could not be obtained")]
     LeaseHeld {
-        /// What the authority last said, where it did not answer.
+        /// The authority's last error, if it did not answer.
         unanswered: Option<String>,
     },
-    /// The token is not the number of who leads the election. Nothing was registered, and no mark was raised.
+    /// The token is not the number of the election's leader. Nothing was registered, and no mark was raised.
     #[error("the token is not the number of the leader of election {election:?}")]
     NotElected {
         /// The election.
         election: Arc<str>,
-        /// The number of who leads it, if anybody does.
+        /// The leader's number, if there is a leader.
         leader: Option<Token>,
-        /// The mark, where there is one.
+        /// The mark, if there is one.
         mark: Option<Mark>,
     },
-    /// The token is the number of an election, and none that can be taken. Nothing has changed.
+    /// The token is the number of an election, which cannot be taken. Nothing has changed.
     #[error("the token is the number of election {election:?}, and cannot be taken")]
     NotTaken {
         /// The election.
@@ -311,16 +310,17 @@ pub enum DeclareError {
     /// The authority did not answer.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// The token is stored, but old sessions could not be confirmed gone in time. Declaring again goes on.
+    /// The token is stored, but old sessions could not be confirmed gone in time. Declaring it again continues the
+    /// takeover.
     #[error("the takeover of scope {scope} with token {token} is not complete, {}: {why}", old_sessions(left.len()))]
     Incomplete {
         /// The scope.
         scope: Scope,
         /// The declared token.
         token: Token,
-        /// The old sessions that were not seen to be gone.
+        /// Old sessions that were not seen to be gone.
         left: Vec<Backend>,
-        /// What stood in the way.
+        /// Description of what stood in the way.
         why: String,
     },
     /// The session is on another cluster, timeline or start of the server than the one on record.
@@ -328,9 +328,9 @@ pub enum DeclareError {
         "the session is on cluster {ours}, but the authority's marks are for cluster {recorded}"
     )]
     WrongCluster {
-        /// Where the session is.
+        /// Cluster of the session.
         ours: Cluster,
-        /// What the marks are for.
+        /// Cluster on record.
         recorded: Cluster,
     },
     /// Prepared transactions of earlier tokens are left.
@@ -340,7 +340,7 @@ pub enum DeclareError {
         scope: Scope,
         /// Each with its owner and database.
         left: Vec<String>,
-        /// Why they are left.
+        /// Reason why they are left.
         why: String,
     },
     /// The mark could not be copied into the cluster.
@@ -348,15 +348,15 @@ pub enum DeclareError {
     Witness {
         /// The scope.
         scope: Scope,
-        /// What the server says.
+        /// Error of the control connection.
         why: ControlError,
     },
     /// The server session cannot be identified, so no takeover could end it.
     #[error("server process {pid} cannot be identified: {why}")]
     Backend {
-        /// As told by the server at login.
+        /// Process id that the server reported at login.
         pid: i32,
-        /// What is wrong.
+        /// The problem.
         why: BackendFault,
     },
     /// The control connection gave no answer.
@@ -364,7 +364,7 @@ pub enum DeclareError {
     Control(#[from] ControlError),
 }
 
-/// Why a server session cannot be identified.
+/// Reason why a server session cannot be identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BackendFault {
     /// No such process.
@@ -373,16 +373,16 @@ pub enum BackendFault {
              connection to another server, hides the real session"
     )]
     Unknown,
-    /// The process is there, its start is not shown.
+    /// The process exists, but its start is hidden.
     #[error("its backend_start is hidden; the control role lacks pg_read_all_stats")]
     Hidden,
-    /// There is a process with this id, and it is another session's.
+    /// The process with this id belongs to another session.
     #[error(
         "another session has this id in pg_stat_activity; the control connection leads to a different server, or a \
             pooler is in between"
     )]
     Other,
-    /// Whether it is the session's cannot be seen.
+    /// It cannot be seen whether the process belongs to the session.
     #[error(
         "track_activities is off for it, so it cannot be told apart from one of another server"
     )]

@@ -1,4 +1,4 @@
-//! How takeovers went: the authority keeps it for people, and nobody waits for that.
+//! Records of takeovers, which the authority keeps for people. Nothing waits for them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,24 +14,24 @@ use tokio_util::sync::CancellationToken;
 use super::error::DeclareError;
 use super::{in_time, spawn_until};
 
-/// Records that may wait. What does not fit is left out.
+/// Maximum number of waiting records. More are left out.
 const LIMIT: usize = 1024;
-/// Behind each time that records were handed on, so that a busy scope is written once for many.
+/// Pause after records were handed on, so that a busy scope is written once for many.
 const COLLECTED_FOR: Duration = Duration::from_millis(250);
-/// How often it is tried to hand them on, so that one scope does not hold up the others for ever.
+/// Maximum attempts to hand records on, so that one scope does not hold up the others forever.
 const ATTEMPTS: u32 = 60;
-/// Between attempts when the authority does not answer.
+/// Pause while the authority does not answer.
 const RETRY: Duration = Duration::from_millis(500);
-/// Scopes of which it is known that their last takeover is noted as complete.
+/// Maximum number of scopes whose last takeover is known to be noted as complete.
 const COMPLETE_MAX: usize = 10_000;
-/// What was read of all scopes is shown to others for so long.
+/// Time for which a read of all scopes also answers later callers.
 const SHOWN_FOR: Duration = Duration::from_secs(1);
 
-/// Where records are handed in.
+/// Sender of records.
 #[derive(Debug, Clone)]
 pub(super) struct Notes {
     sender: Sender<(Scope, TakeoverRecord)>,
-    /// What was noted as complete last.
+    /// The last takeover noted as complete, by scope.
     complete: Arc<Mutex<HashMap<Scope, Rank>>>,
 }
 
@@ -54,7 +54,7 @@ impl Notes {
         (Self { sender, complete }, noted)
     }
 
-    /// The same, and hands them on until `cancel`.
+    /// Notes that are handed on until `cancel`.
     pub(super) fn start(
         authority: &Arc<dyn Authority>,
         timeout: Duration,
@@ -65,7 +65,7 @@ impl Notes {
         notes
     }
 
-    /// Does not wait.
+    /// Adds a record. Does not wait.
     pub(super) fn push(&self, scope: &Scope, record: TakeoverRecord) {
         if record.end == TakeoverEnd::Complete {
             let mut complete = self.complete.lock();
@@ -79,8 +79,8 @@ impl Notes {
         }
     }
 
-    /// That the takeover is complete, by whomever, unless this proxy has noted so before. The old sessions may have
-    /// ended by themselves since one that could not be completed.
+    /// Adds that a takeover is complete, by whatever proxy, unless this one has noted so before. Old sessions may
+    /// have ended after a takeover that could not be completed.
     pub(super) fn push_found_complete(&self, scope: &Scope, record: TakeoverRecord) {
         let known = self.complete.lock().get(scope).copied();
         if known != Some(record.rank()) {
@@ -90,7 +90,7 @@ impl Notes {
 }
 
 impl Noted {
-    /// Hands them on.
+    /// Hands records on as they come.
     async fn run(mut self) {
         while let Some(first) = self.waiting.recv().await {
             for (scope, records) in self.collect(Some(first)) {
@@ -105,14 +105,14 @@ impl Noted {
         }
     }
 
-    /// Hands on what waits now, each once.
+    /// Hands on the waiting records, each once.
     pub(super) async fn flush(mut self) {
         for (scope, records) in self.collect(None) {
             self.hand_on(&scope, &records).await;
         }
     }
 
-    /// What waits, by scope.
+    /// Waiting records, by scope.
     fn collect(
         &mut self,
         first: Option<(Scope, TakeoverRecord)>,
@@ -131,7 +131,7 @@ impl Noted {
         match in_time(noted, Instant::now() + self.timeout).await {
             Ok(()) => true,
             Err(error) => {
-                // That the authority is lost is told elsewhere.
+                // The loss of the authority is logged elsewhere.
                 tracing::debug!(%scope, %error, "a takeover is not recorded yet");
                 false
             }
@@ -139,7 +139,7 @@ impl Noted {
     }
 }
 
-/// The takeovers of some scopes, the newest first.
+/// Takeovers of some scopes, newest first.
 pub(super) async fn of(
     authority: &Arc<dyn Authority>,
     scopes: &[Scope],
@@ -153,11 +153,10 @@ pub(super) async fn of(
     Ok(all)
 }
 
-/// What was read, or why it could not be.
 type Read = Result<Vec<(Scope, TakeoverRecord)>, AuthorityError>;
 
-/// The takeovers of all scopes as they were read last: whoever asks meanwhile gets the same, and the authority is asked
-/// by one at a time.
+/// Takeovers of all scopes, as they were read last. Callers get the same answer meanwhile, and only one at a time
+/// asks the authority.
 #[derive(Debug, Default)]
 pub(super) struct LastRead(tokio::sync::Mutex<Option<(Instant, Read)>>);
 

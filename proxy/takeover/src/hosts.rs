@@ -1,7 +1,7 @@
 //! The servers of the cluster: where they are, and which of them is the primary.
 //!
-//! A name may stand for several servers, and for others tomorrow. So each attempt resolves the names anew and tries
-//! every address. What a server is, only the server itself says.
+//! A name may stand for several servers, and for others tomorrow. So each attempt resolves the names again and tries
+//! every address. Only the server itself says what it is.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,78 +25,80 @@ use super::control::answer;
 use super::error::{ControlError, StartError};
 use super::prepare;
 
-/// How long the others may take once one server has answered that it is a primary: where an older one answers first,
-/// the newer is still found.
+/// Time left for the others after one server has answered as a primary. If an older one answers first, the newer is
+/// still found.
 const AFTER_A_PRIMARY: Duration = Duration::from_millis(300);
-/// How long the others may take once any has answered. One that hangs must not delay the next look at a standby that
-/// is promoted meanwhile.
+/// Time left for the others after any answer. A server that hangs must not delay the next look at a standby that is
+/// promoted meanwhile.
 const AFTER_ANY: Duration = Duration::from_secs(1);
-/// A dead peer is noticed within some 20 s, whatever the system's own times.
+/// A dead peer is noticed within about 20 s, whatever the system's own times.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(3), 3);
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
-/// As libpq.
+/// Default of libpq.
 const DEFAULT_PORT: u16 = 5432;
 
-/// A server by where it is.
+/// A server by its host and address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
-    /// Which of the hosts that were named, from 0.
+pub struct HostAddress {
+    /// Index of the configured host, from 0.
     pub host: usize,
-    /// The address that its name stood for; `None` for a unix socket.
+    /// Address that its name stands for; `None` for a unix socket.
     pub address: Option<IpAddr>,
 }
 
-/// A place, and how to get there.
+/// A place, and how to reach it.
 #[derive(Debug, Clone)]
-pub(super) struct Candidate {
-    pub(super) place: Place,
-    /// What its certificate is for.
+pub(super) struct HostCandidate {
+    pub(super) place: HostAddress,
+    /// Name that its certificate must have.
     name: String,
-    target: Target,
+    target: DialAddress,
 }
 
 #[derive(Debug, Clone)]
-enum Target {
+enum DialAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-impl std::fmt::Display for Candidate {
+impl std::fmt::Display for HostCandidate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.target {
-            Target::Unix(path) => write!(f, "{}", path.display()),
-            Target::Tcp(address) if self.name == address.ip().to_string() => write!(f, "{address}"),
-            Target::Tcp(address) => write!(f, "{} ({address})", self.name),
+            DialAddress::Unix(path) => write!(f, "{}", path.display()),
+            DialAddress::Tcp(address) if self.name == address.ip().to_string() => {
+                write!(f, "{address}")
+            }
+            DialAddress::Tcp(address) => write!(f, "{} ({address})", self.name),
         }
     }
 }
 
-/// A connection to a server, and what that is.
+/// A connection to a server, with the role of that server.
 pub(super) struct Open {
-    pub(super) at: Candidate,
-    pub(super) link: Link,
-    pub(super) role: Role,
+    pub(super) at: HostCandidate,
+    pub(super) link: HostConnection,
+    pub(super) role: ServerRole,
 }
 
-/// A connection. It ends with the client.
-pub(super) struct Link {
+/// A connection, which ends with its client.
+pub(super) struct HostConnection {
     pub(super) client: Client,
     pub(super) connection: JoinHandle<()>,
-    /// The version of its PostgreSQL, in its own words.
+    /// Version of its PostgreSQL, as the server reports it.
     pub(super) version: Arc<str>,
 }
 
-/// What a server says of itself.
+/// Role that a server reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// It takes no writes.
+pub(super) enum ServerRole {
+    /// Takes no writes.
     Standby,
-    /// It takes writes.
+    /// Takes writes.
     Primary(Cluster),
 }
 
-impl Role {
-    /// Which cluster takes writes there.
+impl ServerRole {
+    /// The cluster, if it takes writes.
     pub(super) const fn cluster(self) -> Option<Cluster> {
         match self {
             Self::Primary(cluster) => Some(cluster),
@@ -105,13 +107,13 @@ impl Role {
     }
 }
 
-/// Both directions of a connection, whatever it runs over.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// Both directions of a connection, over any transport.
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// Every address of every host. A name that cannot be resolved is left out, with the reason.
-pub(super) async fn candidates(login: &Login) -> (Vec<Candidate>, Vec<String>) {
+/// Every address of every host, and the reason for each name that cannot be resolved.
+pub(super) async fn candidates(login: &Login) -> (Vec<HostCandidate>, Vec<String>) {
     let config = &login.config;
     let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
     let port = |host: usize| {
@@ -121,16 +123,16 @@ pub(super) async fn candidates(login: &Login) -> (Vec<Candidate>, Vec<String>) {
     };
     let (mut found, mut unresolved) = (Vec::new(), Vec::new());
     for host in 0..hosts.len().max(addresses.len()) {
-        let at = |name: &str, address: SocketAddr| Candidate {
-            place: Place {
+        let at = |name: &str, address: SocketAddr| HostCandidate {
+            place: HostAddress {
                 host,
                 address: Some(address.ip()),
             },
             name: name.to_owned(),
-            target: Target::Tcp(address),
+            target: DialAddress::Tcp(address),
         };
         match (addresses.get(host), hosts.get(host)) {
-            // The name is then only for the certificate.
+            // The name is then used only for the certificate.
             (Some(address), Some(Host::Tcp(name))) => {
                 found.push(at(name, SocketAddr::new(*address, port(host))));
             }
@@ -155,34 +157,34 @@ pub(super) async fn candidates(login: &Login) -> (Vec<Candidate>, Vec<String>) {
     (found, unresolved)
 }
 
-fn socket(host: usize, directory: &Path, port: u16) -> Candidate {
+fn socket(host: usize, directory: &Path, port: u16) -> HostCandidate {
     let path = directory.join(format!(".s.PGSQL.{port}"));
-    Candidate {
-        place: Place {
+    HostCandidate {
+        place: HostAddress {
             host,
             address: None,
         },
         name: path.display().to_string(),
-        target: Target::Unix(path),
+        target: DialAddress::Unix(path),
     }
 }
 
 /// Logs in.
-async fn connect(login: &Login, at: &Candidate) -> Result<Link, ControlError> {
+async fn connect(login: &Login, at: &HostCandidate) -> Result<HostConnection, ControlError> {
     let connector = login
         .connector()
         .map_err(|error| ControlError::Files(error.into()))?;
     let mut config = connector.config_for(&login.config);
-    let stream: Box<dyn Stream> = match &at.target {
-        Target::Unix(path) => {
+    let stream: Box<dyn Duplex> = match &at.target {
+        DialAddress::Unix(path) => {
             config.ssl_mode(SslMode::Disable);
             Box::new(UnixStream::connect(path).await.map_err(dial_error)?)
         }
-        Target::Tcp(address) => Box::new(dial(*address).await.map_err(dial_error)?),
+        DialAddress::Tcp(address) => Box::new(dial(*address).await.map_err(dial_error)?),
     };
     let connecting = config.connect_raw(stream, connector.for_host(&at.name));
     let connected = boxed(connecting).await;
-    // A refused login is FATAL too, and no connection that was lost.
+    // A refused login is FATAL too, but not a lost connection.
     let (client, connection) = connected.map_err(|error| ControlError::Server(error.into()))?;
     let version = connection.parameter("server_version").unwrap_or_default();
     let version = Arc::from(version);
@@ -192,7 +194,7 @@ async fn connect(login: &Login, at: &Candidate) -> Result<Link, ControlError> {
         }
     });
     client.batch_execute(NAMES).await?;
-    Ok(Link {
+    Ok(HostConnection {
         client,
         connection,
         version,
@@ -215,17 +217,21 @@ fn dial_error(error: io::Error) -> ControlError {
     ControlError::Dial(Arc::new(error))
 }
 
-/// Asks a server what it is, over a connection that there is, or over a new one.
+/// Asks a server for its role, over an open connection or a new one.
 pub(super) async fn visit(
     login: Login,
-    at: Candidate,
-    open: Option<Link>,
-) -> (Candidate, Result<Open, ControlError>) {
+    at: HostCandidate,
+    open: Option<HostConnection>,
+) -> (HostCandidate, Result<Open, ControlError>) {
     let asked = ask(&login, at.clone(), open).await;
     (at, asked)
 }
 
-async fn ask(login: &Login, at: Candidate, open: Option<Link>) -> Result<Open, ControlError> {
+async fn ask(
+    login: &Login,
+    at: HostCandidate,
+    open: Option<HostConnection>,
+) -> Result<Open, ControlError> {
     let link = match open {
         Some(link) => link,
         None => boxed(connect(login, &at)).await?,
@@ -234,29 +240,29 @@ async fn ask(login: &Login, at: Candidate, open: Option<Link>) -> Result<Open, C
     Ok(Open { at, link, role })
 }
 
-/// The compiler does not see otherwise that another thread may go on with it.
+/// Otherwise the compiler does not see that another thread may continue the future.
 fn boxed<'a, T>(
     step: impl Future<Output = T> + Send + 'a,
 ) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
     Box::pin(step)
 }
 
-async fn role(client: &Client) -> Result<Role, ControlError> {
+async fn role(client: &Client) -> Result<ServerRole, ControlError> {
     let asked = client.query_typed("SELECT pg_catalog.pg_is_in_recovery()", &[]);
     let rows = asked.await?;
     if answer(rows.first().ok_or(ControlError::Lost)?, 0)? {
-        return Ok(Role::Standby);
+        return Ok(ServerRole::Standby);
     }
-    prepare::cluster(client).await.map(Role::Primary)
+    prepare::cluster(client).await.map(ServerRole::Primary)
 }
 
-/// Connections to the servers that take writes, the one with the newest history first.
+/// Connections to the servers that take writes, the newest history first.
 ///
-/// Errors: there is none. Where one server is named, what it says itself.
+/// Errors: no server takes writes. If only one server is named, its own error.
 pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Open>, StartError> {
     let (candidates, mut why) = candidates(login).await;
     let mut looks = JoinSet::new();
-    let mut unheard: Vec<Candidate> = Vec::new();
+    let mut unheard: Vec<HostCandidate> = Vec::new();
     for at in candidates {
         unheard.push(at.clone());
         looks.spawn(visit(login.clone(), at, None));
@@ -268,14 +274,14 @@ pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Op
         let Ok((at, seen)) = looked else { continue };
         unheard.retain(|one| one.place != at.place);
         let patience = match seen {
-            Ok(Open { role, .. }) if role == Role::Standby && is_only_one => {
+            Ok(Open { role, .. }) if role == ServerRole::Standby && is_only_one => {
                 return Err(StartError::Standby);
             }
             Err(error) if is_only_one => {
                 let at = at.to_string();
                 return Err(StartError::Connect { at, error });
             }
-            Ok(open) if open.role != Role::Standby => {
+            Ok(open) if open.role != ServerRole::Standby => {
                 found.push(open);
                 AFTER_A_PRIMARY
             }

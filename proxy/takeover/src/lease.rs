@@ -1,13 +1,14 @@
-//! Leases: who holds one, for as long as its session wants it. Who waits for one stands in a [`line`].
+//! Leases: each has one holder, for as long as its session wants it. Sessions wait for a lease in a [`queue`].
 //!
-//! A lease says who is to take the next token, and no more: the fence is the token. So all that a late or lost lease
-//! costs is a takeover that need not have been.
+//! A lease only decides who takes the next token; the fence is the token. So a late or lost lease costs no more than
+//! an unnecessary takeover.
 //!
-//! In the store a lease lives for [`LIVES`], whoever holds it, and the proxy renews it for its session: so whatever is
-//! killed or cut off, nobody waits for longer. How long a client may be silent is the proxy's to see. Where the policy
-//! has a lock delay it lives for so much longer, and only who says so gives it back: others wait until it has run out.
+//! In the store a lease lives for [`LIVES`], and the proxy renews it for its session. If something is killed or cut
+//! off, nobody waits longer than that. The proxy decides how long a client may be silent. With a lock delay in the
+//! policy, a lease lives longer by the delay, and only an explicit release returns it: else others wait until it has
+//! run out.
 
-mod line;
+mod queue;
 mod vacancy;
 
 use std::fmt;
@@ -23,51 +24,51 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::error::DeclareError;
 use super::{Takeover, in_time};
-pub(super) use line::Lines;
-use line::Place;
-use vacancy::Held;
+pub(super) use queue::LeaseQueues;
+use queue::QueueTicket;
+use vacancy::HeldLease;
 
-/// What a lease lives in the store without being renewed.
+/// Lifetime of a lease in the store without renewal.
 const LIVES: Duration = Duration::from_secs(15);
-/// How many times a lease is renewed in its time. Two thirds of it are left for what makes a renewal fail.
+/// Number of renewals within that lifetime. Two thirds of it are left for renewals that fail.
 const RENEWALS: u32 = 3;
-/// Between two attempts at what the store does not answer.
+/// Pause between attempts while the store does not answer.
 const RETRY: Duration = Duration::from_millis(200);
-/// How often the next token is taken anew because others have declared one meanwhile.
+/// Maximum attempts to take the next token while others declare tokens.
 const TAKES_MAX: u32 = 8;
 
-/// A candidacy for the lease of a scope. Dropped, it gives back what it holds, unless there is a lock delay.
+/// A candidacy for the lease of a scope. Dropping it gives the lease back, unless there is a lock delay.
 struct Candidacy {
-    place: Place,
-    wanted: Mutex<Wanted>,
-    /// It is wanted for another time.
+    ticket: QueueTicket,
+    wanted: Mutex<LeaseDemand>,
+    /// Signals that the lease is wanted for another time.
     changed: Notify,
-    /// Taken under it.
+    /// The token taken under the lease.
     token: OnceLock<Token>,
 }
 
-/// For how long the client wants a lease.
+/// Time for which the client wants a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum LeaseDemand {
     WhileHeld,
-    /// Unless it says so again.
+    /// The client must ask again before this time.
     Until(Instant),
-    /// It has not said so in time.
+    /// The client has not asked again in time.
     NoMore,
-    /// It has given it back.
+    /// The client has given the lease back.
     GivenBack,
 }
 
-/// A lease that was acquired for a session, under which no token was taken yet.
+/// A lease acquired for a session, before a token is taken under it.
 pub struct Acquired {
     candidacy: Arc<Candidacy>,
-    /// When it was last another's, where this one has waited.
+    /// The last time when another held the lease, if this candidacy has waited.
     others_at: Option<Instant>,
     renewing: AbortOnDropHandle<()>,
 }
 
-/// The lease of a scope, held with the token that was taken under it. It is given back when this is dropped, or has run
-/// out where there is a lock delay: for that is whose holder has vanished.
+/// The lease of a scope, held with the token that was taken under it. Dropping it gives the lease back. With a lock
+/// delay it runs out instead: its holder has vanished.
 pub struct Lease {
     candidacy: Arc<Candidacy>,
     mark: Mark,
@@ -81,48 +82,48 @@ impl fmt::Debug for Lease {
 }
 
 impl Acquired {
-    /// What it is of.
+    /// Scope of the lease.
     #[must_use]
     pub fn scope(&self) -> &Scope {
-        self.candidacy.place.scope()
+        self.candidacy.ticket.scope()
     }
 }
 
 impl Lease {
-    /// What it is of.
+    /// Scope of the lease.
     #[must_use]
     pub fn scope(&self) -> &Scope {
-        self.candidacy.place.scope()
+        self.candidacy.ticket.scope()
     }
 
-    /// The mark that was raised under it.
+    /// The mark that was raised under the lease.
     #[must_use]
     pub const fn mark(&self) -> &Mark {
         &self.mark
     }
 
-    /// Gives it back at once: its holder has said that it works under it no more.
+    /// Gives the lease back at once, because its holder has stopped working under it.
     pub fn give_back(self) {
-        *self.candidacy.wanted.lock() = Wanted::GivenBack;
+        *self.candidacy.wanted.lock() = LeaseDemand::GivenBack;
     }
 }
 
 impl Candidacy {
-    /// Renews the lease for as long as the client wants it, and calls `lost` where that cannot be done any more. A
-    /// third of its time before its end it is taken for lost, so that nobody else holds it by then.
+    /// Renews the lease while the client wants it, and calls `lost` if that becomes impossible. The lease counts as
+    /// lost a third of its lifetime before its end, so that nobody else holds it by then.
     async fn keep(self: Arc<Self>, mut asked_at: Instant, lost: impl FnOnce() + Send) {
-        let held = Held::new(Arc::clone(&self));
+        let held = HeldLease::new(Arc::clone(&self));
         loop {
             let next = asked_at + LIVES / RENEWALS;
             let wake = self.wanted_until().map_or(next, |until| until.min(next));
-            // Also where its time is asked for anew meanwhile, and is over sooner.
+            // Also wakes if the client asks for a time that ends sooner.
             let _ = timeout_at(wake, self.changed.notified()).await;
             if !self.is_wanted() {
                 drop(held);
-                match self.place.delays() {
-                    true => return,
-                    false => return self.place.give_back().await,
+                if !self.ticket.delays() {
+                    self.ticket.give_back().await;
                 }
+                return;
             }
             if Instant::now() < next {
                 continue;
@@ -130,7 +131,7 @@ impl Candidacy {
             let renewed = timeout_at(asked_at + LIVES * 2 / 3, async {
                 loop {
                     let asked_at = Instant::now();
-                    match self.place.renew().await {
+                    match self.ticket.renew().await {
                         Ok(Leased::Held) => return Some(asked_at),
                         Ok(Leased::NotHeld) => return None,
                         Err(_) => sleep(RETRY).await,
@@ -148,29 +149,29 @@ impl Candidacy {
 
     fn wanted_until(&self) -> Option<Instant> {
         match *self.wanted.lock() {
-            Wanted::Until(until) => Some(until),
-            Wanted::WhileHeld | Wanted::NoMore | Wanted::GivenBack => None,
+            LeaseDemand::Until(until) => Some(until),
+            LeaseDemand::WhileHeld | LeaseDemand::NoMore | LeaseDemand::GivenBack => None,
         }
     }
 
-    /// Whether the client wants it still. Where it does not, it never will again.
+    /// Whether the client still wants the lease. Once false, it stays false.
     fn is_wanted(&self) -> bool {
         let mut wanted = self.wanted.lock();
-        if matches!(*wanted, Wanted::Until(until) if until <= Instant::now()) {
-            *wanted = Wanted::NoMore;
+        if matches!(*wanted, LeaseDemand::Until(until) if until <= Instant::now()) {
+            *wanted = LeaseDemand::NoMore;
         }
-        !matches!(*wanted, Wanted::NoMore | Wanted::GivenBack)
+        !matches!(*wanted, LeaseDemand::NoMore | LeaseDemand::GivenBack)
     }
 
-    /// The client wants it from now on for this time. Too late where it is being given back.
+    /// Sets the time for which the client wants the lease, from now on. Too late if the lease is being given back.
     fn want(&self, time: LeaseTime) -> Leased {
         let mut wanted = self.wanted.lock();
-        if matches!(*wanted, Wanted::NoMore | Wanted::GivenBack) {
+        if matches!(*wanted, LeaseDemand::NoMore | LeaseDemand::GivenBack) {
             return Leased::NotHeld;
         }
         *wanted = match time {
-            LeaseTime::WhileHeld | LeaseTime::NoWait => Wanted::WhileHeld,
-            LeaseTime::Asked(_) => Wanted::Until(Instant::now() + time.duration()),
+            LeaseTime::WhileHeld | LeaseTime::NoWait => LeaseDemand::WhileHeld,
+            LeaseTime::Asked(_) => LeaseDemand::Until(Instant::now() + time.duration()),
         };
         self.changed.notify_one();
         Leased::Held
@@ -179,21 +180,22 @@ impl Candidacy {
 
 impl Drop for Candidacy {
     fn drop(&mut self) {
-        // Who has taken no token under it has done nothing.
+        // A holder without a token has done nothing.
         let has_vanished =
-            self.token.get().is_some() && *self.wanted.get_mut() != Wanted::GivenBack;
-        match has_vanished && self.place.delays() {
-            true => self.place.vanish(),
-            false => self.place.leave(),
+            self.token.get().is_some() && *self.wanted.get_mut() != LeaseDemand::GivenBack;
+        if has_vanished && self.ticket.delays() {
+            self.ticket.vanish();
+        } else {
+            self.ticket.leave();
         }
     }
 }
 
 impl Takeover {
-    /// Acquires the lease of a scope. Waits for it until then, in the line of this proxy; who is only observed does not
-    /// wait. `lost` is called where it cannot be renewed any more while it is held.
+    /// Acquires the lease of a scope. Waits for it until `until`, in the queue of this proxy; sessions that are only
+    /// observed do not wait. Calls `lost` if a held lease cannot be renewed any more.
     ///
-    /// Errors: [`DeclareError::LeaseHeld`] where others have held it all the time, or the authority has not answered.
+    /// Errors: [`DeclareError::LeaseHeld`] if others have held it all the time, or the authority has not answered.
     pub async fn acquire_lease(
         &self,
         scope: &Scope,
@@ -201,29 +203,29 @@ impl Takeover {
         until: Instant,
         lost: impl FnOnce() + Send + 'static,
     ) -> Result<Acquired, DeclareError> {
-        let lines = &self.inner.lines;
+        let queues = &self.inner.lease_queues;
         let until = match terms.purpose {
             Purpose::Admit => until,
             Purpose::Observe | Purpose::ObserveUnregistered => Instant::now(),
         };
         let candidacy = Arc::new(Candidacy {
-            place: lines.stand(scope, terms.bounds.lock_delay.unwrap_or_default()),
-            wanted: Mutex::new(Wanted::WhileHeld),
+            ticket: queues.stand(scope, terms.bounds.lock_delay.unwrap_or_default()),
+            wanted: Mutex::new(LeaseDemand::WhileHeld),
             changed: Notify::new(),
             token: OnceLock::new(),
         });
         let waits = Arc::clone(&candidacy);
-        let waiting = lines
+        let waiting = queues
             .handle()
-            .spawn(async move { waits.place.acquire(until).await });
-        // Whoever goes away leaves the line.
+            .spawn(async move { waits.ticket.acquire(until).await });
+        // A caller that goes away leaves the queue.
         let acquired = AbortOnDropHandle::new(waiting).await;
         let turn = acquired.unwrap_or(Err(DeclareError::LeaseHeld { unanswered: None }))?;
         let keeping = Arc::clone(&candidacy).keep(turn.asked_at, lost);
         Ok(Acquired {
             candidacy,
             others_at: turn.others_at,
-            renewing: AbortOnDropHandle::new(lines.handle().spawn(keeping)),
+            renewing: AbortOnDropHandle::new(queues.handle().spawn(keeping)),
         })
     }
 
@@ -243,8 +245,8 @@ impl Takeover {
             others_at,
             renewing,
         } = acquired;
-        let vacancies = &self.inner.lines.vacancies;
-        vacancies.over(candidacy.place.scope(), mark.token, others_at);
+        let vacancies = &self.inner.lease_queues.vacancies;
+        vacancies.over(candidacy.ticket.scope(), mark.token, others_at);
         let _first = candidacy.token.set(mark.token);
         let _just_acquired = candidacy.want(time);
         Ok(Lease {
@@ -254,34 +256,34 @@ impl Takeover {
         })
     }
 
-    /// The client says that it wants a lease that it has. Whether it is held, and its token is still the mark.
+    /// Prolongs a lease that the client has. Says whether it is held, and its token is still the mark.
     ///
-    /// Errors: [`DeclareError::LeaseHeld`] where the authority does not answer; it is held all the same.
+    /// Errors: [`DeclareError::LeaseHeld`] if the authority does not answer; the lease is still held then.
     pub async fn renew_lease(
         &self,
         lease: &Lease,
         time: LeaseTime,
     ) -> Result<Leased, DeclareError> {
-        let cell = self.inner.cells.find(lease.scope());
-        let is_over = cell.is_some_and(|cell| cell.mark_above(lease.mark.token).is_some());
+        let cached = self.inner.marks.find(lease.scope());
+        let is_over = cached.is_some_and(|cached| cached.mark_above(lease.mark.token).is_some());
         if is_over || lease.candidacy.want(time) == Leased::NotHeld {
             return Ok(Leased::NotHeld);
         }
-        let place = lease.candidacy.place.clone();
-        let renew = async move { place.renew().await };
+        let ticket = lease.candidacy.ticket.clone();
+        let renew = async move { ticket.renew().await };
         let renewed = self.run(renew).await;
         renewed.map_err(|error| DeclareError::LeaseHeld {
             unanswered: Some(error.to_string()),
         })
     }
 
-    /// Waits until the leases of sessions that have ended are given back, for a second at most.
+    /// Waits until the leases of ended sessions are given back, for at most a second.
     pub async fn give_back_leases(&self) {
-        self.inner.lines.close().await;
+        self.inner.lease_queues.close().await;
     }
 
-    /// The token after the mark as it is once the lease is held: a session that has held it before, and slept since,
-    /// takes none.
+    /// Takes the token after the mark that is read while the lease is held. A session that held the lease before, and
+    /// slept since, takes none.
     async fn take_after_the_mark(
         &self,
         declaration: &Declaration,

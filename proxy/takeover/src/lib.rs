@@ -1,5 +1,5 @@
-//! Takeovers: how a declared token is registered, raises the mark, and ends the sessions of lower tokens. This is what
-//! carries the write fence: `docs/guarantee.md`, under "Why it holds".
+//! Takeovers: how a declared token is registered, raises the mark, and ends the sessions of lower tokens. The write
+//! fence rests on them: `docs/guarantee.md`, under "Why it holds".
 
 mod barrier;
 mod bounds;
@@ -13,19 +13,19 @@ pub mod error;
 mod history;
 mod hosts;
 mod lease;
+mod metered_authority;
 mod meters;
 mod options;
 mod pace;
 mod patrol;
 pub mod prepare;
 mod prepared;
-mod reach;
+mod primary_term;
 mod reaper;
 mod recover;
 mod release;
 mod repair;
 mod sessions;
-mod tenure;
 mod watch;
 pub mod witness;
 
@@ -42,7 +42,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use cluster_lock::StoreLock;
-pub use error::{BackendFault, ControlError, DeclareError, Holder, StartError};
+pub use error::{BackendFault, ControlError, DeclareError, LockHolder, StartError};
 pub use pgpalisade_fence::rejection::Bound;
 pub use recover::{RecoverError, Recovery};
 pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
@@ -50,29 +50,29 @@ pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 use barrier::Barriers;
 use confirm::Confirmer;
 pub use control::Primary;
-use control::{Control, Plan};
+use control::{Control, ControlConfig};
 pub use elected::{Elected, Elections};
 use epoch::Epoch;
 use history::{LastRead, Notes};
-pub use hosts::Place;
-use lease::Lines;
+pub use hosts::HostAddress;
+use lease::LeaseQueues;
 pub use lease::{Acquired, Lease};
+use metered_authority::MeteredAuthority;
 pub use meters::Meters;
 pub use options::{TakeoverOptions, WitnessMode};
 use pace::Pace;
 use pgpalisade_fence::mark_cache::MarkCache;
 pub use pgpalisade_fence::{Identified, Purpose, Terms};
-use reach::Reach;
+pub use primary_term::PrimaryTerm;
+use primary_term::PrimaryTerms;
 use reaper::Reaper;
 use release::Releases;
-pub use sessions::Trace;
-pub use tenure::Tenure;
-use tenure::Tenures;
+pub use sessions::SessionProbe;
 use watch::Watcher;
 use witness::Witness;
 
-/// Serves declarations. Clones share one; they can be used from any thread and any runtime, while all its own
-/// work runs on the runtime it was started on. That ends with the last clone, or on cancellation.
+/// Serves declarations. Clones share one service and work on any thread and runtime. Its own tasks run on the runtime
+/// that started it, until the last clone is dropped or on cancellation.
 #[derive(Clone)]
 pub struct Takeover {
     inner: Arc<Inner>,
@@ -82,12 +82,12 @@ struct Inner {
     handle: Handle,
     timeout: Duration,
     declared_by: String,
-    cells: Arc<MarkCache>,
+    marks: Arc<MarkCache>,
     control: Control,
     authority: Arc<dyn Authority>,
     barriers: Arc<Barriers>,
     releases: Arc<Releases>,
-    lines: Arc<Lines>,
+    lease_queues: Arc<LeaseQueues>,
     witness: Arc<Witness>,
     epoch: Arc<Epoch>,
     pace: Pace,
@@ -106,12 +106,11 @@ impl std::fmt::Debug for Takeover {
 }
 
 impl Takeover {
-    /// Connects the control connection, takes the cluster's lock, learns the marks and removes the records
-    /// of sessions that are gone.
+    /// Connects the control connection, takes the cluster's lock, reads the marks, and removes the records of
+    /// sessions that are gone.
     ///
-    /// Errors: no connection, missing rights, a standby, another authority or a second proxy on an embedded
-    /// store, and
-    /// an authority that does not answer.
+    /// Errors: no connection, missing rights, a standby, another authority or a second proxy on an embedded store,
+    /// and an authority that does not answer.
     pub async fn start(
         options: TakeoverOptions,
         authority: Arc<dyn Authority>,
@@ -125,27 +124,27 @@ impl Takeover {
         } = options;
         let tasks = cancel.child_token();
         let guard = tasks.clone().drop_guard();
-        let cells = Arc::new(MarkCache::default());
-        let authority = Reach::of(authority, meters.clone());
-        // Before the marks are read, so that no raise falls between the two.
+        let marks = Arc::new(MarkCache::default());
+        let authority = MeteredAuthority::of(authority, meters.clone());
+        // Before the marks are read, so that no raise is missed.
         let changes = authority.watch();
-        let plan = Plan {
+        let config = ControlConfig {
             login: control_login(options.control),
-            tenures: Arc::new(Tenures::default()),
+            primary_terms: Arc::new(PrimaryTerms::default()),
             timeout,
             authority: Arc::clone(&authority),
-            cells: Arc::clone(&cells),
+            marks: Arc::clone(&marks),
             lock: options.store_lock,
             witness: options.witness,
             lock_wait: options.lock_wait,
             meters: meters.clone(),
         };
-        let (control, ours) = Control::start(plan, tasks.clone()).await?;
-        let watcher = Watcher::new(&control, &cells, ours, &declared_by);
+        let (control, ours) = Control::start(config, tasks.clone()).await?;
+        let watcher = Watcher::new(&control, &marks, ours, &declared_by);
         spawn_until(&tasks, watcher.run(changes));
         let confirmer = Confirmer {
             authority: Arc::clone(&authority),
-            cells: Arc::clone(&cells),
+            marks: Arc::clone(&marks),
             timeout,
         };
         confirmer.learn_all().await?;
@@ -159,20 +158,20 @@ impl Takeover {
         let notes = Notes::start(&authority, timeout, &tasks);
         let releasing = Arc::clone(&releases).run(Arc::clone(&authority), timeout);
         spawn_until(&tasks, releasing);
-        let lines = Lines::new(&authority, timeout, &meters);
+        let lease_queues = LeaseQueues::new(&authority, timeout, &meters);
         let barriers = Barriers::new(&control, &authority, &meters, notes);
         let inner = Inner {
             handle: Handle::current(),
             timeout,
             declared_by,
-            cells,
+            marks,
             witness: Arc::clone(&epoch.witness),
             epoch,
             control,
             authority,
             barriers,
             releases,
-            lines,
+            lease_queues,
             pace: Pace::default(),
             history: LastRead::default(),
             meters,
@@ -183,41 +182,41 @@ impl Takeover {
         })
     }
 
-    /// What this proxy knows of the marks.
-    pub fn cells(&self) -> &Arc<MarkCache> {
-        &self.inner.cells
+    /// Marks that this proxy knows.
+    pub fn marks(&self) -> &Arc<MarkCache> {
+        &self.inner.marks
     }
 
-    /// What is counted and measured.
+    /// Counters and measurements.
     pub fn meters(&self) -> &Meters {
         &self.inner.meters
     }
 
-    /// The cluster that the control connection leads to, while it is up.
+    /// Cluster of the control connection, while it is up.
     pub fn cluster(&self) -> Option<Cluster> {
         self.inner.control.cluster()
     }
 
-    /// When a declaration that begins now has to be answered: all of it, whatever number of scopes it is for.
+    /// Deadline of a declaration that begins now, whatever number of scopes it is for.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.inner.timeout
     }
 
-    /// Finds the server session that has the pid which the server told at login, and that was the last to send this
-    /// trace. The answer stays true for as long as the session lives.
+    /// Finds the server session with the pid that the server reported at login. It must be the last that sent this
+    /// probe. The answer stays true as long as the session lives.
     ///
-    /// Errors: [`DeclareError::Backend`] where a pooler sits in between, the control connection leads elsewhere, or
-    /// rights are missing, [`DeclareError::Control`].
+    /// Errors: [`DeclareError::Backend`] if a pooler sits in between, the control connection leads elsewhere, or
+    /// rights are missing; [`DeclareError::Control`].
     pub async fn identify(
         &self,
         pid: i32,
-        trace: Trace,
+        probe: SessionProbe,
         deadline: Instant,
     ) -> Result<Identified, DeclareError> {
         let inner = Arc::clone(&self.inner);
         let find = async move {
-            let found = sessions::identify(&inner.control, pid, &trace, deadline).await;
+            let found = sessions::identify(&inner.control, pid, &probe, deadline).await;
             if let Err(DeclareError::Backend { .. }) = found {
                 // The address may lead to another server by now.
                 inner.control.look_again();
@@ -227,7 +226,7 @@ impl Takeover {
         self.run(find).await
     }
 
-    /// Asks the authority, so that it is known whether it answers.
+    /// Asks the authority, to learn whether it answers.
     ///
     /// Errors: those of the authority; it has time until the deadline.
     pub async fn ask_authority(&self, deadline: Instant) -> Result<(), DeclareError> {
@@ -236,7 +235,7 @@ impl Takeover {
         self.run(ask).await.map(drop)
     }
 
-    /// How the last takeovers went, the newest first, at most a second ago.
+    /// The last takeovers, newest first, read at most a second ago.
     ///
     /// Errors: those of the authority; it has time until the deadline.
     pub async fn history(
@@ -248,7 +247,7 @@ impl Takeover {
         self.run(ask).await
     }
 
-    /// How the last takeovers of these scopes went, the newest first.
+    /// The last takeovers of these scopes, newest first.
     ///
     /// Errors: those of the authority; it has time until the deadline.
     pub async fn history_of(
@@ -261,9 +260,9 @@ impl Takeover {
             .await
     }
 
-    /// Every proxy that is connected to the cluster, this one among them.
+    /// Every proxy that is connected to the cluster, including this one.
     ///
-    /// Errors: [`DeclareError::Control`]; it has time until the deadline.
+    /// Errors: [`DeclareError::Control`], also at the deadline.
     pub async fn proxies(
         &self,
         deadline: Instant,
@@ -273,74 +272,74 @@ impl Takeover {
         self.run(ask).await
     }
 
-    /// Where the primary is, while the control connection is up.
+    /// The primary, while the control connection is up.
     pub fn primary(&self) -> Option<Primary> {
         self.inner.control.primary()
     }
 
-    /// Where the primary is, once the control connection is up; `None` where the proxy stops.
+    /// Waits until a primary is known; `None` if the proxy stops.
     pub async fn find_primary(&self) -> Option<Primary> {
         self.inner.control.find_primary().await
     }
 
-    /// Why no primary is known.
+    /// Reason why no primary is known.
     pub fn why_no_primary(&self) -> Arc<str> {
         self.inner.control.why_down()
     }
 
-    /// Declares a token, or takes the next one. On success the session may write: no session with a lower token is
-    /// left. The mark is its token. The terms say how far it may rise, and what becomes of a stale one; this proxy adds
-    /// itself to who declares.
+    /// Declares a token, or takes the next one. After success the session may write: the mark is its token, and no
+    /// session with a lower one is left. The terms limit how far the mark may rise, and decide what happens to a
+    /// stale token. This proxy adds its own name to that of the declarer.
     ///
-    /// Bounded by its deadline. Goes on to its end when the caller's future is dropped.
+    /// Bounded by its deadline. Runs to its end even if the caller drops the future.
     pub async fn declare(
         &self,
         declaration: Declaration,
         terms: Terms,
         deadline: Instant,
     ) -> Result<Mark, DeclareError> {
-        let cell = self.inner.cells.find(&declaration.scope);
-        bounds::check_token(&declaration, &terms.bounds, cell.as_deref())?;
-        // The cache only rejects. What it rejects is looked up soon after: it may be behind a repair. One that is only
-        // observed goes on all the same, so the authority has to know of it.
+        let cached = self.inner.marks.find(&declaration.scope);
+        bounds::check_token(&declaration, &terms.bounds, cached.as_deref())?;
+        // The cache only rejects, and the confirmer soon looks up each rejection, since the cache may not know of a
+        // repair yet. A session that is only observed continues all the same, so the authority must know of it.
         if terms.purpose != Purpose::Observe
             && let Some(token) = declaration.claim.token()
-            && let Some(mark) = cell.and_then(|cell| cell.mark_above(token))
+            && let Some(mark) = cached.and_then(|cached| cached.mark_above(token))
         {
             return Err(DeclareError::Stale { mark });
         }
-        let (cells, pace) = (&self.inner.cells, &self.inner.pace);
-        bounds::check_growth(&declaration, &terms.bounds, cells, pace)?;
+        let (marks, pace) = (&self.inner.marks, &self.inner.pace);
+        bounds::check_growth(&declaration, &terms.bounds, marks, pace)?;
         let inner = Arc::clone(&self.inner);
         self.run(async move { inner.declare(declaration, terms, deadline).await })
             .await
     }
 
-    /// Tells that a session has ended normally: nothing in flight, Terminate sent, and the server closed
-    /// its end. Does not wait. No other session is released: one that lives stays on the register, whatever it holds.
+    /// Reports that a session has ended normally: nothing in flight, Terminate sent, and the connection closed by the
+    /// server. Does not wait. No other session is released: a session that lives stays registered, whatever it holds.
     pub fn release(&self, backend: Backend) {
         self.inner.releases.push(backend);
     }
 
-    /// Runs a step on the own runtime, whatever becomes of the caller.
+    /// Runs a step on the takeover's own runtime, even if the caller goes away.
     async fn run<T: Send + 'static>(
         &self,
         step: impl Future<Output = Result<T, DeclareError>> + Send + 'static,
     ) -> Result<T, DeclareError> {
         self.inner.handle.spawn(step).await.unwrap_or_else(|error| {
-            // As unanswered as by a store that is away: nobody knows how far it got.
+            // Like an unavailable store: it is unknown how far the step got.
             let why = format!("the step was abandoned: {error}");
             Err(DeclareError::Authority(AuthorityError::Unavailable(why)))
         })
     }
 }
 
-/// Runs a task in the background, until `cancel`.
+/// Runs a task in the background until `cancel`.
 fn spawn_until(cancel: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(cancel.clone().run_until_cancelled_owned(task));
 }
 
-/// An answer of the authority, or an error once the time is over.
+/// The authority's answer, or an error after the deadline.
 async fn in_time<T>(
     answer: impl Future<Output = Result<T, AuthorityError>>,
     deadline: Instant,
@@ -352,7 +351,7 @@ async fn in_time<T>(
     Ok(answer?)
 }
 
-/// What every control connection has, whatever the operator's DSN says.
+/// Sets what every control connection has, whatever the operator's DSN says.
 fn control_login(mut login: Login) -> Login {
     login.config.application_name("pgpalisade control");
     login

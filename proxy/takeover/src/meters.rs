@@ -1,4 +1,4 @@
-//! What is measured of takeovers, and of the authority that they rest on.
+//! Measurements of takeovers and of the authority.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Seconds of a takeover: from its first look to the authority's record that nobody is left.
+/// Seconds of a takeover, from its first look until the authority has recorded that no session is left.
 const TAKEOVER_SECONDS: [f64; 13] = [
     0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
 ];
 
-/// Seconds of an answer of the authority.
+/// Seconds until the authority answers.
 const ANSWER_SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 ];
 
-/// Seconds from when a lease is to be renewed until it is: at 5 its session is ended.
+/// Seconds from when a renewal is due until it is done: at 5 the session is ended.
 const RENEWAL_SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 4.0, 5.0];
 
 /// Seconds without a leader.
@@ -26,16 +26,16 @@ const VACANT_SECONDS: [f64; 11] = [
     0.01, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 600.0, 3600.0,
 ];
 
-/// What the authority is asked for.
+/// Operations of the authority.
 const OPERATIONS: [&str; 11] = [
     "enrol", "declare", "sessions", "marks", "mark", "drained", "forget", "repair", "cluster",
     "recover", "lease",
 ];
 
-/// One label: what the authority was asked for.
+/// One label: the operation.
 type Operation = [(&'static str, &'static str); 1];
 
-/// Counts since the proxy was started. Clones count together.
+/// Counts since the start of the proxy. Clones count together.
 #[derive(Debug, Clone)]
 pub struct Meters {
     pub(super) marks_raised: Counter,
@@ -53,7 +53,7 @@ pub struct Meters {
 
 impl Default for Meters {
     fn default() -> Self {
-        // From zero on, so that the first error is seen as a rise.
+        // Begins at zero, so that the first error is seen as a rise.
         let errors = Family::<Operation, Counter>::default();
         for operation in OPERATIONS {
             drop(errors.get_or_create(&[("operation", operation)]));
@@ -74,7 +74,7 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// Has them shown.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "marks_raised",
@@ -138,13 +138,13 @@ impl Meters {
         histogram.observe(took.as_secs_f64());
     }
 
-    /// Counts a request that was answered with an error, or not.
+    /// Counts a request that failed or was not answered.
     pub(super) fn unanswered(&self, operation: &'static str) {
         self.errors.get_or_create(&[("operation", operation)]).inc();
     }
 }
 
-/// Milliseconds for the log, to the hundredth.
+/// Milliseconds for the log, rounded to hundredths.
 pub(super) fn millis(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e5).round() / 100.0
 }

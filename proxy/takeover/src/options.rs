@@ -1,4 +1,4 @@
-//! How takeovers are served.
+//! Options for serving takeovers.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use pgpalisade_tls::Login;
 use super::cluster_lock::StoreLock;
 use super::meters::Meters;
 
-/// How takeovers are served.
+/// Options for serving takeovers.
 #[derive(Debug, Clone)]
 pub struct TakeoverOptions {
-    /// Where the control connection goes: to the same cluster as the clients' sessions, without a pooler.
+    /// Login of the control connection: to the same cluster as the clients' sessions, without a pooler.
     pub control: Login,
-    /// How long a declaration may take, takeover included. 5 s by default.
+    /// Time limit of a declaration, takeover included. 5 s by default.
     pub timeout: Duration,
     /// Whether the store serves one proxy or several.
     pub store_lock: StoreLock,
     /// Whether marks are copied into the cluster.
     pub witness: WitnessMode,
-    /// How long a start waits for a primary, and for a cluster lock that somebody holds. 10 s by default.
+    /// Time for which a start waits for a primary, and for a held cluster lock. 10 s by default.
     pub lock_wait: Duration,
-    /// How often records of ended sessions are removed. 30 s by default.
+    /// Interval at which records of ended sessions are removed. 30 s by default.
     pub reap_every: Duration,
-    /// This proxy in words for people, kept with the marks: host and pid.
+    /// Host and pid of this proxy, kept with the marks for people.
     pub declared_by: String,
-    /// What is counted and measured.
+    /// Counters and measurements.
     pub meters: Meters,
 }
 
@@ -47,7 +47,7 @@ impl TakeoverOptions {
 /// Whether marks are copied into the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WitnessMode {
-    /// Where the control role may.
+    /// If the control role may.
     Auto,
     /// Never.
     Off,

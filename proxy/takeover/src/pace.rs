@@ -1,5 +1,5 @@
-//! How far a mark may rise in a short time: `max_step` bounds one declaration, and without this many small ones could
-//! go any way.
+//! Limit on the rise of a mark in a short time: `max_step` bounds one declaration, and without this many small ones
+//! could go any distance.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 use pgpalisade_authority::{Incarnation, Mark, Scope, Token};
 use tokio::time::Instant;
 
-/// In this time the declarations of a scope through one proxy together may raise its mark by `max_step`. Each
-/// proxy counts by itself, for a transaction of etcd cannot compare times.
+/// Time in which the declarations of a scope through one proxy together may raise its mark by `max_step`. Each proxy
+/// counts separately, because a transaction of etcd cannot compare times.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
-/// With so many windows, those that are over are thrown away.
+/// Number of windows at which expired ones are removed.
 const WINDOWS: usize = 1024;
 
-/// The windows of the scopes whose marks have risen lately, as this proxy knows them.
+/// Windows of the scopes whose marks have risen lately, as this proxy knows them.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     windows: Mutex<HashMap<Scope, Window>>,
@@ -23,7 +23,7 @@ pub(super) struct Pace {
 #[derive(Debug, Clone, Copy)]
 struct Window {
     began: Instant,
-    /// The mark at its begin.
+    /// The mark at its start.
     from: u64,
     incarnation: Incarnation,
 }
@@ -35,10 +35,9 @@ impl Window {
 }
 
 impl Pace {
-    /// Whether a declaration would take the mark too far from where it was at the begin of the window, which begins
-    /// with the first that raises it. `mark` is the one that is known; one that is behind makes the answer stricter.
-    ///
-    /// A repair begins another window.
+    /// Whether a declaration keeps the mark within `max_step` of its value at the start of the window. The first
+    /// raise begins a window, and so does a repair. `mark` is the known mark; an outdated one makes the answer
+    /// stricter.
     pub(super) fn allows(&self, scope: &Scope, token: Token, mark: &Mark, max_step: u64) -> bool {
         self.allows_at(Instant::now(), scope, token, mark, max_step)
     }

@@ -1,8 +1,8 @@
 //! The patrol: looks whether another server has become the primary while the control connection is up.
 //!
-//! A primary that hangs does not break its connections, and one that was deposed without its knowledge goes on. So the
-//! other servers are asked what they are. Where one address is named and it stands for one server there is nobody else
-//! to ask, and nothing is done, but where a session turned out to be on another server than the control connection.
+//! A primary that hangs does not break its connections, and one that was deposed may not know it. So the patrol asks
+//! the other servers for their roles. If only one address is known, there is no other to ask. It is asked only after
+//! a session turned out to be on another server than the control connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,23 +15,22 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::control::Control;
-use super::hosts::{self, Candidate, Link, Place, Role};
+use super::hosts::{self, HostAddress, HostCandidate, HostConnection, ServerRole};
 
-/// Between two rounds. It bounds what a primary that hangs adds to a failover.
+/// Interval between rounds. It bounds the delay that a hanging primary adds to a failover.
 const EVERY: Duration = Duration::from_secs(1);
-/// Of the looks that somebody asks for too.
+/// Minimum interval, even for rounds on request.
 const AT_LEAST: Duration = Duration::from_millis(200);
-/// How long a server may take to answer.
+/// Time limit for the answer of a server.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
-/// What the patrol needs.
 pub(super) struct Patrol {
     login: Login,
     control: Control,
-    /// Connections to the servers that have answered last.
-    open: HashMap<Place, Link>,
-    /// Those of which was said that they take writes and are not the primary.
-    told: HashMap<Place, Cluster>,
+    /// Connections to the servers that answered last.
+    open: HashMap<HostAddress, HostConnection>,
+    /// Servers already reported to take writes without being the primary.
+    told: HashMap<HostAddress, Cluster>,
 }
 
 impl Patrol {
@@ -44,7 +43,7 @@ impl Patrol {
         }
     }
 
-    /// A round every second, and where somebody asks for one.
+    /// Runs a round every second, and on request.
     pub(super) async fn run(mut self, doubt: Arc<Notify>) {
         loop {
             sleep(AT_LEAST).await;
@@ -56,16 +55,18 @@ impl Patrol {
         }
     }
 
-    /// Looks at every server but the one that the control connection leads to; at that one anew where there is doubt.
+    /// Looks at every server except that of the control connection. In doubt it looks at that one too, over new
+    /// connections.
     async fn round(&mut self, in_doubt: bool) {
-        let Some((place, primary)) = self.control.standing() else {
-            // It is looked for already.
+        let Some((place, primary)) = self.control.status() else {
+            // The search for a primary is already under way.
             return self.open.clear();
         };
         let (mut others, _) = hosts::candidates(&self.login).await;
-        match in_doubt {
-            true => self.open.clear(),
-            false => others.retain(|other| other.place != place),
+        if in_doubt {
+            self.open.clear();
+        } else {
+            others.retain(|other| other.place != place);
         }
         self.open
             .retain(|at, link| !link.client.is_closed() && others.iter().any(|o| o.place == *at));
@@ -78,19 +79,19 @@ impl Patrol {
             ));
         }
         while let Some(looked) = looks.join_next().await {
-            // The others do not answer, and are connected to anew.
+            // The others do not answer, and get a new connection next time.
             let Ok(Ok((at, Ok(open)))) = looked else {
                 continue;
             };
             self.open.insert(at.place, open.link);
-            if let Role::Primary(other) = open.role {
+            if let ServerRole::Primary(other) = open.role {
                 self.on_primary(&at, other, primary);
             }
         }
     }
 
-    /// A server takes writes that is not where the control connection leads, or not that server any more.
-    fn on_primary(&mut self, at: &Candidate, other: Cluster, primary: Cluster) {
+    /// Handles a server that takes writes but is not, or no longer, that of the control connection.
+    fn on_primary(&mut self, at: &HostCandidate, other: Cluster, primary: Cluster) {
         if other == primary {
             return;
         }

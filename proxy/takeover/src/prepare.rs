@@ -1,33 +1,33 @@
-//! What a control connection needs before it may serve.
+//! Preparation of a control connection before it may serve.
 
 use pgpalisade_authority::{Backend, Cluster, Enrolled};
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use super::WitnessMode;
-use super::control::{Plan, STARTED_US, answer};
+use super::control::{ControlConfig, STARTED_US, answer};
 use super::error::{ControlError, StartError};
 use super::witness::{self, Table};
 use super::{cluster_lock, sessions};
 
-/// What was found out.
-pub(super) struct Prepared {
-    /// The connection's own server process.
+/// Facts about a prepared connection.
+pub(super) struct ServerFacts {
+    /// Server process of the connection.
     pub(super) backend: Backend,
     pub(super) cluster: Cluster,
     pub(super) witness: Table,
 }
 
-/// Settings, rights, the lock, the cluster and the witness, in this order: nobody but the proxies of this authority
-/// may put a cluster on record.
+/// Settings, rights, the lock, the cluster and the witness, in this order: only the proxies of this authority may put
+/// a cluster on record.
 pub(super) async fn prepare(
-    plan: &Plan,
+    config: &ControlConfig,
     client: &Client,
     previous: Option<Backend>,
-) -> Result<Prepared, StartError> {
-    let timeout_ms = plan.timeout.as_millis().to_string();
-    // Through pg_settings, because older servers do not know all of them. All that is written here is the copy of the
-    // marks: nothing is admitted by it, so it does not wait for a standby.
+) -> Result<ServerFacts, StartError> {
+    let timeout_ms = config.timeout.as_millis().to_string();
+    // Through pg_settings, because older servers lack some of them. This connection only writes the copy of the
+    // marks. That admits nothing, so it does not wait for a standby.
     let settings = "SELECT pg_catalog.set_config(s.name, v.value, false) FROM (VALUES \
         ('statement_timeout', $1), ('idle_session_timeout', '0'), \
         ('idle_in_transaction_session_timeout', '0'), ('default_transaction_read_only', 'off'), \
@@ -39,36 +39,36 @@ pub(super) async fn prepare(
     witness::prepare(client).await?;
     let backend = check_rights(client).await?;
     if let Some(previous) = previous {
-        // Our own lost session may still hold the lock, if the server has not noticed.
+        // This proxy's lost session may still hold the lock, if the server has not noticed.
         sessions::terminate_over(client, &[previous]).await?;
     }
-    cluster_lock::take(client, plan.authority.identity(), plan.lock).await?;
+    cluster_lock::take(client, config.authority.identity(), config.lock).await?;
     let cluster = cluster(client).await?;
-    enrol(plan, cluster).await?;
-    let witness = match plan.witness {
-        WitnessMode::Auto => witness::compare(client, plan.authority.as_ref()).await?,
+    enrol(config, cluster).await?;
+    let witness = match config.witness {
+        WitnessMode::Auto => witness::compare(client, config.authority.as_ref()).await?,
         WitnessMode::Off => Table::Missing,
     };
-    Ok(Prepared {
+    Ok(ServerFacts {
         backend,
         cluster,
         witness,
     })
 }
 
-/// Asks the authority whether this cluster is the one on record, and takes note of the answer.
-async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
-    let enrolled = plan.authority.enrol(cluster).await?;
-    let known = plan.cells.cluster();
+/// Asks the authority whether this cluster is the one on record, and notes the answer.
+async fn enrol(config: &ControlConfig, cluster: Cluster) -> Result<(), StartError> {
+    let enrolled = config.authority.enrol(cluster).await?;
+    let known = config.marks.cluster();
     match enrolled {
         Enrolled::Accepted => {
             known.note(cluster, cluster);
             Ok(())
         }
         Enrolled::Refused { recorded } => {
-            // The sessions that there are may be on another host than this one.
-            known.note(plan.tenures.cluster().unwrap_or(cluster), recorded);
-            plan.tenures.note(recorded);
+            // Existing sessions may be on another host than this one.
+            known.note(config.primary_terms.cluster().unwrap_or(cluster), recorded);
+            config.primary_terms.note(recorded);
             Err(StartError::WrongCluster {
                 ours: cluster,
                 recorded,
@@ -77,8 +77,8 @@ async fn enrol(plan: &Plan, cluster: Cluster) -> Result<(), StartError> {
     }
 }
 
-/// Which cluster this is, its timeline and the start of its server. The timeline is the one that WAL is written to now,
-/// since what pg_control_checkpoint() shows lags behind a promotion. Not to be asked of a standby.
+/// Identity of the cluster, its timeline and the start of its server. The timeline is the one that WAL is written to
+/// now, since pg_control_checkpoint() lags after a promotion. Must not be asked of a standby.
 pub async fn cluster(client: &Client) -> Result<Cluster, ControlError> {
     let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
         ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))\
@@ -95,29 +95,29 @@ pub async fn cluster(client: &Client) -> Result<Cluster, ControlError> {
     })
 }
 
-/// Who a connection is, and what it may do.
-pub struct Rights {
-    /// The server is a standby.
+/// Identity and rights of a connection.
+pub struct RoleRights {
+    /// Whether the server is a standby.
     pub standby: bool,
-    /// Its role.
+    /// Name of its role.
     pub role: String,
-    /// The role is a superuser.
+    /// Whether the role is a superuser.
     pub superuser: bool,
-    /// Memberships that a takeover needs and that the role does not have.
+    /// Memberships that a takeover needs and the role lacks.
     pub missing: Vec<&'static str>,
-    /// The connection's own server process.
+    /// Server process of the connection.
     pub backend: Backend,
     quoted: String,
 }
 
-impl Rights {
-    /// The statement that gives what is missing.
+impl RoleRights {
+    /// Statement that grants what is missing.
     pub fn grant(&self) -> String {
         format!("GRANT {} TO {}", self.missing.join(", "), self.quoted)
     }
 }
 
-/// Checks the rights and returns who we are.
+/// Checks the rights and returns the server process of the connection.
 pub(super) async fn check_rights(client: &Client) -> Result<Backend, StartError> {
     let rights = rights(client).await?;
     if rights.standby {
@@ -133,8 +133,8 @@ pub(super) async fn check_rights(client: &Client) -> Result<Backend, StartError>
     Ok(rights.backend)
 }
 
-/// Looks who we are and what we may do.
-pub async fn rights(client: &Client) -> Result<Rights, ControlError> {
+/// Reads the identity and rights of the connection.
+pub async fn rights(client: &Client) -> Result<RoleRights, ControlError> {
     let sql = format!(
         "SELECT pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text, \
          pg_catalog.quote_ident(current_user), r.rolsuper, \
@@ -153,7 +153,7 @@ pub async fn rights(client: &Client) -> Result<Rights, ControlError> {
             missing.push(role);
         }
     }
-    Ok(Rights {
+    Ok(RoleRights {
         standby: answer(row, 0)?,
         role: answer(row, 1)?,
         superuser,

@@ -1,7 +1,8 @@
 //! Prepared transactions: they outlive their sessions, so no barrier ends them.
 //!
-//! PostgreSQL does not say which token one was prepared under. Those count as of a lower one that were prepared before
-//! the mark was raised, by the time that PostgreSQL has on record and the one that the mark has: of whatever scope.
+//! PostgreSQL does not say under which token a transaction was prepared. One counts as older if it was prepared
+//! before the mark was raised, in whatever scope. That compares the time that PostgreSQL has on record with that of
+//! the mark.
 //! <https://www.postgresql.org/docs/current/view-pg-prepared-xacts.html>
 
 use pgpalisade_authority::{Mark, Scope};
@@ -13,21 +14,21 @@ use tokio_postgres::types::Type;
 use super::control::{Control, answer};
 use super::error::{ControlError, DeclareError};
 
-/// So many are named, or rolled back by one takeover.
+/// Maximum number that is named, or rolled back by one takeover.
 const MOST: i64 = 100;
 
-/// One that PostgreSQL knows.
-struct Prepared {
+/// A prepared transaction that PostgreSQL knows.
+struct PreparedTransaction {
     gid: String,
-    /// The gid as SQL writes it.
+    /// The gid as an SQL literal.
     literal: String,
     owner: String,
     database: String,
-    /// It can be rolled back from where the control connection is.
+    /// Whether the control connection can roll it back.
     is_here: bool,
 }
 
-/// Does what the policy says about those that are older than a mark. Returns once none stands in the way.
+/// Applies the policy to those that are older than a mark. Returns after none stands in the way.
 pub(super) async fn meet(
     control: &Control,
     policy: PreparedTransactions,
@@ -45,18 +46,23 @@ pub(super) async fn meet(
         why = roll_back(control, &left, deadline).await;
         left = older(control, mark.raised_at, deadline).await?;
     }
-    match left.is_empty() {
-        true => Ok(()),
-        false => Err(DeclareError::Prepared {
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(DeclareError::Prepared {
             scope: scope.clone(),
             left: left.iter().map(ToString::to_string).collect(),
             why,
-        }),
+        })
     }
 }
 
-/// Rolls them back, and says what stood in the way of those that were not.
-async fn roll_back(control: &Control, prepared: &[Prepared], deadline: Instant) -> String {
+/// Rolls them back, and says what stood in the way of the rest.
+async fn roll_back(
+    control: &Control,
+    prepared: &[PreparedTransaction],
+    deadline: Instant,
+) -> String {
     let mut why = "they are in another database than the control connection".to_owned();
     for one in prepared.iter().filter(|one| one.is_here) {
         let sql = format!("ROLLBACK PREPARED {}", one.literal);
@@ -73,7 +79,7 @@ async fn roll_back(control: &Control, prepared: &[Prepared], deadline: Instant) 
     why
 }
 
-/// Names all that there are in the log.
+/// Logs all prepared transactions.
 pub(super) async fn report(control: &Control, deadline: Instant) {
     let all = match older(control, i64::MAX, deadline).await {
         Ok(all) => all,
@@ -93,7 +99,7 @@ async fn older(
     control: &Control,
     than_us: i64,
     deadline: Instant,
-) -> Result<Vec<Prepared>, ControlError> {
+) -> Result<Vec<PreparedTransaction>, ControlError> {
     let sql = "SELECT gid, pg_catalog.quote_literal(gid), owner::pg_catalog.text, database::pg_catalog.text, \
                       database OPERATOR(pg_catalog.=) pg_catalog.current_database() \
                FROM pg_catalog.pg_prepared_xacts \
@@ -107,10 +113,10 @@ async fn older(
         (&MOST, Type::INT8),
     ];
     let rows = control.query(sql, &params, deadline).await?;
-    rows.iter().map(Prepared::read).collect()
+    rows.iter().map(PreparedTransaction::read).collect()
 }
 
-impl Prepared {
+impl PreparedTransaction {
     fn read(row: &Row) -> Result<Self, ControlError> {
         Ok(Self {
             gid: answer(row, 0)?,
@@ -122,9 +128,9 @@ impl Prepared {
     }
 }
 
-impl std::fmt::Display for Prepared {
+impl std::fmt::Display for PreparedTransaction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Whoever prepared it has chosen the name.
+        // The client that prepared it has chosen the name.
         let gid = self.gid.escape_debug();
         write!(f, "'{gid}' of {} in database {}", self.owner, self.database)
     }

@@ -1,6 +1,6 @@
 //! The reaper: removes the records of sessions that PostgreSQL no longer has.
 //!
-//! Records never expire by time. They go when (pid, backend_start) is seen to be gone.
+//! Records never expire by time. They are removed after (pid, backend_start) is seen to be gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::epoch::Epoch;
 use super::error::DeclareError;
 use super::{in_time, sessions};
 
-/// What the reaper needs, all of it the epoch's, which it raises too.
+/// Everything that the reaper needs belongs to the epoch, which it raises too.
 pub(super) struct Reaper(pub(super) Arc<Epoch>);
 
 impl Reaper {
@@ -25,7 +25,7 @@ impl Reaper {
             ..
         } = &*self.0;
         let deadline = Instant::now() + *timeout;
-        // The records first: a session that registers after the look must not be taken for gone.
+        // The records first: a session that registers after the look must not seem to be gone.
         let records = in_time(authority.sessions(), deadline).await?;
         let mut known: Vec<Backend> = records.iter().map(|(_, r)| r.backend).collect();
         known.sort_unstable();
@@ -33,13 +33,14 @@ impl Reaper {
         if known.is_empty() {
             return Ok(0);
         }
-        // After the records: they are of what is on record now, or of what it has outlived.
+        // After the records: they belong to the cluster on record now, or to one that it has replaced.
         let recorded = in_time(authority.cluster(), deadline).await?;
         let (alive, now) = sessions::alive(control, &known, deadline).await?;
         if let Some(recorded) = recorded
             && recorded != now
         {
-            // This proxy leads to another server than those that register: what it does not see may live there.
+            // This proxy leads to another server than those that register. Sessions that it does not see may live
+            // there.
             return Err(DeclareError::WrongCluster {
                 ours: now,
                 recorded,
@@ -53,7 +54,7 @@ impl Reaper {
         Ok(known.len())
     }
 
-    /// A round every `every`.
+    /// Runs a round every `every`.
     pub(super) async fn run(self, every: Duration) {
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

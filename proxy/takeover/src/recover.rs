@@ -1,9 +1,9 @@
-//! For an operator, after a disaster: the authority was restored from an older snapshot or lost, or another cluster
-//! takes the place of the one on record. No proxy may serve meanwhile; the cluster's lock sees to that.
+//! Recovery after a disaster, for an operator: the authority was restored from an older snapshot or lost, or another
+//! cluster replaces the one on record. The cluster's lock keeps proxies from serving meanwhile.
 //!
 //! A restored authority has forgotten marks, and sessions that were registered since. The marks come back from the
-//! cluster's witness. The sessions cannot come back, so every client session of the cluster is ended: afterwards there
-//! is none that the authority does not know.
+//! cluster's witness. The sessions cannot come back, so every client session of the cluster is ended: afterwards the
+//! authority knows all that there are.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,12 +22,12 @@ use super::{
     StoreLock, WitnessMode, cluster_lock, control_login, hosts, prepare, sessions, witness,
 };
 
-/// Between two looks at sessions that were told to end.
+/// Pause between looks at sessions that were told to end.
 const LOOK: Duration = Duration::from_millis(20);
-/// Between two attempts to reach the authority.
+/// Pause between attempts to reach the authority.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Why a recovery was not completed. It can be run again.
+/// Reason why a recovery was not completed. It can be run again.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     /// The cluster or the authority cannot be used.
@@ -39,26 +39,26 @@ pub enum RecoverError {
         counted(*left, "client session")
     )]
     Sessions {
-        /// How many are left.
+        /// Number of sessions left.
         left: usize,
     },
-    /// Somebody else has put another cluster on record.
+    /// Another cluster was put on record meanwhile.
     #[error(
         "cluster {recorded} was put on record meanwhile; nothing was changed in the authority; run it again"
     )]
     Changed {
-        /// What is there now.
+        /// The cluster on record now.
         recorded: Cluster,
     },
-    /// Nothing says which of them is the right one.
+    /// Several servers take writes, and nothing says which of them is right.
     #[error(
         "several hosts take writes ({named}): stop those that are not the primary, or name only the primary"
     )]
     SeveralPrimaries {
-        /// They.
+        /// Their names.
         named: String,
     },
-    /// It took too long.
+    /// The time limit has passed.
     #[error("it was not completed in time; run it again")]
     Timeout,
 }
@@ -75,16 +75,16 @@ impl From<AuthorityError> for RecoverError {
     }
 }
 
-/// What a recovery would do.
+/// A recovery that was prepared but not performed.
 #[derive(Debug)]
 pub struct Recovery {
-    /// The cluster that the control connection leads to.
+    /// Cluster of the control connection.
     pub cluster: Cluster,
-    /// What is on record in the authority.
+    /// Cluster on record in the authority.
     pub recorded: Option<Cluster>,
     /// Marks that the authority has forgotten: scope, its mark there, its mark in the witness.
     pub forgotten: Vec<(Scope, Option<Rank>, Mark)>,
-    /// Client sessions of the cluster that are to be ended.
+    /// Number of client sessions to be ended.
     pub sessions: usize,
     client: Client,
     old: Vec<Backend>,
@@ -95,7 +95,7 @@ impl Recovery {
     ///
     /// # Errors
     ///
-    /// A proxy that serves, missing rights, a standby, no connection, no answer of the authority.
+    /// A proxy that serves, missing rights, a standby, no connection, or no answer of the authority.
     pub async fn look(
         login: impl Into<Login>,
         authority: &dyn Authority,
@@ -126,11 +126,11 @@ impl Recovery {
             .unwrap_or(Err(RecoverError::Timeout))
     }
 
-    /// Ends the sessions, then brings the marks up and puts the cluster on record.
+    /// Ends the sessions, then raises the marks and puts the cluster on record.
     ///
     /// # Errors
     ///
-    /// As [`Self::look`], and sessions that cannot be ended.
+    /// Those of [`Self::look`], and sessions that cannot be ended.
     pub async fn perform(
         self,
         authority: &dyn Authority,
@@ -145,7 +145,7 @@ impl Recovery {
                 .map(|(scope, _, mark)| (scope, mark))
                 .collect();
             end_sessions(&self.client, &self.old, deadline).await?;
-            // An authority inside this cluster has just lost its connection with the others.
+            // An authority inside this cluster has just lost its connection, like the sessions.
             loop {
                 let recovering = authority.recover(self.recorded, self.cluster, &marks);
                 match recovering.await {
@@ -168,7 +168,7 @@ impl Recovery {
     }
 }
 
-/// Of several that take writes the operator says which one is right.
+/// Connects to the only server that takes writes. Of several, the operator must say which one is right.
 async fn the_primary(login: &Login, deadline: Instant) -> Result<Client, RecoverError> {
     let mut found = hosts::primaries(login, deadline).await?;
     // One server may have several addresses.

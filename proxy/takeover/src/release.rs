@@ -1,6 +1,6 @@
 //! Sessions that ended normally: their records are removed in the background, many at once.
 //!
-//! Only of those that have ended. A removal may reach the authority late, or twice, and what it says stays true.
+//! Only ended sessions are released, so a removal that reaches the authority late or twice is still correct.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use tokio::time::{Instant, sleep};
 
 use super::in_time;
 
-/// Releases that may wait. Beyond that the reaper removes the records.
+/// Maximum number of waiting releases. The reaper removes the records beyond that.
 const LIMIT: usize = 65_536;
 /// Releases in one step of the authority.
 const BATCH: usize = 1_024;
-/// Between attempts when the authority does not answer.
+/// Pause while the authority does not answer.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The releases that are not yet through.
+/// Releases that are not yet done.
 #[derive(Debug, Default)]
 pub(super) struct Releases {
     waiting: Mutex<HashSet<Backend>>,
-    /// Something is waiting.
+    /// Signals that something is waiting.
     wake: Notify,
 }
 
@@ -40,7 +40,7 @@ impl Releases {
         self.wake.notify_one();
     }
 
-    /// Removes the records. A release that fails is tried again.
+    /// Removes the records, and repeats releases that fail.
     pub(super) async fn run(self: Arc<Self>, authority: Arc<dyn Authority>, timeout: Duration) {
         loop {
             let batch: Vec<Backend> = self.waiting.lock().iter().take(BATCH).copied().collect();
@@ -54,7 +54,7 @@ impl Releases {
                     batch.iter().for_each(|backend| _ = waiting.remove(backend));
                 }
                 Err(error) => {
-                    // That it is lost is told elsewhere.
+                    // The loss of the authority is logged elsewhere.
                     tracing::debug!(%error, "cleanup of ended sessions deferred, will retry");
                     sleep(RETRY).await;
                 }

@@ -1,9 +1,9 @@
-//! For an operator: the mark of a scope was poisoned, by a token that nobody will ever reach. It is set anew, in the
-//! next incarnation of the scope, and every session of before is ended.
+//! Repair for an operator: the mark of a scope was poisoned by a token that nobody will ever reach. The mark is set
+//! again, in the next incarnation of the scope, and every earlier session is ended.
 //!
-//! Proxies may serve meanwhile, where the store is shared. To them it is a takeover: the authority's step orders it
-//! with their declarations, and the barrier looks until every session of before is gone. A repair that is interrupted
-//! after that step has set the mark already; asked for again it ends the sessions that are left.
+//! If the store is shared, proxies may serve meanwhile. To them it is a takeover: the authority's step orders it with
+//! their declarations, and the barrier waits until every earlier session is gone. A repair that is interrupted after
+//! that step has already set the mark. Run again, it ends the sessions that are left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,34 +17,34 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::barrier::{Barrier, Barriers};
-use super::control::{Control, Plan};
+use super::control::{Control, ControlConfig};
 use super::error::{DeclareError, StartError};
 use super::history::Notes;
 use super::meters::Meters;
 use super::witness::Witness;
 use super::{StoreLock, WitnessMode, control_login, in_time};
 
-/// How long the start waits for the cluster's lock.
+/// Time for which the start waits for the cluster's lock.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
-/// Between two attempts to reach the authority.
+/// Pause between attempts to reach the authority.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// What a repair needs.
+/// Options of a repair.
 #[derive(Debug, Clone)]
 pub struct RepairOptions {
-    /// Where the control connection goes.
+    /// Login of the control connection.
     pub control: Login,
     /// Whether the store serves one proxy or several.
     pub store_lock: StoreLock,
     /// Whether marks are copied into the cluster.
     pub witness: WitnessMode,
-    /// Of one statement on the control connection, and of one step of the authority.
+    /// Time limit of one statement on the control connection, and of one step of the authority.
     pub step_timeout: Duration,
-    /// Of the look, and again of the repair.
+    /// Time limit of the look, and again of the repair.
     pub timeout: Duration,
 }
 
-/// Why a scope was not repaired.
+/// Reason why a scope was not repaired.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
     /// The cluster or the authority cannot be used. Nothing was changed.
@@ -58,7 +58,7 @@ pub enum RepairError {
         "scope {0} has no mark, so there is nothing to repair; \"pgpalisade status\" lists the scopes"
     )]
     NoMark(Scope),
-    /// Somebody else was faster.
+    /// The mark has changed since it was read.
     #[error(
         "the mark of scope {scope} has changed since it was read: it is {}; nothing was changed; run it again to see \
             what it would do now",
@@ -70,58 +70,58 @@ pub enum RepairError {
         /// Its mark now.
         mark: Option<Mark>,
     },
-    /// Another cluster was put on record in between.
+    /// Another cluster was put on record meanwhile.
     #[error("another cluster was put on record; nothing was changed; run it again on the primary")]
     OtherCluster,
-    /// The mark is set, but not everything that belongs to it is done.
+    /// The mark is set, but the repair is not complete.
     #[error(
         "the mark of scope {} is set, but the repair is not complete: {why}. Earlier sessions cannot declare a token \
             below the new mark, but those that remain may still write. Remove the obstacle, and run the same command \
             again: it continues this repair", report.scope
     )]
     Incomplete {
-        /// What was done.
+        /// Work done so far.
         report: Box<RepairReport>,
-        /// What stood in the way.
+        /// Error that stood in the way.
         why: DeclareError,
     },
 }
 
-/// What was done.
+/// Result of a repair.
 #[derive(Debug, Clone)]
 pub struct RepairReport {
     /// The scope.
     pub scope: Scope,
     /// Its mark, with the record of the repair.
     pub mark: Mark,
-    /// Sessions that were to be ended.
+    /// Number of sessions to be ended.
     pub sessions: usize,
-    /// Whether the mark was set before, by a run that was not completed, or by one that was.
+    /// Whether this run had to set the mark, or an earlier run had set it.
     pub work: Work,
 }
 
-/// What there is to do.
+/// Work that is left to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// The mark is to be set, and the sessions to be ended.
+    /// Set the mark, and end the sessions.
     Repair,
-    /// The mark stands where the last repair has set it: only sessions that it has left are to be ended.
+    /// The last repair has set the mark: only end the sessions that are left.
     Finish,
 }
 
-/// A scope as it was looked at, and what a repair would do. It holds the cluster's lock as a proxy does.
+/// A scope that was looked at, and what a repair would do. Holds the cluster's lock as a proxy does.
 pub struct ScopeRepair {
     /// The scope.
     pub scope: Scope,
     /// Its mark now.
     pub mark: Mark,
-    /// What the mark is to be.
+    /// The mark to be set.
     pub to: Token,
-    /// The cluster whose sessions are to be ended.
+    /// The cluster whose sessions are ended.
     pub cluster: Cluster,
-    /// Sessions that are registered in the scope and are to be ended, some of which may be gone.
+    /// Sessions registered in the scope that are to be ended; some may be gone.
     pub sessions: Vec<Registered>,
-    /// What there is to do.
+    /// Work that is left to do.
     pub work: Work,
     authority: Arc<dyn Authority>,
     control: Control,
@@ -134,7 +134,7 @@ impl ScopeRepair {
     ///
     /// # Errors
     ///
-    /// What keeps a proxy from serving, and a scope without a mark.
+    /// Errors that keep a proxy from serving, and a scope without a mark.
     pub async fn look(
         options: RepairOptions,
         authority: Arc<dyn Authority>,
@@ -143,18 +143,18 @@ impl ScopeRepair {
     ) -> Result<Self, RepairError> {
         let tasks = CancellationToken::new();
         let guard = tasks.clone().drop_guard();
-        let plan = Plan {
+        let config = ControlConfig {
             login: control_login(options.control.clone()),
-            tenures: Arc::default(),
+            primary_terms: Arc::default(),
             timeout: options.step_timeout,
             authority: Arc::clone(&authority),
-            cells: Arc::default(),
+            marks: Arc::default(),
             lock: options.store_lock,
             witness: options.witness,
             lock_wait: LOCK_WAIT,
             meters: Meters::default(),
         };
-        let (control, cluster) = Control::start(plan, tasks).await?;
+        let (control, cluster) = Control::start(config, tasks).await?;
         let deadline = Instant::now() + options.timeout;
         let mark = in_time(authority.mark(&scope), deadline).await;
         let Some(mark) = mark.map_err(asked)? else {
@@ -185,12 +185,12 @@ impl ScopeRepair {
         })
     }
 
-    /// Sets the mark, where that is still to be done, and ends the sessions.
+    /// Sets the mark, if that is still to be done, and ends the sessions.
     ///
     /// # Errors
     ///
-    /// [`RepairError::Changed`] where the mark is another one by now, and [`RepairError::Incomplete`] where the mark
-    /// was set and not all sessions could be confirmed gone.
+    /// [`RepairError::Changed`] if the mark has changed, and [`RepairError::Incomplete`] if the mark was set but not
+    /// all sessions could be confirmed gone.
     pub async fn perform(self, by: &str, reason: &str) -> Result<RepairReport, RepairError> {
         let deadline = Instant::now() + self.options.timeout;
         let (mark, lower) = match self.work {
@@ -204,7 +204,7 @@ impl ScopeRepair {
             work: self.work,
         };
         let ended = self.end_sessions(&report.mark, lower, deadline).await;
-        // Whatever became of the sessions: an authority that forgets the repair must be found out.
+        // Even if sessions are left: an authority that forgets the repair must be found out.
         let witness = Witness::new(self.control.clone());
         let witnessed = match self.options.witness {
             WitnessMode::Auto => witness.record(&self.scope, &report.mark, deadline).await,
@@ -225,7 +225,7 @@ impl ScopeRepair {
         reason: &str,
         deadline: Instant,
     ) -> Result<(Mark, Vec<Registered>), RepairError> {
-        // One record for all attempts: by it the authority knows that they are one repair.
+        // One record for all attempts shows the authority that they are one repair.
         let repair = Repair::new(now_us(), by, reason, self.mark.token, self.to);
         let request = RepairRequest {
             scope: self.scope.clone(),
@@ -267,7 +267,7 @@ impl ScopeRepair {
         let before = mark.repair.as_ref().map(|repair| repair.from);
         let record = TakeoverRecord::new(before, mark, TakeoverEnd::Complete);
         if lower.is_empty() {
-            // Nothing was seen to be left, which the authority confirms and puts on record.
+            // No session seems to be left. The authority confirms that and puts it on record.
             let told = self.authority.drained(&self.scope, mark.rank(), &[]);
             if let Drained::Left(left) = in_time(told, deadline).await? {
                 lower = left;
@@ -279,7 +279,7 @@ impl ScopeRepair {
     }
 }
 
-/// A question to the authority that was not answered.
+/// Error of a question to the authority that was not answered.
 fn asked(error: DeclareError) -> RepairError {
     match error {
         DeclareError::Authority(error) => RepairError::Authority(error),

@@ -1,6 +1,5 @@
-//! Looking at server sessions, and ending them. Every statement is a transaction of its own, because
-//! pg_stat_activity is a snapshot per transaction
-//! (<https://www.postgresql.org/docs/15/monitoring-stats.html#MONITORING-STATS-VIEWS>).
+//! Looks at server sessions, and ends them. Every statement is a transaction of its own, because pg_stat_activity is
+//! a snapshot per transaction (<https://www.postgresql.org/docs/15/monitoring-stats.html#MONITORING-STATS-VIEWS>).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,13 +15,13 @@ use super::error::{BackendFault, ControlError, DeclareError};
 use pgpalisade_fence::readable::readable;
 use pgpalisade_fence::statement_text::{Literals, StatementText};
 
-/// The sessions that are asked about, from two arrays.
+/// The sessions in question, from two arrays.
 const OLD: &str = "ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS o(pid, started)";
 
-/// What pg_stat_activity shows, without the names of users and databases that it looks up: a look costs half as much.
+/// Content of pg_stat_activity, without its lookup of user and database names: a look costs half as much.
 const SESSIONS: &str = "pg_catalog.pg_stat_get_activity(NULL)";
 
-/// Of sessions that do not end, this many are named.
+/// Maximum number of sessions that are named if they do not end.
 const HOLDOUTS_NAMED: usize = 3;
 
 /// The two arrays of [`OLD`].
@@ -45,7 +44,7 @@ impl Arrays {
     }
 }
 
-/// The session of a row that has its pid and [`STARTED_US`] in two columns, from this one.
+/// The session of a row whose pid and [`STARTED_US`] are in two columns, beginning with this one.
 pub(super) fn backend(row: &Row, column: usize) -> Result<Backend, ControlError> {
     Ok(Backend {
         pid: answer(row, column)?,
@@ -61,7 +60,7 @@ fn terminate_statement() -> String {
     )
 }
 
-/// Terminates each session that matches on both pid and start, in one statement. Gives how many of them had a
+/// Terminates each session that matches on both pid and start, in one statement. Returns how many of them had a
 /// transaction open, as far as the control role may see it.
 pub(super) async fn terminate(
     control: &Control,
@@ -91,7 +90,7 @@ pub(super) async fn terminate_over(
     Ok(())
 }
 
-/// Names those that are there. One whose start is hidden counts as there.
+/// Finds the sessions that are there. One whose start is hidden counts as there.
 fn alive_statement() -> String {
     format!(
         "SELECT o.pid, o.started \
@@ -100,7 +99,7 @@ fn alive_statement() -> String {
     )
 }
 
-/// Which of the sessions are still there, and on which cluster this was seen.
+/// Sessions that are still there, and the cluster that reported them.
 pub(super) async fn alive(
     control: &Control,
     backends: &[Backend],
@@ -114,7 +113,7 @@ pub(super) async fn alive(
     Ok((alive?, cluster))
 }
 
-/// How many of the sessions are still there, over a connection that may not serve.
+/// Number of sessions that are still there, over a connection that may not serve.
 pub(super) async fn count_alive_over(
     client: &Client,
     backends: &[Backend],
@@ -137,7 +136,7 @@ pub(super) struct Holdout {
     query: String,
 }
 
-/// For whoever declares. What the session executes is another client's business.
+/// For the client that declares. The session's statement is another client's business.
 impl fmt::Display for Holdout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = readable(&self.user);
@@ -151,7 +150,7 @@ impl fmt::Display for Holdout {
 }
 
 impl Holdout {
-    /// All that is known of it, in the proxy's own log.
+    /// Logs everything known about it.
     pub(super) fn log(&self, scope: &Scope, token: Token) {
         let query = StatementText::new(self.query.as_bytes(), Literals::Remove);
         tracing::warn!(
@@ -168,7 +167,7 @@ impl Holdout {
     }
 }
 
-/// What is known of sessions that do not end: of the first ones.
+/// Details of the first sessions that do not end.
 pub(super) async fn holdouts(
     control: &Control,
     backends: &[Backend],
@@ -197,52 +196,52 @@ pub(super) async fn holdouts(
     rows.iter().map(holdout).collect()
 }
 
-/// A text that no other session has sent. A session that sends it as an empty statement shows it as its last query in
-/// pg_stat_activity, whatever state its transaction is in, and no snapshot is taken for it.
+/// A text that no other session has sent. A session sends it as an empty statement, and pg_stat_activity shows it as
+/// its last query. That works in every state of its transaction, and takes no snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trace(String);
+pub struct SessionProbe(String);
 
-impl Trace {
-    /// A new one.
+impl SessionProbe {
+    /// A new probe.
     #[must_use]
     pub fn random() -> Self {
-        // Below 100 bytes, the least that track_activity_query_size can be.
+        // Below 100 bytes, the minimum of track_activity_query_size.
         let number: u128 = rand::random();
         Self(format!(
             "/* pgpalisade looks for this session: {number:032x} */"
         ))
     }
 
-    /// The empty statement.
+    /// Text of the empty statement.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0
     }
 }
 
-/// The session that has left a trace. By its pid alone it could be another server's, where the control connection
-/// leads elsewhere. Asked with it, the function makes one row; the view would make one of every session, which for
-/// thousands of them is most of the time of a login.
+/// Finds the session that has sent a probe. Its pid alone could be another server's, if the control connection leads
+/// elsewhere. With the pid, the function makes one row. The view would make one of every session, which for thousands
+/// of them is most of the time of a login.
 pub(super) async fn identify(
     control: &Control,
     pid: i32,
-    trace: &Trace,
+    probe: &SessionProbe,
     deadline: Instant,
 ) -> Result<Identified, DeclareError> {
     let sql = format!(
         "SELECT {STARTED_US}, a.query = $2, a.state = 'disabled' \
          FROM pg_catalog.pg_stat_get_activity($1) a"
     );
-    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&pid, Type::INT4), (&trace.0, Type::TEXT)];
+    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&pid, Type::INT4), (&probe.0, Type::TEXT)];
     let (rows, cluster) = control.query_on_cluster(&sql, &params, deadline).await?;
     let fault = |why| Err(DeclareError::Backend { pid, why });
     let Some(row) = rows.first() else {
         return fault(BackendFault::Unknown);
     };
     let started: Option<i64> = answer(row, 0)?;
-    let is_its_trace: Option<bool> = answer(row, 1)?;
+    let is_its_probe: Option<bool> = answer(row, 1)?;
     let is_untracked: Option<bool> = answer(row, 2)?;
-    match (started, is_its_trace, is_untracked) {
+    match (started, is_its_probe, is_untracked) {
         (None, _, _) => fault(BackendFault::Hidden),
         (Some(started_us), Some(true), _) => Ok(Identified {
             backend: Backend { pid, started_us },

@@ -1,5 +1,5 @@
-//! The watch: what other proxies do to the marks is known here as soon as the authority tells it, so that sessions
-//! with a lower token are refused at once. Speed, not safety: the barrier ends them, watch or no watch.
+//! The watch: this proxy learns what others do to the marks as soon as the authority reports it, and refuses sessions
+//! with a lower token at once. That brings speed, not safety: the barrier ends them in any case.
 
 use std::sync::Arc;
 
@@ -8,26 +8,26 @@ use pgpalisade_authority::{Change, Cluster, Mark, Scope, Token, Watch};
 use super::control::Control;
 use pgpalisade_fence::mark_cache::MarkCache;
 
-/// What the watch tells it to.
+/// Applies the changes that the watch reports.
 pub(super) struct Watcher {
     control: Control,
-    cells: Arc<MarkCache>,
-    /// The cluster that this proxy was started for.
+    marks: Arc<MarkCache>,
+    /// The cluster for which this proxy was started.
     ours: Cluster,
-    /// This proxy, as its declarations name it.
+    /// Name of this proxy in its declarations.
     declared_by: String,
 }
 
 impl Watcher {
     pub(super) fn new(
         control: &Control,
-        cells: &Arc<MarkCache>,
+        marks: &Arc<MarkCache>,
         ours: Cluster,
         declared_by: &str,
     ) -> Self {
         Self {
             control: control.clone(),
-            cells: Arc::clone(cells),
+            marks: Arc::clone(marks),
             ours,
             declared_by: declared_by.to_owned(),
         }
@@ -44,10 +44,10 @@ impl Watcher {
     }
 
     fn on_mark(&self, scope: &Scope, mark: &Mark) {
-        let from = self.cells.find(scope).and_then(|cell| cell.mark());
-        self.cells.note(scope, mark);
+        let from = self.marks.find(scope).and_then(|cached| cached.mark());
+        self.marks.note(scope, mark);
         let is_known = from.is_some_and(|from| from >= mark.token);
-        // Of its own a proxy has told before.
+        // This proxy has already logged its own raises.
         if !is_known && !scope.is_epoch() && !mark.raised_by.ends_with(&self.declared_by) {
             let (from, to) = (from.map(Token::get), mark.token.get());
             let raised_by = &mark.raised_by;
@@ -56,7 +56,7 @@ impl Watcher {
     }
 
     fn on_cluster(&self, recorded: Cluster) {
-        self.cells.cluster().note(self.ours, recorded);
+        self.marks.cluster().note(self.ours, recorded);
         self.control.note_record(recorded);
         let current = self.control.cluster();
         if current.is_some_and(|current| current != recorded && recorded.follows(&current)) {

@@ -2,8 +2,8 @@
 //!
 //! Marks live in the authority. An authority that is restored from an older snapshot has forgotten the latest ones,
 //! and cannot know it. So every mark is also written to a small table of the cluster before its declaration is
-//! answered, and a proxy that finds the authority behind this witness refuses to serve. Nothing is ever admitted by
-//! it. It costs one small transaction for each takeover, none for a write.
+//! answered. A proxy refuses to serve if a mark of the authority is below that of the witness. The witness never
+//! admits anything. It costs one small transaction for each takeover, none for a write.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use super::error::{ControlError, DeclareError, StartError};
 /// Whether the table can be used over a control connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Table {
-    /// It is there and may be written.
+    /// The table exists and may be written.
     Usable,
-    /// There is none.
+    /// There is no table that may be used.
     Missing,
 }
 
-/// What a superuser runs where the control role may not create the table itself.
+/// Setup for a superuser, if the control role may not create the table.
 pub const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
     CREATE TABLE IF NOT EXISTS pgpalisade.mark (scope text PRIMARY KEY, token int8 NOT NULL, \
     raised_at int8 NOT NULL, raised_by text NOT NULL, incarnation int8 NOT NULL DEFAULT 0);";
 
-/// What is used of the control connection's database.
+/// Objects used in the control connection's database.
 const OWN: Objects = Objects {
     schema: "pgpalisade",
     tables: &["mark"],
@@ -43,7 +43,7 @@ const OWN: Objects = Objects {
         have a superuser run: DROP SCHEMA pgpalisade CASCADE. It is a copy, which a proxy creates again",
 };
 
-/// In the catalogs, because to_regclass fails where the role may not look into the schema.
+/// Asks the catalogs, because to_regclass fails if the role may not look into the schema.
 const IS_THERE: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     WHERE n.nspname = 'pgpalisade' AND c.relname = 'mark')";
@@ -63,8 +63,8 @@ fn read_statements() -> String {
     )
 }
 
-/// A row that is not lower in rank stays as it is: a mark never falls here either. `FOR UPDATE` of the conflicting row
-/// makes the comparison exact.
+/// A row that is not lower in rank stays as it is: a mark never falls here either. The conflicting row is locked `FOR
+/// UPDATE`, which makes the comparison exact.
 fn raise_statements(guard: &str, rows: &[Written<'_>]) -> Result<String, ControlError> {
     let rows = serde_json::to_string(rows)
         .map_err(|error| ControlError::Down(error.to_string().into()))?;
@@ -102,10 +102,10 @@ impl<'a> Written<'a> {
     }
 }
 
-/// The witness as declarations use it.
+/// The witness, for declarations.
 pub(super) struct Witness {
     control: Control,
-    /// What this proxy has seen to be written, so that it is written once for each mark.
+    /// Ranks known to be written, so that each mark is written once.
     written: DashMap<Scope, Rank>,
 }
 
@@ -117,7 +117,7 @@ impl Witness {
         })
     }
 
-    /// Has a mark written that another proxy may have written already. Does not wait.
+    /// Writes a mark that another proxy may have written already. Does not wait.
     pub(super) fn record_later(self: &Arc<Self>, scope: Scope, mark: Mark, deadline: Instant) {
         if self.has(&scope, mark.rank()) {
             return;
@@ -134,7 +134,7 @@ impl Witness {
         self.written.get(scope).is_some_and(|seen| *seen >= rank)
     }
 
-    /// Returns when the witness has the mark, or where there is none.
+    /// Returns after the witness has the mark, or at once if there is no witness.
     pub(super) async fn record(
         &self,
         scope: &Scope,
@@ -173,7 +173,7 @@ pub(super) async fn prepare(client: &Client) -> Result<(), ControlError> {
     Ok(client.batch_execute(&OWN.prepare_guard()).await?)
 }
 
-/// Whether the table, or its place, is such that nobody else's code can be run by it.
+/// Fails if the table, or its schema, could run another role's code.
 async fn check(client: &Client) -> Result<(), ControlError> {
     strange(&client.query_typed(&OWN.question(), &[]).await?)
 }
@@ -186,8 +186,8 @@ fn strange(rows: &[Row]) -> Result<(), ControlError> {
     }
 }
 
-/// Makes the table where it is missing, and compares: an authority that is behind is refused, a witness that is behind
-/// is brought up.
+/// Creates the table if it is missing, and compares. Refuses an authority with lower marks, and raises lower marks in
+/// the witness.
 pub(super) async fn compare(
     client: &Client,
     authority: &dyn Authority,
@@ -195,7 +195,7 @@ pub(super) async fn compare(
     if open(client).await? == Table::Missing {
         return Ok(Table::Missing);
     }
-    // The witness first. It never is ahead of an authority that remembers, because the authority is raised first.
+    // The witness first. It is never ahead of an authority that remembers, because the authority is raised first.
     let witnessed = read(client).await?;
     let marks = authority.marks().await?;
     let marks: HashMap<Scope, Mark> = marks.into_iter().collect();
@@ -221,14 +221,15 @@ pub(super) async fn compare(
     Ok(Table::Usable)
 }
 
-/// The marks that the cluster has seen and the authority does not have: scope, seen, kept. By name of scope.
+/// Marks that the cluster has seen and the authority lacks: scope, seen, kept. Sorted by scope.
 pub fn forgotten<'a>(
     witnessed: &'a HashMap<Scope, Mark>,
     marks: &HashMap<Scope, Mark>,
 ) -> Vec<(&'a Scope, Rank, Option<Rank>)> {
     let kept = |scope: &Scope| marks.get(scope).map(Mark::rank);
     if witnessed.keys().all(Scope::is_epoch) {
-        // No session has ever declared anything, so none can be missing: the authority may be another one than before.
+        // No session has ever declared anything, so none can be missing: the authority may be another one than
+        // before.
         return Vec::new();
     }
     let mut lost: Vec<_> = witnessed
@@ -250,7 +251,7 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
         .map_err(ControlError::from)
     {
         Ok(()) => {}
-        // Another proxy makes it at the same moment: the catalog's unique index lets only one.
+        // Another proxy creates it at the same moment: the catalog's unique index allows only one.
         Err(ControlError::Server(error)) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {}
         Err(ControlError::Server(error)) => {
             tracing::warn!(
@@ -264,16 +265,17 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
         }
         Err(other) => return Err(other),
     }
-    match is_usable(client).await? {
-        true => Ok(Table::Usable),
-        false => Ok(Table::Missing),
+    if is_usable(client).await? {
+        Ok(Table::Usable)
+    } else {
+        Ok(Table::Missing)
     }
 }
 
-/// Whether the table is there, and may be read and written. Fails if somebody else could run code by it.
+/// Whether the table exists, and may be read and written. Fails if it could run another role's code.
 pub async fn is_usable(client: &Client) -> Result<bool, ControlError> {
     check(client).await?;
-    // Asked one after the other, because the privilege functions fail where the table is missing.
+    // One after the other, because the privilege functions fail if the table is missing.
     for sql in [IS_THERE, IS_USABLE] {
         let rows = client.query_typed(sql, &[]).await?;
         let row = rows.first().ok_or(ControlError::Lost)?;
@@ -284,19 +286,20 @@ pub async fn is_usable(client: &Client) -> Result<bool, ControlError> {
     Ok(true)
 }
 
-/// Every mark that the witness has; none where there is no table to read.
+/// Every mark of the witness; none if there is no table to read.
 pub(super) async fn read_if_there(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
-    match is_usable(client).await? {
-        true => read(client).await,
-        false => Ok(HashMap::new()),
+    if is_usable(client).await? {
+        read(client).await
+    } else {
+        Ok(HashMap::new())
     }
 }
 
-/// Every mark that the witness has. Fails where there is no table.
+/// Every mark of the witness. Fails if there is no table.
 pub async fn read(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError> {
     let mut marks = HashMap::new();
     for message in client.simple_query(&read_statements()).await? {
-        // A row that nobody of us has written says nothing.
+        // A row that no proxy has written says nothing.
         if let SimpleQueryMessage::Row(row) = message
             && let Some((scope, mark)) = mark(&row)
         {
@@ -318,7 +321,7 @@ fn mark(row: &SimpleQueryRow) -> Option<(Scope, Mark)> {
             column(2)?.parse().ok()?,
             column(3)?.to_owned(),
         );
-        // The record of a repair is in the authority alone.
+        // Only the authority has the record of a repair.
         let incarnation = Incarnation::new(column(4)?.parse().ok()?);
         Some((
             Scope::new(column(0)?).ok()?,

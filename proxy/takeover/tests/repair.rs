@@ -17,7 +17,7 @@ use pgpalisade_authority::{
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
     Bound, DeclareError, Identified, RepairError, RepairOptions, RepairReport, ScopeRepair,
-    StartError, StoreLock, Takeover, TakeoverOptions, Trace, WitnessMode, Work,
+    SessionProbe, StartError, StoreLock, Takeover, TakeoverOptions, WitnessMode, Work,
 };
 use support::{Postgres, declare};
 use tokio::sync::mpsc;
@@ -53,7 +53,7 @@ async fn start(postgres: &Postgres, authority: Arc<dyn Authority>) -> Result<Tak
 async fn session(postgres: &Postgres, takeover: &Takeover, user: &str) -> (Client, Identified) {
     let client = postgres.connect(user).await;
     let pid = client.query_one("SELECT pg_backend_pid()", &[]).await;
-    let trace = Trace::random();
+    let trace = SessionProbe::random();
     client.batch_execute(trace.text()).await.unwrap();
     let found = takeover.identify(pid.unwrap().get(0), trace, takeover.deadline());
     (client, found.await.unwrap())
@@ -92,7 +92,7 @@ async fn is_alive(client: &Client) -> bool {
     client.batch_execute("SELECT 1").await.is_ok()
 }
 
-/// The real store, whose watch tells nothing: as where the watch is broken.
+/// The real store with a silent watch, as if the watch were broken.
 struct Deaf(
     Arc<Embedded>,
     std::sync::Mutex<Vec<mpsc::Sender<pgpalisade_authority::Change>>>,
@@ -219,7 +219,7 @@ async fn a_token_out_of_bounds_changes_nothing() {
     );
 }
 
-/// A proxy that has not heard of the repair knows the poison token as the mark, so to it the token is no step.
+/// A proxy that does not know of the repair takes the poison token for the mark, so to it the token is no step.
 #[tokio::test]
 async fn the_step_is_counted_from_the_repaired_mark_at_once() {
     let postgres = Postgres::start(&[]).await;
@@ -235,7 +235,7 @@ async fn the_step_is_counted_from_the_repaired_mark_at_once() {
     };
     let refused = declare(&takeover, Token::MAX, b, step.clone()).await;
     assert_eq!(out_of_bounds(refused), (Some(34), Bound::MaxStep(10)));
-    // The refusal has told the cache.
+    // The refusal has updated the cache.
     declare(&takeover, 35, b, step).await.unwrap();
 }
 
@@ -244,7 +244,7 @@ async fn a_repair_ends_every_session_of_before_and_no_other() {
     let postgres = Postgres::start(&[]).await;
     let store = store(&postgres);
     let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
-    let kept = takeover.cells().cell(&Scope::default());
+    let kept = takeover.marks().mark(&Scope::default());
     let (poisoned, by) = session(&postgres, &takeover, "postgres").await;
     declare(&takeover, Token::MAX, by, NONE).await.unwrap();
     let (locked_out, leader) = session(&postgres, &takeover, "postgres").await;
@@ -253,7 +253,7 @@ async fn a_repair_ends_every_session_of_before_and_no_other() {
     let (work, report) = repair(&postgres, "postgres", &store, 34).await.unwrap();
     assert_eq!((work, report.sessions), (Work::Repair, 1));
     assert!(!is_alive(&poisoned).await && is_alive(&locked_out).await);
-    // The watch has told it, in any case the confirmer does.
+    // The watch has reported it; in any case the confirmer does.
     let give_up = Instant::now() + Duration::from_secs(10);
     while let Err(error) = declare(&takeover, 35, leader, NONE).await {
         assert!(Instant::now() < give_up, "{error}");
@@ -262,16 +262,16 @@ async fn a_repair_ends_every_session_of_before_and_no_other() {
     assert_eq!(backends(store.as_ref()).await, [leader.backend]);
     assert!(kept.is_retired() && !kept.is_current(token(Token::MAX)));
     assert_eq!(kept.newest().mark(), Some(token(35)));
-    // Drained: whoever joins ends nobody.
+    // Drained: a session that joins ends no other.
     let (_other, other) = session(&postgres, &takeover, "postgres").await;
     declare(&takeover, 35, other, NONE).await.unwrap();
     assert!(is_alive(&locked_out).await);
-    // Up, with everybody of before.
+    // Up, with all earlier sessions.
     let (_, report) = repair(&postgres, "postgres", &store, 100).await.unwrap();
     assert_eq!((report.mark.incarnation.get(), report.sessions), (2, 2));
     assert!(!is_alive(&locked_out).await);
     assert_eq!(backends(store.as_ref()).await, vec![]);
-    // Once more, it is done already.
+    // Run once more, it is already done.
     let (work, report) = repair(&postgres, "postgres", &store, 100).await.unwrap();
     assert_eq!((work, report.mark.incarnation.get()), (Work::Finish, 2));
     let unknown = ScopeRepair::look(
@@ -338,8 +338,8 @@ async fn a_repair_that_cannot_end_a_session_says_so_and_is_finished_by_the_next_
     assert_eq!(backends(store.as_ref()).await, vec![]);
 }
 
-/// The table as versions before incarnations have made it is brought up; and it agrees with the authority over a
-/// repair, and finds an authority out that was restored to a time before it.
+/// A table made by versions before incarnations is upgraded. It agrees with the authority about a repair, and exposes
+/// an authority that was restored to a time before it.
 #[tokio::test]
 async fn the_witness_agrees_with_a_repair() {
     let postgres = Postgres::start(&[]).await;
@@ -362,7 +362,7 @@ async fn the_witness_agrees_with_a_repair() {
     let (_b, b) = session(&postgres, &takeover, "postgres").await;
     declare(&takeover, 35, b, NONE).await.unwrap();
     assert_eq!(kept().await, (35, 1));
-    // A witness that lags, as on a replica that was promoted, is brought up.
+    // A witness that lags, as on a promoted replica, is updated.
     let lags = "UPDATE pgpalisade.mark SET token = 9223372036854775807, incarnation = 0 WHERE scope = 'default'";
     admin.batch_execute(lags).await.unwrap();
     drop(takeover);

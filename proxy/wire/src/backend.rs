@@ -1,16 +1,16 @@
-//! Messages from the server: only what the proxy must understand.
+//! Backend messages, as far as the proxy must understand them.
 
 use super::split_cstr;
 use crate::header::LARGE_BODY_MAX;
 
-/// The server's limit for every message type.
+/// Limit of the server, the same for every message type.
 #[inline]
 #[must_use]
 pub const fn body_max(_tag: u8) -> usize {
     LARGE_BODY_MAX
 }
 
-/// Type bytes of messages that the proxy tells apart; all others pass by their header alone.
+/// Type bytes of messages that the proxy distinguishes; all others pass by their header alone.
 pub mod tag {
     /// AuthenticationXxx.
     pub const AUTHENTICATION: u8 = b'R';
@@ -81,15 +81,15 @@ pub fn parameter_status(body: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((name, value))
 }
 
-/// The process id at the front of a BackendKeyData. The key behind it has 4 to 256 bytes, depending
-/// on the protocol version, and is not looked at: it reaches the client as it is.
+/// Process id at the front of a BackendKeyData. The key after it has 4 to 256 bytes, depending on the protocol
+/// version. It is not read and reaches the client unchanged.
 #[must_use]
 pub fn backend_pid(body: &[u8]) -> Option<i32> {
     body.first_chunk::<4>()
         .map(|bytes| i32::from_be_bytes(*bytes))
 }
 
-/// The four bytes that say which authentication message this is; 0 is AuthenticationOk.
+/// The four bytes that tell authentication messages apart; 0 is AuthenticationOk.
 #[must_use]
 pub fn authentication_kind(body: &[u8]) -> Option<i32> {
     backend_pid(body)
@@ -101,7 +101,7 @@ pub fn command_tag(body: &[u8]) -> &[u8] {
     split_cstr(body).map_or(&[], |(text, _)| text)
 }
 
-/// The first value of a DataRow; `None` where it is NULL.
+/// First value of a DataRow; `None` if it is NULL.
 #[must_use]
 pub fn first_column(body: &[u8]) -> Option<&[u8]> {
     let (columns, rest) = body.split_first_chunk::<2>()?;
@@ -129,8 +129,8 @@ pub fn error_field(body: &[u8], letter: u8) -> Option<&[u8]> {
     }
 }
 
-/// Whether an ErrorResponse ends the session. `V` is the severity that is never translated (from
-/// PostgreSQL 9.6 on).
+/// Whether an ErrorResponse ends the session. `V` is the severity that is never translated (PostgreSQL 9.6 and
+/// later).
 #[must_use]
 pub fn is_fatal(body: &[u8]) -> bool {
     matches!(

@@ -1,4 +1,4 @@
-//! Messages from the client.
+//! Frontend messages.
 
 use bytes::BytesMut;
 use pgwire::messages::DecodeContext;
@@ -11,7 +11,7 @@ pub use pgwire::messages::simplequery::Query;
 use super::header::{LARGE_BODY_MAX, SMALL_BODY_MAX};
 use super::{WireError, split_cstr, split_text};
 
-/// The type of a message from the client.
+/// Type of a frontend message.
 ///
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,11 +35,11 @@ pub enum FrontendTag {
 }
 
 impl FrontendTag {
-    /// The type that a byte stands for.
+    /// Type for a byte.
     ///
     /// # Errors
     ///
-    /// [`WireError::UnknownFrontendTag`] for every byte that is none.
+    /// [`WireError::UnknownFrontendTag`] for any other byte.
     #[inline]
     pub const fn from_byte(byte: u8) -> Result<Self, WireError> {
         Ok(match byte {
@@ -61,7 +61,7 @@ impl FrontendTag {
         })
     }
 
-    /// Whether it is decided by what the session is known to be: it has a text, runs one, or names one.
+    /// Whether the session's state decides about it: it has a text, runs one, or names one.
     #[inline]
     #[must_use]
     pub const fn is_judged(self) -> bool {
@@ -91,8 +91,8 @@ impl FrontendTag {
         )
     }
 
-    /// Whether the server takes this message as a part of an extended-query pipeline, which an error
-    /// makes it skip up to the next Sync.
+    /// Whether the server treats it as part of an extended-query pipeline. After an error it skips such messages up
+    /// to the next Sync.
     #[must_use]
     pub const fn is_extended(self) -> bool {
         matches!(
@@ -114,7 +114,7 @@ pub const fn body_max(tag: u8) -> usize {
     }
 }
 
-/// Which of the two name spaces a Describe or Close means.
+/// Target of a Describe or Close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target<'a> {
     /// A prepared statement.
@@ -127,7 +127,7 @@ pub enum Target<'a> {
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] where the NUL is missing or bytes follow it. PostgreSQL refuses both.
+/// [`WireError::Malformed`] if the NUL is missing or bytes follow it. PostgreSQL refuses both.
 pub fn query(body: &[u8]) -> Result<&[u8], WireError> {
     match split_text(body) {
         Some((text, [])) => Ok(text),
@@ -135,18 +135,18 @@ pub fn query(body: &[u8]) -> Result<&[u8], WireError> {
     }
 }
 
-/// The statement name and text at the front of a Parse; what follows (parameter types) is not looked at.
+/// Statement name and text at the front of a Parse. The parameter types after them are not read.
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] where one of the two strings does not end.
+/// [`WireError::Malformed`] if one of the two strings does not end.
 pub fn parse(body: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
     let (name, rest) = split_cstr(body).ok_or(WireError::Malformed(b'P'))?;
     let (text, _) = split_text(rest).ok_or(WireError::Malformed(b'P'))?;
     Ok((name, text))
 }
 
-/// The portal and statement names at the front of a Bind; `None` where the prefix does not hold both.
+/// Portal and statement names at the front of a Bind; `None` if the prefix does not contain both.
 #[must_use]
 pub fn bind(prefix: &[u8]) -> Option<(&[u8], &[u8])> {
     let (portal, rest) = split_cstr(prefix)?;
@@ -154,7 +154,7 @@ pub fn bind(prefix: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((portal, statement))
 }
 
-/// How many parameters a Bind has; `None` where its front does not tell.
+/// Number of parameters of a Bind; `None` if the prefix does not contain it.
 #[must_use]
 pub fn bind_parameters(prefix: &[u8]) -> Option<u16> {
     let (_, rest) = split_cstr(prefix)?;
@@ -216,11 +216,11 @@ fn counted(body: &[u8], item: impl Fn(&[u8]) -> Option<&[u8]>) -> Option<&[u8]> 
     (0..u16::from_be_bytes(*count)).try_fold(rest, |rest, _| item(rest))
 }
 
-/// The portal name of an Execute.
+/// Portal name of an Execute.
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] where the layout is another than a name and four bytes.
+/// [`WireError::Malformed`] if the layout is not a name and four bytes.
 pub fn execute(body: &[u8]) -> Result<&[u8], WireError> {
     match split_cstr(body) {
         Some((portal, [_, _, _, _])) => Ok(portal),
@@ -228,11 +228,11 @@ pub fn execute(body: &[u8]) -> Result<&[u8], WireError> {
     }
 }
 
-/// What a Describe or Close means.
+/// Target of a Describe or Close.
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] where the layout is another than a kind byte and a name.
+/// [`WireError::Malformed`] if the layout is not a kind byte and a name.
 pub fn target(tag: u8, body: &[u8]) -> Result<Target<'_>, WireError> {
     let malformed = WireError::Malformed(tag);
     let (kind, rest) = body.split_first().ok_or(malformed)?;
@@ -251,8 +251,8 @@ mod tests {
     fn a_query_ends_with_its_only_nul() {
         assert_eq!(query(b"SELECT 1\0"), Ok(&b"SELECT 1"[..]));
         assert_eq!(query(b"\0"), Ok(&b""[..]));
-        // One frame is one text: what stands behind the NUL would be a second statement to a
-        // decoder that does not stop at the frame.
+        // One frame is one text. A decoder that does not stop at the frame would take what follows the NUL for a
+        // second statement.
         for bad in [&b""[..], b"SELECT 1", b"SELECT 1\0DELETE FROM t\0"] {
             assert_eq!(query(bad), Err(WireError::Malformed(b'Q')), "{bad:?}");
         }

@@ -1,4 +1,4 @@
-//! The five bytes in front of every message after the startup packet: a type byte and a length.
+//! The five bytes before every message after the startup packet: a type byte and a length.
 
 use super::WireError;
 
@@ -29,7 +29,7 @@ impl Header {
     }
 }
 
-/// Reads a header off the front of `buf`; `None` where more bytes are needed.
+/// Reads a header off the front of `buf`; `None` if more bytes are needed.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! Bytes to messages and back, without I/O.
 //!
-//! Frontend and backend messages are different types, because the same tag means different things in
-//! each direction (`D` is Describe or DataRow, `S` is Sync or ParameterStatus). Decoders borrow from
-//! the buffer they are given, never read past the frame, and never panic on what a peer sent.
+//! Frontend and backend messages have different types, because a tag means different things in each direction (`D` is
+//! Describe or DataRow, `S` is Sync or ParameterStatus). Decoders borrow from their buffer, never read past the
+//! frame, and never panic on what a peer sent.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-message-formats.html>
 
@@ -14,15 +14,15 @@ pub mod startup;
 
 use std::ffi::CStr;
 
-/// What is wrong with bytes that a peer sent.
+/// Error in the bytes that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A length word below four (it counts itself) or above what PostgreSQL accepts for the message.
     #[error("invalid message length {length} for message type {}", tag_name(*tag))]
     Length {
-        /// The message's type byte; 0 for a startup packet.
+        /// Type byte of the message; 0 for a startup packet.
         tag: u8,
-        /// The length word as it stood on the wire.
+        /// Length word on the wire.
         length: i32,
     },
     /// A type byte that the protocol does not know in this direction.
@@ -45,14 +45,14 @@ fn tag_name(tag: u8) -> String {
     }
 }
 
-/// Splits a NUL-terminated string off the front of `body`: a name, which is short.
+/// Splits a NUL-terminated name off the front of `body`.
 fn split_cstr(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = body.iter().position(|&byte| byte == 0)?;
     let (text, rest) = body.split_at_checked(end)?;
     Some((text, rest.get(1..)?))
 }
 
-/// The same of a text, which is long: many bytes are looked at in one step.
+/// Splits a NUL-terminated text off the front of `body`. A text is long, so many bytes are compared in one step.
 fn split_text(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = CStr::from_bytes_until_nul(body).ok()?.to_bytes();
     Some((text, body.get(text.len() + 1..)?))

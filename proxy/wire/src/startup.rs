@@ -1,4 +1,4 @@
-//! The packets in front of a session: SSLRequest, GSSENCRequest, CancelRequest, StartupMessage.
+//! The packets before a session: SSLRequest, GSSENCRequest, CancelRequest, StartupMessage.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
 
@@ -9,7 +9,7 @@ use bytes::{BufMut, BytesMut};
 
 use super::{WireError, split_cstr};
 
-/// The largest startup packet, its length word included: PostgreSQL's `MAX_STARTUP_PACKET_LENGTH` leaves that out.
+/// Largest startup packet, with its length word; PostgreSQL's `MAX_STARTUP_PACKET_LENGTH` is without it.
 pub const STARTUP_PACKET_MAX: usize = 10_004;
 
 /// The longest name of a role or database: `NAMEDATALEN - 1` bytes.
@@ -34,11 +34,11 @@ pub enum StartupPacket<'a> {
     CancelRequest,
     /// A session of protocol 3.x begins.
     Startup(StartupMessage<'a>),
-    /// Another major version, which no server speaks.
+    /// Another major version, which no server supports.
     OtherVersion(Version),
 }
 
-/// A version of the protocol that nobody speaks, or a request where it is out of place.
+/// Unsupported version of the protocol, or a request that is out of place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(u32);
 
@@ -52,8 +52,8 @@ impl Version {
         self.0 >> 16
     }
 
-    /// Whether its clients read an error as one text, as before protocol 3. Version 0.0 says nothing, so PostgreSQL
-    /// answers it as it does today's (`send_message_to_frontend` in `elog.c`).
+    /// Whether its clients read an error as one text, as before protocol 3. To version 0.0 PostgreSQL answers as to
+    /// today's (`send_message_to_frontend` in `elog.c`).
     #[must_use]
     pub const fn has_plain_errors(self) -> bool {
         self.major() < 3 && self.0 != 0
@@ -66,14 +66,13 @@ impl fmt::Display for Version {
     }
 }
 
-/// The parameters of a StartupMessage of protocol 3.
+/// Parameters of a StartupMessage of protocol 3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartupMessage<'a> {
     packet: &'a [u8],
 }
 
-/// The length of the packet at the front of `buf`, its length word included; `None` where more bytes
-/// are needed to know.
+/// Length of the packet at the front of `buf`, with its length word; `None` if more bytes are needed to know.
 ///
 /// # Errors
 ///
@@ -93,8 +92,8 @@ pub fn packet_len(buf: &[u8]) -> Result<Option<usize>, WireError> {
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] for a packet that is no startup packet, [`WireError::Length`] for a request of another
-/// length than it has.
+/// [`WireError::Malformed`] for a packet that is not a startup packet, [`WireError::Length`] for a request of a wrong
+/// length.
 pub fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, WireError> {
     let malformed = WireError::Malformed(0);
     let Some(&[_, _, _, _, a, b, c, d]) = packet.first_chunk::<8>() else {
@@ -164,18 +163,18 @@ impl<'a> StartupMessage<'a> {
             .map(|(_, value)| value)
     }
 
-    /// The packet as the client sent it.
+    /// Packet as the client sent it.
     #[must_use]
     pub const fn packet(self) -> &'a [u8] {
         self.packet
     }
 
-    /// The packet with one more parameter at its end, where it overrides every earlier one: the
-    /// server applies `options` first and then the other parameters in order.
+    /// Appends a parameter to the packet, which overrides all earlier ones: the server applies `options` first, and
+    /// then the other parameters in order.
     ///
     /// # Errors
     ///
-    /// [`WireError::Length`] where the packet would grow past [`STARTUP_PACKET_MAX`].
+    /// [`WireError::Length`] if the packet would exceed [`STARTUP_PACKET_MAX`].
     pub fn with_parameter(self, name: &str, value: &[u8]) -> Result<BytesMut, WireError> {
         let list = self
             .packet
@@ -196,9 +195,9 @@ impl<'a> StartupMessage<'a> {
         Ok(packet)
     }
 
-    /// The packet with a user and a database that no server has to cut, where one of them is longer than names are:
-    /// PostgreSQL cuts both to [`NAME_MAX`] bytes, in the middle of a character too (`ProcessStartupPacket` in
-    /// `postmaster.c` of 15, `backend_startup.c` since 17). `None`: it is as it should be.
+    /// Packet with user and database cut to [`NAME_MAX`] bytes; `None` if neither is longer. PostgreSQL cuts both,
+    /// even in the middle of a character (`ProcessStartupPacket` in `postmaster.c` of 15, `backend_startup.c` since
+    /// 17).
     ///
     /// # Errors
     ///
@@ -264,7 +263,7 @@ mod tests {
         );
     }
 
-    /// What has not the length of its kind is nothing, and never another version.
+    /// A request of a wrong length is refused, never taken for another version.
     #[test]
     fn requests_have_their_length() {
         for (code, body) in [

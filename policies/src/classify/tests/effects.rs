@@ -1,11 +1,11 @@
 //! Tables of statements and their effects: `write; writes: jobs.a, b; reads: c; fn: now; set: search_path; cat: ddl`.
-//! `?` stands for tables that the text does not say.
+//! `?` stands for tables that the text does not name.
 
 use super::of;
+use crate::analysis::Control;
 use crate::effects::Class;
 use crate::effects::{Effects, Tables};
 use crate::object_name::ObjectName;
-use crate::verdict::Control;
 
 fn sorted(names: &[ObjectName]) -> String {
     let mut names: Vec<_> = names.iter().map(ToString::to_string).collect();
@@ -147,7 +147,7 @@ fn queries() {
     ]);
 }
 
-/// A CTE hides a table where it is in sight, and nowhere else.
+/// A CTE hides a table only where it is visible.
 #[test]
 fn t2_names_of_ctes_are_no_tables() {
     check_all(&[
@@ -256,7 +256,7 @@ fn locks() {
             "select * from (select * from a, b) x, c for update of x",
             "write; writes: a, b, c; reads: a, b, c",
         ),
-        // The subquery is called as a table inside it is.
+        // The subquery has the name of a table inside it.
         (
             "select * from (select * from a x, b) x for update of x",
             "write; writes: a, b; reads: a, b",
@@ -731,7 +731,7 @@ fn statements_that_name_tables() {
     ]);
 }
 
-/// Statements of which the text does not say what they touch, by category.
+/// Statements whose text does not name what they touch, by category.
 #[test]
 fn t11_statements_that_name_no_table() {
     let kinds: [(&str, &[&str]); 11] = [
@@ -893,7 +893,7 @@ fn t11_statements_that_name_no_table() {
     );
 }
 
-/// What catches it instead is in the table of the module above.
+/// The table of the module above names what catches it instead.
 #[test]
 fn t5_what_no_text_shows_is_a_read_here() {
     // `tests/it/fencing/hidden.rs`: PostgreSQL's read-only mode refuses it.

@@ -1,4 +1,4 @@
-//! Statements put together at random from known parts: what was put in must be found, whatever is around it.
+//! Statements built at random from known parts. Every part must be found, whatever is around it.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::classify;
 use crate::effects::Class;
 use crate::effects::Tables;
 
-/// A text, and what is in it.
+/// A text and its content.
 #[derive(Clone, Debug, Default)]
 struct Made {
     text: String,
@@ -41,7 +41,7 @@ impl Maker {
     }
 
     fn table(&mut self) -> String {
-        // Tables that are called as CTEs are, too.
+        // Includes tables with the names of CTEs.
         self.one_of(&["a", "b", "jobs.a", "\"A b\"", "c0", "c1", "s.c0"])
             .to_owned()
     }
@@ -50,7 +50,7 @@ impl Maker {
         name.replace('"', "")
     }
 
-    /// A SELECT without CTEs in sight of which it does not know.
+    /// A SELECT that sees only these CTEs.
     fn select(&mut self, depth: usize, ctes: &[String]) -> Made {
         let mut made = Made::default();
         let from = self.from(depth, ctes, &mut made);
@@ -108,7 +108,7 @@ impl Maker {
         items.join(self.one_of(&[", ", " cross join "]))
     }
 
-    /// WITH one or two CTEs in front of what `body` makes. One of three writes.
+    /// WITH one or two CTEs before what `body` makes. One of three writes.
     fn with(
         &mut self,
         depth: usize,
@@ -134,7 +134,7 @@ impl Maker {
         }
         let inner = body(self, depth, &known);
         made.take(&inner);
-        // A WITH of its own takes the place of a second one in front of it.
+        // A WITH of its own replaces a second one before it.
         made.text = format!(
             "with {} {}",
             parts.join(", "),
@@ -257,7 +257,7 @@ fn no_wrapping_hides_a_write() {
     }
 }
 
-/// Bytes are changed, put in, taken out: nothing panics, and nothing that PostgreSQL's grammar refuses is a read.
+/// Bytes are changed, inserted and removed: nothing panics, and no text that PostgreSQL's grammar refuses is a read.
 #[test]
 fn spoilt_texts_are_writes() {
     let (seed, mut maker) = Maker::from_seed();
@@ -280,9 +280,10 @@ fn spoilt_texts_are_writes() {
                 _ => bytes[at] = byte,
             }
         }
-        let encoding = match maker.random.random_bool(0.5) {
-            true => SAFE,
-            false => UNSAFE,
+        let encoding = if maker.random.random_bool(0.5) {
+            SAFE
+        } else {
+            UNSAFE
         };
         let verdict = classify(&bytes, encoding);
         let parses = str::from_utf8(&bytes).is_ok_and(|text| pg_query::parse(text, 0).is_ok());

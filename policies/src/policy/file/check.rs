@@ -1,4 +1,4 @@
-//! What one value of a policy file says against another.
+//! Conflicts between values of a policy file.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use toml::Spanned;
 
 use super::draft::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
 use super::key::nearest;
-use super::reader::Reader;
+use super::reader::PolicyReader;
 use crate::effects::Category;
 use crate::policy::DEFAULT_SCOPE;
 
-pub(super) fn check(draft: &Draft, reader: &mut Reader<'_>) {
+pub(super) fn check(draft: &Draft, reader: &mut PolicyReader<'_>) {
     contradictions("defaults", &draft.defaults, reader);
     for rule in &draft.rules {
         contradictions("session", &rule.section, reader);
@@ -24,8 +24,8 @@ pub(super) fn check(draft: &Draft, reader: &mut Reader<'_>) {
     }
 }
 
-/// Scopes that may be declared and cannot exist.
-fn declared_but_not_listed(draft: &Draft, reader: &mut Reader<'_>) {
+/// Reports scopes that may be declared but cannot exist.
+fn declared_but_not_listed(draft: &Draft, reader: &mut PolicyReader<'_>) {
     let sections = draft.rules.iter().map(|rule| &rule.section);
     let sections = || sections.clone().chain([&draft.defaults]);
     let own = draft.scopes.iter().map(|scope| &**scope.name.get_ref());
@@ -51,8 +51,8 @@ fn declared_but_not_listed(draft: &Draft, reader: &mut Reader<'_>) {
     }
 }
 
-/// A kind that is refused and allowed in one breath.
-fn contradictions(table: &str, section: &Section, reader: &mut Reader<'_>) {
+/// Reports a category that is both refused and allowed.
+fn contradictions(table: &str, section: &Section, reader: &mut PolicyReader<'_>) {
     let refused: Vec<Category> = section.refuse.iter().map(|c| *c.get_ref()).collect();
     for allowed in &section.allow {
         let category = allowed.get_ref();
@@ -63,8 +63,9 @@ fn contradictions(table: &str, section: &Section, reader: &mut Reader<'_>) {
     }
 }
 
-/// Two scopes with the very same patterns: every write to these tables would need both tokens, so that they are one.
-fn scopes_of_the_same_tables(scopes: &[ScopeDraft], reader: &mut Reader<'_>) {
+/// Reports two scopes with identical patterns. Every write to these tables would need both tokens, so the scopes
+/// would be one.
+fn scopes_of_the_same_tables(scopes: &[ScopeDraft], reader: &mut PolicyReader<'_>) {
     let mut known: BTreeMap<Vec<String>, &ScopeDraft> = BTreeMap::new();
     for scope in scopes.iter().filter(|scope| !scope.tables.is_empty()) {
         let tables = scope.tables.iter().map(|table| table.get_ref().written());
@@ -84,7 +85,7 @@ fn scopes_of_the_same_tables(scopes: &[ScopeDraft], reader: &mut Reader<'_>) {
     }
 }
 
-fn names_of_two_rules(rules: &[RuleDraft], reader: &mut Reader<'_>) {
+fn names_of_two_rules(rules: &[RuleDraft], reader: &mut PolicyReader<'_>) {
     let mut known: BTreeMap<&str, u32> = BTreeMap::new();
     for rule in rules {
         let Some(name) = rule.name.as_deref() else {
@@ -101,7 +102,7 @@ fn names_of_two_rules(rules: &[RuleDraft], reader: &mut Reader<'_>) {
     }
 }
 
-/// Rules that can never match, each with the earlier one that matches all it does.
+/// Rules that can never match, each with the earlier one that matches all that it does.
 pub(in crate::policy) fn shadowed(rules: &[RuleDraft]) -> Vec<(&RuleDraft, &Spanned<()>)> {
     let mut found = Vec::new();
     for (index, rule) in rules.iter().enumerate() {

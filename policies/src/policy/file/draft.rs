@@ -1,4 +1,4 @@
-//! What a policy file says, read but not yet worked out.
+//! A policy file as it was read, before it is compiled.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use crate::policy::terms::{Reads, UnknownTables, Writes};
 use crate::policy::who::WhoPattern;
 use crate::policy::{Mode, TokenBounds};
 
-/// A whole file.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Draft {
     pub(in crate::policy) defaults: Section,
@@ -24,7 +23,7 @@ pub(in crate::policy) struct Draft {
     pub(in crate::policy) rules: Vec<RuleDraft>,
 }
 
-/// What `[defaults]` and a rule both can say.
+/// Keys that `[defaults]` and rules share.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Section {
     pub(in crate::policy) writes: Option<Spanned<Writes>>,
@@ -37,17 +36,17 @@ pub(in crate::policy) struct Section {
     pub(in crate::policy) declare: Option<Spanned<Declare>>,
 }
 
-/// Which scopes may exist.
+/// Scopes that may exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::policy) enum Listing {
     Any,
     Listed,
 }
 
-/// What may be declared.
+/// Value of `declare`.
 #[derive(Debug)]
 pub(in crate::policy) enum Declare {
-    /// For so long.
+    /// The duration.
     For(DeclareFor),
     /// These scopes, perhaps none.
     Scopes(Vec<Spanned<Box<str>>>),
@@ -60,7 +59,7 @@ pub(in crate::policy) struct ScopeDraft {
     pub(in crate::policy) tables: Vec<Spanned<TablePattern>>,
     pub(in crate::policy) mode: Option<Spanned<Mode>>,
     pub(in crate::policy) bounds: TokenBounds,
-    /// The one whose number is the token.
+    /// The election whose number is the token.
     pub(in crate::policy) election: Option<Spanned<Arc<str>>>,
     pub(in crate::policy) holders: Option<Spanned<WhoPattern>>,
 }
@@ -68,7 +67,7 @@ pub(in crate::policy) struct ScopeDraft {
 /// One `[[session]]`.
 #[derive(Debug)]
 pub(in crate::policy) struct RuleDraft {
-    /// Its place.
+    /// Place in the file.
     pub(in crate::policy) at: Spanned<()>,
     pub(in crate::policy) name: Option<Box<str>>,
     pub(in crate::policy) who: WhoPattern,

@@ -6,16 +6,16 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::draft::ScopeDraft;
-use super::reader::{Name, Reader};
-use crate::policy::remark::Fault;
+use super::reader::{KeyName, PolicyReader};
+use crate::policy::remark::ValueError;
 
-/// Scopes with an election. Each is followed on a stream of its own.
+/// Maximum number of scopes with an election. Each is followed on a stream of its own.
 const ELECTIONS_MAX: usize = 100;
-/// Bytes of an election's name. It is the beginning of keys, and quoted in errors.
+/// Maximum bytes of an election's name, which begins keys and is quoted in errors.
 const NAME_MAX: usize = 200;
 
-impl Reader<'_> {
-    /// `{ etcd_election = ".." }`, at the place of its name. `written` is the key that it stands behind.
+impl PolicyReader<'_> {
+    /// Reads `{ etcd_election = ".." }`, with the place of its name. `written` is the key of this value.
     pub(super) fn election(
         &mut self,
         written: &str,
@@ -30,7 +30,7 @@ impl Reader<'_> {
                 self.unknown("scope.NAME.numbers", written, key);
                 continue;
             }
-            let name = Name {
+            let name = KeyName {
                 key: "scope.NAME.numbers.etcd_election",
                 written: &format!("{written}.{KEY}"),
             };
@@ -43,18 +43,18 @@ impl Reader<'_> {
     }
 }
 
-fn election_name(text: &str) -> Result<Arc<str>, Fault> {
+fn election_name(text: &str) -> Result<Arc<str>, ValueError> {
     if text.is_empty() || text.len() > NAME_MAX || text.chars().any(char::is_control) {
         let to_do = format!(
             "write 1 to {NAME_MAX} bytes without control characters, as in \"etcdctl elect NAME\""
         );
-        return Err(Fault::new("is not a valid name of an election", to_do));
+        return Err(ValueError::new("is not a valid name of an election", to_do));
     }
     Ok(text.into())
 }
 
-/// What an election says against other keys of its scope.
-pub(super) fn check(scopes: &[ScopeDraft], reader: &mut Reader<'_>) {
+/// Reports conflicts of an election with other keys of its scope.
+pub(super) fn check(scopes: &[ScopeDraft], reader: &mut PolicyReader<'_>) {
     let elected = || {
         let elected = scopes.iter();
         elected.filter_map(|scope| Some((scope, scope.election.as_ref()?)))

@@ -1,13 +1,13 @@
-//! The one table of keys of a policy file.
+//! The only table of policy keys.
 
 /// A key of a policy file, for its reader and for the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyKey {
-    /// The key with the tables that it is in. `NAME` stands for the name of a scope.
+    /// Key with the tables around it. `NAME` stands for the name of a scope.
     pub(crate) name: &'static str,
-    /// What may be written, as a user would write it.
+    /// Accepted values, as a user would write them.
     pub(crate) values: &'static str,
-    /// What holds where it is left out.
+    /// Value if the key is left out.
     pub(crate) default: &'static str,
 }
 
@@ -36,7 +36,7 @@ const DEFAULTS: &str = "the value of [defaults]";
 const TOKENS: &str = "the value of [tokens]";
 const ANY: &str = "any";
 
-/// All keys that a policy file may have, in the order of the documentation.
+/// All keys of a policy file, in the order of the documentation.
 #[rustfmt::skip] // One key, one row: it is a table.
 pub const POLICY_KEYS: [PolicyKey; 39] = [
     key("defaults.writes", WRITES, "\"token\""),
@@ -80,7 +80,7 @@ pub const POLICY_KEYS: [PolicyKey; 39] = [
     key("session.match", "a table of these five", "required"),
 ];
 
-/// The names of the keys directly in a table: `defaults`, `scope.NAME`, `session.match`, or the empty name for the top.
+/// Names of the keys directly in a table: `defaults`, `scope.NAME`, `session.match`, or the empty name for the top.
 pub(super) fn names_in(table: &str) -> impl Iterator<Item = &'static str> {
     let mut last = "";
     POLICY_KEYS.iter().filter_map(move |key| {
@@ -95,17 +95,16 @@ pub(super) fn names_in(table: &str) -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// What may be written for a key.
 pub(super) fn values_of(name: &str) -> &'static str {
     let mut keys = POLICY_KEYS.iter();
     keys.find(|key| key.name == name)
         .map_or("", |key| key.values)
 }
 
-/// The candidate that the user most likely meant, if one is near: for names in files, flags and variables alike.
+/// The candidate that the user most likely meant, if one is close: for names in files, flags and variables alike.
 #[must_use]
 pub fn nearest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // As clap does for flags: 0.7 catches a missing or swapped letter and not a different word.
+    // Like clap for flags: 0.7 catches a missing or swapped letter, but not a different word.
     const NEAR: f64 = 0.7;
     candidates
         .map(|candidate| (strsim::jaro(wrong, candidate), candidate))

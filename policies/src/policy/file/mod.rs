@@ -1,4 +1,4 @@
-//! Reads a policy file: every error at once, each with its place.
+//! Reads a policy file and reports every error at once, each with its place.
 
 mod check;
 mod draft;
@@ -14,23 +14,24 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::declare::DeclareFor;
 use super::glob::Glob;
 use super::network::Network;
-use super::remark::{Fault, Lines, PolicyErrors, Remark};
+use super::remark::{Lines, PolicyErrors, Remark, ValueError};
 use super::tables::TablePattern;
 use super::terms::{Reads, UnknownTables, Writes};
 use super::who::WhoPattern;
 use super::{Mode, Numbers, Policy, PreparedTransactions, TokenBounds};
 use crate::effects::Category;
-use reader::{Name, Reader};
+use reader::{KeyName, PolicyReader};
 
 pub(super) use check::shadowed;
 pub(super) use draft::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
 pub use key::{POLICY_KEYS, PolicyKey, nearest};
 
-/// A policy file is a page of text, or as many lines as there are scopes; more is a mistake (a log, a device).
+/// Maximum size of a policy file. A larger one is a mistake, such as a log or a device.
 pub const POLICY_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Scopes. A statement costs the same with all of them as with one.
+/// Maximum number of scopes. A statement costs the same with all of them as with one.
 const SCOPES_MAX: usize = 100_000;
-/// Rules, and entries of one list: a session goes through the rules, and a list is compared with itself.
+/// Maximum number of rules, and of entries in one list: a session tries the rules in turn, and a list is compared
+/// with itself.
 const LIST_MAX: usize = 1000;
 
 const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("observe", Mode::Observe)];
@@ -57,15 +58,15 @@ const PREPARED: [(&str, PreparedTransactions); 3] = [
     ("roll-back", PreparedTransactions::RollBack),
 ];
 
-type Key<'a> = Spanned<DeString<'a>>;
+type TomlKey<'a> = Spanned<DeString<'a>>;
 type Value<'a> = Spanned<DeValue<'a>>;
 
 impl Policy {
-    /// Reads the text of a policy file. `check_scope` says whether a text can be the name of a scope, and if not, why.
+    /// Reads the text of a policy file. `check_scope` returns what is wrong with the name of a scope.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it.
+    /// All errors in the text.
     pub fn parse(
         text: &str,
         check_scope: &dyn Fn(&str) -> Result<(), String>,
@@ -76,7 +77,7 @@ impl Policy {
                 format!("the file is larger than {POLICY_BYTES_MAX} bytes (is it the right one?)");
             return Err(PolicyErrors(vec![lines.remark(&(0..0), message)]));
         }
-        let mut reader = Reader {
+        let mut reader = PolicyReader {
             lines: &lines,
             check_scope,
             errors: Vec::new(),
@@ -87,9 +88,10 @@ impl Policy {
         }
         let draft = reader.file(table.get_ref());
         check::check(&draft, &mut reader);
-        match reader.errors.is_empty() {
-            true => Ok(Self::compile(&draft, &lines)),
-            false => Err(PolicyErrors(in_order(reader.errors))),
+        if reader.errors.is_empty() {
+            Ok(Self::compile(&draft, &lines))
+        } else {
+            Err(PolicyErrors(in_order(reader.errors)))
         }
     }
 }
@@ -100,14 +102,14 @@ fn in_order(mut remarks: Vec<Remark>) -> Vec<Remark> {
     remarks
 }
 
-/// The table is sorted by name; people write a file from its top.
-fn from_the_top<'v, 'a>(table: &'v DeTable<'a>) -> Vec<(&'v Key<'a>, &'v Value<'a>)> {
+/// Entries in the order of the file; the table itself is sorted by name.
+fn from_the_top<'v, 'a>(table: &'v DeTable<'a>) -> Vec<(&'v TomlKey<'a>, &'v Value<'a>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-impl Reader<'_> {
+impl PolicyReader<'_> {
     fn file(&mut self, table: &DeTable<'_>) -> Draft {
         let mut draft = Draft::default();
         for (key, value) in from_the_top(table) {
@@ -128,8 +130,8 @@ impl Reader<'_> {
         draft
     }
 
-    fn tokens(&mut self, key: &Key<'_>, value: &Value<'_>, draft: &mut Draft) {
-        let same = |key| Name { key, written: key };
+    fn tokens(&mut self, key: &TomlKey<'_>, value: &Value<'_>, draft: &mut Draft) {
+        let same = |key| KeyName { key, written: key };
         match &**key.get_ref() {
             "scopes" => draft.scopes_may_be = self.word(same("tokens.scopes"), value, &SCOPES),
             "max_scopes" => draft.max_scopes = self.number(same("tokens.max_scopes"), value),
@@ -147,10 +149,16 @@ impl Reader<'_> {
         section
     }
 
-    /// A key that `[defaults]` and a rule both have. What it is not is unknown.
-    fn section(&mut self, table: &str, key: &Key<'_>, value: &Value<'_>, section: &mut Section) {
+    /// Reads a key that `[defaults]` and rules share. Any other key is unknown.
+    fn section(
+        &mut self,
+        table: &str,
+        key: &TomlKey<'_>,
+        value: &Value<'_>,
+        section: &mut Section,
+    ) {
         let written = format!("{table}.{}", key.get_ref());
-        let name = Name {
+        let name = KeyName {
             key: &written,
             written: &written,
         };
@@ -167,15 +175,15 @@ impl Reader<'_> {
         }
     }
 
-    fn declare(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Spanned<Declare>> {
+    fn declare(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<Spanned<Declare>> {
         let declare = match value.get_ref() {
-            // Nothing is something that a list of scopes can say.
+            // An empty list is allowed here: no scope at all.
             DeValue::Array(array) if array.is_empty() => Declare::Scopes(Vec::new()),
             DeValue::Array(_) => {
                 let check = self.check_scope;
                 Declare::Scopes(self.list(name, value, |text| {
                     check(text).map_err(|why| {
-                        Fault::new(format!("{text:?} is not a valid scope name"), why)
+                        ValueError::new(format!("{text:?} is not a valid scope name"), why)
                     })?;
                     Ok(Box::from(text))
                 }))
@@ -185,12 +193,13 @@ impl Reader<'_> {
         Some(Spanned::new(value.span(), declare))
     }
 
-    /// A key that `[tokens]` and a scope both have. `table` is where it is, in the table of keys and as it was written.
+    /// Reads a key that `[tokens]` and scopes share. `table` is its place in the table of keys, `written` that in the
+    /// file.
     fn bound(
         &mut self,
         table: &str,
         written: &str,
-        key: &Key<'_>,
+        key: &TomlKey<'_>,
         value: &Value<'_>,
         bounds: &mut TokenBounds,
     ) {
@@ -198,7 +207,7 @@ impl Reader<'_> {
             format!("{table}.{}", key.get_ref()),
             format!("{written}.{}", key.get_ref()),
         );
-        let name = Name {
+        let name = KeyName {
             key: &known,
             written: &written_key,
         };
@@ -243,7 +252,7 @@ impl Reader<'_> {
         scopes
     }
 
-    fn scope_table(&mut self, key: &Key<'_>, value: &Value<'_>) -> Option<ScopeDraft> {
+    fn scope_table(&mut self, key: &TomlKey<'_>, value: &Value<'_>) -> Option<ScopeDraft> {
         let written = format!("scope.{}", key.get_ref());
         let to_do = format!("write its keys below [{written}]");
         let table = self.table(&written, value, &to_do)?;
@@ -257,7 +266,7 @@ impl Reader<'_> {
         };
         for (key, value) in from_the_top(table) {
             let written_key = format!("{written}.{}", key.get_ref());
-            let name = |key| Name {
+            let name = |key| KeyName {
                 key,
                 written: &written_key,
             };
@@ -311,7 +320,7 @@ impl Reader<'_> {
         let mut keys = entries.iter().map(|(key, _)| key.get_ref());
         let has_match = keys.any(|key| key == "match");
         for (key, value) in entries {
-            let name = Name {
+            let name = KeyName {
                 key: "session.name",
                 written: "session.name",
             };
@@ -332,7 +341,7 @@ impl Reader<'_> {
         Some(rule)
     }
 
-    /// `session.match`, or the holders of a scope, which are written alike.
+    /// Reads `session.match`, or the holders of a scope, which are written alike.
     fn who(&mut self, written: &str, value: &Value<'_>, who: &mut WhoPattern) {
         let (_, last) = written.rsplit_once('.').unwrap_or_default();
         let to_do = format!("write {last} = {{ user = \"...\" }}");
@@ -352,7 +361,7 @@ impl Reader<'_> {
         for (key, value) in from_the_top(table) {
             let known = format!("session.match.{}", key.get_ref());
             let written_key = format!("{written}.{}", key.get_ref());
-            let name = Name {
+            let name = KeyName {
                 key: &known,
                 written: &written_key,
             };
@@ -362,7 +371,7 @@ impl Reader<'_> {
                 "application_name" => {
                     who.application_name = self.globs(name, value, |text| Ok(Glob::new(text)));
                 }
-                // Here * asks for something: for a certificate.
+                // Here `*` is a condition: it requires a certificate.
                 "cn" => {
                     let read = self.list(name, value, nonempty_glob);
                     who.common_name = read.into_iter().map(Spanned::into_inner).collect();
@@ -376,49 +385,51 @@ impl Reader<'_> {
         }
     }
 
-    /// Patterns for names; with `*` among them nothing is asked.
+    /// Reads patterns for names. A `*` among them removes the condition.
     fn globs(
         &mut self,
-        name: Name<'_>,
+        name: KeyName<'_>,
         value: &Value<'_>,
-        parse: impl Fn(&str) -> Result<Glob, Fault>,
+        parse: impl Fn(&str) -> Result<Glob, ValueError>,
     ) -> Vec<Glob> {
         let read = self.list(name, value, parse);
         let globs: Vec<Glob> = read.into_iter().map(Spanned::into_inner).collect();
-        match globs.iter().any(Glob::is_any) {
-            true => Vec::new(),
-            false => globs,
+        if globs.iter().any(Glob::is_any) {
+            Vec::new()
+        } else {
+            globs
         }
     }
 }
 
-fn nonempty_glob(text: &str) -> Result<Glob, Fault> {
-    match text.is_empty() {
-        true => Err(Fault::new(
+fn nonempty_glob(text: &str) -> Result<Glob, ValueError> {
+    if text.is_empty() {
+        Err(ValueError::new(
             "is an empty name",
             "write a name, or a part of it with *",
-        )),
-        false => Ok(Glob::new(text)),
+        ))
+    } else {
+        Ok(Glob::new(text))
     }
 }
 
-fn rule_name(text: &str) -> Result<Box<str>, Fault> {
-    /// It is quoted in errors and logs.
+fn rule_name(text: &str) -> Result<Box<str>, ValueError> {
+    /// Limited because errors and logs quote it.
     const MOST: usize = 63;
     if text.is_empty() || text.len() > MOST || text.chars().any(char::is_control) {
         let to_do = format!("write 1 to {MOST} bytes without control characters, or leave it out");
-        return Err(Fault::new("is not a valid name", to_do));
+        return Err(ValueError::new("is not a valid name", to_do));
     }
     Ok(text.into())
 }
 
-fn category(text: &str) -> Result<Category, Fault> {
+fn category(text: &str) -> Result<Category, ValueError> {
     text.parse().map_err(|_| {
         let names = Category::ALL.iter().map(|category| category.as_str());
         let to_do = match nearest(text, names.clone()) {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("write some of: {}", names.collect::<Vec<_>>().join(", ")),
         };
-        Fault::new(format!("{text:?} is not a kind of statement"), to_do)
+        ValueError::new(format!("{text:?} is not a kind of statement"), to_do)
     })
 }

@@ -1,4 +1,4 @@
-//! Reads the values of a policy file, each with its type. Keeps going after an error.
+//! Reads the values of a policy file by type, and continues after an error.
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -8,35 +8,35 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::key::{names_in, nearest, values_of};
-use crate::policy::remark::{Fault, Lines, Remark};
+use crate::policy::remark::{Lines, Remark, ValueError};
 
-/// Tokens are positive 64-bit integers with a sign: PostgreSQL's `int8`.
+/// Tokens are positive signed 64-bit integers: PostgreSQL's `int8`.
 const NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
 
-/// Times, in seconds.
+/// Range of times, in seconds.
 const SECONDS: RangeInclusive<u64> = 1..=3600;
 
-/// A text that is read, and what was found wrong with it.
-pub(super) struct Reader<'a> {
+/// Reader of a text, with the errors found so far.
+pub(super) struct PolicyReader<'a> {
     pub(super) lines: &'a Lines<'a>,
     pub(super) check_scope: &'a dyn Fn(&str) -> Result<(), String>,
     pub(super) errors: Vec<Remark>,
 }
 
-/// Where a value stands.
+/// Key of a value.
 #[derive(Clone, Copy)]
-pub(super) struct Name<'a> {
-    /// Its key in the table of keys.
+pub(super) struct KeyName<'a> {
+    /// Key in the table of keys.
     pub(super) key: &'a str,
-    /// Its key as the user wrote it.
+    /// Key as the user wrote it.
     pub(super) written: &'a str,
 }
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
-impl Reader<'_> {
+impl PolicyReader<'_> {
     pub(super) fn error(&mut self, at: &Range<usize>, message: impl fmt::Display) {
-        // Where the syntax is wrong the parser puts in a value that has no place. The error was told already.
+        // After a syntax error the parser inserts a value without a place. That error was already reported.
         if !at.is_empty() || self.errors.is_empty() {
             self.errors.push(self.lines.remark(at, message));
         }
@@ -47,11 +47,11 @@ impl Reader<'_> {
         self.errors.push(self.lines.remark(at, message));
     }
 
-    fn fault(&mut self, at: &Range<usize>, name: Name<'_>, fault: &Fault) {
+    fn fault(&mut self, at: &Range<usize>, name: KeyName<'_>, fault: &ValueError) {
         self.error(at, format_args!("{}: {fault}", name.written));
     }
 
-    /// A key that its table does not have. `table` is its name in the table of keys.
+    /// Reports a key that its table does not have. `table` is its name in the table of keys.
     pub(super) fn unknown(&mut self, table: &str, written: &str, key: &Spanned<impl AsRef<str>>) {
         let wrong = key.get_ref().as_ref();
         let known: Vec<&str> = names_in(table).collect();
@@ -64,7 +64,7 @@ impl Reader<'_> {
         self.error(&key.span(), message);
     }
 
-    fn wrong_type(&mut self, name: Name<'_>, value: &Value<'_>) {
+    fn wrong_type(&mut self, name: KeyName<'_>, value: &Value<'_>) {
         let found = match value.get_ref() {
             DeValue::Table(_) => "a table",
             DeValue::Array(_) => "a list",
@@ -73,17 +73,17 @@ impl Reader<'_> {
             DeValue::Boolean(_) => "true or false",
             DeValue::Float(_) | DeValue::Datetime(_) => value.get_ref().type_str(),
         };
-        let fault = Fault::new(
+        let fault = ValueError::new(
             format!("is {found}"),
             format!("write {}", values_of(name.key)),
         );
         self.fault(&value.span(), name, &fault);
     }
 
-    /// One of a few words.
+    /// Reads one of a few words.
     pub(super) fn word<T: Clone>(
         &mut self,
-        name: Name<'_>,
+        name: KeyName<'_>,
         value: &Value<'_>,
         words: &[(&str, T)],
     ) -> Option<Spanned<T>> {
@@ -97,18 +97,18 @@ impl Reader<'_> {
             let near = nearest(text, names)
                 .map_or_else(String::new, |near| format!("did you mean {near:?}? "));
             let to_do = format!("{near}write {}", values_of(name.key));
-            let fault = Fault::new(format!("{text:?} is not a valid value"), to_do);
+            let fault = ValueError::new(format!("{text:?} is not a valid value"), to_do);
             self.fault(&value.span(), name, &fault);
         }
         found.map(|(_, meaning)| Spanned::new(value.span(), meaning.clone()))
     }
 
-    /// A text that `parse` takes.
+    /// Reads a text with `parse`.
     pub(super) fn text<T>(
         &mut self,
-        name: Name<'_>,
+        name: KeyName<'_>,
         value: &Value<'_>,
-        parse: impl FnOnce(&str) -> Result<T, Fault>,
+        parse: impl FnOnce(&str) -> Result<T, ValueError>,
     ) -> Option<Spanned<T>> {
         let DeValue::String(text) = value.get_ref() else {
             self.wrong_type(name, value);
@@ -123,19 +123,19 @@ impl Reader<'_> {
         }
     }
 
-    /// A text that `parse` takes, or a list of them, each once.
+    /// Reads a text, or a list of distinct texts, with `parse`.
     pub(super) fn list<T: PartialEq>(
         &mut self,
-        name: Name<'_>,
+        name: KeyName<'_>,
         value: &Value<'_>,
-        parse: impl Fn(&str) -> Result<T, Fault>,
+        parse: impl Fn(&str) -> Result<T, ValueError>,
     ) -> Vec<Spanned<T>> {
         let DeValue::Array(array) = value.get_ref() else {
             return self.text(name, value, parse).into_iter().collect();
         };
         if array.is_empty() {
             let to_do = "leave the key out instead";
-            self.fault(&value.span(), name, &Fault::new("is empty", to_do));
+            self.fault(&value.span(), name, &ValueError::new("is empty", to_do));
         }
         let mut read: Vec<Spanned<T>> = Vec::new();
         for item in array.iter() {
@@ -143,11 +143,11 @@ impl Reader<'_> {
                 continue;
             };
             if read.iter().any(|before| before.get_ref() == one.get_ref()) {
-                let fault = Fault::new("is listed twice", "remove one");
+                let fault = ValueError::new("is listed twice", "remove one");
                 self.fault(&item.span(), name, &fault);
             } else if read.len() == super::LIST_MAX {
                 let most = super::LIST_MAX;
-                let fault = Fault::new(
+                let fault = ValueError::new(
                     format!("has more than {most} entries"),
                     "use patterns with *",
                 );
@@ -160,8 +160,8 @@ impl Reader<'_> {
         read
     }
 
-    /// A whole number from 1 to the highest token.
-    pub(super) fn number(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<u64> {
+    /// Reads a whole number from 1 to the highest token.
+    pub(super) fn number(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<u64> {
         let DeValue::Integer(integer) = value.get_ref() else {
             self.wrong_type(name, value);
             return None;
@@ -170,14 +170,14 @@ impl Reader<'_> {
         let good = number.filter(|number| (1..=NUMBER_MAX).contains(number));
         if good.is_none() {
             let what = format!("{} is out of range", integer.as_str());
-            let fault = Fault::new(what, format!("write a number from 1 to {NUMBER_MAX}"));
+            let fault = ValueError::new(what, format!("write a number from 1 to {NUMBER_MAX}"));
             self.fault(&value.span(), name, &fault);
         }
         good
     }
 
-    /// A time as [`SECONDS`], with its unit.
-    pub(super) fn seconds(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Duration> {
+    /// Reads a time within [`SECONDS`], with its unit.
+    pub(super) fn seconds(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<Duration> {
         let time = self.text(name, value, |text| {
             let seconds = text.strip_suffix('s');
             let seconds = seconds.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
@@ -186,24 +186,25 @@ impl Reader<'_> {
             let (least, most) = SECONDS.into_inner();
             seconds.map(Duration::from_secs).ok_or_else(|| {
                 let to_do = format!("write seconds, from \"{least}s\" to \"{most}s\"");
-                Fault::new(format!("{text:?} is not a time"), to_do)
+                ValueError::new(format!("{text:?} is not a time"), to_do)
             })
         });
         time.map(Spanned::into_inner)
     }
 
-    /// The name of a scope, as the authority takes it.
-    pub(super) fn scope(&mut self, name: Name<'_>, value: &Value<'_>) -> Option<Box<str>> {
+    /// Reads the name of a scope that the authority accepts.
+    pub(super) fn scope(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<Box<str>> {
         let check = self.check_scope;
         let scope = self.text(name, value, |text| {
-            check(text)
-                .map_err(|why| Fault::new(format!("{text:?} is not a valid scope name"), why))?;
+            check(text).map_err(|why| {
+                ValueError::new(format!("{text:?} is not a valid scope name"), why)
+            })?;
             Ok(Box::from(text))
         });
         scope.map(Spanned::into_inner)
     }
 
-    /// A table, else an error that says how to write one.
+    /// Reads a table, or reports how to write one.
     pub(super) fn table<'v>(
         &mut self,
         written: &str,

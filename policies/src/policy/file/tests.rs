@@ -1,4 +1,4 @@
-//! Every error at once, each with its place; nothing that a file says can make the parser panic.
+//! Every error at once, each with its place. No file can make the parser panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::time::Duration;
@@ -8,12 +8,13 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 
-/// As the proxy's: letters, digits and `_.:/-`.
+/// The proxy's rule: letters, digits and `_.:/-`.
 fn check_scope(name: &str) -> Result<(), String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "_.:/-".contains(c);
-    match !name.is_empty() && name.chars().all(good) {
-        true => Ok(()),
-        false => Err("allowed are A-Z a-z 0-9 _ . : / -".to_owned()),
+    if !name.is_empty() && name.chars().all(good) {
+        Ok(())
+    } else {
+        Err("allowed are A-Z a-z 0-9 _ . : / -".to_owned())
     }
 }
 
@@ -27,7 +28,7 @@ fn errors(text: &str) -> Vec<String> {
     errors.to_string().lines().map(str::to_owned).collect()
 }
 
-/// One error, whose text has these parts.
+/// Expects one error, whose text has these parts.
 #[track_caller]
 fn refuse(text: &str, parts: &[&str]) {
     let found = errors(text);
@@ -179,7 +180,7 @@ fn keys_of_another_table_are_unknown() {
     );
 }
 
-/// The table of keys is what the parser takes: for each key a value of a wrong type is an error about this key.
+/// The parser accepts the table of keys: for each key, a value of a wrong type is an error about this key.
 #[test]
 fn every_key_of_the_table_is_read() {
     for key in &POLICY_KEYS {
@@ -217,7 +218,7 @@ fn scopes_with_the_same_tables_are_one() {
             "use one scope",
         ],
     );
-    // Overlapping is allowed: such a table needs both tokens.
+    // Overlap is allowed: such a table needs both tokens.
     assert!(parse("[scope.a]\ntables = \"a.*\"\n[scope.b]\ntables = [\"a.x\"]\n").is_ok());
 }
 
@@ -327,7 +328,7 @@ fn a_scope_may_take_the_number_of_an_election() {
     let policy = parse(text).unwrap();
     let [a, b] = ["a", "b"].map(|scope| policy.bounds(scope));
     assert_eq!(a.election().map(|name| &**name), Some("/e"));
-    // Its numbers jump.
+    // Its numbers jump, so they have no limits.
     assert_eq!((a.max_step, a.max_token), (None, None));
     assert_eq!(
         (b.max_step, b.max_token, b.election()),
@@ -377,7 +378,7 @@ fn a_scope_may_take_the_number_of_an_election() {
     ] {
         refuse(&format!("[scope.a]\nnumbers = {numbers}\n"), &parts);
     }
-    // One leader, one scope: it says whose marks follow it.
+    // An election belongs to one scope, whose marks follow it.
     let general = "[tokens]\nnumbers = { etcd_election = \"/e\" }\n";
     refuse(general, &["2:11: ", "an election below [scope.NAME]"]);
     let many = |count| {
@@ -409,7 +410,7 @@ allow = [\"do\", \"replication\"]
 match = { user = \"app1\", database = \"d\" }
 ";
 
-/// A rule that never matches is no error: a rule for everybody that is put on top in an emergency must load.
+/// A rule that never matches is no error: a catch-all rule put on top in an emergency must load.
 #[test]
 fn what_may_surprise_is_warned_of() {
     let policy = parse(WARNED).unwrap();
@@ -473,7 +474,7 @@ fn examples_are_without_errors_and_warnings() {
     }
 }
 
-/// The examples with random damage: whatever comes out, nothing panics, and every error has a place in the text.
+/// Examples with random damage: nothing panics, and every error has a place in the text.
 #[test]
 fn damaged_files_give_errors_with_places() {
     const ROUNDS: usize = 3000;
@@ -559,7 +560,7 @@ fn damage(texts: &[String], rng: &mut StdRng) -> String {
     chars.into_iter().collect()
 }
 
-/// The documentation has a row for each key, with what holds where it is left out.
+/// The documentation has a row for each key, with its default.
 #[test]
 fn the_table_of_keys_is_that_of_the_documentation() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/policies.md");
@@ -612,7 +613,7 @@ declare = []
 
 #[test]
 fn who_may_declare_what_and_for_how_long() {
-    use crate::verdict::Lifetime::{Local, Session};
+    use crate::analysis::Lifetime::{Local, Session};
     let policy = std::sync::Arc::new(parse(WHO).unwrap());
     assert_eq!(policy.warnings(), []);
     let check = |user: &str, scope: &str, lifetime, refused: Option<&str>| {

@@ -1,4 +1,4 @@
-//! Whether a session holds what a statement needs.
+//! Checks that a session holds what a statement needs.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::rejection::{Needs, Rejection, WhyWrite};
 use crate::wire::header::Header;
 use crate::{HeldTokens, SCOPES_MAX, SessionFence, TokenStatus, TokenValue};
 
-/// Why a request does not just pass.
+/// Reason why a request does not just pass.
 #[derive(Debug)]
 pub enum Unmet {
     /// These tokens must be accepted for the session first.
@@ -28,11 +28,11 @@ impl From<Box<Rejection>> for Unmet {
     }
 }
 
-/// Whether a request may be sent.
+/// Decision on a request.
 pub type Decision = Result<Admitted, Unmet>;
 
 impl SessionFence {
-    /// Decides a request of which nothing is known but its effects.
+    /// Decides a request of which only the effects are known.
     ///
     /// # Errors
     ///
@@ -41,14 +41,14 @@ impl SessionFence {
         &self,
         message: Header,
         effects: &Effects,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Decision {
         let mut grounds = Grounds::none();
-        self.check(&mut grounds, effects, None, holding)?;
+        self.check(&mut grounds, effects, None, held)?;
         Ok(grounds.admitted(message))
     }
 
-    /// Carries a refusal out, or keeps it where it is only observed; the first one is kept.
+    /// Returns a refusal that is enforced. Of those that are only observed, it keeps the first.
     pub(super) fn refuse_or_observe(
         &self,
         grounds: &mut Grounds,
@@ -63,18 +63,18 @@ impl SessionFence {
         }
     }
 
-    /// Whether a session with these tokens may do this, and what its permit rests on then.
+    /// Checks that a session with these tokens may do this, and returns the basis of its permit.
     pub(super) fn check(
         &self,
         grounds: &mut Grounds,
         effects: &Effects,
         why_write: Option<WhyWrite<'_>>,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Result<Basis, Unmet> {
         let is_read = effects.class == Class::Read;
         let scopes = match self.rules().requirement(effects) {
             Requirement::Free if is_read => return Ok(Basis::NotRequired),
-            // Whoever has declared a token is held to it, also where none is needed.
+            // A session that has declared a token is held to it, even if none is needed.
             Requirement::Free => None,
             Requirement::Current(scopes) => Some(scopes),
             Requirement::Refuse(reason) => {
@@ -82,11 +82,11 @@ impl SessionFence {
                 None
             }
         };
-        self.check_standing(grounds, holding)?;
+        self.check_status(grounds, held)?;
         if let Some(scopes) = &scopes {
-            self.check_scopes(grounds, effects, scopes, why_write, holding)?;
+            self.check_scopes(grounds, effects, scopes, why_write, held)?;
         }
-        self.check_accepted(holding)?;
+        self.check_accepted(held)?;
         let basis = match (is_read, &scopes, &grounds.observed) {
             (true, ..) => return Ok(Basis::NotRequired),
             (false, Some(_), None) => Basis::Token,
@@ -96,32 +96,32 @@ impl SessionFence {
         Ok(basis)
     }
 
-    /// Whether a session that has been let write may end what it has begun.
+    /// Checks that a session that was allowed to write may end what it has begun.
     pub(super) fn check_goes_on(
         &self,
         grounds: &mut Grounds,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Unmet> {
-        // Looked at first: a mark that rises meanwhile is then told as what it is, not as a token that was never there.
-        let may_write = self.may_write(holding);
-        self.check_standing(grounds, holding)?;
-        self.check_accepted(holding)?;
+        // Read first: a mark that rises meanwhile is then reported as a stale token, not as a missing one.
+        let may_write = self.may_write(held);
+        self.check_status(grounds, held)?;
+        self.check_accepted(held)?;
         if !may_write {
             let missing = self.missing(self.rules().scope(), Class::Write, None);
             self.refuse_or_observe(grounds, Box::new(missing))?;
         }
-        grounds.basis = match holding {
+        grounds.basis = match held {
             Some(_) if grounds.observed.is_none() => Basis::Token,
             _ => Basis::Exempt,
         };
         Ok(())
     }
 
-    /// What was only observed is declared anew once it is enforced.
-    fn check_accepted(&self, holding: Option<&Arc<HeldTokens>>) -> Result<(), Unmet> {
-        match holding {
-            Some(holding) if !holding.bindings().iter().all(|one| self.is_accepted(one)) => {
-                let value = holding.value();
+    /// Asks for a new declaration if tokens that were only observed are now enforced.
+    fn check_accepted(&self, held: Option<&Arc<HeldTokens>>) -> Result<(), Unmet> {
+        match held {
+            Some(held) if !held.tokens().iter().all(|one| self.is_accepted(one)) => {
+                let value = held.value();
                 self.may_declare_all(&value, Lifetime::Local)?;
                 Err(Unmet::Declare(value))
             }
@@ -129,45 +129,41 @@ impl SessionFence {
         }
     }
 
-    /// Whether none of the tokens that a session has declared stands against its writes.
-    fn check_standing(
+    /// Checks that no token of the session forbids its writes.
+    fn check_status(
         &self,
         grounds: &mut Grounds,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Box<Rejection>> {
-        let bindings = holding.map_or(&[][..], |holding| holding.bindings());
-        for binding in bindings {
-            let scope = binding.cell.scope();
-            let rejection = match binding.standing() {
+        let tokens = held.map_or(&[][..], |held| held.tokens());
+        for one in tokens {
+            let scope = one.mark.scope();
+            let rejection = match one.status() {
                 TokenStatus::Current => continue,
-                TokenStatus::Stale(mark) => Rejection::stale(scope, binding.token, mark),
-                TokenStatus::Deposed => Rejection::deposed_primary(scope, binding.token),
+                TokenStatus::Stale(mark) => Rejection::stale(scope, one.token, mark),
+                TokenStatus::Deposed => Rejection::deposed_primary(scope, one.token),
             };
             self.refuse_or_observe(grounds, Box::new(rejection))?;
         }
         Ok(())
     }
 
-    /// Why a session may not run a query behind the end of a transaction, while nobody knows whether read-only mode is
-    /// still on; `None` where it needs none.
+    /// Refusal of a statement that may hide a write while read-only mode is in doubt; `None` if the session may
+    /// write.
     #[must_use]
-    pub fn unguarded(
-        &self,
-        holding: Option<&Arc<HeldTokens>>,
-        why: Unguarded,
-    ) -> Option<Rejection> {
+    pub fn unguarded(&self, held: Option<&Arc<HeldTokens>>, why: Unguarded) -> Option<Rejection> {
         let scope = self.rules().scope();
-        if self.may_write(holding) {
+        if self.may_write(held) {
             return None;
         }
-        let standing = self.check_standing(&mut Grounds::none(), holding);
-        Some(match standing {
+        let status = self.check_status(&mut Grounds::none(), held);
+        Some(match status {
             Err(stale) => *stale,
             Ok(()) => self.missing(scope, Class::Write, Some(WhyWrite::Unguarded(why))),
         })
     }
 
-    /// The refusal of running by its name what may change the session; `None` where that is only observed.
+    /// Refusal of an EXECUTE or FETCH that may change the session; `None` if it is only observed.
     #[must_use]
     pub fn changes_by_name(&self) -> Option<Box<Rejection>> {
         let rejection = Box::new(Rejection::changes_by_name());
@@ -175,7 +171,7 @@ impl SessionFence {
             .err()
     }
 
-    /// The refusal of a token that is taken in front of other statements; `None` where that is only observed.
+    /// Refusal of a take in front of other statements; `None` if it is only observed.
     #[must_use]
     pub fn taken_beside_others(&self) -> Option<Box<Rejection>> {
         let rejection = Box::new(Rejection::taken_beside_others());
@@ -183,7 +179,7 @@ impl SessionFence {
             .err()
     }
 
-    /// The refusal for want of a token of one scope.
+    /// Refusal for lack of a token of one scope.
     fn missing(&self, scope: ScopeId, class: Class, why_write: Option<WhyWrite<'_>>) -> Rejection {
         let scope = self.named(scope).scope();
         let needs = Needs {
@@ -196,7 +192,7 @@ impl SessionFence {
         Rejection::no_token(scope, &needs)
     }
 
-    /// A table that a scope lists, maybe, and that a statement names without its schema.
+    /// Table that a scope may list and that a statement names without its schema.
     fn listed_without_schema<'a>(&self, effects: &'a Effects) -> Option<&'a ObjectName> {
         let names = |tables: &'a Tables| match tables {
             Tables::Named(names) => &**names,
@@ -206,21 +202,21 @@ impl SessionFence {
         names.find(|name| name.schema.is_none() && self.rules().policy().may_list(name))
     }
 
-    /// Whether the session has declared tokens of all these scopes.
+    /// Checks that the session has declared tokens of all these scopes.
     fn check_scopes(
         &self,
         grounds: &mut Grounds,
         effects: &Effects,
         scopes: &ScopeSet,
         why_write: Option<WhyWrite<'_>>,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Result<(), Unmet> {
         let scope = |id: &ScopeId| self.named(*id).scope();
         for missing in scopes.as_slice().iter().map(scope) {
-            if holding.is_some_and(|holding| holding.binding_of(missing).is_some()) {
+            if held.is_some_and(|held| held.token_of(missing).is_some()) {
                 continue;
             }
-            // One that is observed is on record, so only one that is enforced still matters.
+            // An observed refusal is on record already, so only enforced scopes still matter.
             if grounds.observed.is_some() && self.mode(Some(missing)) == Mode::Observe {
                 continue;
             }

@@ -1,14 +1,14 @@
-//! The right of one message to travel to PostgreSQL.
+//! The right of one message to be sent to PostgreSQL.
 
 use pgpalisade_wire::header::Header;
 
 use crate::rejection::Rejection;
 
-/// Says that one message was decided and may be sent. Only the decision makes permits, and only the upstream writer
-/// spends them, on a message of this type and length: code that sends a message without a decision does not compile.
+/// Proof that one message was decided and may be sent. Only the decision makes permits, and only the upstream writer
+/// spends them, on a message of this type and length. Code that sends a message without a decision does not compile.
 ///
-/// A permit says that the token was current when it was looked at, not that it still is when the message arrives. The
-/// barrier makes a stale write impossible: see `ARCHITECTURE.md`.
+/// The token was current when it was checked; it may not be when the message arrives. The barrier makes a stale write
+/// impossible: see `ARCHITECTURE.md`.
 ///
 /// ```compile_fail
 /// use pgpalisade_fence::{Basis, Permit};
@@ -31,7 +31,7 @@ use crate::rejection::Rejection;
 /// let grounds = pgpalisade_fence::Grounds::default();
 /// ```
 ///
-/// What a permit says can be read:
+/// A permit can be read:
 ///
 /// ```
 /// fn tag(permit: &pgpalisade_fence::Permit) -> u8 {
@@ -41,20 +41,20 @@ use crate::rejection::Rejection;
 #[must_use = "a permit is to be spent on the message that it was made for"]
 #[derive(Debug)]
 pub struct Permit {
-    // Handed over in registers, so no `Header`.
+    // Passed in registers, so no `Header`.
     tag: u8,
     basis: Basis,
     body_len: u32,
 }
 
-/// What a permit rests on.
+/// Reason for a permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Basis {
     /// The message needs no token.
     NotRequired,
     /// The session holds the current tokens that it needs to write.
     Token,
-    /// It may write without a token, or its refusal is only observed.
+    /// The session may write without a token, or its refusal is only observed.
     Exempt,
     /// The transaction has failed: the server refuses the message itself.
     FailedTransaction,
@@ -63,7 +63,7 @@ pub enum Basis {
 impl Permit {
     #[inline]
     pub(super) fn new(message: Header, basis: Basis) -> Self {
-        // No message of PostgreSQL is as long as that, so none would be sent on such a permit.
+        // No PostgreSQL message is that long, so nothing can be sent on such a permit.
         let body_len = u32::try_from(message.body_len).unwrap_or(u32::MAX);
         Self {
             tag: message.tag,
@@ -72,7 +72,7 @@ impl Permit {
         }
     }
 
-    /// The message that it is for.
+    /// Header of the message that it is for.
     #[inline]
     #[must_use]
     pub const fn message(&self) -> Header {
@@ -82,7 +82,7 @@ impl Permit {
         }
     }
 
-    /// What it rests on.
+    /// Reason for the permit.
     #[inline]
     #[must_use]
     pub const fn basis(&self) -> Basis {
@@ -95,11 +95,11 @@ impl Permit {
 pub struct Admitted {
     /// Its right to be sent.
     pub permit: Permit,
-    /// Why it would be refused, were that not only observed.
+    /// Refusal that is only observed, if any.
     pub observed: Option<Box<Rejection>>,
 }
 
-/// What the permit of a message will rest on, gathered statement by statement.
+/// Grounds for the permit of a message, gathered statement by statement.
 #[derive(Debug)]
 pub(super) struct Grounds {
     pub(super) basis: Basis,
@@ -107,7 +107,7 @@ pub(super) struct Grounds {
 }
 
 impl Grounds {
-    /// Those of a message without a statement.
+    /// Grounds for a message without a statement.
     pub(super) const fn none() -> Self {
         Self {
             basis: Basis::NotRequired,
@@ -115,12 +115,12 @@ impl Grounds {
         }
     }
 
-    /// The server executes nothing of the rest, for the transaction has failed.
+    /// Notes that the transaction has failed, so the server executes nothing of the rest.
     pub(super) const fn nothing_runs(&mut self) {
         self.basis = Basis::FailedTransaction;
     }
 
-    /// The permit of a message whose statements have all passed.
+    /// Permit for a message whose statements have all passed.
     pub(super) fn admitted(self, message: Header) -> Admitted {
         Admitted {
             permit: Permit::new(message, self.basis),

@@ -1,4 +1,4 @@
-//! What to do with a whole text: admit it, refuse it, or declare a token first.
+//! Decision on a whole text: admit it, refuse it, or declare a token first.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Control, Effects, FencingVariable, Lifetime, Mistake, Mode, Statement, Verdict,
+    Analysis, Control, Effects, FencingVariable, Lifetime, Mistake, Mode, Statement,
 };
 
 use super::needs::{Decision, Unmet};
 use super::permit::{Basis, Grounds};
 use super::situation::{Confirmed, Pipeline, Situation, Wrote};
 use crate::guard::{Guard, Unguarded, ends_transaction};
-use crate::prepared::{Meaning, Name};
+use crate::prepared::{Name, PreparedText};
 use crate::rejection::{Rejection, WhyWrite};
 use crate::text_names::{InText, TextNames};
 use crate::variables::{self, Variables, apply, end_of_failed, find};
@@ -21,7 +21,7 @@ use crate::wire::backend::TransactionStatus;
 use crate::wire::header::Header;
 use crate::{HeldTokens, SessionFence, TokenValue};
 
-/// So deep EXECUTE may run an EXECUTE.
+/// Levels of EXECUTE in an EXECUTE that are followed.
 const DEPTH_MAX: u8 = 4;
 
 /// Whether the server executes a statement.
@@ -38,7 +38,7 @@ impl Situation<'_> {
     /// # Errors
     ///
     /// [`Unmet`].
-    pub fn decide(&self, message: Header, verdict: &Verdict) -> Decision {
+    pub fn decide(&self, message: Header, verdict: &Analysis) -> Decision {
         let mut walk = Walk {
             fence: self.fence,
             confirmed: self.confirmed,
@@ -57,7 +57,7 @@ impl Situation<'_> {
                 && self.status == TransactionStatus::Idle
                 && self.pipeline == Pipeline::Closed,
         };
-        // The text is sent to a session that may write from its first statement on.
+        // With a declaration, the text goes to a session that may write from its first statement on.
         let last = last_opening(self.fence, verdict, self.variables);
         for (at, statement) in verdict.statements.iter().enumerate() {
             walk.could_write = match (walk.could_write, last) {
@@ -74,11 +74,11 @@ impl Situation<'_> {
     }
 }
 
-/// The last statement that declares a token that lets the session write.
+/// Index of the last statement that declares a token which lets the session write.
 #[inline]
 fn last_opening(
     fence: &SessionFence,
-    verdict: &Verdict,
+    verdict: &Analysis,
     variables: &Variables<Arc<HeldTokens>>,
 ) -> Option<usize> {
     if !verdict.has_controls() {
@@ -111,7 +111,7 @@ fn last_opening(
     last
 }
 
-/// One walk over the statements of a text, with the settings as they will be at each of them.
+/// One walk over the statements of a text, with the settings in force at each of them.
 struct Walk<'a> {
     fence: &'a SessionFence,
     confirmed: Option<Confirmed<'a>>,
@@ -122,20 +122,20 @@ struct Walk<'a> {
     failed: bool,
     wrote: Wrote,
     grounds: Grounds,
-    /// The text has no other statement.
+    /// Whether the text has no other statement.
     alone: bool,
     could_write: CouldWrite,
-    /// It is a transaction of its own, in which a SET LOCAL does nothing but warn.
+    /// Whether it is a transaction of its own, in which SET LOCAL only warns.
     local_is_lost: bool,
 }
 
-/// Whether PostgreSQL lets the session write although it has no token there.
+/// Whether PostgreSQL lets the session write at a statement that has no token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CouldWrite {
     No,
     /// A later statement of the text declares one.
     BeforeItsToken,
-    /// It has had one at an earlier statement.
+    /// An earlier statement had one.
     BehindItsToken,
 }
 
@@ -143,18 +143,18 @@ impl<'a> Walk<'a> {
     fn step(&mut self, statement: &'a Statement) -> Result<Runs, Unmet> {
         let had_failed = self.failed;
         if self.failed {
-            // What was not read may begin with a ROLLBACK.
+            // An unread statement may begin with a ROLLBACK.
             if !statement.is_unread() && !statement.controls.iter().any(ends_failure) {
                 return Ok(Runs::No);
             }
             self.failed = false;
-            // A COMMIT of it is a ROLLBACK.
+            // COMMIT of a failed transaction is a ROLLBACK.
             if statement.controls.iter().any(ends_transaction) {
                 self.wrote = Wrote::No;
             }
         }
         self.check_requirement(statement)?;
-        self.check_backstop(statement)?;
+        self.check_guard(statement)?;
         self.guard = self.guard.after(statement);
         if self.fence.may_write(self.variables.token()) {
             self.could_write = CouldWrite::BehindItsToken;
@@ -163,9 +163,10 @@ impl<'a> Walk<'a> {
             }
         }
         for control in &statement.controls {
-            match takes(control) && !(self.alone && statement.controls.len() == 1) {
-                true => self.refuse_take()?,
-                false => self.check_control(control)?,
+            if takes(control) && !(self.alone && statement.controls.len() == 1) {
+                self.refuse_take()?
+            } else {
+                self.check_control(control)?
             }
             self.in_text.apply(control);
             if !self.alone {
@@ -180,8 +181,9 @@ impl<'a> Walk<'a> {
         Ok(Runs::Yes)
     }
 
-    /// Read-only mode guards a session that may not write, as long as it is sure to be on.
-    fn check_backstop(&mut self, statement: &Statement) -> Result<(), Unmet> {
+    /// Checks that the read-only guard is sure to be on if a statement may hide a write and the session may not
+    /// write.
+    fn check_guard(&mut self, statement: &Statement) -> Result<(), Unmet> {
         let why = match (self.could_write, self.guard.in_doubt()) {
             (CouldWrite::BeforeItsToken, _) => Unguarded::TokenDeclaredLater,
             (CouldWrite::BehindItsToken, None) => Unguarded::TokenLaidDown,
@@ -201,17 +203,17 @@ impl<'a> Walk<'a> {
         self.check(&statement.effects, why)?;
         for control in &statement.controls {
             match control {
-                // What its name stands for.
+                // Judged by what the name stands for.
                 Control::Execute { name } => {
                     self.check_execute(Name::statement(name.as_bytes()), DEPTH_MAX)?
                 }
                 Control::Fetch { portal } => self.check_fetch(Name::portal(portal.as_bytes()))?,
-                // A write where there is something to commit.
+                // A write if there is something to commit.
                 Control::Commit { .. } | Control::PrepareTransaction
                     if self.wrote == Wrote::Yes =>
                 {
-                    let holding = self.variables.token();
-                    self.fence.check_goes_on(&mut self.grounds, holding)?;
+                    let held = self.variables.token();
+                    self.fence.check_goes_on(&mut self.grounds, held)?;
                 }
                 _ => {}
             }
@@ -224,34 +226,34 @@ impl<'a> Walk<'a> {
             InText::Effects(effects) => self.check(effects, None),
             InText::Unknown => self.check(&Effects::unknown(None), None),
             InText::Nothing => {
-                let meaning = self.find(name).unwrap_or(&Meaning::Unknown);
+                let meaning = self.find(name).unwrap_or(&PreparedText::Unknown);
                 self.check_meaning(meaning, depth)
             }
         }
     }
 
-    /// What FETCH or MOVE runs, where the portal is one of the protocol. The query of a cursor was judged when it was
-    /// declared.
+    /// Checks what FETCH or MOVE runs, if the portal is one of the protocol. The query of a cursor was judged when it
+    /// was declared.
     fn check_fetch(&mut self, name: Name<'_>) -> Result<(), Unmet> {
         self.find(name)
             .map_or(Ok(()), |meaning| self.check_meaning(meaning, DEPTH_MAX))
     }
 
-    /// What a name stands for; `None` where that is nothing that is known.
-    fn find(&self, name: Name<'_>) -> Option<&'a Meaning> {
+    /// What a name stands for, if it is known.
+    fn find(&self, name: Name<'_>) -> Option<&'a PreparedText> {
         match self.confirmed {
             Some(confirmed) => confirmed.find(name),
-            None => Some(&Meaning::MaySteer),
+            None => Some(&PreparedText::MaySteer),
         }
     }
 
-    /// What EXECUTE or FETCH runs: it may change data as the session may, but not the session itself, for that is
-    /// noticed in messages of the protocol and in statements of their own.
-    fn check_meaning(&mut self, meaning: &'a Meaning, depth: u8) -> Result<(), Unmet> {
+    /// Checks what EXECUTE or FETCH runs. It may change data as the session may, but not the session: that is noticed
+    /// only in protocol messages and in statements of their own.
+    fn check_meaning(&mut self, meaning: &'a PreparedText, depth: u8) -> Result<(), Unmet> {
         let Some(verdict) = meaning.verdict() else {
             self.check(&meaning.effects(), None)?;
             return match meaning {
-                Meaning::MaySteer => self.refuse(Rejection::changes_by_name()),
+                PreparedText::MaySteer => self.refuse(Rejection::changes_by_name()),
                 _ => Ok(()),
             };
         };
@@ -271,12 +273,13 @@ impl<'a> Walk<'a> {
             }
             Control::Mistake(mistake) => self.refuse(Rejection::mistake(mistake)),
             Control::ShowFencing(_) | Control::ShowAccess(_) => Ok(()),
-            // What portals they run is not looked at.
+            // The portal that it runs is not looked up.
             Control::Fetch { .. } => self.check(&Effects::unknown(None), None),
             Control::Execute { name } if depth > 0 => {
                 self.check_execute(Name::statement(name.as_bytes()), depth - 1)
             }
-            // Names are not followed here. They are of no matter to a session that holds all, and lost for later.
+            // Names are not followed here. A session that holds all tokens does not need them, and later they count
+            // as unknown.
             control if changes_names(control) && self.fence.holds_all(self.variables.token()) => {
                 self.in_text.forget();
                 Ok(())
@@ -286,8 +289,8 @@ impl<'a> Walk<'a> {
     }
 
     fn check(&mut self, effects: &Effects, why: Option<WhyWrite<'_>>) -> Result<(), Unmet> {
-        let holding = self.variables.token();
-        let basis = self.fence.check(&mut self.grounds, effects, why, holding)?;
+        let held = self.variables.token();
+        let basis = self.fence.check(&mut self.grounds, effects, why, held)?;
         if basis != Basis::NotRequired {
             self.wrote = Wrote::Yes;
         }
@@ -326,7 +329,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A take in a text that does more. Where that is only observed it passes, and declares nothing.
+    /// Refuses a take in a text that does more. If that is only observed, it passes and declares nothing.
     fn refuse_take(&mut self) -> Result<(), Unmet> {
         self.refuse(Rejection::taken_beside_others())?;
         self.check_change(change(self.variables.token(), None))
@@ -359,11 +362,11 @@ impl<'a> Walk<'a> {
         };
         if let Err(rejection) = self.fence.may_declare_all(&value, lifetime) {
             self.refuse(*rejection)?;
-            // It is only observed: the SET passes, and declares nothing.
+            // The refusal is only observed: the SET passes and declares nothing.
             return self.check_change(change(self.variables.token(), None));
         }
         for (scope, claim) in value.claims() {
-            // Where it is only observed, the declaration says so, once.
+            // If it is only observed, the declaration says so, once.
             let enforced = self.fence.mode(Some(scope)) == Mode::Enforce;
             if enforced
                 && let Some(token) = claim.token()
@@ -372,20 +375,18 @@ impl<'a> Walk<'a> {
                 return self.refuse(Rejection::behind(scope, *claim, mark));
             }
         }
-        let next = find(self.accepted, self.variables.token(), &value).filter(|next| {
-            next.bindings()
-                .iter()
-                .all(|one| self.fence.is_accepted(one))
-        });
+        let next = find(self.accepted, self.variables.token(), &value)
+            .filter(|next| next.tokens().iter().all(|one| self.fence.is_accepted(one)));
         let change = match next {
             Some(_) => change(self.variables.token(), next),
             None => Change::Other,
         };
         let is_accepted = next.is_some();
         self.check_change(change)?;
-        match is_accepted {
-            true => Ok(()),
-            false => Err(Unmet::Declare(value)),
+        if is_accepted {
+            Ok(())
+        } else {
+            Err(Unmet::Declare(value))
         }
     }
 
@@ -399,7 +400,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether a statement sets `fencing.token` to a value that takes. Which scopes it is for does not matter.
+/// Whether a statement sets `fencing.token` to a value with a take, in whatever scope.
 #[must_use]
 pub fn takes(control: &Control) -> bool {
     let Control::SetFencing {
@@ -414,7 +415,7 @@ pub fn takes(control: &Control) -> bool {
     value.ok().flatten().is_some_and(|value| value.takes())
 }
 
-/// Whether it gives a meaning to the name of a prepared statement, or takes one away.
+/// Whether it defines or drops the name of a prepared statement.
 #[must_use]
 pub const fn changes_names(control: &Control) -> bool {
     matches!(
@@ -429,13 +430,13 @@ pub const fn runs_a_name(control: &Control) -> bool {
     matches!(control, Control::Execute { .. } | Control::Fetch { .. })
 }
 
-/// What the server executes in a failed transaction, where all but ROLLBACK TO do a ROLLBACK. With
-/// PREPARE TRANSACTION among them: <https://www.postgresql.org/docs/current/sql-prepare-transaction.html>
+/// Whether the server executes it in a failed transaction: all but ROLLBACK TO then do a ROLLBACK, even PREPARE
+/// TRANSACTION: <https://www.postgresql.org/docs/current/sql-prepare-transaction.html>
 const fn ends_failure(control: &Control) -> bool {
     ends_transaction(control) || matches!(control, Control::RollbackTo(_))
 }
 
-/// Whether a SET or RESET would put another token into force.
+/// Whether a SET or RESET would put another token in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Same,

@@ -1,19 +1,19 @@
-//! What a text is judged by.
+//! State by which a text is judged.
 
 use std::sync::Arc;
 
 use pgpalisade_wire::backend::TransactionStatus;
 
 use crate::guard::Guard;
-use crate::prepared::{Meaning, Name, PreparedNames};
+use crate::prepared::{Name, PreparedNames, PreparedText};
 use crate::variables::Variables;
 use crate::{HeldTokens, SessionFence};
 
-/// Whether messages of the extended protocol were sent since the last Sync. Such a pipeline is a
-/// transaction of its own where no block is open.
+/// Whether messages of the extended protocol were sent since the last Sync. Outside a transaction block, such a
+/// pipeline is a transaction of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pipeline {
-    /// Everything so far was synchronised.
+    /// Nothing was sent since the last Sync.
     Closed,
     /// A Sync is due.
     Open,
@@ -22,44 +22,45 @@ pub enum Pipeline {
 /// Whether the open transaction may have written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Wrote {
-    /// Nothing yet.
+    /// It has not.
     #[default]
     No,
     /// It may have.
     Yes,
 }
 
-/// What is known of a session where a text arrives.
+/// State of a session when a text arrives.
 #[derive(Clone, Copy)]
 pub struct Situation<'a> {
-    /// What of the policy holds for it.
+    /// Policy rules for this session.
     pub fence: &'a SessionFence,
-    /// Its token as PostgreSQL keeps it. A text that depends on it waits until everything before it was answered.
+    /// Its token, kept like a PostgreSQL setting. A text that depends on it waits until everything before is
+    /// answered.
     pub variables: &'a Variables<Arc<HeldTokens>>,
-    /// Tokens that were accepted for it, whether in force or not.
+    /// Accepted tokens, whether in force or not.
     pub accepted: &'a [Arc<HeldTokens>],
-    /// The server's last word.
+    /// Transaction status after the last reply.
     pub status: TransactionStatus,
     /// Whether the open transaction may have written.
     pub wrote: Wrote,
     /// Whether the text is part of a pipeline.
     pub pipeline: Pipeline,
-    /// What the server has confirmed; `None` stands for the worst that may be.
+    /// State that the server has confirmed; `None` stands for the worst case.
     pub confirmed: Option<Confirmed<'a>>,
 }
 
-/// What the server has confirmed, and what was sent since in the same request cycle.
+/// State that the server has confirmed, and what was sent since in the same request cycle.
 #[derive(Clone, Copy)]
 pub struct Confirmed<'a> {
-    /// What names stand for.
+    /// Prepared statements and portals by name.
     pub names: &'a dyn PreparedNames,
     /// Whether read-only mode holds for a session that may not write.
     pub guard: Guard,
 }
 
 impl<'a> Confirmed<'a> {
-    /// What a name stands for; `None` where that is nothing that is known.
-    pub(super) fn find(self, name: Name<'_>) -> Option<&'a Meaning> {
+    /// What a name stands for, if it is known.
+    pub(super) fn find(self, name: Name<'_>) -> Option<&'a PreparedText> {
         self.names.find(name)
     }
 }

@@ -1,4 +1,4 @@
-//! Messages that are decided without reading what they do: by their type, or by what the session holds.
+//! Messages decided without reading what they do: by their type, or by what the session holds.
 
 use std::sync::Arc;
 
@@ -6,69 +6,70 @@ use pgpalisade_policies::scan::{self, NeedsParse};
 
 use super::needs::Unmet;
 use super::permit::{Basis, Grounds, Permit};
-use crate::prepared::Meaning;
+use crate::prepared::PreparedText;
 use crate::rejection::Rejection;
 use crate::wire::frontend::{self, FrontendTag};
 use crate::wire::header::Header;
 use crate::{HeldTokens, SessionFence};
 
-/// What is known of a COPY FROM STDIN where its data arrives.
+/// State of a COPY FROM STDIN when its data arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyIn {
     /// The server reads the data.
     Reading,
-    /// Everything was answered, and none is going on: the server throws the data away.
+    /// Everything was answered and no COPY is running: the server discards the data.
     None,
 }
 
 impl SessionFence {
-    /// What a permit of a session rests on that holds all the current tokens that a text can need, unless the text does
-    /// something to the session. `None` says nothing; the text must be looked at.
+    /// Basis of a permit if the session holds every current token that a text can need. It does not cover a text that
+    /// changes the session. With `None`, the text must be looked at.
     #[inline]
-    fn holds_all_basis(&self, holding: Option<&Arc<HeldTokens>>) -> Option<Basis> {
+    fn holds_all_basis(&self, held: Option<&Arc<HeldTokens>>) -> Option<Basis> {
         let needed = self.rules().unlooked()?;
-        let Some(holding) = holding else {
+        let Some(held) = held else {
             return needed.is_empty().then_some(Basis::Exempt);
         };
-        let all_count = holding.bindings().iter().all(|one| self.counts(one));
-        (all_count && self.holds_each(needed, holding)).then_some(Basis::Token)
+        let all_count = held.tokens().iter().all(|one| self.counts(one));
+        (all_count && self.holds_each(needed, held)).then_some(Basis::Token)
     }
 
-    /// Whether the session holds all the current tokens that a text can need.
+    /// Whether the session holds every current token that a text can need.
     #[inline]
     #[must_use]
-    pub fn holds_all(&self, holding: Option<&Arc<HeldTokens>>) -> bool {
-        self.holds_all_basis(holding).is_some()
+    pub fn holds_all(&self, held: Option<&Arc<HeldTokens>>) -> bool {
+        self.holds_all_basis(held).is_some()
     }
 
-    /// A permit for a Query of a session that holds all that its text can need, if that does nothing to the session.
+    /// Permit for a Query if the session holds every token that its text can need, and the text does not change the
+    /// session.
     #[inline]
     #[must_use]
     pub fn admit_text(
         &self,
         message: Header,
         text: &[u8],
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Option<Permit> {
-        // The scan costs more.
-        let basis = self.holds_all_basis(holding)?;
+        // Checked first, because the scan costs more.
+        let basis = self.holds_all_basis(held)?;
         (scan::needs_parse(text) == NeedsParse::No).then(|| Permit::new(message, basis))
     }
 
-    /// The same for an Execute.
+    /// Permit for an Execute on the same conditions.
     #[inline]
     #[must_use]
     pub fn admit_execute(
         &self,
         message: Header,
-        meaning: &Meaning,
-        holding: Option<&Arc<HeldTokens>>,
+        meaning: &PreparedText,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Option<Permit> {
-        let basis = self.holds_all_basis(holding)?;
+        let basis = self.holds_all_basis(held)?;
         meaning.is_plain().then(|| Permit::new(message, basis))
     }
 
-    /// A permit for a message that can change no data by its type alone.
+    /// Permit for a message that by its type cannot change data.
     #[inline]
     #[must_use]
     pub fn admit_harmless(&self, message: Header) -> Option<Permit> {
@@ -95,7 +96,7 @@ impl SessionFence {
         }
     }
 
-    /// A permit for a message whose layout PostgreSQL refuses.
+    /// Permit for a message that PostgreSQL rejects for its layout.
     #[must_use]
     pub fn admit_malformed(&self, message: Header, body: &[u8]) -> Option<Permit> {
         let is_whole = body.len() == message.body_len;
@@ -107,26 +108,26 @@ impl SessionFence {
         is_malformed.then(|| Permit::new(message, Basis::NotRequired))
     }
 
-    /// A permit for data of a COPY, or their end.
+    /// Permit for COPY data, or their end.
     ///
     /// # Errors
     ///
-    /// The rejection where the token has become stale since the COPY began.
+    /// The rejection if the token has become stale since the COPY began.
     pub fn admit_copy_data(
         &self,
         message: Header,
         copy: CopyIn,
-        holding: Option<&Arc<HeldTokens>>,
+        held: Option<&Arc<HeldTokens>>,
     ) -> Result<Permit, Box<Rejection>> {
         let basis = match copy {
             CopyIn::None => Basis::NotRequired,
             CopyIn::Reading => {
-                // What is only observed is on record with its statement, or will be with its COMMIT.
+                // An observed refusal is on record with its statement, or will be with its COMMIT.
                 let mut grounds = Grounds::none();
-                match self.check_goes_on(&mut grounds, holding) {
+                match self.check_goes_on(&mut grounds, held) {
                     Ok(()) => grounds.basis,
                     Err(Unmet::Refuse(rejection)) => return Err(rejection),
-                    // Its COMMIT will be declared first.
+                    // The tokens are declared before its COMMIT.
                     Err(Unmet::Declare(_)) => Basis::Exempt,
                 }
             }

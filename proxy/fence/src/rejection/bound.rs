@@ -3,22 +3,22 @@
 use std::fmt;
 use std::time::Duration;
 
-/// What a token went beyond.
+/// Limit that a token or scope exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// The highest token that is accepted.
+    /// Highest token that is accepted.
     MaxToken(u64),
-    /// The highest token that there can be.
+    /// Highest token that there can be.
     Last,
-    /// How far one declaration may raise a mark.
+    /// Most by which one declaration may raise a mark.
     MaxStep(u64),
-    /// The same, by several declarations through one proxy within this time.
+    /// Most by which all declarations through one proxy may raise it within this time.
     Pace(u64, Duration),
-    /// Only those that were given out.
+    /// Only issued tokens are accepted.
     Issued,
-    /// How many scopes there may be.
+    /// Most scopes that there may be.
     MaxScopes(u64),
-    /// The scope is the proxies' own.
+    /// The scope is reserved for the proxies.
     Reserved,
 }
 

@@ -1,4 +1,4 @@
-//! Refusals of declarations, and of what only seems to be one.
+//! Refusals of declarations, and of statements that only look like one.
 
 use std::fmt;
 
@@ -9,11 +9,12 @@ use super::RejectionKind;
 use super::{Bound, Rejection, raised_to};
 use crate::readable::sentence;
 
-/// How the message begins where another session has the lease. Whoever asks may also be told that nobody knows.
+/// Beginning of the message if another session has the lease. If the authority does not answer, the message is
+/// another.
 pub const LEASE_IS_ANOTHERS: &str = "another session holds the lease";
 
 impl Rejection {
-    /// The token is further than the policy allows.
+    /// The token exceeds a limit of the policy.
     #[must_use]
     pub fn out_of_bounds(scope: &Scope, claim: Claim, mark: Option<Mark>, bound: Bound) -> Self {
         let after = || mark.as_ref().and_then(|mark| mark.token.next());
@@ -23,7 +24,7 @@ impl Rejection {
             Bound::Last => return Self::no_token_left(scope, claim, mark),
             _ => {}
         }
-        // A take that nobody has judged has no number yet.
+        // A take that was not judged has no number yet.
         let number = token.map_or_else(|| format!("\"{claim}\""), |token| token.to_string());
         let message = format!("fencing token {number} is out of bounds for scope \"{scope}\"");
         let at = match &mark {
@@ -73,7 +74,7 @@ impl Rejection {
         rejection.about(scope, None, mark)
     }
 
-    /// The mark stands above what a session claims.
+    /// The mark is above what a session claims.
     #[must_use]
     pub fn behind(scope: &Scope, claim: Claim, mark: Mark) -> Self {
         match claim {
@@ -82,7 +83,7 @@ impl Rejection {
         }
     }
 
-    /// Somebody else has raised the mark since it was read.
+    /// Another session has raised the mark since it was read.
     fn taken(scope: &Scope, claim: Claim, mark: Mark) -> Self {
         let message = format!(
             "the next fencing token of scope \"{scope}\" is taken: its mark is {}",
@@ -99,7 +100,8 @@ impl Rejection {
         rejection.about(scope, claim.token(), Some(mark))
     }
 
-    /// The lease could not be had: another holds it, or the authority has not answered, which is why then.
+    /// The lease was not obtained: another session holds it, or the authority did not answer, for the reason
+    /// `unanswered`.
     #[must_use]
     pub fn lease_held(scope: &Scope, claim: Claim, unanswered: Option<&str>) -> Self {
         let (message, detail, hint) = match unanswered {
@@ -119,7 +121,7 @@ impl Rejection {
         Self::new(RejectionKind::LeaseHeld, message, detail, hint).about(scope, None, None)
     }
 
-    /// The mark has never been as high as the one that is to be followed, or not since a repair.
+    /// The mark has never been as high as the one to follow, or not since a repair.
     #[must_use]
     pub fn nothing_to_follow(scope: &Scope, claim: Claim, mark: Option<Mark>) -> Self {
         let at = match &mark {
@@ -136,7 +138,7 @@ impl Rejection {
         rejection.about(scope, claim.token(), mark)
     }
 
-    /// A token is taken in a text that does more than that.
+    /// The text with the take does more than that.
     #[must_use]
     pub fn taken_beside_others() -> Self {
         Self::new(
@@ -150,7 +152,7 @@ impl Rejection {
         )
     }
 
-    /// Something that looks like a declaration, or asks for a setting of ours, and is neither.
+    /// The statement looks like a declaration, or asks for a setting of the proxy, and is neither.
     #[must_use]
     pub fn mistake(mistake: &Mistake) -> Self {
         const OURS: [&str; 5] = [
@@ -199,7 +201,7 @@ impl Rejection {
         Self::new(RejectionKind::InvalidToken, message, detail, hint)
     }
 
-    /// The policy does not let the session declare the scope, or not for so long.
+    /// The policy does not let the session declare the scope, or not for this lifetime.
     #[must_use]
     pub(crate) fn may_not_declare(
         scope: &Scope,
@@ -211,7 +213,7 @@ impl Rejection {
         Self::new(RejectionKind::Policy, message, detail, &why.hint).about(scope, token, None)
     }
 
-    /// One more scope than the policy allows.
+    /// The scope is one more than the policy allows.
     fn too_many_scopes(scope: &Scope, token: Option<Token>, most: u64) -> Self {
         let message = format!("scope \"{scope}\" is new, and there are too many scopes");
         let detail = format!("tokens.max_scopes is {most}. Nothing was changed.");
@@ -219,7 +221,7 @@ impl Rejection {
         Self::new(RejectionKind::Policy, message, detail, hint).about(scope, token, None)
     }
 
-    /// Prepared transactions of earlier tokens are left, and the policy does not let a takeover leave them.
+    /// Prepared transactions of earlier tokens are left, which the policy does not allow after a takeover.
     #[must_use]
     pub fn prepared_transactions_left(scope: &Scope, why: &dyn fmt::Display) -> Self {
         Self::new(

@@ -1,11 +1,11 @@
-//! Refusals where the token of a scope is the number of an election.
+//! Refusals in scopes whose token is the number of an election.
 
 use pgpalisade_authority::{Claim, Mark, Scope, Token};
 
 use super::{DEPOSED, Rejection, RejectionKind};
 
 impl Rejection {
-    /// The token is not the number of who leads the election.
+    /// The token is not the number of the election's leader.
     #[must_use]
     pub fn not_elected(
         scope: &Scope,
@@ -46,7 +46,7 @@ impl Rejection {
         Self::new(kind, message, detail, hint).about(scope, token, mark)
     }
 
-    /// The token is the number of an election, and was to be taken.
+    /// The take is for a token that an election issues.
     #[must_use]
     pub fn not_taken(scope: &Scope, claim: Claim, election: &str) -> Self {
         let message = format!(

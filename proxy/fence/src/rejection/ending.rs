@@ -1,11 +1,11 @@
-//! What a session is told that a takeover has ended.
+//! Errors for a session that a takeover ends.
 
 use pgpalisade_authority::{Mark, Scope, Token};
 
 use super::{DEPOSED, OpenTransaction, Rejection, RejectionKind, raised};
 
 impl Rejection {
-    /// The session was ended by a takeover; nothing of its open work is committed.
+    /// A takeover ended the session; nothing of its open work is committed.
     #[must_use]
     pub fn session_ended(
         scope: &Scope,
@@ -30,7 +30,7 @@ impl Rejection {
         .about(scope, Some(token), Some(mark))
     }
 
-    /// The same in observe mode, where no session is ended.
+    /// Like [`Self::session_ended`], in observe mode, where no session is ended.
     #[must_use]
     pub fn session_would_end(scope: &Scope, token: Token, mark: Mark) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl Rejection {
         }
     }
 
-    /// The session was ended by a takeover while work was in flight that may have been committed.
+    /// A takeover ended the session while work in flight may have been committed.
     fn outcome_unknown(scope: &Scope, token: Token, mark: Mark) -> Self {
         let message = format!(
             "terminating connection: fencing token {token} is stale, and it is not known \

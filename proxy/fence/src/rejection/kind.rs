@@ -1,6 +1,6 @@
-//! The kinds of refusals, and whether they are carried out.
+//! Kinds of refusals, and whether they are enforced.
 
-/// Why the fence refused.
+/// Reason for a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionKind {
     /// The token is below the mark.
@@ -11,22 +11,22 @@ pub enum RejectionKind {
     InvalidToken,
     /// The authority did not answer, so a new token could not be stored.
     AuthorityUnavailable,
-    /// The policy refuses it whatever the token.
+    /// The policy refuses it, whatever the token.
     Policy,
     /// Old sessions could not be confirmed gone in time.
     TakeoverIncomplete,
     /// The session is on a primary that a failover has deposed.
     DeposedPrimary,
-    /// Others hold the lease that the session has waited for.
+    /// Another session holds the lease that this one has waited for.
     LeaseHeld,
     /// A takeover ended the session; nothing that was open was committed.
     SessionEnded,
-    /// A takeover ended the session while a statement was under way that may have been committed.
+    /// A takeover ended the session while a statement in flight may have been committed.
     OutcomeUnknown,
 }
 
 impl RejectionKind {
-    /// All of them, in the order of their declaration.
+    /// All kinds, in the order of their declaration.
     pub const ALL: [Self; 10] = [
         Self::StaleToken,
         Self::NoToken,
@@ -40,12 +40,12 @@ impl RejectionKind {
         Self::OutcomeUnknown,
     ];
 
-    /// Its place in [`Self::ALL`].
+    /// Index in [`Self::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The name in records.
+    /// Name in records.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::StaleToken => "stale_token",
@@ -61,7 +61,7 @@ impl RejectionKind {
         }
     }
 
-    /// The SQLSTATE that the client gets.
+    /// SQLSTATE that the client gets.
     pub const fn sqlstate(self) -> &'static str {
         match self {
             Self::StaleToken | Self::SessionEnded => "PF001",
@@ -77,7 +77,7 @@ impl RejectionKind {
     }
 }
 
-/// What became of the transaction that a session had open when a takeover ended it.
+/// Fate of the transaction that a session had open when a takeover ended it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OpenTransaction {
     /// None was open.
@@ -89,7 +89,7 @@ pub enum OpenTransaction {
 }
 
 impl OpenTransaction {
-    /// The name in records.
+    /// Name in records.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -99,11 +99,11 @@ impl OpenTransaction {
     }
 }
 
-/// Whether a refusal was carried out.
+/// Whether a refusal was enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enforcement {
-    /// It was: the client got the error.
+    /// Enforced: the client got the error.
     Refused,
-    /// It was only recorded, as a policy in observe mode asks for. The client noticed nothing.
+    /// Only recorded, as a policy in observe mode asks for. The client noticed nothing.
     Observed,
 }

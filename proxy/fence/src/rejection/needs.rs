@@ -1,4 +1,4 @@
-//! The refusal of a statement for want of a token.
+//! Refusal of a statement for lack of a token.
 
 use std::fmt;
 
@@ -9,22 +9,22 @@ use super::{Rejection, RejectionKind};
 use crate::guard::Unguarded;
 use crate::token_value::SCOPES_MAX;
 
-/// What a statement needs that was refused for want of a token.
+/// Needs of a statement that was refused for lack of a token.
 pub struct Needs<'a> {
     /// Whether it reads or writes.
     pub(crate) class: Class,
-    /// All scopes whose tokens it needs, at least one; of more than [`SCOPES_MAX`] the first ones, for no session can
+    /// Scopes whose tokens it needs, at least one. Of more than [`SCOPES_MAX`] only the first, because no session can
     /// hold so many.
     pub(crate) scopes: &'a [&'a Scope],
-    /// The scope of a bare number.
+    /// Scope of a bare number.
     pub(crate) session_scope: &'a Scope,
-    /// Why it counts as a write.
+    /// Reason why it counts as a write.
     pub(crate) why_write: Option<WhyWrite<'a>>,
-    /// A table without a schema that a scope may list.
+    /// Table without a schema that a scope may list.
     pub(crate) unqualified: Option<&'a ObjectName>,
 }
 
-/// Why a statement counts as a write.
+/// Reason why a statement counts as a write.
 #[derive(Clone, Copy)]
 pub(crate) enum WhyWrite<'a> {
     Statement(&'a WriteReason),
@@ -94,9 +94,10 @@ impl Rejection {
                 all.join(",")
             }
         };
-        let quoted = match value.starts_with('<') {
-            true => value.clone(),
-            false => format!("'{value}'"),
+        let quoted = if value.starts_with('<') {
+            value.clone()
+        } else {
+            format!("'{value}'")
         };
         let hint = format!(
             "Declare the token of your election first: SET fencing.token = {quoted}, or \
@@ -107,7 +108,7 @@ impl Rejection {
             .needing(needs.class)
     }
 
-    /// A text that PostgreSQL would most likely refuse itself.
+    /// PostgreSQL itself would most likely reject the text.
     fn unparsed(scope: &Scope, syntax: &SyntaxError) -> Self {
         let message = format!(
             "a query that cannot be parsed needs a fencing token for scope \"{scope}\", as a write does"

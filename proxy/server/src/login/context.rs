@@ -8,7 +8,7 @@ use super::startup::StartupRequest;
 use crate::fence::{ReplicationPermit, SessionFence, TokenValue};
 use crate::rejection::{Enforcement, Rejection};
 use crate::rejection_log::{RecordedStatement, SessionLabel};
-use crate::session::tokens::Wanted;
+use crate::session::tokens::TokenRequest;
 use crate::worker::Worker;
 
 pub(super) struct LoginContext<'a> {
@@ -67,7 +67,7 @@ impl<'a> LoginContext<'a> {
         &mut self,
         request: &StartupRequest,
         scope: Option<&Scope>,
-    ) -> Result<Option<Wanted>, LoginError> {
+    ) -> Result<Option<TokenRequest>, LoginError> {
         let read = || {
             let Some(text) = request.token_text()? else {
                 return Ok(None);
@@ -82,19 +82,21 @@ impl<'a> LoginContext<'a> {
             Ok(value)
         };
         let value = self.unless_observed(read())?.flatten();
-        Ok(value.map(|value| Wanted::new(&self.fence, value)))
+        Ok(value.map(|value| TokenRequest::new(&self.fence, value)))
     }
 
     /// Decides a replication connection. Its SQL and streams pass no fence, so it is exempt as a whole or refused.
     pub(super) fn permit(
         &mut self,
         request: &StartupRequest,
-        wanted: Option<&Wanted>,
+        wanted: Option<&TokenRequest>,
     ) -> Result<Option<ReplicationPermit>, LoginError> {
         if !request.asks_for_replication() {
             return Ok(None);
         }
-        let admitted = self.fence.admit_replication(wanted.map(Wanted::value));
+        let admitted = self
+            .fence
+            .admit_replication(wanted.map(TokenRequest::value));
         let (permit, observed) = admitted.map_err(|rejection| self.refused(rejection))?;
         self.observed.extend(observed.map(|rejection| *rejection));
         Ok(Some(permit))

@@ -13,7 +13,7 @@ use pgpalisade_tls::{Connector, SSL_REQUEST, SslMode, TlsError};
 use super::LoginError;
 use crate::hosts::UpstreamAddr;
 use crate::rejection::Rejection;
-use crate::takeover::{Primary, Tenure};
+use crate::takeover::{Primary, PrimaryTerm};
 use crate::transport::{Socket, dial};
 use crate::worker::Worker;
 
@@ -36,13 +36,13 @@ enum UpstreamError {
 pub(super) struct UpstreamConnection {
     pub(super) socket: Socket,
     /// `None`: the control connection is down, and there is only one host.
-    pub(super) tenure: Option<Tenure>,
+    pub(super) tenure: Option<PrimaryTerm>,
 }
 
 impl UpstreamConnection {
     /// Continues a login only while the server is the primary.
     pub(super) async fn while_primary<T>(
-        tenure: Option<&Tenure>,
+        tenure: Option<&PrimaryTerm>,
         step: impl Future<Output = Result<T, LoginError>>,
     ) -> Result<T, LoginError> {
         let Some(tenure) = tenure else {
@@ -64,7 +64,7 @@ pub(super) async fn connect(worker: &Worker) -> Result<UpstreamConnection, Login
     if shared.servers.upstream.only().is_some() {
         let primary = shared.takeover.primary();
         let socket = open(worker, primary.as_ref()).await?;
-        let tenure = primary.map(|primary| primary.tenure);
+        let tenure = primary.map(|primary| primary.term);
         return Ok(UpstreamConnection { socket, tenure });
     }
     // Ends before the client's own limit, so that the client is told why.
@@ -92,7 +92,7 @@ async fn open_primary(
     loop {
         let primary = worker.shared.takeover.find_primary().await?;
         let opening = open(worker, Some(&primary));
-        let tenure = primary.tenure.clone();
+        let tenure = primary.term.clone();
         *failed = match UpstreamConnection::while_primary(Some(&tenure), opening).await {
             Ok(socket) => {
                 let tenure = Some(tenure);

@@ -103,7 +103,7 @@ mod tests {
             marks.note(&scope, &Mark::new(token, raised_at, "somebody".to_owned()));
         }
         // A scope that only a policy names has no mark.
-        marks.cell(&Scope::default());
+        marks.mark(&Scope::default());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(MarkCollector(marks)));
         let mut text = String::new();

@@ -135,7 +135,7 @@ mod tests {
         stale(&Scope::new("made-up").unwrap());
         for number in 0..3 * SCOPES_MAX {
             let scope = Scope::new(&format!("s{number}")).unwrap();
-            marks.cell(&scope);
+            marks.mark(&scope);
             stale(&scope);
         }
         stale(&Scope::new("s0").unwrap());

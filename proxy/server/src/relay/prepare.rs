@@ -10,9 +10,9 @@ use super::token_grant::Grant;
 use super::{End, Relay};
 use crate::history;
 use crate::rejection::Rejection;
-use crate::session::Adjusted;
+use crate::session::AccessChanged;
 use crate::session::action::{Prerequisite, Unread};
-use crate::session::read_only::Adjustment;
+use crate::session::read_only::AccessChange;
 
 /// Interval of the checks whether a waiting client is still there.
 const CLIENT_LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -40,8 +40,8 @@ impl Relay {
                 }
                 Ok(())
             }
-            Prerequisite::Access(adjustment) => {
-                if self.set_access(adjustment).await? == Adjusted::Refused {
+            Prerequisite::Access(change) => {
+                if self.set_access(change).await? == AccessChanged::Refused {
                     self.client.discard_front();
                 }
                 Ok(())
@@ -82,12 +82,12 @@ impl Relay {
     }
 
     /// Changes what the session's transactions may do at the server.
-    pub(super) async fn set_access(&mut self, adjustment: Adjustment) -> Result<Adjusted, End> {
-        self.session.begin_adjustment(adjustment);
+    pub(super) async fn set_access(&mut self, change: AccessChange) -> Result<AccessChanged, End> {
+        self.session.begin_set_access(change);
         // If it is cancelled, nothing that relies on it may follow.
         self.await_replies().await?;
-        let adjusted = self.session.end_adjustment(adjustment);
-        adjusted.map_err(|ending| self.ended(ending))
+        let changed = self.session.end_set_access(change);
+        changed.map_err(|ending| self.ended(ending))
     }
 
     /// Like [`Self::meanwhile`], for slow work that is abandoned if the client leaves or the proxy stops.

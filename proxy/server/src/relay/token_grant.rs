@@ -13,10 +13,10 @@ use crate::fence::readable::readable;
 use crate::fence::{Identified, Purpose, Terms};
 use crate::rejection::{Rejection, RejectionKind};
 use crate::rejection_log::SessionLabel;
-use crate::session::read_only::Adjustment;
-use crate::session::tokens::{Declared, Denied, Obtained, Wanted};
-use crate::session::{Adjusted, Identity};
-use crate::takeover::{Acquired, DeclareError, Lease, Takeover, Trace};
+use crate::session::read_only::AccessChange;
+use crate::session::tokens::{Declared, Denied, Obtained, TokenRequest};
+use crate::session::{AccessChanged, Identity};
+use crate::takeover::{Acquired, DeclareError, Lease, SessionProbe, Takeover};
 
 /// Longest wait for a lease.
 const WAITS_MAX: Duration = Duration::from_secs(15);
@@ -39,14 +39,14 @@ impl Relay {
     /// 3. Declares each token, which ends the sessions of lower ones.
     pub(super) async fn obtain(
         &mut self,
-        wanted: &Wanted,
-        read_write: Option<Adjustment>,
+        wanted: &TokenRequest,
+        read_write: Option<AccessChange>,
     ) -> Result<Grant, End> {
         if let Err(ending) = self.session.may_declare(wanted) {
             return Err(self.ended(ending));
         }
         if let Some(read_write) = read_write
-            && self.set_access(read_write).await? == Adjusted::Refused
+            && self.set_access(read_write).await? == AccessChanged::Refused
         {
             return Ok(Grant::Answered);
         }
@@ -56,7 +56,7 @@ impl Relay {
         let session = match self.session.identity() {
             Identity::Known(session) => session,
             Identity::Pid(pid) => {
-                let trace = Trace::random();
+                let trace = SessionProbe::random();
                 self.session.leave_trace(trace.text());
                 self.await_trace(wanted, deadline).await?;
                 let finding = identify(&takeover, pid, trace, deadline);
@@ -109,7 +109,7 @@ impl Relay {
 
     /// Waits until the server shows the trace. A server that does not answer, such as a machine that is failing over,
     /// must not hold up an enforced declaration.
-    async fn await_trace(&mut self, wanted: &Wanted, deadline: Instant) -> Result<(), End> {
+    async fn await_trace(&mut self, wanted: &TokenRequest, deadline: Instant) -> Result<(), End> {
         if wanted.is_only_observed() {
             return self.await_replies().await;
         }
@@ -128,7 +128,7 @@ impl Relay {
     pub(super) fn give_back_leases(&mut self) {
         let tokens = self.session.tokens();
         let is_over = |lease: &mut Lease| {
-            let held = tokens.and_then(|tokens| tokens.binding_of(lease.scope()));
+            let held = tokens.and_then(|tokens| tokens.token_of(lease.scope()));
             held.is_none_or(|held| held.token != lease.mark().token)
         };
         self.leases
@@ -150,7 +150,7 @@ impl Relay {
 async fn identify(
     takeover: &Takeover,
     pid: i32,
-    trace: Trace,
+    trace: SessionProbe,
     deadline: Instant,
 ) -> Result<Identified, Box<Rejection>> {
     let found = takeover.identify(pid, trace, deadline).await;
@@ -173,7 +173,7 @@ struct Declarant {
 
 impl Declarant {
     /// Declares all tokens of a value.
-    async fn declare(&mut self, wanted: &Wanted, mut deadline: Instant) -> Declared {
+    async fn declare(&mut self, wanted: &TokenRequest, mut deadline: Instant) -> Declared {
         let mut obtained = wanted.brought();
         if wanted.waits() {
             self.lease_all(wanted, &mut obtained).await?;
@@ -224,7 +224,7 @@ impl Declarant {
     /// acquire in one order, which prevents deadlocks.
     async fn lease_all(
         &mut self,
-        wanted: &Wanted,
+        wanted: &TokenRequest,
         obtained: &mut Obtained,
     ) -> Result<(), Box<Rejection>> {
         let leased = |(scope, claim, terms)| match claim {

@@ -8,27 +8,26 @@ use super::*;
 use crate::rejection::Rejection;
 use std::sync::Arc;
 
-/// One thing that happens to the ledger.
+/// Event of a conversation.
 enum Event {
-    /// Requests of the client, a letter each: `Q` Query, `F` FunctionCall, `S` Sync, `P` Parse,
-    /// `B` Bind, `C` Close, `D` Describe, `E` Execute, `c` CopyDone; `q` a malformed Query, `m` another malformed one.
-    /// A lower-case `p` is a Parse and `s` a Sync of the proxy's own, `x` a Parse of the proxy's
-    /// own that fails in the client's place.
+    /// Requests of the client, one letter each: `Q` Query, `F` FunctionCall, `S` Sync, `P` Parse, `B` Bind, `C`
+    /// Close, `D` Describe, `E` Execute, `c` CopyDone; `q` a malformed Query, `m` another malformed one. Those of the
+    /// proxy: `p` Parse, `s` Sync, and `x` a Parse that fails in place of a request of the client.
     Sent(&'static str),
     /// Replies by their type bytes, all relayed.
     Relayed(&'static str),
-    /// Replies by their type bytes, all swallowed.
+    /// Replies by their type bytes, all dropped.
     Swallowed(&'static str),
-    /// An ErrorResponse in whose place the client gets another one.
+    /// An ErrorResponse that is replaced by another one for the client.
     Replaced,
-    /// What is in flight now, in the letters of `Sent`, and what the server does with more.
-    Now(&'static str, Mode),
+    /// Requests in flight now, in the letters of `Sent`, and the server's treatment of more.
+    Now(&'static str, ServerMode),
 }
 
 use Event::{Now, Relayed, Replaced, Sent, Swallowed};
-use Mode::{Normal, SkippingToSync};
+use ServerMode::{Normal, SkippingToSync};
 
-const COPY_IN: Mode = Mode::CopyIn(Data::None);
+const COPY_IN: ServerMode = ServerMode::CopyIn(Data::None);
 
 fn refusal() -> Box<Rejection> {
     Box::new(Rejection::token_change_after_write())
@@ -85,14 +84,14 @@ fn check(events: &[Event]) {
                 'c' => ledger.end_copy_in(),
                 one => ledger.push(request(one)),
             }),
-            Relayed(tags) => expect(&mut ledger, at, tags, &Reply::Relay),
-            Swallowed(tags) => expect(&mut ledger, at, tags, &Reply::Swallow),
-            Replaced => expect(&mut ledger, at, "E", &Reply::Replace(refusal())),
+            Relayed(tags) => expect(&mut ledger, at, tags, &ReplyRoute::Relay),
+            Swallowed(tags) => expect(&mut ledger, at, tags, &ReplyRoute::Swallow),
+            Replaced => expect(&mut ledger, at, "E", &ReplyRoute::Replace(refusal())),
             Now(letters, mode) => {
                 let found: String = ledger.iter().map(letter).collect();
                 assert_eq!((&*found, ledger.mode), (*letters, *mode), "event {at}");
                 assert_eq!(ledger.is_empty(), letters.is_empty(), "event {at}");
-                // Counted, so what is left out once stays wrong.
+                // A count that is missed once stays wrong.
                 let ends = letters.contains(['Q', 'q', 'F', 'S', 's']);
                 assert_eq!(ledger.settled().is_none(), ends, "event {at}");
                 assert_eq!(ledger.is_skipping(), *mode == SkippingToSync, "event {at}");
@@ -103,7 +102,7 @@ fn check(events: &[Event]) {
 }
 
 #[track_caller]
-fn expect(ledger: &mut Ledger, at: usize, tags: &str, to: &Reply) {
+fn expect(ledger: &mut Ledger, at: usize, tags: &str, to: &ReplyRoute) {
     for tag in tags.bytes() {
         assert_eq!(
             &ledger.on_reply(tag),
@@ -138,7 +137,7 @@ fn a_simple_query_ends_with_ready() {
         Relayed("Z"),
         Now("", Normal),
     ]);
-    // An error does not end it, and skips nothing.
+    // An error neither ends it nor skips anything.
     check(&[
         Sent("QQ"),
         Relayed("CE"),
@@ -262,7 +261,7 @@ fn an_error_skips_to_the_next_sync() {
     ]);
     // A Query before the Sync is skipped as well.
     check(&[Sent("PQFBES"), Relayed("E"), Now("S", Normal)]);
-    // No Sync yet: what is sent until then gets no reply.
+    // Without a Sync, what is sent gets no reply.
     check(&[
         Sent("PBE"),
         Relayed("E"),
@@ -315,7 +314,7 @@ fn replies_to_the_proxy_are_swallowed() {
         Relayed("TDCZ"),
         Now("", Normal),
     ]);
-    // Inside of a pipeline; the Sync is the client's.
+    // Inside a pipeline; the Sync is the client's.
     check(&[
         Sent("PpES"),
         Relayed("1"),
@@ -351,7 +350,7 @@ fn an_error_is_put_in_the_place_of_the_servers() {
         Relayed("Z"),
         Now("", Normal),
     ]);
-    // An earlier error takes its turn: the client sees the server's own.
+    // After an earlier error, the client sees the server's own.
     check(&[
         Sent("PxS"),
         Relayed("E"),
@@ -363,8 +362,8 @@ fn an_error_is_put_in_the_place_of_the_servers() {
     let mut ledger = Ledger::default();
     ledger.push(request('Q'));
     ledger.front_mut().unwrap().error = Some(refusal());
-    assert_eq!(ledger.on_reply(tag::ERROR), Reply::Replace(refusal()));
-    assert_eq!(ledger.on_reply(tag::ERROR), Reply::Relay);
+    assert_eq!(ledger.on_reply(tag::ERROR), ReplyRoute::Replace(refusal()));
+    assert_eq!(ledger.on_reply(tag::ERROR), ReplyRoute::Relay);
 }
 
 #[test]
@@ -402,7 +401,7 @@ fn copy_in_of_a_query() {
         Relayed("CZ"),
         Now("", Normal),
     ]);
-    // It fails in the middle of the data, whose end is ignored then.
+    // The COPY fails in the middle of the data, and their end is then ignored.
     check(&[
         Sent("Q"),
         Relayed("GE"),
@@ -424,7 +423,7 @@ fn copy_in_of_the_extended_protocol() {
         Relayed("CZ"),
         Now("", Normal),
     ]);
-    // Sync sent early is dropped; the one behind the data counts.
+    // A Sync sent early is dropped; the one after the data counts.
     check(&[
         Sent("ESSS"),
         Relayed("G"),
@@ -433,7 +432,7 @@ fn copy_in_of_the_extended_protocol() {
         Relayed("CZ"),
         Now("", Normal),
     ]);
-    // So is a Flush with a body, which is refused where nothing is copied.
+    // So is a Flush with a body, which is rejected outside a COPY.
     check(&[
         Sent("Eh"),
         Relayed("G"),
@@ -448,7 +447,7 @@ fn copy_in_of_the_extended_protocol() {
         Relayed("Z"),
         Now("", Normal),
     ]);
-    // It fails: with the Sync behind the data on its way, and without.
+    // The COPY fails, with or without a Sync already sent after the data.
     check(&[
         Sent("E"),
         Relayed("G"),
@@ -465,7 +464,7 @@ fn copy_in_of_the_extended_protocol() {
         Relayed("Z"),
         Now("", Normal),
     ]);
-    // It is refused before it begins.
+    // The COPY is rejected before it begins.
     check(&[
         Sent("ES"),
         Relayed("E"),
@@ -475,7 +474,7 @@ fn copy_in_of_the_extended_protocol() {
     ]);
 }
 
-/// A Sync in front of all data is ignored; after data that may be refused, nobody can tell.
+/// A Sync before all data is ignored. After data that may be refused, it is ambiguous.
 #[test]
 fn a_sync_among_the_data_of_a_copy() {
     for (letters, expect) in [
@@ -549,7 +548,7 @@ fn with_text(request: Request, text: &str) -> InFlight {
     InFlight::client(request, Some(Arc::new(verdict)))
 }
 
-/// What was confirmed holds for a request while nothing of an earlier cycle is in flight.
+/// The confirmed state holds for a request while nothing of an earlier cycle is in flight.
 #[test]
 fn a_request_is_settled_within_its_cycle() {
     for (sent, expect) in [
@@ -569,7 +568,7 @@ fn a_request_is_settled_within_its_cycle() {
     }
 }
 
-/// A transaction has written from the moment on that a write is sent, and up to the ReadyForQuery that ends it.
+/// A transaction has written from the time a write is sent until the ReadyForQuery that ends it.
 #[test]
 fn what_is_in_flight_counts_as_written() {
     let write = |leave| InFlight {
@@ -585,7 +584,7 @@ fn what_is_in_flight_counts_as_written() {
         ledger.push(request('Q'));
         ledger.push(write(leave));
         assert_eq!(ledger.wrote(), expect, "{leave:?}");
-        // The end of an earlier transaction says nothing about it.
+        // The end of an earlier transaction does not matter.
         ledger.on_reply(tag::READY_FOR_QUERY);
         ledger.end_transaction();
         assert_eq!(ledger.wrote(), expect, "{leave:?}");
@@ -597,8 +596,8 @@ fn what_is_in_flight_counts_as_written() {
     }
 }
 
-/// What a name stands for by what is in flight: `p` means something, `-` nothing, `?` that it is not told, and a blank
-/// that nothing touches it.
+/// Checks the effect of requests in flight on a name: `p` defined, `-` closed, `?` unclear, and a blank if nothing
+/// changes it.
 #[track_caller]
 fn check_sent(entries: Vec<InFlight>, name: Name<'_>, expect: char) {
     let mut ledger = Ledger::default();
@@ -616,11 +615,11 @@ fn check_sent(entries: Vec<InFlight>, name: Name<'_>, expect: char) {
 #[test]
 fn a_name_is_what_was_sent_in_the_same_cycle() {
     let parse = |name: &'static str| InFlight {
-        name: NameChange::set(Name::statement(name.as_bytes()), Meaning::Plain),
+        name: NameChange::set(Name::statement(name.as_bytes()), PreparedText::Plain),
         ..request('P')
     };
     let bind = |name: &'static str| InFlight {
-        name: NameChange::set(Name::portal(name.as_bytes()), Meaning::Plain),
+        name: NameChange::set(Name::portal(name.as_bytes()), PreparedText::Plain),
         ..request('B')
     };
     let close = |name: &'static str| InFlight {
@@ -638,12 +637,12 @@ fn a_name_is_what_was_sent_in_the_same_cycle() {
     check_sent(vec![parse("")], unnamed, 'p');
     check_sent(vec![bind("")], Name::portal(b""), 'p');
     check_sent(vec![bind("")], Name::portal(b"s"), ' ');
-    // An earlier cycle may fail without the server skipping what comes behind its Sync.
+    // An earlier cycle may fail while the server does not skip what follows its Sync.
     check_sent(vec![parse("s"), sync()], s, '?');
     check_sent(vec![parse("t"), sync(), parse("u")], s, '?');
     check_sent(vec![parse("s"), sync(), parse("s")], s, 'p');
     check_sent(vec![bind("s"), sync(), bind("")], s, ' ');
-    // A simple Query destroys what has no name.
+    // A simple Query destroys the unnamed statement.
     check_sent(vec![request('Q')], unnamed, '?');
     check_sent(vec![request('Q')], s, ' ');
     check_sent(vec![request('Q'), parse("")], unnamed, 'p');
@@ -680,8 +679,8 @@ fn a_row_is_looked_at_while_a_show_of_the_access_mode_is_answered() {
     assert!(ledger.shown_access().is_some());
 }
 
-/// A session is idle for most of its life: a long pipeline leaves no memory behind, and a short one makes the next one
-/// ask for none.
+/// A session is idle for most of its life: a long pipeline leaves no memory behind, and after a short one the next
+/// allocates none.
 #[test]
 fn memory_of_a_long_pipeline_is_given_back() {
     let mut ledger = Ledger::default();

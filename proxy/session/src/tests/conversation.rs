@@ -1,4 +1,4 @@
-//! Conversations at random: what clients send, and a good deal that they should not.
+//! Random conversations: what clients send, and a good deal that they should not.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -6,12 +6,12 @@ use rand::{Rng as _, RngCore as _};
 
 use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
 
-/// Whose conversation it is.
+/// Kind of session in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A session that holds the current token and keeps it: as if the proxy were not there.
+    /// Holds the current token and keeps it: the proxy must not be noticed.
     Faithful,
-    /// A session that tries to write with and without a token.
+    /// Tries to write with and without a token.
     Any,
 }
 
@@ -66,7 +66,7 @@ const TEXTS: &[&str] = &[
     "",
 ];
 
-/// Texts that move the token and the access mode, or run by its name what a Parse has prepared.
+/// Texts that change the token and the access mode, or run a prepared statement by its name.
 const MOVING: &[&str] = &[
     "SET fencing.token = ''",
     "SET fencing.token = '5'",
@@ -98,7 +98,7 @@ const MOVING: &[&str] = &[
     "DEALLOCATE s",
 ];
 
-/// What a walk through a transaction may do, in this order: each step is one of a line, or left out.
+/// Steps of a walk through a transaction, in this order: one of each line, or none.
 const WALK: &[&[&str]] = &[
     &["BEGIN"],
     &["SAVEPOINT a"],
@@ -117,7 +117,7 @@ const WALK: &[&[&str]] = &[
     &["SELECT f()", "SHOW transaction_read_only"],
 ];
 
-/// What lays the token down in one.
+/// Texts that clear the token in a walk.
 const DOWN: &[&str] = &[
     "SET fencing.token = ''",
     "SET LOCAL fencing.token = ''",
@@ -129,14 +129,14 @@ const NAMES: &[&str] = &["", "", "r", "s", "w"];
 /// A generator of messages.
 pub(super) struct Client<'a> {
     pub(super) rng: &'a mut StdRng,
-    /// What it says. Half of the clients have few texts, and so combine those more often.
+    /// Texts that it sends. Half of the clients have few, and so combine those more often.
     texts: Vec<&'static str>,
     kind: Kind,
     messages: Vec<Vec<u8>>,
 }
 
 impl<'a> Client<'a> {
-    /// What a client sends in one conversation.
+    /// Messages of a client in one conversation.
     pub(super) fn talk(rng: &'a mut StdRng, kind: Kind) -> Vec<Vec<u8>> {
         let mut text = || match kind {
             Kind::Any if rng.random_ratio(1, 3) => *MOVING.choose(rng).unwrap(),
@@ -191,7 +191,7 @@ impl<'a> Client<'a> {
         self.messages.push(query(&texts.join("; ")));
     }
 
-    /// Steps that fit to each other, in texts or in a pipeline.
+    /// Steps that fit each other, in texts or in a pipeline.
     fn walk(&mut self) {
         let mut texts = Vec::new();
         for (at, step) in WALK.iter().enumerate() {
@@ -232,9 +232,10 @@ impl<'a> Client<'a> {
             if self.rng.random_ratio(1, 4) {
                 self.messages.push(target(b'D', b'S', statement));
             }
-            self.messages.push(match self.rng.random_ratio(1, 4) {
-                true => bind_one(portal, statement),
-                false => bind(portal, statement),
+            self.messages.push(if self.rng.random_ratio(1, 4) {
+                bind_one(portal, statement)
+            } else {
+                bind(portal, statement)
             });
             if self.rng.random_ratio(1, 4) {
                 self.messages.push(target(b'D', b'P', portal));
@@ -281,13 +282,14 @@ impl<'a> Client<'a> {
         for _ in 0..self.rng.random_range(0..4) {
             self.messages.push(message(b'd', b"1\n"));
         }
-        self.messages.push(match self.rng.random_ratio(1, 4) {
-            true => message(b'f', b"why\0"),
-            false => empty(b'c'),
+        self.messages.push(if self.rng.random_ratio(1, 4) {
+            message(b'f', b"why\0")
+        } else {
+            empty(b'c')
         });
     }
 
-    /// A message that PostgreSQL refuses for its layout.
+    /// A message that PostgreSQL rejects for its layout.
     fn odd(&mut self) {
         let tag = *b"QPBDECH".choose(self.rng).unwrap();
         self.messages.push(message(tag, b"x"));
@@ -296,7 +298,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Bytes that are no message of anything.
+    /// Bytes that are not a valid message.
     pub(super) fn noise(rng: &mut StdRng) -> Vec<u8> {
         let tag = *b"BCDEFHPQSXcdfp123CDEGINSTZnst!A".choose(rng).unwrap();
         let mut body = vec![0; rng.random_range(0..24)];

@@ -1,5 +1,5 @@
-//! The place of the relay: messages of both sides on their way, and what must happen before one is decided. The steps
-//! are those of `relay/prepare.rs` and `relay/token_grant.rs`, with chance in the place of the authority.
+//! Driver in place of the relay: carries messages of both sides, and does what must happen before one is decided. The
+//! steps are those of `relay/prepare.rs` and `relay/token_grant.rs`, with chance in place of the authority.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,9 +11,9 @@ use rand::rngs::StdRng;
 
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
-use super::super::read_only::Adjustment;
-use super::super::tokens::{Declared, Denied, Wanted};
-use super::super::{Adjusted, Identity, Session};
+use super::super::read_only::AccessChange;
+use super::super::tokens::{Declared, Denied, TokenRequest};
+use super::super::{AccessChanged, Identity, Session};
 use super::frames::{empty, parts, split};
 use super::postgres::Postgres;
 use super::subject::{self, identified};
@@ -28,26 +28,26 @@ pub(super) enum Course {
     Ended,
 }
 
-/// How the authority answers.
+/// Behaviour of the authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Authority {
-    /// It accepts what is not stale.
+    /// Accepts every token that is not stale.
     Accepts,
-    /// It also refuses, or does not answer, as chance will have it.
+    /// Also refuses or does not answer, at random.
     IsFickle,
 }
 
-/// What became of tokens that were asked for.
+/// Result of a request for tokens.
 enum Grant {
     Accepted,
     Refused(Box<Rejection>),
     Answered,
 }
 
-/// A message is decided after at most so many prerequisites.
+/// Prerequisites after which a message must be decided.
 const ROUNDS_MAX: usize = 12;
 
-/// The session, the server, and what is on the way between them.
+/// The session, the server, and the messages between them.
 pub(super) struct Driver<'a> {
     pub(super) session: Session,
     pub(super) server: Postgres,
@@ -57,16 +57,16 @@ pub(super) struct Driver<'a> {
     authority: Authority,
     to_server: VecDeque<Vec<u8>>,
     to_session: VecDeque<Vec<u8>>,
-    /// What the client has got.
+    /// Bytes that the client has received.
     pub(super) to_client: Vec<u8>,
     mark: u64,
-    /// The token of the startup packet.
+    /// Token of the startup packet.
     started: Option<String>,
     granted: Vec<String>,
-    /// The take that has raised the mark, by its number.
+    /// Number of the take that has raised the mark.
     taken: Option<u64>,
     course: Course,
-    /// What was sent, for the one who reads why a test has failed.
+    /// Messages, printed if a test fails.
     log: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Driver<'a> {
         self.log.push(line);
     }
 
-    /// The session has begun with a token in its startup packet.
+    /// Begins the session with a token in its startup packet.
     pub(super) fn start_with(&mut self, value: &str) {
         let wanted = subject::wanted(&self.fence, value);
         assert!(matches!(self.obtain(&wanted, None), Some(Grant::Accepted)));
@@ -119,7 +119,7 @@ impl<'a> Driver<'a> {
         self.session.start_with(&wanted);
     }
 
-    /// The authority is another from here on.
+    /// Switches the authority.
     pub(super) const fn answers(&mut self, authority: Authority) {
         self.authority = authority;
     }
@@ -128,7 +128,7 @@ impl<'a> Driver<'a> {
         self.course
     }
 
-    /// The client sends a message; then what is on the way gets on, as far as chance will have it.
+    /// Sends a message of the client; then a random number of messages under way arrive.
     pub(super) fn send(&mut self, message: &[u8]) {
         self.decide(message);
         for _ in 0..self.rng.random_range(0..4) {
@@ -136,8 +136,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Another session takes over: nothing of this one is on its way any more. A pipeline with a cursor that the next
-    /// Sync runs is not taken over here: the takeover itself ends that session.
+    /// Lets another session take over while nothing of this one is under way. If the next Sync would run a cursor,
+    /// nothing happens here: the takeover itself ends that session.
     pub(super) fn depose(&mut self) {
         self.drain();
         if self.server.sync_runs_a_cursor() {
@@ -147,7 +147,7 @@ impl<'a> Driver<'a> {
         self.raise(self.mark + 1, None);
     }
 
-    /// Everything that is on the way arrives.
+    /// Delivers all messages under way.
     pub(super) fn drain(&mut self) {
         while self.step() == Moved::Some {}
     }
@@ -186,12 +186,12 @@ impl<'a> Driver<'a> {
                     .on_verdict(classify(&unread.text, unread.encoding).into());
             }
             Prerequisite::History => self.session.on_history("[]".to_owned()),
-            Prerequisite::Access(adjustment) => {
-                if self.adjust(adjustment) == Adjusted::Refused {
+            Prerequisite::Access(change) => {
+                if self.set_access(change) == AccessChanged::Refused {
                     return Front::Answered;
                 }
             }
-            Prerequisite::Tokens(wanted, lift) => match self.obtain(&wanted, lift) {
+            Prerequisite::Tokens(wanted, read_write) => match self.obtain(&wanted, read_write) {
                 Some(Grant::Accepted) => {}
                 Some(Grant::Refused(rejection)) => {
                     self.session.refuse_waiting(rejection);
@@ -204,7 +204,7 @@ impl<'a> Driver<'a> {
         Front::IsAskedAgain
     }
 
-    /// Everything arrives, and then the session has its replies: anything else would be a deadlock.
+    /// Delivers all messages. Then the session must have its replies: anything else would be a deadlock.
     fn await_replies(&mut self) {
         self.session.ask_for_replies();
         self.put_output();
@@ -217,22 +217,22 @@ impl<'a> Driver<'a> {
         );
     }
 
-    fn adjust(&mut self, adjustment: Adjustment) -> Adjusted {
-        self.session.begin_adjustment(adjustment);
+    fn set_access(&mut self, change: AccessChange) -> AccessChanged {
+        self.session.begin_set_access(change);
         self.await_replies();
         match self.course {
-            Course::GoesOn => self.session.end_adjustment(adjustment).unwrap(),
-            Course::Ended => Adjusted::Refused,
+            Course::GoesOn => self.session.end_set_access(change).unwrap(),
+            Course::Ended => AccessChanged::Refused,
         }
     }
 
-    fn obtain(&mut self, wanted: &Wanted, lift: Option<Adjustment>) -> Option<Grant> {
+    fn obtain(&mut self, wanted: &TokenRequest, read_write: Option<AccessChange>) -> Option<Grant> {
         if self.session.may_declare(wanted).is_err() {
             self.course = Course::Ended;
             return None;
         }
-        if let Some(lift) = lift
-            && self.adjust(lift) == Adjusted::Refused
+        if let Some(read_write) = read_write
+            && self.set_access(read_write) == AccessChanged::Refused
         {
             return Some(Grant::Answered);
         }
@@ -263,14 +263,14 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The authority: marks rise before a token is accepted, and also where its answer is lost.
-    fn declare(&mut self, wanted: &Wanted) -> Declared {
+    /// The authority raises a mark before it accepts a token, even if its answer is lost.
+    fn declare(&mut self, wanted: &TokenRequest) -> Declared {
         let default = self.fence.default_scope().clone();
         let mut obtained = wanted.brought();
-        // Another scope has no mark, and its token lets nobody write.
+        // Other scopes have no mark, and their tokens permit no write.
         for (scope, claim, _) in wanted.claims().filter(|(scope, ..)| **scope == default) {
             let is_own = self.taken == Some(self.session.take_number());
-            let known = self.fence.fence().cell(scope).mark_detail();
+            let known = self.fence.fence().mark(scope).mark_detail();
             let number = match claim {
                 Claim::Token(token) if token.get() >= self.mark => token.get(),
                 Claim::Next | Claim::Lease(_) if is_own => self.mark,
@@ -292,9 +292,10 @@ impl<'a> Driver<'a> {
                     self.raise(number, take);
                 }
                 let why = &"no answer";
-                return Err(Box::new(match self.rng.random() {
-                    true => Rejection::authority_unavailable(Some(scope), why),
-                    false => Rejection::takeover_incomplete(Some(scope), why),
+                return Err(Box::new(if self.rng.random() {
+                    Rejection::authority_unavailable(Some(scope), why)
+                } else {
+                    Rejection::takeover_incomplete(Some(scope), why)
                 }));
             }
             self.raise(number, take);
@@ -306,7 +307,7 @@ impl<'a> Driver<'a> {
         Ok(obtained)
     }
 
-    /// What was taken before stays so where the mark does.
+    /// A take keeps its token as long as the mark does not rise.
     fn raise(&mut self, number: u64, take: Option<u64>) {
         if number > self.mark {
             (self.mark, self.taken) = (number, take);
@@ -327,7 +328,7 @@ impl<'a> Driver<'a> {
         self.to_server.extend(split(&own));
     }
 
-    /// One message arrives, at the one side or the other.
+    /// Delivers one message, to one side or the other.
     fn step(&mut self) -> Moved {
         let server_first = self.rng.random();
         if self.course == Course::Ended {
@@ -356,8 +357,8 @@ impl<'a> Driver<'a> {
         Moved::Some
     }
 
-    /// Who writes holds a token that was accepted for it, and no other session has a higher one. What RESET returns to
-    /// may be what the startup packet has asked for, without its number.
+    /// Checks that a write has an accepted token, and that no other session has a higher one. RESET may return to the
+    /// take of the startup packet, without its number.
     fn check_write(&self, token: &str) {
         let asked = self.started.as_deref() == Some(token) && token.parse::<u64>().is_err();
         let token = match self.granted.first() {
@@ -395,7 +396,7 @@ impl<'a> Driver<'a> {
         Moved::Some
     }
 
-    /// The client ends what it has open, and everything is answered.
+    /// Ends what the client has open, and has everything answered.
     pub(super) fn finish(&mut self) {
         for message in closing() {
             self.send(&message);
@@ -409,7 +410,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// What ends a COPY and a pipeline, also where there is none.
+/// Messages that end a COPY and a pipeline, if there is one.
 pub(super) fn closing() -> [Vec<u8>; 3] {
     [
         super::frames::message(b'f', b"end\0"),
@@ -418,7 +419,7 @@ pub(super) fn closing() -> [Vec<u8>; 3] {
     ]
 }
 
-/// What has become of the message at the front.
+/// State of the message at the front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Front {
     IsAskedAgain,

@@ -1,4 +1,4 @@
-//! Messages of both sides as bytes.
+//! Frontend and backend messages as bytes.
 
 use crate::wire::header::{self, HEADER_LEN, LARGE_BODY_MAX};
 
@@ -11,7 +11,7 @@ pub(super) fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The messages in `bytes`, which end with the last of them.
+/// Splits `bytes` into messages; they end with the last one.
 pub(super) fn split(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     let mut rest = bytes;
@@ -37,7 +37,7 @@ pub(super) fn parse(name: &str, text: &str) -> Vec<u8> {
     message(b'P', &[&strings(&[name, text])[..], &[0, 0]].concat())
 }
 
-/// Without parameters.
+/// A Bind without parameters.
 pub(super) fn bind(portal: &str, statement: &str) -> Vec<u8> {
     message(
         b'B',
@@ -45,7 +45,7 @@ pub(super) fn bind(portal: &str, statement: &str) -> Vec<u8> {
     )
 }
 
-/// With one parameter, in text.
+/// A Bind with one parameter, in text format.
 pub(super) fn bind_one(portal: &str, statement: &str) -> Vec<u8> {
     let values = [0, 0, 0, 1, 0, 0, 0, 1, b'1', 0, 0];
     message(
@@ -71,7 +71,7 @@ pub(super) fn empty(tag: u8) -> Vec<u8> {
     message(tag, &[])
 }
 
-/// The body of an ErrorResponse.
+/// Body of an ErrorResponse.
 pub(super) fn error_body(severity: &str, sqlstate: &str, text: &str) -> Vec<u8> {
     let mut body = Vec::new();
     for (letter, value) in [
@@ -87,7 +87,7 @@ pub(super) fn error_body(severity: &str, sqlstate: &str, text: &str) -> Vec<u8> 
     body
 }
 
-/// The body of a DataRow of one text.
+/// Body of a DataRow with one text.
 pub(super) fn row(value: &str) -> Vec<u8> {
     let length = u32::try_from(value.len()).unwrap();
     [&[0, 1][..], &length.to_be_bytes(), value.as_bytes()].concat()

@@ -1,12 +1,12 @@
-//! Walks over a client's text take as much longer as it is longer: with every list of the grammar, each thing that a
-//! worker does with a text, or with the replies to it, is timed on one and on one that is eight times as long.
+//! Walks over a client's text take time in proportion to its length. Each thing that a worker does with a text, or with
+//! its replies, is timed for every list of the grammar: on a text and on one eight times as long.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_policies::scan::needs_parse;
-use pgpalisade_policies::{Control, TextEncoding, Verdict, VerdictCache, classify, weigh};
+use pgpalisade_policies::{Analysis, Control, TextEncoding, VerdictCache, classify, weigh};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -15,35 +15,35 @@ use super::super::judgement::Judged;
 use super::super::names::NameChange;
 use super::frames::{query, strings};
 use super::subject::{Holds, Subject};
-use crate::fence::{Meaning, Name};
+use crate::fence::{Name, PreparedText};
 use crate::wire::header::Header;
 
 const UTF8: TextEncoding = TextEncoding::Utf8;
 
-/// The message of a text; what counts is the text.
+/// Message of a text; only the text matters.
 const MESSAGE: Header = Header {
     tag: b'Q',
     body_len: 9,
 };
 
-/// How much longer the other text is.
+/// Factor between the lengths of the two texts.
 const LONGER: usize = 8;
 
-/// How much longer that may take: 2.5 times for twice the length. What allocators do is no straight line.
+/// Factor that is allowed for the time: 2.5 for each doubling, because allocators are not linear.
 const GROWTH_MAX: f64 = 2.5 * 2.5 * 2.5;
 
-/// So many parts has the shorter text.
+/// Parts of the shorter text.
 const PARTS: usize = 500;
 
-/// What takes less says nothing.
+/// Shorter times are not significant.
 const NOISE: Duration = Duration::from_micros(100);
 
-/// The best of so many times counts, for others run on the machine as well.
+/// Number of runs, of which the fastest counts, because other work runs on the machine.
 const ROUNDS_MAX: usize = 40;
 
-/// Statements, or parts of one, that stand in a row: `#` is another number in each.
+/// Rows of statements, or of parts of one: `#` is a different number in each.
 const ROWS: [(&str, &str, &str, &str); 74] = [
-    // begins with, what is repeated, what stands between, ends with
+    // beginning, repeated part, separator, end
     ("SELECT ", "1", ",", ""),
     ("SELECT ", "a#", ", ", " FROM t"),
     ("SELECT ", "a#.b", ", ", " FROM t"),
@@ -178,7 +178,7 @@ fn text((head, part, between, tail): (&str, &str, &str, &str), length: usize) ->
     format!("{head}{row}{tail}{}", closing.repeat(length))
 }
 
-/// The time of the thread alone: other tests run beside it.
+/// CPU time of the thread alone: other tests run beside it.
 fn now() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
 }
@@ -189,7 +189,7 @@ fn timed(work: impl FnOnce()) -> Duration {
     now() - start
 }
 
-/// Finds out whether something takes too long on the longer of two.
+/// Checks that something does not take too long on the longer of two.
 #[track_caller]
 fn check<T>(what: &str, few: &T, many: &T, time: impl Fn(&T) -> Duration) {
     let (mut short, mut long) = (Duration::MAX, Duration::MAX);
@@ -203,10 +203,10 @@ fn check<T>(what: &str, few: &T, many: &T, time: impl Fn(&T) -> Duration) {
     panic!("{what}: {short:?}, and {long:?} for {LONGER} times the length");
 }
 
-/// What is done with a text before anybody knows what it does.
+/// Work on a text before it is known what it does.
 fn look(text: &str) -> Duration {
     let mut cache = VerdictCache::new(64 << 20);
-    let verdict = Arc::new(Verdict::opaque(pgpalisade_policies::Opaque::Parser));
+    let verdict = Arc::new(Analysis::opaque(pgpalisade_policies::Opaque::Parser));
     timed(|| {
         black_box((weigh(text.as_bytes()), needs_parse(text.as_bytes())));
         cache.keep(text.as_bytes(), UTF8, &verdict);
@@ -215,7 +215,7 @@ fn look(text: &str) -> Duration {
     })
 }
 
-fn read(text: &str) -> Verdict {
+fn read(text: &str) -> Analysis {
     classify(text.as_bytes(), UTF8)
 }
 
@@ -231,10 +231,10 @@ fn reading_a_text() {
     }
 }
 
-/// A text, and what it does.
-type Known = (String, Arc<Verdict>);
+/// A text and its verdict.
+type Known = (String, Arc<Analysis>);
 
-/// Texts that are walked over, both of a row.
+/// Both texts of each row, judged.
 fn judged() -> Vec<(String, [Known; 2])> {
     let of = |row, length| {
         let text = text(row, length);
@@ -285,7 +285,7 @@ fn following_the_replies_to_a_text() {
 }
 
 /// A session in a transaction, with a text in flight.
-fn in_flight(verdict: &Arc<Verdict>) -> Subject {
+fn in_flight(verdict: &Arc<Analysis>) -> Subject {
     let mut subject = Subject::new(Holds::Current);
     subject.run(&query("BEGIN"), "BEGIN", b'T');
     let mut request = InFlight::client(Request::Query, Some(Arc::clone(verdict)));
@@ -294,7 +294,7 @@ fn in_flight(verdict: &Arc<Verdict>) -> Subject {
     subject
 }
 
-fn follow(subject: &mut Subject, verdict: &Verdict) {
+fn follow(subject: &mut Subject, verdict: &Analysis) {
     let (splits, other) = (strings(&["SAVEPOINT"]), strings(&["SET"]));
     for statement in &verdict.statements {
         let is_transaction = statement.controls.iter().any(Control::is_transaction);
@@ -304,7 +304,7 @@ fn follow(subject: &mut Subject, verdict: &Verdict) {
     let _ = subject.reply(b'Z', b"I");
 }
 
-/// What a session has collected makes no statement slower.
+/// The state of a session makes no statement slower.
 #[test]
 fn a_session_with_many_portals_and_savepoints() {
     let text = "DEALLOCATE ALL; SAVEPOINT x; RELEASE y; ROLLBACK TO z; EXECUTE q";
@@ -313,7 +313,7 @@ fn a_session_with_many_portals_and_savepoints() {
         let mut subject = in_flight(&verdict);
         for at in 0..*length {
             let name = at.to_string();
-            let portal = NameChange::set(Name::portal(name.as_bytes()), Meaning::Plain);
+            let portal = NameChange::set(Name::portal(name.as_bytes()), PreparedText::Plain);
             subject.session.server.names.confirm(portal);
             subject.session.client.variables.savepoint(&name);
         }

@@ -1,8 +1,8 @@
-//! The session on its own: no server, no socket, no clock.
+//! Tests of the session alone: no server, no socket, no clock.
 //!
-//! - [`requests`] and [`replies`]: tables, a message in each state and what becomes of it.
-//! - [`growth`]: how much longer a longer text takes.
-//! - [`properties`]: conversations at random, with [`postgres`] as the judge and [`driver`] in the place of the relay.
+//! - [`requests`] and [`replies`]: tables, a message in each state and its outcome.
+//! - [`growth`]: the time of a longer text.
+//! - [`properties`]: random conversations, with [`postgres`] as the judge and [`driver`] in place of the relay.
 
 mod conversation;
 mod driver;

@@ -1,7 +1,7 @@
-//! What holds in every conversation.
+//! Properties of every conversation.
 //!
-//! `PGPALISADE_CORE_CONVERSATIONS=100000 PGPALISADE_CORE_SEED=7 cargo test -p pgpalisade-session properties`
-//! runs more of them. The seed of a conversation that fails is printed.
+//! `PGPALISADE_CORE_CONVERSATIONS=100000 PGPALISADE_CORE_SEED=7 cargo test -p pgpalisade-session properties` runs
+//! more of them. If a conversation fails, its seed is printed.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,7 +21,7 @@ use super::subject::{self, identified};
 use crate::rejection::Rejection;
 use crate::wire::{frontend, header};
 
-/// Conversations of each property, unless the environment says another number.
+/// Conversations of each property, unless the environment sets another number.
 const CONVERSATIONS: u64 = 1500;
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -29,7 +29,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
     said.map_or(otherwise, |said| said.parse().unwrap())
 }
 
-/// Runs a property on conversations at random.
+/// Checks a property in random conversations.
 fn check(property: impl Fn(&mut StdRng, &RefCell<VerdictCache>)) {
     let verdicts = RefCell::new(VerdictCache::new(1 << 22));
     let first = number("PGPALISADE_CORE_SEED", 1);
@@ -43,7 +43,7 @@ fn check(property: impl Fn(&mut StdRng, &RefCell<VerdictCache>)) {
     }
 }
 
-/// Messages as they can be read.
+/// Messages in readable form.
 fn show(messages: &[Vec<u8>]) -> String {
     let lines = messages.iter().map(|message| {
         let (tag, body) = parts(message);
@@ -101,9 +101,10 @@ fn nobody_writes_without_the_current_token() {
         let mut startup = vec![(DEFAULT_ACCESS, access)];
         startup.extend(token.map(|token| (TOKEN, token)));
         let takeovers = rng.random_range(0..3);
-        let authority = match rng.random() {
-            true => Authority::Accepts,
-            false => Authority::IsFickle,
+        let authority = if rng.random() {
+            Authority::Accepts
+        } else {
+            Authority::IsFickle
         };
         let at: Vec<usize> = (0..takeovers).map(|_| rng.random_range(0..40)).collect();
         let server = Postgres::new(&startup);
@@ -122,7 +123,7 @@ fn nobody_writes_without_the_current_token() {
     });
 }
 
-/// A token of another scope lets the session write nothing: what hides a write in front of it is guarded still.
+/// A token of another scope permits no write here: a write that hides before it is still guarded.
 #[test]
 fn a_hidden_write_in_front_of_another_scope_s_token() {
     check(|rng, verdicts| {
@@ -140,7 +141,7 @@ fn a_hidden_write_in_front_of_another_scope_s_token() {
     });
 }
 
-/// A write that hides behind a declaration in the same text is one, and its COMMIT is held up after a takeover.
+/// A write that hides after a declaration in the same text is a write, so its COMMIT is refused after a takeover.
 #[test]
 fn a_commit_of_a_hidden_write_behind_a_declaration() {
     check(|rng, verdicts| {
@@ -171,9 +172,10 @@ fn no_message_of_either_side_makes_it_panic() {
         }
         let mut sent = 0;
         for _ in 0..rng.random_range(1..60) {
-            let messages = match rng.random() {
-                true => vec![Client::noise(rng)],
-                false => Client::talk(rng, Kind::Any),
+            let messages = if rng.random() {
+                vec![Client::noise(rng)]
+            } else {
+                Client::talk(rng, Kind::Any)
             };
             for message in messages.iter().take(6) {
                 let (tag, body) = parts(message);
@@ -207,7 +209,7 @@ fn no_message_of_either_side_makes_it_panic() {
     });
 }
 
-/// Sees to a prerequisite in the shortest way, replies or not.
+/// Carries out a prerequisite in the simplest way, with or without replies.
 fn satisfy(session: &mut super::super::Session, prerequisite: Prerequisite) {
     match prerequisite {
         Prerequisite::Replies => session.ask_for_replies(),
@@ -215,9 +217,9 @@ fn satisfy(session: &mut super::super::Session, prerequisite: Prerequisite) {
             session.on_verdict(classify(&unread.text, unread.encoding).into())
         }
         Prerequisite::History => session.on_history("[]".to_owned()),
-        Prerequisite::Access(adjustment) => {
-            session.begin_adjustment(adjustment);
-            let _ = session.end_adjustment(adjustment);
+        Prerequisite::Access(change) => {
+            session.begin_set_access(change);
+            let _ = session.end_set_access(change);
         }
         Prerequisite::Tokens(wanted, _) => match session.may_declare(&wanted) {
             Ok(()) => drop(session.on_declared(&wanted, identified(), Ok(wanted.brought()))),

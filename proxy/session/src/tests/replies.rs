@@ -1,18 +1,18 @@
-//! A message of the server in each state of its session: who gets it, what the client gets in its place or in front of
-//! it (`!` and type bytes), and how many requests are in flight behind it.
+//! Backend messages in each state of a session. Each row says where the message goes, what the client gets in its
+//! place or ahead of it (`!` and type bytes), and how many requests are still in flight.
 
 use pgpalisade_policies::Lifetime;
 
-use super::super::Adjusted;
+use super::super::AccessChanged;
 use super::super::action::{Action, Disposition};
 use super::super::endings::Ending;
-use super::super::read_only::{Adjustment, DEFAULT_READ_ONLY};
+use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY};
 use super::frames::{bind, empty, error_body, execute, parse, parts, query, row, split, strings};
 use super::subject::{Holds, Subject, sync};
 
 use Holds::{Current, None as Nothing};
 
-/// What has come of a message.
+/// Outcome of a message.
 fn found(disposition: &Disposition, subject: &Subject) -> String {
     let word = match disposition {
         Disposition::Relay => "relay",
@@ -47,7 +47,7 @@ const fn ending_word(ending: &Ending) -> &'static str {
     }
 }
 
-/// Replies in their order, each with what is to come of it.
+/// Checks replies in their order, each with its outcome.
 #[track_caller]
 fn check(subject: &mut Subject, replies: &[(u8, &[u8], &str)]) {
     subject.to_client.clear();
@@ -79,7 +79,7 @@ fn subject(holds: Holds, sent: &[Vec<u8>]) -> Subject {
     subject
 }
 
-/// Inside a transaction block.
+/// A session inside a transaction block.
 fn in_block(holds: Holds) -> Subject {
     let mut subject = Subject::new(holds);
     subject.run(&query("BEGIN"), "BEGIN", b'T');
@@ -139,7 +139,7 @@ fn replies_to_the_client() {
         &mut subject(Nothing, &pipeline),
         &[(b'E', &error(), "relay 1"), (b'Z', b"I", "relay 0")],
     );
-    // Without a Sync the server skips what follows.
+    // Until a Sync, the server skips what follows.
     let mut subject = subject(Nothing, &pipeline[..2]);
     check(&mut subject, &[(b'E', &error(), "relay 0")]);
     assert!(matches!(subject.ask(&execute("", 0)), Action::Discard));
@@ -148,7 +148,7 @@ fn replies_to_the_client() {
 #[test]
 fn replies_to_the_session_itself() {
     let mut subject = subject(Current, &[]);
-    subject.session.begin_adjustment(Adjustment::Release);
+    subject.session.begin_set_access(AccessChange::Release);
     check(
         &mut subject,
         &[
@@ -164,8 +164,8 @@ fn replies_to_the_session_itself() {
             (b'Z', b"I", "drop 0"),
         ],
     );
-    // The value at login is another than the client knows: it is told.
-    subject.session.begin_adjustment(Adjustment::Release);
+    // The value at login differs from what the client knows, so it is reported.
+    subject.session.begin_set_access(AccessChange::Release);
     check(
         &mut subject,
         &[
@@ -179,21 +179,21 @@ fn replies_to_the_session_itself() {
             (b'Z', b"I", "drop !S 0"),
         ],
     );
-    // One that must not fail: nobody knows the access mode then.
-    subject.session.begin_adjustment(Adjustment::Release);
+    // A statement that must not fail: afterwards the access mode is unknown.
+    subject.session.begin_set_access(AccessChange::Release);
     check(
         &mut subject,
         &[(b'3', b"", "drop 6"), (b'E', &error(), "own !E 1")],
     );
 }
 
-/// A cancel request of the client may meet what the proxy states: that is stated again, and nobody hears of it.
+/// A cancel request of the client may hit the guard's statements. They are sent again, and the client sees nothing.
 #[test]
 fn a_guard_that_is_cancelled() {
     let cancelled = error_body("ERROR", "57014", "canceling statement due to user request");
     for at in 0..3 {
         let mut subject = Subject::at_login(Nothing);
-        subject.session.begin_adjustment(Adjustment::Guard);
+        subject.session.begin_set_access(AccessChange::Guard);
         for statement in 0..3 {
             let _ = subject.reply(b'3', b"");
             if statement == at {
@@ -217,36 +217,36 @@ fn a_guard_that_is_cancelled() {
                 break;
             }
         }
-        let adjusted = subject.session.end_adjustment(Adjustment::Guard);
-        assert_eq!(adjusted.unwrap(), Adjusted::Done);
+        let changed = subject.session.end_set_access(AccessChange::Guard);
+        assert_eq!(changed.unwrap(), AccessChanged::Done);
         assert_eq!(subject.to_client, b"");
         subject.to_server.clear();
         let action = subject.ask(&query("SELECT 1"));
         assert_eq!(super::subject::word(&action, &subject), "guard", "{at}");
     }
-    // Others are not made again: what came after them relied on them.
+    // Other statements are not repeated: what came after them relied on them.
     let mut subject = subject(Current, &[]);
-    subject.session.begin_adjustment(Adjustment::Release);
+    subject.session.begin_set_access(AccessChange::Release);
     check(
         &mut subject,
         &[(b'3', b"", "drop 6"), (b'E', &cancelled, "own !E 1")],
     );
 }
 
-/// Read-only mode counts if the process of the login says that it has it.
+/// The guard counts if the process of the login confirms it.
 #[test]
 fn the_guard_is_confirmed() {
     let on = setting(DEFAULT_READ_ONLY, "on");
     for (process, report, holds) in [
         ("7", Some(&on), true),
-        // A pooler lends other processes.
+        // A pooler uses other processes.
         ("8", Some(&on), false),
         ("", Some(&on), false),
         // A server before version 14.
         ("7", None, false),
     ] {
         let mut subject = Subject::at_login(Nothing);
-        subject.session.begin_adjustment(Adjustment::Guard);
+        subject.session.begin_set_access(AccessChange::Guard);
         for statement in 0..3 {
             for tag in *b"312" {
                 let _ = subject.reply(tag, b"");
@@ -267,14 +267,14 @@ fn the_guard_is_confirmed() {
             }
         }
         assert!(subject.session.is_answered());
-        let confirmed = subject.session.end_adjustment(Adjustment::Guard);
+        let confirmed = subject.session.end_set_access(AccessChange::Guard);
         assert_eq!(confirmed.is_ok(), holds, "{process} {report:?}");
     }
 }
 
 #[test]
 fn a_refusal_stands_in_the_place_of_the_servers_error() {
-    // In a block the client's ReadyForQuery is the server's.
+    // In a block, the client's ReadyForQuery is that of the server.
     let mut subject = in_block(Nothing);
     assert!(matches!(
         subject.ask(&query("INSERT INTO t VALUES (1)")),
@@ -284,7 +284,7 @@ fn a_refusal_stands_in_the_place_of_the_servers_error() {
         &mut subject,
         &[(b'E', &error(), "drop !E 1"), (b'Z', b"E", "relay 0")],
     );
-    // In a pipeline the client's Sync ends it.
+    // In a pipeline, the client's Sync ends it.
     let mut subject = Subject::new(Nothing);
     subject.run(&parse("w", "INSERT INTO t VALUES (1)"), "", b'I');
     subject.run(&bind("", "w"), "", b'I');
@@ -293,7 +293,7 @@ fn a_refusal_stands_in_the_place_of_the_servers_error() {
     assert!(matches!(subject.ask(&execute("", 0)), Action::Discard));
     assert!(matches!(subject.ask(&sync()), Action::Forward(_)));
     check(&mut subject, &[(b'Z', b"I", "relay 0")]);
-    // In a COPY its data have failed.
+    // In a COPY, the data fail.
     let mut subject = self::subject(Current, &[query("COPY t FROM STDIN")]);
     check(&mut subject, &[(b'G', &[0, 0, 0], "relay 1")]);
     subject.depose();
@@ -304,7 +304,7 @@ fn a_refusal_stands_in_the_place_of_the_servers_error() {
     );
 }
 
-/// Whether a Sync after data was taken for the end of a cycle depends on when the data were refused.
+/// If data are refused before a Sync after them arrives, that Sync ends the cycle; otherwise it is ignored.
 #[test]
 fn data_that_are_refused_end_a_session_that_has_sent_a_sync_after_them() {
     for (order, expect) in [
@@ -321,10 +321,10 @@ fn data_that_are_refused_end_a_session_that_has_sent_a_sync_after_them() {
 }
 
 #[test]
-fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
-    let lifted = |subject: &mut Subject| {
-        let lift = Adjustment::Lift(Lifetime::Session);
-        subject.session.end_adjustment(lift).unwrap()
+fn read_write_that_comes_too_late_answers_its_message() {
+    let changed = |subject: &mut Subject| {
+        let read_write = AccessChange::ReadWrite(Lifetime::Session);
+        subject.session.end_set_access(read_write).unwrap()
     };
     let begun: [(u8, &[u8], &str); 10] = [
         (b'3', b"", "drop 13"),
@@ -341,19 +341,19 @@ fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
     let mut subject = in_block(Nothing);
     subject
         .session
-        .begin_adjustment(Adjustment::Lift(Lifetime::Session));
+        .begin_set_access(AccessChange::ReadWrite(Lifetime::Session));
     check(&mut subject, &begun);
     check(
         &mut subject,
         &[(b'E', &error(), "drop !E 1"), (b'Z', b"E", "relay 0")],
     );
-    assert_eq!(lifted(&mut subject), Adjusted::Refused);
-    // In a pipeline nothing answers but the error, and the rest is skipped.
+    assert_eq!(changed(&mut subject), AccessChanged::Refused);
+    // In a pipeline, only the error answers it, and the rest is skipped.
     let mut subject = Subject::new(Nothing);
     subject.run(&parse("", "SELECT 1"), "", b'I');
     subject
         .session
-        .begin_adjustment(Adjustment::Lift(Lifetime::Session));
+        .begin_set_access(AccessChange::ReadWrite(Lifetime::Session));
     let begun: [(u8, &[u8], &str); 9] = [
         (b'3', b"", "drop 11"),
         (b'1', b"", "drop 10"),
@@ -367,30 +367,30 @@ fn a_lift_that_comes_too_late_answers_the_message_it_was_for() {
     ];
     check(&mut subject, &begun);
     check(&mut subject, &[(b'E', &error(), "drop !E 0")]);
-    assert_eq!(lifted(&mut subject), Adjusted::Refused);
+    assert_eq!(changed(&mut subject), AccessChanged::Refused);
     assert!(matches!(subject.ask(&bind("", "")), Action::Discard));
-    // Should it not be too late, nobody hears of it.
+    // If it is not too late, the client sees nothing.
     let mut subject = in_block(Nothing);
     subject
         .session
-        .begin_adjustment(Adjustment::Lift(Lifetime::Session));
+        .begin_set_access(AccessChange::ReadWrite(Lifetime::Session));
     subject.answer("", b'T');
-    assert_eq!(lifted(&mut subject), Adjusted::Done);
+    assert_eq!(changed(&mut subject), AccessChanged::Done);
     assert_eq!(subject.to_client, b"");
 }
 
-/// A server that was told to end the session: with or without a token, a takeover that is known, and a request that
-/// may have committed.
+/// A server that was told to end the session: with and without a token, with a known takeover, and with a request
+/// that may have committed.
 #[test]
 fn the_end_by_an_administrator() {
     let fatal = error_body("FATAL", "57P01", "terminating connection");
     let text = query("INSERT INTO t VALUES (1)");
-    // One that declares has no token yet: whether it was a takeover is known when its declaration is through.
+    // A session that declares has no token yet: the end of its declaration shows whether a takeover was the reason.
     check(
         &mut subject(Nothing, &[]),
         &[(b'E', &fatal, "terminated 0")],
     );
-    // Only FATAL ends a session, and only this one is an administrator's.
+    // Only FATAL ends a session, and only this code is an administrator's.
     let other = error_body("FATAL", "57P05", "idle session timeout");
     let mild = error_body("ERROR", "57P01", "terminating connection");
     check(
@@ -438,7 +438,7 @@ fn the_end_by_an_administrator() {
     }
 }
 
-/// The record says what a takeover has taken from the session.
+/// The record says what became of the transaction that a takeover ended.
 #[test]
 fn what_a_deposed_session_had_open_is_recorded() {
     use crate::rejection::OpenTransaction::{None, RolledBack, Unknown};
@@ -497,7 +497,7 @@ fn a_server_that_closes_without_a_word() {
     }
 }
 
-/// What the server says that it has done is held against the judgement.
+/// The server's replies are compared with the judgement.
 #[test]
 fn a_reply_that_contradicts_the_judgement_ends_the_session() {
     let read = || [query("SELECT 1")];
@@ -521,14 +521,14 @@ fn a_reply_that_contradicts_the_judgement_ends_the_session() {
         &mut subject(Current, &[query("COMMIT")]),
         &[(b'C', b"SELECT 1\0", "contradiction !E 1")],
     );
-    // Whoever may write may do anything to data.
+    // A session that may write may change any data.
     check(
         &mut subject(Current, &read()),
         &[(b'C', b"INSERT 0 1\0", "relay 1")],
     );
 }
 
-/// What the session has set itself is not the client's affair. Whoever may write has the setting to itself.
+/// The client does not see what the session itself has set. A session that may write owns the setting.
 #[test]
 fn reports_of_the_access_mode() {
     let on = setting(DEFAULT_READ_ONLY, "on");
@@ -547,8 +547,8 @@ fn reports_of_the_access_mode() {
         &mut subject(Nothing, &set),
         &[(b'C', b"SET\0", "relay 1"), (b'Z', b"I", "relay !S 0")],
     );
-    // A function has switched read-only mode off. It was the session's own, so the client has nothing to hear of it; it
-    // is put up again before anything else.
+    // A function has switched read-only mode off. The client gets no report, because the mode was the session's own,
+    // and it is set again before anything else.
     let mut subject = subject(Nothing, &[query("SELECT g()")]);
     check(
         &mut subject,
@@ -563,7 +563,7 @@ fn reports_of_the_access_mode() {
     assert_eq!(super::subject::word(&action, &subject), "guard");
 }
 
-/// SHOW says what the client has asked for, where the server says what the session has set.
+/// SHOW returns the client's own mode instead of the one that the session has set.
 #[test]
 fn rows_that_show_the_access_mode() {
     let (on, off) = (row("on"), row("off"));
@@ -581,14 +581,15 @@ fn rows_that_show_the_access_mode() {
         check(&mut subject(Nothing, &show()), &[(b'D', &off, "relay 1")]);
         check(&mut subject(Current, &show()), &[(b'D', &on, "relay 1")]);
     }
-    // The client's own READ ONLY is told as it is.
+    // The client's own READ ONLY is shown as it is.
     let mut subject = Subject::new(Nothing);
     subject.run(&query("BEGIN READ ONLY"), "BEGIN", b'T');
     subject.send(&query("SHOW transaction_read_only"));
     check(&mut subject, &[(b'D', &on, "relay 1")]);
 }
 
-/// Another server has become the primary: what was in flight may have been committed, the proxy's own is no matter.
+/// Another server has become the primary: requests of the client in flight may have been committed, those of the
+/// proxy do not matter.
 #[test]
 fn the_end_of_a_server_as_the_primary() {
     let ended = |mut subject: Subject| {

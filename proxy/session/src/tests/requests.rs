@@ -1,10 +1,10 @@
-//! A message of the client in each state of its session: what is to be done with it.
+//! Frontend messages in each state of a session, and the decision on each.
 //!
-//! Cells: a message that passes by what its permit rests on (`free`: needs no token; `token`; `exempt`; `fails`: the
-//! transaction has failed), with a `+` where the session says something to the server in front of it. `no` is a
-//! refusal, `!no` told to the client by the session, `+no` by an error that the server makes. `drop`: thrown away.
-//! `wait` for replies, `front` and `whole` for more of it. `lift`, `lower`, `ro`, `rw`: the access mode first.
-//! `declare`: a token first. `end` of the session, `bye`. `-`: there is no such state.
+//! Cells: a message that passes by the basis of its permit (`free`: needs no token; `token`; `exempt`; `fails`: the
+//! transaction has failed), with a `+` if the session sends the server something ahead of it. `no` is a refusal,
+//! `!no` told to the client by the session, `+no` by an error of the server. `drop`: discarded. `wait` for replies,
+//! `front` and `whole` for more of it. `guard`, `lift`, `release`: the access mode first. `declare`: a token first.
+//! `end` of the session, `bye`. `-`: there is no such state.
 
 use pgpalisade_authority::{Scope, Token};
 use pgpalisade_policies::TextEncoding;
@@ -15,7 +15,7 @@ use super::subject::{
     Holds, MARK, Subject, check_table, identified, malformed, sync, wanted, word,
 };
 
-/// The states, in the order of the columns.
+/// States, in the order of the columns.
 const STATES: [(&str, Reach); 10] = [
     ("idle", |_, _| Some(())),
     ("block", |subject, _| {
@@ -41,7 +41,7 @@ const STATES: [(&str, Reach); 10] = [
         subject.answer("SELECT 1", b'I');
         Some(())
     }),
-    // A function has run that may have switched read-only mode off, and another transaction has begun.
+    // A function that may have switched read-only mode off has run, and another transaction has begun.
     ("doubt", |subject, _| {
         for (name, text) in [("h", "SELECT f()"), ("c", "COMMIT")] {
             subject.send(&parse(name, text));
@@ -75,10 +75,10 @@ const STATES: [(&str, Reach); 10] = [
     }),
 ];
 
-/// Brings a session into a state, where it can be.
+/// Brings a session into a state, if that is possible.
 type Reach = fn(&mut Subject, Holds) -> Option<()>;
 
-/// Binds a portal of the read and one of the write that every session has prepared.
+/// Binds a portal of the read and one of the write that each session has prepared.
 fn portals(subject: &mut Subject) {
     subject.send(&bind("r", "r"));
     subject.send(&bind("w", "w"));
@@ -151,7 +151,7 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What becomes of one message in one state.
+/// Outcome of one message in one state.
 fn cell(holds: Holds, reach: Reach, message: &[u8]) -> Option<String> {
     let mut subject = Subject::new(holds);
     for (name, text) in [("r", "SELECT 1"), ("w", "INSERT INTO t VALUES (1)")] {
@@ -183,7 +183,7 @@ fn table(holds: Holds) -> String {
     table
 }
 
-/// A Sync passes without the change of the access mode that is due; what is sent behind it does not.
+/// A Sync passes before the change of the access mode that is due. The message after it does not.
 #[test]
 fn a_sync_in_front_of_the_first_request() {
     let mut subject = Subject::at_login(Holds::None);
@@ -197,7 +197,7 @@ fn a_sync_in_front_of_the_first_request() {
     assert_eq!(word(&action, &subject), "guard");
 }
 
-/// Whatever ends a pipeline decides whether a SET in it counts, so what follows waits for that.
+/// The end of a pipeline decides whether a SET in it counts, so the next message waits for it.
 #[test]
 fn what_follows_a_pipeline_that_sets_a_token() {
     let text = "SET fencing.token = '5'";
@@ -220,7 +220,7 @@ fn what_follows_a_pipeline_that_sets_a_token() {
     }
 }
 
-/// A session whose startup packet has taken a token, which the server has not been told yet.
+/// A session whose startup packet has taken a token that the server does not know yet.
 fn started_with_a_take() -> Subject {
     let mut subject = Subject::at_login(Holds::None);
     let wanted = wanted(&subject.fence, "next");
@@ -239,7 +239,7 @@ fn has_told_the_number(subject: &Subject) -> bool {
     told.contains(&format!("SET fencing.token = '{MARK}'"))
 }
 
-/// It could not be answered there, and nothing could see it.
+/// Such a message could not be answered there, and sees no setting.
 #[test]
 fn what_runs_nothing_is_sent_before_the_number_is_told() {
     for (tag, body) in [
@@ -259,7 +259,7 @@ fn what_runs_nothing_is_sent_before_the_number_is_told() {
     assert!(has_told_the_number(&subject));
 }
 
-/// DISCARD ALL is committed at once and brings a take back; the number is told in the pipeline, whose end may undo it.
+/// DISCARD ALL commits at once and restores a take. The number is set in the pipeline, whose end may undo it.
 #[test]
 fn what_follows_a_pipeline_that_returns_to_a_take() {
     let mut subject = started_with_a_take();
@@ -278,7 +278,7 @@ fn what_follows_a_pipeline_that_returns_to_a_take() {
     );
 }
 
-/// Portals end with their transaction, also where ReadyForQuery does not tell of its end: their names are free again.
+/// Portals end with their transaction, even if ReadyForQuery does not report its end: their names are free again.
 #[test]
 fn a_portal_that_is_bound_again_behind_a_commit() {
     let mut subject = Subject::new(Holds::Current);
@@ -293,7 +293,7 @@ fn a_portal_that_is_bound_again_behind_a_commit() {
     assert_eq!(word(&action, &subject), "free");
 }
 
-/// In a failed transaction nothing runs, so nothing hides there. Behind its end, which was not answered yet, it may.
+/// Nothing runs in a failed transaction, so nothing hides there. After its end, while that is in flight, it may.
 #[test]
 fn what_could_hide_behind_the_end_of_a_failed_transaction() {
     for end in ["ROLLBACK", "COMMIT"] {
@@ -318,7 +318,7 @@ fn what_could_hide_behind_the_end_of_a_failed_transaction() {
     }
 }
 
-/// What runs a function of the database may have changed the encoding of what follows in the same request cycle.
+/// A function of the database may have changed the encoding of what follows in the same request cycle.
 #[test]
 fn what_leaves_the_encoding_in_doubt() {
     for holds in [Holds::None, Holds::Current] {

@@ -1,4 +1,4 @@
-//! The SQL that the model of PostgreSQL understands, and what a statement does to settings and to the transaction.
+//! SQL that the model of PostgreSQL understands, and its effects on settings and on the transaction.
 
 use std::collections::BTreeMap;
 
@@ -43,18 +43,18 @@ pub(super) enum Sql {
     ShowTransaction,
     Show(String),
     Declare(Keeping, Box<Self>),
-    /// The first row of the cursor.
+    /// Shows the first row of the cursor.
     Fetch,
-    /// The same, not shown.
+    /// Moves over the first row of the cursor.
     Move,
-    /// The cursor ends.
+    /// Closes the cursor.
     CloseCursor,
     Prepare(String, Box<Self>),
     Execute(String),
     Deallocate(String),
 }
 
-/// How long a portal is kept.
+/// Lifetime of a portal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeping {
     /// Until its transaction ends.
@@ -74,14 +74,14 @@ pub(super) enum Lifetime {
     Local,
 }
 
-/// What PostgreSQL says where it does not do something: SQLSTATE and message.
-pub(super) type Refusal = (&'static str, &'static str);
+/// PostgreSQL's refusal: SQLSTATE and message.
+pub(super) type ServerError = (&'static str, &'static str);
 
 impl Sql {
-    /// The statements of a text.
-    pub(super) fn read(text: &str) -> Result<Vec<Self>, Refusal> {
+    /// Statements of a text.
+    pub(super) fn read(text: &str) -> Result<Vec<Self>, ServerError> {
         let statements = text.split(';').map(str::trim);
-        // A text that is only a comment is an empty one.
+        // A text that is only a comment is empty.
         let is_empty = |statement: &&str| statement.is_empty() || statement.starts_with("/*");
         let statements = statements.filter(|statement| !is_empty(statement));
         let read: Option<_> = statements.map(Self::read_one).collect();
@@ -91,7 +91,7 @@ impl Sql {
     fn read_one(text: &str) -> Option<Self> {
         Some(match text {
             "SELECT 1" => Self::Select,
-            // It begins anew with each transaction.
+            // The level begins anew with each transaction.
             "SET transaction_isolation = 'read committed'" => {
                 let level = Some("read committed".to_owned());
                 Self::Set("transaction_isolation".to_owned(), level, Lifetime::Local)
@@ -171,13 +171,13 @@ impl Sql {
         }
     }
 
-    /// What is executed in a failed transaction.
+    /// Whether it is executed in a failed transaction.
     pub(super) const fn ends_failure(&self) -> bool {
         matches!(self, Self::Commit(_) | Self::Rollback(_) | Self::RollbackTo)
     }
 
-    /// Whether a snapshot is taken to analyse or run it: `analyze_requires_snapshot` and `PlannedStmtRequiresSnapshot`
-    /// in PostgreSQL's source.
+    /// Whether a snapshot is taken to analyse or run it: `analyze_requires_snapshot` and
+    /// `PlannedStmtRequiresSnapshot` in PostgreSQL's source.
     pub(super) const fn takes_snapshot(&self, step: Step) -> bool {
         match self {
             Self::Insert | Self::Declare(..) => true,
@@ -209,7 +209,7 @@ impl Sql {
     }
 }
 
-/// What is done with a statement.
+/// Step in the processing of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Analyse,
@@ -223,7 +223,7 @@ struct Value {
     kept: String,
 }
 
-/// The settings of a session, as PostgreSQL keeps them.
+/// Settings of a session, as PostgreSQL keeps them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settings {
     values: BTreeMap<String, Value>,
@@ -231,7 +231,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// With what the startup packet has set.
+    /// Settings of the startup packet.
     pub(super) fn new(startup: &[(&str, &str)]) -> Self {
         let mut settings = Self::default();
         for (name, value) in startup {
@@ -247,7 +247,7 @@ impl Settings {
         self.values.get(name).map(|value| &*value.now)
     }
 
-    /// Sets it; `None` goes back to the value of the session's start.
+    /// Sets a value; `None` returns to that of the session's start.
     pub(super) fn set(&mut self, name: &str, value: Option<&str>, lifetime: Lifetime) {
         let startup = || self.startup.get(name).cloned().unwrap_or_default();
         let now = value.map_or_else(startup, str::to_owned);
@@ -259,7 +259,7 @@ impl Settings {
         self.values.insert(name.to_owned(), Value { now, kept });
     }
 
-    /// Sets all back to the values of the session's start.
+    /// Returns all settings to the values of the session's start.
     pub(super) fn reset_all(&mut self) {
         let names: Vec<_> = self.values.keys().cloned().collect();
         for name in names {
@@ -267,14 +267,14 @@ impl Settings {
         }
     }
 
-    /// The end of a transaction that commits.
+    /// Commits a transaction.
     pub(super) fn commit(&mut self) {
         for value in self.values.values_mut() {
             value.now.clone_from(&value.kept);
         }
     }
 
-    /// What transactions begin with.
+    /// Access mode with which transactions begin.
     pub(super) fn access(&self) -> Access {
         match self.get(DEFAULT_ACCESS) {
             Some("on") => Access::ReadOnly,
@@ -283,7 +283,7 @@ impl Settings {
     }
 }
 
-/// How a transaction ends.
+/// End of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Block {
     /// With the request cycle.
@@ -294,7 +294,7 @@ pub(super) enum Block {
     Failed,
 }
 
-/// Whether something has been seen of the data yet: from then on a read-only transaction stays so.
+/// Whether any data was read yet: from then on a read-only transaction stays so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Snapshot {
     None,
@@ -306,12 +306,12 @@ pub(super) enum Snapshot {
 pub(super) struct Transaction {
     pub(super) block: Block,
     pub(super) access: Access,
-    /// What it was allowed when it began.
+    /// Access mode with which it began.
     pub(super) began: Access,
     pub(super) snapshot: Snapshot,
     pub(super) before: Settings,
     pub(super) savepoints: Vec<(Settings, Access)>,
-    /// Writes so far.
+    /// Number of writes so far.
     pub(super) writes: usize,
     pub(super) company: Company,
 }
@@ -321,7 +321,7 @@ pub(super) struct Transaction {
 pub(super) enum Company {
     Alone,
     Pipeline,
-    /// Statements of one text: for some of them that is a block.
+    /// Statements of one text: some of them treat it as a block.
     Text,
 }
 
@@ -339,8 +339,8 @@ impl Transaction {
         }
     }
 
-    /// What the next one begins with, where this one is rolled back AND CHAIN: what a subtransaction, or one that has
-    /// failed, did to the mode was undone by then. `CommitTransactionCommand` in PostgreSQL's source.
+    /// Access mode of the next transaction if this one is rolled back AND CHAIN. What a subtransaction or failed
+    /// transaction did to the mode was undone by then: `CommitTransactionCommand` in PostgreSQL's source.
     pub(super) fn chained_access(&self) -> Access {
         let outermost = self.savepoints.first().map(|(_, access)| *access);
         match self.block {
@@ -350,7 +350,7 @@ impl Transaction {
     }
 
     /// `check_transaction_read_only` in PostgreSQL's source.
-    pub(super) fn set_access(&mut self, access: Access) -> Result<(), Refusal> {
+    pub(super) fn set_access(&mut self, access: Access) -> Result<(), ServerError> {
         if access == Access::ReadWrite && self.access == Access::ReadOnly {
             if !self.savepoints.is_empty() {
                 let why = "cannot set transaction read-write mode inside a read-only transaction";

@@ -1,4 +1,4 @@
-//! A session for the tables, and a server that answers whatever it is asked with what it expects.
+//! A session for the tables, and a server that gives every expected answer.
 
 use std::cell::RefCell;
 use std::str::FromStr;
@@ -9,26 +9,26 @@ use pgpalisade_policies::{Mode, Policy, VerdictCache, Who};
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::in_flight::{Origin, Request};
-use super::super::read_only::{Adjustment, DEFAULT_READ_ONLY, Reported};
+use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY, Reported};
 use super::super::text_settings::Reports;
-use super::super::tokens::Wanted;
-use super::super::{Adjusted, Beginning, Session};
+use super::super::tokens::TokenRequest;
+use super::super::{AccessChanged, Beginning, Session};
 use super::frames::{empty, message, query, strings};
 use crate::fence::mark_cache::MarkCache;
 use crate::fence::{Fence, Identified, SessionFence, TokenValue};
 use crate::wire::frontend;
 use crate::wire::header;
 
-/// The mark of the scope at the start, and the token of a session that holds one.
+/// Mark of the scope at the start, and token of a session that holds one.
 pub(super) const MARK: u64 = 5;
 
-/// Which token the session has.
+/// Token of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holds {
     /// The current one, since its startup packet.
     Current,
     None,
-    /// One that was current, until the mark rose at the end of the table's preparations.
+    /// One that was current until the mark rose, at the end of the table's preparations.
     Stale,
 }
 
@@ -50,12 +50,12 @@ pub(super) fn fence() -> SessionFence {
 
 pub(super) fn raise(fence: &Fence, mark: u64) {
     let mark = Mark::new(Token::new(mark).unwrap(), 1, "tests".to_owned());
-    fence.cell(&Scope::default()).raise(&mark);
+    fence.mark(&Scope::default()).raise(&mark);
 }
 
-pub(super) fn wanted(fence: &SessionFence, value: &str) -> Wanted {
+pub(super) fn wanted(fence: &SessionFence, value: &str) -> TokenRequest {
     let value = TokenValue::parse(value, &Scope::from_str("default").unwrap());
-    Wanted::new(fence, value.unwrap().unwrap())
+    TokenRequest::new(fence, value.unwrap().unwrap())
 }
 
 pub(super) const fn identified() -> Identified {
@@ -72,12 +72,12 @@ pub(super) const fn identified() -> Identified {
     }
 }
 
-/// A session as its login leaves it.
+/// A session after its login.
 pub(super) fn session(fence: SessionFence) -> Session {
     session_begun(fence, "off")
 }
 
-/// A session whose default the server has reported so.
+/// A session whose default access mode was reported as `default`.
 pub(super) fn session_begun(fence: SessionFence, default: &str) -> Session {
     let (mut reported, mut texts) = (Reported::default(), Reports::default());
     for (name, value) in [
@@ -99,26 +99,26 @@ pub(super) fn session_begun(fence: SessionFence, default: &str) -> Session {
     })
 }
 
-/// A session and what it has said.
+/// A session and what it has sent.
 pub(super) struct Subject {
     pub(super) session: Session,
     pub(super) fence: SessionFence,
     verdicts: RefCell<VerdictCache>,
-    /// What the client has got of the session's own.
+    /// Bytes from the session for the client.
     pub(super) to_client: Vec<u8>,
-    /// What the server has got of it.
+    /// Bytes from the session for the server.
     pub(super) to_server: Vec<u8>,
 }
 
 impl Subject {
-    /// A session that has said nothing but `SELECT 1` so far, so that its access mode is as it should be.
+    /// A session that has sent only `SELECT 1` so far, so that its access mode is set.
     pub(super) fn new(holds: Holds) -> Self {
         let mut subject = Self::at_login(holds);
         subject.run(&query("SELECT 1"), "SELECT 1", b'I');
         subject
     }
 
-    /// A session that has said nothing yet.
+    /// A session that has sent nothing yet.
     pub(super) fn at_login(holds: Holds) -> Self {
         let fence = fence();
         let mut subject = Self {
@@ -140,12 +140,12 @@ impl Subject {
         subject
     }
 
-    /// Another session has declared a higher token.
+    /// Makes another session declare a higher token.
     pub(super) fn depose(&self) {
         raise(self.fence.fence(), MARK + 1);
     }
 
-    /// Has a message decided.
+    /// Decides a message.
     pub(super) fn ask(&mut self, message: &[u8]) -> Action {
         let header = header::parse(message, frontend::body_max).unwrap().unwrap();
         let action = self
@@ -164,13 +164,13 @@ impl Subject {
         output.refusals.clear();
     }
 
-    /// Sends a message that passes, whatever that takes of access modes and replies.
+    /// Sends a message that must pass, whatever access modes and replies it needs.
     #[track_caller]
     pub(super) fn send(&mut self, message: &[u8]) {
         for _ in 0..8 {
             match self.ask(message) {
                 Action::Forward(_) => return,
-                Action::Need(Prerequisite::Access(adjustment)) => self.adjust(adjustment),
+                Action::Need(Prerequisite::Access(change)) => self.set_access(change),
                 Action::Need(Prerequisite::Replies) => self.answer("SELECT 1", b'I'),
                 other => panic!("{message:?}: {other:?}"),
             }
@@ -178,22 +178,22 @@ impl Subject {
         panic!("never sent: {message:?}");
     }
 
-    fn adjust(&mut self, adjustment: Adjustment) {
-        self.session.begin_adjustment(adjustment);
+    fn set_access(&mut self, change: AccessChange) {
+        self.session.begin_set_access(change);
         self.take_output();
         self.answer("SET", b'I');
-        let adjusted = self.session.end_adjustment(adjustment);
-        assert_eq!(adjusted.unwrap(), Adjusted::Done);
+        let changed = self.session.end_set_access(change);
+        assert_eq!(changed.unwrap(), AccessChanged::Done);
     }
 
-    /// A message of the server.
+    /// Delivers a backend message.
     pub(super) fn reply(&mut self, tag: u8, body: &[u8]) -> Disposition {
         let disposition = self.session.on_backend(tag, body);
         self.take_output();
         disposition
     }
 
-    /// Sends a message, and has all that is in flight answered.
+    /// Sends a message, and answers all that is in flight.
     #[track_caller]
     pub(super) fn run(&mut self, message: &[u8], command_tag: &str, status: u8) {
         self.send(message);
@@ -233,7 +233,7 @@ impl Subject {
         }
     }
 
-    /// What the server reports of the default that the session has set last.
+    /// Report of the server on the default that the session set last.
     fn report(&self) -> Option<(u8, Vec<u8>)> {
         let sent = String::from_utf8_lossy(&self.to_server);
         let (_, behind) = sent.rsplit_once(&format!("{DEFAULT_READ_ONLY} "))?;
@@ -244,7 +244,7 @@ impl Subject {
         Some((b'S', strings(&[DEFAULT_READ_ONLY, value])))
     }
 
-    /// An error in the request at the front.
+    /// Answers the request at the front with an error.
     pub(super) fn fail(&mut self) -> Disposition {
         self.reply(
             b'E',
@@ -253,7 +253,7 @@ impl Subject {
     }
 }
 
-/// An action in one word, with what the session says itself: `+` in front of it to the server, `!` to the client.
+/// Action in one word, with what the session sends ahead of it: `+` to the server, `!` to the client.
 pub(super) fn word(action: &Action, subject: &Subject) -> String {
     let word = match action {
         Action::Forward(permit) => match permit.basis() {
@@ -270,9 +270,9 @@ pub(super) fn word(action: &Action, subject: &Subject) -> String {
             Prerequisite::Replies => "wait",
             Prerequisite::Verdict(..) => "classify",
             Prerequisite::History => "history",
-            Prerequisite::Access(Adjustment::Lift(_)) => "lift",
-            Prerequisite::Access(Adjustment::Guard) => "guard",
-            Prerequisite::Access(Adjustment::Release) => "release",
+            Prerequisite::Access(AccessChange::ReadWrite(_)) => "lift",
+            Prerequisite::Access(AccessChange::Guard) => "guard",
+            Prerequisite::Access(AccessChange::Release) => "release",
             Prerequisite::Tokens(_, None) => "declare",
             Prerequisite::Tokens(_, Some(_)) => "lift+declare",
         },
@@ -287,7 +287,7 @@ pub(super) fn word(action: &Action, subject: &Subject) -> String {
     format!("{server}{client}{word}")
 }
 
-/// Holds a table against what is found, and shows all of it where it differs.
+/// Compares a table with what was found, and shows all of it if they differ.
 #[track_caller]
 pub(super) fn check_table(expect: &str, found: &str) {
     let words = |table: &str| -> Vec<Vec<String>> {

@@ -1,4 +1,4 @@
-//! What is measured of leases: how many are held, how late they are renewed, how long nobody has held them.
+//! Measurements of leases: how many are held, how late they are renewed, how long they have no holder.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use super::super::meters::Meters;
 use super::Candidacy;
 
-/// Scopes of which it is known when their lease has ended. The others are not measured.
+/// Maximum number of scopes whose last lease is remembered. The others are not measured.
 const ENDED_MAX: usize = 1000;
 
-/// Leases that have ended at this proxy, each with the token that was taken under it.
+/// Leases that have ended at this proxy, each with the token taken under it.
 pub(in super::super) struct Vacancies {
     meters: Meters,
     ended: Mutex<HashMap<Scope, (Instant, Token)>>,
@@ -35,7 +35,8 @@ impl Vacancies {
         }
     }
 
-    /// This token was taken under a lease, which was last another's at this time, where it was waited for.
+    /// Measures the vacancy before a token that was taken under a lease. `others_at` is the last time when another
+    /// held the lease, if it was waited for.
     pub(super) fn over(&self, scope: &Scope, token: Token, others_at: Option<Instant>) {
         let ended = self.ended.lock().remove(scope);
         if let Some(since) = vacant_since(ended, token, others_at) {
@@ -45,7 +46,7 @@ impl Vacancies {
     }
 }
 
-/// From when on nobody has led, where a lease has ended here, and when it was last another's.
+/// Start of the time without a leader, from the lease that ended here and the last time when another held it.
 fn vacant_since(
     ended: Option<(Instant, Token)>,
     token: Token,
@@ -56,28 +57,28 @@ fn vacant_since(
     own.map(|(at, _)| at).or(others_at)
 }
 
-/// A lease that is held, for as long as this lives.
-pub(super) struct Held(Arc<Candidacy>);
+/// A lease that counts as held while this lives.
+pub(super) struct HeldLease(Arc<Candidacy>);
 
-impl Held {
+impl HeldLease {
     pub(super) fn new(candidacy: Arc<Candidacy>) -> Self {
-        candidacy.place.vacancies().meters.leases.inc();
+        candidacy.ticket.vacancies().meters.leases.inc();
         Self(candidacy)
     }
 
-    /// It was renewed this long after it was to be, or is lost by now.
+    /// Records a renewal, or a loss, this long after the renewal was due.
     pub(super) fn renewed(&self, took: Duration) {
-        let meters = &self.0.place.vacancies().meters;
+        let meters = &self.0.ticket.vacancies().meters;
         meters.lease_renewed.observe(took.as_secs_f64());
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLease {
     fn drop(&mut self) {
-        let place = &self.0.place;
-        place.vacancies().meters.leases.dec();
+        let ticket = &self.0.ticket;
+        ticket.vacancies().meters.leases.dec();
         if let Some(token) = self.0.token.get() {
-            place.vacancies().ended(place.scope(), *token);
+            ticket.vacancies().ended(ticket.scope(), *token);
         }
     }
 }
@@ -94,10 +95,10 @@ mod tests {
     fn only_time_without_any_leader_is_measured() {
         let begun = Instant::now();
         let at = |seconds| begun + Duration::from_secs(seconds);
-        // Which lease has ended here, and when; the next token; when it was last another's; since when nobody led.
+        // The lease that ended here, and when; the next token; the last time of another holder; start of the vacancy.
         for (ended, next, others_at, since) in [
             (Some((10, 1)), 2, None, Some(10)),
-            // The store has heard of it a little later.
+            // The store has learned of it a little later.
             (Some((10, 1)), 2, Some(11), Some(10)),
             // Another has led since.
             (Some((10, 1)), 3, None, None),

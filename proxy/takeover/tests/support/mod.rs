@@ -1,4 +1,4 @@
-//! The harness of the end-to-end tests, for tests that call the proxy's own code.
+//! The end-to-end harness, for tests that call the proxy's own code.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ impl Postgres {
         }
     }
 
-    /// How to connect, on the socket of this server.
+    /// Connection settings for the socket of this server.
     pub fn config(&self, user: &str) -> Config {
         let mut config = Config::new();
         config
@@ -35,7 +35,7 @@ impl Postgres {
         config
     }
 
-    /// A session of a user.
+    /// Connects as a user.
     pub async fn connect(&self, user: &str) -> Client {
         let (client, connection) = self.config(user).connect(NoTls).await.unwrap();
         tokio::spawn(connection);
@@ -53,7 +53,7 @@ impl Postgres {
     }
 }
 
-/// As a session that declares a token of the default scope.
+/// Declares a token of the default scope for a session.
 pub async fn declare(
     takeover: &Takeover,
     value: u64,

@@ -15,7 +15,7 @@ async fn a_lost_control_connection_is_replaced_and_the_lock_taken_again() {
         .query(&format!("SELECT pg_terminate_backend(pid) {control}"), &[])
         .await
         .unwrap();
-    // At once: a declaration without a barrier does not need it, a takeover waits for it.
+    // At once: a declaration without a barrier does not need the connection; a takeover waits for it.
     let again = declare_for(&takeover, 1, session).await;
     assert_eq!(again.unwrap().token, token(1));
     let client = postgres.connect("postgres").await;

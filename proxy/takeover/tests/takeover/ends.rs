@@ -1,8 +1,8 @@
-//! What a takeover ends, and what it does with it.
+//! Sessions that a takeover ends, and what happens to their work.
 
 use super::*;
 
-/// `n` sessions with open write transactions are ended by one takeover, and nothing of them commits.
+/// One takeover ends `n` sessions with open write transactions, and nothing of them commits.
 async fn ends_writers(n: usize) {
     let postgres = Postgres::start(&["max_connections=200"]).await;
     let admin = postgres.connect("postgres").await;
@@ -22,7 +22,7 @@ async fn ends_writers(n: usize) {
         old.push((client, backend));
     }
     assert_eq!(registered(&store).await.len(), n);
-    // One that does nothing is ended too.
+    // An idle session is ended too.
     let (_idle, idle) = declared(&postgres, &takeover, "postgres", 33).await;
     let client = postgres.connect("postgres").await;
     let new = identify(&takeover, &client).await.unwrap();
@@ -65,7 +65,7 @@ async fn ends_writers(n: usize) {
     assert_eq!((work.sessions, work.transactions), (n + 1, n));
     assert!((1..10_000_000).contains(&work.took_us), "{work:?}");
     assert_eq!(
-        takeover.cells().cell(&Scope::default()).mark(),
+        takeover.marks().mark(&Scope::default()).mark(),
         Some(token(34))
     );
 }
@@ -149,7 +149,7 @@ async fn concurrent_declares_of_one_token_wait_for_one_barrier() {
     assert_eq!(registered(&store).await.len(), 10);
 }
 
-/// Where a test's log goes.
+/// Target of a test's log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -1,11 +1,11 @@
-//! A takeover that cannot finish, or whose caller goes away, and who goes on with it.
+//! A takeover that cannot finish, or whose caller goes away, and how it continues.
 
 use super::*;
 
-/// Gives up soon.
+/// A short time limit.
 const IMPATIENT: Duration = Duration::from_millis(800);
 
-/// An old session that cannot end, for its process is stopped, and a new one.
+/// An old session that cannot end because its process is stopped, and a new one.
 struct Stuck {
     postgres: Postgres,
     store: Arc<Embedded>,
@@ -63,7 +63,7 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
         took >= timeout && took < timeout + Duration::from_millis(400),
         "{took:?}"
     );
-    // Not drained: an equal token is not admitted either, and a lower one is stale.
+    // Not drained, so an equal token is not admitted either, and a lower one is stale.
     let error = declare(&takeover, 2, new).await.unwrap_err();
     assert!(
         matches!(&error, DeclareError::Incomplete { left, .. } if left == &[stuck]),
@@ -84,7 +84,7 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
     assert!(whole.work.took_us >= 700_000, "{whole:?}");
 }
 
-/// The old session has ended by itself, and the reaper has found so, before the leader comes back.
+/// The old session has ended, and the reaper has noticed, before the leader comes back.
 #[tokio::test]
 async fn a_takeover_that_nobody_has_to_finish_is_kept_as_complete() {
     let Stuck {
@@ -133,7 +133,7 @@ async fn a_caller_that_goes_away_does_not_stop_its_takeover() {
     }
 }
 
-/// Two proxies on one store: the one that raised has gone, the other finishes its barrier.
+/// Two proxies on one store: the one that raised the mark is gone, and the other finishes its barrier.
 #[tokio::test]
 async fn any_proxy_finishes_a_barrier() {
     let postgres = Postgres::start(&[]).await;
@@ -157,9 +157,9 @@ async fn any_proxy_finishes_a_barrier() {
     let mut expect = [raiser, new];
     expect.sort_unstable();
     assert_eq!(registered(&store).await, expect);
-    // The watch has told its cache, though none of its sessions has declared since.
+    // The watch has updated its cache, though none of its sessions has declared since.
     let give_up = Instant::now() + Duration::from_secs(10);
-    while one.cells().cell(&scope).mark() != Some(token(2)) {
+    while one.marks().mark(&scope).mark() != Some(token(2)) {
         assert!(Instant::now() < give_up, "the watch tells nothing");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

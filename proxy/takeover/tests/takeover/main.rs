@@ -26,7 +26,8 @@ use pgpalisade_authority::{
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
-    BackendFault, DeclareError, Identified, StartError, StoreLock, Takeover, TakeoverOptions, Trace,
+    BackendFault, DeclareError, Identified, SessionProbe, StartError, StoreLock, Takeover,
+    TakeoverOptions,
 };
 use pgpalisade_tests::machine::Signal;
 use support::Postgres;
@@ -67,14 +68,18 @@ fn identified(takeover: &Takeover, backend: Backend) -> Identified {
     Identified { backend, cluster }
 }
 
-/// As a session with this pid that has left a trace.
-async fn found(takeover: &Takeover, pid: i32, trace: Trace) -> Result<Backend, DeclareError> {
+/// Identifies the session with this pid that has sent a probe.
+async fn found(
+    takeover: &Takeover,
+    pid: i32,
+    trace: SessionProbe,
+) -> Result<Backend, DeclareError> {
     let found = takeover.identify(pid, trace, takeover.deadline()).await;
     found.map(|found| found.backend)
 }
 
 async fn identify(takeover: &Takeover, session: &Client) -> Result<Backend, DeclareError> {
-    let (pid, trace) = (pid(session).await, Trace::random());
+    let (pid, trace) = (pid(session).await, SessionProbe::random());
     session.batch_execute(trace.text()).await.unwrap();
     found(takeover, pid, trace).await
 }
@@ -116,7 +121,7 @@ async fn count(client: &Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).await.unwrap().get(0)
 }
 
-/// Waits until `sql` counts to `expect`.
+/// Waits until `sql` returns the count `expect`.
 async fn eventually(client: &Client, sql: &str, expect: i64) {
     let give_up = Instant::now() + Duration::from_secs(10);
     while count(client, sql).await != expect {
@@ -137,7 +142,7 @@ async fn eventually_registered(store: &Embedded, expect: &[Backend]) {
     }
 }
 
-/// What is kept of the takeover by this token, the last one, once it has ended like this.
+/// Record of the last takeover by this token, after it has ended in this way.
 async fn kept(
     takeover: &Takeover,
     to: u64,

@@ -1,4 +1,4 @@
-//! Who is refused, and what the refusal names.
+//! Sessions that are refused, and what the refusal names.
 
 use super::*;
 
@@ -9,7 +9,7 @@ async fn a_pid_with_another_start_is_another_session() {
     let takeover = start(options(&postgres), &store).await.unwrap();
     let bystander = postgres.connect("postgres").await;
     let live = identify(&takeover, &bystander).await.unwrap();
-    // As if an old session had had the pid before.
+    // As if an old session had used the pid before.
     let former = Backend {
         started_us: live.started_us - 1,
         ..live
@@ -58,7 +58,7 @@ async fn missing_rights_are_named_with_the_grant() {
     let (old, _) = declared(&postgres, &takeover, "app", 1).await;
     declared(&postgres, &takeover, "app", 2).await;
     assert!(old.batch_execute("SELECT 1").await.is_err());
-    // They do not for superusers.
+    // They do not suffice for superusers.
     let (old, left) = declared(&postgres, &takeover, "postgres", 2).await;
     let client = postgres.connect("app").await;
     let new = identify(&takeover, &client).await.unwrap();
@@ -98,12 +98,12 @@ async fn hidden_and_unknown_backends_are_refused() {
         other => panic!("{other}"),
     };
     // A pooler shows pids of its own.
-    let unknown = found(&takeover, i32::MAX, Trace::random()).await;
+    let unknown = found(&takeover, i32::MAX, SessionProbe::random()).await;
     let unknown = unknown.unwrap_err();
     assert!(unknown.to_string().contains("pooler"), "{unknown}");
     assert_eq!(fault(unknown), BackendFault::Unknown);
-    // The pid is there, but it is not of the session that has left the trace.
-    let other = found(&takeover, pid(&admin).await, Trace::random()).await;
+    // The pid exists, but belongs to another session than the one that sent the probe.
+    let other = found(&takeover, pid(&admin).await, SessionProbe::random()).await;
     assert_eq!(fault(other.unwrap_err()), BackendFault::Other);
     let quiet = postgres.connect("postgres").await;
     quiet
@@ -124,7 +124,7 @@ async fn hidden_and_unknown_backends_are_refused() {
     let hidden = identify(&takeover, &client).await.unwrap_err();
     assert!(hidden.to_string().contains("pg_read_all_stats"), "{hidden}");
     assert_eq!(fault(hidden), BackendFault::Hidden);
-    // What is hidden is not gone: the reaper leaves it.
+    // Hidden is not gone: the reaper leaves the record.
     tokio::time::sleep(reap_every * 10).await;
     assert_eq!(registered(&store).await, [backend]);
 }
@@ -155,7 +155,7 @@ async fn a_second_authority_is_refused_and_both_are_named() {
                 "{text}"
             );
             assert!(text.contains("pgpalisade control"), "{text}");
-            // The same store: a second proxy is welcome only where the store is shared.
+            // The same store: a second proxy may start only if the store is shared.
             match (kind, start(elsewhere, &first).await) {
                 (StoreLock::Exclusive, Err(StartError::Taken { holder, .. })) => {
                     assert_eq!(
@@ -171,7 +171,7 @@ async fn a_second_authority_is_refused_and_both_are_named() {
         let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
         eventually(&admin, locks, 0).await;
     }
-    // One that goes away in time is waited for.
+    // The start waits for a proxy that goes away in time.
     let takeover = start(impatient(StoreLock::Exclusive), &first)
         .await
         .unwrap();

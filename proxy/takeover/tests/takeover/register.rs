@@ -1,4 +1,4 @@
-//! What stays on the register, and what leaves it.
+//! Sessions that stay on the register, and sessions that leave it.
 
 use super::*;
 
@@ -30,8 +30,8 @@ async fn the_reaper_removes_only_what_is_gone() {
     assert_eq!(registered(&store).await, [alive]);
 }
 
-/// A store that is restored to a copy without a session is found out also where no proxy was started since: the epoch
-/// rises after a session has joined, and stays where none has.
+/// A store restored to a copy without a session is found out even if no proxy was started since. The epoch rises
+/// after a session has joined, and stays if none has.
 #[tokio::test]
 async fn the_epoch_rises_once_sessions_have_joined() {
     let postgres = Postgres::start(&[]).await;
@@ -62,9 +62,8 @@ async fn the_epoch_rises_once_sessions_have_joined() {
     assert_eq!(epoch().await, (3, 3));
 }
 
-/// Everything of the proxy goes without a word; the server session of its client stays. The next raise,
-/// after a start on
-/// the same file, ends it.
+/// The whole proxy disappears without a word; the server session of its client stays. The next raise, after a start
+/// on the same file, ends it.
 #[tokio::test]
 async fn sessions_of_a_killed_proxy_are_ended_by_the_next_takeover() {
     let postgres = Postgres::start(&[]).await;
@@ -91,7 +90,7 @@ async fn sessions_of_a_killed_proxy_are_ended_by_the_next_takeover() {
         "the start removes only what is gone"
     );
     assert_eq!(
-        takeover.cells().cell(&Scope::default()).mark(),
+        takeover.marks().mark(&Scope::default()).mark(),
         Some(token(1)),
         "from the store"
     );

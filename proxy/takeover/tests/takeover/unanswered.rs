@@ -6,9 +6,9 @@ use super::*;
 struct Slow {
     store: Arc<Embedded>,
     declare: Duration,
-    /// Whether it tells of changes.
+    /// Whether it reports changes.
     tells: bool,
-    /// How often it was told of takeovers.
+    /// Number of times that it was told of takeovers.
     notes: AtomicUsize,
 }
 
@@ -57,14 +57,15 @@ impl Authority for Slow {
     }
 
     fn watch(&self) -> Watch {
-        match self.tells {
-            true => self.store.watch(),
-            false => tokio::sync::mpsc::channel(1).1,
+        if self.tells {
+            self.store.watch()
+        } else {
+            tokio::sync::mpsc::channel(1).1
         }
     }
 
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
-        // A proxy that has no answer at its start does not start.
+        // A proxy without an answer at its start does not start.
         if !declaration.scope.is_epoch() {
             tokio::time::sleep(self.declare).await;
         }
@@ -114,7 +115,7 @@ async fn takeovers_of_a_busy_scope_are_noted_together() {
     assert!(notes <= most, "{notes} in {took:?}");
 }
 
-/// A proxy that leads to a server which a later one has replaced, and has not heard of it.
+/// A proxy that leads to a replaced server, and does not know it.
 struct Replaced {
     store: Arc<Embedded>,
     takeover: Takeover,

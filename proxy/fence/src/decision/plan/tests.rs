@@ -1,4 +1,4 @@
-//! Sessions against texts: what is admitted, what must be declared first, what is refused.
+//! Texts in sessions of every state: what is admitted, what must be declared first, and what is refused.
 
 use pgpalisade_authority::{Mark, Token};
 use pgpalisade_policies::scan::NeedsParse;
@@ -8,13 +8,13 @@ use super::*;
 use crate::mark_cache::MarkCache;
 use crate::rejection::RejectionKind;
 use crate::{
-    Admitted, Basis, Classified, CopyIn, Fence, GrantMode, HeldToken, Kind, Permit, PreparedNames,
-    SCOPES_MAX,
+    Admitted, Basis, Classified, CopyIn, Fence, GrantMode, HeldToken, NameSpace, Permit,
+    PreparedNames, SCOPES_MAX,
 };
 
 use RejectionKind::{InvalidToken, NoToken, StaleToken};
 
-/// The mark of the scope that writes need; the scope `billing` is at 7, `fresh` has none.
+/// Mark of the scope that writes need. Scope `billing` is at 7, and `fresh` has no mark.
 const MARK: u64 = 5;
 
 #[derive(Debug, PartialEq)]
@@ -32,7 +32,7 @@ const FREE: Outcome = Admit(Basis::NotRequired);
 const TOKEN: Outcome = Admit(Basis::Token);
 const FAILED: Outcome = Admit(Basis::FailedTransaction);
 
-/// The type and length of a Query; which one does not matter.
+/// Type and length of a Query; any would do.
 const QUERY: Header = Header {
     tag: b'Q',
     body_len: 9,
@@ -40,10 +40,10 @@ const QUERY: Header = Header {
 
 /// Names of statements and portals, and what they stand for.
 #[derive(Default)]
-struct Names(Vec<(Kind, &'static str, Meaning)>);
+struct Names(Vec<(NameSpace, &'static str, PreparedText)>);
 
 impl PreparedNames for Names {
-    fn find(&self, name: Name<'_>) -> Option<&Meaning> {
+    fn find(&self, name: Name<'_>) -> Option<&PreparedText> {
         let text = std::str::from_utf8(name.bytes()).ok()?;
         let mut known = self.0.iter();
         let found = known.find(|(kind, known, _)| *kind == name.kind() && *known == text);
@@ -69,15 +69,15 @@ fn fence() -> SessionFence {
     fence_of(Policy::parse(policy, &|_| Ok(())).unwrap(), &Arc::default())
 }
 
-fn fence_of(policy: Policy, cells: &Arc<MarkCache>) -> SessionFence {
+fn fence_of(policy: Policy, marks: &Arc<MarkCache>) -> SessionFence {
     for (scope, mark) in [("default", MARK), ("billing", 7)] {
-        cells.cell(&scope.parse().unwrap()).raise(&Mark::new(
+        marks.mark(&scope.parse().unwrap()).raise(&Mark::new(
             Token::new(mark).unwrap(),
             1,
             "tests".to_owned(),
         ));
     }
-    let fence = Fence::new(policy, Arc::clone(cells), Mode::Enforce).unwrap();
+    let fence = Fence::new(policy, Arc::clone(marks), Mode::Enforce).unwrap();
     Arc::new(fence).for_session(&Who {
         user: "u",
         database: "d",
@@ -91,50 +91,58 @@ fn value(text: &str) -> TokenValue {
     TokenValue::parse(text, &Scope::default()).unwrap().unwrap()
 }
 
-fn holding(fence: &SessionFence, text: &str) -> Arc<HeldTokens> {
+fn held(fence: &SessionFence, text: &str) -> Arc<HeldTokens> {
     let value = value(text);
-    let bindings = value.claims().iter().map(|(scope, claim)| HeldToken {
-        cell: fence.fence().cell(scope),
+    let tokens = value.claims().iter().map(|(scope, claim)| HeldToken {
+        mark: fence.fence().mark(scope),
         token: claim.token().unwrap(),
         timeline: 1,
-        footing: GrantMode::Enforced,
+        grant: GrantMode::Enforced,
     });
-    Arc::new(HeldTokens::new(bindings.collect()))
+    Arc::new(HeldTokens::new(tokens.collect()))
 }
 
 impl Session {
-    /// Started with a token, or with none where the text is empty.
+    /// A session started with a token, or without one if the text is empty.
     fn new(token: &str) -> Self {
         Self::under(fence(), token)
     }
 
     fn under(fence: SessionFence, token: &str) -> Self {
-        let token = (!token.is_empty()).then(|| holding(&fence, token));
+        let token = (!token.is_empty()).then(|| held(&fence, token));
         let mut names = Names::default();
         for (name, effects) in [("r", Effects::none()), ("w", Effects::unknown(None))] {
-            let meaning = Meaning::Sql(Arc::new(effects));
-            names.0.push((Kind::Statement, name, meaning));
+            let meaning = PreparedText::Sql(Arc::new(effects));
+            names.0.push((NameSpace::Statement, name, meaning));
         }
         for (kind, name, text) in [
-            (Kind::Portal, "pr", "SELECT 1"),
-            (Kind::Portal, "pw", "INSERT INTO t VALUES (1) RETURNING a"),
-            (Kind::Statement, "fetches", "FETCH pr"),
-            (Kind::Statement, "prepares", "PREPARE r AS DELETE FROM t"),
-            (Kind::Statement, "deallocates", "DEALLOCATE r"),
-            (Kind::Statement, "executes", "EXECUTE r"),
-            (Kind::Statement, "nests", "EXECUTE executes"),
-            (Kind::Statement, "loops", "EXECUTE loops"),
-            (Kind::Statement, "sets", "RESET ALL"),
-            (Kind::Statement, "nests_set", "EXECUTE sets"),
-            (Kind::Statement, "declares", "SET fencing.token = 6"),
-            (Kind::Statement, "misspells", "SET fencing.tokn = 6"),
+            (NameSpace::Portal, "pr", "SELECT 1"),
+            (
+                NameSpace::Portal,
+                "pw",
+                "INSERT INTO t VALUES (1) RETURNING a",
+            ),
+            (NameSpace::Statement, "fetches", "FETCH pr"),
+            (
+                NameSpace::Statement,
+                "prepares",
+                "PREPARE r AS DELETE FROM t",
+            ),
+            (NameSpace::Statement, "deallocates", "DEALLOCATE r"),
+            (NameSpace::Statement, "executes", "EXECUTE r"),
+            (NameSpace::Statement, "nests", "EXECUTE executes"),
+            (NameSpace::Statement, "loops", "EXECUTE loops"),
+            (NameSpace::Statement, "sets", "RESET ALL"),
+            (NameSpace::Statement, "nests_set", "EXECUTE sets"),
+            (NameSpace::Statement, "declares", "SET fencing.token = 6"),
+            (NameSpace::Statement, "misspells", "SET fencing.tokn = 6"),
         ] {
             let classified = Classified {
                 verdict: Arc::new(classify(text.as_bytes(), SAFE)),
                 excerpt: None,
                 scan: NeedsParse::No,
             };
-            let meaning = Meaning::Classified(Arc::new(classified));
+            let meaning = PreparedText::Classified(Arc::new(classified));
             names.0.push((kind, name, meaning));
         }
         Self {
@@ -150,18 +158,18 @@ impl Session {
         }
     }
 
-    /// Started without a token and given one by a SET since.
+    /// A session started without a token and given one by a SET since.
     fn set(token: &str) -> Self {
         let mut session = Self::new("").accepted(token);
-        let holding = session.accepted.last().cloned();
-        session.variables.set_token(holding, Lifetime::Session);
+        let held = session.accepted.last().cloned();
+        session.variables.set_token(held, Lifetime::Session);
         session.variables.commit();
         session
     }
 
-    /// These tokens were accepted for it, too.
+    /// With these tokens accepted, too.
     fn accepted(mut self, token: &str) -> Self {
-        self.accepted.push(holding(&self.fence, token));
+        self.accepted.push(held(&self.fence, token));
         self
     }
 
@@ -240,8 +248,8 @@ impl Session {
     }
 }
 
-/// A text against sessions with no token, the current one, a stale one, a current one of another
-/// scope only, and a current one together with a stale one of another scope.
+/// Checks a text in five sessions: without a token, with the current one, and with a stale one; with a current one of
+/// another scope only, and with a current one and a stale one of another scope.
 #[track_caller]
 fn check(text: &str, expect: [Outcome; 5]) {
     let tokens = ["", "5", "4", "billing=7", "default=5,billing=6"];
@@ -293,7 +301,7 @@ fn reads_are_free_and_writes_need_the_current_token() {
     }
 }
 
-/// Whoever may write might have, by a function.
+/// A session that may write might have written, by a function.
 #[test]
 fn the_end_of_a_transaction_that_may_have_written_needs_its_token() {
     check("BEGIN; SELECT f(); COMMIT", [FREE, TOKEN, FREE, FREE, FREE]);
@@ -338,7 +346,7 @@ fn a_new_token_is_declared_and_a_known_one_is_not() {
         same,
         [Declare("5"), FREE, Declare("5"), Declare("5"), Declare("5")],
     );
-    // The token holds for what stands behind it in the text.
+    // The token holds for the rest of the text.
     check(
         "SET fencing.token = 5; INSERT INTO t VALUES (1)",
         [
@@ -365,7 +373,7 @@ fn accepted_tokens_are_in_force_from_their_set_on() {
     session().check(undone, Refuse(NoToken));
     let taken_back = "SET fencing.token = 5; RESET ALL; INSERT INTO t VALUES (1)";
     session().check(taken_back, Refuse(NoToken));
-    // What was accepted once may be stale by now.
+    // A token that was accepted once may be stale now.
     let outdated = Session::new("").accepted("4");
     outdated.check("SET fencing.token = 4", Refuse(StaleToken));
     // A bare number is for the scope that the text has named before it.
@@ -410,7 +418,7 @@ fn a_transaction_that_has_written_keeps_its_token() {
     wrote().check("ROLLBACK; SET fencing.token = 6", FREE);
     wrote().check("PREPARE TRANSACTION 'x'; SET fencing.token = 6", TOKEN);
     wrote().check("ROLLBACK TO s; SET fencing.token = 6", Refuse(InvalidToken));
-    // The token of the start is in force: a RESET changes nothing.
+    // The token of the session's start is in force, so a RESET changes nothing.
     Session::new("5")
         .inside(Wrote::Yes)
         .check("RESET ALL", FREE);
@@ -449,7 +457,7 @@ fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
             "SET fencing.token = 6",
             "BEGIN; INSERT INTO t VALUES (1)",
             "SAVEPOINT s; INSERT INTO t VALUES (1)",
-            // The server stops at the first of them.
+            // The server stops at the first statement.
             "SELECT 1; ROLLBACK; INSERT INTO t VALUES (1)",
         ] {
             session().check(text, FAILED);
@@ -458,7 +466,7 @@ fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
             session().check(text, FREE);
         }
     }
-    // PREPARE TRANSACTION rolls a failed transaction back, and what stands behind it runs.
+    // PREPARE TRANSACTION rolls a failed transaction back, and the statements after it run.
     for end in [
         "ROLLBACK",
         "COMMIT",
@@ -473,7 +481,7 @@ fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
     }
 }
 
-/// What runs at the end of a transaction may switch read-only mode off for the next one: nobody has heard of it yet.
+/// A statement at the end of a transaction may switch read-only mode off for the next one, which is not reported yet.
 #[test]
 fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
     for text in [
@@ -518,12 +526,12 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
     let mut pipeline = Session::new("");
     pipeline.guard = Guard::IN_DOUBT;
     pipeline.check("SELECT f()", Refuse(NoToken));
-    // It computes nothing, so nothing can hide in it.
+    // A constant computes nothing, so no write can hide in it.
     pipeline.check("SELECT 1", FREE);
     pipeline.check("COMMIT", FREE);
 }
 
-/// A function may write behind a read, in a transaction that is not read-only.
+/// A function may write in a read, if the transaction is not read-only.
 #[test]
 fn what_a_read_may_have_written_counts() {
     for text in [
@@ -560,7 +568,7 @@ fn what_a_read_may_have_written_counts() {
     ] {
         Session::new("").accepted("5").check(text, FREE);
     }
-    // Under a token that is stale by now, what it may have written is not committed.
+    // If the token is stale by now, what was written under it is not committed.
     Session::new("4").check("SELECT f(); COMMIT", FREE);
     Session::new("4")
         .inside(Wrote::Yes)
@@ -603,7 +611,7 @@ fn names_of_a_text_are_followed_through_it() {
     ] {
         Session::new("").check(text, expect);
     }
-    // Nothing is believed while the reply to an earlier cycle may change it.
+    // Nothing counts as confirmed while an earlier cycle in flight may change it.
     for text in ["EXECUTE r", "FETCH pr", "FETCH a_cursor_of_sql"] {
         Session::new("").unconfirmed().check(text, Refuse(NoToken));
         Session::new("5")
@@ -611,13 +619,13 @@ fn names_of_a_text_are_followed_through_it() {
             .check(text, Refuse(RejectionKind::Policy));
     }
     Session::new("5").check("DISCARD ALL; EXECUTE r", TOKEN);
-    // Nor is read-only mode.
+    // Neither does read-only mode.
     Session::new("")
         .unconfirmed()
         .check("SELECT f()", Refuse(NoToken));
 }
 
-/// What was not read may begin with the ROLLBACK that a failed transaction runs.
+/// An unread text may begin with the ROLLBACK that a failed transaction runs.
 #[test]
 fn an_unread_text_in_a_failed_transaction() {
     for text in ["ROLLBACK; SELECT 'a\\'", "SELECT 'a\\'"] {
@@ -625,13 +633,13 @@ fn an_unread_text_in_a_failed_transaction() {
         Session::new("4").failed().check(text, Refuse(StaleToken));
         Session::new("5").failed().check(text, TOKEN);
     }
-    // The server refuses it before it looks at anything else.
+    // The server rejects it before it looks at anything else.
     Session::new("")
         .failed()
         .check("this is no statement", FAILED);
 }
 
-/// What acts on names can be run by a name, by who holds all: what they stand for is lost then.
+/// A session that holds all tokens can run by name a statement that changes names: they are unknown afterwards.
 #[test]
 fn names_that_are_changed_by_a_name() {
     for (text, holder, others) in [
@@ -718,14 +726,14 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
                 .map(|permit| permit.basis())
                 .map_err(|rejection| rejection.kind)
         };
-        let holding = variables.token();
+        let held = variables.token();
         assert_eq!(
-            basis(fence.admit_copy_data(QUERY, CopyIn::Reading, holding)),
+            basis(fence.admit_copy_data(QUERY, CopyIn::Reading, held)),
             expect,
             "{token:?}"
         );
         let admission = |effects: &Effects| {
-            basis(match fence.admit_effects(QUERY, effects, holding) {
+            basis(match fence.admit_effects(QUERY, effects, held) {
                 Ok(Admitted {
                     permit,
                     observed: None,
@@ -765,7 +773,7 @@ fn messages_that_write_are_not_harmless() {
     }
 }
 
-/// What is said to be malformed is looked at again.
+/// A message is admitted as malformed only if it is.
 #[test]
 fn only_a_malformed_query_or_execute_passes_as_one() {
     for (tag, body, passes) in [
@@ -806,7 +814,7 @@ fn what_a_statement_has_done_is_applied() {
         "billing=7",
     );
     check(&["SET fencing.token = ''"], "");
-    // Not accepted for this session, or no token at all: it holds none.
+    // Not accepted for this session, or not a token: it holds none.
     check(&["SET fencing.token = 9"], "");
     check(&["SET fencing.token = 'x'"], "");
     for text in ["RESET fencing.token", "RESET ALL", "DISCARD ALL"] {
@@ -848,10 +856,10 @@ fn the_token_of_any_scope_with_tables_opens_the_session() {
     const SCOPES: usize = 1_000;
     let scopes = (0..SCOPES).map(|n| format!("[scope.s{n}]\ntables = \"s{n}.t\"\n"));
     let text = "[scope.bare]\nmax_step = 5\n".to_owned() + &scopes.collect::<String>();
-    let cells = Arc::default();
-    let fence = fence_of(Policy::parse(&text, &|_| Ok(())).unwrap(), &cells);
-    // One that no policy names, so that its number is above all of them.
-    cells.cell(&"later".parse().unwrap());
+    let marks = Arc::default();
+    let fence = fence_of(Policy::parse(&text, &|_| Ok(())).unwrap(), &marks);
+    // Named by no policy, so its number is above all of them.
+    marks.mark(&"later".parse().unwrap());
     for (token, opens) in [
         ("s0=1", true),
         ("s500=1", true),
@@ -866,7 +874,7 @@ fn the_token_of_any_scope_with_tables_opens_the_session() {
         let session = Session::under(fence.clone(), token);
         let held = session.variables.token();
         assert_eq!(session.fence.may_write(held), opens, "{token}");
-        // To be declared it need not be current.
+        // A token that is declared need not be current.
         let declared = session.fence.opens(&value(token));
         assert_eq!(declared, opens || token == "default=4", "{token}");
     }
@@ -877,19 +885,19 @@ fn the_token_of_any_scope_with_tables_opens_the_session() {
     Session::under(fence.clone(), "s500=1")
         .check("INSERT INTO s1000.t VALUES (1)", Refuse(NoToken));
 
-    // A repair of the scope retires the cell that the session was bound with.
+    // A repair of the scope retires the mark that the session's token was bound with.
     let session = Session::under(fence.clone(), "s3=1");
-    let cell = cells.cell(&"s3".parse().unwrap());
+    let mark = marks.mark(&"s3".parse().unwrap());
     let repaired = Mark {
-        incarnation: cell.incarnation().next().unwrap(),
+        incarnation: mark.incarnation().next().unwrap(),
         ..Mark::new(Token::new(1).unwrap(), 1, "tests".to_owned())
     };
-    cells.note(cell.scope(), &repaired);
+    marks.note(mark.scope(), &repaired);
     assert!(!fence.may_write(session.variables.token()));
     assert!(fence.may_write(Session::under(fence.clone(), "s3=1").variables.token()));
 }
 
-/// Whatever the text is, its refusal is short, and made once.
+/// The refusal of any text is short, and made once.
 #[test]
 fn more_scopes_than_a_session_can_hold_are_not_listed() {
     let fence = |begin: &str, scopes: usize, end: &str| {
@@ -902,7 +910,7 @@ fn more_scopes_than_a_session_can_hold_are_not_listed() {
         Err(Unmet::Refuse(rejection)) => rejection,
         other => panic!("{other:?}"),
     };
-    // With the scope of the session.
+    // These and the scope of the session.
     let few = refusal(fence("", SCOPES_MAX - 1, ""));
     assert!(
         few.detail.contains("\"s62\"") && few.hint.contains("s62=<number>"),
@@ -914,7 +922,7 @@ fn more_scopes_than_a_session_can_hold_are_not_listed() {
         assert!(many.hint.contains("unknown_tables"), "{many:?}");
         assert!(!many.detail.contains("\"s62\""), "{many:?}");
     }
-    // One that is enforced stands behind many that are observed.
+    // An enforced scope comes after many that are observed.
     let last = "[scope.last]\ntables = \"last.t\"\nmode = \"enforce\"\n";
     let rejection = refusal(fence("[defaults]\nmode = \"observe\"\n", 5_000, last));
     assert_eq!(rejection.scope, Some("last".parse().unwrap()));
@@ -925,10 +933,10 @@ fn a_mark_that_rises_while_a_text_is_judged_is_told_as_what_it_is() {
     let verdict = classify(b"BEGIN; INSERT INTO t VALUES (1); COMMIT", SAFE);
     for _ in 0..2_000 {
         let session = Session::new("5");
-        let cell = session.fence.fence().cell(&Scope::default());
+        let mark = session.fence.fence().mark(&Scope::default());
         let higher = Mark::new(Token::new(6).unwrap(), 2, "tests".to_owned());
         let refused = std::thread::scope(|scope| {
-            scope.spawn(|| cell.raise(&higher));
+            scope.spawn(|| mark.raise(&higher));
             loop {
                 if let Err(unmet) = session.situation().decide(QUERY, &verdict) {
                     break unmet;

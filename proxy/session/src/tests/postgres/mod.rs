@@ -1,5 +1,5 @@
-//! PostgreSQL's own rules, as far as a conversation shows them: pipelines that are skipped to Sync behind an error,
-//! implicit transactions, blocks, COPY, names, replies that wait for Sync or Flush, and read-only mode.
+//! PostgreSQL's own rules, as far as a conversation shows them: pipelines skipped to Sync after an error, implicit
+//! transactions, blocks, COPY, names, replies that wait for Sync or Flush, and read-only mode.
 //!
 //! Source: `PostgresMain` in `src/backend/tcop/postgres.c`, `xact.c`, `copyfromparse.c`.
 
@@ -12,7 +12,7 @@ use pgpalisade_policies::{Access, Chain};
 
 use super::frames::{error_body, message, split, strings};
 use super::sql::{
-    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Refusal, Settings, Sql, Transaction,
+    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, ServerError, Settings, Sql, Transaction,
 };
 use crate::wire::frontend::{self, Target};
 
@@ -23,7 +23,7 @@ pub(super) type Write = String;
 #[derive(Debug)]
 pub(super) struct Postgres {
     settings: Settings,
-    /// The default access mode that the client was last told of.
+    /// Default access mode that was last reported to the client.
     reported: String,
     transaction: Option<Transaction>,
     statements: BTreeMap<String, Prepared>,
@@ -32,7 +32,7 @@ pub(super) struct Postgres {
     copy: Option<Copy>,
     held_back: Vec<u8>,
     sent: Vec<u8>,
-    /// What was written, and what was committed by a COMMIT.
+    /// Writes, and those that a COMMIT has committed.
     pub(super) writes: Vec<Write>,
 }
 
@@ -43,7 +43,7 @@ enum Mode {
     Closed,
 }
 
-/// The protocol in which a statement runs.
+/// Protocol in which a statement runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Simple,
@@ -57,7 +57,7 @@ struct Prepared {
     shape: Shape,
 }
 
-/// Whether rows come: of EXECUTE and FETCH that depends on what there is.
+/// Whether rows come; for EXECUTE and FETCH that depends on the session's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Rows,
@@ -66,16 +66,16 @@ enum Shape {
 
 #[derive(Debug)]
 struct Portal {
-    /// Savepoints that were open when it was bound: with the last of them, it goes.
+    /// Savepoints that were open when it was bound. It ends with the last of them.
     depth: usize,
     statement: Option<Sql>,
     keeping: Keeping,
     shape: Shape,
-    /// What its statement was told to be when it had run.
+    /// Command tag of its statement, after it has run.
     command_tag: String,
-    /// It has run, and its rows are there.
+    /// Whether it has run, so that its rows are there.
     ran: bool,
-    /// Rows that were not fetched.
+    /// Rows not fetched yet.
     rows: VecDeque<Vec<u8>>,
 }
 
@@ -84,21 +84,21 @@ struct Portal {
 struct Copy {
     protocol: Protocol,
     rows: usize,
-    /// What stands behind it in its text.
+    /// Statements after it in its text.
     rest: Vec<Sql>,
 }
 
-/// What has become of a statement.
+/// Result of running a statement.
 enum Ran {
-    /// Its rows and its command tag.
+    /// Rows and command tag.
     Done(Vec<Vec<u8>>, String),
-    /// It waits for data.
+    /// It waits for COPY data.
     Copies,
 }
 
-const DIVISION: Refusal = ("22012", "division by zero");
-const NO_SETTING: Refusal = ("42704", "unrecognized configuration parameter");
-const FAILED: Refusal = ("25P02", "current transaction is aborted");
+const DIVISION: ServerError = ("22012", "division by zero");
+const NO_SETTING: ServerError = ("42704", "unrecognized configuration parameter");
+const FAILED: ServerError = ("25P02", "current transaction is aborted");
 
 impl Postgres {
     /// A session that has started with these settings.
@@ -118,7 +118,7 @@ impl Postgres {
         }
     }
 
-    /// What its login reports of the access mode of transactions.
+    /// Default access mode that its login reports.
     pub(super) fn default_access(&self) -> &str {
         &self.reported
     }
@@ -127,12 +127,12 @@ impl Postgres {
         self.mode == Mode::Closed
     }
 
-    /// The value of a setting, if there is such a one.
+    /// Value of a setting, if it exists.
     fn value(&self, name: &str) -> Option<String> {
         self.settings.get(name).map(str::to_owned)
     }
 
-    /// Whether a Sync, now, runs the rest of a cursor WITH HOLD.
+    /// Whether a Sync would now run the rest of a cursor WITH HOLD.
     pub(super) fn sync_runs_a_cursor(&self) -> bool {
         let mut portals = self.portals.values();
         let is_implicit = |transaction: &Transaction| transaction.block == Block::Implicit;
@@ -140,7 +140,7 @@ impl Postgres {
             && portals.any(|portal| portal.keeping == Keeping::UntilHeld)
     }
 
-    /// What it has sent since it was last asked.
+    /// Messages that it has sent since the last call.
     pub(super) fn take(&mut self) -> Vec<Vec<u8>> {
         split(&std::mem::take(&mut self.sent))
     }
@@ -209,7 +209,7 @@ impl Postgres {
         self.flush();
     }
 
-    fn fail(&mut self, (sqlstate, text): Refusal, protocol: Protocol) {
+    fn fail(&mut self, (sqlstate, text): ServerError, protocol: Protocol) {
         self.say(b'E', &error_body("ERROR", sqlstate, text));
         self.flush();
         self.copy = None;
@@ -247,7 +247,7 @@ impl Postgres {
             .retain(|_, portal| portal.keeping == Keeping::Held);
     }
 
-    fn commit(&mut self, chain: Chain) -> Result<(), Refusal> {
+    fn commit(&mut self, chain: Chain) -> Result<(), ServerError> {
         let mut next = None;
         if self.is_failed() {
             self.roll_back(chain);
@@ -265,9 +265,9 @@ impl Postgres {
         Ok(())
     }
 
-    /// Runs what cursors WITH HOLD have not shown yet, as a COMMIT does: `PreCommit_Portals` in `portalmem.c`. Where
-    /// that fails, all of the transaction does.
-    fn hold_cursors(&mut self) -> Result<(), Refusal> {
+    /// Runs the rest of cursors WITH HOLD, as a COMMIT does: `PreCommit_Portals` in `portalmem.c`. If that fails, so
+    /// does the transaction.
+    fn hold_cursors(&mut self) -> Result<(), ServerError> {
         let unheld = |(name, portal): (&String, &Portal)| {
             (portal.keeping == Keeping::UntilHeld).then(|| name.clone())
         };
@@ -306,7 +306,7 @@ impl Postgres {
         }
     }
 
-    fn end_implicit(&mut self) -> Result<(), Refusal> {
+    fn end_implicit(&mut self) -> Result<(), ServerError> {
         let block = self
             .transaction
             .as_ref()
@@ -317,7 +317,7 @@ impl Postgres {
         }
     }
 
-    /// The end of a request that is not skipped to, whatever its transaction comes to.
+    /// Ends a request that is not skipped, whatever becomes of its transaction.
     fn end_request(&mut self) {
         if let Err(refusal) = self.end_implicit() {
             self.fail(refusal, Protocol::Simple);
@@ -358,13 +358,13 @@ impl Postgres {
                 transaction.company = Company::Text;
             }
             let shape = self.shape(Some(&statement));
-            // A query says what its rows are before it runs, unless planning it fails already.
+            // A query describes its rows before it runs, unless planning it already fails.
             let says_first = statement.is_select() && statement != Sql::Divide && !self.is_failed();
             if says_first {
                 self.say(b'T', &[0, 1]);
             }
             let ran = self.run(&statement);
-            // The last statement is told of once its transaction has ended.
+            // The last statement is reported after its transaction has ended.
             let ended = match (&ran, statements.is_empty()) {
                 (Ok(Ran::Done(..)), true) => self.end_implicit(),
                 _ => Ok(()),
@@ -393,7 +393,7 @@ impl Postgres {
         self.end_request();
     }
 
-    /// Whether a statement returns rows as things are.
+    /// Whether a statement returns rows in the current state.
     fn shape(&self, statement: Option<&Sql>) -> Shape {
         let has_rows = match statement {
             None => false,
@@ -481,7 +481,7 @@ impl Postgres {
         self.ready();
     }
 
-    fn on_extended(&mut self, tag: u8, body: &[u8]) -> Result<(), Refusal> {
+    fn on_extended(&mut self, tag: u8, body: &[u8]) -> Result<(), ServerError> {
         let malformed = ("08P01", "invalid message format");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match tag {

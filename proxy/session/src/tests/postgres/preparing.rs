@@ -1,12 +1,12 @@
-//! Statements and portals by their names.
+//! Statements and portals by name.
 
 use std::collections::VecDeque;
 
-use super::super::sql::{Keeping, Refusal, Snapshot, Sql, Step};
+use super::super::sql::{Keeping, ServerError, Snapshot, Sql, Step};
 use super::{DIVISION, FAILED, NO_SETTING, Portal, Postgres, Prepared, Shape};
 
 impl Postgres {
-    pub(super) fn on_parse(&mut self, name: String, text: &str) -> Result<(), Refusal> {
+    pub(super) fn on_parse(&mut self, name: String, text: &str) -> Result<(), ServerError> {
         if name.is_empty() {
             self.statements.remove("");
         }
@@ -33,7 +33,7 @@ impl Postgres {
         Ok(())
     }
 
-    fn analyse(&mut self, statement: Option<&Sql>) -> Result<(), Refusal> {
+    fn analyse(&mut self, statement: Option<&Sql>) -> Result<(), ServerError> {
         let Some(statement) = statement else {
             return Ok(());
         };
@@ -51,7 +51,7 @@ impl Postgres {
         portal: String,
         statement: &str,
         parameters: u16,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ServerError> {
         let found = self.statements.get(statement).cloned();
         let Prepared { statement, .. } =
             found.ok_or(("26000", "prepared statement does not exist"))?;
@@ -65,7 +65,7 @@ impl Postgres {
         if !portal.is_empty() && self.portals.contains_key(&portal) {
             return Err(("42P03", "cursor already exists"));
         }
-        // It is planned here.
+        // Bind plans the statement.
         if statement == Some(Sql::Divide) {
             return Err(DIVISION);
         }
@@ -83,10 +83,10 @@ impl Postgres {
         Ok(())
     }
 
-    pub(super) fn describe_statement(&mut self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn describe_statement(&mut self, name: &str) -> Result<(), ServerError> {
         let found = self.statements.get(name).map(|found| found.shape);
         let shape = found.ok_or(("26000", "prepared statement does not exist"))?;
-        // In a failed transaction that of rows is refused as a whole.
+        // In a failed transaction, a statement that returns rows is refused as a whole.
         if shape == Shape::Rows && self.is_failed() {
             return Err(FAILED);
         }
@@ -94,13 +94,13 @@ impl Postgres {
         self.describe(shape)
     }
 
-    pub(super) fn describe_portal(&mut self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn describe_portal(&mut self, name: &str) -> Result<(), ServerError> {
         let found = self.portals.get(name).map(|portal| portal.shape);
         let shape = found.ok_or(("34000", "portal does not exist"))?;
         self.describe(shape)
     }
 
-    fn describe(&mut self, shape: Shape) -> Result<(), Refusal> {
+    fn describe(&mut self, shape: Shape) -> Result<(), ServerError> {
         match shape {
             Shape::Rows if self.is_failed() => return Err(FAILED),
             Shape::Rows => self.say(b'T', &[0, 1]),

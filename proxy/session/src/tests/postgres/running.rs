@@ -1,4 +1,4 @@
-//! Running a statement.
+//! Execution of statements.
 
 use std::collections::VecDeque;
 
@@ -6,18 +6,18 @@ use pgpalisade_policies::{Access, Chain};
 
 use super::super::frames::{error_body, row, strings};
 use super::super::sql::{
-    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Lifetime, Refusal, Snapshot, Sql, Step, TOKEN,
-    Transaction,
+    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Lifetime, ServerError, Snapshot, Sql, Step,
+    TOKEN, Transaction,
 };
 use super::{DIVISION, FAILED, NO_SETTING, Portal, Postgres, Prepared, Protocol, Ran, Shape};
 
-const NO_BLOCK: Refusal = ("25P01", "can only be used in transaction blocks");
-const NO_SAVEPOINT: Refusal = ("3B001", "savepoint does not exist");
-const NO_CURSOR: Refusal = ("34000", "cursor does not exist");
-const READ_ONLY: Refusal = ("25006", "cannot execute in a read-only transaction");
+const NO_BLOCK: ServerError = ("25P01", "can only be used in transaction blocks");
+const NO_SAVEPOINT: ServerError = ("3B001", "savepoint does not exist");
+const NO_CURSOR: ServerError = ("34000", "cursor does not exist");
+const READ_ONLY: ServerError = ("25006", "cannot execute in a read-only transaction");
 
 impl Postgres {
-    pub(super) fn on_execute(&mut self, name: &str, most: usize) -> Result<(), Refusal> {
+    pub(super) fn on_execute(&mut self, name: &str, most: usize) -> Result<(), ServerError> {
         let portal = self
             .portals
             .get(name)
@@ -36,13 +36,13 @@ impl Postgres {
         if !ran {
             match self.run(&statement)? {
                 Ran::Done(rows, command_tag) => {
-                    // It may have ended with its transaction.
+                    // The portal may have ended with its transaction.
                     let Some(portal) = self.portals.get_mut(name) else {
                         self.say(b'C', &strings(&[&command_tag]));
                         return Ok(());
                     };
                     (portal.ran, portal.command_tag) = (true, command_tag);
-                    // What was taken for a statement without rows shows none.
+                    // A statement that was expected to return no rows shows none.
                     if shape == Shape::Rows {
                         portal.rows = rows.into();
                     }
@@ -70,7 +70,7 @@ impl Postgres {
             most => most.min(portal.rows.len()),
         };
         let rows: Vec<_> = portal.rows.drain(..count).collect();
-        // The count is of what this Execute shows.
+        // The count is that of this Execute.
         let command_tag = match portal.command_tag.split_once(' ') {
             Some((word @ ("SELECT" | "FETCH"), _)) => format!("{word} {count}"),
             _ => portal.command_tag.clone(),
@@ -79,27 +79,28 @@ impl Postgres {
         for row in &rows {
             self.say(b'D', row);
         }
-        match most > 0 && count == most && shape == Shape::Rows {
-            true => self.say(b's', &[]),
-            false => self.say(b'C', &strings(&[&command_tag])),
+        if most > 0 && count == most && shape == Shape::Rows {
+            self.say(b's', &[])
+        } else {
+            self.say(b'C', &strings(&[&command_tag]))
         }
     }
 
-    /// Takes note of a write, or of data that comes to one.
+    /// Notes a write, or COPY data that amount to one.
     pub(super) fn write(&mut self) {
         let token = self.settings.get(TOKEN).unwrap_or_default().to_owned();
         self.writes.push(token);
         self.start().writes += 1;
     }
 
-    pub(super) fn may_write(&mut self) -> Result<(), Refusal> {
+    pub(super) fn may_write(&mut self) -> Result<(), ServerError> {
         match self.start().access {
             Access::ReadOnly => Err(READ_ONLY),
             Access::ReadWrite => Ok(()),
         }
     }
 
-    fn in_block(&mut self) -> Result<&mut Transaction, Refusal> {
+    fn in_block(&mut self) -> Result<&mut Transaction, ServerError> {
         let transaction = self.start();
         match transaction.block {
             Block::Implicit => Err(NO_BLOCK),
@@ -107,7 +108,7 @@ impl Postgres {
         }
     }
 
-    pub(super) fn run(&mut self, statement: &Sql) -> Result<Ran, Refusal> {
+    pub(super) fn run(&mut self, statement: &Sql) -> Result<Ran, ServerError> {
         if self.is_failed() && !statement.ends_failure() {
             return Err(FAILED);
         }
@@ -117,7 +118,7 @@ impl Postgres {
         let done = |command_tag: &str| Ok(Ran::Done(Vec::new(), command_tag.to_owned()));
         match statement {
             Sql::Select => Ok(one("1", "SELECT 1")),
-            // The process of every session of these tests.
+            // Process id of every session in these tests.
             Sql::Process => Ok(one("7", "SELECT 1")),
             Sql::Hidden => {
                 self.may_write()?;
@@ -168,7 +169,7 @@ impl Postgres {
                 self.settings.reset_all();
                 self.portals.clear();
                 self.statements.retain(|name, _| name.is_empty());
-                // Also in a pipeline, which begins another one with what follows.
+                // Also in a pipeline, where the next message then begins another transaction.
                 self.commit(Chain::No)?;
                 done("DISCARD ALL")
             }
@@ -217,7 +218,7 @@ impl Postgres {
         }
     }
 
-    fn declare(&mut self, keeping: Keeping, query: &Sql) -> Result<Ran, Refusal> {
+    fn declare(&mut self, keeping: Keeping, query: &Sql) -> Result<Ran, ServerError> {
         if keeping == Keeping::Transaction && self.start().company != Company::Text {
             self.in_block()?;
         }
@@ -237,7 +238,7 @@ impl Postgres {
         Ok(Ran::Done(Vec::new(), "DECLARE CURSOR".to_owned()))
     }
 
-    fn run_cursor(&mut self, statement: &Sql) -> Result<Ran, Refusal> {
+    fn run_cursor(&mut self, statement: &Sql) -> Result<Ran, ServerError> {
         self.run_portal(CURSOR)?;
         let row = self
             .portals
@@ -250,8 +251,8 @@ impl Postgres {
         })
     }
 
-    /// Has a cursor find its rows, if it has not.
-    pub(super) fn run_portal(&mut self, name: &str) -> Result<(), Refusal> {
+    /// Makes a cursor find its rows, if it has not.
+    pub(super) fn run_portal(&mut self, name: &str) -> Result<(), ServerError> {
         let portal = self.portals.get(name).ok_or(NO_CURSOR)?;
         if portal.ran {
             return Ok(());
@@ -267,7 +268,7 @@ impl Postgres {
     }
 
     /// Runs a statement that begins, splits or ends a transaction.
-    fn run_control(&mut self, statement: &Sql) -> Result<Ran, Refusal> {
+    fn run_control(&mut self, statement: &Sql) -> Result<Ran, ServerError> {
         let mut command_tag = "ROLLBACK";
         match statement {
             Sql::Begin(access) => {
@@ -276,7 +277,7 @@ impl Postgres {
                     self.warn("25001", "there is already a transaction in progress");
                 }
                 let transaction = self.start();
-                // Where its mode is refused, no block has begun.
+                // If its mode is refused, no block has begun.
                 if let Some(access) = access {
                     transaction.set_access(*access)?;
                 }
@@ -308,7 +309,7 @@ impl Postgres {
                 command_tag = "RELEASE";
                 let transaction = self.in_block()?;
                 let (_, access) = transaction.savepoints.pop().ok_or(NO_SAVEPOINT)?;
-                // What was set inside is undone: `CommitSubTransaction` in `xact.c`.
+                // RELEASE undoes what was set inside: `CommitSubTransaction` in `xact.c`.
                 transaction.access = access;
                 let depth = transaction.savepoints.len();
                 for portal in self.portals.values_mut() {
@@ -330,8 +331,8 @@ impl Postgres {
         Ok(Ran::Done(Vec::new(), command_tag.to_owned()))
     }
 
-    /// Outside of a block there is nothing to end, and nothing to chain.
-    fn may_end(&mut self, chain: Chain) -> Result<(), Refusal> {
+    /// Outside a block there is nothing to end or to chain.
+    fn may_end(&mut self, chain: Chain) -> Result<(), ServerError> {
         match (self.in_block().is_ok(), chain) {
             (false, Chain::Yes) => return Err(NO_BLOCK),
             (false, Chain::No) => self.warn("25P01", "there is no transaction in progress"),
@@ -340,7 +341,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// What a statement says that has no effect outside of a block. Texts of several statements are one for it.
+    /// Warns of a statement without effect outside a block. Several statements of one text count as a block here.
     fn warn_outside(&mut self, text: &str) {
         if self.in_block().is_err() && self.start().company != Company::Text {
             self.warn("25P01", text);

@@ -1,4 +1,4 @@
-//! The words in which this crate speaks about a SQL text.
+//! Result of analyzing a SQL text: its statements, their effects on the session, and why they count as writes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ pub enum Lifetime {
 pub enum Chain {
     /// AND CHAIN
     Yes,
-    /// AND NO CHAIN, or nothing said.
+    /// AND NO CHAIN, or neither.
     No,
 }
 
-/// A setting by which a session states its token.
+/// A setting by which a session declares its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FencingVariable {
     /// `fencing.token`
@@ -43,7 +43,7 @@ pub enum FencingVariable {
 }
 
 impl FencingVariable {
-    /// Its name.
+    /// Name of the setting.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,21 +53,21 @@ impl FencingVariable {
     }
 }
 
-/// Something that looks like a declaration, or a question, and is none.
+/// A declaration or SHOW of a `fencing.` setting that does not work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// There is no setting of this name, which begins with `fencing.`.
+    /// No setting of this name exists, although it begins with `fencing.`.
     UnknownSetting(Box<str>),
-    /// The setting of this name can be shown and not be set.
+    /// The setting can be shown but not set.
     ShowOnly(Box<str>),
-    /// The setting would get a value inside PostgreSQL, and the session would hold no token by it: the value is not
-    /// in the text, or the statement is another one than SET and a plain SELECT of set_config.
+    /// The value reaches PostgreSQL but declares no token. Either the text does not contain it, or the statement is
+    /// neither SET nor a plain SELECT of set_config.
     DoesNotDeclare(FencingVariable),
-    /// The text names a setting of ours and was not understood: nobody can tell what it does with it.
+    /// The text names a `fencing.` setting but was not understood, so its effect is unknown.
     Unreadable(Opaque),
 }
 
-/// What a SHOW of ours asks for.
+/// Subject of a SHOW that the proxy answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FencingShow {
     /// `SHOW fencing.token`
@@ -82,7 +82,7 @@ pub enum FencingShow {
     History,
 }
 
-/// A setting that tells which access mode is in force. What SHOW says of it may be the proxy's doing.
+/// A setting that reports the access mode. The value that PostgreSQL shows may be the proxy's doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessShow {
     /// `SHOW transaction_read_only`
@@ -91,22 +91,22 @@ pub enum AccessShow {
     Default,
 }
 
-/// What a statement does to its session, once PostgreSQL has completed it.
+/// Effect of a statement on its session, after PostgreSQL has completed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
     /// BEGIN or START TRANSACTION.
     Begin {
-        /// The mode it asks for; the last one where it names several.
+        /// Requested mode; the last one if there are several.
         access: Option<Access>,
     },
     /// COMMIT or END.
     Commit {
-        /// AND CHAIN?
+        /// Whether AND CHAIN follows.
         chain: Chain,
     },
     /// ROLLBACK or ABORT.
     Rollback {
-        /// AND CHAIN?
+        /// Whether AND CHAIN follows.
         chain: Chain,
     },
     /// SAVEPOINT name
@@ -115,64 +115,63 @@ pub enum Control {
     Release(Box<str>),
     /// ROLLBACK TO SAVEPOINT name
     RollbackTo(Box<str>),
-    /// What names of prepared statements stand for afterwards is not known.
+    /// The names of prepared statements may stand for something else afterwards.
     MayChangeNames,
-    /// PREPARE TRANSACTION: the block ends, its work lives on.
+    /// PREPARE TRANSACTION: ends the block; its work stays prepared.
     PrepareTransaction,
     /// The mode of the current transaction: SET TRANSACTION READ .., SET transaction_read_only.
     SetTransactionAccess(Access),
-    /// The mode of later transactions: SET default_transaction_read_only, SET SESSION CHARACTERISTICS.
-    /// SET LOCAL of it gives no control: it is over before a later transaction begins.
+    /// The mode of later transactions: SET default_transaction_read_only, SET SESSION CHARACTERISTICS. SET LOCAL
+    /// gives no control: its value ends before a later transaction begins.
     SetDefaultAccess(Access),
-    /// A value for `fencing.*`: SET, or set_config with literals as the whole of a SELECT.
+    /// A value for a `fencing.` setting: SET, or set_config with literals as the whole of a SELECT.
     SetFencing {
-        /// Which one.
+        /// The setting.
         variable: FencingVariable,
-        /// The text that PostgreSQL stores. Not checked here.
+        /// The text that PostgreSQL stores, unchecked.
         value: Box<str>,
-        /// For how long.
+        /// How long the value lasts.
         lifetime: Lifetime,
     },
-    /// Back to the value of the start of the session: RESET fencing.token, `SET [LOCAL] .. TO DEFAULT`.
+    /// Return to the value at the start of the session: RESET fencing.token, `SET [LOCAL] .. TO DEFAULT`.
     ResetFencing {
-        /// Which one.
+        /// The setting.
         variable: FencingVariable,
-        /// For how long.
+        /// How long the value lasts.
         lifetime: Lifetime,
     },
     /// RESET ALL
     ResetAll,
-    /// DISCARD ALL: RESET ALL and DEALLOCATE ALL among others.
+    /// DISCARD ALL, which includes RESET ALL and DEALLOCATE ALL.
     DiscardAll,
     /// RESET default_transaction_read_only, SET .. TO DEFAULT
     ResetDefaultAccess,
-    /// What names a setting of ours and does nothing by it.
+    /// A mention of a `fencing.` setting that has no effect.
     Mistake(Mistake),
-    /// SHOW of a variable that the proxy answers.
+    /// SHOW of a setting that the proxy answers.
     ShowFencing(FencingShow),
-    /// SHOW of a variable that the server answers, and in which the client is to see its own doing only.
+    /// SHOW of a setting that the server answers, but in which the client must see only its own changes.
     ShowAccess(AccessShow),
     /// SQL PREPARE.
     Prepare {
-        /// The name, as PostgreSQL parses it.
+        /// Name as PostgreSQL parses it.
         name: Box<str>,
-        /// What executing it will do.
+        /// Effects of executing it.
         effects: Arc<Effects>,
     },
-    /// EXECUTE, also inside EXPLAIN: the class of the statement is the class of what the name stands for, and a
-    /// write where the name is not known.
+    /// EXECUTE, also inside EXPLAIN. Its class is that of the named statement, or write if the name is unknown.
     Execute {
-        /// The name, as PostgreSQL parses it.
+        /// Name as PostgreSQL parses it.
         name: Box<str>,
     },
-    /// FETCH and MOVE: they run a portal, which may be one of the protocol.
+    /// FETCH and MOVE, which run a portal, perhaps one that the protocol opened.
     Fetch {
-        /// Its name, as PostgreSQL parses it.
+        /// Name as PostgreSQL parses it.
         portal: Box<str>,
     },
     /// DEALLOCATE name
     Deallocate {
-        /// The name, as PostgreSQL parses it.
+        /// Name as PostgreSQL parses it.
         name: Box<str>,
     },
     /// DEALLOCATE ALL
@@ -182,71 +181,71 @@ pub enum Control {
 /// Whether a statement may commit work before it completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitsInside {
-    /// What it does is committed by the end of its transaction and by nothing else.
+    /// Only the end of its transaction commits its work.
     No,
-    /// CALL, DO, VACUUM, .. CONCURRENTLY, and whatever could not be parsed.
+    /// CALL, DO, VACUUM, .. CONCURRENTLY, and any text that could not be parsed.
     Possibly,
 }
 
-/// Why a text was not understood.
+/// Reason why a text was not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opaque {
     /// Longer than [`MAX_PARSED`](crate::MAX_PARSED).
     TooLong,
-    /// So many long texts were arriving that it was not kept until it was whole.
+    /// Not kept until complete, because too many long texts were arriving.
     NoRoom,
-    /// Has a NUL byte.
+    /// Contains a NUL byte.
     Nul,
     /// Is not UTF-8.
     NotUtf8,
     /// Has bytes above 0x7F in a client encoding whose characters can contain ASCII bytes.
     Encoding,
-    /// Nested too deep for the parser, has too many operator characters in a row, or the parser failed.
+    /// Too deeply nested, has too many tokens or too many operator characters in a row, or the parser failed.
     Parser,
     /// Reads differently with `standard_conforming_strings` off.
     Backslash,
 }
 
-/// Why a statement counts as a write.
+/// Reason why a statement counts as a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteReason {
-    /// Its kind is not on the list of reads.
+    /// Statement of a kind that is not on the list of reads.
     Kind(&'static str),
-    /// It contains a statement that is not a SELECT.
+    /// Contains a statement other than SELECT.
     Contains(&'static str),
     /// SELECT .. INTO
     Into,
-    /// FOR UPDATE, FOR SHARE and their like.
+    /// FOR UPDATE, FOR SHARE and similar clauses.
     Locking,
-    /// It calls a function that writes: its name, and why it is one.
+    /// Calls a function that counts as a write: its name, and the reason.
     Function(Box<str>, &'static str),
-    /// It would switch read-only mode off.
-    LiftsReadOnly,
-    /// It calls set_config for a setting that the text does not name.
+    /// Switches read-only mode off.
+    SetsReadWrite,
+    /// Calls set_config for a setting that the text does not name.
     ComputedSetting,
     /// COPY to a file or a program of the server.
     CopyToServer,
     /// LOCK in a mode above ACCESS SHARE.
     LockMode,
-    /// EXPLAIN with an option that is not known.
+    /// EXPLAIN with an unknown option.
     ExplainOption,
-    /// It was not understood.
+    /// The text was not understood.
     Opaque(Opaque),
-    /// PostgreSQL's grammar refuses it.
+    /// PostgreSQL's grammar refuses the text.
     Syntax(SyntaxError),
 }
 
-/// Why PostgreSQL's grammar refuses a text.
+/// A refusal by PostgreSQL's grammar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// The parser's words, without literals.
+    /// The parser's message, without literals.
     pub error: Box<str>,
-    /// What to do.
+    /// Advice for the client.
     pub hint: &'static str,
 }
 
 impl WriteReason {
-    /// Whether it is that nobody has read the text. A newer server may know more of SQL than our grammar.
+    /// Whether the text was not parsed. A newer server may know more of SQL than this grammar.
     #[must_use]
     pub const fn is_unparsed(&self) -> bool {
         matches!(self, Self::Opaque(_) | Self::Syntax(_))
@@ -267,7 +266,7 @@ impl fmt::Display for WriteReason {
             Self::Into => f.write_str("SELECT INTO creates a table"),
             Self::Locking => f.write_str("it locks rows"),
             Self::Function(name, why) => write!(f, "function {name} counts as a write: {why}"),
-            Self::LiftsReadOnly => f.write_str("it would switch read-only mode off"),
+            Self::SetsReadWrite => f.write_str("it would switch read-only mode off"),
             Self::ComputedSetting => {
                 f.write_str("it calls set_config for a setting that is not a literal")
             }
@@ -299,35 +298,34 @@ impl fmt::Display for Opaque {
 /// One statement of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
-    /// What it does to data. With a [`Control::Execute`], what its arguments do.
+    /// Effects on data. With a [`Control::Execute`], only those of its arguments.
     pub effects: Effects,
-    /// For logs: "INSERT", "SELECT", "CALL", "unparsed".
+    /// Name for logs: "INSERT", "SELECT", "CALL", "unparsed".
     pub kind: &'static str,
-    /// What it does to the session, in order.
+    /// Effects on the session, in order.
     pub controls: Box<[Control]>,
-    /// May it commit before it completes?
+    /// Whether it may commit before it completes.
     pub commits_inside: CommitsInside,
-    /// Why it is a write; `None` for a read.
+    /// Reason why it is a write; `None` for a read.
     pub why: Option<WriteReason>,
-    /// What it computes.
     pub(crate) computes: Computes,
 }
 
-/// What running a statement may compute.
+/// Computation that running a statement may cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Computes {
-    /// Nothing: it is a SELECT or VALUES of constants. No function, operator, cast, table or parameter is in it, so no
-    /// code of a user's can run.
+    /// None: a SELECT or VALUES of constants, without function, operator, cast, table or parameter. No user code can
+    /// run.
     Nothing,
-    /// Nothing either: it only steers the session. However the server reads its text, it is such a statement.
+    /// None: a statement that only steers the session, however the server reads its text.
     Steers,
-    /// Whatever is behind its names.
+    /// Anything that its names may stand for.
     Anything,
 }
 
 impl Statement {
-    /// Whether the client states an access mode with it that is not, or not only, that of the open transaction as
-    /// [`Control::SetTransactionAccess`] says it.
+    /// Whether the statement may set an access mode beyond that of the open transaction, which
+    /// [`Control::SetTransactionAccess`] reports.
     #[must_use]
     pub fn may_state_default_access(&self) -> bool {
         if self.may_reset_default_access() {
@@ -345,18 +343,19 @@ impl Statement {
     }
 }
 
-/// What is known about a whole text. An empty text, or one of comments only, has no statements and is a read.
+/// Everything known about a whole text. A text without statements, such as comments only, is a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// All of them, in order.
+pub struct Analysis {
+    /// The statements, in order.
     pub statements: Box<[Statement]>,
-    /// Whether one of them has a [`Control`]: most texts have none, and are asked for many kinds of it.
+    /// Whether a statement has a [`Control`]. Stored, because most texts have none and callers ask for many kinds of
+    /// it.
     has_controls: bool,
 }
 
 impl Statement {
-    /// Whether it runs what a writing function may hide in. Statements that only steer the session do not. PREPARE may:
-    /// where it reads a literal it can run the checks of a domain.
+    /// Whether it runs code in which a write may hide. Statements that only steer the session do not. PREPARE may:
+    /// reading a literal can run the checks of a domain.
     #[inline]
     #[must_use]
     pub fn may_hide_a_write(&self) -> bool {
@@ -365,13 +364,13 @@ impl Statement {
 }
 
 impl Statement {
-    /// Whether it stands for a text that was not understood, and that the server may understand.
+    /// Whether it stands for a text that was not understood, but that the server may understand.
     #[must_use]
     pub fn is_unread(&self) -> bool {
         matches!(self.why, Some(WriteReason::Opaque(_)))
     }
 
-    /// Whether it returns the default access mode to the value of the session's start, or may.
+    /// Whether it may return the default access mode to its value at the start of the session.
     #[must_use]
     pub fn may_reset_default_access(&self) -> bool {
         let resets = |control: &Control| {
@@ -384,8 +383,7 @@ impl Statement {
     }
 }
 
-impl Verdict {
-    /// The verdict on a text of these statements.
+impl Analysis {
     #[must_use]
     pub(crate) fn new(statements: Box<[Statement]>) -> Self {
         let has_controls = statements
@@ -397,15 +395,15 @@ impl Verdict {
         }
     }
 
-    /// Whether one of its statements does something to the session that has to be followed. Of a text that was not
-    /// understood that is only the name of one of our settings: whatever else it may do does not bind anything.
+    /// Whether a statement has an effect on the session that must be followed. Of a text that was not understood,
+    /// this covers only names of `fencing.` settings and of prepared statements.
     #[inline]
     #[must_use]
     pub const fn has_controls(&self) -> bool {
         self.has_controls
     }
 
-    /// Whether what one of its statements does to the session is such a thing.
+    /// Whether any control of any statement satisfies `is_such`.
     #[inline]
     #[must_use]
     pub fn any_control(&self, is_such: impl Fn(&Control) -> bool) -> bool {
@@ -413,7 +411,7 @@ impl Verdict {
         self.has_controls && statements.any(|statement| statement.controls.iter().any(&is_such))
     }
 
-    /// The verdict on a text that was not understood: one write that may do anything.
+    /// One write that may do anything, for a text that was not understood.
     #[must_use]
     pub fn opaque(why: Opaque) -> Self {
         Self::unread(why.into(), Box::default())
@@ -430,8 +428,7 @@ impl Verdict {
         }]))
     }
 
-    /// The same text where the server may read it otherwise: each statement may do anything to data, and to the session
-    /// what it says.
+    /// Copy for a server that may read the text differently: any effect on data, but the same controls.
     #[must_use]
     pub fn in_doubt(&self, why: Opaque) -> Self {
         let statements = self.statements.iter().map(|statement| Statement {
@@ -446,7 +443,7 @@ impl Verdict {
         Self::new(statements.collect())
     }
 
-    /// The strongest class of its statements.
+    /// Strongest class of the statements.
     #[must_use]
     pub fn class(&self) -> Class {
         self.statements
@@ -456,7 +453,7 @@ impl Verdict {
             .unwrap_or(Class::Read)
     }
 
-    /// True where work may be committed before the whole text has completed.
+    /// Whether work may be committed before the whole text has completed.
     #[must_use]
     pub fn commits_midway(&self) -> bool {
         let several = self.statements.len() > 1;
@@ -466,7 +463,7 @@ impl Verdict {
         })
     }
 
-    /// Why the text is a write: the reason of its first write.
+    /// Reason why the text is a write: that of its first write.
     #[must_use]
     pub fn why(&self) -> Option<&WriteReason> {
         self.statements
@@ -474,7 +471,7 @@ impl Verdict {
             .find_map(|statement| statement.why.as_ref())
     }
 
-    /// For logs: the kind of its only statement, "multi" for several, "empty" for none.
+    /// Name for logs: the kind of the only statement, "multi" for several, "empty" for none.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &*self.statements {
@@ -484,7 +481,7 @@ impl Verdict {
         }
     }
 
-    /// Bytes on the heap, near enough for a budget.
+    /// Approximate bytes on the heap, for a budget.
     pub(crate) fn heap_bytes(&self) -> usize {
         let statements = self.statements.iter().map(|statement| {
             let names: usize = statement.controls.iter().map(Control::heap_bytes).sum();
@@ -500,7 +497,7 @@ impl Verdict {
 }
 
 impl Control {
-    /// Does it begin, end or split a transaction?
+    /// Whether it begins, ends or splits a transaction.
     #[must_use]
     pub fn is_transaction(&self) -> bool {
         matches!(
@@ -515,7 +512,7 @@ impl Control {
         )
     }
 
-    /// Does it give a value to one of our settings?
+    /// Whether it gives a value to a `fencing.` setting.
     pub(crate) const fn is_fencing(&self) -> bool {
         matches!(self, Self::SetFencing { .. } | Self::ResetFencing { .. })
     }

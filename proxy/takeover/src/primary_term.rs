@@ -1,4 +1,4 @@
-//! How long a server is the primary: sessions that began under one must not outlive it.
+//! Terms of primaries: sessions that began under one must not outlive it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,20 +7,20 @@ use parking_lot::Mutex;
 use pgpalisade_authority::Cluster;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// The time in which the control connection's server is the primary. It is over when another one is on record, or
-/// when the control connection is made anew and leads to another one.
+/// The time in which the control connection's server is the primary. It is over when another server is on record, or
+/// when a new control connection leads to another one.
 #[derive(Debug, Clone)]
-pub struct Tenure(Arc<Inner>);
+pub struct PrimaryTerm(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     cluster: Cluster,
-    /// What sessions look at again and again: the token would take a lock.
+    /// Sessions read this again and again; the cancellation token would take a lock.
     is_over: AtomicBool,
     over: CancellationToken,
 }
 
-impl Tenure {
+impl PrimaryTerm {
     fn new(cluster: Cluster) -> Self {
         Self(Arc::new(Inner {
             cluster,
@@ -29,14 +29,14 @@ impl Tenure {
         }))
     }
 
-    /// Whether it is over. One atomic load.
+    /// Whether the term is over. One atomic load.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.is_over.load(Ordering::Acquire)
     }
 
-    /// Returns when it is over.
+    /// Completes when the term is over.
     pub fn over(&self) -> WaitForCancellationFutureOwned {
         self.0.over.clone().cancelled_owned()
     }
@@ -50,40 +50,40 @@ impl Tenure {
     }
 }
 
-/// The tenure that was the last to begin.
+/// The term that was the last to begin.
 #[derive(Debug, Default)]
-pub(super) struct Tenures(Mutex<Option<Tenure>>);
+pub(super) struct PrimaryTerms(Mutex<Option<PrimaryTerm>>);
 
-impl Tenures {
-    /// The tenure of a server that is on record: the one that runs, where that is the same server and start of it,
-    /// and otherwise another, which ends it.
-    pub(super) fn begin(&self, cluster: Cluster) -> Tenure {
+impl PrimaryTerms {
+    /// The term of a server on record. The same server, with the same start, continues its term. Another server
+    /// begins a new one, which ends the last.
+    pub(super) fn begin(&self, cluster: Cluster) -> PrimaryTerm {
         let mut last = self.0.lock();
         match &*last {
-            Some(tenure) if tenure.0.cluster == cluster && !tenure.is_over() => tenure.clone(),
+            Some(term) if term.0.cluster == cluster && !term.is_over() => term.clone(),
             _ => {
-                let tenure = Tenure::new(cluster);
-                if let Some(before) = last.replace(tenure.clone()) {
+                let term = PrimaryTerm::new(cluster);
+                if let Some(before) = last.replace(term.clone()) {
                     before.end();
                 }
-                tenure
+                term
             }
         }
     }
 
-    /// Whose it is.
+    /// Cluster of the last term.
     pub(super) fn cluster(&self) -> Option<Cluster> {
-        self.0.lock().as_ref().map(|tenure| tenure.0.cluster)
+        self.0.lock().as_ref().map(|term| term.0.cluster)
     }
 
-    /// Takes note of what is on record. The time of a server on an older timeline is over; one that is only said to
-    /// have a later start may be a copy, and the sessions of the original go on as long as they live.
+    /// Notes the cluster on record. The term of a server on an older timeline is over. One with only a later start
+    /// may be a copy, so sessions of the original go on as long as they live.
     pub(super) fn note(&self, recorded: Cluster) {
         let at = |cluster: Cluster| (cluster.system_identifier, cluster.timeline);
         let is_deposed = |ours: Cluster| at(ours) != at(recorded) && !ours.follows(&recorded);
         let last = self.0.lock().clone();
-        if let Some(tenure) = last.filter(|tenure| is_deposed(tenure.0.cluster)) {
-            tenure.end();
+        if let Some(term) = last.filter(|term| is_deposed(term.0.cluster)) {
+            term.end();
         }
     }
 }

@@ -1,7 +1,6 @@
-//! How the authority answers: each request is counted and timed; that it does not answer is told once, and once that it
-//! does again.
+//! Metering of the authority: each request is counted and timed. Its loss is logged once, and so is its return.
 //!
-//! Everything that this proxy asks of it passes here. Who asks gets the same answer as without.
+//! All requests of this proxy pass through here, and answers stay unchanged.
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -19,17 +18,17 @@ use tokio::time::Instant;
 
 use super::meters::{Meters, millis};
 
-/// Who asks and gives up after less than this has not found out anything.
+/// A request that is given up sooner than this proves nothing.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(500);
 
 /// An authority, and since when it does not answer.
-pub(super) struct Reach {
+pub(super) struct MeteredAuthority {
     authority: Arc<dyn Authority>,
     meters: Meters,
     lost: Mutex<Option<Instant>>,
 }
 
-impl Reach {
+impl MeteredAuthority {
     pub(super) fn of(authority: Arc<dyn Authority>, meters: Meters) -> Arc<dyn Authority> {
         Arc::new(Self {
             authority,
@@ -44,7 +43,7 @@ impl Reach {
         answer: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
         let asked = Asked {
-            reach: self,
+            metered: self,
             operation,
             at: Instant::now(),
         };
@@ -71,9 +70,9 @@ impl Reach {
     }
 }
 
-/// A request that has no answer yet. Whoever asked may stop waiting.
+/// A request that has no answer yet. Its caller may stop waiting.
 struct Asked<'a> {
-    reach: &'a Reach,
+    metered: &'a MeteredAuthority,
     operation: &'static str,
     at: Instant,
 }
@@ -82,34 +81,34 @@ impl Asked<'_> {
     fn ends(self, error: Option<&AuthorityError>) {
         let asked = ManuallyDrop::new(self);
         let Self {
-            reach,
+            metered,
             operation,
             at,
         } = &*asked;
         let Some(error) = error else {
-            reach.meters.answered(operation, at.elapsed());
-            return reach.is_back();
+            metered.meters.answered(operation, at.elapsed());
+            return metered.is_back();
         };
-        reach.meters.unanswered(operation);
-        // The proxy stops where it is closed.
+        metered.meters.unanswered(operation);
+        // A closed authority means that the proxy stops.
         if !matches!(error, AuthorityError::Closed) {
-            reach.is_lost(error);
+            metered.is_lost(error);
         }
     }
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        self.reach.meters.unanswered(self.operation);
+        self.metered.meters.unanswered(self.operation);
         if self.at.elapsed() >= GIVEN_UP_AFTER {
             let why = "it did not answer in time".to_owned();
-            self.reach.is_lost(&AuthorityError::Unavailable(why));
+            self.metered.is_lost(&AuthorityError::Unavailable(why));
         }
     }
 }
 
 #[async_trait]
-impl Authority for Reach {
+impl Authority for MeteredAuthority {
     fn identity(&self) -> AuthorityId {
         self.authority.identity()
     }
@@ -157,7 +156,7 @@ impl Authority for Reach {
             .await
     }
 
-    // Not asked as the others are: what is kept for people says nothing about whether tokens are accepted.
+    // Not metered: records for people say nothing about whether tokens are accepted.
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
         self.authority.note_takeovers(scope, records).await
