@@ -108,24 +108,18 @@ fn tokens_at_most(text: &[u8]) -> usize {
         return text.len();
     }
     let mut tokens = 0;
-    let mut in_word = InWord::No;
+    let mut is_in_word = false;
     for byte in text {
         let word = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..);
         let begins = if word {
-            in_word == InWord::No
+            !is_in_word
         } else {
             !byte.is_ascii_whitespace()
         };
         tokens += usize::from(begins);
-        in_word = if word { InWord::Yes } else { InWord::No };
+        is_in_word = word;
     }
     tokens
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum InWord {
-    No,
-    Yes,
 }
 
 /// PostgreSQL's lexer takes a run of operator characters as a whole, finds `/*` in it, and reads the rest again. That
