@@ -1,7 +1,7 @@
 //! Estimate of the work that a text makes, before it is parsed.
 //!
-//! A tree takes up to 4 KiB for each item of a list, and the time to fill them. So the main limit is on tokens,
-//! beside one on bytes.
+//! A tree takes up to 4 KiB for each item of a list, and the time to fill them. So tokens are limited, in addition to
+//! bytes.
 
 use super::refused;
 use crate::analysis::{Control, Opaque, Statement, WriteReason};

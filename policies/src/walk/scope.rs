@@ -211,8 +211,8 @@ impl NameScopes {
         }
     }
 
-    /// A name without a schema is a CTE if one of that name is visible: in the whole query, and inside the WITH only
-    /// after its definition, unless the WITH is RECURSIVE.
+    /// Marks the names that are CTEs. A name without a schema is one if a CTE of that name is visible. It is visible
+    /// in the whole query, but inside the WITH only after its definition, unless the WITH is RECURSIVE.
     fn apply_with(&mut self, with: &With, begin: usize) {
         let mut first: HashMap<&str, usize> = HashMap::new();
         for (order, (name, _)) in with.ctes.iter().enumerate() {
