@@ -15,7 +15,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// How long a setting lasts.
+/// Lifetime of a value of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
     /// Until the session ends (SET, SET SESSION).
@@ -130,14 +130,14 @@ pub enum Control {
         variable: FencingVariable,
         /// The text that PostgreSQL stores, unchecked.
         value: Box<str>,
-        /// How long the value lasts.
+        /// Lifetime of the value.
         lifetime: Lifetime,
     },
     /// Return to the value at the start of the session: RESET fencing.token, `SET [LOCAL] .. TO DEFAULT`.
     ResetFencing {
         /// The setting.
         variable: FencingVariable,
-        /// How long the value lasts.
+        /// Lifetime of the value.
         lifetime: Lifetime,
     },
     /// RESET ALL
@@ -411,7 +411,7 @@ impl Analysis {
         self.has_controls && statements.any(|statement| statement.controls.iter().any(&is_such))
     }
 
-    /// One write that may do anything, for a text that was not understood.
+    /// Analysis of a text that was not understood: one write that may do anything.
     #[must_use]
     pub fn opaque(why: Opaque) -> Self {
         Self::unread(why.into(), Box::default())

@@ -20,7 +20,7 @@ const SEEN: usize = 256;
 /// Bytes that one hash takes in the index.
 const PLACE_IN_INDEX: usize = 32;
 
-/// Bytes of an entry beside its text, its places in the index and what the analysis points to.
+/// Bytes of an entry, without its text, its places in the index and what the analysis points to.
 const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + counted::<Analysis>();
 
 /// Statistics of a [`VerdictCache`] since its creation.
@@ -28,7 +28,7 @@ const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + counted::<Analysis>()
 pub struct CacheStats {
     /// Lookups that found an analysis.
     pub hits: u64,
-    /// Those of `hits` that found another text of the same form.
+    /// Hits on another text of the same form.
     pub hits_by_form: u64,
     /// Lookups that found none.
     pub misses: u64,

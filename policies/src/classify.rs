@@ -117,7 +117,7 @@ fn parse_here(text: &str, options: ParserOptions) -> Result<Analysis, WriteReaso
     Ok(Analysis::new(statements))
 }
 
-/// Reason why the parser refuses a text. The quoted token is left out unless it is a word or an operator: a literal
+/// Reason why the parser refuses a text. The quoted token is left out unless it is a word or an operator. A literal
 /// may be secret, and texts that differ only in literals share an analysis.
 fn refused(text: &str, error: pg_query::Error) -> WriteReason {
     let pg_query::Error::Parse(error) = error else {

@@ -28,7 +28,7 @@ pub(crate) struct WritingFunction {
 /// Tables that a call may touch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// None. The call has another effect, perhaps that of a category of statements.
+    /// No table. The call has another effect, perhaps that of a category of statements.
     NoTable(Option<Category>),
     /// The sequence that its first argument names.
     Sequence,

@@ -37,15 +37,15 @@ const FIRST_WORDS: [&[&[u8]]; 11] = [
 const ANY_WORDS: [&[u8]; 4] = [b"execute", b"set_config", b"fencing", b"concurrently"];
 
 /// Looks for the words that can change a session: transaction control, SET and similar, prepared statements,
-/// `fencing`, `set_config`, and `U&`, which can spell an identifier in escapes.
+/// `fencing` and `set_config`. Also for `U&`, which can spell an identifier in escapes.
 ///
 /// The first word alone decides a text that has no semicolon, no comment, and no part of a word that counts anywhere.
 /// That is nearly every text of an application, and this path has no branches inside its loop.
 ///
 /// Works on bytes of any client encoding. A text of ASCII bytes is lexed alike in every encoding. In it a word must
-/// stand alone, and most words count only where a statement can begin: at the start, after a semicolon, or anywhere
-/// in a text with comments. In other texts all words count anywhere: the byte before a word may be the first half of
-/// a character.
+/// stand alone. Most words count only at the start of a statement: at the start of the text, after a semicolon, or
+/// anywhere in a text with comments. In other texts all words count anywhere: the byte before a word may be the first
+/// half of a character.
 #[must_use]
 pub fn needs_parse(text: &[u8]) -> NeedsParse {
     match first_word_decides(text) {

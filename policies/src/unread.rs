@@ -8,8 +8,8 @@ pub(crate) fn may_name_ours(text: &[u8]) -> bool {
     contains(text, b"fencing.")
 }
 
-/// One write that may do anything. If the text names a `fencing.` setting, it counts as a mistake: it may or may not
-/// be a declaration. A syntax error needs no controls, since PostgreSQL refuses the text too.
+/// A single write that may do anything. If the text names a `fencing.` setting, it counts as a mistake: it may or may
+/// not be a declaration. A syntax error needs no controls, since PostgreSQL refuses the text too.
 pub(crate) fn analysis(text: &[u8], why: WriteReason) -> Analysis {
     let mut controls = Vec::new();
     if let WriteReason::Opaque(why) = why {

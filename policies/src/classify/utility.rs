@@ -38,16 +38,16 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
     })
 }
 
-/// How a statement names the tables that it writes, locks or alters.
+/// Way in which a statement names the tables that it writes, locks or alters.
 enum Touched {
     /// By their names in it.
     Named,
     /// By their names in it. A view counts as a write to the tables that it shows: naming the view can write them.
     /// <https://www.postgresql.org/docs/current/sql-createview.html#SQL-CREATEVIEW-UPDATABLE-VIEWS>
     Seen,
-    /// As these objects.
+    /// By these names of objects.
     Objects(Vec<ObjectName>),
-    /// It touches no table.
+    /// No table is touched.
     NoTable,
     /// The text does not say.
     Unknown,

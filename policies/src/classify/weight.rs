@@ -1,7 +1,7 @@
 //! Estimate of the work that a text makes, before it is parsed.
 //!
-//! A tree takes up to 4 KiB for each item of a list, and the time to fill them. So the main limit is on tokens,
-//! beside one on bytes.
+//! A tree takes up to 4 KiB for each item of a list, and the time to fill them. So tokens are limited, in addition to
+//! bytes.
 
 use super::refused;
 use crate::analysis::{Control, Opaque, Statement, WriteReason};
@@ -108,24 +108,18 @@ fn tokens_at_most(text: &[u8]) -> usize {
         return text.len();
     }
     let mut tokens = 0;
-    let mut in_word = InWord::No;
+    let mut is_in_word = false;
     for byte in text {
         let word = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..);
         let begins = if word {
-            in_word == InWord::No
+            !is_in_word
         } else {
             !byte.is_ascii_whitespace()
         };
         tokens += usize::from(begins);
-        in_word = if word { InWord::Yes } else { InWord::No };
+        is_in_word = word;
     }
     tokens
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum InWord {
-    No,
-    Yes,
 }
 
 /// PostgreSQL's lexer takes a run of operator characters as a whole, finds `/*` in it, and reads the rest again. That

@@ -16,7 +16,7 @@ use super::warn::warnings;
 use super::{DEFAULT_SCOPE, ElectedScope, Modes, Numbers, Policy, Rule, ScopeId, TokenBounds};
 use crate::effects::Category;
 
-/// Default limit on scopes that the policy does not name. A store with a small quota holds so many.
+/// Default limit on scopes that the policy does not name. A store with a small quota holds this many.
 const MAX_SCOPES: u64 = 10_000;
 
 impl Default for Policy {

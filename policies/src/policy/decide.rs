@@ -147,11 +147,11 @@ impl SessionPolicy {
         }
     }
 
-    fn decide<T: Explanation>(&self, effects: &Effects, trace: &mut T) -> Requirement {
-        match self.walk(effects, Refusals::Count, trace) {
+    fn decide<T: Explanation>(&self, effects: &Effects, explanation: &mut T) -> Requirement {
+        match self.walk(effects, Refusals::Count, explanation) {
             Ok(needs) => needs.into_requirement(),
             Err(reason) => self
-                .enforced_behind_refusal(effects, trace)
+                .enforced_behind_refusal(effects, explanation)
                 .unwrap_or(Requirement::Refuse(reason)),
         }
     }
@@ -161,13 +161,13 @@ impl SessionPolicy {
     fn enforced_behind_refusal<T: Explanation>(
         &self,
         effects: &Effects,
-        trace: &mut T,
+        explanation: &mut T,
     ) -> Option<Requirement> {
         if !self.terms().follows.enforced_behind_refusals {
             return None;
         }
-        trace.say(|| "that refusal is only observed, so the scopes count".to_owned());
-        match self.walk(effects, Refusals::Ignored, trace) {
+        explanation.say(|| "that refusal is only observed, so the scopes count".to_owned());
+        match self.walk(effects, Refusals::Ignored, explanation) {
             Ok(needs) => {
                 let requirement = needs.into_requirement();
                 let Requirement::Current(scopes) = &requirement else {
@@ -185,7 +185,7 @@ impl SessionPolicy {
         &self,
         effects: &Effects,
         refusals: Refusals,
-        trace: &mut T,
+        explanation: &mut T,
     ) -> Result<Needs, Reason> {
         let terms = self.terms();
         if refusals == Refusals::Count {
@@ -195,17 +195,17 @@ impl SessionPolicy {
             let also = also.map(|_| Category::Unparsed);
             for category in effects.category.into_iter().chain(also) {
                 if let Some(by) = terms.refuses(category) {
-                    return Err(self.refuse(category.as_str(), by, trace));
+                    return Err(self.refuse(category.as_str(), by, explanation));
                 }
             }
         }
         let mut needs = Needs::default();
         if effects.class == Class::Write {
-            self.writes(&effects.writes, refusals, &mut needs, trace)?;
+            self.writes(&effects.writes, refusals, &mut needs, explanation)?;
         }
         match terms.reads.value {
-            Reads::Current => self.reads(effects, &mut needs, trace)?,
-            Reads::Allow if effects.class == Class::Read => trace.say(|| {
+            Reads::Current => self.reads(effects, &mut needs, explanation)?,
+            Reads::Allow if effects.class == Class::Read => explanation.say(|| {
                 let source = terms.source(terms.reads.by);
                 format!("it is a read: reads = \"allow\" ({source})")
             }),
@@ -219,18 +219,18 @@ impl SessionPolicy {
         tables: &Tables,
         refusals: Refusals,
         needs: &mut Needs,
-        trace: &mut T,
+        explanation: &mut T,
     ) -> Result<(), Reason> {
         let terms = self.terms();
         if terms.is_exempt() {
-            trace.say(|| {
+            explanation.say(|| {
                 let source = terms.source(terms.writes.by);
                 format!("writes need nothing: writes = \"allow\" ({source})")
             });
             return Ok(());
         }
         if refusals == Refusals::Count && terms.refuses_all_writes() {
-            return Err(self.refuse("writes", terms.writes.by, trace));
+            return Err(self.refuse("writes", terms.writes.by, explanation));
         }
         let half = Half {
             side: Side::Writes,
@@ -242,10 +242,10 @@ impl SessionPolicy {
         };
         match tables {
             Tables::Named(names) if names.is_empty() => {
-                trace.say(|| "it writes, but names no table".to_owned());
-                self.unlisted(half, needs, trace)
+                explanation.say(|| "it writes, but names no table".to_owned());
+                self.unlisted(half, needs, explanation)
             }
-            tables => self.tables(half, tables, needs, trace),
+            tables => self.tables(half, tables, needs, explanation),
         }
     }
 
@@ -253,20 +253,20 @@ impl SessionPolicy {
         &self,
         effects: &Effects,
         needs: &mut Needs,
-        trace: &mut T,
+        explanation: &mut T,
     ) -> Result<(), Reason> {
         let half = Half {
             side: Side::Reads,
             unlisted: Unlisted::SessionScope,
         };
-        self.tables(half, &effects.reads, needs, trace)?;
+        self.tables(half, &effects.reads, needs, explanation)?;
         let mut functions = effects.functions.iter();
         if let Some(function) = functions.find(|function| !is_about_values(function)) {
-            trace.say(|| format!("it calls {function}, which may read anything"));
-            self.unlisted(half, needs, trace)?;
+            explanation.say(|| format!("it calls {function}, which may read anything"));
+            self.unlisted(half, needs, explanation)?;
         }
         if needs.first.is_none() {
-            trace.say(|| "it reads no data".to_owned());
+            explanation.say(|| "it reads no data".to_owned());
         }
         Ok(())
     }
@@ -276,16 +276,16 @@ impl SessionPolicy {
         half: Half,
         tables: &Tables,
         needs: &mut Needs,
-        trace: &mut T,
+        explanation: &mut T,
     ) -> Result<(), Reason> {
         let Tables::Named(names) = tables else {
-            return self.unknown_tables(half, needs, trace);
+            return self.unknown_tables(half, needs, explanation);
         };
         for name in names {
             if half.side == Side::Reads && is_systems(name) && !self.policy().lists_by_name(name) {
                 continue;
             }
-            self.table(half, name, needs, trace)?;
+            self.table(half, name, needs, explanation)?;
         }
         Ok(())
     }
@@ -294,10 +294,10 @@ impl SessionPolicy {
         &self,
         half: Half,
         needs: &mut Needs,
-        trace: &mut T,
+        explanation: &mut T,
     ) -> Result<(), Reason> {
         let said = self.terms().unknown_tables;
-        trace.say(|| {
+        explanation.say(|| {
             format!(
                 "the query does not say which tables it {}: unknown_tables = \"{}\" ({})",
                 half.side.verb(),
@@ -310,7 +310,7 @@ impl SessionPolicy {
                 needs.add(*scope);
             }
         }
-        self.unlisted(half, needs, trace)
+        self.unlisted(half, needs, explanation)
     }
 
     fn table<T: Explanation>(
@@ -318,14 +318,14 @@ impl SessionPolicy {
         half: Half,
         name: &ObjectName,
         needs: &mut Needs,
-        trace: &mut T,
+        explanation: &mut T,
     ) -> Result<(), Reason> {
         let policy = self.policy();
         let mut is_listed = false;
         policy.tables.matching(name, &mut |entry: &Listed| {
             needs.add(entry.scope);
             is_listed |= entry.pattern.names(name);
-            trace.say(|| {
+            explanation.say(|| {
                 let scope = policy.name_of(entry.scope);
                 let (verb, pattern, line) = (half.side.verb(), entry.pattern.written(), entry.line);
                 let which = match name.schema {
@@ -340,7 +340,7 @@ impl SessionPolicy {
         if is_listed {
             return Ok(());
         }
-        trace.say(|| {
+        explanation.say(|| {
             let listed = match (policy.tables.is_empty(), &name.schema) {
                 (true, _) => "",
                 (false, Some(_)) => ", which no scope lists",
@@ -348,14 +348,14 @@ impl SessionPolicy {
             };
             format!("it {} {name}{listed}", half.side.verb())
         });
-        self.unlisted(half, needs, trace)
+        self.unlisted(half, needs, explanation)
     }
 
     fn unlisted<T: Explanation>(
         &self,
         half: Half,
         needs: &mut Needs,
-        trace: &mut T,
+        explanation: &mut T,
     ) -> Result<(), Reason> {
         let terms = self.terms();
         let (key, value, by) = match half.side {
@@ -363,9 +363,9 @@ impl SessionPolicy {
             Side::Writes => ("writes", terms.writes.value.as_str(), terms.writes.by),
         };
         if half.unlisted == Unlisted::Refused {
-            return Err(self.refuse("writes to tables that no scope lists", by, trace));
+            return Err(self.refuse("writes to tables that no scope lists", by, explanation));
         }
-        trace.say(|| {
+        explanation.say(|| {
             let source = terms.source(by);
             let scope = match half.unlisted {
                 Unlisted::SessionScope => {
@@ -382,9 +382,9 @@ impl SessionPolicy {
         Ok(())
     }
 
-    fn refuse<T: Explanation>(&self, what: &str, by: By, trace: &mut T) -> Reason {
+    fn refuse<T: Explanation>(&self, what: &str, by: By, explanation: &mut T) -> Reason {
         let reason = self.refusal(what, by);
-        trace.say(|| reason.to_string());
+        explanation.say(|| reason.to_string());
         reason
     }
 

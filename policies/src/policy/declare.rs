@@ -42,7 +42,7 @@ pub(super) enum AllowedScopes {
     /// Any that a session declares.
     #[default]
     Any,
-    /// Those that the policy names, because of this line.
+    /// Only those that the policy names, because of this line.
     Listed { line: u32 },
 }
 

@@ -1,9 +1,9 @@
 //! Finds the scopes that list a table.
 //!
 //! Every table of every statement is looked up, so the time must not grow with the number of scopes. A pattern is
-//! found by whichever of its two parts is a plain name; only those with a `*` in both are tried one by one. A name
-//! without a schema is compared with all patterns for its table. Every SET and every function can change where
-//! PostgreSQL looks for it, so it counts as each of them.
+//! found by whichever of its two parts is a plain name. Only patterns with a `*` in both are tried one by one. A name
+//! without a schema is compared with all patterns for its table. Every SET and every function can change the schema
+//! in which PostgreSQL finds it, so it counts as each of them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};

@@ -86,7 +86,7 @@ pub struct TokenBounds {
     pub max_token: Option<u64>,
     /// Numbers that a session may declare; `None` for any.
     pub numbers: Option<Numbers>,
-    /// What a takeover does with prepared transactions; `None` to report them.
+    /// Treatment of prepared transactions by a takeover; `None` to report them.
     pub prepared: Option<PreparedTransactions>,
     /// Extra time before the lease of a vanished holder is free; `None` for none.
     pub lock_delay: Option<Duration>,
@@ -130,7 +130,7 @@ pub struct ElectedScope {
     pub column: u32,
 }
 
-/// What a takeover does with the prepared transactions that it finds.
+/// Treatment of the prepared transactions that a takeover finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PreparedTransactions {
     /// Names them in the log.

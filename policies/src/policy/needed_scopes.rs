@@ -22,7 +22,7 @@ enum Needed {
     Nothing,
     /// Scopes that list tables.
     Tables,
-    /// Those, and this one.
+    /// Scopes that list tables, and this one.
     TablesAnd(ScopeId),
 }
 

@@ -82,7 +82,7 @@ impl SessionPolicy {
         self.terms.follows.unlooked.as_deref()
     }
 
-    /// When the session's transactions are read-only.
+    /// Condition under which the session's transactions are read-only.
     #[must_use]
     pub fn read_only_guard(&self) -> ReadOnlyGuard<'_> {
         match &self.terms.follows.read_only_until {

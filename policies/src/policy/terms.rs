@@ -37,7 +37,7 @@ pub(super) enum UnknownTables {
     /// Those of every scope that lists tables, and of the session's scope.
     #[default]
     EveryScope,
-    /// That of the session's scope.
+    /// Only that of the session's scope.
     SessionScope,
 }
 

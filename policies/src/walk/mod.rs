@@ -28,7 +28,7 @@ use trace::{Token, TokenTrace};
 pub(crate) enum TableUse {
     /// Its rows are read.
     Read,
-    /// It is written, locked or changed.
+    /// Its rows are written, or it is locked or changed.
     Write,
     /// Not a table, but the name of one in FROM, after FOR UPDATE OF.
     LockedAlias,

@@ -17,19 +17,13 @@ struct Mention {
     /// Number of queries around it.
     level: usize,
     stands_for: StandsFor,
-    lock: Lock,
+    is_locked: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StandsFor {
     Table,
     Cte,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lock {
-    No,
-    Yes,
 }
 
 /// A SELECT, INSERT, UPDATE, DELETE or MERGE that the walk is inside.
@@ -59,16 +53,9 @@ struct All;
 #[derive(Debug, Default)]
 struct With {
     begin: usize,
-    recursive: Recursive,
+    is_recursive: bool,
     ctes: Vec<(Box<str>, Range<usize>)>,
     end: usize,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Recursive {
-    #[default]
-    No,
-    Yes,
 }
 
 /// Clauses of a query whose names FOR UPDATE locks.
@@ -103,7 +90,7 @@ impl NameScopes {
             alias,
             level: self.queries.len(),
             stands_for: StandsFor::Table,
-            lock: Lock::No,
+            is_locked: false,
         });
     }
 
@@ -158,7 +145,7 @@ impl NameScopes {
 
     pub(super) fn with_is_recursive(&mut self) -> Result<(), UnknownShape> {
         let with = self.innermost()?.with.as_mut().ok_or(UnknownShape)?;
-        with.recursive = Recursive::Yes;
+        with.is_recursive = true;
         Ok(())
     }
 
@@ -219,13 +206,13 @@ impl NameScopes {
         };
         for place in places {
             if let Some(mention) = self.mentions.get_mut(place) {
-                mention.lock = Lock::Yes;
+                mention.is_locked = true;
             }
         }
     }
 
-    /// A name without a schema is a CTE if one of that name is visible: in the whole query, and inside the WITH only
-    /// after its definition, unless the WITH is RECURSIVE.
+    /// Marks the names that are CTEs. A name without a schema is one if a CTE of that name is visible. It is visible
+    /// in the whole query, but inside the WITH only after its definition, unless the WITH is RECURSIVE.
     fn apply_with(&mut self, with: &With, begin: usize) {
         let mut first: HashMap<&str, usize> = HashMap::new();
         for (order, (name, _)) in with.ctes.iter().enumerate() {
@@ -242,7 +229,7 @@ impl NameScopes {
             };
             let in_sight = match inside.peek() {
                 Some((order, (_, range))) if range.contains(&place) => {
-                    with.recursive == Recursive::Yes || cte < order
+                    with.is_recursive || cte < order
                 }
                 // Inside the WITH but in none of its queries: not known to be a CTE.
                 _ => !(with.begin..with.end).contains(&place),
@@ -260,7 +247,7 @@ impl NameScopes {
         };
         for mention in self.mentions {
             if mention.stands_for == StandsFor::Table {
-                if mention.lock == Lock::Yes {
+                if mention.is_locked {
                     resolved.locked.push(mention.name.clone());
                 }
                 resolved.read.push(mention.name);

@@ -17,15 +17,8 @@ const TOKENS_MAX: usize = 24;
 #[derive(Debug, Default)]
 pub(super) struct TokenTrace {
     tokens: Vec<Token>,
-    whole: Whole,
-}
-
-/// Whether all tokens are there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Whole {
-    #[default]
-    Yes,
-    No,
+    /// Whether more tokens followed, which are not kept.
+    is_cut: bool,
 }
 
 impl TokenTrace {
@@ -33,7 +26,7 @@ impl TokenTrace {
         if self.tokens.len() < TOKENS_MAX {
             self.tokens.push(token());
         } else {
-            self.whole = Whole::No;
+            self.is_cut = true;
         }
     }
 
@@ -52,7 +45,7 @@ impl TokenTrace {
 
     /// The name that a list of strings spells; `None` for any other list.
     pub(super) fn into_object_name(self) -> Option<ObjectName> {
-        if self.whole == Whole::No {
+        if self.is_cut {
             return None;
         }
         let mut parts = self.tokens.into_iter().filter_map(|token| match token {
@@ -72,7 +65,7 @@ impl TokenTrace {
     /// The string constant of the subtree, plain or cast to one of these types.
     pub(super) fn constant(&self, types: &[&str]) -> Option<&str> {
         use Token::{Bool, Struct, Text};
-        if self.whole == Whole::No {
+        if self.is_cut {
             return None;
         }
         // `isnull` of the constant; `setof` and `pct_type` of the type.

@@ -254,7 +254,7 @@ impl Barriers {
         }
     }
 
-    /// One attempt. Notes how many transactions were open when the sessions were told to end.
+    /// Makes one attempt. Notes how many transactions were open when the sessions were told to end.
     async fn try_end(
         &self,
         running: &Running,

@@ -382,7 +382,7 @@ pub enum BackendFault {
             pooler is in between"
     )]
     Other,
-    /// It cannot be seen whether the process belongs to the session.
+    /// The process may or may not belong to the session: its activity is not tracked.
     #[error(
         "track_activities is off for it, so it cannot be told apart from one of another server"
     )]

@@ -155,8 +155,8 @@ pub(super) async fn of(
 
 type Read = Result<Vec<(Scope, TakeoverRecord)>, AuthorityError>;
 
-/// Takeovers of all scopes, as they were read last. Callers get the same answer meanwhile, and only one at a time
-/// asks the authority.
+/// Takeovers of all scopes, as they were read last. Later callers get the same answer for a while, and only one at a
+/// time asks the authority.
 #[derive(Debug, Default)]
 pub(super) struct LastRead(tokio::sync::Mutex<Option<(Instant, Read)>>);
 

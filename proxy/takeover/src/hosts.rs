@@ -1,4 +1,4 @@
-//! The servers of the cluster: where they are, and which of them is the primary.
+//! The servers of the cluster: their addresses, and which of them is the primary.
 //!
 //! A name may stand for several servers, and for others tomorrow. So each attempt resolves the names again and tries
 //! every address. Only the server itself says what it is.

@@ -4,9 +4,9 @@
 //! an unnecessary takeover.
 //!
 //! In the store a lease lives for [`LIVES`], and the proxy renews it for its session. If something is killed or cut
-//! off, nobody waits longer than that. The proxy decides how long a client may be silent. With a lock delay in the
-//! policy, a lease lives longer by the delay, and only an explicit release returns it: else others wait until it has
-//! run out.
+//! off, others wait no longer than that. The proxy decides how long a client may be silent. A lock delay in the
+//! policy prolongs the lease. Then only an explicit release returns it, and otherwise others wait until it has run
+//! out.
 
 mod queue;
 mod vacancy;

@@ -47,8 +47,8 @@ impl TakeoverOptions {
 /// Whether marks are copied into the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WitnessMode {
-    /// If the control role may.
+    /// Copied if the control role may write them.
     Auto,
-    /// Never.
+    /// Not copied.
     Off,
 }

@@ -55,7 +55,7 @@ pub enum RecoverError {
         "several hosts take writes ({named}): stop those that are not the primary, or name only the primary"
     )]
     SeveralPrimaries {
-        /// Their names.
+        /// Names of these servers.
         named: String,
     },
     /// The time limit has passed.

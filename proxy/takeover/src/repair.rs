@@ -189,8 +189,8 @@ impl ScopeRepair {
     ///
     /// # Errors
     ///
-    /// [`RepairError::Changed`] if the mark has changed, and [`RepairError::Incomplete`] if the mark was set but not
-    /// all sessions could be confirmed gone.
+    /// [`RepairError::Changed`] if the mark has changed. [`RepairError::Incomplete`] if it was set, but not all
+    /// sessions could be confirmed gone.
     pub async fn perform(self, by: &str, reason: &str) -> Result<RepairReport, RepairError> {
         let deadline = Instant::now() + self.options.timeout;
         let (mark, lower) = match self.work {

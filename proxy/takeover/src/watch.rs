@@ -1,5 +1,5 @@
-//! The watch: this proxy learns what others do to the marks as soon as the authority reports it, and refuses sessions
-//! with a lower token at once. That brings speed, not safety: the barrier ends them in any case.
+//! The watch: this proxy learns what others do to the marks as soon as the authority reports it. It then refuses
+//! sessions with a lower token at once. That brings speed, not safety: the barrier ends them in any case.
 
 use std::sync::Arc;
 
