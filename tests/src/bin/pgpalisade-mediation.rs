@@ -1,4 +1,4 @@
-//! The oracle of mediation as a command: runs conversations for as long as asked, and prints what came out.
+//! The oracle of mediation as a command: runs conversations for as long as asked, and prints the result.
 
 use std::process::ExitCode;
 use std::time::Duration;
