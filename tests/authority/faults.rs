@@ -252,8 +252,7 @@ async fn interrupted_steps_break_nothing() {
     let mut answered = Vec::new();
     let (mut value, mut accepted, mut dropped, mut drained) = (1, 0, 0, 0);
     // Up to four times the duration of a step on this machine, so that some are cut at every point and others finish.
-    // Takes
-    // the shortest of a few: with a delayed one nearly all later steps would finish.
+    // Takes the shortest of a few: with a delayed one nearly all later steps would finish.
     let mut shortest = Duration::MAX;
     for _ in 0..9 {
         let (first, took) = timed("one step", declare(&store, &s, value, 0)).await;

@@ -1,6 +1,5 @@
 //! A machine for one page: a private view of this one's file system, processes and network, which the reader may
-//! change
-//! as root. It is gone when dropped. PostgreSQL runs in it, as Debian's package starts it.
+//! change as root. It is gone when dropped. PostgreSQL runs in it, as Debian's package starts it.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;

@@ -1,6 +1,5 @@
 //! Every way out of read-only mode, tried by a session without a token. Afterwards PostgreSQL must still refuse a
-//! write
-//! that no parser sees.
+//! write that no parser sees.
 
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
@@ -239,8 +238,7 @@ pub(super) const LIFTING: &str = "
     CREATE VIEW lifting AS SELECT lifts_default()";
 
 /// A statement cannot switch read-only mode off for itself. PostgreSQL reports a changed default, and the proxy
-/// resets it
-/// before the next statement.
+/// resets it before the next statement.
 #[test]
 fn functions_that_lift_it() {
     let stage = stage();

@@ -237,8 +237,7 @@ const AROUND_QUERIES: &[(Shows, &str)] = &[
 ];
 
 /// Functions that read-only mode does not stop. Inside a text that a function runs no parser sees them: `hidden`
-/// shows
-/// that limit.
+/// shows that limit.
 const PAST_READ_ONLY: [&str; 5] = [
     "lo_create",
     "lo_put",
@@ -248,8 +247,7 @@ const PAST_READ_ONLY: [&str; 5] = [
 ];
 
 /// Known limits. Besides those texts, PostgreSQL may call a stable function to plan a query that a plain EXPLAIN does
-/// not
-/// execute. Of the writes by name `txid_current` is stable; it only takes a transaction id.
+/// not execute. Of the writes by name `txid_current` is stable; it only takes a transaction id.
 fn is_out_of_sight(text: &str) -> bool {
     let only_planned = text.starts_with("EXPLAIN") && !text.starts_with("EXPLAIN ANALYZE");
     let run_as_text = text.contains("writes_by_text($q$");

@@ -1,6 +1,5 @@
 //! Read-only mode requested or set elsewhere: in the startup packet, for a role, a database, the server. Also the
-//! values
-//! that clients find when they query it.
+//! values that clients find when they query it.
 
 use pgpalisade_tests::postgres::{Auth, Postgres};
 use pgpalisade_tests::programs::program;

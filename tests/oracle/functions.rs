@@ -1,6 +1,5 @@
 //! Every volatile function of the server and of its extensions is either a write by name, or was reviewed and found
-//! to
-//! change only what read-only mode protects. A new PostgreSQL version with a new function fails this test.
+//! to change only what read-only mode protects. A new PostgreSQL version with a new function fails this test.
 
 use std::collections::{BTreeMap, BTreeSet};
 

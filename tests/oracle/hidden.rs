@@ -1,6 +1,5 @@
 //! Writes that the text does not show. The classifier calls them reads, so PostgreSQL's read-only mode must refuse
-//! them,
-//! end to end, in a session without a token.
+//! them, end to end, in a session without a token.
 
 use std::collections::BTreeMap;
 
@@ -107,10 +106,8 @@ fn function_calls_are_refused_by_oid() {
 }
 
 /// Limit of the guarantee. Functions, views and foreign tables may act outside of the transaction, or on large
-/// objects up
-/// to PostgreSQL 15. No parser sees that, and read-only mode does not refuse it. If a later version refuses one of
-/// these,
-/// `docs/guarantee.md` can promise more.
+/// objects up to PostgreSQL 15. No parser sees that, and read-only mode does not refuse it. If a later version
+/// refuses one of these, `docs/guarantee.md` can promise more.
 #[test]
 fn what_neither_parser_nor_read_only_mode_sees() {
     let stage = stage();

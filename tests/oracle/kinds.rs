@@ -1,6 +1,5 @@
 //! Every node kind of the grammar. The match below has no `_`: a node of a new grammar version fails to compile until
-//! it
-//! is listed here. If it is a statement, the corpus must contain one.
+//! it is listed here. If it is a statement, the corpus must contain one.
 
 use pg_query::NodeEnum;
 

@@ -1,6 +1,5 @@
 //! The model of PostgreSQL in the session's own tests, compared with the real one: both get the same scripts and must
-//! give
-//! the same replies.
+//! give the same replies.
 //!
 //! `PGPALISADE_MODEL_SCRIPTS=100000 PGPALISADE_MODEL_SEED=7` runs more of them. The model's files are those of
 //! `proxy/session/src/tests`.

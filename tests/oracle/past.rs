@@ -1,6 +1,5 @@
 //! Changes that PostgreSQL allows in a read-only session. Read-only mode does not help here, so each must be a write
-//! by
-//! name.
+//! by name.
 
 use pgpalisade_policies::Class;
 

@@ -1,6 +1,5 @@
 //! Code that PostgreSQL runs before any Execute: parsing and planning a text and reading its parameters call
-//! functions of
-//! the database. So Parse, Bind and Describe can hide a write too, and so can PREPARE.
+//! functions of the database. So Parse, Bind and Describe can hide a write too, and so can PREPARE.
 
 use pgpalisade_tests::wire::{Batch, pretty};
 

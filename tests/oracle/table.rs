@@ -1,6 +1,5 @@
 //! The table of `docs/policies.md`: each kind of statement, sent by a session without a token, with a stale one, and
-//! with
-//! the current one.
+//! with the current one.
 
 use std::fmt::Write as _;
 

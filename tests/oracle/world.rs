@@ -13,8 +13,7 @@ use super::corpus::WORLD;
 const SAFE: TextEncoding = TextEncoding::Utf8;
 
 /// Function with a line for every table, sequence and system catalog with a checksum of its rows. It also covers
-/// state
-/// outside of the catalogs: replication slots, prepared transactions, settings in files.
+/// state outside of the catalogs: replication slots, prepared transactions, settings in files.
 const FINGERPRINT: &str = "
     CREATE FUNCTION fingerprint() RETURNS SETOF text LANGUAGE plpgsql AS $$
     DECLARE
@@ -64,8 +63,7 @@ impl Watch {
     }
 
     /// Next transaction id. The first row, catalog entry, large object or notification of any transaction advances
-    /// it, even
-    /// if the transaction is rolled back.
+    /// it, even if the transaction is rolled back.
     pub(crate) fn next_xid(&mut self) -> String {
         self.admin
             .rows("SELECT pg_snapshot_xmax(pg_current_snapshot())")

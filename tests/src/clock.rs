@@ -1,5 +1,5 @@
-//! A clock that can be stepped under a running process, through libfaketime:
-//! <https://github.com/wolfcw/libfaketime>. Only the time of day is stepped; the monotonic clock goes on.
+//! A clock that can be stepped under a running process, through libfaketime: <https://github.com/wolfcw/libfaketime>.
+//! Only the time of day is stepped; the monotonic clock goes on.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -90,8 +90,7 @@ impl Http {
     }
 
     /// Opens a connection over TLS and sends a request with these fields. Reading shows whether the proxy accepts the
-    /// client's
-    /// certificate.
+    /// client's certificate.
     pub fn open_tls(
         self,
         client: &TlsClient,

@@ -20,8 +20,7 @@
 //! - [`proof`]: leaders, random faults, and a checker of the history; `make proof` runs it for hours.
 //!
 //! With `PGPALISADE_TESTS_DIRECT=1` a [`proxy::Proxy`] is only a name for PostgreSQL itself. Comparisons with
-//! PostgreSQL
-//! must then pass; a failure is a fault of the test, not of the proxy.
+//! PostgreSQL must then pass; a failure is a fault of the test, not of the proxy.
 
 #![expect(
     clippy::expect_used,

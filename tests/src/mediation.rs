@@ -1,8 +1,7 @@
 //! The oracle of mediation: random conversations that nobody would write by hand, with the database as the judge.
 //!
 //! A session that may not write sends all kinds of messages and SQL, in any grouping. Afterwards PostgreSQL must hold
-//! no
-//! row, transaction id, large object, notification or WAL message that the session was not allowed to write.
+//! no row, transaction id, large object, notification or WAL message that the session was not allowed to write.
 //!
 //! In reading order:
 //! - [`conversation`]: what a client sends, as data. [`words`]: its SQL.

@@ -185,8 +185,7 @@ impl Patroni {
     }
 
     /// haproxy in front of both servers, configured as in Patroni's documentation: clients reach the server that its
-    /// check
-    /// reports as the primary.
+    /// check reports as the primary.
     pub fn haproxy(&self, dir: &Path) -> (Running, Endpoint) {
         let port = machine::free_port();
         let server = |node: &Node| {

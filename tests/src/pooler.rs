@@ -34,8 +34,7 @@ impl Pooler {
     }
 
     /// Starts one that assigns a server connection to each session, reaches the server by TCP as a proxy does, and
-    /// logs no
-    /// sessions. `more` adds lines of settings.
+    /// logs no sessions. `more` adds lines of settings.
     ///
     /// # Panics
     /// As [`Self::start`].

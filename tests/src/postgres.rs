@@ -144,8 +144,7 @@ impl Postgres {
     }
 
     /// Signals the postmaster: SIGQUIT is PostgreSQL's immediate shutdown; after SIGKILL the other processes must
-    /// notice
-    /// themselves.
+    /// notice themselves.
     pub fn crash_by(&mut self, signal: Signal) {
         let process = self.server.process();
         process.signal(signal);
@@ -251,8 +250,7 @@ impl Postgres {
     }
 
     /// Waits until no other test of this process runs a server, and blocks new ones while the guard lives. For tests
-    /// that
-    /// measure time. At most one test may use it.
+    /// that measure time. At most one test may use it.
     pub fn alone(&self) -> Alone {
         let mut turns = TURNS.lock().expect("turns");
         while turns.servers > 1 {

@@ -11,8 +11,7 @@
 //! - [`truth`]: what PostgreSQL has committed, and in which order; [`surviving`]: the same after failovers.
 //!
 //! The seed fixes every choice, and the order of choices in each thread. The machine schedules threads and processes,
-//! so
-//! two runs with one seed are similar, not equal.
+//! so two runs with one seed are similar, not equal.
 
 pub mod checker;
 pub mod client;

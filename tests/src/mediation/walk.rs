@@ -1,7 +1,7 @@
-//! Walks through a transaction: each step fits to those before, so that few of them lead nowhere.
+//! Walks through a transaction: each step fits the earlier ones, so that few lead nowhere.
 //!
 //! A block is begun before it is ended, a savepoint set before it is released, a cursor declared before it is fetched
-//! from. Which steps a walk likes is its own, and what it steers and writes is the conversation's.
+//! from. Each walk prefers its own steps; the conversation gives it the settings and tables.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -49,8 +49,7 @@ impl Stride {
 }
 
 impl Stride {
-    /// What often comes next: a setting is steered and then its block ends, a token is laid down and then something
-    /// runs that may write.
+    /// Likely next steps: a block ends after a setting is steered, and a possible write follows a cleared token.
     const fn leads_to(self) -> &'static [Self] {
         match self {
             Self::Begin => &[Self::Save, Self::Steer, Self::Declare, Self::Bind],
@@ -72,7 +71,7 @@ impl Stride {
     }
 }
 
-/// The steps of a march, one of each line.
+/// Steps of a march, one from each line.
 const MARCH: [&[Stride]; 9] = [
     &[Stride::Begin],
     &[Stride::Save],
@@ -102,13 +101,13 @@ const MARCH: [&[Stride]; 9] = [
     &[Stride::Pay],
 ];
 
-/// What a step says.
+/// One message or text of a step.
 enum Part {
     Text(Sql),
     Messages(Vec<Message>),
 }
 
-/// Where a walk is.
+/// Current state of a walk.
 #[derive(Default)]
 struct Place {
     in_block: bool,
@@ -165,7 +164,7 @@ const TOKENS: [&str; 7] = [
     "RESET fencing.token",
 ];
 
-/// `$t` is a table that the session may take for another.
+/// `$t` is a table that the session may confuse with another.
 const TABLE_WRITES: [&str; 6] = [
     "INSERT INTO $t VALUES ('x')",
     "INSERT INTO $t VALUES ('x')",
@@ -183,7 +182,7 @@ const TABLE_READS: [&str; 4] = [
 ];
 
 impl Generator {
-    /// A walk of some steps, sent in one of many groupings.
+    /// Sends a walk of several steps in one of many groupings.
     pub(super) fn walk(&mut self) {
         let mut place = Place::default();
         let mut parts = match once_in(&mut self.random, 3) {
@@ -197,7 +196,7 @@ impl Generator {
         self.group(parts);
     }
 
-    /// Through the whole of a transaction, with some steps left out.
+    /// Goes through a whole transaction, with some steps left out.
     fn march(&mut self, place: &mut Place) -> Vec<Part> {
         let mut parts = Vec::new();
         for step in MARCH {
@@ -219,7 +218,7 @@ impl Generator {
         parts
     }
 
-    /// Anywhere.
+    /// Takes steps in any order.
     fn wander(&mut self, place: &mut Place) -> Vec<Part> {
         let session = self.words.session;
         let likes = Stride::ALL.map(|stride| match stride {
@@ -320,7 +319,7 @@ impl Generator {
         parts.push(Part::Text(text));
     }
 
-    /// A portal that is executed later, or not at all.
+    /// A portal to execute later, or never.
     fn bound(&mut self, place: &mut Place) -> Part {
         let name: Name = if place.bound.is_empty() {
             "p".into()
@@ -342,7 +341,7 @@ impl Generator {
         ])
     }
 
-    /// What the walk is about: it changes or shows what this session is not allowed, were it taken for something else.
+    /// Goal of the walk: a statement that changes or shows something forbidden if it is misjudged.
     fn pay(&mut self) -> Sql {
         let forms: &[&str] = match self.words.session {
             Session::Neighbour | Session::Free => &TABLE_WRITES,
@@ -362,7 +361,7 @@ impl Generator {
         one(&mut self.random, forms).replace("$t", table).into()
     }
 
-    /// One text, several, or messages of the extended protocol.
+    /// Sends the parts as one text, several, or messages of the extended protocol.
     fn group(&mut self, parts: Vec<Part>) {
         let style = self.random.random_range(0..5);
         let mut texts: Vec<Sql> = Vec::new();

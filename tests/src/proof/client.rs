@@ -1,4 +1,4 @@
-//! A client that never waits without a bound and never panics over what it is told.
+//! A client that bounds every wait and never panics because of a reply.
 
 use std::io;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use crate::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire};
 
 use super::history::Answer;
 
-/// An answer with the rows that came before it.
+/// An answer with the rows before it.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// What it was in the end.
+    /// Final answer.
     pub answer: Answer,
-    /// The rows, as text.
+    /// Rows, as text.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -24,23 +24,23 @@ impl Reply {
         }
     }
 
-    /// The first column of the first row.
+    /// First column of the first row.
     pub fn value(&self) -> Option<&str> {
         Some(self.rows.first()?.first()?.as_str())
     }
 }
 
-/// One session, or what is left of it.
+/// A session, possibly broken.
 #[derive(Debug)]
 pub struct Client {
     wire: Wire,
 }
 
 impl Client {
-    /// Starts a session as superuser, whose database is the default, with more startup parameters.
+    /// Starts a session as superuser with additional startup parameters; the database is the default one.
     ///
     /// # Errors
-    /// What the client was told where it was not let in. [`Answer::Ok`] is not among them.
+    /// The client's answer, if it was not admitted. Never [`Answer::Ok`].
     pub fn login(
         endpoint: &Endpoint,
         more: &[(&str, &str)],
@@ -57,26 +57,26 @@ impl Client {
         }
     }
 
-    /// Bounds every following wait.
+    /// Bounds each later wait.
     pub fn set_patience(&mut self, patience: Duration) {
         self.wire.set_patience(patience);
         self.wire.set_write_patience(patience);
     }
 
-    /// The server process of the session.
+    /// Pid of the session's backend.
     pub fn backend_pid(&self) -> u32 {
         self.wire.backend_pid()
     }
 
-    /// Sends messages and reads until as many ReadyForQuery have come, or an error with the next one.
+    /// Sends messages and reads until `ready` ReadyForQuery have come, or an error and the next ReadyForQuery.
     pub fn exchange(&mut self, batch: &Batch, ready: usize) -> Reply {
         match self.wire.try_send_bytes(batch.bytes()) {
-            // The reason for the end may be there to read.
+            // The reason for the end may still be readable.
             Ok(()) | Err(_) => self.read(ready),
         }
     }
 
-    /// One simple Query.
+    /// Sends one simple Query.
     pub fn query(&mut self, sql: &str) -> Reply {
         self.exchange(&Batch::new().query(sql), 1)
     }

@@ -1,4 +1,4 @@
-//! Everything that a run is made of: PostgreSQL, a store, proxies, and a link on every way between them.
+//! All parts of a run: PostgreSQL, a store, proxies, and a link on every connection between them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use super::plan::{Faults, Plan, Route};
 use super::store::RunningStore;
 use super::{row_writers, shapes, surviving, truth};
 
-/// What is confirmed must survive a crash; and a crash must not take longer than it has to.
+/// Confirmed commits must survive a crash, and recovery must be fast.
 const SERVER_SETTINGS: [&str; 5] = [
     "max_connections=120",
     "fsync=on",
@@ -29,7 +29,7 @@ const SERVER_SETTINGS: [&str; 5] = [
     "max_wal_size=256MB",
 ];
 
-/// What runs. Proxies are dropped first, the server last.
+/// A running cluster. Proxies are dropped first, the server last.
 #[derive(Debug)]
 pub struct Cluster {
     proxies: Vec<Mutex<Proxy>>,
@@ -49,9 +49,9 @@ enum Servers {
     },
     Pair {
         servers: Mutex<Box<Patroni>>,
-        /// Where the log stood before anything was written.
+        /// Log position before any write.
         first: u64,
-        /// What leads to the primary where no proxy does.
+        /// Load balancer to the primary, in runs without proxies.
         balancer: Option<(Running, TempDir)>,
     },
 }
@@ -87,7 +87,7 @@ fn set_up(admin: &dyn Fn(&str) -> Wire) {
 }
 
 impl Cluster {
-    /// Starts what the plan says.
+    /// Starts the cluster of a plan.
     pub fn start(plan: &Plan) -> Self {
         let mut cluster = Self {
             proxies: Vec::new(),
@@ -111,7 +111,7 @@ impl Cluster {
         cluster
     }
 
-    /// The same places for clients, without a proxy behind them.
+    /// Opens the same client addresses without proxies.
     fn lead_to_postgres(&mut self, plan: &Plan) {
         let server = match &mut self.servers {
             Servers::One { postgres, .. } => postgres.get_mut().expect("postgres").tcp(),
@@ -145,7 +145,7 @@ impl Cluster {
                 self.links.push((Target::ControlLink(number), control));
                 options
             }
-            // A login may wait for a primary. A declaration may not take longer for that.
+            // A login may wait for a primary. That must not prolong a declaration.
             Servers::Pair { servers, .. } => {
                 let options = servers.lock().expect("servers").options();
                 options.flag("--login-timeout", "1s")
@@ -173,24 +173,24 @@ impl Cluster {
         self.links.push((Target::ClientLink(number), link));
     }
 
-    /// Where clients connect.
+    /// Addresses for clients.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The proxies.
+    /// Proxies of the run.
     pub fn proxies(&self) -> &[Mutex<Proxy>] {
         &self.proxies
     }
 
-    /// Puts a policy into force on every proxy. All of them must run.
+    /// Loads a policy into every proxy. All must be running.
     pub fn reload(&self, text: &str) {
         for (proxy, policy) in self.proxies.iter().zip(&self.policies) {
             policy.reload(&proxy.lock().expect("a proxy"), text);
         }
     }
 
-    /// Writes what proxies and servers said to files in `dir`: `proxy-0.log` and so on.
+    /// Copies the logs of proxies and servers to files in `dir`: `proxy-0.log` and so on.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -207,20 +207,20 @@ impl Cluster {
         std::fs::write(dir.join("postgres-b.log"), servers.log(1))
     }
 
-    /// Everything that can be cut.
+    /// Links that can be cut.
     pub fn links(&self) -> &[(Target, Link)] {
         &self.links
     }
 
-    /// The store, where there is one.
+    /// Store, if the proxies share one.
     pub fn store(&self) -> Option<&Mutex<RunningStore>> {
         self.store.as_ref()
     }
 
-    /// PostgreSQL's own socket, past everything that can be cut.
+    /// PostgreSQL's own socket, past all links.
     ///
     /// # Panics
-    /// When there are two servers, as in all that follows.
+    /// With two servers, as all functions below.
     pub fn socket(&self) -> &Endpoint {
         match &self.servers {
             Servers::One { socket, .. } => socket,
@@ -228,7 +228,7 @@ impl Cluster {
         }
     }
 
-    /// The server. Locked while it is down.
+    /// The single server. Locked while it is down.
     pub fn postgres(&self) -> MutexGuard<'_, Postgres> {
         match &self.servers {
             Servers::One { postgres, .. } => postgres.lock().expect("postgres"),
@@ -236,7 +236,7 @@ impl Cluster {
         }
     }
 
-    /// The two servers that Patroni keeps, where there are two. Locked while they are not whole.
+    /// The two servers managed by Patroni, if there are two. Locked while one of them is broken.
     pub fn pair(&self) -> Option<&Mutex<Box<Patroni>>> {
         match &self.servers {
             Servers::One { .. } => None,
@@ -244,14 +244,14 @@ impl Cluster {
         }
     }
 
-    /// Writes down what the pair has committed, where there is one. Nobody may write any more.
+    /// Records the commits of the pair, if there is one. All writers must have ended.
     pub fn record_survivors(&self, recorder: &Recorder) {
         if let Servers::Pair { servers, first, .. } = &self.servers {
             surviving::record(&servers.lock().expect("servers"), *first, recorder);
         }
     }
 
-    /// A superuser's session of a database, straight to the primary, past everything that can be cut.
+    /// Superuser session on a database, directly on the primary, past all links.
     pub fn admin(&self, database: &str) -> Wire {
         match &self.servers {
             Servers::One { socket, .. } => {
