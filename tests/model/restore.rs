@@ -1,4 +1,4 @@
-//! The steps of an authority that is backed up and restored, and of the epoch by which that is noticed.
+//! The steps of an authority that is backed up and restored, and of the epoch that reveals it.
 
 use crate::guards::Guard;
 use crate::registry::Drained;
@@ -22,7 +22,7 @@ pub(crate) fn take(fence: &Fence, world: &mut World, step: Restoring) -> Option<
     Some(())
 }
 
-/// A proxy that runs has seen more than the backup has, and says so.
+/// A running proxy has seen more than the backup contains, and says so.
 fn serves_already(fence: &Fence, world: &World) -> bool {
     world.sessions.iter().enumerate().any(|(id, session)| {
         let proxy = fence.scene.parts[id].proxy;
