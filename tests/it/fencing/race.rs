@@ -1,4 +1,4 @@
-//! Many writers of every shape at full speed, a takeover in the middle of them, and a checker of what they were told.
+//! Many writers of every shape at full speed, a takeover among them, and a check of their replies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::SETUP;
 
 const ROUNDS: u64 = 12;
 
-/// How a writer writes one row.
+/// Shape of a writer's row.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Autocommit,
@@ -37,7 +37,7 @@ const SHAPES: [Shape; 8] = [
     Shape::Procedure,
 ];
 
-/// What a writer was told about its rows.
+/// A writer's rows by reply.
 #[derive(Debug, Default)]
 struct Told {
     committed: Vec<u64>,
@@ -68,7 +68,7 @@ fn round(stage: &Stage, token: u64, delay: Duration, ids: &AtomicU64) {
                 scope.spawn(move || (shape, write_until_ended(wire, shape, ids)))
             })
             .collect();
-        // Not to synchronise: it moves the takeover to a random point of the writers' work.
+        // Not for synchronisation: it moves the takeover to a random point of the writers' work.
         std::thread::sleep(delay);
         let snapshot = take_over_and_look(&endpoint, token + 1);
         let told: Vec<(Shape, Told)> = writers
@@ -167,7 +167,7 @@ fn ended(mut told: Told, open: Vec<u64>, last: Vec<Message>) -> Told {
     told
 }
 
-/// What is sent for one row, and how many ReadyForQuery come back before the next is sent.
+/// Messages for one row, and the ReadyForQuery expected before the next is sent.
 fn messages(shape: Shape, id: u64) -> Vec<(Batch, usize)> {
     let insert = format!("INSERT INTO jobs VALUES ({id})");
     let query = |sql: &str| (Batch::new().query(sql), 1);
