@@ -120,13 +120,14 @@ fn texts() -> Vec<Text> {
             continue;
         }
         let source = before_tests(&source);
-        match path.extension().is_some_and(|ending| ending == "html") {
-            true => all.extend(markup(&path, source)),
-            false => all.extend(
+        if path.extension().is_some_and(|ending| ending == "html") {
+            all.extend(markup(&path, source));
+        } else {
+            all.extend(
                 [literals(&path, source), help(&path, source)]
                     .into_iter()
                     .flatten(),
-            ),
+            );
         }
     }
     all

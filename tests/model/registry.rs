@@ -214,9 +214,10 @@ impl Registry {
     pub(crate) fn forget(&mut self, fence: &Fence, gone: Set, pids: &[Pid; SESSIONS]) {
         let by_pid = |id: Id| (0..SESSIONS).any(|g| gone.has(g) && pids[g] == pids[id]);
         for id in 0..SESSIONS {
-            let matches = match fence.keeps(Guard::RecordsByStart) {
-                true => gone.has(id),
-                false => gone.has(id) || by_pid(id),
+            let matches = if fence.keeps(Guard::RecordsByStart) {
+                gone.has(id)
+            } else {
+                gone.has(id) || by_pid(id)
             };
             if matches {
                 self.records[id] = 0;

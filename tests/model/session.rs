@@ -167,9 +167,10 @@ fn decide(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
 }
 
 fn declaration(fence: &Fence, world: &World, token: Token, by: Id, id: Id) -> Declaration {
-    let number = match fence.keeps(Guard::TakeIsNumbered) {
-        true => world.sessions[by].takes,
-        false => 0,
+    let number = if fence.keeps(Guard::TakeIsNumbered) {
+        world.sessions[by].takes
+    } else {
+        0
     };
     let takes = fence.scene.parts[by].role == Role::Taker;
     Declaration {
@@ -412,9 +413,10 @@ fn leave(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     };
     if session.work == Work::Permitted {
         // Waiting bytes are flushed before the Terminate.
-        session.work = match session.is_living() {
-            true => Work::InFlight,
-            false => Work::Idle,
+        session.work = if session.is_living() {
+            Work::InFlight
+        } else {
+            Work::Idle
         };
     }
     Some(())

@@ -20,9 +20,10 @@ pub(crate) fn barrier(
     let next = match (step, now) {
         (BarrierStep::Tell, Barrier::Telling { old }) => {
             tell(fence, world, proxy, old);
-            match fence.keeps(Guard::WaitUntilGone) {
-                true => Barrier::Looking { old },
-                false => Barrier::Gone { old },
+            if fence.keeps(Guard::WaitUntilGone) {
+                Barrier::Looking { old }
+            } else {
+                Barrier::Gone { old }
             }
         }
         (BarrierStep::Look, Barrier::Looking { old }) => {
@@ -67,9 +68,10 @@ fn tell(fence: &Fence, world: &mut World, proxy: ProxyId, old: Set) {
     let pids = world.pids();
     for (id, session) in world.sessions.iter_mut().enumerate() {
         let same_pid = (0..pids.len()).any(|other| old.has(other) && pids[other] == session.pid);
-        let matches = match fence.keeps(Guard::TerminateByStart) {
-            true => old.has(id),
-            false => same_pid,
+        let matches = if fence.keeps(Guard::TerminateByStart) {
+            old.has(id)
+        } else {
+            same_pid
         };
         if !matches || !seen.has(id) || session.backend != Backend::Alive {
             continue;
@@ -141,10 +143,10 @@ pub(crate) fn reaper(
         (ReaperStep::Read, Reaper::Idle)
             if runs && world.is_up() && fence.keeps(Guard::RecordsThenLook) =>
         {
-            match records.is_empty() {
-                true => return None,
-                false => Reaper::Read { records },
+            if records.is_empty() {
+                return None;
             }
+            Reaper::Read { records }
         }
         (ReaperStep::Look, Reaper::Read { records }) if runs && !asks => gone(records, living),
         (ReaperStep::Ask, Reaper::Read { records }) if runs && world.is_up() && asks => {
@@ -248,9 +250,10 @@ pub(crate) fn reload(world: &mut World) -> Option<()> {
 
 /// The copy's proxy may try at any time, and so may the others after a broken connection.
 pub(crate) fn enrol(fence: &Fence, world: &mut World, proxy: ProxyId) -> Option<()> {
-    let postmaster = match fence.scene.copy == Some(proxy) {
-        true => LATER,
-        false => world.address,
+    let postmaster = if fence.scene.copy == Some(proxy) {
+        LATER
+    } else {
+        world.address
     };
     if !world.authority.now.enrol(fence, postmaster) {
         return None;

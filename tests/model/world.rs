@@ -419,9 +419,10 @@ impl World {
             proxies,
             sessions: [session; SESSIONS],
             stray: None,
-            mode: match fence.has(Trouble::Observing) {
-                true => Mode::Observe,
-                false => Mode::Enforce,
+            mode: if fence.has(Trouble::Observing) {
+                Mode::Observe
+            } else {
+                Mode::Enforce
             },
             backup: Backup::None,
             witness: Witness {

@@ -37,13 +37,14 @@ fn it_is_a_write_by_name() {
             let xid = watch.next_xid();
             let outcome = plain.run(&case.script, around(case.tag.as_deref()), by);
             // Refused by default, with any token.
-            let refused = match case
+            let refused = if case
                 .script
                 .iter()
                 .any(|sql| sql.starts_with("PREPARE TRANSACTION"))
             {
-                true => "PF005",
-                false => "PF002",
+                "PF005"
+            } else {
+                "PF002"
             };
             if !outcome.is(refused) {
                 wrong.push(format!("{by:?} {outcome:?}: {}", case.text()));

@@ -238,9 +238,10 @@ fn an_upgrade_takes_the_console_along() {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
             u32::try_from(line["pid"].as_u64()?).ok()
         });
-        match is_local {
-            true => assert!(scene.show("SESSIONS").is_empty()),
-            false => assert_eq!(scene.printed("bob", &["SHOW SESSIONS"]), ""),
+        if is_local {
+            assert!(scene.show("SESSIONS").is_empty());
+        } else {
+            assert_eq!(scene.printed("bob", &["SHOW SESSIONS"]), "");
         }
         signal(pid, Signal::TERM);
         wait_for("the end of the new process", || {

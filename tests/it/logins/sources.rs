@@ -16,9 +16,10 @@ pub(super) const OF_PG_AUTHID: &str = "SELECT rolname, CASE WHEN rolvaliduntil <
 impl Way {
     fn told(&self, user: &str, password: &str) -> Result<String, String> {
         let output = self.login_as(user, "verify-full", "require", password);
-        match output.status.success() {
-            true => Ok(stdout(&output)),
-            false => Err(refused(&output)),
+        if output.status.success() {
+            Ok(stdout(&output))
+        } else {
+            Err(refused(&output))
         }
     }
 

@@ -103,10 +103,13 @@ fn race(store: Store, postgres: &Postgres, kill_store: &mut dyn FnMut()) {
         let one = [next.to_string()];
         assert!(lost || tokens == one, "after {mark}: {tokens:?}");
         let unknown = number == STORE_KILLED && tokens.is_empty();
-        let raised = wait_for("the mark", || match unknown {
-            true => taken(&ends[1]),
-            // A proxy learns of another proxy's mark a moment later.
-            false => value(&ends[1], "SHOW fencing.mark").filter(|mark| *mark == next),
+        let raised = wait_for("the mark", || {
+            if unknown {
+                taken(&ends[1])
+            } else {
+                // A proxy learns of another proxy's mark a moment later.
+                value(&ends[1], "SHOW fencing.mark").filter(|mark| *mark == next)
+            }
         });
         println!("round {number} after {mark}: {tokens:?}, {raised}");
         mark = raised;

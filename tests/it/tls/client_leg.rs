@@ -285,9 +285,10 @@ fn cancel_requests() {
         let key = wire.backend_key().to_vec();
         wire.send(&pgpalisade_tests::wire::Batch::new().query("SELECT pg_sleep(30)"));
         std::thread::sleep(Duration::from_millis(300));
-        let mut other = match encrypted {
-            true => Wire::connect_tls(&scene.endpoint(), &client).unwrap(),
-            false => Wire::connect(&scene.endpoint()),
+        let mut other = if encrypted {
+            Wire::connect_tls(&scene.endpoint(), &client).unwrap()
+        } else {
+            Wire::connect(&scene.endpoint())
         };
         other.send_bytes(&cancel_request(&key));
         assert!(other.until_closed()[0].is_closed());

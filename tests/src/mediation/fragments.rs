@@ -93,12 +93,11 @@ impl Generator {
         self.say(Message::Parse(other.clone(), payload));
         self.pause();
         let name = one(&mut self.random, &[&one_name, &other]).clone();
-        match once_in(&mut self.random, 3) {
-            true => {
-                self.sync();
-                self.query([b"EXECUTE \"", &name[..], b"\""].concat());
-            }
-            false => self.execute(&name),
+        if once_in(&mut self.random, 3) {
+            self.sync();
+            self.query([b"EXECUTE \"", &name[..], b"\""].concat());
+        } else {
+            self.execute(&name);
         }
         self.hidden();
     }
@@ -131,9 +130,10 @@ impl Generator {
             self.query(reset);
             self.pause();
         }
-        let payload = match once_in(&mut self.random, 3) {
-            true => self.of(Kind::Lift),
-            false => self.words.piercing(&mut self.random),
+        let payload = if once_in(&mut self.random, 3) {
+            self.of(Kind::Lift)
+        } else {
+            self.words.piercing(&mut self.random)
         };
         let text = self.words.smuggled_with(&mut self.random, &payload);
         self.query(text);
@@ -160,18 +160,17 @@ impl Generator {
             self.sync();
         }
         self.pause();
-        match once_in(&mut self.random, 3) {
-            true => self.say(Message::Bind(
+        if once_in(&mut self.random, 3) {
+            self.say(Message::Bind(
                 b"q".to_vec(),
                 b"nothing".to_vec(),
                 Vec::new(),
-            )),
-            false => {
-                let error = self.of(Kind::Error);
-                self.say(Message::Parse(b"e".to_vec(), error));
-                self.say(Message::Bind(b"e".to_vec(), b"e".to_vec(), Vec::new()));
-                self.say(Message::Execute(b"e".to_vec(), 0));
-            }
+            ));
+        } else {
+            let error = self.of(Kind::Error);
+            self.say(Message::Parse(b"e".to_vec(), error));
+            self.say(Message::Bind(b"e".to_vec(), b"e".to_vec(), Vec::new()));
+            self.say(Message::Execute(b"e".to_vec(), 0));
         }
         self.say(Message::Parse(name.clone(), "SELECT 1".into()));
         self.say(Message::Bind(portal.clone(), name.clone(), Vec::new()));
@@ -210,15 +209,12 @@ impl Generator {
             ],
         );
         let sql = [verb.as_bytes(), &portal, b"\""].concat();
-        match once_in(&mut self.random, 2) {
-            true => {
-                self.say(Message::Parse(b"f".to_vec(), sql));
-                self.execute(&b"f".to_vec());
-            }
-            false => {
-                self.sync();
-                self.query(sql);
-            }
+        if once_in(&mut self.random, 2) {
+            self.say(Message::Parse(b"f".to_vec(), sql));
+            self.execute(&b"f".to_vec());
+        } else {
+            self.sync();
+            self.query(sql);
         }
         self.query("COMMIT");
     }
@@ -256,9 +252,10 @@ impl Generator {
 
     /// The default of later transactions changes, and the server reports it only at the end of the request.
     fn default_in_flight(&mut self) {
-        let lift = match once_in(&mut self.random, 2) {
-            true => "SELECT sets('default_transaction_read_only', 'off')".into(),
-            false => self.of(Kind::Lift),
+        let lift = if once_in(&mut self.random, 2) {
+            "SELECT sets('default_transaction_read_only', 'off')".into()
+        } else {
+            self.of(Kind::Lift)
         };
         let hidden = self.of(Kind::Hidden);
         let mut parts: Vec<Sql> = vec!["BEGIN".into(), lift, "COMMIT".into(), hidden];
@@ -289,9 +286,10 @@ impl Generator {
 
     /// The server replies with an error when the proxy knows of no request.
     fn malformed_then_anything(&mut self) {
-        let message = match once_in(&mut self.random, 2) {
-            true => Message::Malformed(b'H', b"x".to_vec()),
-            false => self.malformed(),
+        let message = if once_in(&mut self.random, 2) {
+            Message::Malformed(b'H', b"x".to_vec())
+        } else {
+            self.malformed()
         };
         self.say(message);
         self.pause();
@@ -300,9 +298,10 @@ impl Generator {
             self.query(sql);
         }
         self.sync();
-        match once_in(&mut self.random, 3) {
-            true => self.skipped(),
-            false => self.default_in_flight(),
+        if once_in(&mut self.random, 3) {
+            self.skipped();
+        } else {
+            self.default_in_flight();
         }
     }
 

@@ -45,9 +45,10 @@ pub struct Generator {
 pub fn conversation(seed: u64, sessions: &[Session]) -> Conversation {
     let mut random = StdRng::seed_from_u64(seed);
     let session = one(&mut random, sessions);
-    let database = match once_in(&mut random, 3) {
-        true => one(&mut random, &Database::ALL),
-        false => Database::Utf8,
+    let database = if once_in(&mut random, 3) {
+        one(&mut random, &Database::ALL)
+    } else {
+        Database::Utf8
     };
     // docs/guarantee.md says when EXECUTE of a name beyond ASCII may be refused.
     let names = match random.random_range(if session.has_twin() { 2 } else { 0 }..4) {
@@ -96,9 +97,12 @@ fn some_tables(random: &mut StdRng, database: Database, aims: &[steering::Aim]) 
     let beyond = tables::names_beyond_ascii();
     let recoded =
         database != Database::Utf8 || aims.iter().any(|(name, _)| *name == "client_encoding");
-    let mut name = || match recoded && !once_in(random, 3) {
-        true => beyond.choose(random).cloned().unwrap_or_default(),
-        false => one(random, &tables::NAMES).to_owned(),
+    let mut name = || {
+        if recoded && !once_in(random, 3) {
+            beyond.choose(random).cloned().unwrap_or_default()
+        } else {
+            one(random, &tables::NAMES).to_owned()
+        }
     };
     vec![name(), name()]
 }
@@ -129,9 +133,10 @@ fn startup(
 impl Generator {
     fn write(&mut self) {
         let holds = self.words.session == Session::Holder;
-        let fragment_at = match holds || !once_in(&mut self.random, 4) {
-            true => Some(self.random.random_range(0..4)),
-            false => None,
+        let fragment_at = if holds || !once_in(&mut self.random, 4) {
+            Some(self.random.random_range(0..4))
+        } else {
+            None
         };
         for at in 0..self.random.random_range(2..7) {
             if fragment_at == Some(at) {
@@ -194,9 +199,10 @@ impl Generator {
 
     /// A name of this conversation, or the empty one.
     pub fn any_name(&mut self) -> Name {
-        match once_in(&mut self.random, 3) {
-            true => Vec::new(),
-            false => self.words.name(&mut self.random),
+        if once_in(&mut self.random, 3) {
+            Vec::new()
+        } else {
+            self.words.name(&mut self.random)
         }
     }
 
@@ -241,9 +247,10 @@ impl Generator {
 
     /// Appends Parse, Bind, Execute.
     pub fn extended(&mut self, sql: Sql) {
-        let (name, portal) = match once_in(&mut self.random, 3) {
-            true => (self.any_name(), self.any_name()),
-            false => (Vec::new(), Vec::new()),
+        let (name, portal) = if once_in(&mut self.random, 3) {
+            (self.any_name(), self.any_name())
+        } else {
+            (Vec::new(), Vec::new())
         };
         self.say(Message::Parse(name.clone(), sql));
         if once_in(&mut self.random, 5) {

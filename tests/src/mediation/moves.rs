@@ -203,9 +203,10 @@ impl Generator {
             self.query("BEGIN");
         }
         for _ in 0..self.random.random_range(1..4) {
-            let sql = match once_in(&mut self.random, 2) {
-                true => self.written(),
-                false => self.statement(),
+            let sql = if once_in(&mut self.random, 2) {
+                self.written()
+            } else {
+                self.statement()
             };
             self.deliver(sql);
         }

@@ -165,9 +165,10 @@ fn violation(
         !violations.is_empty() && (violations == [SILENT]) == silent
     };
     let repeats = (0..5).any(|_| again(conversation));
-    let shortest = match repeats {
-        true => shrink(conversation, &mut again),
-        false => conversation.clone(),
+    let shortest = if repeats {
+        shrink(conversation, &mut again)
+    } else {
+        conversation.clone()
     };
     Violation {
         seed,

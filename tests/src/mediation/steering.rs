@@ -119,23 +119,31 @@ pub fn tables(schema: &str, scope: &str) -> String {
 pub fn aims(random: &mut StdRng, session: Session) -> [Aim; 2] {
     let mut aim = || match session {
         Session::Neighbour | Session::Free | Session::Reader => meaning(random),
-        session if session.is_strict() => match once_in(random, 6) {
-            true => meaning(random),
-            false => one(random, &ACCESS),
-        },
-        session => match once_in(random, 4) {
-            true => meaning(random),
-            false if session.has_twin() => one(random, &OWN),
-            false => one(random, &OWN[..3]),
-        },
+        session if session.is_strict() => {
+            if once_in(random, 6) {
+                meaning(random)
+            } else {
+                one(random, &ACCESS)
+            }
+        }
+        session => {
+            if once_in(random, 4) {
+                meaning(random)
+            } else if session.has_twin() {
+                one(random, &OWN)
+            } else {
+                one(random, &OWN[..3])
+            }
+        }
     };
     [aim(), aim()]
 }
 
 fn meaning(random: &mut StdRng) -> Aim {
-    match once_in(random, 3) {
-        true => one(random, &MEANING),
-        false => ("search_path", one(random, &SCHEMAS)),
+    if once_in(random, 3) {
+        one(random, &MEANING)
+    } else {
+        ("search_path", one(random, &SCHEMAS))
     }
 }
 
@@ -167,8 +175,9 @@ impl Words {
 
 /// Messages after a statement that waits for data.
 pub fn data_of(sql: &[u8]) -> Vec<Message> {
-    match sql.starts_with(b"COPY ") && sql.ends_with(b"FROM STDIN") {
-        true => vec![Message::CopyData("x\n".into()), Message::CopyDone],
-        false => Vec::new(),
+    if sql.starts_with(b"COPY ") && sql.ends_with(b"FROM STDIN") {
+        vec![Message::CopyData("x\n".into()), Message::CopyDone]
+    } else {
+        Vec::new()
     }
 }

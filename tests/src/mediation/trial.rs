@@ -82,9 +82,10 @@ impl Trial {
     }
 
     fn court(&mut self, session: Session) -> &mut Court {
-        let (court, rules) = match session.is_governed() {
-            true => (&mut self.governed, Rules::Governed),
-            false => (&mut self.plain, Rules::Plain),
+        let (court, rules) = if session.is_governed() {
+            (&mut self.governed, Rules::Governed)
+        } else {
+            (&mut self.plain, Rules::Plain)
         };
         court.get_or_insert_with(|| {
             let world = World::start(rules);
@@ -122,9 +123,12 @@ impl Court {
     fn writes_directly(&mut self, conversation: &Conversation, number: u64) -> bool {
         let (session, database) = (conversation.session, conversation.database);
         let (world, judge) = self.open(database);
-        let others = |judge: &Judge| match session.is_neighbour() {
-            true => judge.belonging_to_others_directly(world, session),
-            false => Vec::new(),
+        let others = |judge: &Judge| {
+            if session.is_neighbour() {
+                judge.belonging_to_others_directly(world, session)
+            } else {
+                Vec::new()
+            }
         };
         let (before, owned) = (judge.counters(), others(judge));
         let twin = (world.direct(), name_of(database, Copy::Twin));
@@ -160,9 +164,10 @@ impl Court {
         }
         let (world, judge) = self.open(database);
         let before = judge.counters();
-        let others = match session.is_neighbour() {
-            true => judge.belonging_to_others(session),
-            false => Vec::new(),
+        let others = if session.is_neighbour() {
+            judge.belonging_to_others(session)
+        } else {
+            Vec::new()
         };
         let rows = match session {
             Session::Holder => judge.rows(),
@@ -204,9 +209,10 @@ impl Court {
             Session::Holder => judge.wrong_rows(&rows, number, &found),
             _ => written,
         };
-        match violations.is_empty() && !session.is_strict() {
-            true => judge.clean(),
-            false => judge.restore(world),
+        if violations.is_empty() && !session.is_strict() {
+            judge.clean();
+        } else {
+            judge.restore(world);
         }
         violations.extend(other_violations);
         Outcome { heard, violations }

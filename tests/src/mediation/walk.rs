@@ -185,9 +185,10 @@ impl Generator {
     /// Sends a walk of several steps in one of many groupings.
     pub(super) fn walk(&mut self) {
         let mut place = Place::default();
-        let mut parts = match once_in(&mut self.random, 3) {
-            true => self.wander(&mut place),
-            false => self.march(&mut place),
+        let mut parts = if once_in(&mut self.random, 3) {
+            self.wander(&mut place)
+        } else {
+            self.march(&mut place)
         };
         if place.in_block && !once_in(&mut self.random, 4) {
             self.stride(Stride::End, &mut place, &mut parts);
@@ -287,15 +288,7 @@ impl Generator {
             Stride::Pay => self.pay(),
             Stride::Declare => {
                 place.cursors += 1;
-                let hold: &[u8] = match once_in(random, 3) {
-                    true => b"DECLARE c CURSOR FOR ",
-                    false => b"DECLARE c CURSOR WITH HOLD FOR ",
-                };
-                let query = match once_in(random, 4) {
-                    true => self.words.query(random),
-                    false => self.words.steering_query(random),
-                };
-                [hold, &query].concat()
+                self.declare_cursor()
             }
             Stride::Fetch => one(
                 random,
@@ -319,6 +312,21 @@ impl Generator {
         parts.push(Part::Text(text));
     }
 
+    fn declare_cursor(&mut self) -> Sql {
+        let random = &mut self.random;
+        let declare: &[u8] = if once_in(random, 3) {
+            b"DECLARE c CURSOR FOR "
+        } else {
+            b"DECLARE c CURSOR WITH HOLD FOR "
+        };
+        let query = if once_in(random, 4) {
+            self.words.query(random)
+        } else {
+            self.words.steering_query(random)
+        };
+        [declare, &query].concat()
+    }
+
     /// A portal to execute later, or never.
     fn bound(&mut self, place: &mut Place) -> Part {
         let name: Name = if place.bound.is_empty() {
@@ -326,13 +334,15 @@ impl Generator {
         } else {
             "q".into()
         };
-        let statement: Name = match once_in(&mut self.random, 2) {
-            true => "t".into(),
-            false => Name::new(),
+        let statement: Name = if once_in(&mut self.random, 2) {
+            "t".into()
+        } else {
+            Name::new()
         };
-        let sql = match once_in(&mut self.random, 3) {
-            true => self.words.steering_query(&mut self.random),
-            false => self.pay(),
+        let sql = if once_in(&mut self.random, 3) {
+            self.words.steering_query(&mut self.random)
+        } else {
+            self.pay()
         };
         place.bound.push(name.clone());
         Part::Messages(vec![

@@ -387,9 +387,10 @@ impl Words {
     fn cursor(&self, random: &mut StdRng) -> Sql {
         let name = self.quoted(random);
         let query = self.query(random);
-        let declare: &[u8] = match once_in(random, 3) {
-            true => b" CURSOR WITH HOLD FOR ",
-            false => b" CURSOR FOR ",
+        let declare: &[u8] = if once_in(random, 3) {
+            b" CURSOR WITH HOLD FOR "
+        } else {
+            b" CURSOR FOR "
         };
         match random.random_range(0..8) {
             0..=2 => [b"DECLARE ", &name[..], declare, &query].concat(),

@@ -22,9 +22,10 @@ pub(super) fn take(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<Take
         ref reach,
         ..
     } = *candidate;
-    let after = match random.random_bool(0.2) {
-        true => None,
-        false => Some(mark(candidate, random)?),
+    let after = if random.random_bool(0.2) {
+        None
+    } else {
+        Some(mark(candidate, random)?)
     };
     // Confirms its lock. All candidates do, and others take meanwhile.
     pause(random, 0..80);
