@@ -20,9 +20,9 @@ pub(crate) enum Guard {
     DecideByWriting,
     /// `Reaper::reap` reads the records, then looks.
     RecordsThenLook,
-    /// `Relay::run` removes a record only if nothing was in flight.
+    /// `Relay::part` removes a record only if nothing was in flight.
     ReleaseQuietOnly,
-    /// Only `Relay::run` removes a session's record, after the session has ended. "Gone" then stays true, however
+    /// Only `Relay::part` removes a session's record, after the session has ended. "Gone" then stays true, however
     /// late the message arrives.
     ReleaseEndedOnly,
     /// `Takeover::declare`: the cached mark refuses, and never admits.
@@ -38,12 +38,12 @@ pub(crate) enum Guard {
     /// `Tables::drained` looks for lower records before it marks the scope.
     DrainedLooks,
     /// `Takeover::identify` proves that the pid belongs to the session that asked, not to a later one.
-    /// `Session::probe`.
+    /// `Session::leave_trace`.
     IdentityProven,
     /// A session whose declaration got no answer does not continue under a lower token: the authority may have moved
-    /// it up, or may do so later. `Relay::end_unanswered`.
+    /// it up, or may do so later. `Session::end_unanswered`.
     UnansweredEnds,
-    /// Nor does it declare a lower token afterwards. `Relay::unanswered`.
+    /// Nor does it declare a lower token afterwards. `unanswered` in `session/src/tokens.rs`.
     UnansweredIsNoted,
     /// `Tables::declare` registers a stale session, whose declaration is only observed, at its own token.
     ObservedRegister,
@@ -67,6 +67,6 @@ pub(crate) enum Guard {
     TakeCompares,
     /// `MarkRow::judge`: a take whose answer was lost recognizes the mark as its own. `TakeId`.
     TakeIsRecognised,
-    /// `Granted::take_number`: a session's next take is a different one.
+    /// `Session::take_number`: a session's next take is a different one.
     TakeIsNumbered,
 }

@@ -66,9 +66,9 @@ pub(crate) enum Session {
     Unreachable,
     /// The proxy receives the answer. `Inner::declare`.
     Hear,
-    /// The token is in force and the client is told. `Relay::on_declared`.
+    /// The token is in force and the client is told. `Session::on_declared`.
     Bind,
-    /// The proxy checks a write, such as the COMMIT of a transaction. `Fence::plan`, `HeldTokens::stale`.
+    /// The proxy checks a write, such as the COMMIT of a transaction. `SessionFence::decide`, `HeldTokens::stale`.
     Check,
     /// Its bytes leave the proxy. `Upstream::forward`.
     Forward,
@@ -78,12 +78,12 @@ pub(crate) enum Session {
     Show,
     /// RESET: the session has no token any more, but stays on the register.
     LayDown,
-    /// ROLLBACK of the SET: the earlier token returns. `Settings`.
+    /// ROLLBACK of the SET: the earlier token returns. `Variables`.
     FallBack,
     /// The client leaves. `Relay::run`.
     Leave,
     /// The proxy sees that the server closed, or that the connection broke: it cannot tell which.
-    /// `Upstream::terminate`.
+    /// `Upstream::say_goodbye`.
     Close,
     /// The proxy sees that the backend of a connected client has gone. `Relay::on_server_closed`.
     Notice,

@@ -292,13 +292,14 @@ pub(crate) struct Session {
     pub(crate) footing: Purpose,
     /// Token that a ROLLBACK or RESET would bring back, 0 for none.
     pub(crate) earlier: Token,
-    /// Tokens accepted for the session: declaring one again needs no step of the authority. `Relay::accepted`.
+    /// Tokens accepted for the session: declaring one again needs no step of the authority. `accepted` in
+    /// `session/src/tokens.rs`.
     pub(crate) accepted: Tokens,
-    /// Highest token declared without an answer, 0 for none. `Relay::unanswered`.
+    /// Highest token declared without an answer, 0 for none. `unanswered` in `session/src/tokens.rs`.
     pub(crate) unanswered: Token,
     /// Mark read by the client, if it takes.
     pub(crate) read: Option<Token>,
-    /// Number of its accepted takes. `Granted::take_number`.
+    /// Number of its accepted takes. `Session::take_number`.
     pub(crate) takes: u8,
     /// Purpose of its last declaration.
     pub(crate) purpose: Purpose,
