@@ -149,7 +149,7 @@ fn step(start: Start, random: &mut StdRng) -> (Batch, String) {
 }
 
 /// These sessions may not write. So after a statement that could have switched read-only mode off, they may run no
-/// query after the end of a transaction in the same text or pipeline. `tests/oracle/backstop.rs` tests that.
+/// query after the end of a transaction in the same text or pipeline. `tests/oracle/read_only_guard.rs` tests that.
 fn leave_out_doubtful(start: Start, statements: &mut Vec<String>) {
     let (mut ran, mut doubtful) = (start == Start::WithToken, false);
     statements.retain(|text| {

@@ -218,7 +218,7 @@ pub(crate) const OBSERVED: Reaches = &[
     (
         "its write is in flight while the policy is enforced",
         |_, w| {
-            let noted = w.sessions[0].footing == Purpose::Observe;
+            let noted = w.sessions[0].grant == Purpose::Observe;
             noted && w.mode == Mode::Enforce && w.sessions[0].work == Work::InFlight
         },
     ),

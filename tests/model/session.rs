@@ -93,7 +93,7 @@ fn ask(fence: &Fence, world: &mut World, id: Id, token: Token) -> Option<()> {
     let takes = fence.scene.parts[id].role == Role::Taker;
     let proxy = &mut world.proxies[fence.scene.parts[id].proxy];
     let session = &mut world.sessions[id];
-    let counts = session.footing == Purpose::Admit || world.mode == Mode::Observe;
+    let counts = session.grant == Purpose::Admit || world.mode == Mode::Observe;
     when(session.is_ready() && session.declaring == Declaring::No)?;
     when(session.bound != token || !counts || takes)?;
     // The backend is looked up on the server of the control connection. `Takeover::identify`.
@@ -303,7 +303,7 @@ fn bind(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     if session.link == Link::Open && session.is_living() {
         session.earlier = session.bound;
         session.bound = token;
-        session.footing = session.purpose;
+        session.grant = session.purpose;
         if session.purpose == Purpose::Observe {
             session.earlier = 0;
             return Some(());
@@ -342,7 +342,7 @@ fn check(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
         return Some(());
     }
     // An only observed token is declared again first. `GrantMode::Observed`.
-    when(session.footing == Purpose::Admit)?;
+    when(session.grant == Purpose::Admit)?;
     let no_answer = !fence.keeps(Guard::WritesDoNotAsk) && !world.is_up();
     if session.bound < cache || no_answer {
         when(session.bound >= world.authority.now.mark)?;

@@ -289,7 +289,7 @@ pub(crate) struct Session {
     /// Token in force, 0 for none.
     pub(crate) bound: Token,
     /// How the token in force was accepted. `GrantMode`.
-    pub(crate) footing: Purpose,
+    pub(crate) grant: Purpose,
     /// Token that a ROLLBACK or RESET would bring back, 0 for none.
     pub(crate) earlier: Token,
     /// Tokens accepted for the session: declaring one again needs no step of the authority. `accepted` in
@@ -400,7 +400,7 @@ impl World {
             pid: 0,
             work: Work::Idle,
             bound: 0,
-            footing: Purpose::Admit,
+            grant: Purpose::Admit,
             earlier: 0,
             accepted: Tokens::default(),
             unanswered: 0,
@@ -489,7 +489,7 @@ impl Session {
     pub(crate) fn tidy(&mut self) {
         if self.link == Link::Closed && self.backend == Backend::Gone {
             (self.bound, self.earlier, self.work) = (0, 0, Work::Idle);
-            (self.accepted, self.footing) = (Tokens::default(), Purpose::Admit);
+            (self.accepted, self.grant) = (Tokens::default(), Purpose::Admit);
         }
     }
 }

@@ -8,7 +8,7 @@
 //! - [`past`]: changes that PostgreSQL allows in a read-only session.
 //! - [`combined`]: generated combinations. [`ordinary`]: texts of applications that only read.
 //! - [`functions`]: every volatile function, reviewed.
-//! - [`backstop`]: every way out of read-only mode. [`defaults`]: read-only mode that was set elsewhere.
+//! - [`read_only_guard`]: every way out of read-only mode. [`defaults`]: read-only mode that was set elsewhere.
 //! - [`preparing`]: code that PostgreSQL runs before an Execute.
 //! - [`model`]: the model of PostgreSQL in the session's own tests, compared with the real one.
 //! - [`table`]: the table of `docs/policies.md`, generated from real replies.
@@ -20,7 +20,6 @@
     reason = "a test that cannot go on fails"
 )]
 
-mod backstop;
 mod combined;
 mod corpus;
 mod defaults;
@@ -31,6 +30,7 @@ mod model;
 mod ordinary;
 mod past;
 mod preparing;
+mod read_only_guard;
 mod statements;
 mod table;
 mod world;

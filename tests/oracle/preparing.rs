@@ -3,7 +3,7 @@
 
 use pgpalisade_tests::wire::{Batch, pretty};
 
-use super::backstop::{LIFTING, run_all};
+use super::read_only_guard::{LIFTING, run_all};
 use super::world::stage;
 
 const SETUP: &str = "

@@ -39,7 +39,7 @@ const SHAPES: [Shape; 8] = [
 
 /// A writer's rows by reply.
 #[derive(Debug, Default)]
-struct Told {
+struct WriterRows {
     committed: Vec<u64>,
     fenced: Vec<u64>,
     last: Vec<Message>,
@@ -71,7 +71,7 @@ fn round(stage: &Stage, token: u64, delay: Duration, ids: &AtomicU64) {
         // Not for synchronisation: it moves the takeover to a random point of the writers' work.
         std::thread::sleep(delay);
         let snapshot = take_over_and_look(&endpoint, token + 1);
-        let told: Vec<(Shape, Told)> = writers
+        let told: Vec<(Shape, WriterRows)> = writers
             .into_iter()
             .map(|writer| writer.join().unwrap())
             .collect();
@@ -118,8 +118,8 @@ fn ids_in(wire: &mut Wire) -> Vec<u64> {
 }
 
 /// Writes row after row until the session is ended, which the takeover must do.
-fn write_until_ended(mut wire: Wire, shape: Shape, ids: &AtomicU64) -> Told {
-    let mut told = Told::default();
+fn write_until_ended(mut wire: Wire, shape: Shape, ids: &AtomicU64) -> WriterRows {
+    let mut told = WriterRows::default();
     let mut open = Vec::new();
     if matches!(shape, Shape::CommitAndChain) {
         let answer = wire.query("BEGIN");
@@ -153,7 +153,7 @@ fn write_until_ended(mut wire: Wire, shape: Shape, ids: &AtomicU64) -> Told {
     }
 }
 
-fn ended(mut told: Told, open: Vec<u64>, last: Vec<Message>) -> Told {
+fn ended(mut told: WriterRows, open: Vec<u64>, last: Vec<Message>) -> WriterRows {
     let error = last.iter().find(|message| message.tag == b'E');
     let Some(error) = error else {
         panic!("the session ended without a word:\n{}", pretty(&last))

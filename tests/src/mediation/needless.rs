@@ -7,7 +7,7 @@
 //! Limits: later refusals of a conversation are not checked. A text of several statements, and a pipeline refused at
 //! its Parse or Bind, count as one request up to its end. A request that fails on the twin has written nothing, even
 //! if it was meant to. Statements that switch read-only mode off write nothing themselves, and are refused with
-//! reason: see `is_a_lift`.
+//! reason: see `changes_access`.
 
 use super::conversation::{Conversation, Message, Step};
 use super::runner::Heard;
@@ -40,7 +40,7 @@ pub fn first_refusal(
     let refused = Refused {
         reason: format!("{} {}", told.sqlstate, kind_of(&told.words)),
         what: refused.to_string(),
-        lifts: is_a_lift(&cut.steps[told.step..]),
+        changes_access: changes_access(&cut.steps[told.step..]),
     };
     Some((cut, refused))
 }
@@ -50,7 +50,7 @@ pub fn first_refusal(
 pub struct Refused {
     reason: String,
     what: String,
-    lifts: bool,
+    changes_access: bool,
 }
 
 impl Refused {
@@ -58,7 +58,7 @@ impl Refused {
     pub fn judged(self, wrote: bool) -> Refusal {
         Refusal {
             reason: self.reason,
-            needless: !wrote && !self.lifts,
+            needless: !wrote && !self.changes_access,
             what: self.what,
         }
     }
@@ -82,7 +82,7 @@ fn end_of_request(steps: &[Step], at: usize) -> usize {
 }
 
 /// Whether a request changes read-only mode or a token, which no session may change freely.
-fn is_a_lift(steps: &[Step]) -> bool {
+fn changes_access(steps: &[Step]) -> bool {
     steps.iter().any(|step| {
         let text = match step {
             Step::Say(Message::Query(parts)) => parts.join(&b"; "[..]),

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An error sent to the client.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ReportedError {
     /// Step of the message that failed.
     pub step: usize,
     /// SQLSTATE of the error.
@@ -38,7 +38,7 @@ pub enum End {
 #[derive(Clone, Debug)]
 pub struct Heard {
     /// Errors in their order.
-    pub errors: Vec<Told>,
+    pub errors: Vec<ReportedError>,
     /// All messages of the server.
     pub said: Vec<wire::Message>,
     /// End of the conversation.
@@ -221,7 +221,7 @@ impl Client {
         let words = [b'M', b'D']
             .map(|field| message.field(field).unwrap_or_default())
             .join(" ");
-        self.heard.errors.push(Told {
+        self.heard.errors.push(ReportedError {
             step,
             sqlstate: message.sqlstate(),
             words,

@@ -109,14 +109,14 @@ enum Part {
 
 /// Current state of a walk.
 #[derive(Default)]
-struct Place {
+struct WalkState {
     in_block: bool,
     savepoints: usize,
     cursors: usize,
     bound: Vec<Name>,
 }
 
-impl Place {
+impl WalkState {
     fn fits(&self, stride: Stride, session: Session) -> bool {
         match stride {
             Stride::Begin => !self.in_block,
@@ -184,43 +184,43 @@ const TABLE_READS: [&str; 4] = [
 impl Generator {
     /// Sends a walk of several steps in one of many groupings.
     pub(super) fn walk(&mut self) {
-        let mut place = Place::default();
+        let mut state = WalkState::default();
         let mut parts = if once_in(&mut self.random, 3) {
-            self.wander(&mut place)
+            self.wander(&mut state)
         } else {
-            self.march(&mut place)
+            self.march(&mut state)
         };
-        if place.in_block && !once_in(&mut self.random, 4) {
-            self.stride(Stride::End, &mut place, &mut parts);
-            self.stride(Stride::Pay, &mut place, &mut parts);
+        if state.in_block && !once_in(&mut self.random, 4) {
+            self.stride(Stride::End, &mut state, &mut parts);
+            self.stride(Stride::Pay, &mut state, &mut parts);
         }
         self.group(parts);
     }
 
     /// Goes through a whole transaction, with some steps left out.
-    fn march(&mut self, place: &mut Place) -> Vec<Part> {
+    fn march(&mut self, state: &mut WalkState) -> Vec<Part> {
         let mut parts = Vec::new();
         for step in MARCH {
             let session = self.words.session;
             let fitting: Vec<_> = step
                 .iter()
-                .filter(|stride| place.fits(**stride, session))
+                .filter(|stride| state.fits(**stride, session))
                 .collect();
             if once_in(&mut self.random, 9) {
-                self.stride(Stride::Other, place, &mut parts);
+                self.stride(Stride::Other, state, &mut parts);
             }
             if let (Some(stride), false) = (
                 fitting.choose(&mut self.random),
                 once_in(&mut self.random, 5),
             ) {
-                self.stride(**stride, place, &mut parts);
+                self.stride(**stride, state, &mut parts);
             }
         }
         parts
     }
 
     /// Takes steps in any order.
-    fn wander(&mut self, place: &mut Place) -> Vec<Part> {
+    fn wander(&mut self, state: &mut WalkState) -> Vec<Part> {
         let session = self.words.session;
         let likes = Stride::ALL.map(|stride| match stride {
             Stride::Pay | Stride::Begin | Stride::End => 2,
@@ -236,7 +236,7 @@ impl Generator {
             let fitting: Vec<_> = Stride::ALL
                 .iter()
                 .zip(likes)
-                .filter(|(stride, _)| place.fits(**stride, session))
+                .filter(|(stride, _)| state.fits(**stride, session))
                 .map(weight)
                 .collect();
             let Ok((stride, _)) = fitting.choose_weighted(&mut self.random, |(_, like)| *like)
@@ -244,16 +244,16 @@ impl Generator {
                 break;
             };
             last = *stride;
-            self.stride(last, place, &mut parts);
+            self.stride(last, state, &mut parts);
         }
         parts
     }
 
-    fn stride(&mut self, stride: Stride, place: &mut Place, parts: &mut Vec<Part>) {
+    fn stride(&mut self, stride: Stride, state: &mut WalkState, parts: &mut Vec<Part>) {
         let random = &mut self.random;
         let text: Sql = match stride {
             Stride::Begin => {
-                place.in_block = true;
+                state.in_block = true;
                 one(
                     random,
                     &[
@@ -268,18 +268,18 @@ impl Generator {
             }
             Stride::End => {
                 let end = one(random, &ENDS);
-                *place = Place {
+                *state = WalkState {
                     in_block: end.ends_with("CHAIN"),
-                    ..Place::default()
+                    ..WalkState::default()
                 };
                 end.into()
             }
             Stride::Save => {
-                place.savepoints += 1;
+                state.savepoints += 1;
                 "SAVEPOINT s".into()
             }
             Stride::Release => {
-                place.savepoints -= 1;
+                state.savepoints -= 1;
                 "RELEASE s".into()
             }
             Stride::Back => "ROLLBACK TO s".into(),
@@ -287,7 +287,7 @@ impl Generator {
             Stride::Harmless => one(random, &HARMLESS).into(),
             Stride::Pay => self.pay(),
             Stride::Declare => {
-                place.cursors += 1;
+                state.cursors += 1;
                 self.declare_cursor()
             }
             Stride::Fetch => one(
@@ -303,9 +303,9 @@ impl Generator {
             .into(),
             Stride::Token => one(random, &TOKENS).into(),
             Stride::Other => self.statement(),
-            Stride::Bind => return parts.push(self.bound(place)),
+            Stride::Bind => return parts.push(self.bound(state)),
             Stride::Execute => {
-                let portal = place.bound.pop().unwrap_or_default();
+                let portal = state.bound.pop().unwrap_or_default();
                 return parts.push(Part::Messages(vec![Message::Execute(portal, 0)]));
             }
         };
@@ -328,8 +328,8 @@ impl Generator {
     }
 
     /// A portal to execute later, or never.
-    fn bound(&mut self, place: &mut Place) -> Part {
-        let name: Name = if place.bound.is_empty() {
+    fn bound(&mut self, state: &mut WalkState) -> Part {
+        let name: Name = if state.bound.is_empty() {
             "p".into()
         } else {
             "q".into()
@@ -344,7 +344,7 @@ impl Generator {
         } else {
             self.pay()
         };
-        place.bound.push(name.clone());
+        state.bound.push(name.clone());
         Part::Messages(vec![
             Message::Parse(statement.clone(), sql),
             Message::Bind(name, statement, Vec::new()),

@@ -9,14 +9,14 @@ use super::history::Answer;
 
 /// An answer with the rows before it.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct QueryResult {
     /// Final answer.
     pub answer: Answer,
     /// Rows, as text.
     pub rows: Vec<Vec<String>>,
 }
 
-impl Reply {
+impl QueryResult {
     fn without_rows(answer: Answer) -> Self {
         Self {
             answer,
@@ -69,7 +69,7 @@ impl Client {
     }
 
     /// Sends messages and reads until `ready` ReadyForQuery have come, or an error and the next ReadyForQuery.
-    pub fn exchange(&mut self, batch: &Batch, ready: usize) -> Reply {
+    pub fn exchange(&mut self, batch: &Batch, ready: usize) -> QueryResult {
         match self.wire.try_send_bytes(batch.bytes()) {
             // The reason for the end may still be readable.
             Ok(()) | Err(_) => self.read(ready),
@@ -77,11 +77,11 @@ impl Client {
     }
 
     /// Sends one simple Query.
-    pub fn query(&mut self, sql: &str) -> Reply {
+    pub fn query(&mut self, sql: &str) -> QueryResult {
         self.exchange(&Batch::new().query(sql), 1)
     }
 
-    fn read(&mut self, ready: usize) -> Reply {
+    fn read(&mut self, ready: usize) -> QueryResult {
         let mut rows = Vec::new();
         let mut error: Option<Answer> = None;
         let mut left = ready;
@@ -90,23 +90,23 @@ impl Client {
                 Ok(message) => message,
                 Err(failed) => {
                     let answer = error.unwrap_or_else(|| of_error(&failed));
-                    return Reply::without_rows(answer);
+                    return QueryResult::without_rows(answer);
                 }
             };
             match message.tag {
                 _ if message.is_closed() => {
-                    return Reply::without_rows(error.unwrap_or(Answer::Lost));
+                    return QueryResult::without_rows(error.unwrap_or(Answer::Lost));
                 }
                 b'E' => error = error.or_else(|| Some(of_message(&message))),
                 b'D' => rows.push(message.row()),
                 b'Z' => {
                     left -= 1;
                     if let Some(error) = error {
-                        return Reply::without_rows(error);
+                        return QueryResult::without_rows(error);
                     }
                     if left == 0 {
                         let answer = Answer::Ok;
-                        return Reply { answer, rows };
+                        return QueryResult { answer, rows };
                     }
                 }
                 _ => {}

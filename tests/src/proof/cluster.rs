@@ -38,11 +38,11 @@ pub struct Cluster {
     addresses: Vec<SocketAddr>,
     store: Option<Mutex<RunningStore>>,
     network: Network,
-    servers: Servers,
+    servers: ClusterServers,
 }
 
 #[derive(Debug)]
-enum Servers {
+enum ClusterServers {
     One {
         socket: Endpoint,
         postgres: Mutex<Postgres>,
@@ -56,7 +56,7 @@ enum Servers {
     },
 }
 
-impl Servers {
+impl ClusterServers {
     fn start(plan: &Plan) -> Self {
         if plan.faults == Faults::Failovers {
             let servers = Patroni::start();
@@ -96,7 +96,7 @@ impl Cluster {
             addresses: Vec::new(),
             store: None,
             network: Network::new(),
-            servers: Servers::start(plan),
+            servers: ClusterServers::start(plan),
         };
         match plan.route {
             Route::Direct => cluster.lead_to_postgres(plan),
@@ -114,8 +114,8 @@ impl Cluster {
     /// Opens the same client addresses without proxies.
     fn lead_to_postgres(&mut self, plan: &Plan) {
         let server = match &mut self.servers {
-            Servers::One { postgres, .. } => postgres.get_mut().expect("postgres").tcp(),
-            Servers::Pair {
+            ClusterServers::One { postgres, .. } => postgres.get_mut().expect("postgres").tcp(),
+            ClusterServers::Pair {
                 servers, balancer, ..
             } => {
                 let dir = scratch_dir();
@@ -131,7 +131,7 @@ impl Cluster {
 
     fn start_proxy(&mut self, plan: &Plan, store: &RunningStore, number: usize) {
         let mut options = match &self.servers {
-            Servers::One { postgres, .. } => {
+            ClusterServers::One { postgres, .. } => {
                 let postgres = postgres.lock().expect("postgres");
                 let upstream = self.network.link(postgres.tcp());
                 let control = self.network.link(postgres.tcp());
@@ -146,7 +146,7 @@ impl Cluster {
                 options
             }
             // A login may wait for a primary. That must not prolong a declaration.
-            Servers::Pair { servers, .. } => {
+            ClusterServers::Pair { servers, .. } => {
                 let options = servers.lock().expect("servers").options();
                 options.flag("--login-timeout", "1s")
             }
@@ -223,30 +223,30 @@ impl Cluster {
     /// With two servers, as all functions below.
     pub fn socket(&self) -> &Endpoint {
         match &self.servers {
-            Servers::One { socket, .. } => socket,
-            Servers::Pair { .. } => panic!("two servers have no common socket"),
+            ClusterServers::One { socket, .. } => socket,
+            ClusterServers::Pair { .. } => panic!("two servers have no common socket"),
         }
     }
 
     /// The single server. Locked while it is down.
     pub fn postgres(&self) -> MutexGuard<'_, Postgres> {
         match &self.servers {
-            Servers::One { postgres, .. } => postgres.lock().expect("postgres"),
-            Servers::Pair { .. } => panic!("there are two servers"),
+            ClusterServers::One { postgres, .. } => postgres.lock().expect("postgres"),
+            ClusterServers::Pair { .. } => panic!("there are two servers"),
         }
     }
 
     /// The two servers managed by Patroni, if there are two. Locked while one of them is broken.
     pub fn pair(&self) -> Option<&Mutex<Box<Patroni>>> {
         match &self.servers {
-            Servers::One { .. } => None,
-            Servers::Pair { servers, .. } => Some(servers),
+            ClusterServers::One { .. } => None,
+            ClusterServers::Pair { servers, .. } => Some(servers),
         }
     }
 
     /// Records the commits of the pair, if there is one. All writers must have ended.
     pub fn record_survivors(&self, recorder: &Recorder) {
-        if let Servers::Pair { servers, first, .. } = &self.servers {
+        if let ClusterServers::Pair { servers, first, .. } = &self.servers {
             surviving::record(&servers.lock().expect("servers"), *first, recorder);
         }
     }
@@ -254,10 +254,12 @@ impl Cluster {
     /// Superuser session on a database, directly on the primary, past all links.
     pub fn admin(&self, database: &str) -> Wire {
         match &self.servers {
-            Servers::One { socket, .. } => {
+            ClusterServers::One { socket, .. } => {
                 Wire::login(socket, &[("user", "postgres"), ("database", database)])
             }
-            Servers::Pair { servers, .. } => servers.lock().expect("servers").admin(database),
+            ClusterServers::Pair { servers, .. } => {
+                servers.lock().expect("servers").admin(database)
+            }
         }
     }
 }

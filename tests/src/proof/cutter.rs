@@ -94,8 +94,8 @@ impl Strands {
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
 impl Network {
     /// Creates a network without links.
@@ -294,7 +294,7 @@ async fn relay(client: TcpStream, server: Endpoint, mut valve: Valve) {
     }
 }
 
-async fn connect(server: &Endpoint) -> Option<Box<dyn Stream>> {
+async fn connect(server: &Endpoint) -> Option<Box<dyn Duplex>> {
     match server {
         Endpoint::Tcp(address) => {
             let stream = TcpStream::connect(address).await.ok()?;
