@@ -41,7 +41,7 @@ pub(crate) enum Step {
 pub(crate) enum Restoring {
     Backup,
     /// Only after some proxy has raised the epoch since the last session registered. The epoch cannot reveal an
-    /// earlier one, which is why the operator's manual requires a recovery after every restore.
+    /// earlier restore, so the operator's manual requires a recovery after every restore.
     Restore,
     EndAll,
     Recover,

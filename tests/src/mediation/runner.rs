@@ -9,7 +9,7 @@ use crate::wire::{self, Batch, Endpoint, Wire};
 
 /// Wait for a reply that the model of due replies expects wrongly.
 const SURPRISE: Duration = Duration::from_millis(60);
-/// Bound of the first reply; after it the session counts as silent.
+/// Without a message for this long the session counts as silent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An error sent to the client.

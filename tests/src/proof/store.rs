@@ -113,7 +113,7 @@ impl RunningStore {
         }
     }
 
-    /// Saves a copy of the current state, replacing an earlier one. etcd then loses its history.
+    /// Saves a copy of the current state, replacing an earlier one. etcd then compacts its history.
     pub fn back_up(&mut self) {
         match self {
             Self::Embedded => {}

@@ -137,7 +137,7 @@ impl<'a> Lane<'a> {
     }
 
     /// A proxy with its own store starts while the control connections are down, which the guarantee does not cover.
-    /// Once the others have noticed, only their leaders may write.
+    /// Once the others have noticed, nobody writes besides the new proxy's leader.
     pub(super) fn bring_a_second_authority(&mut self) {
         let names = self.all.plan.scope_names();
         let choice = self.random.random_range(0..names.len().max(1));
