@@ -87,8 +87,8 @@ impl Candidate {
         })
     }
 
-    /// Stops it in the middle of a transaction, after it has read the reply to its INSERT. libpq treats a FATAL that
-    /// it reads together with an earlier reply as a notice, and the program then only sees a closed connection.
+    /// Stops it in the middle of a transaction, after it has read the reply to its INSERT. If libpq reads a FATAL
+    /// together with an earlier reply, it treats it as a notice, and the program only sees a closed connection.
     fn pause(&self, stage: &Stage) {
         let state = format!(
             "SELECT true FROM pg_stat_activity \

@@ -1,9 +1,9 @@
 //! The token of a session behaves like PostgreSQL's own custom settings.
 //!
-//! Generated sequences of SET, SET LOCAL, RESET, set_config, transaction control, savepoints and errors run twice, in
-//! both protocols: on PostgreSQL, where `current_setting` tells the truth, and through the proxy, where `SHOW
-//! fencing.status` shows what the proxy enforces. They must agree after every step. Each token has its own scope
-//! (`s34=34`), so that nothing is refused.
+//! Sequences of SET, SET LOCAL, RESET, set_config, transaction control, savepoints and errors are generated, and run
+//! in both protocols. On PostgreSQL `current_setting` tells the truth; through the proxy `SHOW fencing.status` shows
+//! what it enforces. They must agree after every step. Each token has its own scope (`s34=34`), so that nothing is
+//! refused.
 
 use std::fmt::Write as _;
 
@@ -148,8 +148,8 @@ fn step(start: Start, random: &mut StdRng) -> (Batch, String) {
     }
 }
 
-/// These sessions may not write. So after a statement that could have switched read-only mode off, they may run no
-/// query after the end of a transaction in the same text or pipeline. `tests/oracle/read_only_guard.rs` tests that.
+/// These sessions may not write. After a statement that could have switched read-only mode off and the end of its
+/// transaction, the text or pipeline must contain no further query. `tests/oracle/read_only_guard.rs` tests that.
 fn leave_out_doubtful(start: Start, statements: &mut Vec<String>) {
     let (mut ran, mut doubtful) = (start == Start::WithToken, false);
     statements.retain(|text| {

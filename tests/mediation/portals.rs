@@ -1,5 +1,5 @@
-//! Portals and statements that are not what they seem: a message after an error was skipped (C3), or a cursor of SQL
-//! is a portal of the protocol (C4).
+//! Portals and statements that are not what they seem. Either a message after an error was skipped (C3), or a cursor
+//! of SQL is a portal of the protocol (C4).
 
 use pgpalisade_tests::mediation::conversation::Session;
 

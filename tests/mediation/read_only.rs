@@ -95,8 +95,8 @@ fn n1_the_first_request_behind_a_sync() {
     check(Worth::Writes, scripts);
 }
 
-/// Found by the session's conversations with a model of PostgreSQL: a default set inside a transaction applies to
-/// later ones, and the current one keeps its mode.
+/// Found by core conversations: a default set inside a transaction applies to later ones, and the current one keeps
+/// its mode.
 #[test]
 fn n7_a_default_that_is_for_later_transactions() {
     let mut scripts = Vec::new();
@@ -140,8 +140,8 @@ fn n7_a_default_that_is_for_later_transactions() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the session's conversations with a model of PostgreSQL: a default is switched on and undone before the
-/// server reports it, so that it reports nothing.
+/// Found by core conversations: a default is switched on and undone before the server reports it, so that it reports
+/// nothing.
 #[test]
 fn n10_a_default_that_is_undone_unreported() {
     let mut scripts = Vec::new();

@@ -239,8 +239,8 @@ fn n5_a_write_in_front_of_a_declaration() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the session's conversations with a model of PostgreSQL: the end of a pipeline may undo a token set in it.
-/// Messages sent after it then run under the earlier token.
+/// Found by core conversations: the end of a pipeline may undo a token set in it. Messages sent after it then run
+/// under the earlier token.
 #[test]
 fn n8_a_token_whose_pipeline_is_undone() {
     let mut scripts = Vec::new();
@@ -311,8 +311,8 @@ fn n9_a_write_in_front_of_another_scope_s_token() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the session's conversations with a model of PostgreSQL: a text clears the token and gets it back, by
-/// RESET or by the end of a transaction. It was taken for a text that declares the token.
+/// Found by core conversations: a text clears the token and gets it back, by RESET or by the end of a transaction. It
+/// was taken for a text that declares the token.
 #[test]
 fn n12_a_write_in_front_of_a_token_that_comes_back() {
     let mut scripts = Vec::new();
@@ -346,8 +346,8 @@ fn n12_a_write_in_front_of_a_token_that_comes_back() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the session's conversations with a model of PostgreSQL: COMMIT of a failed block undoes the token set in
-/// it. Later statements of the text were judged by that token.
+/// Found by core conversations: COMMIT of a failed block undoes the token set in it. Later statements of the text
+/// were judged by that token.
 #[test]
 fn n13_a_commit_that_undoes_a_token() {
     let mut scripts = Vec::new();
@@ -376,7 +376,7 @@ fn n13_a_commit_that_undoes_a_token() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the session's conversations with a model of PostgreSQL: the same, before the failure is known.
+/// Found by core conversations: the same, before the failure is known.
 #[test]
 fn n15_a_commit_right_behind_a_failure() {
     let text =
@@ -402,8 +402,8 @@ fn n15_a_commit_right_behind_a_failure() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the session's conversations with a model of PostgreSQL: the proxy made a transaction read-only after its
-/// session had cleared the token. A rollback of that part made the transaction read-write again.
+/// Found by core conversations: the proxy made a transaction read-only after its session had cleared the token. A
+/// rollback of that part made the transaction read-write again.
 #[test]
 fn n14_a_write_behind_a_rollback_that_undoes_the_guard() {
     let down = "SET fencing.token = ''";
@@ -472,8 +472,8 @@ fn n14_a_write_behind_a_rollback_that_undoes_the_guard() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the session's conversations with a model of PostgreSQL: the same, with a block that begins after DISCARD
-/// ALL in its pipeline, and a write after the server's reply.
+/// Found by core conversations: the same, with a block that begins after DISCARD ALL in its pipeline, and a write
+/// after the server's reply.
 #[test]
 fn n17_a_write_in_a_block_that_began_behind_discard_all() {
     let mut scripts = Vec::new();
@@ -537,8 +537,8 @@ fn n16_a_write_behind_discard_all_in_a_pipeline() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the session's conversations with a model of PostgreSQL: COMMIT undoes a default set for one transaction,
-/// and the server reports that only at the end of the pipeline.
+/// Found by core conversations: COMMIT undoes a default set for one transaction, and the server reports that only at
+/// the end of the pipeline.
 #[test]
 fn n18_a_write_behind_the_commit_of_a_local_default() {
     let mut scripts = Vec::new();

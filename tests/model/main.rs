@@ -5,8 +5,8 @@
 //! [`promises`] is what must hold, [`scenes`] the participants. Then read the tests here: all promises hold in every
 //! scene, and [`guards`] lists the rules. Each rule is disabled once to see which promise breaks without it.
 //!
-//! A paused proxy needs no step of its own: its steps are simply not taken for a while. A step is atomic because the
-//! real one is: a step of the authority, one statement on the control connection, a turn of one task without a wait.
+//! A paused proxy needs no step of its own: its steps are simply not taken for a while. Each step is atomic, like the
+//! real one: a step of the authority, one statement on the control connection, a turn of one task without a wait.
 //!
 //! Simplifications: one scope; writes are commits, and a transaction has no inner statements; a barrier that was
 //! given up takes its waiting declarations with it; a killed proxy does not come back, another serves instead; one
@@ -386,7 +386,7 @@ fn draining_another_mark() {
     without(Guard::DrainedForTheMark, THREE_TOKENS).breaks(NO_LATE_COMMIT);
 }
 
-/// Nothing breaks. No lower session can register once the mark has risen, so a declaration's list is complete, and a
+/// Nothing breaks. No lower session can register once the mark has risen, so a declaration's list is complete. A
 /// barrier reports only when all of it are gone. The check in `Tables::drained` guards against a faulty proxy, not
 /// against anything in the protocol.
 #[test]
@@ -397,7 +397,7 @@ fn draining_without_a_look_at_the_records() {
 
 /// The proxy knows its backend by the pid from the login, and looks up its start when the client declares. A session
 /// that ended in between may have left its pid to another one. Without a sign of life after the look, that one is
-/// registered in its place, with a token that it does not have, and the takeover of that token spares it.
+/// registered in its place, with a token that it does not have. The takeover of that token then spares it.
 #[test]
 fn a_declaration_for_whoever_has_the_pid() {
     without(Guard::IdentityProven, REUSED_PIDS).breaks(NO_LATE_COMMIT);

@@ -1,5 +1,6 @@
-//! Every volatile function of the server and of its extensions is either a write by name, or was reviewed and found
-//! to change only what read-only mode protects. A new PostgreSQL version with a new function fails this test.
+//! Every volatile function of the server and its extensions is a write by name, or was reviewed. A reviewed one
+//! changes nothing, or only what read-only mode protects. A new PostgreSQL version with a new function fails this
+//! test.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -32,8 +32,8 @@ fn one_member_that_hangs_deposes_nobody() {
     next.wait_for("waiting for");
     for member in 0..3 {
         etcd.pause(member);
-        // Longer than a candidate waits that cannot renew its lease. And shorter than the rest of a lease when the
-        // member is stopped: a member that wakes and still considers itself the leader revokes leases that seem
+        // Longer than a candidate waits that cannot renew its lease. But shorter than the rest of a lease when the
+        // member is stopped. A member that wakes and still considers itself the leader revokes leases that seem
         // expired (<https://github.com/etcd-io/etcd/issues/15247>).
         std::thread::sleep(Duration::from_millis(8_200));
         etcd.resume(member);

@@ -1,7 +1,6 @@
 //! The package installed, used and purged, and the image built and run: as root, in separate namespaces.
 //!
-//! Not tested: systemd itself (a script performs what the package's scripts ask of it), and the compilation in the
-//! image, with the packages that it needs (see `image.sh`).
+//! Not tested: systemd itself, which a script replaces, and the compilation in the image (see `image.sh`).
 
 use std::ffi::OsStr;
 use std::process::{Command, Output};

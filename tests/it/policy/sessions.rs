@@ -43,7 +43,7 @@ fn an_exempt_user() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "3");
 }
 
-/// PostgreSQL truncates user and database to 63 bytes, and so does the proxy before it looks for a rule: no longer
+/// PostgreSQL truncates user and database to 63 bytes, and so does the proxy before it looks for a rule. So no longer
 /// name escapes a rule, or matches another user's.
 #[test]
 fn names_that_are_too_long() {

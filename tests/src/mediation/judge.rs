@@ -10,8 +10,7 @@
 //!   row of the tables of scope `a`.
 //! - A session with a twin gets the same replies from PostgreSQL as without the proxy.
 //! - The holder: each new row of `log` has a token that the session has had, `@0` or more. G1 and G2: after another
-//!   session's declaration of `n` is answered, no row with a token below `n` may appear that was not there at that
-//!   moment.
+//!   session's declaration of `n` is answered, no new row with a token below `n` may appear.
 
 use std::time::Duration;
 

@@ -43,8 +43,8 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
     ))
 }
 
-/// Errors that even a holder gets from the proxy and never from PostgreSQL: a text names the proxy's settings and
-/// cannot be read, or a named statement may change the session. After one the conversations differ.
+/// Errors that even a holder gets from the proxy, and never from PostgreSQL. Either a text names the proxy's settings
+/// and cannot be read, or a named statement may change the session. After one the conversations differ.
 pub fn is_own_word(message: &Message) -> bool {
     let by_name = || {
         let text = message.field(b'M').unwrap_or_default();
@@ -67,8 +67,8 @@ fn out_of_step(messages: &[Message]) -> Option<usize> {
     })
 }
 
-/// Whether the session through the proxy ended with such a message after PostgreSQL had refused the data before it,
-/// and took the message for the next request.
+/// Whether the session through the proxy ended with such a message, while PostgreSQL had refused the data before it.
+/// The message then counts as the next request there.
 pub fn refused_the_data(direct: &[Message], proxied: &[Message]) -> bool {
     let refused = |end: usize| direct.get(end).is_some_and(|message| message.tag == b'E');
     out_of_step(direct).is_none() && out_of_step(proxied).is_some_and(refused)

@@ -185,8 +185,8 @@ fn own_time(history: &History<'_>, declaration: &Declaration<'_>, answered: u64)
     own + answered.saturating_sub(from)
 }
 
-/// Whether the fault blocked the declaration's own session. A silent store, a cut control connection, an old session
-/// that does not end or a missing PostgreSQL is no excuse: the proxy must still answer in time.
+/// Whether the fault blocked the declaration's own session. The proxy must answer in time despite a silent store, a
+/// cut control connection, an old session that does not end, or a missing PostgreSQL.
 fn stands_in_the_way(fault: &Fault, declaration: &Declaration<'_>) -> bool {
     match fault.target {
         Target::Proxy(proxy) | Target::ClientLink(proxy) | Target::UpstreamLink(proxy) => {
