@@ -15,7 +15,6 @@ pub(crate) struct Page {
 pub(crate) struct Block {
     /// Line of its opening fence, from 1.
     pub(crate) line: usize,
-    /// What the reader does with it.
     pub(crate) kind: Kind,
     pub(crate) text: String,
     /// Expected output, from the `text` block after it.

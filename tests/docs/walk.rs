@@ -185,7 +185,6 @@ fn key(line: &str) -> Option<&str> {
 const ENVIRONMENT: &str =
     "test ! -e /root/exported || . /root/exported\ntrap 'export -p >/root/exported' EXIT";
 
-/// An interactive psql.
 struct Psql {
     child: Child,
     input: ChildStdin,

@@ -23,7 +23,6 @@ use tempfile::TempDir;
 
 const SETUP: &str = "CREATE TABLE jobs (token int)";
 
-/// A candidate process.
 struct Candidate {
     process: Running,
     dir: TempDir,

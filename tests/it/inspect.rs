@@ -45,7 +45,6 @@ const IDS: [&str; 25] = [
     "listen",
 ];
 
-/// Settings for a check.
 #[derive(Clone)]
 struct Settings {
     upstream: String,
@@ -197,7 +196,6 @@ fn fresh_store() -> (tempfile::TempDir, PathBuf) {
     (dir, store)
 }
 
-/// The documentation lists every check.
 #[test]
 fn operations_lists_every_check() {
     let page = std::fs::read_to_string(repository().join("docs/operations.md")).unwrap();

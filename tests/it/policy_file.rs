@@ -10,7 +10,6 @@ use pgpalisade_tests::proxy::subcommand;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A policy file.
 pub(crate) struct File {
     dir: TempDir,
 }

@@ -16,7 +16,6 @@ fn stage() -> Stage {
     Stage::with(SETUP)
 }
 
-/// One value of a session.
 #[track_caller]
 fn value(wire: &mut Wire, sql: &str) -> String {
     wire.rows(sql).concat().concat()

@@ -14,7 +14,6 @@ pub(crate) type Pid = u8;
 /// Number of sessions in every scene.
 pub(crate) const SESSIONS: usize = 3;
 
-/// A set of sessions.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Set(u8);
 
@@ -85,7 +84,6 @@ pub(crate) struct Declaration {
     pub(crate) take: Option<u8>,
 }
 
-/// Stored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Registry {
     pub(crate) mark: Token,

@@ -11,9 +11,7 @@ pub(crate) enum Step {
     Session(Id, Session),
     /// A step of the barrier of a token in a proxy.
     Barrier(ProxyId, Token, Barrier),
-    /// A step of a proxy's reaper.
     Reaper(ProxyId, Reaper),
-    /// A proxy is killed.
     Die(ProxyId),
     /// The authority goes away, or comes back.
     GoDown,

@@ -24,7 +24,6 @@ pub(crate) struct Part {
     pub(crate) role: Role,
 }
 
-/// Behaviour of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Declares, writes and leaves.
@@ -108,7 +107,6 @@ impl Fence {
     }
 }
 
-/// The whole state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) authority: Authority,
@@ -172,7 +170,6 @@ pub(crate) enum Joined {
     Some,
 }
 
-/// A broken promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Broken {
     /// G1: a lower token committed after the answer.
@@ -307,7 +304,6 @@ pub(crate) struct Session {
     pub(crate) release: Release,
 }
 
-/// A set of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Tokens(u8);
 

@@ -19,7 +19,6 @@ enum Shows {
 
 use Shows::{Everything, NotAll};
 
-/// Values of various types.
 const EXPRESSIONS: &[(Shows, &str)] = &[
     (Everything, "1"),
     (Everything, "'text'"),

@@ -434,7 +434,6 @@ fn a_port_needs_users() {
     }
 }
 
-/// Message types.
 fn tags(messages: &[Message]) -> String {
     messages
         .iter()

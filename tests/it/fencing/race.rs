@@ -13,7 +13,6 @@ use super::SETUP;
 
 const ROUNDS: u64 = 12;
 
-/// Shape of a writer's row.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Autocommit,

@@ -107,7 +107,6 @@ enum Part {
     Messages(Vec<Message>),
 }
 
-/// Current state of a walk.
 #[derive(Default)]
 struct WalkState {
     in_block: bool,

@@ -130,7 +130,6 @@ impl<'a> Declarer<'a> {
 /// The proxy for a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Door {
-    /// Number of the proxy.
     pub(super) proxy: usize,
     address: SocketAddr,
     patience: Duration,

@@ -39,7 +39,6 @@ impl Declaration<'_> {
     }
 }
 
-/// A take with its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Take<'a> {
     pub(super) scope: &'a str,
@@ -48,7 +47,6 @@ pub(super) struct Take<'a> {
     pub(super) token: Option<u64>,
 }
 
-/// A write with its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Write<'a> {
     pub(super) leader: u32,
@@ -66,7 +64,6 @@ pub(super) struct Committed<'a> {
     pub(super) token: u64,
 }
 
-/// A fault and its time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fault {
     pub(super) kind: FaultKind,
@@ -75,7 +72,6 @@ pub(super) struct Fault {
     pub(super) end: u64,
 }
 
-/// Indexed history.
 #[derive(Debug, Default)]
 pub(super) struct History<'a> {
     pub(super) limit_ns: Option<u64>,
