@@ -51,13 +51,6 @@ pub(crate) enum Answer {
     Accepted { lower: Set },
 }
 
-/// Whether a lower session may be left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Drained {
-    Yes,
-    No,
-}
-
 /// Purpose of a declaration. As `Purpose`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
@@ -89,7 +82,8 @@ pub(crate) struct Registry {
     pub(crate) mark: Token,
     /// The take that raised it.
     pub(crate) taken: Option<(Id, u8)>,
-    pub(crate) drained: Drained,
+    /// Whether no lower session is left.
+    pub(crate) is_drained: bool,
     /// Token of each registered session, 0 without a record.
     pub(crate) records: [Token; SESSIONS],
     /// Postmaster on record.
@@ -102,7 +96,7 @@ impl Registry {
     pub(crate) const EMPTY: Self = Self {
         mark: 0,
         taken: None,
-        drained: Drained::No,
+        is_drained: false,
         records: [0; SESSIONS],
         postmaster: ORIGINAL,
         epoch: 0,
@@ -141,7 +135,7 @@ impl Registry {
             if purpose == Purpose::Observe && fence.keeps(Guard::ObservedRegister) {
                 self.register(fence, token, id, pids);
                 if fence.keeps(Guard::ObservedUndrain) {
-                    self.drained = Drained::No;
+                    self.is_drained = false;
                 }
             }
             return Answer::Stale { mark: known.mark };
@@ -149,18 +143,19 @@ impl Registry {
         if self.mark < token {
             self.mark = token;
             self.taken = take.map(|number| (id, number));
-            self.drained = Drained::No;
+            self.is_drained = false;
         }
         if fence.keeps(Guard::RegisterFirst) {
             self.register(fence, token, id, pids);
         }
-        let lower = match known.drained {
-            Drained::Yes if known.mark == token => Set::default(),
-            Drained::Yes | Drained::No => known.lower(token),
+        let lower = if known.is_drained && known.mark == token {
+            Set::default()
+        } else {
+            known.lower(token)
         };
         let lower = Set::of(|other| lower.has(other) && other != id);
         if lower.is_empty() && self.lower(token).is_empty() {
-            self.drained = Drained::Yes;
+            self.is_drained = true;
         }
         Answer::Accepted { lower }
     }
@@ -203,7 +198,7 @@ impl Registry {
             return left;
         }
         if self.mark == token || !fence.keeps(Guard::DrainedForTheMark) {
-            self.drained = Drained::Yes;
+            self.is_drained = true;
         }
         Set::default()
     }

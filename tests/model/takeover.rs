@@ -4,8 +4,8 @@ use crate::guards::Guard;
 use crate::registry::{LATER, Postmaster, Set, Token};
 use crate::step::{Barrier as BarrierStep, Reaper as ReaperStep};
 use crate::world::{
-    Backend, Barrier, Broken, Declaring, EndedMovers, Enrolled, Fence, Link, Mode, ProxyId,
-    ProxyLife, Reach, Reaper, Stray, Work, World,
+    Backend, Barrier, Broken, Declaring, EndedMovers, Fence, Link, Mode, ProxyId, ProxyLife, Reach,
+    Reaper, Stray, Work, World,
 };
 
 pub(crate) fn barrier(
@@ -123,7 +123,7 @@ pub(crate) fn reaper(
 ) -> Option<()> {
     let now = world.proxies[proxy].reaper;
     let runs = world.is_running(proxy);
-    let runs = runs && world.proxies[proxy].enrolled == Enrolled::Yes;
+    let runs = runs && world.proxies[proxy].is_enrolled;
     let living = world.seen_by(proxy);
     let (control, recorded) = (world.proxies[proxy].control, world.authority.now.postmaster);
     let asks = fence.has_servers();
@@ -258,7 +258,7 @@ pub(crate) fn enrol(fence: &Fence, world: &mut World, proxy: ProxyId) -> Option<
     if !world.authority.now.enrol(fence, postmaster) {
         return None;
     }
-    world.proxies[proxy].enrolled = Enrolled::Yes;
+    world.proxies[proxy].is_enrolled = true;
     world.proxies[proxy].control = postmaster;
     Some(())
 }

@@ -212,16 +212,10 @@ pub(crate) struct Proxy {
     /// Running barrier of each token. `Barriers::running`.
     pub(crate) barriers: [Barrier; TOKEN_MAX as usize + 1],
     pub(crate) reaper: Reaper,
-    pub(crate) enrolled: Enrolled,
+    /// Whether the authority has accepted the proxy's cluster.
+    pub(crate) is_enrolled: bool,
     /// Server of its control connection.
     pub(crate) control: Postmaster,
-}
-
-/// Whether the authority has accepted the proxy's cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Enrolled {
-    No,
-    Yes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -382,12 +376,12 @@ impl World {
             cache: 0,
             barriers: [Barrier::None; TOKEN_MAX as usize + 1],
             reaper: Reaper::Idle,
-            enrolled: Enrolled::Yes,
+            is_enrolled: true,
             control: ORIGINAL,
         };
         let mut proxies = [proxy; PROXIES];
         if let Some(copy) = fence.scene.copy {
-            (proxies[copy].enrolled, proxies[copy].control) = (Enrolled::No, LATER);
+            (proxies[copy].is_enrolled, proxies[copy].control) = (false, LATER);
         }
         let session = Session {
             link: Link::Away,
