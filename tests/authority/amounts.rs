@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::stage::{CLUSTER, backend, connect, declare, lower, scope, timed, token};
 
 const SESSIONS: i32 = 10_000;
-/// Writing 100,000 takes 20 s here, reading them 2 s, and they take 35 MiB.
+/// Writing 100,000 takes 20 s here, reading them 2 s, with 35 MiB of memory.
 const SCOPES: usize = 20_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,7 +36,7 @@ async fn ten_thousand_sessions_in_one_scope() {
         tasks.join_all().await;
     };
     timed("register 10,000 sessions, 50 at a time", registering).await;
-    // More than a message of etcd may have, and than a page of ours.
+    // More than fits into a message of etcd or a page of ours.
     let (left, took) = timed("raise", declare(&store, &s, 2, 100_000)).await;
     let left: Vec<Backend> = lower(left.unwrap()).iter().map(|r| r.backend).collect();
     let all: Vec<Backend> = (1..=SESSIONS).map(backend).collect();
@@ -64,7 +64,7 @@ async fn ten_thousand_sessions_in_one_scope() {
     let left = lower(declare(&store, &s, 2, 100_001).await.unwrap());
     assert!(left.is_empty());
     assert_eq!(store.sessions().await.unwrap().len(), 2);
-    // The records by backend are gone too: only those of the two that are left.
+    // The records by backend are gone too; only those of the remaining two are left.
     let records = etcd.ctl(&["get", "/pgpalisade/backend/", "--prefix", "--keys-only"]);
     assert_eq!(records.split_whitespace().count(), 2, "{records}");
 }
@@ -81,7 +81,7 @@ async fn very_many_scopes() {
         .collect();
     let writing = store.recover(Some(CLUSTER), CLUSTER, &marks);
     timed("recover 20,000 marks", writing).await.0.unwrap();
-    // Another handle, which knows none of them.
+    // Another handle, without any cached marks.
     let reader = connect(&etcd).await;
     let before = resident_kib();
     let (read, took) = timed("marks() of 20,000 scopes", reader.marks()).await;

@@ -1,4 +1,4 @@
-//! The suite that every store must pass: on one member and on three, and through two handles at the same time.
+//! The suite that every store must pass, on one member and on three, and through two handles at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,8 +33,7 @@ async fn three_members() {
     passes(Arc::new(connect_to(&etcd.authority()).await)).await;
 }
 
-/// Two proxies: every step goes through the other handle than the one before, so that neither knows what the store
-/// holds.
+/// Two proxies: steps alternate between the handles, so that neither knows the store's contents.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_handles() {
     let etcd = etcd::Etcd::start(1);

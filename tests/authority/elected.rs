@@ -1,4 +1,4 @@
-//! A declaration that names an election: only the number of who leads it in that very step is accepted.
+//! Declarations that name an election: the store accepts only the number of the current leader, within the same step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn elected(scope: &Scope, value: u64, pid: i32) -> Declaration {
     }
 }
 
-/// What is not accepted: the number of the leader, and the mark.
+/// Leader's number and mark of a refused declaration.
 async fn refused(store: &Etcd, scope: &Scope, value: u64) -> (Option<u64>, Option<u64>) {
     let before = store.sessions().await.unwrap();
     let answer = store.declare(&elected(scope, value, 9)).await.unwrap();
@@ -49,7 +49,7 @@ async fn only_the_leader_is_accepted() {
     assert_eq!(refused(&store, &s, 1).await, (None, None));
     let a = etcd.stands(ELECTION, "a");
     let b = etcd.stands(ELECTION, "b");
-    // Other elections that begin alike.
+    // Elections whose names share a prefix.
     etcd.stands("/elections/job", "z");
     etcd.stands("/elections/jobsharing", "z");
     assert!(a < b);
@@ -73,10 +73,10 @@ async fn only_the_leader_is_accepted() {
         }
     ));
     assert_eq!(refused(&store, &s, b).await, (Some(a), Some(a)));
-    // The mark stands in front of the election.
+    // The mark is checked before the election.
     let stale = store.declare(&elected(&s, a - 1, 3)).await.unwrap();
     assert!(matches!(stale, Declared::Stale { .. }), "{stale:?}");
-    // Its key written again, as to proclaim something, is the same leader.
+    // A leader stays the same if its key is written again, for example to proclaim a value.
     etcd.ctl(&["put", &format!("{ELECTION}/a"), "here"]);
     store.declare(&elected(&s, a, 1)).await.unwrap();
     etcd.leaves(ELECTION, "a");
@@ -93,7 +93,7 @@ async fn only_the_leader_is_accepted() {
     assert_eq!(refused(&store, &s, b).await, (None, Some(b)));
 }
 
-/// The mark is compared as ever, so an election that has gone back lets nobody in.
+/// The mark is compared as always, so an election that has gone back admits nobody.
 #[tokio::test]
 async fn a_leader_below_the_mark_is_stale() {
     let etcd = etcd::Etcd::start(1);
@@ -103,7 +103,7 @@ async fn a_leader_below_the_mark_is_stale() {
     let a = etcd.stands(ELECTION, "a");
     let stale = store.declare(&elected(&s, a, 2)).await.unwrap();
     assert!(matches!(&stale, Declared::Stale { mark } if mark.token == token(1_000_000)));
-    // One that is only observed is found by the next takeover.
+    // The next takeover finds a session that was only observed.
     let observed = Declaration {
         if_stale: IfStale::Register,
         ..elected(&s, a, 3)
@@ -136,7 +136,7 @@ async fn a_leader_that_loses_meanwhile_raises_nothing() {
         let (store, s) = (store.clone(), s.clone());
         tokio::spawn(async move { store.declare(&elected(&s, a, 1)).await })
     };
-    // Time for the first of the two steps to be taken; its answer is held.
+    // Time for the first of the two steps; its reply is held back.
     sleep(Duration::from_millis(150)).await;
     etcd.leaves(ELECTION, "a");
     relay.release(Direction::ToClient);
@@ -146,7 +146,7 @@ async fn a_leader_that_loses_meanwhile_raises_nothing() {
     assert_eq!(store.marks().await.unwrap(), []);
 }
 
-/// Waits until this is told.
+/// Waits until this leader is reported.
 async fn heard(following: &mut Following, leader: Option<u64>) {
     let leader = leader.map(token);
     let told = following.wait_for(|told| *told == leader);
@@ -154,7 +154,7 @@ async fn heard(following: &mut Following, leader: Option<u64>) {
     assert!(told.is_ok_and(|told| told.is_ok()), "no word of {leader:?}");
 }
 
-/// Over a restart, and over changes that were compacted before the member was there again.
+/// Survives a restart, and changes that were compacted before the member was back.
 #[tokio::test]
 async fn whoever_leads_is_told() {
     let mut etcd = etcd::Etcd::start(1);
@@ -176,7 +176,7 @@ async fn whoever_leads_is_told() {
     let now = etcd.revision(&[0]).to_string();
     etcd.ctl(&["compact", &now]);
     heard(&mut following, Some(d)).await;
-    // Nobody who does not lead is told.
+    // Candidates that do not lead are not reported.
     etcd.stands(ELECTION, "e");
     etcd.leaves(ELECTION, "e");
     let f = etcd.stands(ELECTION, "f");
@@ -184,7 +184,7 @@ async fn whoever_leads_is_told() {
     heard(&mut following, Some(f)).await;
 }
 
-/// A store that holds no elections lets nobody in who names one.
+/// A store without elections admits no declaration that names one.
 #[tokio::test]
 async fn without_elections_nobody_is_accepted() {
     let dir = tempfile::tempdir().unwrap();

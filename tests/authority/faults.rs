@@ -20,7 +20,7 @@ use crate::stage::{CLUSTER, backend, connect, connect_to, declare, lower, scope,
 /// The store's own bound for a call is 4 s.
 const BOUND: Duration = Duration::from_millis(4500);
 
-/// Declares until it succeeds, as a client would that tries again; at most twice.
+/// Declares until it succeeds, as a client with retries would; at most twice.
 async fn goes_on(what: &str, store: &Etcd, value: u64) {
     let s = scope("faults");
     let (first, took) = timed(what, declare(store, &s, value, 1)).await;
@@ -86,7 +86,7 @@ async fn a_first_endpoint_that_hangs_costs_one_attempt_once() {
     }
 }
 
-/// What etcd does while it elects a leader, or waits for its disk: the answer is late, and the others are silent.
+/// As while etcd elects a leader or waits for its disk: the reply is late, and the other endpoints are silent.
 #[tokio::test]
 async fn a_late_answer_counts_when_the_others_are_silent() {
     let etcd = etcd::Etcd::start(1);
@@ -151,8 +151,8 @@ async fn one_member_that_hangs() {
     declare(&store, &s, 3, 1).await.expect("well again");
 }
 
-/// The network forgets a connection without a word. The next attempt makes a new one; and what was on its way may
-/// still arrive, when others have gone on.
+/// The network drops a connection silently. The next attempt opens a new one; earlier requests may still arrive after
+/// others have gone on.
 #[tokio::test]
 async fn a_connection_that_leads_nowhere() {
     let etcd = etcd::Etcd::start(1);
@@ -181,7 +181,7 @@ async fn a_connection_that_leads_nowhere() {
     assert_eq!(left, [backend(3)]);
 }
 
-/// A read may be stale. So whatever answers a question has a write in it, which moves the revision on.
+/// A read may be stale. So every query includes a write, which advances the revision.
 #[tokio::test]
 async fn answers_go_through_the_log() {
     let etcd = etcd::Etcd::start(1);
@@ -212,7 +212,8 @@ async fn answers_go_through_the_log() {
     moved_on("drained, again");
 }
 
-/// Another handle goes on while this one, whose runtime stands still, does not hear of it. What it knows is old then.
+/// Another handle goes on while this one, with its runtime stopped, misses the changes. Its cached marks are then
+/// old.
 #[tokio::test]
 async fn what_is_known_is_only_compared() {
     let etcd = etcd::Etcd::start(1);
@@ -242,7 +243,7 @@ async fn what_is_known_is_only_compared() {
     assert!(matches!(stale, Declared::Stale { .. }), "{stale:?}");
 }
 
-/// A step whose future is dropped may have been taken or not. Whatever was answered must hold.
+/// A step whose future is dropped may have happened or not. Answered steps must hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn interrupted_steps_break_nothing() {
     let etcd = etcd::Etcd::start(1);
@@ -251,8 +252,8 @@ async fn interrupted_steps_break_nothing() {
     let mut rng = StdRng::seed_from_u64(machine::seed());
     let mut answered = Vec::new();
     let (mut value, mut accepted, mut dropped, mut drained) = (1, 0, 0, 0);
-    // Up to four times as long as a step takes here and now, so that some are cut at every point and some are not. The
-    // shortest of a few counts: one that something else held up would let nearly all of those behind it finish.
+    // Up to four times the duration of a step on this machine, so that some are cut at every point and others finish.
+    // Takes the shortest of a few: with a delayed one nearly all later steps would finish.
     let mut shortest = Duration::MAX;
     for _ in 0..9 {
         let (first, took) = timed("one step", declare(&store, &s, value, 0)).await;
@@ -276,7 +277,8 @@ async fn interrupted_steps_break_nothing() {
                     let patience = Duration::from_micros(rng.random_range(0..most));
                     let step = store.drained(&s, token(value).into(), &gone);
                     drained += i32::from(timeout(patience, step).await.is_ok());
-                    // Interrupted or not, again does no harm. A dropped declaration may still arrive meanwhile.
+                    // Repeating is harmless, whether interrupted or not. A dropped declaration may still arrive
+                    // meanwhile.
                     let again = store.drained(&s, token(value).into(), &gone).await;
                     again.expect("drained answers");
                     answered.retain(|(pid, _)| !gone.contains(&backend(*pid)));
@@ -287,7 +289,7 @@ async fn interrupted_steps_break_nothing() {
     }
     println!("{accepted} accepted, {dropped} dropped, {drained} removals not dropped");
     assert!(dropped > 20 && accepted > 20, "too few of one kind");
-    // What was answered is registered, and the next takeover is told of it.
+    // Answered sessions are registered, and the next takeover learns of them.
     let left = lower(
         declare(&store, &s, value + 1, 9999)
             .await
@@ -296,7 +298,7 @@ async fn interrupted_steps_break_nothing() {
     for (pid, value) in answered {
         assert_eq!(token_of(&left, pid), Some(value), "{pid}");
     }
-    // What is registered is found by its backend too: no half of a record is left.
+    // Registered sessions are also found by their backend: no record is half removed.
     let all = store.sessions().await.expect("sessions answers");
     let all: Vec<_> = all.iter().map(|(_, session)| session.backend).collect();
     store.forget(&all).await.expect("forget answers");
@@ -313,7 +315,7 @@ fn it_outlives_the_runtime_of_its_first_caller() {
     let etcd = etcd::Etcd::start(1);
     let home = tokio::runtime::Runtime::new().expect("a runtime");
     let store = home.block_on(connect(&etcd));
-    // The connection is made anew by a caller whose runtime ends.
+    // A caller opens the new connection, and its runtime then ends.
     let s = scope("runtimes");
     etcd.pause(0);
     let visitor = tokio::runtime::Runtime::new().expect("a runtime");
@@ -330,7 +332,7 @@ fn it_outlives_the_runtime_of_its_first_caller() {
     assert!(took < Duration::from_millis(700), "{took:?}");
 }
 
-/// What cannot be read of takeovers hides nothing else, and makes room for what comes.
+/// An unreadable record of a takeover hides no other, and gives way to new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_history_holds_up_nothing() {
     let etcd = etcd::Etcd::start(1);

@@ -1,11 +1,11 @@
-//! A store that was wiped or restored behind a running proxy must never accept: one test for each way to notice.
+//! A store that was wiped or restored under a running proxy must never accept: one test for each way to notice.
 
 use pgpalisade_authority::{Authority, AuthorityError, Etcd};
 use pgpalisade_tests::etcd;
 
 use crate::stage::{CLUSTER, connect, declare, scope};
 
-/// Nothing is accepted any more, whatever is asked; the error says what to do.
+/// Every request is refused, with an error that says what to do.
 async fn assert_refuses(store: &Etcd, reason: &str) {
     let error = declare(store, &scope("s"), 100, 100)
         .await
@@ -17,7 +17,7 @@ async fn assert_refuses(store: &Etcd, reason: &str) {
         text.contains(reason) && text.contains("pgpalisade recover"),
         "{text}"
     );
-    // It stays so.
+    // Permanently.
     let again = declare(store, &scope("other"), 1, 1).await;
     assert_eq!(again, Err(error.clone()));
     assert_eq!(store.enrol(CLUSTER).await, Err(error.clone()));
@@ -25,7 +25,7 @@ async fn assert_refuses(store: &Etcd, reason: &str) {
     assert_eq!(store.sessions().await, Err(error));
 }
 
-/// A handle that has raised `s` to 10, with a snapshot of the time when it was 5.
+/// A handle that has raised `s` to 10, with a snapshot from when it was 5.
 async fn with_snapshot(etcd: &etcd::Etcd) -> (Etcd, std::path::PathBuf) {
     let store = connect(etcd).await;
     for value in 1..=5 {
@@ -46,7 +46,7 @@ async fn identity_removed() {
     declare(&store, &scope("s"), 1, 1).await.unwrap();
     etcd.ctl(&["del", "/pgpalisade/", "--prefix"]);
     assert_refuses(&store, "identity").await;
-    // A proxy that starts now makes a new store, and its own marks. It does not help the old one.
+    // A proxy that starts now creates a new store with its own marks. The old proxy must not accept it.
     let other = connect(&etcd).await;
     assert_ne!(other.identity(), store.identity());
     declare(&other, &scope("s"), 1, 1).await.unwrap();
@@ -84,13 +84,13 @@ async fn restored_from_an_older_snapshot() {
     assert_refuses(&store, "revision").await;
 }
 
-/// Before we ask again, others have taken the restored store past the revision that we know.
+/// Before the next request, others have moved the restored store past the revision that this handle knows.
 #[tokio::test]
 async fn restored_and_gone_on() {
     let mut etcd = etcd::Etcd::start(1);
     let (store, snapshot) = with_snapshot(&etcd).await;
     let known = etcd.revision(&[0]);
-    // Nothing here waits, so the runtime of this test, which has one thread, does not run the watch meanwhile.
+    // Nothing here yields, so this test's runtime, which has one thread, does not run the watch meanwhile.
     etcd.kill(0);
     let data = etcd.restore_snapshot(0, &snapshot, "etcd-cluster");
     etcd.restart_from(0, &data);

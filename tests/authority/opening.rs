@@ -1,4 +1,4 @@
-//! Connecting: what is wrong is said, within a bound; logins and TLS; what the endpoints tell of themselves.
+//! Opening a store: errors within a bound, logins and TLS, and what the endpoints report of themselves.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 
 use crate::stage::{CLUSTER, connect, connect_to, declare, scope, timed};
 
-/// The error of opening, which comes within 6 s.
+/// Error of opening, which comes within 6 s.
 async fn open_error(text: &str) -> EtcdOpenError {
     let options: Options = text.parse().unwrap();
     let (opened, took) = timed(text, Etcd::connect(options)).await;
@@ -110,7 +110,7 @@ async fn users_and_passwords() {
     store.enrol(CLUSTER).await.unwrap();
     let s = scope("auth");
     declare(&store, &s, 1, 1).await.unwrap();
-    // Longer than its login is good for.
+    // Past the lifetime of its login token.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     let (again, took) = timed("after the login has expired", declare(&store, &s, 2, 1)).await;
     again.unwrap();
@@ -121,7 +121,7 @@ async fn users_and_passwords() {
     again.unwrap();
 }
 
-/// Files are read again whenever there is a new connection: so nobody has to restart a proxy for them.
+/// Files are read again for each new connection, so that no proxy needs a restart.
 #[tokio::test]
 async fn another_password() {
     let etcd = etcd::Etcd::start(1);
@@ -133,7 +133,7 @@ async fn another_password() {
     etcd.write_password("another");
     etcd.change_password("another");
     declare(&store, &s, 2, 1).await.unwrap();
-    // In the other order: refused as long as the file has the old one.
+    // In the other order: refused while the file has the old password.
     etcd.change_password("third");
     let refused = declare(&store, &s, 3, 1).await.unwrap_err();
     assert!(
@@ -142,7 +142,7 @@ async fn another_password() {
     );
     let file = etcd.write_password("third");
     declare(&store, &s, 3, 1).await.unwrap();
-    // A file that is gone, or that everybody may read, is named.
+    // The error names a file that is missing or readable by everybody.
     std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     etcd.change_password("fourth");
     let refused = declare(&store, &s, 4, 1).await.unwrap_err().to_string();
@@ -176,14 +176,14 @@ async fn other_certificates() {
     store.enrol(CLUSTER).await.unwrap();
     let s = scope("certificates");
     declare(&store, &s, 1, 1).await.unwrap();
-    // Of another authority. Whoever trusts the old one, or shows what it has signed, has no connection.
+    // From another authority: a client with the old certificates cannot connect.
     certificates(dir.path(), "own");
     etcd.restart(0);
     etcd.wait_until_ready();
     declare(&store, &s, 2, 1).await.unwrap();
 }
 
-/// An authority, and a certificate for 127.0.0.1 that it has signed.
+/// An authority, and a certificate for 127.0.0.1 signed by it.
 fn certificates(dir: &Path, name: &str) -> TlsFiles {
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -278,7 +278,7 @@ async fn endpoints_tell_of_themselves() {
     assert!(endpoints[paused].state.is_err());
 }
 
-/// etcd has a limit for its file. Beyond that it refuses to write, and the error says what to do.
+/// etcd limits the size of its file. Beyond that it refuses writes, and the error says what to do.
 #[tokio::test]
 async fn a_full_etcd() {
     let arguments = vec!["--quota-backend-bytes=300000".to_owned()];

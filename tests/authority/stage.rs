@@ -1,4 +1,4 @@
-//! What the tests of this target share: a store on an etcd, and short names for declarations.
+//! Shared by the tests of this target: a store on an etcd, and short names for declarations.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use pgpalisade_authority::{
 };
 use pgpalisade_tests::etcd;
 
-/// What all declarations here are for.
+/// Cluster of all declarations here.
 pub(crate) const CLUSTER: Cluster = Cluster {
     system_identifier: 7,
     timeline: 1,
     postmaster_us: 1_700_000_000_000_000,
 };
 
-/// The options in the text behind `--authority`.
+/// Options in a value of `--authority`.
 pub(crate) fn options(authority: &str) -> Options {
     let text = authority.strip_prefix("etcd:").expect("etcd:");
     text.parse().expect("good options")
@@ -56,7 +56,7 @@ pub(crate) async fn declare(
     store.declare(&declaration).await
 }
 
-/// The lower sessions of an accepted declaration.
+/// Lower sessions of an accepted declaration.
 #[track_caller]
 pub(crate) fn lower(declared: Declared) -> Vec<Registered> {
     match declared {
@@ -65,7 +65,7 @@ pub(crate) fn lower(declared: Declared) -> Vec<Registered> {
     }
 }
 
-/// Runs it and says how long it took.
+/// Runs a step and measures its duration.
 pub(crate) async fn timed<T>(what: &str, step: impl Future<Output = T>) -> (T, Duration) {
     let began = Instant::now();
     let answer = step.await;

@@ -1,4 +1,4 @@
-//! The watch goes on over restarts, over hanging members, and over changes that were compacted.
+//! The watch survives restarts, hanging members, and compacted changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::stage::{CLUSTER, connect, connect_to, declare, scope, token};
 
-/// Reads until the scope has this mark; gives everything read.
+/// Reads until the scope has this mark; returns all marks read.
 async fn until(watch: &mut Watch, expect: &Scope, value: u64) -> BTreeMap<Scope, Token> {
     let mut seen = BTreeMap::new();
     let read = async {
@@ -59,7 +59,7 @@ async fn a_member_that_hangs() {
     let s = scope("hangs");
     for (index, value) in [(0, 1), (1, 2), (2, 3)] {
         etcd.pause(index);
-        // Where the leader hangs, attempts fail until there is another.
+        // While the leader hangs, attempts fail until there is another leader.
         let declared = async { while declare(&other, &s, value, 1).await.is_err() {} };
         timeout(PATIENCE, declared).await.expect("an answer");
         until(&mut watch, &s, value).await;
@@ -81,7 +81,7 @@ async fn changes_that_were_compacted() {
     let mut watch = listener.watch();
     declare(&other, &unchanged, 1, 1).await.expect("an answer");
     until(&mut watch, &unchanged, 1).await;
-    // Longer than the listener waits for a silent stream: it has given it up.
+    // Longer than the listener tolerates a silent stream: it has given up on it.
     etcd.pause(cut);
     tokio::time::sleep(Duration::from_secs(3)).await;
     for value in 1..=20 {

@@ -1,11 +1,11 @@
-//! The documentation is tested as the rest: its reader walks each page, which means that the blocks run in their
-//! order, on a machine of their own, after those of the pages before it.
+//! The documentation is tested like the code. A reader walks each page: its blocks run in their order, on a separate
+//! machine, after those of the pages before it.
 //!
-//! Behind each fence stands what its reader does with the block ([`page::Kind`]), for tests only: readers see the first
-//! word at most. A `text` block that follows is what the block prints, `..` standing for anything; without one it must
-//! succeed. A block that cannot be run is marked `shown:` with the reason.
+//! The words after each fence say what the reader does with the block ([`page::Kind`]). They are for tests only:
+//! people see at most the first word. A `text` block after it is its expected output, with `..` for anything; without
+//! one the block must succeed. A block that cannot be run is marked `shown:` with the reason.
 //!
-//! Links from page to page must lead somewhere, and the table of flags must be that of `serve --help`.
+//! Links between pages must lead somewhere, and the table of flags must match `serve --help`.
 
 #![expect(
     clippy::expect_used,
@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use page::Kind;
 use pgpalisade_tests::proxy::subcommand;
 
-/// A test for each page that is walked, with the pages that its reader has followed before.
+/// One test for each walked page, with the pages that its reader has followed before.
 macro_rules! walks {
     ($($name:ident: $($before:literal),* => $page:literal;)*) => {
         $(#[test]

@@ -6,51 +6,47 @@ use pgpalisade_tests::machine;
 
 /// A Markdown file of the repository.
 pub(crate) struct Page {
-    /// Its path from the root of the repository.
+    /// Path from the root of the repository.
     pub(crate) name: String,
-    /// What it says.
     pub(crate) text: String,
 }
 
-/// A fenced block.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// The line of its opening fence, from 1.
+    /// Line of its opening fence, from 1.
     pub(crate) line: usize,
-    /// What its reader does with it.
     pub(crate) kind: Kind,
-    /// What is in it.
     pub(crate) text: String,
-    /// What the `text` block behind it says that it prints.
+    /// Expected output, from the `text` block after it.
     pub(crate) prints: Option<String>,
 }
 
-/// What stands behind a fence.
+/// Action given after a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// `sh run`: in a shell of root's, in the repository. What it exports is there for those that follow.
+    /// `sh run`: in a root shell, in the repository. Later blocks see its exported variables.
     Run,
     /// `python run`: by Python, as such a shell would run it.
     Python,
-    /// `sh stopped`: the same, while the proxy does not run.
+    /// `sh stopped`: as `sh run`, while the proxy is stopped.
     Stopped,
-    /// `sh start`: in a terminal of its own. It starts the proxy.
+    /// `sh start`: in its own terminal. It starts the proxy.
     Start,
     /// `sh psql`: a psql, for the next blocks of SQL.
     Psql,
-    /// `sql run`: in a psql of its own. `sql run NAME`: in one that stays open.
+    /// `sql run`: in its own psql. `sql run NAME`: in one that stays open.
     Sql(String),
-    /// `sql admin`: as PostgreSQL's superuser, straight to the server.
+    /// `sql admin`: as PostgreSQL's superuser, directly on the server.
     Admin,
-    /// `.. file PATH`: is the file.
+    /// `.. file PATH`: the file's contents.
     File(String),
-    /// `.. top PATH`: goes to the top of the file.
+    /// `.. top PATH`: inserted at the top of the file.
     Top(String),
-    /// `toml set`: goes into the configuration, in the place of the same keys. The proxy is restarted.
+    /// `toml set`: goes into the configuration and replaces the same keys. The proxy is restarted.
     Set,
     /// `toml policy`: must pass `check --policy`.
     Policy,
-    /// `.. shown: REASON`: is not run.
+    /// `.. shown: REASON`: not run.
     Shown,
 }
 
@@ -78,7 +74,7 @@ impl Kind {
         Some(kind)
     }
 
-    /// Whether it prints something that a page can show.
+    /// Whether its output can be shown on a page.
     fn prints(&self) -> bool {
         !matches!(
             self,
@@ -87,7 +83,7 @@ impl Kind {
     }
 }
 
-/// Whether a text is as the page shows it, where `..` stands for anything.
+/// Whether a text matches the page, where `..` stands for anything.
 pub(crate) fn fits(shown: &str, text: &str) -> bool {
     let parts: Vec<&str> = shown.trim_end().split("..").collect();
     let [first, middle @ .., last] = parts.as_slice() else {
@@ -102,7 +98,7 @@ pub(crate) fn fits(shown: &str, text: &str) -> bool {
         .is_some_and(|rest| rest.trim_end().ends_with(last))
 }
 
-/// Every page: those at the root, and those under `docs`.
+/// Every page at the root and under `docs`.
 pub(crate) fn all() -> Vec<Page> {
     let mut names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
         .map(PathBuf::from)
@@ -127,7 +123,7 @@ fn collect(dir: &Path, names: &mut Vec<PathBuf>) {
     }
 }
 
-/// The page with this path from the root of the repository.
+/// Reads the page with this path from the root of the repository.
 pub(crate) fn read(name: &str) -> Page {
     let text = std::fs::read_to_string(machine::repository().join(name)).expect("read a page");
     Page {
@@ -137,10 +133,11 @@ pub(crate) fn read(name: &str) -> Page {
 }
 
 impl Page {
-    /// Its fenced blocks in their order.
+    /// Fenced blocks in their order.
     ///
     /// # Panics
-    /// When a fence is not closed, and when a block does not say what to do with it.
+    ///
+    /// When a fence is not closed, or a block does not say what to do with it.
     pub(crate) fn blocks(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
         // Whether only blank lines came since the last block, so that a `text` block belongs to it.
@@ -184,7 +181,7 @@ impl Page {
         blocks
     }
 
-    /// Its lines outside of fenced blocks.
+    /// Lines outside of fenced blocks.
     fn prose(&self) -> impl Iterator<Item = &str> {
         let mut fenced = false;
         self.text.lines().filter(move |line| {
@@ -194,7 +191,7 @@ impl Page {
         })
     }
 
-    /// The anchors of its headings, as GitHub makes them.
+    /// Anchors of the headings, as GitHub makes them.
     fn anchors(&self) -> Vec<String> {
         let headings = self.prose().filter(|line| line.starts_with('#'));
         headings
@@ -218,7 +215,7 @@ impl Page {
     }
 }
 
-/// The links of a page that lead to no file, or to no heading of it. Links out of the repository are not followed.
+/// Links of a page to a missing file or heading. Links out of the repository are not followed.
 pub(crate) fn broken_links(page: &Page) -> Vec<String> {
     let root = machine::repository();
     let here = Path::new(&page.name);
@@ -264,7 +261,7 @@ fn anchor(heading: &str) -> String {
     .collect()
 }
 
-/// The long flag that a line begins with, with or without a short one before it.
+/// Long flag that a line begins with, after an optional short one.
 pub(crate) fn leading_flag(line: &str) -> Option<String> {
     let line = line.trim_start();
     let long = if line.starts_with("--") {

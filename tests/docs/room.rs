@@ -1,4 +1,4 @@
-//! A machine for one page: the file system, the processes and the network of this one, all of which its reader may
+//! A machine for one page: a private view of this one's file system, processes and network, which the reader may
 //! change as root. It is gone when dropped. PostgreSQL runs in it, as Debian's package starts it.
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -10,9 +10,9 @@ use pgpalisade_tests::programs::feed;
 use pgpalisade_tests::proxy::binary;
 use tempfile::TempDir;
 
-/// Makes the room in directory `$1` for repository `$2` with binary `$3`, and keeps it until its input ends.
+/// Sets up the room in directory `$1` for repository `$2` with binary `$3`, and keeps it until its input ends.
 ///
-/// What is written stays in memory. In the repository `make release` has been run. Hosts of `db.internal` are this
+/// Written files stay in memory. The repository looks as after `make release`. Hosts of `db.internal` are this
 /// machine.
 const SETUP: &str = r#"
 mount -t tmpfs tmpfs "$1"
@@ -36,7 +36,7 @@ chroot root sh -euc 'pg_createcluster --start --encoding UTF8 --locale C.UTF-8 \
 exec chroot root bash -c 'echo ready; read -r _'
 "#;
 
-/// What a command printed, standard output and error in the order in which they came.
+/// Output of a command, standard output and error in their order of arrival.
 pub(crate) struct Printed {
     pub(crate) text: String,
     pub(crate) succeeded: bool,
@@ -44,14 +44,14 @@ pub(crate) struct Printed {
 
 pub(crate) struct Room {
     keeper: Child,
-    /// The first process inside.
+    /// First process inside.
     pid: u32,
     scratch: TempDir,
 }
 
 impl Room {
     /// # Panics
-    /// Where there can be none: a page that is not walked is not tested.
+    /// If no room can be made: an unwalked page is untested.
     pub(crate) fn new() -> Self {
         let scratch = tempfile::tempdir().expect("a scratch directory");
         let mut keeper = Command::new("unshare")
@@ -85,7 +85,7 @@ impl Room {
         }
     }
 
-    /// A command of its root's shell, in the repository.
+    /// A command of the room's root shell, in the repository.
     pub(crate) fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -109,12 +109,12 @@ impl Room {
         }
     }
 
-    /// Where a file of the room is for us.
+    /// Path from outside of a file in the room.
     pub(crate) fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{inside}", self.pid))
     }
 
-    /// A file outside of the room, for what its programs print.
+    /// A file outside of the room, for the output of its programs.
     pub(crate) fn log(&self) -> PathBuf {
         self.scratch.path().join("log")
     }
@@ -124,7 +124,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // Its first process reads to the end of its input, and takes all others with it.
+        // The room's first process reads to the end of its input, then ends and takes all others with it.
         drop(self.keeper.stdin.take());
         let _ended = self.keeper.wait();
     }

@@ -1,4 +1,4 @@
-//! Walks pages: runs their blocks in their order in one room, as their reader would.
+//! Walks pages: runs their blocks in their order in one room, as a reader would.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -27,14 +27,14 @@ pub(crate) fn walk(pages: &[&str]) {
 struct Reader {
     /// Open psqls by name.
     sessions: BTreeMap<String, Psql>,
-    /// The command that opens one.
+    /// Command that opens a psql.
     psql: String,
     proxy: Option<Running>,
-    /// The command that starts the proxy.
+    /// Command that starts the proxy.
     start: String,
-    /// The proxy's configuration: the first file that was written.
+    /// Path of the proxy's configuration: the first file that was written.
     configuration: Option<String>,
-    /// Whether the proxy has yet to see it.
+    /// Whether the proxy still runs with an older configuration.
     is_changed: bool,
     room: Room,
 }
@@ -102,13 +102,13 @@ impl Reader {
         }
     }
 
-    /// In a shell that has what earlier ones exported.
+    /// Runs a script in a shell that has the variables exported by earlier ones.
     fn run(&self, script: &str, input: &str) -> Printed {
         let script = format!("{ENVIRONMENT}\n{script}");
         self.room.run(&script, input)
     }
 
-    /// Into the psql of this name, which stays open, or into one that is not needed any more. psql asks for a password.
+    /// Types into the psql of this name, which stays open, or into a temporary one. psql asks for a password.
     fn type_into(&mut self, name: &str, text: &str) -> Printed {
         let command = format!(
             "{ENVIRONMENT}\nPGPASSWORD=pencil exec stdbuf -oL {}",
@@ -123,7 +123,7 @@ impl Reader {
         printed
     }
 
-    /// Replaces keys of the configuration, and adds those that are not there yet.
+    /// Replaces keys of the configuration, and adds missing ones.
     fn set(&mut self, text: &str) {
         let path = self.configuration.as_ref().expect("a configuration");
         let path = self.room.path(path);
@@ -162,7 +162,7 @@ impl Reader {
 
     fn stop(&mut self) {
         let mut proxy = self.proxy.take().expect("a proxy");
-        // Its sessions would take all of the time that they have.
+        // Open sessions would use up the whole shutdown grace.
         self.sessions.clear();
         let printed = self.room.run("kill $(pidof pgpalisade)", "");
         assert!(printed.succeeded, "no proxy runs: {}", printed.text);
@@ -175,17 +175,16 @@ impl Reader {
     }
 }
 
-/// Of a line of a configuration, even one that is commented out.
+/// Key of a configuration line, even of a commented one.
 fn key(line: &str) -> Option<&str> {
     let (key, _) = line.split_once(" = ")?;
     Some(key.trim_start_matches("# "))
 }
 
-/// Keeps what a shell exported for those after it.
+/// Keeps the exported variables of a shell for later ones.
 const ENVIRONMENT: &str =
     "test ! -e /root/exported || . /root/exported\ntrap 'export -p >/root/exported' EXIT";
 
-/// A psql that somebody types into.
 struct Psql {
     child: Child,
     input: ChildStdin,
@@ -207,7 +206,7 @@ impl Psql {
         }
     }
 
-    /// What it prints about it.
+    /// Types the text and returns psql's output.
     fn type_in(&mut self, text: &str) -> Printed {
         const END: &str = "-- end of the block --";
         let _it_may_have_ended = writeln!(self.input, "{text}\\echo '{END}'");
@@ -235,7 +234,7 @@ impl Psql {
 
 impl Drop for Psql {
     fn drop(&mut self) {
-        // It ends with its input.
+        // psql ends with its input.
         let _broken = self.input.write_all(b"\\q\n");
         let _ended = self.child.wait();
     }

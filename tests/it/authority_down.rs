@@ -1,4 +1,5 @@
-//! The authority is away: bound sessions go on, new declarations fail in time, and all is well again by itself.
+//! Outage of the authority: bound sessions go on, new declarations fail in time, and everything recovers without
+//! help.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +12,12 @@ use pgpalisade_tests::wire::{Wire, pretty};
 
 /// `--takeover-timeout` of these tests.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Far above what a machine that is busy with other tests adds.
+/// Far above the delays of a machine that is busy with other tests.
 const SLACK: Duration = Duration::from_secs(8);
-/// How long writes are counted.
+/// Period in which writes are counted.
 const COUNTED: Duration = Duration::from_millis(500);
 
-/// A proxy whose store is there, a session that is bound through it, and one that is not.
+/// A proxy with a reachable store, a session bound through it, and an unbound one.
 struct Scene {
     bound: Wire,
     plain: Wire,
@@ -40,7 +41,7 @@ impl Scene {
         }
     }
 
-    /// Writes of the bound session in a short time. None is refused.
+    /// Number of the bound session's writes in a short time. None is refused.
     fn writes(&mut self) -> u32 {
         let (begin, mut count) = (Instant::now(), 0);
         while begin.elapsed() < COUNTED {
@@ -50,7 +51,7 @@ impl Scene {
         count
     }
 
-    /// Lines that begin like this: each is told once, whoever asks the authority and how often.
+    /// Asserts that lines with this message are logged once, however often the authority is asked.
     #[track_caller]
     fn assert_told(&self, message: &str) {
         let times = wait_for(message, || {
@@ -60,10 +61,10 @@ impl Scene {
         assert!(times <= 2, "{times} times {message}");
     }
 
-    /// What holds while the authority is away: G5, G6 and G7.
+    /// Asserts G5, G6 and G7 during the outage.
     fn assert_away(&mut self, before: u32) {
         let begin = Instant::now();
-        // An equal token too: a session is registered or it does not write.
+        // Even for an equal token: an unregistered session does not write.
         let answer = self.plain.query("SET fencing.token = 34");
         let took = begin.elapsed();
         assert_eq!(answer[0].sqlstate(), "PF004", "{}", pretty(&answer));
@@ -80,12 +81,12 @@ impl Scene {
         println!(
             "writes of a bound session in {COUNTED:?}: {before} before, {away} while it is away"
         );
-        // Not a matter of the machine's load: a write that asked the authority would wait for seconds.
+        // Independent of the machine's load: a write that asked the authority would wait for seconds.
         assert!(away > 10, "{away} writes");
         self.assert_told("the authority does not answer");
     }
 
-    /// It is back: declarations succeed again without a restart, and the old session is ended.
+    /// Asserts the recovery: declarations succeed again without a restart, and the old session is ended.
     fn assert_back(&mut self) {
         wait_for("a declaration to succeed again", || {
             let answer = self.plain.query("SET fencing.token = 35");
@@ -165,8 +166,8 @@ fn postgresql_hangs() {
     scene.assert_back();
 }
 
-/// A declaration that has had no answer may have been taken: then a takeover with its token spares the session, which
-/// must not go on under the lower token that it had. One that has nothing to fall back to goes on.
+/// A declaration without an answer may have been stored. A takeover with its token then spares the session, which
+/// must not continue under its earlier, lower token. A session without an earlier token goes on.
 #[test]
 fn a_declaration_without_an_answer() {
     let etcd = Etcd::start(1);
@@ -179,15 +180,15 @@ fn a_declaration_without_an_answer() {
     assert!(answer[1].is_closed(), "{}", pretty(&answer));
     let answer = scene.plain.query("SET fencing.token = 35");
     assert_eq!(answer[0].severity(), "ERROR", "{}", pretty(&answer));
-    // Another scope has nothing to do with the token that is held.
+    // Another scope is independent of the held token.
     let answer = other.query("SET fencing.token = 'default=34,billing=7'");
     assert_eq!(answer[0].severity(), "ERROR", "{}", pretty(&answer));
     other.ok("INSERT INTO jobs DEFAULT VALUES");
     etcd.resume(0);
 }
 
-/// One that has had no answer may also be taken later, when the session has declared a lower one: that takes its place
-/// no more.
+/// A declaration without an answer may also be stored late, after the session has declared a lower token. It then no
+/// longer replaces that one.
 #[test]
 fn less_than_a_declaration_without_an_answer() {
     let etcd = Etcd::start(1);
@@ -210,8 +211,8 @@ fn less_than_a_declaration_without_an_answer() {
     assert!(answer[1].is_closed(), "{}", pretty(&answer));
 }
 
-/// A session that has laid its token down stays on the register. So it takes the same token up again without a step of
-/// the authority, and a takeover ends it, token or not.
+/// A session that has cleared its token stays on the register. So it can set the same token again without the
+/// authority, and a takeover ends it with or without a token.
 #[test]
 fn a_token_that_was_laid_down() {
     let etcd = Etcd::start(1);

@@ -1,4 +1,4 @@
-//! `pgpalisade bench`: against a real server and a real proxy, in rounds as short as they can be.
+//! `pgpalisade bench` on a real server and a real proxy, with the shortest possible rounds.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -11,7 +11,7 @@ use pgpalisade_tests::stage::{Stage, leader};
 use pgpalisade_tests::wire::Endpoint;
 use serde_json::Value;
 
-/// Where nothing else is said. A run takes two seconds.
+/// Default flags. A run takes two seconds.
 const SHORT: [(&str, &str); 3] = [
     ("--rounds=", "--rounds=6"),
     ("--round=", "--round=100ms"),
@@ -68,7 +68,7 @@ fn refused(mut command: Command, code: i32, parts: &[&str]) {
     }
 }
 
-/// No table of the bench, and no session, is in the cluster.
+/// Asserts that no table or session of the bench is left in the cluster.
 #[track_caller]
 fn nothing_is_left(postgres: &Postgres) {
     let look = "SELECT (SELECT count(*) FROM pg_class WHERE relname LIKE 'pgpalisade_bench%'), \
@@ -80,7 +80,7 @@ fn nothing_is_left(postgres: &Postgres) {
     });
 }
 
-/// It has all rows with all figures, and they can be true.
+/// Asserts that the report has all rows and figures, with plausible values.
 #[track_caller]
 fn complete(report: &Value) {
     assert_eq!(report["interrupted"], false);
@@ -114,10 +114,11 @@ fn complete(report: &Value) {
         let [throughput, mean, percentiles @ ..] = figures.as_slice() else {
             panic!("{report:#}");
         };
-        // Little's law: each client always waits for one answer. A round is short, and a busy machine stops in it.
+        // Little's law: each client always waits for one reply. A round is short, and a busy machine stalls within
+        // it.
         let waiting = throughput * mean / 1e6 / report["clients"].as_f64().unwrap();
         assert!((0.2..10.0).contains(&waiting), "{waiting}: {report:#}");
-        // No answer of another process comes within a microsecond.
+        // A reply from another process takes more than a microsecond.
         assert!(
             percentiles[0] > 1.0 && percentiles.is_sorted(),
             "{report:#}"
@@ -129,7 +130,7 @@ fn complete(report: &Value) {
     }
 }
 
-/// What the report says was sent, beside what the server says it was sent from `before` on, which has the warm-up too.
+/// Compares the report's counts with those of the server since `before`, which include the warm-up.
 #[track_caller]
 fn agrees_with_the_server(report: &Value, postgres: &Postgres, before: f64) {
     let row = &report["rows"][0];
@@ -186,7 +187,7 @@ fn writes_with_the_current_token() {
             "{status}"
         );
     }
-    // The token in the DSN is as good, and so is one for several scopes.
+    // The token may also be in the DSN, even one for several scopes.
     let proxied = format!(
         "{} options='-c fencing.token=default=34'",
         dsn(&stage.proxy.endpoint())
@@ -197,7 +198,7 @@ fn writes_with_the_current_token() {
         &["--json", "--workload=write"],
     );
     json(&command.output().unwrap());
-    // The leader whose token it shared goes on.
+    // The leader whose token was shared goes on.
     other.ok("CREATE TABLE mine (n int); DROP TABLE mine");
     nothing_is_left(&stage.postgres);
 }
@@ -290,7 +291,7 @@ fn a_write_without_a_token_says_what_to_add() {
     nothing_is_left(&stage.postgres);
 }
 
-/// The bench ends nobody's session, and is nobody's first leader.
+/// The bench ends no session, and is never a scope's first leader.
 #[test]
 fn no_token_but_the_current_one() {
     let stage = Stage::start();
@@ -378,7 +379,7 @@ fn passwords_are_not_printed() {
     assert!(!all.contains("hunter"), "{all}");
 }
 
-/// Without the right to read the identifier there is a weaker sign, and the report says so.
+/// Without the right to read the identifier the report uses a weaker sign, and says so.
 #[test]
 fn a_role_without_rights() {
     let stage = Stage::with(
@@ -396,7 +397,7 @@ fn a_role_without_rights() {
     );
 }
 
-/// A bench that runs, with what it has said so far.
+/// A running bench, with its output so far.
 struct Running {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStderr>>,
@@ -404,7 +405,7 @@ struct Running {
 }
 
 impl Running {
-    /// Reads its progress until a line with this comes.
+    /// Reads its progress up to a line that contains `part`.
     #[track_caller]
     fn until(mut child: Child, part: &str) -> Self {
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -434,7 +435,7 @@ impl Running {
         machine::signal(self.child.id(), signal);
     }
 
-    /// Its output, once it has ended by itself.
+    /// Its output, once it has ended.
     fn end(&mut self) -> Output {
         for line in self.lines.by_ref() {
             self.said.push_str(&line.unwrap());
@@ -467,7 +468,7 @@ fn ctrl_c_ends_it_with_what_was_measured() {
         nothing_is_left(&stage.postgres);
     }
 
-    // Before the first round: it does not wait for the end of a turn, and there is nothing to print.
+    // Before the first round it does not wait for the end of a turn, and has nothing to print.
     let flags = ["--round=10s", "--workload=write", "--token=34"];
     let running = of_stage(&stage, &flags).spawn().unwrap();
     let mut running = Running::until(running, "both paths lead to the same server");

@@ -1,4 +1,4 @@
-//! The message of an error that is the proxy's own begins with the code; PostgreSQL's own words stay as they are.
+//! Messages of the proxy's own errors begin with the code; PostgreSQL's own messages stay unchanged.
 
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy};
@@ -61,7 +61,7 @@ fn a_message_of_the_proxys_own_begins_with_its_code() {
     );
     let stale = connect(&stage.proxy, &[("fencing.token", "33")]);
     check(&stale, "FATAL", "PF001", "PF001: fencing token 33 is stale");
-    // PostgreSQL's words.
+    // PostgreSQL's own message.
     check(&new.query("SELECT nonsense"), "ERROR", "42703", "column");
     new.send(&Batch::new().message(b'~', b"what is this"));
     check(

@@ -1,4 +1,4 @@
-//! The console: what it shows, whom it obeys, and what hostile clients of it can do: nothing.
+//! The console: what it shows and whom it obeys; hostile clients achieve nothing.
 
 mod drivers;
 mod hostile;
@@ -18,19 +18,19 @@ use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Endpoint, Wire};
 use tempfile::TempDir;
 
-/// Of the password `pencil`.
+/// Verifier of the password `pencil`.
 const VERIFIER: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:\
                         wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
 
-/// A proxy with a console: on a unix socket, where whoever runs the tests is an admin, or on a port, where `ann` is one
-/// and `bob` may only read.
+/// A proxy with a console. On a unix socket the user of the tests is an admin; on a port `ann` is an admin and `bob`
+/// may only read.
 struct Scene {
     stage: Stage,
     console: Endpoint,
     dir: TempDir,
 }
 
-/// Where the console is, and with which flags.
+/// Console endpoint on a socket, and the proxy's flags.
 fn on_a_socket(dir: &TempDir, options: Options) -> (Endpoint, Options) {
     let endpoint = Endpoint::Unix(dir.path().join(".s.PGSQL.6433"));
     (
@@ -83,17 +83,17 @@ impl Scene {
         }
     }
 
-    /// An operator on the unix socket.
+    /// Opens an operator's session on the unix socket.
     fn operator(&self) -> Wire {
         Wire::login(&self.console, &[("user", "me"), ("database", "pgpalisade")])
     }
 
-    /// The rows of a table, by the names of its columns.
+    /// Rows of a table, by column name.
     fn show(&self, table: &str) -> Vec<serde_json::Map<String, serde_json::Value>> {
         show(&mut self.operator(), table)
     }
 
-    /// psql with a password.
+    /// Runs psql with a password.
     fn psql(&self, user: &str, password: &str, commands: &[&str]) -> Output {
         let mut command = program("psql", &self.console);
         command
@@ -105,13 +105,13 @@ impl Scene {
         feed(command, "")
     }
 
-    /// What psql prints, with the right password.
+    /// Output of psql, with the right password.
     #[track_caller]
     fn printed(&self, user: &str, commands: &[&str]) -> String {
         stdout(&self.psql(user, "pencil", commands))
     }
 
-    /// What psql says that fails.
+    /// Error message of a failing psql.
     #[track_caller]
     fn refused(&self, user: &str, password: &str, command: &str) -> String {
         let output = self.psql(user, password, &[command]);
@@ -120,7 +120,7 @@ impl Scene {
     }
 }
 
-/// The rows of a table, by the names of its columns. NULL is null, all else is text.
+/// Rows of a table, by column name. NULL is null, everything else text.
 #[track_caller]
 fn show(wire: &mut Wire, table: &str) -> Vec<serde_json::Map<String, serde_json::Value>> {
     let messages = wire.ok(&format!("SHOW {table}"));
@@ -135,7 +135,7 @@ fn show(wire: &mut Wire, table: &str) -> Vec<serde_json::Map<String, serde_json:
     .collect()
 }
 
-/// The names in a RowDescription.
+/// Column names of a RowDescription.
 fn columns(body: &[u8]) -> Vec<String> {
     let mut rest = &body[2..];
     let mut names = Vec::new();

@@ -1,4 +1,4 @@
-//! No client can hold up the others, by silence, by noise, or by taking what it does not need.
+//! No client can block others, by silence, by noise, or by taking resources that it does not need.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -24,7 +24,7 @@ fn refused_before_authentication(endpoint: &Endpoint, user: &str) -> Message {
     wire.until_closed().swap_remove(0)
 }
 
-/// Whoever has started the proxy does not read its log any more.
+/// The proxy's parent process stops reading its log.
 #[test]
 fn a_log_that_nobody_reads() {
     let postgres = Postgres::start();
@@ -42,7 +42,7 @@ fn a_log_that_nobody_reads() {
     let endpoint = Endpoint::Tcp(([127, 0, 0, 1], port).into());
     wait_for("the proxy", || Wire::try_connect(&endpoint).ok());
     let mut first = leader(&endpoint, "1");
-    // Several times what the pipe holds and the buffer in front of it, at some 100 bytes each.
+    // Several times the capacity of the pipe and the buffer before it, at some 100 bytes each.
     for number in 0..15_000 {
         drop(Wire::connect(&endpoint));
         if number % 1_000 == 0 {
@@ -52,7 +52,7 @@ fn a_log_that_nobody_reads() {
     first.ok("INSERT INTO jobs VALUES (1)");
     let mut second = leader(&endpoint, "2");
     second.ok("INSERT INTO jobs VALUES (2)");
-    // Once there is room again, it says what is missing.
+    // Once there is room again, the log reports the number of lost lines.
     let mut stderr = child.stderr.take().unwrap();
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
@@ -68,7 +68,7 @@ fn a_log_that_nobody_reads() {
     assert!(text.contains("stopped"), "not written to its end");
 }
 
-/// The same, and the proxy is told to end: it does not wait for its reader either.
+/// The proxy is told to end in the same situation: it does not wait for the reader either.
 #[test]
 fn the_end_does_not_wait_for_who_reads_the_log() {
     let postgres = Postgres::start();
@@ -93,7 +93,7 @@ fn the_end_does_not_wait_for_who_reads_the_log() {
     assert!(ended.success(), "{ended} after {:?}", begin.elapsed());
 }
 
-/// Whoever reaches the proxy can be refused in any name, as often as it likes.
+/// Unauthenticated clients can cause refusals in any name, as often as they like.
 #[test]
 fn refusals_before_authentication_are_few_and_apart() {
     const NOISE: u64 = 1_000;
@@ -159,7 +159,7 @@ fn a_storm_of_refusals_does_not_fill_the_log() {
     );
 }
 
-/// 10,000 connections that say nothing, far more than there may be: a leader who speaks is served all the time.
+/// A leader is served throughout, despite 10,000 silent connections, far more than the limit.
 #[test]
 fn silent_connections_keep_no_leader_out() {
     const SILENT: usize = 10_000;
@@ -171,7 +171,7 @@ fn silent_connections_keep_no_leader_out() {
             let mut open = VecDeque::new();
             for _ in 0..SILENT {
                 open.push_back(Wire::connect(&endpoint));
-                // Far more than the proxy keeps; the test has files of its own to open.
+                // Far more than the proxy keeps; the test itself also needs open files.
                 if open.len() > 600 {
                     open.pop_front();
                 }
@@ -195,7 +195,7 @@ fn silent_connections_keep_no_leader_out() {
     assert!(slowest < Duration::from_secs(5), "{slowest:?}");
 }
 
-/// A place is for who logs in: a client that leaves PostgreSQL's question unanswered gives way.
+/// Places are for logins in progress: a client that does not answer PostgreSQL's challenge gives way.
 #[test]
 fn half_logins_keep_no_leader_out() {
     let postgres = Postgres::start_with(Auth::Scram, &["password_encryption=scram-sha-256"]);
@@ -216,7 +216,7 @@ fn half_logins_keep_no_leader_out() {
     assert_eq!(stdout(&psql.output().unwrap()).trim(), "1");
 }
 
-/// Who asks for TLS first is told in the clear why there is no place.
+/// A client that asks for TLS first is told in the clear why it gets no place.
 #[test]
 fn no_place_is_left() {
     let stage = Stage::with_flags(SETUP, &[("--connections-max", "2")]);
@@ -240,7 +240,7 @@ fn no_place_is_left() {
     });
 }
 
-/// A Query of this size, of which all but the last byte is sent.
+/// A Query of this size, sent without its last byte.
 fn half_sent(text_len: usize) -> Vec<u8> {
     let mut bytes = Batch::new()
         .query(&format!("SELECT '{}'", "x".repeat(text_len)))
@@ -269,21 +269,21 @@ fn texts_that_never_end() {
     let grown = stage.proxy.resident_kib().saturating_sub(before);
     println!("{grown} KiB for 90 texts of 1,000,000 bytes");
     assert!(grown < 48 * 1024, "the proxy grew by {grown} KiB");
-    // Who holds the token is not looked at: it needs no room.
+    // A token holder's text is not analysed, so it needs no room.
     let long = format!(
         "INSERT INTO jobs VALUES (length('{}'))",
         "x".repeat(300_000)
     );
     first.ok(&long);
-    // Who holds none gets none, and is told so.
+    // A session without a token gets no room, and is told so.
     let mut plain = stage.plain();
     let refused = plain.query(&format!("SELECT '{}'", "x".repeat(800_000)));
     assert_eq!(refused[0].sqlstate(), "PF002", "{}", pretty(&refused));
     let detail = refused[0].field(b'D').unwrap();
     assert!(detail.contains("too many long texts"), "{detail}");
-    // Short ones need no room.
+    // Short texts need no room.
     assert_eq!(plain.rows("SELECT 1"), [["1"]]);
-    // It does not last: in 30 s they are told to go.
+    // Temporary: after 30 s the incomplete ones are closed.
     let begin = Instant::now();
     let last = greedy.iter_mut().find_map(|wire| {
         wire.set_patience(Duration::from_secs(40));
@@ -301,7 +301,7 @@ fn texts_that_never_end() {
     });
 }
 
-/// Any role can take the lock by which proxies see each other.
+/// Any role can take the advisory lock by which proxies detect each other.
 #[test]
 fn a_lock_of_somebody_who_may_not_serve() {
     let mut stage = Stage::with("CREATE ROLE app LOGIN");
@@ -330,7 +330,7 @@ fn a_lock_of_somebody_who_may_not_serve() {
             output.contains("without the rights of a control role"),
             "{output}"
         );
-        // A second authority still sees the first.
+        // A second authority still detects the first.
         let refused = second_authority(&stage.postgres);
         assert!(
             refused.contains("all proxies of a cluster must share one authority"),
@@ -340,7 +340,7 @@ fn a_lock_of_somebody_who_may_not_serve() {
     }
 }
 
-/// What a proxy with a store of its own says.
+/// Error of a proxy with a store of its own.
 fn second_authority(postgres: &Postgres) -> String {
     let dir = tempfile::tempdir().unwrap();
     let output = subcommand("serve")
@@ -356,7 +356,7 @@ fn second_authority(postgres: &Postgres) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The copy of the marks admits nobody, so it waits for no standby.
+/// The copy of the marks admits nobody, so writing it does not wait for the standby.
 #[test]
 fn a_takeover_while_the_standby_is_away() {
     let postgres = Postgres::start();
@@ -373,7 +373,7 @@ fn a_takeover_while_the_standby_is_away() {
         postgres.value("SELECT token FROM pgpalisade.mark WHERE scope = 'default'"),
         "2"
     );
-    // Where it cannot be written at all, nobody looks for sessions that are left.
+    // If it cannot be written at all, the search for remaining sessions is skipped.
     let mut admin = postgres.admin();
     admin.ok("BEGIN; LOCK TABLE pgpalisade.mark");
     let mut wire = Wire::login(&proxy.endpoint(), &[("user", "postgres")]);
@@ -386,7 +386,7 @@ fn a_takeover_while_the_standby_is_away() {
     );
 }
 
-/// Who declares is told whose server process does not end, and not what it executes.
+/// The error names the backend that does not end, but not its statement.
 #[test]
 fn the_server_process_that_does_not_end_is_named() {
     let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "2s")]);
@@ -425,7 +425,7 @@ fn the_server_process_that_does_not_end_is_named() {
     assert!(!output.contains("secret"), "{output}");
 }
 
-/// What a client calls itself is shown to others, on their terminals.
+/// A client's application_name is shown to others, on their terminals.
 #[test]
 fn names_are_shown_without_what_a_terminal_obeys() {
     let stage = Stage::with("CREATE ROLE \"a\u{1b}[2Jb\" LOGIN");

@@ -1,4 +1,4 @@
-//! The dashboard in a real browser, over real takeovers.
+//! The dashboard in a real browser, during real takeovers.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use pgpalisade_tests::proxy::Proxy;
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::Wire;
 
-/// What a client may call itself.
+/// A possible application_name of a client.
 const MARKUP: &str = "<img src=x onerror=\"document.title='broken'\">";
 
 struct Scene {
@@ -20,7 +20,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A leader that took over from one with an open transaction, and one that comes too late.
+    /// A leader that has deposed one with an open transaction, and one that comes too late.
     fn new() -> Self {
         let postgres = Postgres::start();
         postgres.sql("CREATE TABLE jobs (id int)");
@@ -82,7 +82,7 @@ async fn it_shows_what_there_is_and_what_to_do() {
             .await,
         0
     );
-    // It is told of what happens, without being asked.
+    // The page is notified of events without polling.
     for _ in 0..3 {
         scene.leader("33", "zombie");
     }
@@ -95,7 +95,7 @@ async fn it_shows_what_there_is_and_what_to_do() {
     browser
         .until("document.querySelectorAll('[data-table=rejections] td.bad').length === 4")
         .await;
-    // One process, three connections, and the session that the takeover ended.
+    // One process, three connections, and the session ended by the takeover.
     let named = "document.getElementById('banner').innerText.split('zombie').length - 1";
     assert_eq!(browser.value(named).await, 1);
     let seen = "[...document.querySelectorAll('[data-table=rejections] th')].find((e) => e.innerText === 'statement')\
@@ -108,7 +108,7 @@ async fn it_shows_what_there_is_and_what_to_do() {
     browser
         .until(&text("[data-table=rejections]", "none"))
         .await;
-    // What clients say is text, and nobody else is asked for anything.
+    // Clients' names are shown as text, and the page contacts no other host.
     assert_eq!(
         browser
             .value("document.querySelectorAll('main img, main script').length")
@@ -134,13 +134,13 @@ async fn it_shows_what_there_is_and_what_to_do() {
     pgpalisade_tests::machine::signal(backend, Signal::CONT);
 }
 
-/// The session of the second leader.
+/// Backend of the second leader.
 fn first_backend(scene: &Scene) -> u32 {
     let sql = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '%onerror%'";
     scene.stage.postgres.value(sql).parse().unwrap()
 }
 
-/// Where somebody wants to look at it: `PGPALISADE_PICTURES` names a directory.
+/// Saves a screenshot if `PGPALISADE_PICTURES` names a directory.
 async fn keep(browser: &Browser, name: &str) {
     if let Some(dir) = std::env::var_os("PGPALISADE_PICTURES") {
         browser
@@ -149,7 +149,7 @@ async fn keep(browser: &Browser, name: &str) {
     }
 }
 
-/// It asks for the token, and shows nothing before.
+/// The page asks for the token, and shows nothing before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_asks_for_the_token() {
     let postgres = Postgres::start();
@@ -198,7 +198,7 @@ async fn it_fits_a_phone_and_says_when_something_is_gone() {
     let wide = "document.documentElement.scrollWidth <= innerWidth";
     assert_eq!(browser.value(wide).await, true);
     keep(&browser, "dashboard-phone.png").await;
-    // Every control and table can be reached and has a name.
+    // Every control and table is reachable by keyboard and has a name.
     let nameless = "[...document.querySelectorAll('input:not([type=password]), select, [tabindex]')].filter((e) => \
                     !e.closest('label') && !e.getAttribute('aria-labelledby')).length";
     assert_eq!(browser.value(nameless).await, 0);

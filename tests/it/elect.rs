@@ -23,14 +23,13 @@ use tempfile::TempDir;
 
 const SETUP: &str = "CREATE TABLE jobs (token int)";
 
-/// A process that campaigns.
 struct Candidate {
     process: Running,
     dir: TempDir,
 }
 
 impl Candidate {
-    /// With these arguments, and a shell script as its command.
+    /// Starts a candidate with these arguments, and a shell script as its command.
     fn start(arguments: &[&str], script: &str, proxy: &Endpoint) -> Self {
         let mut command = subcommand("elect");
         connect_by_environment(&mut command, proxy);
@@ -38,7 +37,7 @@ impl Candidate {
         Self::spawn(command)
     }
 
-    /// Started by this command.
+    /// Starts a candidate by this command.
     fn spawn(mut command: Command) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let process = Running::spawn(&mut command, dir.path().join("log"), TERM).unwrap();
@@ -54,7 +53,7 @@ impl Candidate {
         wait_for(words, || self.output().contains(words).then_some(()));
     }
 
-    /// The process groups of its commands, one for each term.
+    /// Process groups of its commands, one for each term.
     fn groups(&self) -> Vec<u32> {
         let output = self.output();
         let told = output
@@ -74,7 +73,7 @@ impl Candidate {
 }
 
 impl Drop for Candidate {
-    /// A command outlives a candidate that was killed.
+    /// A command outlives a killed candidate.
     fn drop(&mut self) {
         let _ended = self.process.end();
         if std::thread::panicking() {
@@ -88,7 +87,7 @@ impl Drop for Candidate {
     }
 }
 
-/// Writes a row with its token again and again, says what fails, and ends when it is told.
+/// A script that writes rows with its token repeatedly, reports failures, and ends when told.
 fn writer() -> String {
     let psql = bin("psql").display().to_string();
     format!(
@@ -130,7 +129,7 @@ fn wait_for_terms(candidate: &Candidate, count: usize) {
     });
 }
 
-/// The leader of the first token is refused, and only that of the second one writes.
+/// Asserts that the leader of the first token is refused, and only that of the second one writes.
 #[track_caller]
 fn assert_fenced(stage: &Stage, deposed: &Candidate, [old, new]: [&str; 2]) {
     deposed.wait_for("PF001");
@@ -146,7 +145,7 @@ fn governed() -> Stage {
     Stage::governed(SETUP, &policy)
 }
 
-/// One that ends at the proxy, where the token is asked for.
+/// The command goes on writing, and the proxy refuses its stale token.
 #[test]
 fn a_leader_that_slept_is_fenced_and_told_to_end() {
     let (stage, etcd) = (governed(), Etcd::start(1));
@@ -158,7 +157,7 @@ fn a_leader_that_slept_is_fenced_and_told_to_end() {
     let second = Candidate::start(&arguments, &writer(), &proxy);
     second.wait_for("waiting for etcd:/elections/jobs");
     pause(&first);
-    // Its command goes on: nobody stops it, and until the next one leads nobody has to.
+    // Its command goes on: nothing stops it, nor needs to until the next one leads.
     let later = token_of(&second);
     assert!(later.parse::<u64>().unwrap() > token.parse().unwrap());
     wait_for("rows of the next", || {
@@ -174,7 +173,7 @@ fn a_leader_that_slept_is_fenced_and_told_to_end() {
     resume(&first);
     first.wait_for("lost etcd:/elections/jobs: ");
     first.wait_for("told to end");
-    // It is in line again.
+    // It campaigns again.
     wait_for("another candidacy", || {
         let waits = first.output().matches("waiting for").count();
         (waits == 2).then_some(())
@@ -188,7 +187,7 @@ fn a_leader_that_slept_is_fenced_and_told_to_end() {
 fn the_next_one_leads_as_soon_as_the_command_has_ended() {
     let (stage, etcd) = (governed(), Etcd::start(1));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    // Were the leases waited for, it would take half a minute.
+    // Waiting for the leases would take half a minute.
     let arguments = etcd_arguments(&urls, &["--ttl", "30s"]);
     let mut first = Candidate::start(&arguments, &writer(), &proxy);
     token_of(&first);
@@ -225,11 +224,11 @@ fn an_advisory_lock_gives_the_next_token() {
     wait_for("its rows", || (rows_of(&stage, "1") > 1).then_some(()));
     let second = Candidate::start(&arguments, &writer(), &proxy);
     second.wait_for("waiting for advisory-lock:42");
-    // Its session goes with it, and its command stays.
+    // Its session ends with it; its command goes on.
     first.process.signal(Signal::KILL);
     assert_eq!(token_of(&second), "2");
     assert_fenced(&stage, &first, ["1", "2"]);
-    // Whoever declares a higher token deposes the holder of the lock, too.
+    // Any declaration of a higher token deposes the lock's holder too.
     let leader = [
         ("user", "postgres"),
         ("database", "postgres"),
@@ -251,7 +250,7 @@ fn a_lease_ends_where_its_holder_sleeps() {
     assert_eq!(token_of(&first), "1");
     let mut second = Candidate::start(&arguments, &writer(), &proxy);
     second.wait_for("waiting for lease");
-    // Longer than it lives: it is renewed, and whoever waits for it asks again.
+    // Longer than its lifetime: it is renewed, and waiting candidates ask again.
     std::thread::sleep(Duration::from_secs(7));
     assert!(!second.output().contains("leads"), "{}", second.output());
     pause(&first);
@@ -264,7 +263,7 @@ fn a_lease_ends_where_its_holder_sleeps() {
         let waits = first.output().matches("waiting for").count();
         (waits == 2).then_some(())
     });
-    // Given back, it is another's at once, though its session still lives for a moment.
+    // A released lease is available immediately, though its session lives a moment longer.
     second.process.signal(Signal::TERM);
     assert_eq!(second.exit_code(), 0, "{}", second.output());
     wait_for_terms(&first, 2);
@@ -304,7 +303,7 @@ fn the_command_is_told_and_its_code_is_given() {
     assert_eq!(no_program.status.code(), Some(127), "{no_program:?}");
 }
 
-/// The revision of the last candidacy: behind it is only the end of its lease.
+/// Revision of the last candidacy: only the end of its lease comes after it.
 fn etcd_revision_before(etcd: &Etcd) -> i64 {
     etcd.revision(&[0]) - 1
 }
@@ -328,14 +327,14 @@ fn whoever_cannot_renew_its_lease_steps_down() {
     ] {
         candidate.wait_for(words);
     }
-    // Before it could have led it was no loss: it tries again until it can.
+    // Without having led nothing was lost: it retries until it leads.
     let waits = Candidate::start(&arguments, "echo leads at last", &proxy);
     waits.wait_for("trying again in 1s");
     etcd.restart(0);
     waits.wait_for("leads at last");
 }
 
-/// The line of the page, as it stands there.
+/// The command of the page, word for word.
 #[test]
 fn a_lock_of_etcdctl_has_a_number() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));

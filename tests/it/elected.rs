@@ -1,4 +1,4 @@
-//! Scopes whose token is the number of an election of etcd: only its leader declares, and the proxy follows it.
+//! Scopes whose token is the number of an etcd election: only its leader may declare, and the proxy follows it.
 
 mod faults;
 
@@ -16,10 +16,10 @@ const SETUP: &str = "CREATE TABLE jobs (id int)";
 const ELECTION: &str = "/elections/jobs";
 const POLICY: &str =
     "[scope.jobs]\ntables = [\"*.jobs\"]\nnumbers = { etcd_election = \"/elections/jobs\" }\n";
-/// Within this time an old leader is ended. It is a matter of milliseconds, on a machine that does nothing else.
+/// Bound for the end of an old leader. It takes milliseconds on an idle machine.
 const SOON: Duration = Duration::from_secs(10);
 
-/// A proxy that keeps its marks in an etcd which holds the election, too. It is dropped first.
+/// A proxy with its marks in an etcd that also holds the election. It is dropped first.
 struct Scene {
     proxy: Proxy,
     postgres: Postgres,
@@ -61,7 +61,7 @@ impl Scene {
         Wire::login(&self.proxy.endpoint(), &session)
     }
 
-    /// A session of the leader with this number, which has written and not committed.
+    /// A session of the leader with this number, with an uncommitted write.
     fn writing(&self, number: u64) -> Wire {
         let mut wire = leader(&self.proxy.endpoint(), &format!("jobs={number}"));
         wire.ok("BEGIN; INSERT INTO jobs VALUES (1)");
@@ -72,7 +72,7 @@ impl Scene {
         self.postgres.value("SELECT count(*) FROM jobs")
     }
 
-    /// Waits until the mark is this number, though nobody declares it.
+    /// Waits until the mark is this number, without a declaration.
     #[track_caller]
     fn reaches(&self, number: u64) {
         let mut wire = self.plain();
@@ -84,7 +84,7 @@ impl Scene {
     }
 }
 
-/// The declaration is refused with this, and this is said.
+/// Asserts that the declaration is refused with this SQLSTATE and these words.
 #[track_caller]
 fn assert_refused(wire: &mut Wire, value: &str, sqlstate: &str, words: &str) {
     let answer = wire.query(&format!("SET fencing.token = 'jobs={value}'"));
@@ -95,7 +95,7 @@ fn assert_refused(wire: &mut Wire, value: &str, sqlstate: &str, words: &str) {
     assert!(told.contains(words), "{words}: {told}");
 }
 
-/// The session is ended with PF001, without having said anything more.
+/// Asserts that the session ends with PF001 as its only message.
 #[track_caller]
 fn assert_ended(mut wire: Wire) {
     let told = pretty(&wire.until_closed());
@@ -146,7 +146,7 @@ fn only_the_number_of_the_leader_counts() {
     wire.ok(&format!("SET fencing.token = 'jobs={a}'"));
     wire.ok("INSERT INTO jobs VALUES (1)");
     assert_eq!(scene.rows(), "1");
-    // No other scope has to do with it.
+    // Other scopes are unaffected.
     scene.plain().ok("SET fencing.token = 'other=lease'");
     scene.plain().ok("SET fencing.token = 7");
 }
@@ -184,7 +184,7 @@ fn an_old_leader_is_ended_as_soon_as_another_is_elected() {
     new.ok("INSERT INTO jobs VALUES (2)");
 }
 
-/// A leader that is gone changes nothing as long as nobody follows it: marks do not fall.
+/// A leader that is gone changes nothing without a successor: marks do not fall.
 #[test]
 fn without_a_successor_nobody_is_ended() {
     let scene = Scene::start(POLICY);
@@ -200,7 +200,7 @@ fn without_a_successor_nobody_is_ended() {
     assert_eq!(scene.rows(), "1");
 }
 
-/// Each proxy follows, and all of them together end the sessions of all.
+/// Each proxy follows, and together they end the sessions of all.
 #[test]
 fn two_proxies_follow_one_election() {
     let scene = Scene::start(POLICY);
@@ -209,7 +209,7 @@ fn two_proxies_follow_one_election() {
     let beside = leader(&second.endpoint(), &format!("jobs={a}"));
     let old = scene.writing(a);
     scene.leaves("a");
-    // A proxy that has not heard of the mark when the other one ends its session has PostgreSQL's words: 57P01.
+    // If the other proxy ends its session before a proxy knows of the mark, the client gets PostgreSQL's 57P01.
     for mut ended in [old, beside] {
         let told = pretty(&ended.until_closed());
         assert!(told.contains("FATAL"), "{told}");
@@ -228,7 +228,7 @@ fn a_reload_begins_and_ends_it() {
     scene.policy.reload(&scene.proxy, POLICY);
     assert_ended(old);
     scene.reaches(a);
-    // Another election, with a leader already.
+    // Another election, which already has a leader.
     let other = scene.etcd.stands("/elections/other", "x");
     let old = scene.writing(a);
     scene
@@ -244,7 +244,7 @@ fn a_reload_begins_and_ends_it() {
         "PF003",
         "has not won election \"/elections/other\"",
     );
-    // And none at all: nobody is followed any more.
+    // No election at all: nothing is followed any more.
     scene
         .policy
         .reload(&scene.proxy, "[scope.jobs]\ntables = [\"*.jobs\"]\n");
@@ -256,7 +256,7 @@ fn a_reload_begins_and_ends_it() {
     assert_eq!(scene.rows(), "1");
 }
 
-/// Where it is only observed the mark rises, and nobody is ended or refused.
+/// In observe mode the mark rises, and no session is ended or refused.
 #[test]
 fn what_is_observed_ends_nobody() {
     let observed = format!("{POLICY}mode = \"observe\"\n");
@@ -269,12 +269,12 @@ fn what_is_observed_ends_nobody() {
     scene.reaches(b);
     old.ok("COMMIT");
     assert_eq!(scene.rows(), "1");
-    // Enforced, the takeover is made up for.
+    // Enforcing makes up for the takeover.
     scene.policy.reload(&scene.proxy, POLICY);
     assert_ended(old);
 }
 
-/// The numbers of an election are those of the etcd that keeps the marks.
+/// Election numbers are valid only in the etcd that keeps the marks.
 #[test]
 fn another_store_is_refused() {
     let policy = PolicyFile::new("");
@@ -305,7 +305,7 @@ fn another_store_is_refused() {
     stage.proxy.terminate();
     let said = stage.proxy.try_restart(SOON).unwrap_err();
     assert!(said.contains(words), "{said}");
-    // The file alone is good.
+    // The file alone is valid.
     let told = subcommand("check").arg(flag).output().unwrap();
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     assert!(

@@ -22,7 +22,7 @@ fn take_over(stage: &Stage, token: &str) -> Wire {
     wire
 }
 
-/// The ids in the table, as a session sees them that has nothing to do with the proxy.
+/// Ids in the table, as a session outside of the proxy sees them.
 #[track_caller]
 fn committed(stage: &Stage) -> Vec<String> {
     stage
@@ -31,7 +31,7 @@ fn committed(stage: &Stage) -> Vec<String> {
         .concat()
 }
 
-/// The answer ends with FATAL PF001 and the end of the connection.
+/// Asserts that the reply ends with FATAL PF001 and the end of the connection.
 #[track_caller]
 fn assert_ended(answer: &[Message]) {
     let end: Vec<&Message> = answer.iter().rev().take(2).collect();
@@ -46,7 +46,7 @@ fn assert_ended(answer: &[Message]) {
     );
 }
 
-/// The answer is one ERROR with this SQLSTATE and the session lives on in this state.
+/// Asserts that the reply is one ERROR with this SQLSTATE, and the session goes on with this transaction status.
 #[track_caller]
 fn assert_refused(answer: &[Message], sqlstate: &str, state: u8) {
     let errors: Vec<&Message> = answer

@@ -1,4 +1,4 @@
-//! Clients that send nonsense, or nothing, or take nothing: each harms only itself.
+//! Clients that send nonsense, send nothing, or read nothing: each harms only itself.
 
 use std::fs::Permissions;
 use std::io::Read as _;
@@ -17,7 +17,7 @@ use rand::{Rng, RngCore, SeedableRng};
 const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The sessions that came through the proxy; the harness and the control connection use the unix socket.
+/// Sessions through the proxy; the harness and the control connection use the unix socket.
 const THROUGH_TCP: &str = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
 
 fn stage() -> Stage {
@@ -27,7 +27,7 @@ fn stage() -> Stage {
     Stage { proxy, postgres }
 }
 
-/// Another client, which sends what it should, is served.
+/// A well-behaved client is still served.
 #[track_caller]
 fn assert_serves(stage: &Stage) {
     let mut wire = stage.leader("1");
@@ -104,7 +104,7 @@ fn startup_packets_that_are_cut_or_malformed() {
     assert_serves(&stage);
 }
 
-/// A server that takes connections, and says nothing.
+/// A server that accepts connections and sends nothing.
 fn mute_server() -> (TcpListener, Postgres, Options) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     server.set_nonblocking(true).unwrap();
@@ -114,7 +114,7 @@ fn mute_server() -> (TcpListener, Postgres, Options) {
     (server, postgres, options)
 }
 
-/// The next connection to it, and the first bytes that came over it.
+/// The next connection to it, and its first bytes.
 fn first_bytes(server: &TcpListener) -> (TcpStream, [u8; 8]) {
     let mut connection = wait_for("a connection", || Some(server.accept().ok()?.0));
     connection.set_nonblocking(false).unwrap();
@@ -131,7 +131,7 @@ fn packet(code: u32, body: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes(), &code.to_be_bytes(), body].concat()
 }
 
-/// Only a whole and sound packet costs PostgreSQL a connection.
+/// Only a complete and valid packet opens a connection to PostgreSQL.
 #[test]
 fn nothing_but_sound_packets_reaches_the_server() {
     let (server, _postgres, options) = mute_server();
@@ -162,7 +162,7 @@ fn nothing_but_sound_packets_reaches_the_server() {
     assert_eq!(first[4..], PROTOCOL_3_0.to_be_bytes());
 }
 
-/// Nobody knows whether a key is somebody's: of cancel requests, too, only so many are connections of PostgreSQL.
+/// Any key may belong to somebody, so the number of PostgreSQL connections for cancel requests is limited too.
 #[test]
 fn cancel_requests_are_bounded() {
     let (server, _postgres, options) = mute_server();
@@ -179,12 +179,12 @@ fn cancel_requests_are_bounded() {
         assert_eq!(first[4..], 80_877_102_u32.to_be_bytes());
         connections.push(connection);
     }
-    // A place for a session is another one, and the next connection is that session's.
+    // Places for sessions are separate, so the next connection belongs to this session.
     let mut session = Wire::connect(&proxy.endpoint());
     session.startup(PROTOCOL_3_0, &TRUSTED);
     let (_connection, first) = first_bytes(&server);
     assert_eq!(first[4..], PROTOCOL_3_0.to_be_bytes());
-    // Who is done makes room for the next, whether or not its client is still there.
+    // A finished request makes room for the next, even if its client is still connected.
     clients.clear();
     connections.clear();
     let mut last = cancel();
@@ -194,7 +194,7 @@ fn cancel_requests_are_bounded() {
     assert!(last.until_closed().last().unwrap().is_closed());
 }
 
-/// Whatever the proxy waits for: when the client has left, its connection to PostgreSQL goes too.
+/// Whatever the proxy waits for: when the client leaves, its connection to PostgreSQL closes too.
 #[test]
 fn nothing_goes_on_for_a_client_that_has_left() {
     let dir = scratch_dir();
@@ -213,7 +213,7 @@ fn nothing_goes_on_for_a_client_that_has_left() {
         let proxy = Proxy::start_with(options);
         let mut wire = Wire::connect(&proxy.endpoint());
         wire.startup(PROTOCOL_3_0, &TRUSTED);
-        // More than is read ahead of the end of a login.
+        // More than the proxy reads ahead during a login.
         wire.send(&Batch::new().query(&"x".repeat(80 * 1024)));
         let (mut connection, _) = first_bytes(&server);
         drop(wire);
@@ -249,7 +249,7 @@ fn lengths_of_messages() {
     assert_serves(&stage);
 }
 
-/// Bodies that end before they should, or hold what is not text.
+/// Bodies that end too early, or contain invalid text.
 #[test]
 fn malformed_messages() {
     let stage = stage();
@@ -310,7 +310,7 @@ fn random_bytes() {
         let mut bytes = vec![0; random.random_range(1..600)];
         random.fill_bytes(&mut bytes);
         if random.random_bool(0.5) {
-            // A plausible length, so that the rest is looked at.
+            // A plausible length, so that the rest is parsed.
             let length = u32::try_from(bytes.len().max(8)).unwrap();
             bytes.resize(bytes.len().max(8), 0);
             bytes[..4].copy_from_slice(&length.to_be_bytes());
@@ -341,8 +341,8 @@ fn random_bytes() {
     assert_serves(&stage);
 }
 
-/// Bytes that are already there when the answer to SSLRequest is due could be an attack on what follows
-/// (CVE-2021-23214): the connection ends.
+/// Bytes that arrive before the reply to SSLRequest could be an attack on later messages (CVE-2021-23214): the
+/// connection ends.
 #[test]
 fn bytes_after_ssl_request() {
     let stage = stage();
@@ -350,7 +350,7 @@ fn bytes_after_ssl_request() {
     let stuffed = [request.as_slice(), &startup_packet(PROTOCOL_3_0, &TRUSTED)].concat();
     let mut wire = Wire::connect(&stage.proxy.endpoint());
     wire.send_bytes(&stuffed);
-    // Whether or not an `N` comes first: nobody is logged in.
+    // Whether or not an `N` comes first: no login succeeds.
     let first = wire.read_byte();
     if first == Some(b'N') {
         assert!(wire.until_closed().last().unwrap().is_closed());
@@ -361,7 +361,7 @@ fn bytes_after_ssl_request() {
     assert_serves(&stage);
 }
 
-/// The second of either request on a connection is an error, so that nobody is kept busy by them.
+/// A repeated encryption request on a connection is an error, so that nobody keeps the proxy busy with them.
 #[test]
 fn encryption_requests_without_end() {
     let stage = stage();
@@ -379,7 +379,7 @@ fn encryption_requests_without_end() {
     assert_serves(&stage);
 }
 
-/// One byte a second is too slow for the login; the time is for the whole of it.
+/// One byte a second is too slow: the timeout applies to the whole login.
 #[test]
 fn one_byte_a_second() {
     let stage = stage();
@@ -389,7 +389,7 @@ fn one_byte_a_second() {
     let mut closed = false;
     for byte in startup_packet(PROTOCOL_3_0, &TRUSTED) {
         wire.send_bytes(&[byte]);
-        // Waiting for an answer is what takes the second.
+        // The wait for a reply takes the second.
         if wire.try_read().is_ok() {
             closed = true;
             break;
@@ -416,7 +416,7 @@ fn silence() {
     assert_serves(&stage);
 }
 
-/// A client that asks for 400 MB and reads none of it: the proxy holds a bounded part, and the server waits.
+/// A client requests 400 MB and reads none of it: the proxy buffers a bounded part, and the server waits.
 #[test]
 fn a_client_that_never_reads() {
     let stage = stage();
@@ -436,7 +436,7 @@ fn a_client_that_never_reads() {
     assert_serves(&stage);
 }
 
-/// The same the other way: a client that sends requests without end and reads no answer.
+/// A client that sends requests endlessly and reads no reply.
 #[test]
 fn a_client_that_only_sends() {
     let stage = stage();
@@ -473,11 +473,11 @@ fn a_thousand_connections_that_close_at_once() {
     });
 }
 
-/// A goodbye of the proxy's own must not end a text that its client has not sent to the end.
+/// A Terminate by the proxy must not complete a text that its client has sent only in part.
 #[test]
 fn a_statement_that_did_not_arrive_whole_is_not_run() {
     let stage = stage();
-    // Longer than what is looked at before it is passed on.
+    // Exceeds the part that the proxy analyses before forwarding.
     let filler = "y".repeat(3 << 20);
     let query = Batch::new().query(&format!(
         "INSERT INTO jobs VALUES (length('{filler}')) -- the end"
@@ -494,7 +494,7 @@ fn a_statement_that_did_not_arrive_whole_is_not_run() {
     assert_serves(&stage);
 }
 
-/// PostgreSQL takes a goodbye within the data of a COPY for an error, and would wait for more.
+/// PostgreSQL treats a Terminate within the data of a COPY as an error, and would wait for more.
 #[test]
 fn a_client_that_leaves_within_a_copy_is_gone_at_once() {
     let stage = stage();

@@ -1,4 +1,4 @@
-//! The query of docs/elections.md finds rows that were written around the proxy, and no others.
+//! The query of docs/elections.md finds rows written around the proxy, and no others.
 
 use pgpalisade_tests::machine::{repository, wait_for};
 use pgpalisade_tests::programs::{feed, program, stdout};
@@ -8,7 +8,7 @@ const SETUP: &str = "CREATE TABLE outbox (item text,
     token bigint DEFAULT nullif(current_setting('fencing.token', true), '')::bigint,
     written_at timestamptz DEFAULT clock_timestamp())";
 
-/// What psql prints of the query.
+/// Output of psql for the query.
 fn late_rows(stage: &Stage) -> String {
     let page = std::fs::read_to_string(repository().join("docs/elections.md")).unwrap();
     let (_, query) = page.split_once("\\set history").unwrap();
@@ -23,7 +23,7 @@ fn late_rows(stage: &Stage) -> String {
     stdout(&output)
 }
 
-/// Writes as leader, once the takeover is noted.
+/// Writes as leader, once the takeover is recorded.
 fn lead(stage: &Stage, token: u32) {
     let mut leader = stage.leader(&token.to_string());
     let mut looking = stage.plain();

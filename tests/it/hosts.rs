@@ -1,4 +1,4 @@
-//! Several hosts: the primary is found and followed, and whatever fails over, a stale leader writes nothing on the
+//! Several hosts: the proxy finds and follows the primary. In every failover a stale leader writes nothing on the
 //! surviving timeline.
 
 mod failover;
@@ -14,7 +14,7 @@ use pgpalisade_tests::wire::{Message, Wire, pretty};
 
 const SETUP: &str = "CREATE TABLE jobs (id int PRIMARY KEY)";
 
-/// What the proxy alone may add to a failover: a round of the patrol, a look, and a slow machine.
+/// Delay that the proxy may add to a failover: a round of the patrol, a query, and a slow machine.
 const AT_MOST: Duration = Duration::from_secs(10);
 
 /// A primary with a streaming standby, and a proxy that knows both.
@@ -60,13 +60,13 @@ impl Pair {
         pgpalisade_tests::stage::leader(&self.proxy.endpoint(), token)
     }
 
-    /// The standby has all that the primary has.
+    /// Waits until the standby has everything from the primary.
     fn synchronize(&self) {
         self.standby.wait_for_replay(&self.primary);
     }
 }
 
-/// One try of a client: connects with a token, and runs one statement. What went wrong by its SQLSTATE.
+/// One attempt of a client: connects with a token, and runs one statement. Errors are SQLSTATEs.
 fn attempt(proxy: &Proxy, token: &str, sql: &str) -> Result<(), String> {
     let mut wire = Wire::try_connect(&proxy.endpoint()).map_err(|error| error.to_string())?;
     wire.set_patience(PATIENCE);
@@ -84,8 +84,7 @@ fn attempt(proxy: &Proxy, token: &str, sql: &str) -> Result<(), String> {
     refused(&wire.query(sql))
 }
 
-/// Tries until a write gets through, without a restart of anything. Says how long that took, with what was said
-/// meanwhile.
+/// Retries until a write succeeds, without any restart. Returns the duration, and the errors meanwhile.
 #[track_caller]
 fn first_write(proxy: &Proxy, token: &str, id: u32) -> (Duration, Vec<String>) {
     let began = Instant::now();
@@ -104,7 +103,7 @@ fn first_write(proxy: &Proxy, token: &str, id: u32) -> (Duration, Vec<String>) {
     }
 }
 
-/// A refusal that is not about the session's server would be one "between".
+/// Asserts that each refusal names the failover as its reason.
 #[track_caller]
 fn assert_clear(refusals: &[String]) {
     let clear = [
@@ -115,7 +114,7 @@ fn assert_clear(refusals: &[String]) {
     }
 }
 
-/// The session ends with this SQLSTATE, without having been asked anything.
+/// Asserts that the session ends with this SQLSTATE, without a request.
 #[track_caller]
 fn assert_ended(wire: &mut Wire, sqlstate: &str) {
     let answer = wire.until_closed();

@@ -1,4 +1,4 @@
-//! Health over HTTP, who may ask, and clients that are slow, silent or hostile.
+//! Health over HTTP, access rights, and slow, silent or hostile clients.
 
 mod tls;
 
@@ -14,7 +14,7 @@ use pgpalisade_tests::postgres::{Postgres, scratch_dir};
 use pgpalisade_tests::proxy::{Proxy, Store, subcommand};
 use pgpalisade_tests::stage::Stage;
 
-/// A scrape or a probe that is not held up takes far less.
+/// Far above the duration of an undelayed scrape or probe.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 #[track_caller]
@@ -30,7 +30,7 @@ fn wait_until_not_ready(http: Http, why: &str) {
         let answer = http.get("/readyz");
         (answer.status == 503 && answer.body.contains(why)).then_some(())
     });
-    // It lives all the same, and is scraped.
+    // It is alive all the same, and can be scraped.
     assert_eq!(http.get("/healthz").body, "alive\n");
     http.metrics();
 }
@@ -54,7 +54,7 @@ fn requests_and_their_answers() {
     let scrape = http.get("/metrics");
     let kind = "content-type: text/plain; version=0.0.4; charset=utf-8";
     assert!(scrape.head.contains(kind), "{}", scrape.head);
-    // What is no HTTP is answered as HTTP says, or not at all.
+    // Requests that are not HTTP get HTTP's error, or no answer.
     let nonsense = http
         .send("\0\0\0\x08\x04\u{d2}\x16\x2f")
         .unwrap_or_default();
@@ -65,7 +65,7 @@ fn requests_and_their_answers() {
     assert_eq!(http.ask("GET", "/metrics", &many).status, 431);
 }
 
-/// Tables of the console, for whoever names this machine.
+/// Tables of the console, for requests that name this machine as the host.
 #[test]
 fn tables_are_shown_as_json() {
     let postgres = Postgres::start();
@@ -117,7 +117,7 @@ fn tables_are_shown_as_json() {
     }
 }
 
-/// While it drains it takes no more clients, and is still seen.
+/// While it drains it accepts no more clients, but can still be observed.
 #[test]
 fn a_drain_is_not_ready_and_is_seen_to_its_end() {
     let postgres = Postgres::start();
@@ -171,7 +171,7 @@ fn without_the_authority_it_is_not_ready() {
     wait_until_ready(http);
 }
 
-/// Who has no rights learns nothing.
+/// Requests without rights learn nothing.
 #[test]
 fn without_the_token_nothing_is_told() {
     let dir = scratch_dir();
@@ -197,7 +197,7 @@ fn without_the_token_nothing_is_told() {
     };
     let right = "a-token-that-nobody-knows";
     assert_eq!(with(right, "/metrics").status, 200);
-    // The page asks for it, and has nothing to tell before.
+    // The page asks for the token, and shows nothing before.
     assert_eq!(http.get("/").status, 200);
     for path in ["/metrics", "/api/v1/events", "/nothing"] {
         for answer in [http.get(path), with("a-token-that-nobody-knowz", path)] {
@@ -209,7 +209,7 @@ fn without_the_token_nothing_is_told() {
             );
         }
     }
-    // Probes have none, and see the status.
+    // Probes have no token, and see the status.
     assert_eq!(http.get("/healthz").body, "alive\n");
     assert_eq!(http.get("/readyz").body, "ready\n");
     postgres.crash();
@@ -230,9 +230,9 @@ fn without_the_token_nothing_is_told() {
     let mut told = [0; 64];
     watcher.read_exact(&mut told).unwrap();
     assert!(told.starts_with(b"HTTP/1.1 200 "));
-    // Another one counts at once, and a file that everybody may read counts for nobody.
+    // A changed token counts immediately, and a file readable by everybody admits nobody.
     write("another-token-of-the-operator", 0o600);
-    // Whoever watches with the old one is told no more.
+    // A stream opened with the old token ends.
     watcher.read_to_end(&mut Vec::new()).unwrap();
     assert_eq!(with(right, "/metrics").status, 401);
     let another = "another-token-of-the-operator";
@@ -260,7 +260,7 @@ fn other_machines_need_a_token() {
     );
 }
 
-/// Whoever sends slowly, or nothing, holds up neither a scrape nor a session, and is gone soon.
+/// Slow or silent clients delay neither a scrape nor a session, and are closed soon.
 #[test]
 fn slow_and_silent_clients_hold_nothing_up() {
     let postgres = Postgres::start();
@@ -273,7 +273,7 @@ fn slow_and_silent_clients_hold_nothing_up() {
     let began = Instant::now();
     let mut crowd: Vec<_> = (0..300).map(|_| http.connect().unwrap()).collect();
     for half in crowd.iter_mut().step_by(2) {
-        // Those that had to give way are closed already.
+        // Connections that were closed to make room.
         let _ = half.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nx: ");
     }
     let asked = Instant::now();
@@ -281,7 +281,7 @@ fn slow_and_silent_clients_hold_nothing_up() {
     session.ok("SELECT 1");
     assert_eq!(http.get("/readyz").status, 200);
     assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
-    // The oldest have given way: there is no room for all.
+    // The oldest were closed: there is no room for all.
     let mut nothing = [0; 1];
     let first = crowd[0].read(&mut nothing);
     assert!(closed(&first), "{first:?}");
@@ -290,7 +290,7 @@ fn slow_and_silent_clients_hold_nothing_up() {
         "{:?}",
         began.elapsed()
     );
-    // The last one has had its time.
+    // The last one has timed out.
     let mut last = crowd.pop().unwrap();
     let mut rest = Vec::new();
     let read = last.read_to_end(&mut rest);
@@ -299,7 +299,7 @@ fn slow_and_silent_clients_hold_nothing_up() {
     assert!(waited < Duration::from_secs(12), "{waited:?}");
 }
 
-/// The end of a connection, whether the system says so or it was reset.
+/// Whether the connection ended or was reset.
 fn closed(read: &std::io::Result<usize>) -> bool {
     match read {
         Ok(count) => *count == 0,

@@ -1,4 +1,4 @@
-//! `pgpalisade check` and `status`: each finding made real, with the real binary.
+//! `pgpalisade check` and `status`: each finding produced for real, with the real binary.
 
 mod check;
 mod check_authority;
@@ -16,7 +16,7 @@ use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::subcommand;
 use serde_json::Value;
 
-/// The ids of all checks, in the order in which they run.
+/// Ids of all checks, in the order in which they run.
 const IDS: [&str; 25] = [
     "config",
     "user",
@@ -45,7 +45,6 @@ const IDS: [&str; 25] = [
     "listen",
 ];
 
-/// Settings for a look.
 #[derive(Clone)]
 struct Settings {
     upstream: String,
@@ -99,7 +98,7 @@ impl Settings {
     fn command(&self, name: &str) -> Command {
         let mut command = subcommand(name);
         command.args(self.arguments());
-        // Where no flag says something else.
+        // Used if no flag says otherwise.
         command.env("PGPALISADE_LISTEN", "127.0.0.1:0");
         command
     }
@@ -140,7 +139,7 @@ impl Settings {
     }
 }
 
-/// What `check --json` has said.
+/// Output of `check --json`.
 struct Checked {
     code: i32,
     report: Value,
@@ -156,7 +155,7 @@ impl Checked {
         self.all().find(|finding| finding["id"] == id).unwrap()
     }
 
-    /// This check ended so, and both texts contain these parts.
+    /// Asserts that this check ended so, and both texts contain these parts.
     #[track_caller]
     fn expect(&self, id: &str, outcome: &str, seen: &str, advice: &str) -> &Self {
         let finding = self.finding(id);
@@ -164,13 +163,13 @@ impl Checked {
         assert!(text_of(finding, "seen").contains(seen), "{finding:#}");
         let advised = finding["advice"].as_str().unwrap_or_default();
         assert!(advised.contains(advice), "{finding:#}");
-        // Who is warned is told what to do.
+        // A warning comes with advice.
         let is_bad = outcome == "warn" || outcome == "fail";
         assert_eq!(is_bad, !advised.is_empty(), "{finding:#}");
         self
     }
 
-    /// No check but these ended in a warning or a failure, and the exit code says so.
+    /// Asserts that only these checks ended in a warning or failure, and that the exit code agrees.
     #[track_caller]
     fn expect_bad(&self, ids: &[&str]) -> &Self {
         let bad: Vec<&str> = self
@@ -190,14 +189,13 @@ fn text_of<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap()
 }
 
-/// A place for a store that does not exist yet.
+/// Path for a store that does not exist yet.
 fn fresh_store() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     (dir, store)
 }
 
-/// The documentation lists every check.
 #[test]
 fn operations_lists_every_check() {
     let page = std::fs::read_to_string(repository().join("docs/operations.md")).unwrap();

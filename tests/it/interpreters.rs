@@ -1,11 +1,11 @@
-//! Programs in other languages: Debian's Python, Node and Java, with what `scripts/install-packages` gives them.
+//! Programs in other languages: Debian's Python, Node and Java, with packages from `scripts/install-packages`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pgpalisade_tests::machine::repository;
 
-/// Debian's Python, which finds Debian's packages, with a program.
+/// Runs a program in Debian's Python, which finds Debian's packages.
 pub(crate) fn python(program: &Path) -> Command {
     let mut command = Command::new("/usr/bin/python3");
     command
@@ -15,7 +15,7 @@ pub(crate) fn python(program: &Path) -> Command {
     command
 }
 
-/// Installs the packages that the examples name, for Node. `user` has them to itself, since tests run at the same time.
+/// Installs the packages that the examples name, for Node. Each `user` has its own copy, since tests run in parallel.
 pub(crate) fn node_packages(user: &str) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("node-{user}"));
     std::fs::create_dir_all(&home).unwrap();
@@ -29,14 +29,14 @@ pub(crate) fn node_packages(user: &str) -> PathBuf {
     home.join("node_modules")
 }
 
-/// Node, with these packages and a program.
+/// Runs a program in Node, with these packages.
 pub(crate) fn node(packages: &Path, program: &Path) -> Command {
     let mut command = Command::new("node");
     command.arg(program).env("NODE_PATH", packages);
     command
 }
 
-/// Java, with Debian's pgjdbc and a program of one source file.
+/// Runs a program of one source file in Java, with Debian's pgjdbc.
 pub(crate) fn java(program: &Path) -> Command {
     let mut command = Command::new("java");
     command

@@ -1,13 +1,13 @@
-//! A ring for each worker, where it is wanted and the kernel allows it (docs/decisions/0011).
+//! A ring for each worker, if requested and allowed by the kernel (docs/decisions/0011).
 
 use std::fs;
 
 use pgpalisade_tests::stage::Stage;
 
-/// The rings that a proxy of two workers holds, and whether its log says that the kernel allows none.
+/// Number of rings that a proxy of two workers holds, and whether its log says that the kernel allows none.
 fn rings(mode: &str) -> (usize, bool) {
     let stage = Stage::with_flags("", &[("--workers", "2"), ("--io-uring", mode)]);
-    // Each worker has its ring before it has a session, and these go to one worker each.
+    // Each worker has its ring before its first session, and each worker gets one of these.
     let mut sessions = [stage.plain(), stage.plain()];
     for session in &mut sessions {
         session.ok("SELECT 1");

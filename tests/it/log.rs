@@ -1,4 +1,4 @@
-//! The log at its default level tells the story of a proxy, in fields that have one name each.
+//! The log at its default level tells the story of a proxy, in consistently named fields.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const SEEN: &str = "the mark was raised through another proxy";
 
-/// The lines of this message so far, without what differs from run to run.
+/// Lines with this message so far, without values that differ between runs.
 fn lines(proxy: &Proxy, message: &str) -> Vec<Value> {
     let output = proxy.output();
     let parsed = output
@@ -60,7 +60,8 @@ fn one_line_says_what_runs() {
     }
 }
 
-/// Who raised a mark, from where to where, and through which proxy, is in the log of both, once.
+/// Each raise of a mark is in the log of both proxies, once: who raised it, from where to where, and through which
+/// proxy.
 #[test]
 fn each_mark_that_is_raised() {
     let (etcd, postgres) = (Etcd::start(1), Postgres::start());
@@ -75,7 +76,7 @@ fn each_mark_that_is_raised() {
     ] {
         let mut wire = leader(&proxy.endpoint(), token);
         wire.ok("SELECT 1");
-        // A mark that is overtaken before the authority has told of it is not told of.
+        // A mark that is overtaken before the authority reports it is not logged.
         wait_for("what the other has seen", || {
             (lines(witness, SEEN).len() == seen_there).then_some(())
         });
@@ -113,7 +114,7 @@ fn each_mark_that_is_raised() {
     assert!(told.as_str().unwrap().ends_with(&via), "{told}");
 }
 
-/// The fields of one `tracing` macro, whose arguments begin here.
+/// Fields of one `tracing` macro, whose arguments begin here.
 fn fields(text: &str) -> Vec<String> {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     let (mut arguments, mut argument) = (Vec::new(), String::new());
@@ -139,7 +140,7 @@ fn fields(text: &str) -> Vec<String> {
     let arguments = arguments.filter(|argument| {
         !argument.starts_with("target:") && !argument.starts_with("tracing::Level")
     });
-    // What follows the message is formatted into it.
+    // Arguments after the message are formatted into it.
     let fields = arguments.take_while(|argument| !argument.starts_with(['"', '$']));
     fields
         .map(|argument| {
@@ -150,7 +151,7 @@ fn fields(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The table in the docs names every field that any line of the log has, and no other.
+/// The table in the docs names every field of any log line, and no other.
 #[test]
 fn every_field_is_in_the_docs() {
     let mut used = BTreeSet::new();

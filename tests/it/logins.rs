@@ -1,4 +1,4 @@
-//! Logins: by which of three ways, with TLS on which legs, with what of channel binding.
+//! Logins by each of three methods, with TLS on either leg, and each use of channel binding.
 
 mod drivers;
 mod hashing;
@@ -21,7 +21,7 @@ use crate::tls::{ENCRYPTED, create_app, psql, refused, server_with, upstream, wi
 
 const PASSWORD: &str = "corréct 'horse'";
 
-/// A server whose role `app` has a password, before a proxy is there.
+/// A server whose role `app` has a password, before a proxy exists.
 pub(crate) struct Stage {
     pub(crate) postgres: Postgres,
     pub(crate) authority: Authority,
@@ -44,7 +44,7 @@ impl Stage {
         }
     }
 
-    /// Writes the users file anew, from what PostgreSQL has of this user.
+    /// Writes the users file again, with PostgreSQL's verifier of this user.
     pub(crate) fn write_users(&self, user: &str) -> String {
         let verifier = self.postgres.value(&format!(
             "SELECT rolpassword FROM pg_authid WHERE rolname = '{user}'"
@@ -59,7 +59,7 @@ impl Stage {
         path.display().to_string()
     }
 
-    /// Options of a proxy that has a certificate of its own, with these of logins.
+    /// Options of a proxy with its own certificate and these login flags.
     fn options(&self, server: &str, flags: &[(&str, &str)]) -> Options {
         let mut options = Options::new(&self.postgres);
         options.upstream = upstream(&self.postgres, "127.0.0.1", &format!("sslmode={server}"));
@@ -70,7 +70,7 @@ impl Stage {
             .fold(options, |options, (flag, value)| options.flag(flag, value))
     }
 
-    /// A proxy with SCRAM and a users file.
+    /// Starts a proxy with SCRAM and a users file.
     fn scram(self, server: &str) -> Way {
         let file = self.write_users("app");
         self.way(server, &[("--auth", "scram"), ("--auth-file", &file)])
@@ -101,7 +101,8 @@ impl Way {
         psql(&self.proxy.endpoint(), &variables, ENCRYPTED)
     }
 
-    /// The right password is let in, over a leg to the server that is encrypted or not, and another is not.
+    /// Asserts that the right password is accepted and a wrong one is not, with the given encryption of the server's
+    /// leg.
     #[track_caller]
     fn works(&self, client: &str, binding: &str, encrypted: &str) {
         let output = self.login_as("app", client, binding, PASSWORD);

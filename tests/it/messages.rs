@@ -1,6 +1,6 @@
 //! Every text that a user can see, in one list, and the rules for them that a machine can check.
 //!
-//! The list is `target/tmp/messages.txt`, one text a line, with its place. The rules for the eye are PostgreSQL's:
+//! The list is `target/tmp/messages.txt`, one text a line, with its place. PostgreSQL's rules apply to the rest:
 //! <https://www.postgresql.org/docs/current/error-style-guide.html>.
 
 use std::fmt::Write as _;
@@ -8,11 +8,11 @@ use std::path::Path;
 
 use crate::tidy::{before_tests, files};
 
-/// What reads as translated.
+/// Phrases that read as translated.
 const BANNED: &str = "(s)| is no | are no |anew|in vain| own key|nobody knows|is none of|of before|nothing is said|\
     gone back in time|answers there|laid down|hoever |whom | has not two|behind it|not looked at|goes on with|\
     could not be had|stands in the way";
-/// English all the same.
+/// Exceptions that are correct English.
 const FINE: [&str; 3] = ["is no longer", "here is no", "here are no"];
 /// Names that a message may begin with.
 const NAMES: [&str; 3] = ["PostgreSQL", "PostgreSQL's", "Kubernetes"];
@@ -20,7 +20,7 @@ const NAMES: [&str; 3] = ["PostgreSQL", "PostgreSQL's", "Kubernetes"];
 struct Text {
     place: String,
     words: String,
-    /// Of an error or a line of the log.
+    /// Whether it is an error or a log line.
     is_message: bool,
 }
 
@@ -32,7 +32,7 @@ fn text(path: &Path, line: usize, words: &str, is_message: bool) -> Text {
     }
 }
 
-/// Where the string that begins here ends, or what only looks like one: a comment, a character.
+/// End of the string that begins here, or of a comment or character that resembles one.
 fn end(rest: &str) -> Option<usize> {
     let closed = |quote: &str| {
         let mut at = 1;
@@ -55,7 +55,7 @@ fn end(rest: &str) -> Option<usize> {
     }
 }
 
-/// The string literals of a Rust or JavaScript source.
+/// String literals of a Rust or JavaScript source.
 fn literals(path: &Path, source: &str) -> Vec<Text> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(rest) = source.get(at..).filter(|rest| !rest.is_empty()) {
@@ -78,7 +78,7 @@ fn literals(path: &Path, source: &str) -> Vec<Text> {
     found
 }
 
-/// What `--help` prints: the doc comments of all that clap derives.
+/// Output of `--help`: the doc comments of everything that clap derives.
 fn help(path: &Path, source: &str) -> Vec<Text> {
     let (mut found, mut docs, mut is_clap) = (Vec::new(), Vec::new(), false);
     for (index, line) in source.lines().enumerate() {
@@ -97,7 +97,7 @@ fn help(path: &Path, source: &str) -> Vec<Text> {
     found
 }
 
-/// The words between and in the tags.
+/// Words between and in the tags.
 fn markup(path: &Path, source: &str) -> Vec<Text> {
     let mut found = Vec::new();
     for (index, line) in source.lines().enumerate() {
@@ -120,19 +120,20 @@ fn texts() -> Vec<Text> {
             continue;
         }
         let source = before_tests(&source);
-        match path.extension().is_some_and(|ending| ending == "html") {
-            true => all.extend(markup(&path, source)),
-            false => all.extend(
+        if path.extension().is_some_and(|ending| ending == "html") {
+            all.extend(markup(&path, source));
+        } else {
+            all.extend(
                 [literals(&path, source), help(&path, source)]
                     .into_iter()
                     .flatten(),
-            ),
+            );
         }
     }
     all
 }
 
-/// What is wrong with a text.
+/// The rule that a text breaks.
 fn fault(text: &Text) -> Option<&'static str> {
     let (place, words) = (&*text.place, &*text.words);
     let rest = FINE
@@ -144,7 +145,7 @@ fn fault(text: &Text) -> Option<&'static str> {
     let first = words.split([' ', ':']).next().unwrap_or_default();
     let is_word = first.chars().skip(1).all(char::is_lowercase) && !NAMES.contains(&first);
     let is_sentence = is_word && first.starts_with(char::is_uppercase);
-    // SCRAM says what PostgreSQL says.
+    // SCRAM uses PostgreSQL's messages.
     if text.is_message && !place.contains("scram") {
         let is_wrong = is_sentence || words.ends_with('.') || words.contains("  ");
         return is_wrong.then_some("a message begins small, has single spaces and no full stop");

@@ -1,4 +1,4 @@
-//! Metrics: the numbers rise by what was done, the names are those of the page, and Prometheus' own tool likes them.
+//! Metrics: the numbers rise with each event, the names match the page, and Prometheus' own tool accepts them.
 
 mod grafana;
 mod leases;
@@ -18,7 +18,7 @@ use pgpalisade_tests::wire::Wire;
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 
-/// Declarations that the authority has answered; that of the proxy itself at its start is one.
+/// Declarations answered by the authority, including the proxy's own at its start.
 const DECLARED: &str = "pgpalisade_authority_answer_seconds_count{operation=\"declare\"}";
 
 fn stage() -> (Http, Stage) {
@@ -30,7 +30,7 @@ fn stage() -> (Http, Stage) {
     (http, Stage { proxy, postgres })
 }
 
-/// Waits until a series has this value: a session ends behind its client's back.
+/// Waits until a series has this value: a session ends after its client's connection.
 #[track_caller]
 fn wait_until(http: Http, series: &str, value: f64) {
     wait_for(&format!("{series} {value}"), || {
@@ -38,14 +38,14 @@ fn wait_until(http: Http, series: &str, value: f64) {
     });
 }
 
-/// A startup packet whose parameters do not end where it does.
+/// A startup packet whose parameters do not end with it.
 fn refused_login(stage: &Stage) {
     let mut client = Wire::connect(&stage.proxy.endpoint());
     client.send_bytes(b"\0\0\0\x0d\0\x03\0\0user\0");
     assert_eq!(client.until_closed()[0].sqlstate(), "08P01");
 }
 
-/// Runs promtool, with a text as its input, and fails with what it says.
+/// Runs promtool with a text as its input, and fails with its output.
 #[track_caller]
 fn promtool(arguments: &[&str], input: &str) {
     let mut tool = Command::new("promtool")
@@ -96,7 +96,7 @@ fn numbers_rise_by_what_was_done() {
     assert!(seen.of("pgpalisade_received_bytes_total{from=\"client\"}") > 100.0);
     assert!(seen.of("process_resident_memory_bytes") > 1e6);
 
-    // A takeover that has somebody to end.
+    // A takeover with a session to end.
     let mut new = stage.leader("34");
     new.ok("INSERT INTO jobs VALUES (2)");
     assert_eq!(old.query("SELECT 1")[0].sqlstate(), "PF001");
@@ -129,7 +129,7 @@ fn numbers_rise_by_what_was_done() {
     );
     assert_eq!(seen.of(DECLARED), declared + 2.0);
 
-    // One that cannot be completed.
+    // A takeover that cannot be completed.
     let pid = new.backend_pid();
     signal(pid, Signal::STOP);
     let answer = stage.plain().query("SET fencing.token = 35");
@@ -203,7 +203,7 @@ fn what_is_only_observed_is_counted_apart() {
     );
 }
 
-/// A file that a reload refused is seen by the metrics alone, not only in the log.
+/// The metrics alone reveal a file that a reload refused.
 #[test]
 fn a_refused_reload_is_seen() {
     let postgres = Postgres::start();
@@ -225,7 +225,7 @@ fn a_refused_reload_is_seen() {
     assert!(!http.metrics().text.contains(empty));
 }
 
-/// A client can write what it likes into its names: it makes no series, and no line of its own.
+/// A client can choose any names: they create no series, and no lines of their own.
 #[test]
 fn clients_make_no_series() {
     let (http, stage) = stage();
@@ -237,7 +237,7 @@ fn clients_make_no_series() {
     ];
     let mut session = Wire::login(&stage.proxy.endpoint(), &name);
     session.query(&format!("SET fencing.token = '{hostile}=1'"));
-    // Before the login nobody has proved a name.
+    // Before the login no name is authenticated.
     let mut login = Wire::connect(&stage.proxy.endpoint());
     login.startup(0x3_0000, &[("user", "x"), ("fencing.token", hostile)]);
     assert_eq!(login.until_closed()[0].sqlstate(), "PF003");
@@ -248,8 +248,8 @@ fn clients_make_no_series() {
     assert!(seen.of(unknown) >= 2.0, "{}", seen.text);
 }
 
-/// Who has not logged in can write any user and any scope, and must not make it look as if a leader was refused. Others
-/// can still make up names.
+/// An unauthenticated client can send any user and any scope, and must not fake the refusal of a leader. Others can
+/// still invent names.
 #[test]
 fn only_scopes_that_there_are_have_series() {
     let policy = PolicyFile::new(
@@ -287,7 +287,7 @@ fn only_scopes_that_there_are_have_series() {
     assert!(!seen.text.contains("made-up"), "{}", seen.text);
 }
 
-/// The metrics of a proxy, each family of which has a series.
+/// Metrics of a proxy, with a series of each family.
 fn metrics_of_all_families() -> Metrics {
     let (http, stage) = stage();
     stage.plain().query("INSERT INTO jobs VALUES (0)");
@@ -301,7 +301,7 @@ fn metrics_of_all_families() -> Metrics {
     http.metrics()
 }
 
-/// Each family that the page lists is there, and the page lists all; what the alerts look at is among them.
+/// The page lists exactly the existing families, and the alerts use only those.
 #[test]
 fn the_page_and_the_alerts_name_what_there_is() {
     let seen = metrics_of_all_families();
@@ -321,7 +321,7 @@ fn the_page_and_the_alerts_name_what_there_is() {
     assert!(named(&rules, &families) > 5);
 }
 
-/// How many metrics a text names. Fails where there is none of this name.
+/// Number of metrics that a text names. Fails on an unknown name.
 #[track_caller]
 fn named(text: &str, families: &BTreeSet<&str>) -> usize {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';

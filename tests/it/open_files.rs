@@ -1,4 +1,4 @@
-//! More sessions than the soft limit of open files would let a process have.
+//! More sessions than the soft limit of open files would allow.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
 use pgpalisade_tests::wire::Wire;
 
-/// Room for some twenty sessions.
+/// Room for about twenty sessions.
 const SOFT_LIMIT: u32 = 64;
 const SESSIONS: usize = 40;
 

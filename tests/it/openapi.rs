@@ -1,4 +1,4 @@
-//! docs/openapi.json says what is answered over HTTP: its paths are those that there are, and answers are as described.
+//! docs/openapi.json describes the HTTP interface: exactly the existing paths, with real responses.
 
 mod schema;
 
@@ -18,19 +18,19 @@ use serde_json::Value;
 
 use schema::{faults, names, resolve};
 
-/// The page for people, and what it shows: not for programs.
+/// The page for people, and its data: not for programs.
 const DASHBOARD: [&str; 2] = ["/", "/api/v1/events"];
 
-/// Writers that are let pass without a token.
+/// Writers that pass without a token.
 const OBSERVED: &str =
     "[[session]]\nname = \"old\"\nmatch = { application_name = \"old *\" }\nmode = \"observe\"\n";
 
-/// What no test can cause: only a proxy that has lost a thread answers so.
+/// Responses that no test can cause: only a proxy that has lost a thread sends them.
 const NOT_CAUSED: [(&str, u16); 2] = [("/healthz", 503), ("/metrics", 500)];
 
 const TABLES: &str = "/api/v1/";
 
-/// The description, and the answers that it was held against.
+/// The description, and the responses that were compared with it.
 struct Description {
     root: Value,
     seen: BTreeSet<(String, u16)>,
@@ -59,7 +59,7 @@ impl Description {
         paths.filter(|path| path.starts_with(TABLES)).collect()
     }
 
-    /// Each path with each status that is described for it.
+    /// Each path with each of its described statuses.
     fn statuses(&self) -> BTreeSet<(String, u16)> {
         let of = |path: String| {
             let responses = self.root["paths"][&path]["get"]["responses"]
@@ -73,7 +73,7 @@ impl Description {
         self.paths().into_iter().flat_map(of).collect()
     }
 
-    /// Fails unless an answer is one that is described for this path.
+    /// Fails unless the response is described for this path.
     #[track_caller]
     fn check(&mut self, path: &str, status: u16, answer: &Answer) -> Value {
         assert_eq!(answer.status, status, "{path}: {answer:?}");
@@ -110,7 +110,7 @@ impl Description {
     }
 }
 
-/// The value of a field of the head.
+/// Value of a header field.
 fn field<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
     let name = format!("{}: ", name.to_lowercase());
     answer
@@ -119,7 +119,7 @@ fn field<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
         .find_map(|line| line.strip_prefix(&name))
 }
 
-/// The paths that the proxy says it has.
+/// Paths that the proxy lists.
 fn served(http: Http) -> BTreeSet<String> {
     let text = http.get("/nothing").body;
     let (paths, tables) = text.trim_end().split_once(" /api/v1/ with ").unwrap();
@@ -144,7 +144,7 @@ fn what_is_described_is_what_is_served() {
     );
 }
 
-/// Options of a proxy whose marks are in the database itself, so that nothing answers when that is down.
+/// Options of a proxy with its marks in the database itself, so that nothing answers while that is down.
 fn options(http: Http, postgres: &Postgres) -> Options {
     let mut options = http.options(postgres).flag("--takeover-timeout", "1s");
     // By TCP, so that a proxy has an address.
@@ -153,7 +153,8 @@ fn options(http: Http, postgres: &Postgres) -> Options {
     options
 }
 
-/// Takeovers, refusals and sessions, so that each column has a value. The sessions last as long as what is returned.
+/// Takeovers, refusals and sessions, so that each column has a value. The sessions last as long as the returned
+/// values.
 fn act(stage: &Stage) -> Vec<Wire> {
     let login = |token: &str| {
         let common = [("user", "postgres"), ("database", "postgres")];
@@ -185,7 +186,7 @@ fn act(stage: &Stage) -> Vec<Wire> {
     signal(pid, Signal::STOP);
     let answer = plain.query("SET fencing.token = 35");
     signal(pid, Signal::CONT);
-    // On a busy machine its end takes a while, which the next takeover does not have.
+    // On a busy machine its end takes longer than the next takeover may wait.
     let is_there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
     wait_for("its end", || {
         (stage.postgres.value(&is_there) == "0").then_some(())
@@ -235,7 +236,7 @@ fn answers_are_as_described() {
         (http.get("/readyz").status == 503).then_some(())
     });
     for path in ["/readyz", "/api/v1/takeovers", "/api/v1/proxies"] {
-        // What was read is shown for a second.
+        // Results are cached for a second.
         let refused = wait_for(path, || {
             Some(http.get(path)).filter(|answer| answer.status != 200)
         });
@@ -250,7 +251,7 @@ fn answers_are_as_described() {
     );
 }
 
-/// A second proxy, which wants a token.
+/// A second proxy, which requires a token.
 fn without_the_token(description: &mut Description, postgres: &Postgres) {
     let dir = scratch_dir();
     let file = dir.path().join("token");
@@ -266,7 +267,7 @@ fn without_the_token(description: &mut Description, postgres: &Postgres) {
     }
 }
 
-/// A third one, which wants a certificate.
+/// A third one, which requires a certificate.
 fn without_a_certificate(description: &mut Description, postgres: &Postgres) {
     let authority = Authority::new();
     let pair = authority.issue_local("proxy");
@@ -290,7 +291,7 @@ fn without_a_certificate(description: &mut Description, postgres: &Postgres) {
     }
 }
 
-/// Each column has a value in some row, or its type would not have been looked at.
+/// Each column has a value in some row, so that its type is checked.
 #[track_caller]
 fn has_all(path: &str, body: &Value) {
     let rows = body.as_array().unwrap();
@@ -300,7 +301,7 @@ fn has_all(path: &str, body: &Value) {
     }
 }
 
-/// A description that says something else than the answer is refused: this very test can fail.
+/// Validates the test: a description that contradicts the response is refused.
 #[track_caller]
 fn changes_are_noticed(description: &Description, path: &str, body: &Value) {
     let root = &description.root;

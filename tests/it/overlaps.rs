@@ -1,4 +1,4 @@
-//! Writers that take turns without a token: shown before anybody has declared one.
+//! Overlaps of writers without tokens, shown before anybody has declared one.
 
 use pgpalisade_tests::http::Http;
 use pgpalisade_tests::machine::wait_for;
@@ -39,7 +39,7 @@ fn two_that_take_turns_in_a_scope_are_shown() {
         ["cron A", "cron B", "report"].map(|name| application(&proxy, name));
     let write = "INSERT INTO jobs VALUES (1)";
     one.ok(write);
-    // Not the same scope, or no write, or refused by PostgreSQL's own rules: nobody stands beside it.
+    // Another scope, no write, or refused by PostgreSQL's own rules: no overlap.
     for sql in ["INSERT INTO notes VALUES (1)", "SELECT * FROM jobs"] {
         reader.ok(sql);
         one.ok(sql);
@@ -65,7 +65,7 @@ fn two_that_take_turns_in_a_scope_are_shown() {
     assert_eq!(row["other_application_name"], "cron B");
     assert_eq!(row["client_host"], "127.0.0.1");
     assert_eq!(row["turns"], 7);
-    // The log has the same for a report.
+    // The log contains the same for a report.
     let log = proxy.rejection_log();
     wait_for("the records", || {
         let report = subcommand("report").arg(&log).output().unwrap();
@@ -78,7 +78,7 @@ fn two_that_take_turns_in_a_scope_are_shown() {
     });
 }
 
-/// Who has a token is judged by it, and who is refused has not written.
+/// A session with a token is judged by it, and a refused one has not written.
 #[test]
 fn where_the_fence_is_on_nobody_overlaps() {
     let postgres = Postgres::start();

@@ -1,4 +1,4 @@
-//! The Debian package, the image and the manifests: what is in them, and that they can be run as they are.
+//! The Debian package, the image and the manifests: their contents, and that they run unchanged.
 
 mod manifests;
 mod trial;
@@ -11,7 +11,7 @@ use pgpalisade_tests::postgres::scratch_dir;
 use pgpalisade_tests::programs::feed;
 use pgpalisade_tests::proxy::binary;
 
-/// The words of a program that must succeed.
+/// Output of a program that must succeed.
 fn stdout(command: &mut Command) -> String {
     let Output {
         status,
@@ -25,7 +25,7 @@ fn stdout(command: &mut Command) -> String {
 
 fn build(directory: &Path) -> PathBuf {
     let mut command = Command::new(repository().join("scripts/build-deb"));
-    // Nobody keeps it.
+    // The package is temporary, so compression is a waste.
     command.env("DPKG_DEB_COMPRESSOR_TYPE", "none");
     stdout(command.arg(binary()).arg(directory));
     let mut built = std::fs::read_dir(directory).unwrap();
@@ -65,13 +65,13 @@ fn the_debian_package_has_what_a_service_needs() {
     let start = "ExecStart=pgpalisade serve --config /etc/pgpalisade/pgpalisade.toml";
     assert!(unit.lines().any(|line| line == start), "{unit}");
 
-    // Every key of the example is one that the proxy knows, those that are commented out too.
+    // The proxy knows every key of the example, including those that are commented out.
     let example = text("etc/pgpalisade/pgpalisade.toml");
     let uncommented = example.lines().map(|line| match line.strip_prefix('#') {
         Some(key) if !key.starts_with(' ') => key,
         _ => line,
     });
-    // Verifiers come from one place, and the files are for these ways of logging in.
+    // Verifiers have one source, and the files are for these login methods.
     let one_source = uncommented.filter(|line| !line.starts_with("auth_query"));
     let all: Vec<&str> = one_source.collect();
     let file = dir.path().join("all.toml");
@@ -101,7 +101,7 @@ fn the_debian_package_has_what_a_service_needs() {
     }
 }
 
-/// Each page is where the others say that it is, and groff has nothing to complain of.
+/// Each page exists under the name that others use, and groff reports no errors.
 fn has_pages(man: &Path) {
     let names = |dir: &Path| -> Vec<String> {
         let entries = std::fs::read_dir(dir).unwrap();
@@ -137,7 +137,7 @@ fn has_pages(man: &Path) {
     }
 }
 
-/// The book is there with all it links to, and so are alerts, the dashboard, policies and examples.
+/// The book is complete with everything that it links to, and so are alerts, the dashboard, policies and examples.
 fn has_the_book(doc: &Path) {
     for file in [
         "docs/index.md",

@@ -1,5 +1,4 @@
-//! What a policy file changes for the sessions: whom it lets write what, what it only observes, and how another one
-//! comes into force.
+//! Effects of a policy file on sessions: allowed writes, observing, and reloads.
 
 mod altered;
 mod bounds;
@@ -19,14 +18,14 @@ const SETUP: &str = "CREATE SCHEMA jobs; CREATE TABLE jobs.queue (id int); CREAT
     CREATE TABLE jobs.notes (id int); \
     CREATE FUNCTION hidden(n int) RETURNS int LANGUAGE sql AS 'INSERT INTO public.notes VALUES (n) RETURNING id'";
 
-/// The answer has no error.
+/// Asserts that the reply has no error.
 #[track_caller]
 fn assert_passes(answer: &[Message]) {
     let error = answer.iter().any(|message| message.tag == b'E');
     assert!(!error, "should pass:\n{}", pretty(answer));
 }
 
-/// The answer is one ERROR with this SQLSTATE, and the session lives on.
+/// Asserts that the reply is one ERROR with this SQLSTATE, and the session goes on.
 #[track_caller]
 fn assert_refused(wire: &mut Wire, sql: &str, sqlstate: &str) {
     let answer = wire.query(sql);

@@ -1,4 +1,4 @@
-//! The shipped policies, each in front of a real PostgreSQL: who can write what with which token.
+//! The shipped policies, each in front of a real PostgreSQL: which user can write what with which token.
 
 use pgpalisade_tests::machine::repository;
 use pgpalisade_tests::postgres::Postgres;
@@ -6,7 +6,7 @@ use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Message, Wire, pretty};
 
-/// A stage with one of the shipped policies, and the roles of all of them, who may do what they like.
+/// A stage with one of the shipped policies, and the roles of all of them, with full privileges.
 fn stage(example: &str, setup: &str) -> Stage {
     let postgres = Postgres::start();
     let roles = [
@@ -42,7 +42,7 @@ fn holding(stage: &Stage, user: &str, token: &str) -> Wire {
     login(stage, user, &[("fencing.token", token)])
 }
 
-/// The text is refused with this SQLSTATE, and the session goes on.
+/// Asserts that the text is refused with this SQLSTATE, and the session goes on.
 #[track_caller]
 fn refuse(wire: &mut Wire, sql: &str, sqlstate: &str) {
     let answer = wire.query(sql);
@@ -56,7 +56,7 @@ fn refuse(wire: &mut Wire, sql: &str, sqlstate: &str) {
     );
 }
 
-/// The session was ended by a takeover.
+/// Asserts that a takeover has ended the session.
 #[track_caller]
 fn assert_ended(wire: &mut Wire) {
     let answer = wire.query("SELECT 1");
@@ -80,7 +80,7 @@ fn cron_leader() {
     new.ok("INSERT INTO jobs VALUES (2)");
     let mut stale = login(&stage, "cron", &[]);
     refuse(&mut stale, "SET fencing.token = 34", "PF001");
-    // It is the scope of the policy that was raised, and no other.
+    // Only the policy's scope was raised.
     assert_eq!(new.rows("SHOW fencing.scope"), [["cron"]]);
 
     let mut monitor = login(&stage, "monitor_1", &[]);
@@ -90,7 +90,7 @@ fn cron_leader() {
     refuse(&mut monitor, "BEGIN READ WRITE", "PF005");
 }
 
-/// Where no token helps, PostgreSQL's read-only mode stays on: it sees the write that no text shows.
+/// If no token helps, PostgreSQL's read-only mode stays on: it catches the write that no text shows.
 #[test]
 fn a_session_that_never_writes_is_read_only() {
     let hidden =
@@ -131,13 +131,13 @@ fn sharded_scheduler() {
     let mut two = shard("shard-2", "7");
     two.ok("INSERT INTO shard_2.jobs VALUES (2)");
     refuse(&mut two, "INSERT INTO shard_1.jobs VALUES (2)", "PF002");
-    // One statement over both needs both.
+    // One statement on both needs both tokens.
     let both = "WITH moved AS (DELETE FROM shard_1.jobs RETURNING id) INSERT INTO shard_2.jobs SELECT id FROM moved";
     refuse(&mut one, both, "PF002");
     let mut leads_both = shard("", "shard-1=34,shard-2=7");
     leads_both.ok(both);
 
-    // The election of one shard does not touch the other.
+    // The election of one shard does not affect the other.
     let mut next = shard("shard-1", "35");
     assert_ended(&mut one);
     next.ok("INSERT INTO shard_1.jobs VALUES (3)");

@@ -134,7 +134,7 @@ fn kinds_are_refused() {
     );
 }
 
-/// What is cut off must not make a text short enough to be parsed: the proxy would not parse it.
+/// Truncating the input must not make a text short enough to be parsed: the proxy would not parse it.
 #[test]
 fn a_text_from_standard_input_that_is_too_long_is_a_write() {
     let read = "SELECT 1;";
@@ -151,7 +151,7 @@ fn a_text_from_standard_input_that_is_too_long_is_a_write() {
     assert_eq!(told["statements"][0]["class"], json!("write"), "{told:#}");
 }
 
-/// What the proxy does where the policy has nothing against it: read-only mode, doubt about it, and declarations.
+/// The proxy's own rules beyond the policy: read-only mode, doubts about it, and declarations.
 #[test]
 fn it_says_what_the_proxy_does() {
     let outcomes = |sql: &str| -> Vec<String> {
@@ -201,7 +201,7 @@ outcome    passes if its tokens are current, else PF001
     assert_eq!(told.out, expect);
 }
 
-/// Names from a statement steer no terminal, in either form.
+/// Names from a statement cannot control a terminal, in either form.
 #[test]
 fn what_is_explained_steers_no_terminal() {
     let sql = "INSERT INTO \"a\u{202e}\u{1b}[2J\u{9b}b\".t VALUES (1)";

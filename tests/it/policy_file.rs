@@ -1,6 +1,6 @@
-//! `pgpalisade check --policy` and `explain`, as a person runs them: what they print, and how they end.
+//! `pgpalisade check --policy` and `explain`, run like a person does: their output, and their exit codes.
 //!
-//! Nothing here depends on which tables classification finds; `policy_explain.rs` does.
+//! Nothing here depends on the tables that classification finds; `policy_explain.rs` does.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -10,7 +10,6 @@ use pgpalisade_tests::proxy::subcommand;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A policy file.
 pub(crate) struct File {
     dir: TempDir,
 }
@@ -22,7 +21,7 @@ impl File {
         Self { dir }
     }
 
-    /// A subcommand with this file, run where the file is.
+    /// A subcommand with this file, run in its directory.
     pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = subcommand(name);
         command
@@ -94,7 +93,7 @@ policy.toml:1:2: unknown key \"default\" (did you mean \"defaults\"?)
 policy.toml:3:10: defaults.writes: \"no\" is not a valid value (write \"token\", \"allow\" or \"refuse\")
 ";
     assert_eq!(told.err, expect);
-    // The names of scopes are those that the authority takes.
+    // Names of scopes follow the authority's rules.
     let file = File::new(&format!("[scope.{}]\n", "a".repeat(201)));
     let told = run(&mut file.command("check"));
     assert!(

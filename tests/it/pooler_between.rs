@@ -1,4 +1,4 @@
-//! A pooler between the proxy and PostgreSQL: what the proxy states in one server process says nothing of the next.
+//! A pooler between the proxy and PostgreSQL: state that the proxy sets in one backend says nothing about the next.
 
 use pgpalisade_tests::pooler::Pooler;
 use pgpalisade_tests::postgres::Postgres;

@@ -1,5 +1,5 @@
-//! Connections that never become sessions: probes of load balancers, and what is no startup packet. PostgreSQL is asked
-//! the same, and the proxy answers as it does.
+//! Connections that never become sessions: probes of load balancers, and invalid startup packets. The proxy must
+//! answer like PostgreSQL.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,19 +15,19 @@ use rustix::net::sockopt::set_socket_linger;
 
 const GSSENC_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 48];
 
-/// The log is written by a thread of its own.
+/// The log is written by a separate thread.
 const A_LINE_LATER: Duration = Duration::from_millis(300);
 
-/// What a client does after its bytes.
+/// A client's behaviour after its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
-    /// It says that nothing follows, and reads.
+    /// Closes its sending side, and reads.
     HalfCloses,
-    /// It reads.
+    /// Only reads.
     Waits,
 }
 
-/// What it is, which encryption requests are declined first, and what is sent.
+/// Description, encryption requests declined first, bytes to send, and the client's behaviour after them.
 type Case = (&'static str, Vec<[u8; 8]>, Vec<u8>, Then);
 
 fn packet(code: u32, body: &[u8]) -> Vec<u8> {
@@ -39,8 +39,8 @@ fn packet(code: u32, body: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// An encryption request that is declined comes first `declined` times; then `bytes` are sent, and the rest of the
-/// answer is what a driver would make of it.
+/// Sends the encryption requests of `declined`, which must be declined, then `bytes`. Returns the rest of the reply
+/// as a driver would parse it.
 fn answer(endpoint: &Endpoint, declined: &[[u8; 8]], bytes: &[u8], then: Then) -> Vec<Message> {
     let mut wire = Wire::connect(endpoint);
     for request in declined {
@@ -194,12 +194,12 @@ fn what_is_no_startup_packet_is_answered_as_by_postgresql() {
     let ask = |endpoint: &Endpoint, (_, declined, bytes, then): &Case| {
         words(&answer(endpoint, declined, bytes, *then))
     };
-    // Where it too declines GSSAPI encryption, which Debian's has.
+    // Over the socket it also declines GSSAPI encryption, which Debian's server supports.
     let direct = |case: &_| ask(&stage.postgres.socket(), case);
     let (silent, answered): (Vec<_>, Vec<_>) =
         cases.iter().partition(|case| direct(case) == ["closed"]);
     assert!(silent.len() > 10 && answered.len() > 5);
-    // Whom PostgreSQL tells nothing, the log does not mention either.
+    // If PostgreSQL sends nothing, the log has nothing either.
     let before = output_at_start(&stage);
     for case in silent {
         assert_eq!(ask(&endpoint, case), ["closed"], "{case:?}");
@@ -212,7 +212,7 @@ fn what_is_no_startup_packet_is_answered_as_by_postgresql() {
     stage.plain().ok("SELECT 1");
 }
 
-/// The proxy's log once it has said that it serves, which it does after it listens.
+/// The proxy's log once it says that it serves, which it does after it listens.
 fn output_at_start(stage: &Stage) -> String {
     wait_for("the proxy to say that it serves", || {
         let output = stage.proxy.output();
@@ -220,7 +220,7 @@ fn output_at_start(stage: &Stage) -> String {
     })
 }
 
-/// Who goes with a reset, as haproxy does to save a port, and in the middle of a login too.
+/// Clients that reset their connection, as haproxy does to save a port, even in the middle of a login.
 #[test]
 fn connections_that_are_reset_make_no_noise() {
     let stage = Stage::start();
@@ -282,7 +282,7 @@ fn the_checks_of_haproxy_make_no_noise() {
         let states: Vec<String> = servers.map(status).collect();
         (states == ["L4OK", "L7OK", "L7OK"]).then_some(())
     });
-    // For some dozen checks more.
+    // Enough for some dozen further checks.
     std::thread::sleep(A_LINE_LATER * 2);
     assert_eq!(
         stage.proxy.output(),

@@ -1,4 +1,4 @@
-//! The programs that people use: pgbench in its three protocols, psql at a terminal, pg_dump.
+//! Programs of users: pgbench in its three protocols, psql at a terminal, pg_dump.
 
 use std::process::{Command, Output};
 
@@ -36,7 +36,7 @@ fn pgbench() {
             report.contains("number of failed transactions: 0"),
             "{report}"
         );
-        // Reads need no token, and a new connection for each transaction is nothing special.
+        // Reads need no token, and a new connection for each transaction works too.
         stdout(&run(
             &stage,
             "pgbench",
@@ -50,7 +50,7 @@ fn pgbench() {
     );
 }
 
-/// pgbench without a token is refused, and says why.
+/// pgbench without a token is refused, with the reason.
 #[test]
 fn pgbench_without_a_token() {
     let stage = Stage::start();
@@ -64,10 +64,10 @@ fn pgbench_without_a_token() {
     });
 }
 
-/// A terminal with psql in it, fed with keystrokes.
+/// Runs psql in a terminal, fed with keystrokes.
 fn terminal(stage: &Stage, keys: &str) -> String {
     let mut command = Command::new("script");
-    // `script` gives psql a terminal of its own; it is part of Debian's base system.
+    // `script` gives psql its own terminal; it is part of Debian's base system.
     command.args([
         "-q",
         "-e",
@@ -110,7 +110,7 @@ fn psql_at_a_terminal() {
     assert_eq!(stage.postgres.value("SELECT who FROM jobs"), "typed");
 }
 
-/// What a user sees who forgot the token, or has an old one.
+/// The error for a user who forgot the token, or has an old one.
 #[test]
 fn psql_shows_the_error_with_its_detail_and_hint() {
     let stage = Stage::with("CREATE TABLE jobs (id int PRIMARY KEY, who text)");
@@ -153,8 +153,8 @@ fn psql_copies_from_and_to_files() {
     assert_eq!(std::fs::read_to_string(&copy).unwrap(), lines);
 }
 
-/// pg_dump only reads, so it needs no token. Large objects are another matter: up to PostgreSQL 15 read-only mode does
-/// not guard them, so they are writes by name.
+/// pg_dump only reads, so it needs no token. Large objects are an exception: up to PostgreSQL 15 read-only mode does
+/// not protect them, so their functions are writes by name.
 #[test]
 fn dump_without_a_token() {
     let stage = Stage::with(
@@ -187,7 +187,7 @@ fn dump_and_restore() {
     );
     let dump = |database: &str| {
         let text = stdout(&run(&stage, "pg_dump", &["--no-owner", database], TOKEN));
-        // Newer versions put a random word of their own into each dump.
+        // Newer versions put a random word into each dump.
         let lines = text
             .lines()
             .filter(|line| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict"));

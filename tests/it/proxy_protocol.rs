@@ -1,4 +1,4 @@
-//! The PROXY protocol: whose word on a client's address counts.
+//! The PROXY protocol: whose statement of a client's address counts.
 
 use pgpalisade_tests::machine::{self, Running, TERM, wait_for};
 use pgpalisade_tests::policy::PolicyFile;
@@ -11,7 +11,7 @@ use pgpalisade_tests::wire::{Endpoint, PROTOCOL_3_0, Wire, startup_packet};
 const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 const LINE: &[u8] = b"PROXY TCP4 10.1.2.3 10.0.0.1 5000 6432\r\n";
 
-/// Writes are free for 10.1.2.3, and nobody else.
+/// Writes are free for 10.1.2.3 only.
 fn proxy(postgres: &Postgres, networks: &str, policy: &PolicyFile) -> Proxy {
     let options = Options::new(postgres)
         .flag("--proxy-protocol", networks)
@@ -23,7 +23,7 @@ fn policy() -> PolicyFile {
     PolicyFile::new("[[session]]\nmatch = { network = \"10.1.2.3\" }\nwrites = \"allow\"\n")
 }
 
-/// What a write comes to behind these bytes.
+/// Result of a write after these bytes.
 fn write(proxy: &Proxy, header: &[u8]) -> String {
     let mut wire = Wire::connect(&proxy.endpoint());
     wire.send_bytes(&[header, &startup_packet(PROTOCOL_3_0, &TRUSTED)].concat());
@@ -56,7 +56,7 @@ fn the_address_of_a_trusted_load_balancer_is_the_clients() {
     let postgres = Postgres::start();
     let policy = policy();
     let proxy = proxy(&postgres, "127.0.0.0/8", &policy);
-    // Without a header, twice, or cut: nothing is guessed, and nothing is said.
+    // Missing, repeated or truncated headers: nothing is guessed, and nothing is logged.
     let quiet = proxy.output();
     assert_eq!(write(&proxy, b""), "closed");
     assert_eq!(write(&proxy, &[LINE, LINE].concat()), "closed");
@@ -74,14 +74,14 @@ fn the_address_of_a_trusted_load_balancer_is_the_clients() {
     );
     let v4 = [10, 1, 2, 3, 10, 0, 0, 1, 0x13, 0x88, 0x19, 0x20];
     assert_eq!(write(&proxy, &binary(0x21, 0x11, &v4)), "");
-    // The load balancer's own, and one that does not say whose: from where it comes.
+    // The load balancer's own connection, and one of unknown origin: the peer address counts.
     assert_eq!(write(&proxy, &binary(0x20, 0x11, &v4)), "PF002");
     assert_eq!(write(&proxy, b"PROXY UNKNOWN\r\n"), "PF002");
     let records = proxy.first_rejections(3);
     assert_eq!(records[0]["client_addr"], "10.1.2.4:5000");
     let own = records[1]["client_addr"].as_str().unwrap();
     assert!(own.starts_with("127.0.0.1:"), "{own}");
-    // It may come byte by byte.
+    // It may arrive byte by byte.
     let mut wire = Wire::connect(&proxy.endpoint());
     for byte in LINE {
         wire.send_bytes(&[*byte]);
@@ -105,7 +105,7 @@ fn from_elsewhere_a_header_is_nonsense() {
     assert_eq!(write(&proxy, b""), "PF002");
 }
 
-/// haproxy in front, with both versions, and TLS behind the header.
+/// haproxy in front, with both versions, and TLS after the header.
 #[test]
 fn haproxy_tells_where_a_client_is() {
     let postgres = Postgres::start();

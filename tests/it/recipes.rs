@@ -1,5 +1,4 @@
-//! The programs in `examples/`, as they stand there, with the real services that elect them: a leader that slept is
-//! refused.
+//! The programs in `examples/`, unchanged, with the real election services: a leader that slept is refused.
 
 mod consul;
 mod kubernetes;
@@ -19,10 +18,10 @@ use tempfile::TempDir;
 
 use crate::interpreters::{node, node_packages, python};
 
-/// The elections want no farewell: what a leader leaves behind must expire.
+/// Elections without an orderly end: a leader's lock must expire.
 const KILL: Farewell = &[(Signal::KILL, Duration::from_secs(10))];
 
-/// A server, a proxy, and the table of the page that the examples write into.
+/// A server, a proxy, and the page's table that the examples write into.
 fn stage() -> Stage {
     let page = std::fs::read_to_string(repository().join("docs/elections.md")).unwrap();
     let mut lines = page.lines();
@@ -31,7 +30,7 @@ fn stage() -> Stage {
     while !sql.ends_with(';') {
         sql.push_str(lines.next().unwrap());
     }
-    // The order in which rows were written, and by whom.
+    // Records the order of the rows, and their writer.
     Stage::with(&format!(
         "{sql} ALTER TABLE jobs ADD written bigserial, \
          ADD worker text DEFAULT current_setting('application_name')"
@@ -72,13 +71,13 @@ impl Candidate {
         })
     }
 
-    /// The token that it leads with, once it does.
+    /// Its token, once it leads.
     #[track_caller]
     fn token(&self) -> u64 {
         self.says("leads with token").parse().unwrap()
     }
 
-    /// How many rows it has written, once there are two.
+    /// Number of its rows, once there are two.
     #[track_caller]
     fn rows(&self, stage: &Stage) -> u64 {
         let count = format!("SELECT count(*) FROM jobs WHERE worker = '{}'", self.name);
@@ -88,8 +87,8 @@ impl Candidate {
         })
     }
 
-    /// Stops it in the middle of a transaction, when it has read the answer to its INSERT: libpq takes a FATAL that it
-    /// reads together with an earlier answer for a notice, and the program hears of a closed connection only.
+    /// Stops it in the middle of a transaction, after it has read the reply to its INSERT. If libpq reads a FATAL
+    /// together with an earlier reply, it treats it as a notice, and the program only sees a closed connection.
     fn pause(&self, stage: &Stage) {
         let state = format!(
             "SELECT true FROM pg_stat_activity \
@@ -121,8 +120,8 @@ impl Drop for Candidate {
     }
 }
 
-/// The first one is stopped in a transaction until the second one has taken over, and is refused when it goes on.
-/// Their tokens.
+/// Stops the first one in a transaction until the second one has taken over. After resuming the first is refused.
+/// Returns their tokens.
 fn who_sleeps_is_refused(stage: &Stage, start: impl Fn(&'static str) -> Candidate) -> [u64; 2] {
     let first = start("first");
     let old = first.token();
@@ -140,7 +139,7 @@ fn who_sleeps_is_refused(stage: &Stage, start: impl Fn(&'static str) -> Candidat
     [old, new]
 }
 
-/// Each row was written under the token that was the highest then.
+/// Asserts that each row was written under the highest token of its time.
 fn assert_only_allowed_rows(stage: &Stage) {
     let late =
         "SELECT count(*) FROM jobs a JOIN jobs b ON a.written < b.written AND a.token > b.token";
@@ -165,7 +164,7 @@ fn a_lock_in_etcd() {
     who_sleeps_is_refused(&stage, start);
 }
 
-/// PostgreSQL itself takes any token, and compares none. Each program has its own way to connect, or the scheduler's.
+/// PostgreSQL itself accepts any token, and compares none. Each program connects in its own way, or the scheduler's.
 #[test]
 fn past_the_proxy_no_program_leads() {
     let (stage, etcd) = (stage(), Etcd::start(1));

@@ -1,8 +1,8 @@
-//! After a rejection the client sees the transaction state that PostgreSQL is really in.
+//! After a rejection the client sees PostgreSQL's real transaction status.
 //!
-//! The oracle is PostgreSQL: in the place where the proxy refuses a write of a session without a token, the
-//! direct session runs a write that fails when it is executed (a duplicate key). The message types and the
-//! ReadyForQuery states must be the same, before and after; only the error is another one.
+//! PostgreSQL is the oracle. The proxy refuses a write of a session without a token; in its place the direct session
+//! runs a write that fails at execution (a duplicate key). The message types and the ReadyForQuery states must be the
+//! same, before and after; only the error differs.
 
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Message, Wire, pretty, tags};
@@ -11,7 +11,7 @@ const SETUP: &str = "CREATE TABLE taken (id int PRIMARY KEY); INSERT INTO taken 
 const WRITE: &str = "INSERT INTO taken VALUES (1)";
 const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
-/// Runs `place` on PostgreSQL and through the proxy. `refusals` is how often the write must have been refused.
+/// Runs `place` on PostgreSQL and through the proxy. `refusals` is the expected number of refused writes.
 #[track_caller]
 fn check(refusals: usize, place: impl Fn(&mut Wire, &mut Vec<Message>)) {
     let stage = Stage::with(SETUP);
@@ -19,7 +19,7 @@ fn check(refusals: usize, place: impl Fn(&mut Wire, &mut Vec<Message>)) {
         let mut wire = Wire::login(&endpoint, &TRUSTED);
         let mut log = Vec::new();
         place(&mut wire, &mut log);
-        // Whatever happened, the connection works.
+        // The connection still works.
         log.extend(wire.query("ROLLBACK"));
         log.extend(wire.query("SELECT 'works on'"));
         log.extend(wire.extended("SELECT 'works on'"));
@@ -81,7 +81,7 @@ fn idle_extended() {
                     .sync(),
             ),
         );
-        // The answer to a Flush, before any Sync.
+        // The reply to a Flush, before any Sync.
         wire.send(&write().flush());
         log.extend(wire.until(b'E'));
         log.extend(wire.run(&Batch::new().sync()));
@@ -134,7 +134,7 @@ fn back_to_a_savepoint() {
     });
 }
 
-/// In a failed transaction PostgreSQL has its own answer to every statement (25P02).
+/// In a failed transaction PostgreSQL has its own reply to every statement (25P02).
 #[test]
 fn in_a_failed_transaction() {
     for refused in [write().sync(), Batch::new().query(WRITE)] {
@@ -192,7 +192,7 @@ fn in_a_pipeline() {
     });
 }
 
-/// Simple queries that follow in the same write, while the answer of the first is on its way.
+/// Further simple queries in the same write, while the reply to the first is in flight.
 #[test]
 fn behind_an_unfinished_query() {
     check(1, |wire, log| {
@@ -248,7 +248,7 @@ fn prepared_statements() {
     });
 }
 
-/// The data that a client sends behind a refused COPY is discarded, as after any COPY that fails.
+/// The data after a refused COPY is discarded, as after any COPY that fails.
 #[test]
 fn copy_with_its_data_behind_it() {
     for in_transaction in ["SELECT 'idle'", "BEGIN"] {
@@ -292,7 +292,7 @@ fn copy_with_its_data_behind_it() {
     }
 }
 
-/// A string with one refused statement is refused whole, so its first statements give no answer of their own.
+/// A string with one refused statement is refused as a whole, so its first statements give no reply.
 #[test]
 fn several_statements_in_one_string() {
     let stage = Stage::with(SETUP);
@@ -324,7 +324,7 @@ fn function_call() {
     assert_eq!(tags(&leader.run(&call)), "V ZI");
 }
 
-/// What an idle session is refused does not reach PostgreSQL, whatever protocol it is sent in.
+/// In an idle session refused statements do not reach PostgreSQL, in either protocol.
 #[test]
 fn an_idle_server_is_not_touched() {
     let stage = Stage::with(SETUP);
@@ -333,7 +333,7 @@ fn an_idle_server_is_not_touched() {
         "SELECT state_change FROM pg_stat_activity WHERE pid = {}",
         wire.backend_pid()
     );
-    // The first statement has the session made read-only.
+    // The first statement makes the session read-only.
     wire.ok("SELECT 1");
     let before = stage.postgres.value(&state);
     assert_eq!(tags(&wire.run(&Batch::new().query(WRITE))), "E ZI");
@@ -341,7 +341,7 @@ fn an_idle_server_is_not_touched() {
     assert_eq!(wire.rows("SELECT 'works on'"), [["works on"]]);
 }
 
-/// What is refused before it is sent is answered behind what is still on its way.
+/// The reply to a refused message comes after the replies in flight.
 #[test]
 fn a_refusal_waits_for_the_answers_before_it() {
     let stage = Stage::with(SETUP);
@@ -356,7 +356,7 @@ fn a_refusal_waits_for_the_answers_before_it() {
     }
 }
 
-/// A refused Execute has a statement behind it that PostgreSQL has prepared, as any that fails when it is executed.
+/// PostgreSQL has prepared the statement of a refused Execute, as with any that fails at execution.
 #[test]
 fn a_refused_statement_stays_prepared() {
     let stage = Stage::with(SETUP);
@@ -371,7 +371,7 @@ fn a_refused_statement_stays_prepared() {
     assert_eq!(tags(&wire.run(&run)), "2 D C ZI");
 }
 
-/// Sent in pieces, a series is answered as it is sent whole.
+/// A series sent in pieces gets the same replies as in one write.
 #[test]
 fn in_pieces() {
     let series = write().sync();

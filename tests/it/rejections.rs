@@ -1,4 +1,4 @@
-//! The rejection log of a real proxy: rotated by others, followed, and in the face of those who retry without end.
+//! The rejection log of a real proxy: rotated, followed, and flooded by endless retries.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -13,7 +13,7 @@ use serde_json::Value;
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// The lines that `rejections --follow` prints.
+/// Lines that `rejections --follow` prints.
 fn follow(proxy: &Proxy) -> (Child, Receiver<String>) {
     let mut command = subcommand("rejections");
     command.args(["--follow", "--since=1h", "--json"]);
@@ -28,7 +28,7 @@ fn follow(proxy: &Proxy) -> (Child, Receiver<String>) {
     (child, lines)
 }
 
-/// What logrotate does: a rename, then SIGHUP. Not a record is lost, in the files and for who follows.
+/// As logrotate does it: a rename, then SIGHUP. No record is lost, in the files or for the follower.
 #[test]
 fn a_log_that_is_rotated_loses_nothing() {
     const ROUNDS: usize = 3;
@@ -48,17 +48,17 @@ fn a_log_that_is_rotated_loses_nothing() {
             refuse(&mut wire, number);
             number += 1;
         }
-        // Whoever follows has opened the file by now.
+        // The follower has opened the file by now.
         followed.push(next());
         std::fs::rename(&log, log.with_extension(format!("{round}"))).unwrap();
-        // What comes now may go to the old file, or the new one.
+        // These may go to the old file or the new one.
         for _ in 0..EACH {
             refuse(&mut wire, number);
             number += 1;
         }
         signal(stage.proxy.pid(), Signal::HUP);
         wait_for("the new file", || log.exists().then_some(()));
-        // Whoever follows looks five times a second: two rotations in that time are more than it sees.
+        // The follower polls five times a second: it would miss two rotations in that time.
         while followed.len() < number {
             followed.push(next());
         }
@@ -143,7 +143,7 @@ fn the_trace_of_a_statement_is_kept() {
     assert!(!text.contains("secret"), "{text}");
 }
 
-/// Names, SQL and application_name of a client that wants to write lines of its own, or to steer who reads them.
+/// Names, SQL and application_name of a client that tries to forge log lines, or to control a reader's terminal.
 #[test]
 fn nobody_writes_lines_or_steers_terminals_through_the_logs() {
     const HOSTILE: &str =

@@ -1,4 +1,4 @@
-//! A scope is poisoned by a token that no election will ever reach, and an operator brings it back.
+//! A scope is poisoned by a token that no election will ever reach, and an operator repairs it.
 
 use std::process::Output;
 
@@ -18,7 +18,7 @@ fn server() -> Postgres {
     postgres
 }
 
-/// How a session that brings `token` is refused, or `None` where it is let in.
+/// Refusal of a session with `token`, or `None` if it is admitted.
 fn refusal(endpoint: &Endpoint, token: &str) -> Option<(String, String)> {
     let mut wire = Wire::connect(endpoint);
     let answer = wire.start_as_leader(token);
@@ -39,7 +39,7 @@ fn repair(proxy: &Proxy, mark: &str, flags: &[&str]) -> Output {
     command.args(flags).output().unwrap()
 }
 
-/// It has gone well, and its one line of JSON.
+/// Asserts success, and returns its one line of JSON.
 #[track_caller]
 fn repaired(output: &Output) -> Value {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -73,7 +73,7 @@ fn committed(postgres: &Postgres) -> Vec<String> {
     postgres.sql("SELECT id FROM jobs ORDER BY id").concat()
 }
 
-/// The session's backend is gone: it can do nothing any more.
+/// Asserts that the session's backend is gone: it can do nothing any more.
 #[track_caller]
 fn assert_gone(postgres: &Postgres, wire: &mut Wire) {
     let pid = wire.backend_pid();
@@ -144,7 +144,7 @@ fn a_poisoned_scope_comes_back_with_an_embedded_store() {
     );
 }
 
-/// Two proxies on one store serve on. The poisoned session ends, through whichever proxy, and both learn of it.
+/// Two proxies on one store keep serving. The poisoned session ends at either proxy, and both learn of it.
 fn a_poisoned_scope_comes_back_under_two_proxies(store: Store) {
     let postgres = server();
     let options = Options {
@@ -189,7 +189,7 @@ fn a_poisoned_scope_comes_back_under_two_proxies_on_postgres() {
     a_poisoned_scope_comes_back_under_two_proxies(Store::Url(dsn));
 }
 
-/// The proxies' own count is no scope of leaders: set back, it would hide that a store was restored.
+/// The proxies' own epoch is not a scope of leaders: set back, it would hide a restore of the store.
 #[test]
 fn the_epoch_is_nobodys_to_repair() {
     let postgres = server();
@@ -214,7 +214,7 @@ fn the_epoch_is_nobodys_to_repair() {
     );
 }
 
-/// A session that was bound to the old incarnation and whose end the operator's role cannot bring about.
+/// A session bound to the old incarnation that the operator's role cannot end.
 #[test]
 fn a_repair_that_cannot_end_a_session_can_be_run_again() {
     let postgres = server();
@@ -242,7 +242,7 @@ fn a_repair_that_cannot_end_a_session_can_be_run_again() {
         (&begun["completed"], &begun["resumed"]),
         (&false.into(), &false.into())
     );
-    // Whatever is left is refused: by the proxy's cache, which has heard of the repair.
+    // Remaining sessions are refused by the proxy's cache, which has heard of the repair.
     wait_for("the proxy to hear of the repair", || {
         let answer = poisoned.query("INSERT INTO jobs VALUES (1) ON CONFLICT DO NOTHING");
         let stale = |m: &Message| m.tag == b'E' && m.sqlstate() == "PF001";

@@ -1,4 +1,4 @@
-//! The proxy as a service: what systemd is told, what a SIGHUP reads again, and the unit file.
+//! The proxy as a service: messages to systemd, reloads by SIGHUP, and the unit file.
 
 use std::fs::Permissions;
 use std::io::{ErrorKind, IoSliceMut};
@@ -18,7 +18,7 @@ use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tempfile::TempDir;
 
-/// The end of a `NOTIFY_SOCKET` that systemd has.
+/// systemd's end of a `NOTIFY_SOCKET`.
 struct Manager {
     socket: UnixDatagram,
     dir: TempDir,
@@ -37,7 +37,7 @@ impl Manager {
         self.dir.path().join("notify").display().to_string()
     }
 
-    /// The next words, of those that are not of the watchdog.
+    /// Next message that is not from the watchdog.
     fn told(&self) -> String {
         loop {
             let (_, text) = self.hear();
@@ -47,7 +47,7 @@ impl Manager {
         }
     }
 
-    /// The next words, and which process they are from.
+    /// Next message, and its sender's pid.
     fn hear(&self) -> (u32, String) {
         let (mut buffer, mut space) = ([0; 1024], [MaybeUninit::uninit(); 256]);
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -73,7 +73,7 @@ fn systemd_is_told_of_start_reload_and_end() {
         .variable("NOTIFY_SOCKET", &manager.path());
     let mut proxy = Proxy::start_with(options);
     assert_eq!(manager.told().trim(), "READY=1");
-    // What was read again is in force when it says so.
+    // When it reports the reload, the new settings are in force.
     policy.write("nonsense");
     signal(proxy.pid(), Signal::HUP);
     let told = manager.told();
@@ -91,7 +91,7 @@ fn systemd_is_told_of_start_reload_and_end() {
     wait_for("the log", is_logged);
     proxy.terminate();
     assert_eq!(manager.told().trim(), "STOPPING=1");
-    // Without a watchdog none is fed.
+    // Without a watchdog no messages are sent to it.
     manager.socket.set_nonblocking(true).unwrap();
     let nothing = manager.socket.recv(&mut [0; 64]).unwrap_err();
     assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
@@ -113,7 +113,7 @@ fn the_watchdog_is_fed_as_long_as_it_runs() {
     wait_for("five times", || {
         (0..5).all(|_| fed().unwrap()).then_some(())
     });
-    // One that hangs feeds none.
+    // A hanging proxy sends none.
     proxy.pause();
     manager.socket.set_nonblocking(true).unwrap();
     while fed().is_ok() {}
@@ -122,8 +122,8 @@ fn the_watchdog_is_fed_as_long_as_it_runs() {
     proxy.resume();
 }
 
-/// The process that takes over is the one that systemd looks after from then on: it feeds the watchdog, though the
-/// environment names the process that has started it, and that one does not any more.
+/// After an upgrade systemd supervises the new process. It feeds the watchdog, though the environment names the
+/// process that started it, which no longer does.
 #[test]
 fn systemd_is_told_of_an_upgrade() {
     let manager = Manager::new();
@@ -144,7 +144,7 @@ fn systemd_is_told_of_an_upgrade() {
     let main_pid = told.trim().strip_prefix("MAINPID=");
     let new = main_pid.and_then(|pid| pid.parse().ok()).expect("MAINPID");
     assert_eq!(manager.told().trim(), "READY=1");
-    // The old one ends by itself, and says nothing any more.
+    // The old one ends by itself and sends nothing more.
     for _ in 0..5 {
         let (sender, text) = manager.hear();
         assert_eq!((sender, text.trim()), (new, "WATCHDOG=1"));
@@ -157,7 +157,7 @@ fn systemd_is_told_of_an_upgrade() {
     assert!(proxy.terminate().success());
 }
 
-/// Nobody waits for systemd where it has not started the proxy, and one without a policy is ready again too.
+/// Without systemd the proxy does not wait for it, and one without a policy is also ready again.
 #[test]
 fn a_reload_says_what_needs_a_restart() {
     let manager = Manager::new();
@@ -180,7 +180,7 @@ fn a_reload_says_what_needs_a_restart() {
         wait_for(part, || proxy.output().contains(part).then_some(()));
     };
     reload("workers = 1\n[takeover]\ntimeout = \"5s\"\n");
-    // PGPALISADE_SHUTDOWN_GRACE is above the file, and 5s is the default of takeover.timeout.
+    // PGPALISADE_SHUTDOWN_GRACE overrides the file, and 5s is the default of takeover.timeout.
     reload("workers = 2\n[shutdown]\ngrace = \"9s\"\n[connections]\nmax = 7\n");
     says("needs a restart: connections.max, workers\"");
     reload("workers = \"many\"\nlisten = \"nonsense\"\n");
@@ -192,7 +192,7 @@ fn a_reload_says_what_needs_a_restart() {
     assert_eq!(proxy.output().matches("needs a restart").count(), 2);
 }
 
-/// Where systemd is installed, it says what it thinks of the unit.
+/// If systemd is installed, it analyses the unit.
 #[test]
 fn the_unit_file_is_sound_and_strict() {
     let stage = Stage::start();
@@ -200,7 +200,7 @@ fn the_unit_file_is_sound_and_strict() {
     let text = std::fs::read_to_string(unit).unwrap();
     let dir = scratch_dir();
     let file = dir.path().join("pgpalisade.service");
-    // The program of the tests is elsewhere.
+    // The tests' binary is elsewhere.
     let program: PathBuf = std::fs::read_link(format!("/proc/{}/exe", stage.proxy.pid())).unwrap();
     let program = program.display().to_string();
     std::fs::write(

@@ -1,8 +1,8 @@
-//! How long a takeover takes: 100 old sessions, each with an open write transaction, must be gone first.
+//! Duration of a takeover: 100 old sessions, each with an open write transaction, must be gone first.
 //!
-//! Nearly all of that time is PostgreSQL's own, for ending 100 server processes, and it swings with the
-//! machine. So rounds through the proxy and rounds on PostgreSQL alone take turns, and the proxy is held to a
-//! share of what PostgreSQL takes by itself.
+//! PostgreSQL itself needs nearly all of that time, to end 100 backends, and it varies with the machine. So rounds
+//! through the proxy and rounds on PostgreSQL alone alternate, and the proxy may add only a share of PostgreSQL's own
+//! time.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use pgpalisade_tests::wire::{Wire, pretty};
 
 const SESSIONS: usize = 100;
 const ROUNDS: usize = 15;
-/// What is aimed for on two cores that nobody else uses.
+/// Goal on two idle cores.
 const GOAL: Duration = Duration::from_millis(150);
 /// The takeover may take this many times as long as PostgreSQL alone, by the medians of one run.
 const FACTOR_MAX: f64 = 1.75;
@@ -49,7 +49,7 @@ fn report(what: &str, times: &[Duration]) {
     );
 }
 
-/// The time that PostgreSQL needs to end as many sessions of the same kind, without a proxy.
+/// Time that PostgreSQL needs to end as many sessions of the same kind, without a proxy.
 fn postgresql_alone(stage: &Stage) -> Duration {
     let parameters = [
         ("user", "postgres"),
@@ -68,7 +68,7 @@ fn postgresql_alone(stage: &Stage) -> Duration {
     begin.elapsed()
 }
 
-/// The time from sending the SET with the next token to its ReadyForQuery. All old writes must be lost.
+/// Time from sending the SET with the next token to its ReadyForQuery. All old writes must be lost.
 fn round(stage: &Stage, token: u64) -> Duration {
     let mut old: Vec<Wire> = (0..SESSIONS)
         .map(|_| leader(&stage.proxy.endpoint(), &token.to_string()))

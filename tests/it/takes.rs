@@ -1,4 +1,4 @@
-//! Locks without a number: the proxy takes the token after the mark, and PostgreSQL has its number.
+//! Locks without a number: the proxy takes the token after the mark, and PostgreSQL knows its number.
 
 mod lease;
 mod lock_delay;
@@ -16,13 +16,12 @@ fn stage() -> Stage {
     Stage::with(SETUP)
 }
 
-/// One value of a session.
 #[track_caller]
 fn value(wire: &mut Wire, sql: &str) -> String {
     wire.rows(sql).concat().concat()
 }
 
-/// What SHOW, SQL and a default say is the session's token.
+/// Asserts that SHOW, SQL and a default all return the session's token.
 #[track_caller]
 fn assert_holds(wire: &mut Wire, token: &str) {
     assert_eq!(value(wire, "SHOW fencing.token"), token);
@@ -32,7 +31,7 @@ fn assert_holds(wire: &mut Wire, token: &str) {
     assert_eq!(value(wire, written), token);
 }
 
-/// The answer is an error with this SQLSTATE and no more.
+/// Asserts that the reply is a single error with this SQLSTATE.
 #[track_caller]
 fn assert_refused(answer: &[Message], sqlstate: &str) -> String {
     let codes: Vec<String> = answer
@@ -87,7 +86,7 @@ fn every_way_to_say_it_gives_the_number() {
         wire.ok(way);
         assert_holds(&mut wire, &token.to_string());
     }
-    // The session goes on under no lower one.
+    // The session continues under no lower token.
     for (token, way) in (6..).zip([
         "SET fencing.token = 'next'",
         "SET fencing.token = 'after:6'",
@@ -107,7 +106,7 @@ fn every_way_to_say_it_gives_the_number() {
         value(&mut wire, "SHOW fencing.token"),
         "default=9,scheduler=2"
     );
-    // What was taken in front of the refusal is not lost: it is the same take, made again.
+    // A take before the refusal is not lost: it is the same take, repeated.
     wire.ok("SET fencing.token = 'default=next,scheduler=after:2'");
     assert_holds_scoped(&mut wire, "default=10,scheduler=3");
     wire.ok("SET fencing.scope = 'other'");
@@ -141,7 +140,7 @@ fn said_again_it_is_another_take() {
         wire.run(&Batch::new().bind("", "n", &[]).execute("", 0).sync());
         assert_holds(&mut wire, token);
     }
-    // A transaction that has written does not go on under another token.
+    // A transaction that has written does not continue under another token.
     wire.ok("BEGIN; INSERT INTO jobs VALUES (1)");
     assert_refused(&wire.query("SET LOCAL fencing.token = 'next'"), "PF003");
     wire.ok("ROLLBACK");
@@ -170,14 +169,14 @@ fn in_transactions() {
     assert_eq!(value(&mut wire, "SHOW fencing.token"), "3");
     wire.ok("ROLLBACK");
     assert_eq!(value(&mut wire, "SHOW fencing.token"), "2");
-    // It has fallen back below what it has taken.
+    // It has fallen back below its taken token.
     assert_refused(&wire.query("INSERT INTO jobs VALUES (1)"), "PF001");
     wire.ok("SET fencing.token = 'after:4'");
     assert_holds(&mut wire, "5");
-    // Alone it would be over at once, and so it takes nothing.
+    // Alone it would end immediately, so it takes nothing.
     wire.query("SET LOCAL fencing.token = 'next'");
     assert_holds(&mut wire, "5");
-    // A failed statement behind it undoes it, and it stays taken.
+    // A later failed statement undoes it, but the token stays taken.
     wire.ok("BEGIN");
     wire.ok("SET fencing.token = 'next'");
     wire.query("SELECT 1/0");
@@ -209,7 +208,7 @@ fn in_a_pipeline() {
         .statement(insert)
         .sync();
     let answer = wire.run(&batch);
-    // The token behind the COMMIT is the lower one that the session has fallen back to.
+    // After the COMMIT the session has fallen back to the lower token.
     assert_eq!(tokens(&answer), ["2"], "{}", pretty(&answer));
     assert_refused(&answer, "PF001");
     // A take that its pipeline undoes.
@@ -247,7 +246,7 @@ fn at_login_and_at_a_reset() {
         let insert = "RESET ALL; INSERT INTO jobs VALUES (1)";
         assert_refused(&wire.query(insert), "PF003");
         for fails in ["SELECT 1/0", "ROLLBACK"] {
-            // It is committed at once, and what follows is undone.
+            // It is committed immediately, and later statements are undone.
             let batch = Batch::new().statement("DISCARD ALL").statement("SELECT 1");
             wire.run(&batch.statement(fails).sync());
             assert_holds(&mut wire, &token);
@@ -272,7 +271,7 @@ fn at_login_and_at_a_reset() {
     assert_refused(&late.until_closed(), "PF001");
 }
 
-/// What follows would run before PostgreSQL has the number, and a value that only looks like it is none.
+/// Later statements would run before PostgreSQL has the number; other values only look like a take.
 #[test]
 fn what_is_no_take_is_refused() {
     let stage = stage();
@@ -336,7 +335,7 @@ fn a_policy_says_the_same_of_it() {
         );
     }
     assert_holds(&mut wire, "3");
-    // Where it is only observed it passes, and whoever was refused holds nothing.
+    // In observe mode it passes, and a refused session holds nothing.
     let mut watched = stage.plain();
     watched.ok("SET fencing.token = 'watched=next'");
     assert_eq!(value(&mut watched, "SHOW fencing.token"), "watched=1");

@@ -1,4 +1,4 @@
-//! The rules that the compiler does not know: sizes, words, and which way imports may point.
+//! Rules that the compiler does not know: sizes, words, and the direction of imports.
 //!
 //! Functions are measured by rustfmt's layout: one ends at the first `}` that is indented as its `fn` is.
 
@@ -12,7 +12,7 @@ const CODE_LINES_MAX: usize = 400;
 const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 120;
 
-/// Which of our crates each of those below the binary may depend on.
+/// Dependencies allowed between our crates below the binary.
 const CRATES: [(&str, &[&str]); 12] = [
     ("policies", &[]),
     ("proxy/tls", &[]),
@@ -45,7 +45,7 @@ const CRATES: [(&str, &[&str]); 12] = [
     ),
 ];
 
-/// Those of them that do no I/O, have no clock and no thread.
+/// Crates among them without I/O, clock or threads.
 const PURE: [&str; 5] = [
     "policies",
     "proxy/logins",
@@ -54,12 +54,12 @@ const PURE: [&str; 5] = [
     "proxy/session",
 ];
 
-/// Every Rust file that belongs to the repository, with its text.
+/// Every Rust file of the repository, with its text.
 pub(super) fn sources() -> Vec<(PathBuf, String)> {
     files(".rs")
 }
 
-/// Every file of the repository whose name ends so, with its text.
+/// Every file of the repository with this ending, with its text.
 pub(super) fn files(ending: &str) -> Vec<(PathBuf, String)> {
     let root = repository();
     let mut files = Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn files(ending: &str) -> Vec<(PathBuf, String)> {
     files
 }
 
-/// Fails with every place that `find` names.
+/// Fails with every place that `find` returns.
 #[track_caller]
 fn check(rule: &str, find: impl Fn(&Path, &str) -> Vec<(usize, String)>) {
     let mut report = String::new();
@@ -97,7 +97,7 @@ fn check(rule: &str, find: impl Fn(&Path, &str) -> Vec<(usize, String)>) {
     assert!(report.is_empty(), "{rule}:\n{report}");
 }
 
-/// The lines with their numbers, from 1.
+/// Lines with their numbers, from 1.
 fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines()
         .enumerate()
@@ -113,14 +113,14 @@ fn code_lines(text: &str) -> usize {
         .count()
 }
 
-/// Files that are tests as a whole. Their lists of cases may be long.
+/// Files that are entirely tests. Their lists of cases may be long.
 fn is_tests(path: &Path) -> bool {
     let inside =
         path.iter().any(|part| part == "tests" || part == "it") && !path.starts_with("tests/src");
     inside || path.ends_with("tests.rs") || path.ends_with("conformance.rs")
 }
 
-/// The text up to its unit tests.
+/// Text before the unit tests.
 pub(super) fn before_tests(text: &str) -> &str {
     text.split("\nmod tests {").next().unwrap_or_default()
 }
@@ -140,7 +140,7 @@ fn files_are_short() {
     );
 }
 
-/// Where each function begins and how many lines it has.
+/// Start and length of each function.
 fn functions(text: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let lines: Vec<&str> = text.lines().collect();
@@ -194,7 +194,7 @@ impl X {
     assert_eq!(functions(text), [(1, 3), (6, 6), (12, 1)]);
 }
 
-/// A function that is one table, a `match` with a line for each arm, is as long as what it lists.
+/// A function that is one table, a `match` with a line for each arm, may be as long as the table.
 fn is_table(lines: &[&str]) -> bool {
     let arms = lines.iter().filter(|line| line.contains("=>")).count();
     arms * 4 > lines.len() * 3
@@ -237,7 +237,7 @@ fn lines_are_short() {
     });
 }
 
-/// Code blocks may show what is longer.
+/// Code blocks may be wider.
 #[test]
 fn pages_have_short_lines() {
     let mut long = String::new();
@@ -255,7 +255,7 @@ fn pages_have_short_lines() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    // Put together here, so that this file does not find itself.
+    // Assembled here, so that this file does not find itself.
     let words = [
         ["TO", "DO"].concat(),
         ["FIX", "ME"].concat(),
@@ -269,7 +269,7 @@ fn nothing_is_left_for_later() {
     });
 }
 
-/// The names that stand behind `crate::` in a text, also inside `use crate::{a, b::c}`.
+/// Names after `crate::` in a text, also inside `use crate::{a, b::c}`.
 fn modules_named(text: &str) -> Vec<&str> {
     let code = text
         .lines()
@@ -288,7 +288,7 @@ fn modules_named(text: &str) -> Vec<&str> {
     names
 }
 
-/// Which modules of a crate import which, without their unit tests.
+/// Imports between the modules of a crate, without their unit tests.
 fn imports(source: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (path, text) in sources() {
@@ -300,7 +300,7 @@ fn imports(source: &str) -> BTreeMap<String, BTreeSet<String>> {
         if is_tests(&path) || matches!(&*own, "lib" | "main") {
             continue;
         }
-        // So many steps up is the crate.
+        // This many steps up is the crate.
         let depth = inside.iter().count() - usize::from(inside.ends_with("mod.rs"));
         let text = text.replace(&"super::".repeat(depth), "crate::");
         let named = modules_named(before_tests(&text)).into_iter();
@@ -327,7 +327,7 @@ fn no_imports_go_in_circles() {
     ] {
         let mut left = imports(source);
         assert!(left.len() > 3, "{source} has only {}", left.len());
-        // Whoever imports nobody that is left cannot be in a circle.
+        // A module that imports none of the remaining ones cannot be in a cycle.
         loop {
             let names: BTreeSet<String> = left.keys().cloned().collect();
             let before = left.len();
@@ -340,7 +340,7 @@ fn no_imports_go_in_circles() {
     }
 }
 
-/// The direction of imports: what is shipped of a crate knows only those before it. Tests may use the harness.
+/// Direction of imports: the shipped part of a crate knows only the crates before it. Tests may use the harness.
 #[test]
 fn crates_know_only_those_before_them() {
     let root = repository();
@@ -382,10 +382,10 @@ fn pure_crates_are_pure() {
     });
 }
 
-/// The compiler refuses it elsewhere by a lint of the workspace, but a crate may leave that out.
+/// A workspace lint forbids it elsewhere, but a crate may omit that lint.
 #[test]
 fn unsafe_code_is_in_one_crate() {
-    // Put together here, so that this file does not find itself.
+    // Assembled here, so that this file does not find itself.
     let words = ["{", "fn", "impl"].map(|what| ["unsafe ", what].concat());
     check("`unsafe` is in proxy/sockets only", |path, text| {
         if path.starts_with("proxy/sockets") {
@@ -398,7 +398,7 @@ fn unsafe_code_is_in_one_crate() {
     });
 }
 
-/// What of `proxy/server` runs on the main runtime, which has timers. All else may run on the threads of the workers.
+/// Files of `proxy/server` that run on the main runtime, which has timers. All others may run on worker threads.
 const OFF_WORKERS: [&str; 5] = [
     "accept.rs",
     "message_socket.rs",
@@ -407,7 +407,7 @@ const OFF_WORKERS: [&str; 5] = [
     "timers.rs",
 ];
 
-/// The runtimes of the workers have no timers: to ask tokio for one panics there.
+/// The workers' runtimes have no timers: using tokio's panics there.
 #[test]
 fn workers_ask_timers_for_their_timers() {
     const FORBIDDEN: [&str; 3] = ["time::sleep", "time::timeout", "time::interval"];
@@ -430,8 +430,8 @@ fn workers_ask_timers_for_their_timers() {
     });
 }
 
-/// What others have written passes `text.rs`, where it loses what would steer a terminal; `rejections` escapes its own
-/// lines.
+/// Texts written by others go through `text.rs`, which removes control characters for terminals; `rejections` escapes
+/// its own lines.
 #[test]
 fn commands_print_through_one_file() {
     check("commands print through `text`", |path, text| {

@@ -1,4 +1,4 @@
-//! TLS of both legs, with real certificates: what libpq, a client by hand and PostgreSQL make of it.
+//! TLS on both legs, with real certificates: libpq, a client by hand, and PostgreSQL.
 
 mod client_leg;
 mod fencing;
@@ -17,10 +17,10 @@ use pgpalisade_tests::wire::Endpoint;
 
 const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
-/// Whether the session that asks is encrypted, at PostgreSQL.
+/// Whether the querying session is encrypted, at PostgreSQL.
 pub(crate) const ENCRYPTED: &str = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
 
-/// A PostgreSQL that shows a certificate of this authority, for 127.0.0.1 and localhost.
+/// A PostgreSQL that presents a certificate of this authority, for 127.0.0.1 and localhost.
 fn server(authority: &Authority, auth: Auth) -> Postgres {
     server_with(authority, auth, &authority.issue_local("server"))
 }
@@ -43,7 +43,7 @@ pub(crate) fn create_app(postgres: &Postgres, auth: Auth, password: &str) {
     ));
 }
 
-/// Only what is encrypted may log in by TCP, as where RDS sets `rds.force_ssl`.
+/// Allows only encrypted logins by TCP, as with `rds.force_ssl` on RDS.
 pub(crate) fn force_tls(postgres: &Postgres, method: &str) {
     let hba = format!("local all all trust\nhostssl all all all {method}\n");
     std::fs::write(postgres.data().join("pg_hba.conf"), hba).unwrap();
@@ -62,12 +62,12 @@ fn proxy(postgres: &Postgres, mode: &str, pair: &Pair) -> Proxy {
     Proxy::start_with(with_tls(Options::new(postgres), mode, pair))
 }
 
-/// An address of a server with parameters for TLS.
+/// Address of a server with parameters for TLS.
 pub(crate) fn upstream(postgres: &Postgres, host: &str, parameters: &str) -> String {
     format!("postgres://{host}:{}?{parameters}", postgres.port())
 }
 
-/// psql with these variables of libpq.
+/// Runs psql with these variables of libpq.
 pub(crate) fn psql(endpoint: &Endpoint, variables: &[(&str, &str)], sql: &str) -> Output {
     let mut psql = program("psql", endpoint);
     psql.args(["-X", "-A", "-t"]).env("HOME", "/nonexistent");
@@ -75,7 +75,7 @@ pub(crate) fn psql(endpoint: &Endpoint, variables: &[(&str, &str)], sql: &str) -
     feed(psql, sql)
 }
 
-/// What psql says on standard error, of a login that has to fail.
+/// Standard error of psql for a login that must fail.
 #[track_caller]
 pub(crate) fn refused(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();

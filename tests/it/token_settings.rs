@@ -1,9 +1,9 @@
-//! The token of a session behaves as PostgreSQL's own custom settings do.
+//! The token of a session behaves like PostgreSQL's own custom settings.
 //!
-//! Generated sequences of SET, SET LOCAL, RESET, set_config, transaction control, savepoints and errors run
-//! twice, in both protocols: on PostgreSQL, where `current_setting` tells the truth, and through the proxy,
-//! where `SHOW fencing.status` tells what the proxy enforces. They must agree after every step.
-//! Each token has a scope of its own (`s34=34`), so that nothing is refused.
+//! Sequences of SET, SET LOCAL, RESET, set_config, transaction control, savepoints and errors are generated, and run
+//! in both protocols. On PostgreSQL `current_setting` tells the truth; through the proxy `SHOW fencing.status` shows
+//! what it enforces. They must agree after every step. Each token has its own scope (`s34=34`), so that nothing is
+//! refused.
 
 use std::fmt::Write as _;
 
@@ -16,13 +16,13 @@ use rand::{Rng, SeedableRng};
 const SEQUENCES: usize = 40;
 const STEPS: usize = 40;
 
-/// Which statements a sequence is made of.
+/// Statements of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Start {
     /// The session has a token from its startup packet, and never runs read-only: everything is allowed.
     WithToken,
-    /// The session starts read-only. Inside a transaction it must declare before its first query, and not inside
-    /// a savepoint, so these are left out.
+    /// The session starts read-only. Inside a transaction it must declare before its first query, and not inside a
+    /// savepoint, so these are left out.
     WithoutToken,
 }
 
@@ -81,13 +81,13 @@ fn sequence(stage: &Stage, start: Start, random: &mut StdRng) {
     }
 }
 
-/// What PostgreSQL holds: `s34=34`, or `none`.
+/// PostgreSQL's value: `s34=34`, or `none`.
 fn setting(wire: &mut Wire) -> String {
     let sql = "SELECT coalesce(nullif(current_setting('fencing.token', true), ''), 'none')";
     wire.rows(sql).remove(0).remove(0)
 }
 
-/// What the proxy holds, in the same words.
+/// The proxy's value, in the same format.
 fn status(wire: &mut Wire) -> String {
     let answer = wire.ok("SHOW fencing.status");
     let row = answer
@@ -109,7 +109,7 @@ fn status(wire: &mut Wire) -> String {
     }
 }
 
-/// One write to the server, and its words for the history.
+/// One write to the server, and its description for the history.
 fn step(start: Start, random: &mut StdRng) -> (Batch, String) {
     let mut statements: Vec<String> = (0..random.random_range(1..=4))
         .map(|_| statement(start, random))
@@ -131,7 +131,7 @@ fn step(start: Start, random: &mut StdRng) -> (Batch, String) {
             (pipeline.sync(), format!("pipeline {statements:?}"))
         }
         _ => {
-            // Parsed first, executed later: what counts is the Execute.
+            // Parsed first, executed later: the Execute counts.
             let names: Vec<String> = (0..statements.len()).map(|n| format!("p{n}")).collect();
             let closed = names
                 .iter()
@@ -148,8 +148,8 @@ fn step(start: Start, random: &mut StdRng) -> (Batch, String) {
     }
 }
 
-/// These sessions may not write, so they may run no query behind the end of a transaction in the same text or pipeline,
-/// once something has run that could have switched read-only mode off. `tests/oracle/backstop.rs` is about that.
+/// These sessions may not write. After a statement that could have switched read-only mode off and the end of its
+/// transaction, the text or pipeline must contain no further query. `tests/oracle/read_only_guard.rs` tests that.
 fn leave_out_doubtful(start: Start, statements: &mut Vec<String>) {
     let (mut ran, mut doubtful) = (start == Start::WithToken, false);
     statements.retain(|text| {
@@ -161,12 +161,12 @@ fn leave_out_doubtful(start: Start, statements: &mut Vec<String>) {
             return false;
         }
         ran |= query || text == "RESET ALL" || text == "DISCARD ALL";
-        // What may undo that the transaction was made read-only.
+        // Statements that may undo the transaction's read-only mode.
         let undoes = text.ends_with("AND CHAIN") || text.starts_with("ROLLBACK TO");
         doubtful |= undoes || ends && ran;
         true
     });
-    // DISCARD ALL takes the read-only mode away in the middle of a pipeline, and a Bind after it may run a function.
+    // DISCARD ALL ends read-only mode in the middle of a pipeline, and a Bind after it may run a function.
     if let Some(at) = statements.iter().position(|text| text == "DISCARD ALL") {
         statements.truncate(at + 1);
     }

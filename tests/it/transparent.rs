@@ -1,8 +1,8 @@
-//! What a client sees through the proxy is, byte for byte, what it sees on PostgreSQL itself.
+//! A client sees the same bytes through the proxy as on PostgreSQL itself.
 //!
-//! Each scenario runs three times, on PostgreSQL and through the proxy with the token given in two ways, and
-//! the transcripts must be the same. Only two things may differ, and are blanked: a session's cancel key, and
-//! the pid in a notification.
+//! Each scenario runs three times, on PostgreSQL and through the proxy with the token given in two ways, and the
+//! transcripts must be the same. Only two things may differ, and are blanked: a session's cancel key, and the pid in
+//! a notification.
 
 mod access_mode;
 mod auth;
@@ -17,7 +17,7 @@ mod startup;
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
 
-/// Made once before the scenario, so that object ids are the same in every run of it.
+/// Created once before the scenario, so that object ids are the same in every run of it.
 const SETUP: &str = "
     CREATE TABLE items (id int PRIMARY KEY, name text);
     ALTER TABLE items ALTER name SET STORAGE EXTERNAL;
@@ -27,10 +27,10 @@ const SETUP: &str = "
         RETURN n;
     END $$;";
 
-/// Brings the tables back between two runs.
+/// Resets the tables between two runs.
 const RESET: &str = "TRUNCATE items";
 
-/// A session that remembers all it was told.
+/// A session that records all replies.
 struct Talk<'a> {
     stage: &'a Stage,
     endpoint: Endpoint,
@@ -100,7 +100,7 @@ fn check_on(stage: &Stage, token: (&str, &str), scenario: impl Fn(&mut Talk<'_>)
     );
 }
 
-/// Compares two transcripts after blanking what is different between any two sessions.
+/// Compares two transcripts after blanking values that differ between any two sessions.
 #[track_caller]
 fn compare(direct: Vec<Message>, proxied: Vec<Message>) {
     let (direct, proxied) = (blanked(direct), blanked(proxied));

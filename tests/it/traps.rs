@@ -1,11 +1,11 @@
-//! Nobody's code but its own runs as the control role, whoever has made what first, or attaches what later.
+//! The control role runs no foreign code, whatever was created first or attached later.
 
 use pgpalisade_tests::machine::{PATIENCE, wait_for};
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::proxy::{Options, Proxy};
 use pgpalisade_tests::wire::{Wire, pretty};
 
-/// What an ordinary role can make. The log tells as whom it was run, even if that was undone.
+/// Objects that an ordinary role can create. The log shows the role of each call, even if that was undone.
 const TRAPS: &str = "CREATE SCHEMA traps; GRANT USAGE ON SCHEMA traps TO PUBLIC;
     CREATE FUNCTION traps.spring() RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN
         RAISE LOG 'sprung as %', current_user; RETURN 0; END $$;
@@ -20,7 +20,7 @@ const TRAPS: &str = "CREATE SCHEMA traps; GRANT USAGE ON SCHEMA traps TO PUBLIC;
     CREATE TABLE traps.scopes (scope text PRIMARY KEY);
     CREATE SCHEMA pgpalisade; GRANT ALL ON SCHEMA pgpalisade TO PUBLIC;";
 
-/// As the proxy makes it, but for what stands before its end.
+/// As the proxy creates it, with an insertion before its end.
 macro_rules! mark {
     ($more:literal) => {
         mark!($more, "")
@@ -43,7 +43,7 @@ const TRIGGER: &str = mark!(
 const GIVE: &str =
     "ALTER SCHEMA pgpalisade OWNER TO postgres; ALTER TABLE pgpalisade.mark OWNER TO postgres";
 
-/// Who is deceived, what mallory makes, what a superuser does then, and what the refusal says. Nothing: it serves.
+/// The deceived role, mallory's objects, a superuser's later actions, and the refusal. An empty one: it serves.
 const MADE_FIRST: [(&str, &str, &str, &[&str]); 28] = [
     // Each way to own it.
     ("postgres", "", "", &["schema pgpalisade (role mallory)"]),
@@ -82,7 +82,7 @@ const MADE_FIRST: [(&str, &str, &str, &[&str]); 28] = [
         "ALTER SCHEMA pgpalisade OWNER TO club; ALTER TABLE pgpalisade.mark OWNER TO club",
         &["schema pgpalisade (role club)"],
     ),
-    // Each kind of object, and each that stays when the table is given to a superuser.
+    // Each kind of object that remains when the table is given to a superuser.
     (
         "postgres",
         TRIGGER,
@@ -219,7 +219,7 @@ const MADE_FIRST: [(&str, &str, &str, &[&str]); 28] = [
         GIVE_SCHEMA,
         &["function pgpalisade.other(integer) (role mallory)"],
     ),
-    // Operators that fit better than PostgreSQL's own, in a schema of the control role's path.
+    // Operators that match better than PostgreSQL's own, in a schema of the control role's path.
     (
         "postgres",
         "CREATE SCHEMA postgres; CREATE OPERATOR postgres.* (FUNCTION = traps.times, LEFTARG = numeric, \
@@ -237,7 +237,7 @@ const MADE_FIRST: [(&str, &str, &str, &[&str]); 28] = [
 ];
 const GIVE_SCHEMA: &str = "ALTER SCHEMA pgpalisade OWNER TO postgres";
 
-/// A server with mallory, who may make schemas in the database that the control connection goes to.
+/// A server with mallory, who may create schemas in the database of the control connection.
 struct Den {
     postgres: Postgres,
 }
@@ -263,7 +263,7 @@ impl Den {
         self.session("mallory", name).ok(TRAPS);
     }
 
-    /// Whether anything was run as somebody else since this was asked last.
+    /// Whether anything ran as another role since the last call.
     fn is_sprung(&self, seen: &mut usize) -> bool {
         let log = self.postgres.log();
         let superuser = "SELECT rolsuper FROM pg_roles WHERE rolname = 'mallory'";
@@ -275,7 +275,7 @@ impl Den {
     }
 }
 
-/// What a leader is answered.
+/// Reply to a leader.
 fn declare(proxy: &Proxy, token: usize) -> String {
     let mut session = Wire::connect(&proxy.endpoint());
     pretty(&session.start_as_leader(&token.to_string()))
@@ -328,7 +328,7 @@ fn what_was_made_first_is_not_run() {
     );
 }
 
-/// While the proxy serves: what a superuser does, what mallory does then, and what the next leader is told.
+/// While the proxy serves: a superuser's action, then mallory's, and the next leader's reply.
 const ATTACHED_LATER: [(&str, &str, &str); 6] = [
     (
         "GRANT TRIGGER ON pgpalisade.mark TO mallory",
@@ -397,14 +397,14 @@ fn what_is_attached_later_is_not_run() {
             faults.push(fault(&format!("it does not say {says:?}")));
         }
         proxy.terminate();
-        // What the refusal says to do.
+        // The remedy from the refusal.
         den.postgres.sql("DROP SCHEMA pgpalisade CASCADE");
         proxy.restart();
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The trigger comes into being between the look and the use, or so mallory hopes.
+/// mallory hopes that the trigger is created between the check and the use.
 #[test]
 fn a_trigger_that_is_just_made_is_waited_for() {
     let den = Den::new();

@@ -1,4 +1,4 @@
-//! Clients that come through a socket of the file system, and whose socket it is.
+//! Clients that connect by a unix socket, and ownership of that socket.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
-/// A directory, and what proxies on it are started with.
+/// A directory, and options for proxies in it.
 struct Scene {
     dir: TempDir,
     postgres: Postgres,
@@ -45,7 +45,7 @@ impl Scene {
         std::fs::read_dir(self.dir.path()).unwrap().count()
     }
 
-    /// What a proxy says that cannot start here.
+    /// Error of a proxy that cannot start here.
     fn refused(&self) -> String {
         let options = self.options();
         let mut second = subcommand("serve");
@@ -55,7 +55,7 @@ impl Scene {
             "--control",
             &options.control,
         ]);
-        // It does not come to that; and nobody may make this directory.
+        // The store is never opened; and nobody may create this directory.
         second.args(["--authority", "embedded:/proc/authority"]);
         let output = second.args(&options.flags).output().unwrap();
         assert!(!output.status.success());
@@ -74,12 +74,12 @@ fn psql_comes_through_it() {
             .output()
             .contains(&scene.socket().display().to_string())
     );
-    // As PostgreSQL's own: the directory says who may connect.
+    // As with PostgreSQL's own: the directory says who may connect.
     let metadata = std::fs::metadata(scene.socket()).unwrap();
     assert!(metadata.file_type().is_socket());
     assert_eq!(metadata.permissions().mode() & 0o777, 0o777);
     assert_eq!(scene.files(), 2);
-    // What is under way ends as on any other listener, and nothing is left behind.
+    // Running transactions end as on any other listener, and nothing is left behind.
     let mut wire = Wire::login(&scene.endpoint(), &TRUSTED);
     wire.ok("SELECT 1");
     assert!(proxy.terminate().success());
@@ -87,7 +87,7 @@ fn psql_comes_through_it() {
     assert!(Wire::try_connect(&scene.endpoint()).is_err());
 }
 
-/// As for `pg_hba.conf`, no network has it, and TLS is for networks.
+/// As in `pg_hba.conf`, no network contains it, and TLS is for networks.
 #[test]
 fn its_clients_are_in_no_network_and_need_no_tls() {
     let scene = Scene::new();
@@ -114,7 +114,7 @@ fn its_clients_are_in_no_network_and_need_no_tls() {
     assert_eq!(answer[0].sqlstate(), "PF002");
     let records = proxy.first_rejections(1);
     assert_eq!(records[0]["client_addr"], "[local]");
-    // Who raised a mark is told in the same words.
+    // The declarer of a mark is named the same way.
     wire.ok("SET fencing.token = 1");
     let mut late = Wire::login(&scene.endpoint(), &TRUSTED);
     late.ok("SET fencing.token = 2");
@@ -139,12 +139,12 @@ fn the_socket_of_a_living_proxy_is_not_taken() {
     let proxy = Proxy::start_with(scene.options());
     let words = "another process listens there";
     assert!(scene.refused().contains(words));
-    // One that hangs lives too.
+    // A hanging proxy still owns it.
     proxy.pause();
     assert!(scene.refused().contains(words));
     proxy.resume();
     Wire::login(&scene.endpoint(), &TRUSTED).ok("SELECT 1");
-    // Even where somebody has removed its socket.
+    // Even if its socket was removed.
     std::fs::remove_file(scene.socket()).unwrap();
     assert!(scene.refused().contains(words));
     std::fs::write(scene.socket(), "").unwrap();
@@ -156,7 +156,7 @@ fn the_socket_of_a_living_proxy_is_not_taken() {
     assert!(scene.socket().exists());
 }
 
-/// Its files have the same names.
+/// PostgreSQL's files have the same names.
 #[test]
 fn the_socket_of_a_living_postgresql_is_not_taken() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! A new process takes over the listeners of the old one (SIGUSR2), and nobody who connects is refused.
+//! A new process takes over the listeners of the old one (SIGUSR2), and no connection is refused.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,7 +20,7 @@ const SETUP: &str = "CREATE TABLE jobs (id int)";
 const TAKEN: &str = "the new process has taken over";
 const FAILED: &str = "no new process has taken over";
 
-/// The processes of one proxy, one after the other. The first is a child of the test, each other one of the one before.
+/// Processes of one proxy, in order. The first is a child of the test, each other one of its predecessor.
 struct Line {
     pids: Vec<u32>,
     proxy: Proxy,
@@ -43,7 +43,7 @@ impl Line {
         signal(self.pid(), Signal::USR2);
     }
 
-    /// Waits until a new process has taken over, and gives the old one's id.
+    /// Waits until a new process has taken over, and returns the old one's pid.
     fn upgrade(&mut self) -> u32 {
         let old = self.pid();
         self.ask();
@@ -74,14 +74,14 @@ impl Drop for Line {
     }
 }
 
-/// Gone, or not waited for by its parent.
+/// Ended, or not reaped by its parent.
 fn ended(pid: u32) -> Option<()> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let state = status.lines().find(|line| line.starts_with("State:"));
     state.is_none_or(|line| line.contains('Z')).then_some(())
 }
 
-/// Clients that connect all the time, each for one transaction.
+/// Clients that connect continuously, each for one transaction.
 struct Storm {
     over: Arc<AtomicBool>,
     committed: Arc<AtomicUsize>,
@@ -118,7 +118,7 @@ impl Storm {
         }
     }
 
-    /// How many transactions there were, none of which has failed, and the longest login.
+    /// Number of transactions, all of which must succeed, and the longest login.
     fn end(self) -> (usize, Duration) {
         self.over.store(true, Ordering::Relaxed);
         let ends = self
@@ -204,7 +204,7 @@ fn with_an_embedded_store_new_connections_wait() {
     assert_eq!(rows[0][0], "40");
 }
 
-/// Metrics and health move as well, while the old process still has a transaction to wait for.
+/// Metrics and health move as well, while the old process still waits for a transaction.
 #[test]
 fn http_is_answered_by_the_new_process() {
     let postgres = Postgres::start();
@@ -214,7 +214,7 @@ fn http_is_answered_by_the_new_process() {
     let mut options = http.options(&postgres);
     options.store = Store::Url(etcd.authority());
     let mut line = Line::start(options);
-    // None: the old process has accepted the connection, and closed it.
+    // `None`: the old process has accepted the connection, and closed it.
     let started = || -> Option<f64> {
         let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
         let answer = http.send(request).ok()?;
@@ -233,8 +233,7 @@ fn http_is_answered_by_the_new_process() {
     open[0].ok("COMMIT");
 }
 
-/// Who was accepted by the old process and has said nothing yet is served by it, for a transaction. Who is idle has to
-/// connect again.
+/// Silent clients that the old process has accepted are served by it, for one transaction. Idle ones must reconnect.
 #[test]
 fn who_has_just_connected_is_served_by_the_old_process() {
     let postgres = Postgres::start();
@@ -260,7 +259,7 @@ fn who_has_just_connected_is_served_by_the_old_process() {
     wait_for("the end of the old process", || ended(old));
 }
 
-/// The new process fences the sessions of the old one, and a cancel request finds them through it.
+/// The new process fences the sessions of the old one, and cancel requests reach them through it.
 #[test]
 fn sessions_of_the_old_process_are_within_reach_of_the_new_one() {
     let postgres = Postgres::start();
@@ -291,7 +290,7 @@ fn sessions_of_the_old_process_are_within_reach_of_the_new_one() {
     assert_eq!(postgres.sql("SELECT id FROM jobs").concat(), ["2"]);
 }
 
-/// Whether a process handles SIGTERM by itself, which it does before it begins to start.
+/// Whether a process handles SIGTERM itself, which it does before its start begins.
 fn listens_to_signals(pid: u32) -> Option<()> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let caught = status
@@ -301,7 +300,7 @@ fn listens_to_signals(pid: u32) -> Option<()> {
     (caught & (1 << (Signal::TERM.as_raw() - 1)) != 0).then_some(())
 }
 
-/// Whoever ends the new process while it starts calls the upgrade off.
+/// Ending the new process while it starts cancels the upgrade.
 #[test]
 fn a_signal_calls_an_upgrade_off() {
     let postgres = Postgres::start();
@@ -310,7 +309,7 @@ fn a_signal_calls_an_upgrade_off() {
     let mut line = Line::start(shared(&postgres, &etcd));
     let mut open = open_transactions(&line.endpoint(), 1);
     for (round, ends_with) in [Signal::TERM, Signal::INT].into_iter().enumerate() {
-        // Nobody gets a new connection, so the new process cannot finish its start.
+        // New connections are impossible, so the new process cannot finish its start.
         signal(postgres.pid(), Signal::STOP);
         line.ask();
         let new = wait_for("a new process", || {
@@ -323,7 +322,7 @@ fn a_signal_calls_an_upgrade_off() {
         });
         wait_for("its signals", || listens_to_signals(new));
         signal(new, ends_with);
-        // Sooner than it gives the connection up.
+        // Sooner than its connection times out.
         let called_off = wait_at_most(Duration::from_secs(3), || {
             (line.proxy.output().matches(FAILED).count() == round + 1).then_some(())
         });
@@ -336,7 +335,7 @@ fn a_signal_calls_an_upgrade_off() {
     wait_for("the end of the old process", || ended(old));
 }
 
-/// A start waits for PostgreSQL, and for its store: a signal is obeyed meanwhile.
+/// A start waits for PostgreSQL, and for its store: signals are handled meanwhile.
 #[test]
 fn a_signal_ends_a_start() {
     let postgres = Postgres::start();
@@ -368,8 +367,8 @@ fn a_signal_ends_a_start() {
     }
 }
 
-/// With an embedded store the old process is asked to end before the new one can open it. What can be seen before that
-/// is seen.
+/// With an embedded store the old process is told to end before the new one can open it. Visible errors are found
+/// before that.
 #[test]
 fn an_embedded_store_that_cannot_be_opened_stops_nobody() {
     let postgres = Postgres::start();
@@ -413,7 +412,7 @@ fn the_old_process_goes_on_where_the_new_one_fails() {
     for endpoint in [&socket, &line.endpoint()] {
         leader(endpoint, "1").ok("INSERT INTO jobs VALUES (1)");
     }
-    // Once it can be read again, the new process has the files of the socket too, and removes them at its end.
+    // Once it can be read again, the new process also owns the socket's files, and removes them at its end.
     std::fs::write(&file, "workers = 2\n").unwrap();
     let old = line.upgrade();
     open[0].ok("COMMIT");

@@ -1,10 +1,10 @@
-//! Texts that PostgreSQL reads in another encoding than the one it has reported (C2).
+//! Texts that PostgreSQL reads in another encoding than the last reported one (C2).
 
 use pgpalisade_tests::mediation::conversation::{Message, Session};
 
 use super::script::{Script, Worth, check, grouped};
 
-/// UTF-8 in front of a backslash, that makes it the second byte of a letter there.
+/// UTF-8 bytes before a backslash that make it the second byte of a character in this encoding.
 const SWALLOWING: [(&str, &[u8]); 5] = [
     ("SJIS", b"\xc2\x83"),
     ("SHIFT_JIS_2004", b"\xc2\x83"),
@@ -13,12 +13,12 @@ const SWALLOWING: [(&str, &[u8]); 5] = [
     ("GB18030", b"\xe1\x80\x81"),
 ];
 
-/// One SELECT in UTF-8. In the encoding the string ends early, and `payload` follows.
+/// One SELECT in UTF-8. In the other encoding the string ends early, and `payload` follows.
 fn smuggled(lead: &[u8], payload: &str) -> Vec<u8> {
     [b"SELECT E'", lead, b"\\'; ", payload.as_bytes(), b" --'"].concat()
 }
 
-/// How a session comes to another encoding.
+/// Ways to change the encoding of a session.
 fn changes(encoding: &str) -> Vec<(Vec<String>, Option<&'static str>)> {
     let texts = |texts: &[&str]| {
         texts
@@ -105,7 +105,8 @@ fn c2_an_encoding_that_is_on_its_way() {
     check(Worth::NotAsked, rest);
 }
 
-/// C2: the encoding has changed in the same pipeline, where a text is one statement. Or a Query follows without a Sync.
+/// C2: the encoding has changed in the same pipeline, where each text is one statement, or a Query follows without a
+/// Sync.
 #[test]
 fn c2_an_encoding_of_the_same_pipeline() {
     let mut scripts = Vec::new();
@@ -125,7 +126,7 @@ fn c2_an_encoding_of_the_same_pipeline() {
     check(Worth::Writes, scripts);
 }
 
-/// C2: by a value that no text shows.
+/// C2: through a parameter value, which no text shows.
 #[test]
 fn c2_an_encoding_by_parameter() {
     let mut scripts = Vec::new();
@@ -146,7 +147,7 @@ fn c2_an_encoding_by_parameter() {
     check(Worth::Writes, scripts);
 }
 
-/// C2's sister: a backslash in a plain string.
+/// C2, variant: a backslash in a plain string.
 #[test]
 fn c2_strings_that_end_elsewhere() {
     let mut scripts = Vec::new();
@@ -171,7 +172,7 @@ fn c2_strings_that_end_elsewhere() {
     check(Worth::NotAsked, scripts);
 }
 
-/// N6, found by the oracle: a token is moved in a text that nobody but the server can read.
+/// N6, found by the oracle: a token changes in a text that only the server can read.
 #[test]
 fn n6_a_token_in_a_text_that_cannot_be_read() {
     let mut scripts = Vec::new();

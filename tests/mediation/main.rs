@@ -1,7 +1,8 @@
-//! The known ways around, word by word, and conversations at random.
+//! Known bypasses, word for word, and random conversations.
 //!
-//! What was found once is in a file of its own, by the name that it was given then (C1 to C7, H1, L2, L3, and N1 to N5
-//! by the generator): [`names`], [`encodings`], [`portals`], [`read_only`], [`tokens`], [`malformed`].
+//! Each bypass has a name from when it was found (C1 to C7, H1, L2, L3, and N1 to N18). Core conversations are the
+//! session's own random tests with a model of PostgreSQL. By kind: [`names`], [`encodings`], [`portals`],
+//! [`read_only`], [`tokens`], [`malformed`].
 
 mod encodings;
 mod malformed;

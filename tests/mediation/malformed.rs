@@ -1,9 +1,9 @@
-//! L3: messages that are not as the protocol has them. PostgreSQL answers each with an error, and the session goes on.
+//! L3: messages that violate the protocol. PostgreSQL answers each with an error, and the session goes on.
 
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Message, Wire, pretty, tags};
 
-/// Type and body. PostgreSQL is asked what it answers; here it is enough that it is an answer.
+/// Type and body. The test needs only some answer; PostgreSQL decides which.
 const MALFORMED: [(u8, &[u8]); 24] = [
     (b'H', b"x"),
     (b'H', b"\0\0\0\0"),
@@ -31,7 +31,7 @@ const MALFORMED: [(u8, &[u8]); 24] = [
     (b'Q', b"SELECT 1\0SELECT 2\0"),
 ];
 
-/// What is around a malformed message.
+/// Messages around a malformed one.
 fn places(tag: u8, body: &[u8]) -> Vec<(&'static str, Batch)> {
     let new = Batch::new;
     let bad = || new().message(tag, body);

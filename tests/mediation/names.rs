@@ -1,11 +1,11 @@
-//! Names that mean something else to PostgreSQL: cut to 63 bytes (C1), made anew (C5), or not compared by their bytes
-//! (N4).
+//! Names that PostgreSQL interprets differently: truncated to 63 bytes (C1), redefined (C5), or not compared by their
+//! bytes (N4).
 
 use pgpalisade_tests::mediation::conversation::{Message, Session};
 
 use super::script::{Script, Worth, check, grouped, payloads};
 
-/// Pairs of names that PostgreSQL takes for one.
+/// Pairs of names that PostgreSQL considers equal.
 fn cut_names() -> Vec<(String, String)> {
     let stem = "n".repeat(63);
     let longer = |tail: &str| format!("{stem}{tail}");
@@ -16,12 +16,12 @@ fn cut_names() -> Vec<(String, String)> {
         (longer("a"), stem.clone()),
         (longer("a"), longer("b")),
         (longer(&"c".repeat(137)), longer("a")),
-        // Cut in the middle of a letter: both letters begin with the same byte.
+        // Truncated in the middle of a letter: both letters begin with the same byte.
         (umlaut, accent),
     ]
 }
 
-/// C1: a statement under one of two names that are equal in 63 bytes, executed by the other.
+/// C1: a statement prepared under one of two names that are equal in 63 bytes, and executed under the other.
 #[test]
 fn c1_statements_whose_names_are_cut() {
     let mut scripts = Vec::new();
@@ -47,7 +47,7 @@ fn c1_statements_whose_names_are_cut() {
             scripts.extend(grouped("SQL", by_sql));
         }
     }
-    // SQL cuts a name before a letter, and the protocol through it: the two are not the same then.
+    // SQL truncates a name before a partial letter, the protocol inside of it: the two names then differ.
     let mixed = |(what, _): &(String, Script)| what.starts_with("EXECUTE");
     let (rest, asked) = scripts.into_iter().partition(mixed);
     check(Worth::Writes, asked);
@@ -79,7 +79,7 @@ fn c1_portals_whose_names_are_cut() {
     check(Worth::Writes, scripts);
 }
 
-/// C5: a name stands for something else before it is executed, in one text and in one pipeline.
+/// C5: a name is redefined before it is executed, in one text and in one pipeline.
 #[test]
 fn c5_a_name_that_is_made_anew() {
     let mut scripts = Vec::new();
@@ -131,7 +131,7 @@ fn c5_a_name_that_is_made_anew() {
     check(Worth::Writes, scripts);
 }
 
-/// What lays the token down, or moves on to the next.
+/// Statements that clear the token, or change it to the next.
 const STEERING: [&str; 6] = [
     "SET fencing.token = ''",
     "SELECT set_config('fencing.token', '', false)",
@@ -141,7 +141,7 @@ const STEERING: [&str; 6] = [
     "ROLLBACK",
 ];
 
-/// N4, found by the oracle: the statement that lays the token down has a name that the server may read otherwise.
+/// N4, found by the oracle: the statement that clears the token has a name that the server may read differently.
 #[test]
 fn n4_a_token_laid_down_by_a_name_beyond_ascii() {
     let mut scripts = Vec::new();
@@ -171,7 +171,7 @@ fn n4_a_token_laid_down_by_a_name_beyond_ascii() {
     check(Worth::NotAsked, scripts);
 }
 
-/// The same by SQL, which runs statements and portals of the protocol too.
+/// The same by SQL, which also runs statements and portals of the protocol.
 #[test]
 fn n4_a_token_laid_down_by_execute_and_fetch() {
     let mut scripts = Vec::new();

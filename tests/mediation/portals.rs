@@ -1,11 +1,11 @@
-//! Portals and statements that are others than they seem: what stood behind an error was skipped (C3), or a cursor of
-//! SQL is a portal of the protocol (C4).
+//! Portals and statements that are not what they seem. Either a message after an error was skipped (C3), or a cursor
+//! of SQL is a portal of the protocol (C4).
 
 use pgpalisade_tests::mediation::conversation::Session;
 
 use super::script::{Script, Worth, check, grouped, payloads};
 
-/// Failures in front of what is skipped: in a Parse, in a Bind, in an Execute.
+/// Failures before the skipped messages: in a Parse, in a Bind, in an Execute.
 fn failures() -> [(&'static str, Script); 3] {
     let none = Script::of(Session::Bare);
     [
@@ -18,7 +18,7 @@ fn failures() -> [(&'static str, Script); 3] {
     ]
 }
 
-/// C3: the Parse or Bind of a read that the server has skipped.
+/// C3: Parse or Bind of a read that the server has skipped.
 #[test]
 fn c3_what_is_skipped_behind_an_error() {
     let mut scripts = Vec::new();
@@ -31,7 +31,7 @@ fn c3_what_is_skipped_behind_an_error() {
             let skipped = made.then(&failure).parse("", "SELECT 1").sync();
             let executed = skipped.bind("", "").execute("").sync();
             scripts.extend(grouped(&format!("{what}, a statement"), executed));
-            // In a block, with a savepoint in front of the error: the portal outlives it.
+            // In a block, with a savepoint before the error: the portal survives it.
             let bound = Script::of(session)
                 .query("BEGIN")
                 .parse("w", payload)
@@ -99,7 +99,7 @@ fn c4_a_portal_as_a_cursor() {
                     .execute("")
                     .sync()
                     .query("COMMIT");
-                // A Parse of FETCH looks for no portal, so it may come first.
+                // A Parse of FETCH does not look up the portal, so it may come first.
                 scripts.extend(grouped(&format!("{run}, prepared before"), prepared));
                 let outside = Script::of(session)
                     .parse("s", payload)

@@ -1,4 +1,4 @@
-//! Conversations that nobody wrote by hand. `make mediation` runs them for as long as asked.
+//! Random conversations. `make mediation` runs them for as long as asked.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use pgpalisade_tests::machine;
 use pgpalisade_tests::mediation::conversation::Session;
 use pgpalisade_tests::mediation::run::{LOOKED_AT, Plan, run};
 
-/// So long, with what it takes to start the servers.
+/// Includes the start of the servers.
 const DURATION: Duration = Duration::from_secs(80);
 
 #[test]
@@ -23,7 +23,7 @@ fn no_conversation_changes_what_its_session_may_not() {
         sessions: Session::ALL.to_vec(),
     });
     println!("{report}");
-    // A run in which hardly anything ran, or nothing was refused, says nothing.
+    // A run proves nothing if hardly anything ran or nothing was refused.
     assert!(report.conversations > 100, "{report}");
     assert!(report.errors.contains_key("PF002"), "{report}");
     let violations = report.violations.iter().map(ToString::to_string);

@@ -1,4 +1,4 @@
-//! Read-only mode that is off and not reported yet: C6, C7, and what the oracle has found.
+//! Read-only mode that is off and not reported yet: C6, C7, and findings of the oracle.
 
 use pgpalisade_tests::mediation::conversation::{Message, Session};
 
@@ -57,7 +57,7 @@ fn c6_a_default_that_is_on_its_way() {
     check(Worth::NotAsked, scripts);
 }
 
-/// C7: an error where the proxy knows of no request; from there on it must not take one reply for another.
+/// C7: an error while the proxy knows of no request; afterwards it must not mistake one reply for another.
 #[test]
 fn c7_a_flush_with_a_body() {
     let lift = LIFTS[0];
@@ -82,8 +82,8 @@ fn c7_a_flush_with_a_body() {
     check(Worth::Writes, scripts);
 }
 
-/// Found by the oracle: a session whose startup token lets it write nothing here is not read-only yet when its first
-/// request follows a message that does not wait.
+/// Found by the oracle: a session has a startup token that allows no write here, and its first request follows a
+/// message that does not wait. The session is not read-only yet.
 #[test]
 fn n1_the_first_request_behind_a_sync() {
     let mut scripts = Vec::new();
@@ -95,8 +95,8 @@ fn n1_the_first_request_behind_a_sync() {
     check(Worth::Writes, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: a default that is set inside of a transaction is
-/// for later ones, and this one goes on as it began.
+/// Found by core conversations: a default set inside a transaction applies to later ones, and the current one keeps
+/// its mode.
 #[test]
 fn n7_a_default_that_is_for_later_transactions() {
     let mut scripts = Vec::new();
@@ -140,8 +140,8 @@ fn n7_a_default_that_is_for_later_transactions() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: a default that is switched on and undone before
-/// the server reports it, so that it reports nothing.
+/// Found by core conversations: a default is switched on and undone before the server reports it, so that it reports
+/// nothing.
 #[test]
 fn n10_a_default_that_is_undone_unreported() {
     let mut scripts = Vec::new();

@@ -1,11 +1,11 @@
-//! Conversations in words, for the tests that know what they want.
+//! Conversations written by hand.
 
 use pgpalisade_tests::mediation::conversation::{
     Conversation, Database, Message, Name, Session, Sql, Step, Target,
 };
 use pgpalisade_tests::mediation::trial::Trial;
 
-/// A conversation that is being written down.
+/// Builder of a conversation.
 #[derive(Clone, Debug)]
 pub(crate) struct Script(Conversation);
 
@@ -66,7 +66,7 @@ impl Script {
         self.say(Message::Malformed(tag, body.to_vec()))
     }
 
-    /// What another script says.
+    /// Appends another script.
     pub(crate) fn then(mut self, other: &Self) -> Self {
         self.0.steps.extend(other.0.steps.iter().cloned());
         self
@@ -86,8 +86,8 @@ impl Script {
         self
     }
 
-    /// The same steps in the three groupings: as they are, each message in a packet of its own, and each answered
-    /// before the next where an answer comes.
+    /// The same steps in three groupings: unchanged, each message in its own packet, and each answered before the
+    /// next if an answer comes.
     pub(crate) fn groupings(&self) -> [Self; 3] {
         let with = |separator: Step| {
             let mut script = self.clone();
@@ -102,11 +102,11 @@ impl Script {
     }
 }
 
-/// Writes that no parser sees.
+/// Writes hidden from any parser.
 pub(crate) const HIDDEN: [&str; 4] = ["SELECT w()", "TABLE v", "SELECT '{x}'::d[]", "SELECT !!! 1"];
 
-/// Queries that would change what the session is not allowed, were they believed to be reads. To a strict one
-/// read-only mode stands in the way of all others.
+/// Queries that make a forbidden change if they are taken for reads. In strict sessions read-only mode stops all
+/// others.
 pub(crate) const fn payloads(session: Session) -> [&'static str; 3] {
     match session {
         Session::Neighbour => [
@@ -135,19 +135,19 @@ pub(crate) fn grouped(what: &str, script: Script) -> Vec<(String, Script)> {
         .collect()
 }
 
-/// Whether a conversation writes where nothing stands in between: one that does not tests nothing.
+/// Whether a conversation must write without the proxy: otherwise it tests nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Worth {
-    /// Each must.
+    /// Each must write.
     Writes,
-    /// It is about what may be written at first.
+    /// The conversation starts with writes that are allowed.
     NotAsked,
 }
 
-/// More than so many say nothing new.
+/// More of them say nothing new.
 const SHOWN_MAX: usize = 6;
 
-/// Runs all of them. None may change what its session is not allowed.
+/// Runs all of them. None may make a forbidden change.
 #[track_caller]
 pub(crate) fn check(worth: Worth, scripts: Vec<(String, Script)>) {
     let mut trial = Trial::default();

@@ -1,10 +1,10 @@
-//! Tokens that a transaction has left behind: moved to the next (H1), or laid down (L2).
+//! Tokens that a transaction has given up: changed to the next (H1), or cleared (L2).
 
 use pgpalisade_tests::mediation::conversation::{Message, Session};
 
 use super::script::{HIDDEN, Script, Worth, check, grouped};
 
-/// H1: a transaction that has written under one token goes on under the next, which another session holds by then.
+/// H1: a transaction has written under one token and continues under the next, which another session holds by then.
 #[test]
 fn h1_a_transaction_that_moves_to_another_token() {
     let mut scripts = Vec::new();
@@ -54,7 +54,7 @@ fn h1_a_transaction_that_moves_to_another_token() {
     check(Worth::NotAsked, scripts);
 }
 
-/// L2: the token is laid down, and what stands behind it in the same text or transaction still writes.
+/// L2: the token is cleared, and later statements of the same text or transaction still write.
 #[test]
 fn l2_what_writes_after_the_token_is_laid_down() {
     let mut scripts = Vec::new();
@@ -113,7 +113,7 @@ fn l2_what_writes_after_the_token_is_laid_down() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the oracle: the data of a COPY must come, although what stands behind it in the text waits for its reply.
+/// Found by the oracle: the data of a COPY must arrive, although later statements of its text wait for its reply.
 #[test]
 fn n2_a_copy_in_front_of_a_token() {
     let mut scripts = Vec::new();
@@ -153,7 +153,7 @@ fn n2_a_copy_in_front_of_a_token() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the oracle: PostgreSQL ends a session that sends anything else in the place of a COPY's data.
+/// Found by the oracle: PostgreSQL ends a session that sends anything else instead of a COPY's data.
 #[test]
 fn n2_a_token_in_the_place_of_the_data_of_a_copy() {
     let mut scripts = Vec::new();
@@ -177,7 +177,7 @@ fn n2_a_token_in_the_place_of_the_data_of_a_copy() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the oracle: with a limit of rows the portal is suspended, and not complete, but the setting has changed.
+/// Found by the oracle: with a row limit the portal is suspended, not complete, but the setting has changed.
 #[test]
 fn n3_a_token_laid_down_by_a_portal_that_is_suspended() {
     let mut scripts = Vec::new();
@@ -201,7 +201,7 @@ fn n3_a_token_laid_down_by_a_portal_that_is_suspended() {
     check(Worth::NotAsked, scripts);
 }
 
-/// N5, found by the oracle: what stands in front of a declaration in the same text runs without its token.
+/// N5, found by the oracle: statements before a declaration in the same text run without its token.
 #[test]
 fn n5_a_write_in_front_of_a_declaration() {
     let mut scripts = Vec::new();
@@ -239,8 +239,8 @@ fn n5_a_write_in_front_of_a_declaration() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: what ends a pipeline may undo the token that was
-/// set in it, and what was sent behind that runs under the one before.
+/// Found by core conversations: the end of a pipeline may undo a token set in it. Messages sent after it then run
+/// under the earlier token.
 #[test]
 fn n8_a_token_whose_pipeline_is_undone() {
     let mut scripts = Vec::new();
@@ -277,8 +277,8 @@ fn n8_a_token_whose_pipeline_is_undone() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by random conversations: the session was made ready for a token that lets it write nothing, and then a write
-/// that was hidden in front of its declaration was not guarded.
+/// Found by random conversations: the session was prepared for a token that allows no write. A hidden write before
+/// its declaration was then not guarded.
 #[test]
 fn n9_a_write_in_front_of_another_scope_s_token() {
     let mut scripts = Vec::new();
@@ -311,8 +311,8 @@ fn n9_a_write_in_front_of_another_scope_s_token() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: a text lays the token down once more and gets it
-/// back, by a RESET or by the end of a transaction, and was taken for one that declares it.
+/// Found by core conversations: a text clears the token and gets it back, by RESET or by the end of a transaction. It
+/// was taken for a text that declares the token.
 #[test]
 fn n12_a_write_in_front_of_a_token_that_comes_back() {
     let mut scripts = Vec::new();
@@ -346,8 +346,8 @@ fn n12_a_write_in_front_of_a_token_that_comes_back() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: COMMIT of a failed block undoes the token that was
-/// set in it, and what stands behind it in the same text was judged by that token.
+/// Found by core conversations: COMMIT of a failed block undoes the token set in it. Later statements of the text
+/// were judged by that token.
 #[test]
 fn n13_a_commit_that_undoes_a_token() {
     let mut scripts = Vec::new();
@@ -376,7 +376,7 @@ fn n13_a_commit_that_undoes_a_token() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: the same, where the failure was not known yet.
+/// Found by core conversations: the same, before the failure is known.
 #[test]
 fn n15_a_commit_right_behind_a_failure() {
     let text =
@@ -402,8 +402,8 @@ fn n15_a_commit_right_behind_a_failure() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: a transaction was made read-only for a session
-/// that had laid its token down, and a rollback of the part in which that was done made it read-write again.
+/// Found by core conversations: the proxy made a transaction read-only after its session had cleared the token. A
+/// rollback of that part made the transaction read-write again.
 #[test]
 fn n14_a_write_behind_a_rollback_that_undoes_the_guard() {
     let down = "SET fencing.token = ''";
@@ -472,8 +472,8 @@ fn n14_a_write_behind_a_rollback_that_undoes_the_guard() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: the same, where a block begins behind DISCARD ALL
-/// in its pipeline, and the write comes when the server has answered.
+/// Found by core conversations: the same, with a block that begins after DISCARD ALL in its pipeline, and a write
+/// after the server's reply.
 #[test]
 fn n17_a_write_in_a_block_that_began_behind_discard_all() {
     let mut scripts = Vec::new();
@@ -511,8 +511,8 @@ fn n17_a_write_in_a_block_that_began_behind_discard_all() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by the generator: a session whose startup packet has brought a token that opens nothing began read-write, and
-/// DISCARD ALL ends its transaction in the middle of a pipeline: what follows begins with that mode.
+/// Found by the generator: a session whose startup token allows no write began read-write. DISCARD ALL ends its
+/// transaction in the middle of a pipeline, and later statements begin with that mode.
 #[test]
 fn n16_a_write_behind_discard_all_in_a_pipeline() {
     let mut scripts = Vec::new();
@@ -537,8 +537,8 @@ fn n16_a_write_behind_discard_all_in_a_pipeline() {
     check(Worth::NotAsked, scripts);
 }
 
-/// Found by conversations of the session with a model of PostgreSQL: a default that is set for one transaction is taken
-/// back by its COMMIT, which the server tells only at the end of the pipeline.
+/// Found by core conversations: COMMIT undoes a default set for one transaction, and the server reports that only at
+/// the end of the pipeline.
 #[test]
 fn n18_a_write_behind_the_commit_of_a_local_default() {
     let mut scripts = Vec::new();

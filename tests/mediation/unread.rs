@@ -1,4 +1,4 @@
-//! Texts that the proxy cannot read: they count as the worst, also where the server would not run most others.
+//! Texts that the proxy cannot read: they count as the worst case, even if the server would not run most others.
 
 use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::policy::PolicyFile;
@@ -8,7 +8,7 @@ use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
 const SETUP: &str = "CREATE TABLE log (what text); CREATE SCHEMA jobs; CREATE TABLE jobs.queue (id int); \
     CREATE FUNCTION w() RETURNS int LANGUAGE sql AS $$INSERT INTO log VALUES ('w') RETURNING 1$$";
 
-/// Ends of a text that keep it from being read.
+/// Ends of a text that make it unreadable.
 fn ends() -> [String; 3] {
     [
         "SELECT 'C:\\'".to_owned(),
@@ -23,7 +23,7 @@ fn sqlstate(answer: &[Message]) -> String {
     error.map_or_else(|| pretty(answer), Message::sqlstate)
 }
 
-/// ROLLBACK is what a failed transaction runs, and what follows it in the text.
+/// A failed transaction runs only ROLLBACK and the statements after it in the text.
 #[test]
 fn in_a_failed_transaction() {
     let stage = Stage::with(SETUP);
@@ -51,7 +51,7 @@ fn in_a_failed_transaction() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
 }
 
-/// What may prepare a transaction is refused as that.
+/// A text that may prepare a transaction is refused for that.
 #[test]
 fn a_transaction_that_is_prepared() {
     let stage = Stage::with(SETUP);
@@ -66,7 +66,7 @@ fn a_transaction_that_is_prepared() {
     }
 }
 
-/// A name that such a text may have given another meaning is judged as any text.
+/// A name that such a text may have redefined is judged like any text.
 #[test]
 fn a_name_with_another_meaning() {
     let policy = "[defaults]\nwrites = \"allow\"\n[scope.jobs]\ntables = \"jobs.*\"\n";
@@ -85,7 +85,7 @@ fn a_name_with_another_meaning() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs.queue"), "0");
 }
 
-/// The server's own files: a RESET leaves their value, which a reload changes before anything is reported.
+/// The server's own files: RESET restores their value, which a reload changes before the server reports anything.
 #[test]
 fn a_reload_behind_a_reset() {
     let stage = Stage::with(SETUP);
@@ -114,7 +114,7 @@ fn a_reload_behind_a_reset() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
 }
 
-/// The proxy's own question waits for no transaction, least of all for that of the leader before.
+/// The proxy's own query waits for no transaction, especially not for the former leader's.
 #[test]
 fn a_session_that_waits_for_safe_snapshots() {
     let stage = Stage::with(SETUP);

@@ -1,10 +1,10 @@
-//! What the protocol leans on, one name for each. The model can be run without any one of them.
+//! Rules that the protocol relies on, each with a name. The model can run without any one of them.
 
-/// A rule of the protocol that may be taken out. What the code does without it stands at the branch in the
-/// model that asks [`crate::world::Fence::keeps`].
+/// A rule of the protocol that can be disabled. Each branch that asks [`crate::world::Fence::keeps`] says what the
+/// code would do without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guard {
-    /// A takeover that has told the old sessions to end looks until they are gone. `Barriers::try_end`.
+    /// A takeover that has terminated the old sessions looks until they are gone. `Barriers::try_end`.
     WaitUntilGone,
     /// A session is on the register before it is admitted. `Tables::declare`.
     RegisterFirst,
@@ -12,53 +12,52 @@ pub(crate) enum Guard {
     TerminateByStart,
     /// `sessions::alive` matches on the start as well as on the pid.
     LookByStart,
-    /// The records of the register are kept by (pid, start). `tables::SESSIONS`.
+    /// Records of the register are keyed by (pid, start). `tables::SESSIONS`.
     RecordsByStart,
-    /// A record goes when the session was seen to be gone, never because time has passed.
+    /// A record is removed once the session was seen to be gone, never because of its age.
     NoExpiry,
-    /// The authority decides in the step that writes. A read may be of yesterday.
+    /// The authority decides in the step that writes. A read may be stale.
     DecideByWriting,
     /// `Reaper::reap` reads the records, then looks.
     RecordsThenLook,
-    /// `Relay::run` takes a record off only where nothing was in flight.
+    /// `Relay::part` removes a record only if nothing was in flight.
     ReleaseQuietOnly,
-    /// `Relay::run` is the only place that takes the record of a session off: once the session has ended. Then what
-    /// is said of it, that it is gone, stays true, however late it is heard.
+    /// Only `Relay::part` removes a session's record, after the session has ended. "Gone" then stays true, however
+    /// late the message arrives.
     ReleaseEndedOnly,
-    /// `Takeover::declare`: the cached mark refuses, and admits nobody.
+    /// `Takeover::declare`: the cached mark refuses, and never admits.
     CacheOnlyRefuses,
-    /// The cached mark rises after the authority's answer, not in the hope of it.
+    /// The cached mark rises after the authority's answer, not before it.
     CacheNotAhead,
     /// `Inner::declare` raises the cached mark before the session is bound.
     CacheRisesFirst,
-    /// A write of a bound session asks the cached mark, not the authority.
+    /// A write of a bound session checks the cached mark, not the authority.
     WritesDoNotAsk,
-    /// `Tables::drained` marks the scope only where the token is still the mark.
+    /// `Tables::drained` marks the scope only if the token is still the mark.
     DrainedForTheMark,
     /// `Tables::drained` looks for lower records before it marks the scope.
     DrainedLooks,
-    /// What `Takeover::identify` finds under the pid is the session that asked, not one that has the pid by now.
-    /// `Session::probe`.
+    /// `Takeover::identify` proves that the pid belongs to the session that asked, not to a later one.
+    /// `Session::leave_trace`.
     IdentityProven,
-    /// A session whose declaration got no answer does not go on under a lower token: the authority may have moved it
-    /// up, or do so later. `Relay::end_unanswered`.
+    /// A session whose declaration got no answer does not continue under a lower token: the authority may have moved
+    /// it up, or may do so later. `Session::end_unanswered`.
     UnansweredEnds,
-    /// Nor does it declare a lower one afterwards. `Relay::unanswered`.
+    /// Nor does it declare a lower token afterwards. `unanswered` in `session/src/tokens.rs`.
     UnansweredIsNoted,
-    /// `Tables::declare`: a stale session whose declaration is only observed is on the register at its own token.
+    /// `Tables::declare` registers a stale session, whose declaration is only observed, at its own token.
     ObservedRegister,
-    /// `Tables::declare`: where that is done, the scope is not drained any more.
+    /// `Tables::declare`: the scope then no longer counts as drained.
     ObservedUndrain,
     /// `Tables::declare` refuses a session of another postmaster than the one on record.
     PostmasterOnRecord,
-    /// `Cluster::follows`: a postmaster that began earlier never takes the
-    /// place of a later one.
+    /// `Cluster::follows`: an earlier postmaster never replaces a later one.
     PostmasterOnlyRises,
-    /// `Reaper::reap` forgets nobody where another postmaster is on record than the one that it looks at.
+    /// `Reaper::reap` removes no record if the postmaster on record is not the one that it looks at.
     ReaperAsksForPostmaster,
-    /// It asks for that after it has read the records.
+    /// It checks that after reading the records.
     PostmasterAfterRecords,
-    /// `Barriers::try_end`: a look at another postmaster than that of the takeover says nothing. `ControlError::Moved`.
+    /// `Barriers::try_end`: a look at another postmaster than the takeover's proves nothing. `ControlError::Moved`.
     BarrierStays,
     /// `witness::compare` refuses an authority whose epoch is behind the cluster's. `Epoch::raise`.
     EpochCompared,
@@ -66,8 +65,8 @@ pub(crate) enum Guard {
     RecoverEndsAll,
     /// `MarkRow::judge`: a take raises the mark only from the one that it names.
     TakeCompares,
-    /// `MarkRow::judge`: a take whose answer was lost finds that the mark is its own. `TakeId`.
+    /// `MarkRow::judge`: a take whose answer was lost recognizes the mark as its own. `TakeId`.
     TakeIsRecognised,
-    /// `Granted::take_number`: what a session takes after that is another take.
+    /// `Session::take_number`: a session's next take is a different one.
     TakeIsNumbered,
 }

@@ -1,24 +1,22 @@
 //! A model of the takeover protocol, small enough to try every order of its steps.
 //!
-//! To learn the protocol from it: [`world`] is what there is, [`step`] lists what can happen, with the code that
-//! each step stands for; [`session`] and [`takeover`] say what a step does, [`registry`] what the authority does.
-//! [`promises`] is what must hold, [`scenes`] who plays. Then read the tests here: all promises hold in every scene,
-//! and [`guards`] lists the rules, each of which is taken out once to see which promise breaks without it.
+//! To learn the protocol from it: [`world`] is the state; [`step`] lists the possible steps, with the code that each
+//! one models. [`session`] and [`takeover`] define what a step does, [`registry`] what the authority does.
+//! [`promises`] is what must hold, [`scenes`] the participants. Then read the tests here: all promises hold in every
+//! scene, and [`guards`] lists the rules. Each rule is disabled once to see which promise breaks without it.
 //!
-//! A proxy that is paused needs no step of its own: it is one whose steps are not taken for a while. A step is atomic
-//! because the real one is: a step of the authority, one statement on the control connection, a turn of one task
-//! without a wait.
+//! A paused proxy needs no step of its own: its steps are simply not taken for a while. Each step is atomic, like the
+//! real one: a step of the authority, one statement on the control connection, a turn of one task without a wait.
 //!
-//! What is simpler than the real thing: one scope; writes are commits, a transaction has no inner statements; a barrier
-//! that was given up takes its waiting declarations with it; a killed proxy does not come back, another serves in its
-//! stead; one message at a time comes twice; the epoch of authority and witness rises in one step, and no restore is so
-//! quick that it falls between a registration and that step. What is left out: what a failover loses, and what the
-//! authority adds to a barrier's list on another server, which only observing does; prepared transactions,
-//! classification, wire messages. Nothing is said about how long things take, nor that they end: G6 is not here, but
-//! for "nobody else is waited for".
+//! Simplifications: one scope; writes are commits, and a transaction has no inner statements; a barrier that was
+//! given up takes its waiting declarations with it; a killed proxy does not come back, another serves instead; one
+//! message at a time is duplicated; the epochs of authority and witness rise in one step, and no restore is quick
+//! enough to fall between a registration and that step. Left out: losses of a failover; the sessions on another
+//! server that the authority adds to a barrier's list, which only observing does; prepared transactions,
+//! classification, wire messages. Durations and termination are not modelled: of G6 only "nobody else is waited for"
+//! is here.
 //!
-//! Every test prints its number of states:
-//! `cargo nextest run -p pgpalisade-tests --test model --no-capture`
+//! Every test prints its number of states: `cargo nextest run -p pgpalisade-tests --test model --no-capture`
 
 #![expect(
     clippy::indexing_slicing,
@@ -52,7 +50,7 @@ use scenes::{
 use step::Step;
 use world::{EndedMovers, Fence, Scene, World};
 
-/// The model in the checker's terms.
+/// The model as the checker takes it.
 struct Play {
     fence: Fence,
     steps: Vec<Step>,
@@ -67,7 +65,7 @@ impl Model for Play {
     }
 
     fn actions(&self, world: &World, steps: &mut Vec<Step>) {
-        // Where a promise is broken there is nothing more to see.
+        // Ends a run at its first broken promise.
         if world.broken.is_none() {
             steps.extend_from_slice(&self.steps);
         }
@@ -79,7 +77,7 @@ impl Model for Play {
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut all = promises::promises();
-        // A run without a guard looks for what breaks.
+        // A run without a guard only looks for broken promises.
         if self.fence.without.is_none() {
             let reaches = self.fence.scene.reaches.iter();
             all.extend(reaches.map(|(name, holds)| Property::sometimes(name, *holds)));
@@ -94,7 +92,7 @@ impl Fence {
         Play { fence: self, steps }.checker()
     }
 
-    /// Every reachable state keeps every promise, and what the scene is for does happen.
+    /// Asserts that every reachable state keeps every promise, and that the scene reaches its situations.
     #[track_caller]
     fn holds(self) {
         let checker = self.checker().spawn_bfs().join();
@@ -104,7 +102,7 @@ impl Fence {
         checker.assert_properties();
     }
 
-    /// There is a run that breaks this promise.
+    /// Asserts that some run breaks this promise.
     #[track_caller]
     fn breaks(self, promise: &'static str) {
         let found = HasDiscoveries::AnyOf(BTreeSet::from([promise]));
@@ -124,7 +122,7 @@ impl Fence {
     }
 }
 
-/// The protocol, with all guards.
+/// The protocol with all guards.
 fn with_all(scene: Scene) -> Fence {
     Fence {
         scene,
@@ -173,9 +171,9 @@ fn movers() {
     tolerant(with_all(MOVERS)).holds();
 }
 
-/// Not covered, and `docs/guarantee.md` says so. The design says that a session that moves from a lower token to the
-/// new one is moved, not ended. The list of another session's takeover may have it, made before the move: it is told to
-/// end all the same, after its own declaration was answered with success. Nothing is committed that should not be.
+/// Not covered, as `docs/guarantee.md` says. The design moves a session from a lower token to the new one instead of
+/// ending it. Another session's takeover may have listed it before the move: it is terminated all the same, after its
+/// own declaration succeeded. No forbidden commit results.
 #[test]
 fn a_session_that_moves_up_may_be_ended() {
     with_all(MOVERS).breaks(CURRENT_NOT_ENDED);
@@ -196,10 +194,10 @@ fn copied_cluster() {
     with_all(COPIED).holds();
 }
 
-/// Not covered, and `docs/guarantee.md` says so. A declaration that is only observed, and gets no answer, refuses
-/// nothing: so the session writes, and is on no register. What it has in flight is spared by a takeover that is
-/// enforced. To register it before the change would not do, for then the authority may be away as well; to end it
-/// would not either, for its backend may commit first, and nobody looks for it.
+/// Not covered, as `docs/guarantee.md` says. An observed declaration without an answer refuses nothing: the session
+/// writes, and is on no register. An enforced takeover spares its work in flight. Registering it before the change
+/// would not help, since the authority may be down then too. Ending it would not help either: its backend may commit
+/// first, and nobody looks for it.
 #[test]
 fn an_observed_declaration_without_an_answer() {
     with_all(OBSERVED_UNHEARD).breaks(NO_LATE_COMMIT);
@@ -226,7 +224,7 @@ fn taking_without_a_comparison() {
     tolerant(without(Guard::TakeCompares, TAKERS)).breaks(NO_TOKEN_SHARED);
 }
 
-/// The authority has stored it, the answer is lost, and the same session asks again.
+/// The authority has stored the take, the answer is lost, and the same session asks again.
 #[test]
 fn taking_again_as_somebody_else() {
     tolerant(without(Guard::TakeIsRecognised, TAKERS)).breaks(NOT_REFUSED_BY_ITSELF);
@@ -243,7 +241,7 @@ fn terminating_without_waiting() {
     without(Guard::WaitUntilGone, TWO_PROXIES).breaks(NO_LATE_COMMIT);
 }
 
-/// The same, and a path on which G1 is kept: the old commit is durable before the answer, and seen after it.
+/// The same, on a path that keeps G1: the old commit is durable before the answer, and visible after it.
 #[test]
 fn terminating_without_waiting_surprises_a_snapshot() {
     without(Guard::WaitUntilGone, TWO_PROXIES).breaks(NO_LATE_SIGHT);
@@ -254,21 +252,21 @@ fn registering_after_admission() {
     without(Guard::RegisterFirst, TWO_PROXIES).breaks(NO_LATE_COMMIT);
 }
 
-/// A new session has the pid of one that is gone and still on the register. It is ended in its stead.
+/// A new session has the pid of a registered session that is gone, and is ended in its place.
 #[test]
 fn terminating_by_pid_alone() {
     without(Guard::TerminateByStart, TWO_PROXIES).breaks(STRANGERS_SPARED);
 }
 
-/// No write gets through by this: looking by pid alone waits for too many, never for too few. With `terminate` matching
-/// on both, nobody ends the stranger, so the takeover waits for it until its time is over.
+/// No write gets through: looking by pid alone waits for too many sessions, never for too few. Since `terminate`
+/// matches on both, nothing ends the other session, and the takeover waits for it until its timeout.
 #[test]
 fn looking_by_pid_alone() {
     without(Guard::LookByStart, TWO_PROXIES).breaks(STRANGERS_NOT_AWAITED);
 }
 
-/// The record of a session that is gone is removed, and with it that of the session which has its pid by now. The next
-/// takeover does not know of that one.
+/// Removing the record of a session that is gone also removes that of a living session with the same pid. The next
+/// takeover does not know it.
 #[test]
 fn records_by_pid_alone() {
     without(Guard::RecordsByStart, TWO_PROXIES).breaks(NO_LATE_COMMIT);
@@ -289,20 +287,20 @@ fn a_reaper_that_looks_first() {
     without(Guard::RecordsThenLook, TWO_PROXIES).breaks(NO_LATE_COMMIT);
 }
 
-/// That the server has closed is no help here: a connection that broke looks the same, and its backend goes on.
+/// A close by the server does not help here: a broken connection looks the same, and its backend goes on.
 #[test]
 fn releasing_with_work_in_flight() {
     without(Guard::ReleaseQuietOnly, TWO_PROXIES).breaks(NO_LATE_COMMIT);
 }
 
-/// A session lays its token down and takes it up again. Were it released in between, as one that has ended is, a copy
-/// of the release that comes late would remove the record of a session that lives.
+/// A session clears its token and sets it again. If it were released in between, as an ended one is, a late copy of
+/// the release would remove the record of a living session.
 #[test]
 fn releasing_a_session_that_lives() {
     tolerant(without(Guard::ReleaseEndedOnly, LATE_MESSAGES)).breaks(NO_LATE_COMMIT);
 }
 
-/// It was stale, so the authority did not take it in, and its statement goes on while the policy is enforced.
+/// It was stale, so the authority did not register it, and its statement goes on while the policy is enforced.
 #[test]
 fn observed_sessions_that_are_on_no_register() {
     without(Guard::ObservedRegister, OBSERVED).breaks(NO_LATE_COMMIT);
@@ -314,64 +312,64 @@ fn observed_sessions_below_a_drained_mark() {
     without(Guard::ObservedUndrain, OBSERVED).breaks(NO_LATE_COMMIT);
 }
 
-/// The proxy of the copy sees none of the cluster's sessions, and removes their records. Where the authority goes on
-/// serving both, the next takeover on the cluster spares them.
+/// The copy's proxy sees none of the cluster's sessions, and removes their records. If the authority continues to
+/// serve both, the next takeover on the cluster spares them.
 #[test]
 fn a_copy_beside_the_cluster() {
     without(Guard::PostmasterOnRecord, COPIED).breaks(NO_LATE_COMMIT);
 }
 
-/// The same, once the cluster has taken its place back.
+/// The same, once the cluster has returned.
 #[test]
 fn a_cluster_that_comes_back_after_its_copy() {
     without(Guard::PostmasterOnlyRises, COPIED).breaks(NO_LATE_COMMIT);
 }
 
-/// Its proxy has not seen yet that another server has taken over, and does not find there who is registered now.
+/// Its proxy has not noticed the new server yet, and does not find the registered sessions on the old one.
 #[test]
 fn a_reaper_on_a_replaced_server() {
     without(Guard::ReaperAsksForPostmaster, REPLACED).breaks(NO_LATE_COMMIT);
 }
 
-/// The old server was on record when it asked, and sessions of the new one are by the time it reads.
+/// The old server was on record when the reaper asked, and the new one's sessions are there when it reads.
 #[test]
 fn a_reaper_that_asks_for_the_server_first() {
     without(Guard::PostmasterAfterRecords, REPLACED).breaks(NO_LATE_COMMIT);
 }
 
-/// A barrier that looks for the sessions of the old server on the new one finds none.
+/// A barrier that looks for the old server's sessions on the new one finds none.
 #[test]
 fn a_barrier_that_is_led_elsewhere() {
     without(Guard::BarrierStays, REPLACED).breaks(NO_LATE_COMMIT);
 }
 
-/// The marks are the same, and a session that joined at the mark since the backup is missing.
+/// The marks are equal, but a session that joined at the mark since the backup is missing.
 #[test]
 fn comparing_nothing_but_marks() {
     without(Guard::EpochCompared, RESTORED).breaks(NO_LATE_COMMIT);
 }
 
-/// A recovery brings mark and epoch up. The sessions that the authority has forgotten cannot come back.
+/// A recovery raises mark and epoch. It cannot bring back the sessions that the authority has forgotten.
 #[test]
 fn recovering_while_sessions_live() {
     without(Guard::RecoverEndsAll, RESTORED).breaks(NO_LATE_COMMIT);
 }
 
-/// The cached mark rises before the barrier, so a second session of the new holder would not wait for it. Nor would
-/// it be on the register.
+/// The cached mark rises before the barrier, so a second session of the new holder would not wait for it, nor be on
+/// the register.
 #[test]
 fn a_cache_that_admits() {
     without(Guard::CacheOnlyRefuses, REUSED_PIDS).breaks(NO_LATE_COMMIT);
 }
 
-/// A takeover is only asked for, the mark has not risen, and the holder of the mark is refused on the same proxy.
+/// A takeover was only requested and the mark has not risen, but the same proxy refuses the holder of the mark.
 #[test]
 fn a_cache_ahead_of_the_authority() {
     without(Guard::CacheNotAhead, THREE_TOKENS).breaks(NOT_SELF_FENCED);
 }
 
 /// A session that has moved up and falls back is on the register with the higher token, so no takeover of that token
-/// ends it. What keeps it from writing is the cache of its own proxy: this is the one place where G1 leans on it.
+/// ends it. Only its own proxy's cache stops its writes: G1 relies on the cache only here.
 #[test]
 fn a_cache_that_does_not_rise_before_the_binding() {
     tolerant(without(Guard::CacheRisesFirst, MOVERS)).breaks(NO_LATE_COMMIT);
@@ -382,37 +380,37 @@ fn writes_that_ask_the_authority() {
     tolerant(without(Guard::WritesDoNotAsk, MOVERS)).breaks(NOT_SELF_FENCED);
 }
 
-/// A barrier that was overtaken marks the higher token, whose old sessions are still there.
+/// A barrier that was overtaken marks the higher token, whose old sessions still exist.
 #[test]
 fn draining_another_mark() {
     without(Guard::DrainedForTheMark, THREE_TOKENS).breaks(NO_LATE_COMMIT);
 }
 
-/// Nothing breaks. No lower session can register once the mark has risen, so the list that a declaration got is
-/// complete, and a barrier reports only when all of it are gone. The check in `Tables::drained` guards against a proxy
-/// that is wrong about that, and against nothing in the protocol.
+/// Nothing breaks. No lower session can register once the mark has risen, so a declaration's list is complete. A
+/// barrier reports only when all of it are gone. The check in `Tables::drained` guards against a faulty proxy, not
+/// against anything in the protocol.
 #[test]
 fn draining_without_a_look_at_the_records() {
     without(Guard::DrainedLooks, THREE_TOKENS).holds();
     tolerant(without(Guard::DrainedLooks, MOVERS)).holds();
 }
 
-/// The proxy knows its backend by the pid from the login, and asks for its start when the client declares. A session
-/// that ended in between may have left its pid to another one. Without a sign of life behind the look, that one is
-/// registered in its stead, with a token that it does not have, and the takeover of that token spares it.
+/// The proxy knows its backend by the pid from the login, and looks up its start when the client declares. A session
+/// that ended in between may have left its pid to another one. Without a sign of life after the look, that one is
+/// registered in its place, with a token that it does not have. The takeover of that token then spares it.
 #[test]
 fn a_declaration_for_whoever_has_the_pid() {
     without(Guard::IdentityProven, REUSED_PIDS).breaks(NO_LATE_COMMIT);
 }
 
-/// A session with token 1 declares 2, and the authority's answer is lost or late. Were it to go on under token 1, while
-/// the register has it at 2, another session's takeover with 2 would spare it. So it is ended.
+/// A session with token 1 declares 2, and the answer is lost or late. If it continued under token 1 while the
+/// register has it at 2, another session's takeover with 2 would spare it. So it is ended.
 #[test]
 fn going_on_after_a_declaration_without_an_answer() {
     tolerant(without(Guard::UnansweredEnds, MOVERS)).breaks(NO_LATE_COMMIT);
 }
 
-/// The same of one that holds nothing yet: it declares 2, which is late, then 1, and then the authority takes the 2.
+/// The same without a token: the session declares 2, which is late, then 1, and then the authority accepts the 2.
 #[test]
 fn declaring_less_after_a_declaration_without_an_answer() {
     tolerant(without(Guard::UnansweredIsNoted, LATE_MESSAGES)).breaks(NO_LATE_COMMIT);

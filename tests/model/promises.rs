@@ -1,4 +1,4 @@
-//! What has to hold in every state, and what has to be reachable, or the model would say nothing.
+//! Promises of every state, and situations that must be reachable for the model to prove anything.
 
 use stateright::Property;
 
@@ -11,22 +11,22 @@ use crate::world::{
 
 type Holds = fn(&Play, &World) -> bool;
 
-/// G1: once a declaration of n was answered with success, no session bound to less than n commits.
+/// G1: after a declaration of n was answered with success, no session bound to less than n commits.
 pub(crate) const NO_LATE_COMMIT: &str = "G1: no commit of a lower token after the answer";
-/// G2: a snapshot that is taken at that answer has every commit of a lower token that there will ever be. A commit
-/// can be durable before the answer and be seen only after it: that keeps G1 and breaks this.
+/// G2: a snapshot taken at that answer has every commit of a lower token that there will ever be. A commit that is
+/// durable before the answer and visible only after it keeps G1 and breaks this.
 pub(crate) const NO_LATE_SIGHT: &str = "G2: a snapshot at the answer has all lower commits";
 /// G5: a session whose token is the mark is not refused, whether the authority is up or down.
 pub(crate) const NOT_SELF_FENCED: &str = "G5: no session at the mark is refused";
-/// G5: nor is it ended by a takeover.
+/// G5: nor does a takeover end it.
 pub(crate) const CURRENT_NOT_ENDED: &str = "G5: no session at the mark is ended";
-/// A takeover tells nobody to end but the sessions that the authority listed.
+/// A takeover terminates only sessions that the authority listed.
 pub(crate) const STRANGERS_SPARED: &str = "only old sessions are ended";
-/// G6: nor does it wait for anybody else.
+/// G6: nor does it wait for any other.
 pub(crate) const STRANGERS_NOT_AWAITED: &str = "only old sessions are waited for";
-/// Two that believe in their lock never get one token.
+/// Two that believe in their lock never get the same token.
 pub(crate) const NO_TOKEN_SHARED: &str = "no token is taken twice";
-/// A take that is made again, since its answer was lost, is not refused for what it has done.
+/// A take that is repeated after a lost answer is not refused because of itself.
 pub(crate) const NOT_REFUSED_BY_ITSELF: &str = "no take is refused by itself";
 
 const PROMISES: [(&str, Holds); 8] = [
@@ -56,7 +56,7 @@ pub(crate) fn promises() -> Vec<Property<Play>> {
         .collect()
 }
 
-/// What a scene has to reach.
+/// Situations that a scene must reach.
 pub(crate) type Reaches = &'static [(&'static str, Holds)];
 
 pub(crate) const TWO_PROXIES: Reaches = &[
@@ -218,7 +218,7 @@ pub(crate) const OBSERVED: Reaches = &[
     (
         "its write is in flight while the policy is enforced",
         |_, w| {
-            let noted = w.sessions[0].footing == Purpose::Observe;
+            let noted = w.sessions[0].grant == Purpose::Observe;
             noted && w.mode == Mode::Enforce && w.sessions[0].work == Work::InFlight
         },
     ),

@@ -1,21 +1,19 @@
-//! The authority: the mark, the register of sessions, and its steps. Each is atomic, as in
-//! `token-authority/src/embedded/tables.rs`, which has the same names.
+//! The authority: the mark, the register of sessions, and its steps. Each step is atomic, as in
+//! `token-authority/src/embedded/tables.rs`, which uses the same names.
 
 use crate::guards::Guard;
 use crate::world::Fence;
 
-/// A fencing token. 0 stands for none.
+/// A fencing token; 0 is none.
 pub(crate) type Token = u8;
-/// The number of a session, and of its backend: a session has one backend in its life. It is also what
-/// `backend_start` is in the real thing, for no two backends share it.
+/// Number of a session and of its only backend. It also models `backend_start`, since no two backends share it.
 pub(crate) type Id = usize;
-/// A process id. It comes back once its process is gone.
+/// A process id, reused once its process is gone.
 pub(crate) type Pid = u8;
 
-/// Sessions in every scene.
+/// Number of sessions in every scene.
 pub(crate) const SESSIONS: usize = 3;
 
-/// A set of sessions.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Set(u8);
 
@@ -42,62 +40,55 @@ impl std::fmt::Debug for Set {
     }
 }
 
-/// The answer to a declaration. As `Declared`.
+/// Answer to a declaration. As `Declared`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
-    /// The mark is above the token. It has not changed.
+    /// The mark is above the token. Nothing has changed.
     Stale { mark: Token },
     /// Another postmaster is on record. Nothing has changed.
     OtherPostmaster,
-    /// On the register. These have to be gone first.
+    /// Registered. The lower sessions must be gone first.
     Accepted { lower: Set },
 }
 
-/// Whether a lower session may be left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Drained {
-    Yes,
-    No,
-}
-
-/// What a declaration is for. As `Purpose`.
+/// Purpose of a declaration. As `Purpose`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
     Admit,
     Observe,
 }
 
-/// The number of a postmaster, in the order in which they began.
+/// Number of a postmaster, in order of start.
 pub(crate) type Postmaster = u8;
-/// The one of the cluster.
+/// Postmaster of the cluster.
 pub(crate) const ORIGINAL: Postmaster = 1;
-/// That of a copy of its storage, which is made of what it has written, or that of its successor.
+/// Postmaster of a copy of its storage, with all of its writes, or of its successor.
 pub(crate) const LATER: Postmaster = 2;
 
-/// A declaration as it is sent.
+/// A declaration as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Declaration {
     pub(crate) token: Token,
     pub(crate) id: Id,
     pub(crate) purpose: Purpose,
-    /// That of the session's backend.
+    /// Postmaster of the session's backend.
     pub(crate) postmaster: Postmaster,
-    /// Where it is a take: which of the session's, for the mark in front of the token.
+    /// For a take: which one of the session's, for the mark before the token.
     pub(crate) take: Option<u8>,
 }
 
-/// What is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Registry {
     pub(crate) mark: Token,
     /// The take that raised it.
     pub(crate) taken: Option<(Id, u8)>,
-    pub(crate) drained: Drained,
-    /// The token of each registered session, 0 where it has no record.
+    /// Whether no lower session is left.
+    pub(crate) is_drained: bool,
+    /// Token of each registered session, 0 without a record.
     pub(crate) records: [Token; SESSIONS],
-    /// The postmaster on record.
+    /// Postmaster on record.
     pub(crate) postmaster: Postmaster,
-    /// Counts up now and then, and the cluster's witness with it.
+    /// Rises from time to time, together with the cluster's witness.
     pub(crate) epoch: u8,
 }
 
@@ -105,7 +96,7 @@ impl Registry {
     pub(crate) const EMPTY: Self = Self {
         mark: 0,
         taken: None,
-        drained: Drained::No,
+        is_drained: false,
         records: [0; SESSIONS],
         postmaster: ORIGINAL,
         epoch: 0,
@@ -119,7 +110,7 @@ impl Registry {
         Set::of(|id| (1..token).contains(&self.records[id]))
     }
 
-    /// `Tables::declare`. `known` is what the decision is taken on: what is stored, unless a guard is out.
+    /// `Tables::declare`. It decides by `known`, which is the stored state unless a guard is disabled.
     pub(crate) fn declare(
         &mut self,
         fence: &Fence,
@@ -144,7 +135,7 @@ impl Registry {
             if purpose == Purpose::Observe && fence.keeps(Guard::ObservedRegister) {
                 self.register(fence, token, id, pids);
                 if fence.keeps(Guard::ObservedUndrain) {
-                    self.drained = Drained::No;
+                    self.is_drained = false;
                 }
             }
             return Answer::Stale { mark: known.mark };
@@ -152,23 +143,24 @@ impl Registry {
         if self.mark < token {
             self.mark = token;
             self.taken = take.map(|number| (id, number));
-            self.drained = Drained::No;
+            self.is_drained = false;
         }
         if fence.keeps(Guard::RegisterFirst) {
             self.register(fence, token, id, pids);
         }
-        let lower = match known.drained {
-            Drained::Yes if known.mark == token => Set::default(),
-            Drained::Yes | Drained::No => known.lower(token),
+        let lower = if known.is_drained && known.mark == token {
+            Set::default()
+        } else {
+            known.lower(token)
         };
         let lower = Set::of(|other| lower.has(other) && other != id);
         if lower.is_empty() && self.lower(token).is_empty() {
-            self.drained = Drained::Yes;
+            self.is_drained = true;
         }
         Answer::Accepted { lower }
     }
 
-    /// `MarkRow::judge`, of a take: the mark is the one in front of the token, or this very take has raised it.
+    /// `MarkRow::judge` of a take: the mark precedes the token, or this very take has raised it.
     fn lets_take(&self, fence: &Fence, declaration: Declaration) -> bool {
         let Some(number) = declaration.take else {
             return true;
@@ -178,7 +170,7 @@ impl Registry {
         follows || (is_own && fence.keeps(Guard::TakeIsRecognised))
     }
 
-    /// `Tables::enrol`. Says whether the postmaster is on record now.
+    /// `Tables::enrol`. Returns whether the postmaster is on record now.
     pub(crate) fn enrol(&mut self, fence: &Fence, postmaster: Postmaster) -> bool {
         if self.postmaster > postmaster && fence.keeps(Guard::PostmasterOnlyRises) {
             return false;
@@ -187,7 +179,7 @@ impl Registry {
         true
     }
 
-    /// Never down: a record that is as high stays as it is.
+    /// Never lowers a record.
     pub(crate) fn register(&mut self, fence: &Fence, token: Token, id: Id, pids: &[Pid; SESSIONS]) {
         if !fence.keeps(Guard::RecordsByStart) {
             self.forget(fence, Set::of(|other| other == id), pids);
@@ -195,7 +187,7 @@ impl Registry {
         self.records[id] = self.records[id].max(token);
     }
 
-    /// `Tables::drained`: removes what is gone and lower. The answer is what is left.
+    /// `Tables::drained`: removes lower sessions that are gone, and returns the rest.
     pub(crate) fn drained(&mut self, fence: &Fence, token: Token, gone: Set) -> Set {
         let lower = self.lower(token);
         for id in (0..SESSIONS).filter(|id| gone.has(*id) && lower.has(*id)) {
@@ -206,7 +198,7 @@ impl Registry {
             return left;
         }
         if self.mark == token || !fence.keeps(Guard::DrainedForTheMark) {
-            self.drained = Drained::Yes;
+            self.is_drained = true;
         }
         Set::default()
     }
@@ -215,9 +207,10 @@ impl Registry {
     pub(crate) fn forget(&mut self, fence: &Fence, gone: Set, pids: &[Pid; SESSIONS]) {
         let by_pid = |id: Id| (0..SESSIONS).any(|g| gone.has(g) && pids[g] == pids[id]);
         for id in 0..SESSIONS {
-            let matches = match fence.keeps(Guard::RecordsByStart) {
-                true => gone.has(id),
-                false => gone.has(id) || by_pid(id),
+            let matches = if fence.keeps(Guard::RecordsByStart) {
+                gone.has(id)
+            } else {
+                gone.has(id) || by_pid(id)
             };
             if matches {
                 self.records[id] = 0;

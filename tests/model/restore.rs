@@ -1,7 +1,6 @@
-//! The steps of an authority that is backed up and restored, and of the epoch by which that is noticed.
+//! The steps of an authority that is backed up and restored, and of the epoch that reveals it.
 
 use crate::guards::Guard;
-use crate::registry::Drained;
 use crate::step::Restoring;
 use crate::world::{Backend, Backup, Fence, Joined, Link, ProxyLife, World};
 
@@ -22,7 +21,7 @@ pub(crate) fn take(fence: &Fence, world: &mut World, step: Restoring) -> Option<
     Some(())
 }
 
-/// A proxy that runs has seen more than the backup has, and says so.
+/// A running proxy has seen more than the backup contains, and says so.
 fn serves_already(fence: &Fence, world: &World) -> bool {
     world.sessions.iter().enumerate().any(|(id, session)| {
         let proxy = fence.scene.parts[id].proxy;
@@ -51,7 +50,7 @@ fn recover(fence: &Fence, world: &mut World) -> Option<()> {
     }
     let (witness, now) = (world.witness, &mut world.authority.now);
     if now.mark < witness.mark {
-        (now.mark, now.drained) = (witness.mark, Drained::No);
+        (now.mark, now.is_drained) = (witness.mark, false);
     }
     now.epoch = now.epoch.max(witness.epoch);
     Some(())

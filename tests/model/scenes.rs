@@ -1,4 +1,4 @@
-//! The casts of the model: few enough to look at every order of their steps.
+//! The scenes of the model: few enough participants to try every order of their steps.
 
 use crate::promises;
 use crate::world::{Part, Role, Scene, Trouble};
@@ -36,7 +36,7 @@ pub(crate) const TWO_PROXIES: Scene = Scene {
     reaches: promises::TWO_PROXIES,
 };
 
-/// The old holder becomes the new one too, on the session that it has; answers get lost, clients lay their token down.
+/// The old holder also becomes the new one, on its existing session; answers get lost, clients clear their token.
 pub(crate) const MOVERS: Scene = Scene {
     name: "movers",
     parts: [
@@ -86,7 +86,7 @@ pub(crate) const THREE_TOKENS: Scene = Scene {
     reaches: promises::THREE_TOKENS,
 };
 
-/// A proxy for each session: two of them take over at once, each with a barrier of its own.
+/// A proxy for each session: two of them take over at once, each with its own barrier.
 pub(crate) const THREE_PROXIES: Scene = Scene {
     name: "three proxies",
     parts: [
@@ -113,7 +113,7 @@ pub(crate) const THREE_PROXIES: Scene = Scene {
     reaches: promises::THREE_PROXIES,
 };
 
-/// Sessions end for reasons of their own, so that a pid comes back while its last owner is still declaring.
+/// Sessions end for other reasons, so that a pid is reused while its last owner is still declaring.
 pub(crate) const REUSED_PIDS: Scene = Scene {
     name: "reused pids",
     parts: [
@@ -140,7 +140,7 @@ pub(crate) const REUSED_PIDS: Scene = Scene {
     reaches: promises::REUSED_PIDS,
 };
 
-/// As the movers, and messages come twice and late.
+/// As [`MOVERS`], with messages duplicated and late.
 pub(crate) const LATE_MESSAGES: Scene = Scene {
     name: "late messages",
     parts: [
@@ -156,7 +156,7 @@ pub(crate) const LATE_MESSAGES: Scene = Scene {
     ..MOVERS
 };
 
-/// A holder's token is stale, and that is only observed. Then it is enforced.
+/// A holder's token is stale, which is first observed and then enforced.
 pub(crate) const OBSERVED: Scene = Scene {
     name: "observed",
     parts: [
@@ -206,7 +206,7 @@ pub(crate) const COPIED: Scene = Scene {
     reaches: promises::COPIED,
 };
 
-/// A failover: another server has the address, a proxy knows, and another one goes on with the server of before.
+/// A failover: another server has the address. One proxy knows, another continues with the old server.
 pub(crate) const REPLACED: Scene = Scene {
     name: "replaced server",
     parts: [
@@ -229,14 +229,14 @@ pub(crate) const REPLACED: Scene = Scene {
     reaches: promises::REPLACED,
 };
 
-/// As observed, and the authority is away at times.
+/// As [`OBSERVED`], with outages of the authority.
 pub(crate) const OBSERVED_UNHEARD: Scene = Scene {
     name: "observed without an answer",
     troubles: &[Trouble::Observing, Trouble::Outages],
     ..OBSERVED
 };
 
-/// Two candidates with a lock that has no number. Both read the mark and take the token after it, whenever they wake.
+/// Two candidates with a numberless lock. Both read the mark and take the token after it, at any time later.
 pub(crate) const TAKERS: Scene = Scene {
     name: "takers",
     parts: [
@@ -259,7 +259,7 @@ pub(crate) const TAKERS: Scene = Scene {
     reaches: promises::TAKERS,
 };
 
-/// The authority is restored to a copy that has the same mark, and fewer sessions.
+/// The authority is restored to a copy with the same mark and fewer sessions.
 pub(crate) const RESTORED: Scene = Scene {
     name: "restored authority",
     parts: [

@@ -1,4 +1,4 @@
-//! The steps of a session. Each returns `None` where it cannot happen.
+//! The steps of a session. Each returns `None` if it is not possible.
 
 use crate::guards::Guard;
 use crate::registry::{Answer, Declaration, Id, Purpose, Registry, Set, Token};
@@ -42,12 +42,12 @@ const fn when(holds: bool) -> Option<()> {
     if holds { Some(()) } else { None }
 }
 
-/// The proxy of the session does something: it has to run.
+/// A step by the session's proxy, which must be running.
 fn by_proxy(fence: &Fence, world: &World, id: Id) -> Option<()> {
     when(world.is_running(fence.scene.parts[id].proxy))
 }
 
-/// The lowest pid that is free: reuse comes as early as it can.
+/// Takes the lowest free pid, so that reuse comes as early as possible.
 fn connect(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     by_proxy(fence, world, id)?;
     when(world.sessions[id].link == Link::Away && !fence.scene.parts[id].tokens.is_empty())?;
@@ -63,15 +63,15 @@ fn connect(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     Some(())
 }
 
-/// A proxy that finds the authority behind the witness at its start does not serve. Where the authority was restored
-/// every proxy has to start, for one that runs has seen more than there is.
+/// A proxy whose authority is behind the witness at its start does not serve. After a restore every proxy must start
+/// again: a running one has seen more than the authority contains.
 fn serves(fence: &Fence, world: &World) -> Option<()> {
     let Registry { mark, epoch, .. } = world.authority.now;
     let behind = epoch < world.witness.epoch && fence.keeps(Guard::EpochCompared);
     when(world.backup != Backup::Restored || (mark >= world.witness.mark && !behind))
 }
 
-/// Whoever sleeps after it has read what was true then: so it does with what a cache told it.
+/// The mark was true when read; a client may use it at any time later. The same applies to a cached value.
 fn read(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     by_proxy(fence, world, id)?;
     let mark = world.authority.now.mark;
@@ -81,7 +81,7 @@ fn read(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     Some(())
 }
 
-/// Also for a mark from which it has taken before: a pooler has lent the session to another client.
+/// Also for a mark from which the session has taken before: a pooler has lent it to another client.
 fn take_next(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     let token = world.sessions[id].read? + 1;
     when(fence.scene.parts[id].tokens.contains(&token))?;
@@ -93,10 +93,10 @@ fn ask(fence: &Fence, world: &mut World, id: Id, token: Token) -> Option<()> {
     let takes = fence.scene.parts[id].role == Role::Taker;
     let proxy = &mut world.proxies[fence.scene.parts[id].proxy];
     let session = &mut world.sessions[id];
-    let counts = session.footing == Purpose::Admit || world.mode == Mode::Observe;
+    let counts = session.grant == Purpose::Admit || world.mode == Mode::Observe;
     when(session.is_ready() && session.declaring == Declaring::No)?;
     when(session.bound != token || !counts || takes)?;
-    // It is looked for on the server of the control connection. `Takeover::identify`.
+    // The backend is looked up on the server of the control connection. `Takeover::identify`.
     when(session.server == proxy.control)?;
     if token < session.unanswered {
         session.link = Link::Closed;
@@ -108,13 +108,13 @@ fn ask(fence: &Fence, world: &mut World, id: Id, token: Token) -> Option<()> {
         Mode::Observe => Purpose::Observe,
     };
     if token < proxy.cache && world.mode == Mode::Enforce {
-        // Refused at once. That is all that the cache may do.
+        // Refused immediately. The cache may do no more than that.
         when(token >= world.authority.now.mark)?;
         world.breaks(Broken::SelfFenced);
         return Some(());
     }
     session.declaring = Declaring::Asked(token);
-    // Accepted for this session before, and it has been on the register ever since.
+    // Accepted for this session before, and on the register ever since.
     if session.accepted.has(token) && session.purpose == Purpose::Admit && !takes {
         session.declaring = Declaring::Cleared(token);
         return Some(());
@@ -128,7 +128,7 @@ fn ask(fence: &Fence, world: &mut World, id: Id, token: Token) -> Option<()> {
     Some(())
 }
 
-/// Which backend the declaration is for. `Takeover::identify` asks for the session behind the pid.
+/// Backend of the declaration. `Takeover::identify` looks up the session of the pid.
 fn identify(fence: &Fence, world: &World, id: Id) -> Option<Id> {
     let session = &world.sessions[id];
     if fence.keeps(Guard::IdentityProven) || session.is_living() {
@@ -140,7 +140,7 @@ fn identify(fence: &Fence, world: &World, id: Id) -> Option<Id> {
     })
 }
 
-/// Needs no proxy: what was sent before it died is decided all the same.
+/// Needs no proxy: a request sent before its death is still decided.
 fn decide(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     let Declaring::Asked(token) = world.sessions[id].declaring else {
         return None;
@@ -167,9 +167,10 @@ fn decide(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
 }
 
 fn declaration(fence: &Fence, world: &World, token: Token, by: Id, id: Id) -> Declaration {
-    let number = match fence.keeps(Guard::TakeIsNumbered) {
-        true => world.sessions[by].takes,
-        false => 0,
+    let number = if fence.keeps(Guard::TakeIsNumbered) {
+        world.sessions[by].takes
+    } else {
+        0
     };
     let takes = fence.scene.parts[by].role == Role::Taker;
     Declaration {
@@ -193,7 +194,7 @@ fn declare(fence: &Fence, world: &mut World, declaration: Declaration) -> Answer
     answer
 }
 
-/// What is on its way to the authority for this session is on its way twice.
+/// Duplicates a request to the authority for this session.
 fn stray(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     when(world.stray.is_none())?;
     let session = &world.sessions[id];
@@ -206,7 +207,7 @@ fn stray(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     Some(())
 }
 
-/// A stray reaches the authority. Nobody hears the answer.
+/// A stray reaches the authority. Nobody receives the answer.
 pub(crate) fn arrive(fence: &Fence, world: &mut World) -> Option<()> {
     when(world.is_up())?;
     match world.stray.take()? {
@@ -279,7 +280,7 @@ fn hear(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
             session.declaring = Declaring::Cleared(token);
             if !lower.is_empty() {
                 session.declaring = Declaring::Waiting(token);
-                // Whoever declares the same token joins the barrier that runs.
+                // Later declarations of the same token join the running barrier.
                 let barrier = &mut proxy.barriers[usize::from(token)];
                 if *barrier == Barrier::None {
                     *barrier = Barrier::Telling { old: lower };
@@ -290,7 +291,7 @@ fn hear(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     Some(())
 }
 
-/// Bound and answered in one step, which owes G1 and G2 from the earliest moment on.
+/// Binds and answers in one step, so that G1 and G2 hold from the earliest moment.
 fn bind(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     by_proxy(fence, world, id)?;
     let session = &mut world.sessions[id];
@@ -298,11 +299,11 @@ fn bind(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
         return None;
     };
     session.declaring = Declaring::No;
-    // The client's SET still goes to the server. One that is gone gives no answer.
+    // The client's SET still goes to the server. A backend that is gone gives no answer.
     if session.link == Link::Open && session.is_living() {
         session.earlier = session.bound;
         session.bound = token;
-        session.footing = session.purpose;
+        session.grant = session.purpose;
         if session.purpose == Purpose::Observe {
             session.earlier = 0;
             return Some(());
@@ -340,8 +341,8 @@ fn check(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
         world.sessions[id].work = Work::Permitted;
         return Some(());
     }
-    // What was only observed is declared anew first. `GrantMode::Observed`.
-    when(session.footing == Purpose::Admit)?;
+    // An only observed token is declared again first. `GrantMode::Observed`.
+    when(session.grant == Purpose::Admit)?;
     let no_answer = !fence.keeps(Guard::WritesDoNotAsk) && !world.is_up();
     if session.bound < cache || no_answer {
         when(session.bound >= world.authority.now.mark)?;
@@ -360,7 +361,7 @@ fn forward(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     Some(())
 }
 
-/// The backend asks nobody. Only its end keeps it from this.
+/// The backend commits by itself. Only its end prevents that.
 fn commit(world: &mut World, id: Id) -> Option<()> {
     let session = &mut world.sessions[id];
     when(session.work == Work::InFlight && session.is_living())?;
@@ -401,7 +402,7 @@ fn fall_back(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     Some(())
 }
 
-/// While a declaration runs the client is not read, so that it goes unseen.
+/// While a declaration runs the client is not read, so its leaving goes unseen.
 fn leave(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     by_proxy(fence, world, id)?;
     let session = &mut world.sessions[id];
@@ -411,10 +412,11 @@ fn leave(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
         Work::Permitted | Work::InFlight | Work::Durable => Link::LeavingBusy,
     };
     if session.work == Work::Permitted {
-        // What waits is flushed in front of the Terminate.
-        session.work = match session.is_living() {
-            true => Work::InFlight,
-            false => Work::Idle,
+        // Waiting bytes are flushed before the Terminate.
+        session.work = if session.is_living() {
+            Work::InFlight
+        } else {
+            Work::Idle
         };
     }
     Some(())
@@ -444,8 +446,8 @@ fn notice(fence: &Fence, world: &mut World, id: Id) -> Option<()> {
     Some(())
 }
 
-/// A backend goes when it was told to, or when it sees that its client has left. What it had not committed is
-/// rolled back. What is durable is shown first: `pg_stat_activity` has it until its transaction has ended.
+/// A backend ends when terminated, or when it notices that its client has left. Uncommitted work is rolled back. A
+/// durable commit becomes visible first: `pg_stat_activity` lists the backend until its transaction has ended.
 fn exit(world: &mut World, id: Id) -> Option<()> {
     let session = &mut world.sessions[id];
     when(session.is_living() && session.work != Work::Durable)?;
@@ -464,7 +466,7 @@ fn outsider_ends(world: &mut World, id: Id) -> Option<()> {
     Some(())
 }
 
-/// Needs no proxy: what was sent before it died is done all the same.
+/// Needs no proxy: a release sent before its death is still done.
 fn release(fence: &Fence, world: &mut World, id: Id, then: Release) -> Option<()> {
     when(world.is_up() && world.sessions[id].release == Release::Pending)?;
     let pids = world.pids();

@@ -1,39 +1,36 @@
-//! What may happen next. Every step is atomic; between two steps anything else may happen, which is how a paused
-//! proxy, a slow network and a busy server look from outside.
+//! Possible steps. Every step is atomic. Between two steps anything else may happen, which models a paused proxy, a
+//! slow network and a busy server.
 
 use crate::guards::Guard;
 use crate::registry::{Id, Token};
 use crate::world::{Fence, PROXIES, ProxyId, Role, Trouble, World};
 
-/// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A step of a session's client, of its proxy for it, or of its backend.
     Session(Id, Session),
     /// A step of the barrier of a token in a proxy.
     Barrier(ProxyId, Token, Barrier),
-    /// A step of a proxy's reaper.
     Reaper(ProxyId, Reaper),
-    /// A proxy is killed.
     Die(ProxyId),
     /// The authority goes away, or comes back.
     GoDown,
     ComeBack,
-    /// Reads of the authority catch up.
+    /// Stale reads of the authority catch up.
     CatchUp,
-    /// A message that the network has kept reaches the authority.
+    /// A message delayed by the network reaches the authority.
     Arrive,
-    /// What is on its way to the authority from a barrier or a reaper is on its way twice.
+    /// A message from a barrier or a reaper to the authority is duplicated.
     Stray(ProxyId, Token),
-    /// The policy that only observed is enforced. `Worker::fence_for`.
+    /// The policy changes from observing to enforcing. `Worker::fence_for`.
     Reload,
-    /// The control connection of a proxy is made, or made anew. `prepare::enrol`.
+    /// A proxy opens or reopens its control connection. `prepare::enrol`.
     Enrol(ProxyId),
     /// Another server takes over the cluster and its address.
     Replace,
     /// A proxy raises the epoch of the authority, then that of the witness. `Epoch::raise`.
     RaiseEpoch,
-    /// The authority is backed up, restored, and recovered after that.
+    /// The authority is backed up, restored, and then recovered.
     Restoring(Restoring),
 }
 
@@ -41,8 +38,8 @@ pub(crate) enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restoring {
     Backup,
-    /// Never so soon that no proxy has raised the epoch after the last session registered: that is what the epoch
-    /// cannot see, and why the operator's manual wants a recovery after every restore.
+    /// Only after some proxy has raised the epoch since the last session registered. The epoch cannot reveal an
+    /// earlier restore, so the operator's manual requires a recovery after every restore.
     Restore,
     EndAll,
     Recover,
@@ -57,49 +54,50 @@ pub(crate) enum Session {
     Ask(Token),
     /// The client reads the mark, to take after it. `SHOW fencing.mark`.
     Read,
-    /// It takes the token after the mark that it has read. `SET fencing.token = 'after:<mark>'`.
+    /// The client takes the token after the mark that it has read. `SET fencing.token = 'after:<mark>'`.
     Take,
     /// The authority decides. `Tables::declare`.
     Decide,
-    /// The same, and the answer is lost.
+    /// As `Decide`, but the answer is lost.
     DecideUnheard,
     /// The authority cannot be reached.
     Unreachable,
-    /// The proxy takes the answer in. `Inner::declare`.
+    /// The proxy receives the answer. `Inner::declare`.
     Hear,
-    /// The token is in force and the client is told. `Relay::on_declared`.
+    /// The token is in force and the client is told. `Session::on_declared`.
     Bind,
-    /// A write, the COMMIT of a transaction say, is looked at. `Fence::plan`, `HeldTokens::stale`.
+    /// The proxy checks a write, such as the COMMIT of a transaction. `SessionFence::decide`, `HeldTokens::stale`.
     Check,
     /// Its bytes leave the proxy. `Upstream::forward`.
     Forward,
     /// The commit record is on disk.
     Commit,
-    /// Snapshots have it, and the client its answer.
+    /// The commit becomes visible to snapshots, and the client gets its answer.
     Show,
-    /// RESET: the session has no token any more, and stays on the register.
+    /// RESET: the session has no token any more, but stays on the register.
     LayDown,
-    /// ROLLBACK of the SET: the token from before it. `Settings`.
+    /// ROLLBACK of the SET: the earlier token returns. `Variables`.
     FallBack,
-    /// The client goes. `Relay::run`.
+    /// The client leaves. `Relay::run`.
     Leave,
-    /// The proxy sees that the server closed, or that the connection broke: it cannot tell. `Upstream::terminate`.
+    /// The proxy sees that the server closed, or that the connection broke: it cannot tell which.
+    /// `Upstream::say_goodbye`.
     Close,
-    /// The proxy sees that the backend of a client that is still there has gone. `Relay::on_server_closed`.
+    /// The proxy sees that the backend of a connected client has gone. `Relay::on_server_closed`.
     Notice,
-    /// The backend goes.
+    /// The backend ends.
     Exit,
-    /// Somebody else tells the backend to end.
+    /// An outsider terminates the backend.
     OutsiderEnds,
-    /// The record is taken off. `Releases::run`.
+    /// The record is removed. `Releases::run`.
     Release,
-    /// The same, but the proxy does not hear of it and will do it again.
+    /// As `Release`, but the proxy does not hear of it and repeats it.
     ReleaseUnheard,
-    /// What is on its way to the authority is on its way twice.
+    /// A request to the authority is duplicated.
     Stray,
     /// Without a guard: the session is registered after it was admitted.
     RegisterLate,
-    /// Without a guard: the record has become too old.
+    /// Without a guard: the record has expired.
     Expire,
 }
 
@@ -112,9 +110,9 @@ pub(crate) enum Barrier {
     Look,
     /// `Authority::drained`.
     Report,
-    /// Who waits is told.
+    /// Waiting sessions are told.
     Finish,
-    /// It runs out of time, or its control connection is refused.
+    /// The barrier times out, or its control connection is refused.
     GiveUp,
 }
 
@@ -149,7 +147,7 @@ impl Session {
         Self::Release,
     ];
 
-    /// The steps that a session has in this scene and with these guards.
+    /// Steps of a session in this scene and with these guards.
     fn all(fence: &Fence, id: Id) -> Vec<Self> {
         let tokens = fence.scene.parts[id].tokens;
         if tokens.is_empty() {
@@ -195,13 +193,13 @@ impl Barrier {
 }
 
 impl Step {
-    /// Every step of the scene, possible just now or not.
+    /// Every step of the scene, possible now or not.
     pub(crate) fn all(fence: &Fence) -> Vec<Self> {
         let mut steps = Vec::new();
         for (id, part) in fence.scene.parts.iter().enumerate() {
             let own = Session::all(fence, id);
             steps.extend(own.into_iter().map(|step| Self::Session(id, step)));
-            // A proxy runs a barrier for a token that its clients declare. The lowest has nothing to wait for.
+            // A proxy runs a barrier for a token that its clients declare. The lowest token has nothing to wait for.
             for token in part.tokens.iter().filter(|token| **token > 1) {
                 let own = Barrier::all(fence).into_iter();
                 let own = own.map(|step| Self::Barrier(part.proxy, *token, step));
@@ -251,7 +249,7 @@ impl Step {
         steps
     }
 
-    /// The state after it, or `None` where it cannot happen.
+    /// The state after the step, or `None` if it is not possible.
     pub(crate) fn take(self, fence: &Fence, world: &World) -> Option<World> {
         let mut next = *world;
         match self {

@@ -1,11 +1,11 @@
-//! The steps of barriers, of the reaper, and of what befalls proxies and the authority.
+//! The steps of barriers and of the reaper, and of failures of proxies and the authority.
 
 use crate::guards::Guard;
 use crate::registry::{LATER, Postmaster, Set, Token};
 use crate::step::{Barrier as BarrierStep, Reaper as ReaperStep};
 use crate::world::{
-    Backend, Barrier, Broken, Declaring, EndedMovers, Enrolled, Fence, Link, Mode, ProxyId,
-    ProxyLife, Reach, Reaper, Stray, Work, World,
+    Backend, Barrier, Broken, Declaring, EndedMovers, Fence, Link, Mode, ProxyId, ProxyLife, Reach,
+    Reaper, Stray, Work, World,
 };
 
 pub(crate) fn barrier(
@@ -20,9 +20,10 @@ pub(crate) fn barrier(
     let next = match (step, now) {
         (BarrierStep::Tell, Barrier::Telling { old }) => {
             tell(fence, world, proxy, old);
-            match fence.keeps(Guard::WaitUntilGone) {
-                true => Barrier::Looking { old },
-                false => Barrier::Gone { old },
+            if fence.keeps(Guard::WaitUntilGone) {
+                Barrier::Looking { old }
+            } else {
+                Barrier::Gone { old }
             }
         }
         (BarrierStep::Look, Barrier::Looking { old }) => {
@@ -60,16 +61,17 @@ fn wake(fence: &Fence, world: &mut World, proxy: ProxyId, token: Token, to: Decl
     }
 }
 
-/// Sends the signal, no more. It tells each living session that matches one of `old`.
+/// Only sends the signal, to each living session that matches one of `old`.
 fn tell(fence: &Fence, world: &mut World, proxy: ProxyId, old: Set) {
     let seen = world.seen_by(proxy);
     let mark = world.authority.now.mark;
     let pids = world.pids();
     for (id, session) in world.sessions.iter_mut().enumerate() {
         let same_pid = (0..pids.len()).any(|other| old.has(other) && pids[other] == session.pid);
-        let matches = match fence.keeps(Guard::TerminateByStart) {
-            true => old.has(id),
-            false => same_pid,
+        let matches = if fence.keeps(Guard::TerminateByStart) {
+            old.has(id)
+        } else {
+            same_pid
         };
         if !matches || !seen.has(id) || session.backend != Backend::Alive {
             continue;
@@ -83,7 +85,7 @@ fn tell(fence: &Fence, world: &mut World, proxy: ProxyId, old: Set) {
     }
 }
 
-/// Passes where no living session matches one of `old`; else the next look is another step.
+/// Passes if no living session matches one of `old`; otherwise the next look is another step.
 fn look(
     fence: &Fence,
     world: &mut World,
@@ -95,7 +97,7 @@ fn look(
         let session = &world.sessions[*id];
         session.declaring == Declaring::Waiting(token)
     });
-    // The takeover is that of a session on the server that is looked at.
+    // The takeover's session must be on the server that is looked at.
     let moved = |id: usize| world.sessions[id].server != world.proxies[proxy].control;
     if waiting.is_some_and(moved) && fence.keeps(Guard::BarrierStays) {
         return None;
@@ -121,7 +123,7 @@ pub(crate) fn reaper(
 ) -> Option<()> {
     let now = world.proxies[proxy].reaper;
     let runs = world.is_running(proxy);
-    let runs = runs && world.proxies[proxy].enrolled == Enrolled::Yes;
+    let runs = runs && world.proxies[proxy].is_enrolled;
     let living = world.seen_by(proxy);
     let (control, recorded) = (world.proxies[proxy].control, world.authority.now.postmaster);
     let asks = fence.has_servers();
@@ -131,7 +133,7 @@ pub(crate) fn reaper(
         records => Reaper::Gone { records },
     };
     let next = match (step, now) {
-        // The other way round: the look first.
+        // Disabled guard: the look comes first.
         (ReaperStep::Look, Reaper::Idle) if runs && !fence.keeps(Guard::RecordsThenLook) => {
             Reaper::Looked { living }
         }
@@ -141,16 +143,16 @@ pub(crate) fn reaper(
         (ReaperStep::Read, Reaper::Idle)
             if runs && world.is_up() && fence.keeps(Guard::RecordsThenLook) =>
         {
-            match records.is_empty() {
-                true => return None,
-                false => Reaper::Read { records },
+            if records.is_empty() {
+                return None;
             }
+            Reaper::Read { records }
         }
         (ReaperStep::Look, Reaper::Read { records }) if runs && !asks => gone(records, living),
         (ReaperStep::Ask, Reaper::Read { records }) if runs && world.is_up() && asks => {
             Reaper::Asked { records, recorded }
         }
-        // The other way round: the postmaster first.
+        // Disabled guard: the postmaster comes first.
         (ReaperStep::Ask, Reaper::Idle)
             if runs && asks && !fence.keeps(Guard::PostmasterAfterRecords) =>
         {
@@ -165,7 +167,7 @@ pub(crate) fn reaper(
             Reaper::Idle
         }
         (ReaperStep::Look, Reaper::Asked { records, .. }) if runs => gone(records, living),
-        // Needs no proxy: what was sent before it died is done all the same.
+        // Needs no proxy: a request sent before its death is still done.
         (ReaperStep::Forget, Reaper::Gone { records }) if world.is_up() => {
             let pids = world.pids();
             world.authority.now.forget(fence, records, &pids);
@@ -177,8 +179,8 @@ pub(crate) fn reaper(
     Some(())
 }
 
-/// The sockets close, and what waited in the proxy is lost. What is in flight stays in flight, what was sent to the
-/// authority is taken or not, and the register does not change.
+/// The sockets close, and bytes waiting in the proxy are lost. Bytes in flight stay in flight. Requests to the
+/// authority happen or not, and the register does not change.
 pub(crate) fn die(fence: &Fence, world: &mut World, proxy: ProxyId) -> Option<()> {
     if !world.is_running(proxy) {
         return None;
@@ -226,7 +228,7 @@ pub(crate) fn come_back(world: &mut World) -> Option<()> {
     Some(())
 }
 
-/// What the barrier of this token, or the reaper, has sent to the authority.
+/// Duplicates a request of this token's barrier, or of the reaper, to the authority.
 pub(crate) fn stray(world: &mut World, proxy: ProxyId, token: Token) -> Option<()> {
     if world.stray.is_some() {
         return None;
@@ -246,21 +248,22 @@ pub(crate) fn reload(world: &mut World) -> Option<()> {
     Some(())
 }
 
-/// The proxy of the copy may try at any time, and so may the others: their connections break.
+/// The copy's proxy may try at any time, and so may the others after a broken connection.
 pub(crate) fn enrol(fence: &Fence, world: &mut World, proxy: ProxyId) -> Option<()> {
-    let postmaster = match fence.scene.copy == Some(proxy) {
-        true => LATER,
-        false => world.address,
+    let postmaster = if fence.scene.copy == Some(proxy) {
+        LATER
+    } else {
+        world.address
     };
     if !world.authority.now.enrol(fence, postmaster) {
         return None;
     }
-    world.proxies[proxy].enrolled = Enrolled::Yes;
+    world.proxies[proxy].is_enrolled = true;
     world.proxies[proxy].control = postmaster;
     Some(())
 }
 
-/// Who is connected to the server of before stays there.
+/// Existing connections stay on the old server.
 pub(crate) fn replace(world: &mut World) -> Option<()> {
     const NEXT: Postmaster = LATER;
     if world.address == NEXT {

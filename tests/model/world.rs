@@ -1,4 +1,4 @@
-//! The state: authority, proxies, sessions with their backends, and what has been promised so far.
+//! The state: authority, proxies, sessions with their backends, and the promises owed so far.
 
 use crate::guards::Guard;
 use crate::promises::Reaches;
@@ -7,75 +7,72 @@ use crate::registry::{
     Token,
 };
 
-/// Proxies in every scene; some have no session.
+/// Number of proxies in every scene; some have no session.
 pub(crate) const PROXIES: usize = 3;
 /// Tokens are 1 to this.
 pub(crate) const TOKEN_MAX: Token = 3;
 
-/// The number of a proxy.
 pub(crate) type ProxyId = usize;
 
-/// One session of a scene.
+/// A session of a scene.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// The proxy that its client connects to.
+    /// Proxy of its client.
     pub(crate) proxy: ProxyId,
-    /// What its client may declare.
+    /// Tokens that its client may declare.
     pub(crate) tokens: &'static [Token],
     pub(crate) role: Role,
 }
 
-/// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// All that there is: it declares, writes and leaves.
+    /// Declares, writes and leaves.
     Holder,
-    /// It has a lock without a number: it reads the mark and takes the token after it, at any time later. What it
-    /// writes then is as the writes of any holder.
+    /// Has a numberless lock: it reads the mark and takes the token after it, at any time later. Its writes are like
+    /// those of any holder.
     Taker,
-    /// It only takes over. No token of the scene is above its own, so nothing is owed about its writes.
+    /// Only takes over. No token of the scene is above its own, so its writes need no check.
     Successor,
 }
 
-/// Who plays, and what may go wrong. Everything that is not in a scene is in all of them.
+/// Participants, and possible faults. Everything not listed in a scene is possible in all of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene {
     pub(crate) name: &'static str,
     pub(crate) parts: [Part; SESSIONS],
-    /// The proxy that may be killed.
+    /// Proxy that may be killed.
     pub(crate) mortal: Option<ProxyId>,
-    /// The proxy whose reaper runs.
+    /// Proxy whose reaper runs.
     pub(crate) reaper: Option<ProxyId>,
-    /// The proxy that serves a copy of the cluster's storage, with the same authority.
+    /// Proxy that serves a copy of the cluster's storage, with the same authority.
     pub(crate) copy: Option<ProxyId>,
     pub(crate) troubles: &'static [Trouble],
-    /// What happens in some run of it.
+    /// Situations that some run of the scene reaches.
     pub(crate) reaches: Reaches,
 }
 
-/// What a scene may have besides.
+/// Additional faults of a scene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The authority is away and comes back; its answers get lost.
+    /// The authority goes down and comes back; its answers get lost.
     Outages,
-    /// Somebody else ends this session: an administrator, a timeout of PostgreSQL.
+    /// An outsider ends this session: an administrator, or a timeout of PostgreSQL.
     Outsider(Id),
-    /// Clients lay their token down, and declare it again.
+    /// Clients clear their token, and declare it again.
     LayingDown,
-    /// A declaration runs out of time.
+    /// A declaration times out.
     Timeouts,
-    /// What was sent to the authority is kept in the network, and arrives once more: late, and after what was sent
-    /// later.
+    /// The network duplicates requests to the authority. The copy arrives late, after later requests.
     Strays,
-    /// The policy begins with observing and is then enforced.
+    /// The policy observes at first and is then enforced.
     Observing,
     /// The authority is restored from a backup.
     Restores,
-    /// Another server takes over the cluster and its address. The one of before goes on for those who are connected.
+    /// Another server takes over the cluster and its address. The old one goes on for its existing connections.
     Replacement,
 }
 
-/// The model: a scene, played with all guards or without one.
+/// The model: a scene, with all guards or without one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fence {
     pub(crate) scene: Scene,
@@ -83,8 +80,7 @@ pub(crate) struct Fence {
     pub(crate) ended_movers: EndedMovers,
 }
 
-/// What is made of a session that a takeover ends although it has declared the new token meanwhile. The code does
-/// not keep it from that.
+/// Whether a takeover may end a session that has declared the new token meanwhile. The code does not prevent that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndedMovers {
     Tolerated,
@@ -111,30 +107,29 @@ impl Fence {
     }
 }
 
-/// The whole state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) authority: Authority,
     pub(crate) proxies: [Proxy; PROXIES],
     pub(crate) sessions: [Session; SESSIONS],
-    /// A message to the authority that the network still has.
+    /// A request to the authority that the network still holds.
     pub(crate) stray: Option<Stray>,
     pub(crate) mode: Mode,
     pub(crate) backup: Backup,
     pub(crate) witness: Witness,
-    /// Where connections lead that are made now.
+    /// Server of new connections.
     pub(crate) address: Postmaster,
-    /// The highest token whose declaration was answered with success,
+    /// Highest token whose declaration was answered with success.
     pub(crate) answered: Token,
-    /// and that on each server: from then on G1 and G2 are owed there.
+    /// The same for each server: G1 and G2 are owed there from then on.
     pub(crate) owed: [Token; LATER as usize + 1],
     /// The take that was answered with each token.
     pub(crate) given: [Option<(Id, u8)>; TOKEN_MAX as usize + 1],
-    /// The first promise that was broken. The run does not go on from there.
+    /// First broken promise. The run ends there.
     pub(crate) broken: Option<Broken>,
 }
 
-/// A message of which the authority has had another copy, or has it yet to come.
+/// A duplicate of a request to the authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Stray {
     /// `Authority::declare`.
@@ -145,14 +140,14 @@ pub(crate) enum Stray {
     Drained { token: Token, gone: Set },
 }
 
-/// What the policy says of refusals.
+/// Mode of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mode {
     Enforce,
     Observe,
 }
 
-/// A backup of the authority. There is one.
+/// A backup of the authority. There is at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Backup {
     None,
@@ -160,7 +155,7 @@ pub(crate) enum Backup {
     Restored,
 }
 
-/// What the cluster has seen of the authority. `takeover/witness.rs`.
+/// The cluster's knowledge of the authority. `takeover/witness.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Witness {
     pub(crate) mark: Token,
@@ -168,38 +163,37 @@ pub(crate) struct Witness {
     pub(crate) joined: Joined,
 }
 
-/// Whether a session has come on the register since the epoch was raised.
+/// Whether a session has registered since the epoch was raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Joined {
     None,
     Some,
 }
 
-/// A promise that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Broken {
     /// G1: a lower token committed after the answer.
     LateCommit,
-    /// G2: a commit of a lower token, made before the answer or after, was not in a snapshot taken at the answer.
+    /// G2: a snapshot taken at the answer missed a commit of a lower token, made before the answer or after.
     LateSight,
-    /// G5: a session, whose token is the mark, was refused.
+    /// G5: a session whose token is the mark was refused.
     SelfFenced,
     /// G5: a takeover ended a session whose token is the mark.
     CurrentEnded,
-    /// A takeover ended a session that it has nothing to do with.
+    /// A takeover ended an unrelated session.
     StrangerEnded,
-    /// G6: a takeover waits for a session that it has nothing to do with.
+    /// G6: a takeover waits for an unrelated session.
     StrangerAwaited,
-    /// Two takes were answered with one token.
+    /// Two takes were answered with the same token.
     TokenShared,
-    /// A take was refused because the mark is what it has made of it.
+    /// A take was refused because of the mark that it had set itself.
     RefusedByItself,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Authority {
     pub(crate) now: Registry,
-    /// What a read finds where reads lag. Kept only while [`Guard::DecideByWriting`] is out.
+    /// State seen by lagging reads. Kept only while [`Guard::DecideByWriting`] is disabled.
     pub(crate) lagging: Option<Registry>,
     pub(crate) reach: Reach,
 }
@@ -215,19 +209,13 @@ pub(crate) struct Proxy {
     pub(crate) life: ProxyLife,
     /// The cached mark. `CachedMark::mark`.
     pub(crate) cache: Token,
-    /// The running barrier of each token. `Barriers::running`.
+    /// Running barrier of each token. `Barriers::running`.
     pub(crate) barriers: [Barrier; TOKEN_MAX as usize + 1],
     pub(crate) reaper: Reaper,
-    pub(crate) enrolled: Enrolled,
-    /// Where its control connection leads.
+    /// Whether the authority has accepted the proxy's cluster.
+    pub(crate) is_enrolled: bool,
+    /// Server of its control connection.
     pub(crate) control: Postmaster,
-}
-
-/// Whether the authority has accepted the cluster of a proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Enrolled {
-    No,
-    Yes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -236,7 +224,7 @@ pub(crate) enum ProxyLife {
     Dead,
 }
 
-/// How far a barrier is. `Barriers::drain`.
+/// Progress of a barrier. `Barriers::drain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Barrier {
     None,
@@ -246,27 +234,27 @@ pub(crate) enum Barrier {
     Looking {
         old: Set,
     },
-    /// All were seen to be gone; the authority is to be told.
+    /// All were seen to be gone; the authority is told next.
     Gone {
         old: Set,
     },
-    /// The authority knows; who waits does not yet.
+    /// The authority knows; the waiting sessions do not yet.
     Complete,
 }
 
-/// How far a round of the reaper is. `Reaper::reap`.
+/// Progress of the reaper's round. `Reaper::reap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reaper {
     Idle,
     Read {
         records: Set,
     },
-    /// The postmaster on record is known. Only where there is more than one.
+    /// The postmaster on record is known. Only with more than one server.
     Asked {
         records: Set,
         recorded: Postmaster,
     },
-    /// Only without [`Guard::PostmasterAfterRecords`]: that was asked first.
+    /// Only without [`Guard::PostmasterAfterRecords`]: the postmaster was read first.
     Trusting {
         recorded: Postmaster,
     },
@@ -280,36 +268,36 @@ pub(crate) enum Reaper {
     },
 }
 
-/// A client's session: what the proxy holds of it, and the backend.
+/// A client's session: the proxy's state and the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Session {
     pub(crate) link: Link,
     pub(crate) backend: Backend,
-    /// The server that has it.
+    /// Server of the session.
     pub(crate) server: Postmaster,
     pub(crate) pid: Pid,
     pub(crate) work: Work,
-    /// The token in force, 0 for none.
+    /// Token in force, 0 for none.
     pub(crate) bound: Token,
     /// How the token in force was accepted. `GrantMode`.
-    pub(crate) footing: Purpose,
-    /// The token that a ROLLBACK or RESET would bring back, 0 for none.
+    pub(crate) grant: Purpose,
+    /// Token that a ROLLBACK or RESET would bring back, 0 for none.
     pub(crate) earlier: Token,
-    /// The tokens that were accepted for it: declared again, they cost no step of the authority. `Relay::accepted`.
+    /// Tokens accepted for the session: declaring one again needs no step of the authority. `accepted` in
+    /// `session/src/tokens.rs`.
     pub(crate) accepted: Tokens,
-    /// The highest token that it has declared without an answer, 0 for none. `Relay::unanswered`.
+    /// Highest token declared without an answer, 0 for none. `unanswered` in `session/src/tokens.rs`.
     pub(crate) unanswered: Token,
-    /// The mark that its client has read, where it takes.
+    /// Mark read by the client, if it takes.
     pub(crate) read: Option<Token>,
-    /// How many of its takes were accepted. `Granted::take_number`.
+    /// Number of its accepted takes. `Session::take_number`.
     pub(crate) takes: u8,
-    /// What its last declaration was for.
+    /// Purpose of its last declaration.
     pub(crate) purpose: Purpose,
     pub(crate) declaring: Declaring,
     pub(crate) release: Release,
 }
 
-/// A set of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Tokens(u8);
 
@@ -331,7 +319,7 @@ pub(crate) enum Link {
     Open,
     /// The client has left with nothing in flight. Terminate was sent; the server's close is awaited.
     LeavingQuiet,
-    /// The client has left in the middle of something.
+    /// The client has left with work in flight.
     LeavingBusy,
     Closed,
 }
@@ -341,24 +329,24 @@ pub(crate) enum Link {
 pub(crate) enum Backend {
     NotYet,
     Alive,
-    /// Told to end. Until it does it goes on.
+    /// Told to end. Goes on until it does.
     Signalled,
     Gone,
 }
 
-/// The write of a session. One at a time; when it is done, another may follow.
+/// The write of a session. One at a time; afterwards another may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Work {
     Idle,
-    /// It has its permit and waits in the proxy.
+    /// Has its permit and waits in the proxy.
     Permitted,
     /// On the wire, or executing.
     InFlight,
-    /// Its commit is durable, but no snapshot has it yet: synchronous replication, say.
+    /// The commit is durable but not yet visible to snapshots, for example because of synchronous replication.
     Durable,
 }
 
-/// A declaration on its way.
+/// Progress of a declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Declaring {
     No,
@@ -368,13 +356,13 @@ pub(crate) enum Declaring {
     Answered(Token, Answer),
     /// Waits for the barrier of the token.
     Waiting(Token),
-    /// Nothing stands in the way.
+    /// Nothing left to wait for.
     Cleared(Token),
     /// Only without [`Guard::RegisterFirst`]: admitted, to be registered.
     Unregistered(Token),
 }
 
-/// `Releases`: whether the session's record is in line to be removed.
+/// `Releases`: whether the session's record is queued for removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Release {
     No,
@@ -388,12 +376,12 @@ impl World {
             cache: 0,
             barriers: [Barrier::None; TOKEN_MAX as usize + 1],
             reaper: Reaper::Idle,
-            enrolled: Enrolled::Yes,
+            is_enrolled: true,
             control: ORIGINAL,
         };
         let mut proxies = [proxy; PROXIES];
         if let Some(copy) = fence.scene.copy {
-            (proxies[copy].enrolled, proxies[copy].control) = (Enrolled::No, LATER);
+            (proxies[copy].is_enrolled, proxies[copy].control) = (false, LATER);
         }
         let session = Session {
             link: Link::Away,
@@ -402,7 +390,7 @@ impl World {
             pid: 0,
             work: Work::Idle,
             bound: 0,
-            footing: Purpose::Admit,
+            grant: Purpose::Admit,
             earlier: 0,
             accepted: Tokens::default(),
             unanswered: 0,
@@ -422,9 +410,10 @@ impl World {
             proxies,
             sessions: [session; SESSIONS],
             stray: None,
-            mode: match fence.has(Trouble::Observing) {
-                true => Mode::Observe,
-                false => Mode::Enforce,
+            mode: if fence.has(Trouble::Observing) {
+                Mode::Observe
+            } else {
+                Mode::Enforce
             },
             backup: Backup::None,
             witness: Witness {
@@ -473,24 +462,24 @@ impl Session {
         matches!(self.backend, Backend::Alive | Backend::Signalled)
     }
 
-    /// Whether the client can ask for the next thing.
+    /// Whether the client can send its next request.
     pub(crate) fn is_ready(&self) -> bool {
         self.link == Link::Open
             && self.work == Work::Idle
             && matches!(self.declaring, Declaring::No | Declaring::Unregistered(_))
     }
 
-    /// Whether it holds a token below this one, or could take one up without asking.
+    /// Whether it holds a lower token, or could set one again without asking.
     pub(crate) fn may_be_lower_than(&self, token: Token) -> bool {
         let holds = |held| held == self.bound || held == self.earlier || self.accepted.has(held);
         (1..token).any(holds)
     }
 
-    /// What nobody can use any more is dropped, so that states that differ only in it are one.
+    /// Drops data that nobody can use any more, so that states that differ only in it become equal.
     pub(crate) fn tidy(&mut self) {
         if self.link == Link::Closed && self.backend == Backend::Gone {
             (self.bound, self.earlier, self.work) = (0, 0, Work::Idle);
-            (self.accepted, self.footing) = (Tokens::default(), Purpose::Admit);
+            (self.accepted, self.grant) = (Tokens::default(), Purpose::Admit);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Generated combinations: each expression and query of a list in each place where SQL takes one, and some thousand at
-//! random with one place inside another.
+//! Generated combinations: each listed expression and query in each place where SQL allows it, and about a thousand
+//! random ones with places nested in each other.
 
 use pgpalisade_policies::Class;
 use pgpalisade_tests::machine::seed;
@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use super::corpus::Case;
 use super::world::{Around, Outcome, Protocol, Runner, Watch, changed, class_of, stage};
 
-/// Whether an ingredient may write without its text showing it.
+/// Whether the text shows every write of an ingredient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Shows {
     Everything,
@@ -19,7 +19,6 @@ enum Shows {
 
 use Shows::{Everything, NotAll};
 
-/// Values of some type.
 const EXPRESSIONS: &[(Shows, &str)] = &[
     (Everything, "1"),
     (Everything, "'text'"),
@@ -81,7 +80,7 @@ const EXPRESSIONS: &[(Shows, &str)] = &[
     (NotAll, "(SELECT p FROM pairs ORDER BY p LIMIT 1)::text"),
 ];
 
-/// Where a value can stand. Each is a query again.
+/// Places for a value. Each is a query again.
 const AROUND_EXPRESSIONS: &[&str] = &[
     "SELECT {} AS id",
     "SELECT ({}) IS NULL",
@@ -123,7 +122,7 @@ const AROUND_EXPRESSIONS: &[&str] = &[
     "SELECT * FROM xmltable('/a' PASSING '<a/>' COLUMNS n text DEFAULT ({})::text) AS id",
 ];
 
-/// Queries, and statements that take the place of one.
+/// Queries, and statements that can take a query's place.
 const QUERIES: &[(Shows, &str)] = &[
     (Everything, "SELECT id FROM jobs"),
     (Everything, "TABLE jobs"),
@@ -160,7 +159,7 @@ const QUERIES: &[(Shows, &str)] = &[
     (NotAll, "SELECT says_immutable() AS id"),
 ];
 
-/// Where a query can stand, and what can be done with it.
+/// Places for a query.
 const AROUND_QUERIES: &[(Shows, &str)] = &[
     (Everything, "{}"),
     (Everything, "({})"),
@@ -236,7 +235,8 @@ const AROUND_QUERIES: &[(Shows, &str)] = &[
     (NotAll, "SELECT writes_by_text($q$ {} $q$)"),
 ];
 
-/// What read-only mode does not stop. Inside a text that a function runs nobody sees it: `hidden` shows that limit.
+/// Functions that read-only mode does not stop. Inside a text that a function runs no parser sees them: `hidden`
+/// shows that limit.
 const PAST_READ_ONLY: [&str; 5] = [
     "lo_create",
     "lo_put",
@@ -245,8 +245,8 @@ const PAST_READ_ONLY: [&str; 5] = [
     "pg_logical_emit_message",
 ];
 
-/// Known limits. Besides those texts: PostgreSQL may call a stable function to plan a query that a mere EXPLAIN does
-/// not execute. Of the writes by name `txid_current` is stable; it takes a transaction id, and nothing else.
+/// Known limits. Besides those texts, PostgreSQL may call a stable function to plan a query that a plain EXPLAIN does
+/// not execute. Of the writes by name `txid_current` is stable; it only takes a transaction id.
 fn is_out_of_sight(text: &str) -> bool {
     let only_planned = text.starts_with("EXPLAIN") && !text.starts_with("EXPLAIN ANALYZE");
     let run_as_text = text.contains("writes_by_text($q$");
@@ -254,7 +254,6 @@ fn is_out_of_sight(text: &str) -> bool {
         || only_planned && text.contains("txid_current")
 }
 
-/// One text put into a place.
 fn put(place: &str, text: &str) -> String {
     place.replace("{}", text)
 }
@@ -282,7 +281,7 @@ fn at_random(rng: &mut StdRng) -> (Shows, String) {
     let (shows, expression) = *EXPRESSIONS.choose(rng).unwrap();
     let mut text = put(AROUND_EXPRESSIONS.choose(rng).unwrap(), expression);
     for _ in 0..rng.random_range(0..3) {
-        // As a value, once more.
+        // Used as a value again.
         let value = format!("(SELECT count(*) FROM ({text}) AS s)");
         text = put(AROUND_EXPRESSIONS.choose(rng).unwrap(), &value);
     }
@@ -296,7 +295,7 @@ struct Counts {
     hidden: usize,
     reads: usize,
     strict: usize,
-    /// PostgreSQL takes it for an error in itself: the combination means nothing.
+    /// Combinations that mean nothing: PostgreSQL reports an error in the text itself.
     senseless: usize,
 }
 
@@ -313,14 +312,14 @@ fn no_combination_is_a_write_called_a_read() {
     let mut wrong = Vec::new();
     let mut plain = Runner::without_token(&stage);
     let mut outcomes = Vec::new();
-    // By the proxy first: what the server lets pass although it writes would change what is looked at.
+    // Through the proxy first: writes that the server lets pass would change the rows that are checked.
     let xid = watch.next_xid();
     for (_, text) in &all {
         let case = Case::new(text);
         let class = class_of(&case.script);
         let outcome = plain.run(&case.script, Around::Nothing, Protocol::Simple);
         if class == Class::Write && !outcome.is("PF002") {
-            // An error may come before the statement of a script that is refused.
+            // A script may fail before its refused statement.
             if outcome == Outcome::Passed || case.script.len() == 1 {
                 wrong.push(format!("{outcome:?} by the proxy: {text}"));
             }

@@ -1,16 +1,15 @@
-//! The files of `corpus/`: one case to a line, comments and empty lines between them.
+//! Files of `corpus/`: one case a line, with comments and empty lines between them.
 
-/// One case.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// What is said about it: the words in brackets in front of it.
+    /// Words in brackets before the case.
     pub(crate) tag: Option<String>,
     /// Texts that are sent one after the other.
     pub(crate) script: Vec<String>,
 }
 
 impl Case {
-    /// One line, without what stands in brackets in front of it. `;;` parts the texts of a script.
+    /// Parses a line without its bracketed tag. `;;` separates the texts of a script.
     pub(crate) fn new(line: &str) -> Self {
         let (tag, rest) = match line
             .strip_prefix('[')
@@ -25,18 +24,17 @@ impl Case {
         }
     }
 
-    /// The rest of a tag that begins with this word: `42601` of `[error 42601]`.
+    /// Rest of a tag that begins with this word: `42601` of `[error 42601]`.
     pub(crate) fn tagged(&self, word: &str) -> Option<&str> {
         self.tag.as_deref()?.strip_prefix(word).map(str::trim)
     }
 
-    /// As it stands in the file.
+    /// Text as in the file.
     pub(crate) fn text(&self) -> String {
         self.script.join(" ;; ")
     }
 }
 
-/// The cases of a file.
 pub(crate) fn cases(file: &str) -> Vec<Case> {
     file.lines()
         .filter(|line| !line.trim().is_empty() && !line.starts_with("--"))

@@ -1,5 +1,5 @@
-//! Read-only mode that is asked for or set elsewhere: in the startup packet, for a role, a database, the server. And
-//! what a client finds that looks at it.
+//! Read-only mode requested or set elsewhere: in the startup packet, for a role, a database, the server. Also the
+//! values that clients find when they query it.
 
 use pgpalisade_tests::postgres::{Auth, Postgres};
 use pgpalisade_tests::programs::program;
@@ -33,12 +33,12 @@ fn assert_closed(wire: &mut Wire, what: &str) {
             pretty(&answer)
         );
     }
-    // SHOW would tell what the client asked for.
+    // SHOW would return the value that the client requested.
     let truth = format!("SELECT current_setting('{READ_ONLY}')");
     assert_eq!(wire.rows(&truth), [["on"]], "{what}");
 }
 
-/// Whatever a startup packet asks for, a session without a token is read-only.
+/// No startup packet makes a session without a token read-write.
 #[test]
 fn startup_packets_do_not_lift_it() {
     let stage = stage();
@@ -66,7 +66,7 @@ fn startup_packets_do_not_lift_it() {
         let mut wire = Wire::connect(&stage.proxy.endpoint());
         wire.startup(PROTOCOL_3_0, &[APP.as_slice(), &more].concat());
         let answer = wire.until_ready();
-        // PostgreSQL may refuse the packet; what it takes must be closed.
+        // PostgreSQL may refuse the packet. If it accepts, the session must be read-only.
         if answer.last().is_some_and(|last| last.tag == b'Z') {
             assert_closed(&mut wire, &format!("{more:?}"));
         } else {
@@ -76,7 +76,7 @@ fn startup_packets_do_not_lift_it() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
 }
 
-/// A value for the role, the database, or both is weaker than the one that the proxy puts into the packet.
+/// A value for the role, the database, or both has lower precedence than the proxy's value in the startup packet.
 #[test]
 fn values_of_roles_and_databases_do_not_lift_it() {
     let stage = stage();
@@ -87,13 +87,13 @@ fn values_of_roles_and_databases_do_not_lift_it() {
         "ALTER ROLE ALL SET default_transaction_read_only = off",
         "ALTER SYSTEM SET default_transaction_read_only = off",
     ] {
-        // Once before the session begins, and once while it is there.
+        // Before the session begins, and while it exists.
         let mut before = login(&stage, &[]);
         stage.postgres.sql(sql);
         stage.postgres.sql("SELECT pg_reload_conf()");
         assert_closed(&mut before, sql);
         assert_closed(&mut login(&stage, &[]), sql);
-        // By a session with a token too, as a team's migration would.
+        // Also by a session with a token, as a team's migration would.
         let mut leader = stage.leader("5");
         leader.ok(sql);
         assert_closed(&mut login(&stage, &[]), sql);
@@ -101,7 +101,7 @@ fn values_of_roles_and_databases_do_not_lift_it() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
 }
 
-/// What the server reports at login, by name.
+/// Value that the server reports at login, by name.
 fn reported(answer: &[Message], name: &str) -> Option<String> {
     answer.iter().rev().find_map(|message| {
         let mut parts = message.body.split(|byte| *byte == 0);
@@ -129,7 +129,7 @@ fn write(wire: &mut Wire) -> String {
     error.map_or_else(|| "written".to_owned(), Message::sqlstate)
 }
 
-/// Read-only mode that the operator has set for a role or for the whole server: what a session finds.
+/// A session's view of read-only mode that the operator has set for a role or for the whole server.
 #[test]
 fn read_only_mode_set_by_the_operator() {
     for whole_server in ["", "default_transaction_read_only=on"] {
@@ -147,17 +147,17 @@ fn read_only_mode_set_by_the_operator() {
         };
         let proxy = Proxy::start(&postgres);
         let stage = Stage { proxy, postgres };
-        // Without a token: closed, and told what the operator has set.
+        // Without a token: read-only, and the operator's value is reported.
         let (mut wire, told) = greeting(&stage, &[]);
         println!("{whole_server}: without a token told {told:?}");
         assert_closed(&mut wire, "set by the operator");
-        // With a token from the start nothing is put into the packet, and the operator's value stands.
+        // With a token from the start, the proxy adds nothing to the packet, and the operator's value applies.
         let (mut wire, told) = greeting(&stage, &[("fencing.token", "5")]);
         let by_startup = write(&mut wire);
         println!("{whole_server}: token in the packet: told {told:?}, {by_startup}");
         assert_eq!(told.as_deref(), Some("on"));
         assert_eq!(by_startup, "25006");
-        // By SET: the same.
+        // The same by SET.
         let (mut wire, _) = greeting(&stage, &[]);
         wire.ok("SET fencing.token = 5");
         let by_set = write(&mut wire);
@@ -175,7 +175,7 @@ fn psql(stage: &Stage, attributes: &str, host: &str) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// A session without a token is taken for one that writes by libpq, which looks at what is reported at login.
+/// libpq considers a session without a token read-write, since it checks the value reported at login.
 #[test]
 fn target_session_attributes_of_libpq() {
     let stage = stage();
@@ -219,7 +219,7 @@ fn target_session_attributes_of_tokio_postgres() {
     connect("").unwrap();
 }
 
-/// What a client finds that looks for itself: by SHOW what it asked for, and elsewhere the truth.
+/// A client that queries the setting: SHOW returns the requested value, other queries the real one.
 #[test]
 fn looking_at_the_setting() {
     let stage = stage();

@@ -1,5 +1,6 @@
-//! Every volatile function of the server and of its extensions is either a write by name, or was looked at and found to
-//! change nothing that read-only mode does not guard. A new version of PostgreSQL that brings a new one turns this red.
+//! Every volatile function of the server and its extensions is a write by name, or was reviewed. A reviewed one
+//! changes nothing, or only what read-only mode protects. A new PostgreSQL version with a new function fails this
+//! test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use pgpalisade_tests::postgres::Postgres;
 
 use super::world::class_of;
 
-/// The reviewed ones: `extension: names`, or names alone for those of the server.
+/// Reviewed functions: `extension: names`, or only names for those of the server.
 const HARMLESS: &str = include_str!("corpus/harmless_functions.txt");
 
 fn harmless() -> BTreeMap<String, BTreeSet<String>> {
@@ -25,7 +26,7 @@ fn is_write(function: &str) -> bool {
     class_of(&[format!("SELECT \"{function}\"()")]) == Class::Write
 }
 
-/// `what` has one line for each function that is neither a write nor reviewed, or wrongly both.
+/// Adds a line to `what` for each function that is neither a write nor reviewed, or wrongly both.
 fn compare(owner: &str, volatile: &[String], reviewed: &BTreeSet<String>, what: &mut Vec<String>) {
     for function in volatile {
         match (is_write(function), reviewed.contains(function)) {
@@ -53,7 +54,7 @@ fn every_volatile_function_was_looked_at() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The same for the extensions that come with PostgreSQL, as far as they are installed here.
+/// The same for the extensions shipped with PostgreSQL, as far as they are installed here.
 #[test]
 fn every_volatile_function_of_an_extension_was_looked_at() {
     let postgres = Postgres::start();
@@ -62,7 +63,7 @@ fn every_volatile_function_of_an_extension_was_looked_at() {
         .sql("SELECT name FROM pg_available_extensions ORDER BY 1")
         .concat()
     {
-        // Some need a library that is not here, or a setting of the server.
+        // Some need a missing library, or a setting of the server.
         admin.query(&format!(
             "CREATE EXTENSION IF NOT EXISTS \"{name}\" CASCADE"
         ));

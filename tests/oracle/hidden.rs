@@ -1,5 +1,5 @@
 //! Writes that the text does not show. The classifier calls them reads, so PostgreSQL's read-only mode must refuse
-//! them, end to end, to a session without a token.
+//! them, end to end, in a session without a token.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ fn the_backstop_refuses_them() {
     assert!(changes.is_empty(), "{}", changes.join("\n"));
 }
 
-/// The cases are worth something: where nothing stops it, each of them writes.
+/// Validates the cases: without protection each of them writes.
 #[test]
 fn each_of_them_writes_where_nothing_stops_it() {
     let stage = stage();
@@ -56,13 +56,13 @@ fn each_of_them_writes_where_nothing_stops_it() {
     let mut wrong = Vec::new();
     for case in cases(corpus::HIDDEN) {
         let xid = watch.next_xid();
-        // A block, so that the next case finds the world as it was; cursors need a COMMIT.
+        // A block, so that the next case finds an unchanged database; cursors need a COMMIT.
         let around = match case.tag.as_deref() {
             Some("cursor") => Around::Nothing,
             _ => Around::Block,
         };
         let outcome = free.run(&case.script, around, Protocol::Simple);
-        // A script that writes and fails later has shown what it does.
+        // A script that writes and fails later still proves the write.
         if watch.next_xid() == xid
             && !matches!(case.script.as_slice(), [text] if text.contains("counts()"))
         {
@@ -72,7 +72,7 @@ fn each_of_them_writes_where_nothing_stops_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// By FunctionCall there is no text at all.
+/// A FunctionCall has no text at all.
 #[test]
 fn function_calls_are_refused_by_oid() {
     use pgpalisade_tests::wire::Batch;
@@ -105,9 +105,9 @@ fn function_calls_are_refused_by_oid() {
     assert_eq!(changed(&before, &watch.fingerprint()), Vec::<String>::new());
 }
 
-/// Where the guarantee ends. A function, view or foreign table that acts outside of the transaction, or on large
-/// objects up to PostgreSQL 15, is neither seen by the parser nor refused by read-only mode. If one of these is refused
-/// one day, `docs/guarantee.md` can promise more.
+/// Limit of the guarantee. Functions, views and foreign tables may act outside of the transaction, or on large
+/// objects up to PostgreSQL 15. No parser sees that, and read-only mode does not refuse it. If a later version
+/// refuses one of these, `docs/guarantee.md` can promise more.
 #[test]
 fn what_neither_parser_nor_read_only_mode_sees() {
     let stage = stage();
@@ -146,7 +146,7 @@ fn own_dsn(stage: &Stage) -> String {
     stage.postgres.admin_dsn()
 }
 
-/// COPY of a hidden write ends as every other refusal does: the session goes on.
+/// COPY of a hidden write ends like every other refusal: the session goes on.
 #[test]
 fn a_session_goes_on_after_each() {
     let stage = stage();

@@ -1,17 +1,15 @@
-//! Every kind of node that the grammar has. The match below has no `_`: where a new version of the grammar brings a
-//! node, this file does not compile until it is listed, and where it is a statement, the corpus must have one.
+//! Every node kind of the grammar. The match below has no `_`: a node of a new grammar version fails to compile until
+//! it is listed here. If it is a statement, the corpus must contain one.
 
 use pg_query::NodeEnum;
 
 macro_rules! nodes {
     (statements: [$($statement:ident),* $(,)?], parts: [$($part:ident),* $(,)?]) => {
-        /// Statements.
         pub(crate) const STATEMENTS: &[&str] = &[$(stringify!($statement)),*];
 
-        /// What statements are made of.
+        /// Nodes inside statements.
         pub(crate) const PARTS: &[&str] = &[$(stringify!($part)),*];
 
-        /// The name of a node.
         pub(crate) fn name(node: &NodeEnum) -> &'static str {
             match node {
                 $(NodeEnum::$statement(_) => stringify!($statement),)*
@@ -77,7 +75,7 @@ nodes! {
     ]
 }
 
-/// Statements of the parse tree that no text of a client can have, and why.
+/// Statements of the parse tree that no client text can contain, with the reason.
 pub(crate) const NEVER_SENT: &[(&str, &str)] = &[
     (
         "RawStmt",

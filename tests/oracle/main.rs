@@ -1,17 +1,17 @@
-//! PostgreSQL is the oracle: what it refuses in a READ ONLY transaction must be a write for the classifier, and what
-//! neither of them sees as a write must change nothing.
+//! PostgreSQL is the oracle. Whatever it refuses in a READ ONLY transaction must be a write for the classifier, and
+//! whatever both accept must change nothing.
 //!
 //! In reading order:
-//! - [`corpus`]: the texts, in `corpus/*.sql`; [`kinds`]: every kind of node of the grammar.
-//! - [`world`]: the database behind them, what it looks like as a whole, and one case on the server and by the proxy.
+//! - [`corpus`]: the texts, in `corpus/*.sql`; [`kinds`]: every node kind of the grammar.
+//! - [`world`]: the database, its fingerprint, and one case on the server and through the proxy.
 //! - [`statements`]: every kind of statement. [`hidden`]: writes that the text does not show.
-//! - [`past`]: what PostgreSQL lets a read-only session do although it changes something.
-//! - [`combined`]: generated combinations. [`ordinary`]: what applications send that only read.
+//! - [`past`]: changes that PostgreSQL allows in a read-only session.
+//! - [`combined`]: generated combinations. [`ordinary`]: texts of applications that only read.
 //! - [`functions`]: every volatile function, reviewed.
-//! - [`backstop`]: every way out of read-only mode. [`defaults`]: read-only mode that was set elsewhere.
-//! - [`preparing`]: what PostgreSQL runs before an Execute.
-//! - [`model`]: the PostgreSQL that the session's own tests run against, beside the real one.
-//! - [`table`]: the table of `docs/policies.md`, made from what happens.
+//! - [`read_only_guard`]: every way out of read-only mode. [`defaults`]: read-only mode that was set elsewhere.
+//! - [`preparing`]: code that PostgreSQL runs before an Execute.
+//! - [`model`]: the model of PostgreSQL in the session's own tests, compared with the real one.
+//! - [`table`]: the table of `docs/policies.md`, generated from real replies.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,7 +20,6 @@
     reason = "a test that cannot go on fails"
 )]
 
-mod backstop;
 mod combined;
 mod corpus;
 mod defaults;
@@ -31,6 +30,7 @@ mod model;
 mod ordinary;
 mod past;
 mod preparing;
+mod read_only_guard;
 mod statements;
 mod table;
 mod world;

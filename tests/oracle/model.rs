@@ -1,5 +1,5 @@
-//! The model of PostgreSQL that the session's own tests run against, beside the real one: both are sent the same
-//! scripts, and say the same.
+//! The model of PostgreSQL in the session's own tests, compared with the real one: both get the same scripts and must
+//! give the same replies.
 //!
 //! `PGPALISADE_MODEL_SCRIPTS=100000 PGPALISADE_MODEL_SEED=7` runs more of them. The model's files are those of
 //! `proxy/session/src/tests`.
@@ -26,10 +26,10 @@ use conversation::{Client, Kind};
 use frames::{empty, message, parts, query};
 use sql::{DEFAULT_ACCESS, TOKEN};
 
-/// Scripts, unless the environment says another number.
+/// Default number of scripts.
 const SCRIPTS: u64 = 1000;
 
-/// What the model knows of.
+/// Objects that the model knows.
 const WORLD: &str = "
     CREATE TABLE t (n int);
     CREATE FUNCTION f() RETURNS text LANGUAGE plpgsql AS $$ BEGIN INSERT INTO t VALUES (1); RETURN 'f'; END $$;
@@ -41,14 +41,14 @@ const WORLD: &str = "
     CREATE FUNCTION l() RETURNS text LANGUAGE plpgsql
         AS $$ BEGIN PERFORM set_config('default_transaction_read_only', 'off', true); RETURN 'l'; END $$";
 
-/// What shows where the two are.
+/// Queries that show the state of both.
 const LOOKS: [&str; 3] = [
     "SHOW transaction_read_only",
     "SHOW default_transaction_read_only",
     "SHOW fencing.token",
 ];
 
-/// Left out of the scripts: what is prepared by that name may be anything, itself among others.
+/// Excluded from the scripts: such a name may stand for any prepared statement, even itself.
 const BY_NAME: [&[u8]; 2] = [b"EXECUTE r", b"EXECUTE s"];
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -82,7 +82,7 @@ fn it_says_what_postgresql_says() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Messages with looks in between, and the end of what they leave open.
+/// Messages with state queries in between, and an end for everything they leave open.
 fn script(rng: &mut StdRng) -> Vec<Vec<u8>> {
     let kind = if rng.random() {
         Kind::Any
@@ -150,7 +150,7 @@ fn really(
     said
 }
 
-/// The first difference: what kind it is, and with what was said in front of it.
+/// First difference: its kind, and the replies before it.
 fn difference(expect: &[Message], found: &[Message]) -> Option<(String, String)> {
     let compared = |said: &[Message]| -> Vec<(String, Message)> {
         let told = said
@@ -176,7 +176,7 @@ fn difference(expect: &[Message], found: &[Message]) -> Option<(String, String)>
     Some((kind, format!("PostgreSQL:\n{expect}the model:\n{found}")))
 }
 
-/// A message as far as the model has it: of settings the ones that matter here, of errors the SQLSTATE.
+/// A message as far as the model reproduces it: only relevant settings, and only the SQLSTATE of errors.
 fn line(message: &Message) -> Option<String> {
     let tag = char::from(message.tag);
     Some(match message.tag {
@@ -192,7 +192,7 @@ fn line(message: &Message) -> Option<String> {
         {
             "E 08P01 COPY".to_owned()
         }
-        // A portal that ran its own end is told of at times.
+        // PostgreSQL sometimes warns about a portal that ran the end of its own transaction.
         b'N' if message.sqlstate() == "01000" => return None,
         b'E' | b'N' => format!("{tag} {}", message.sqlstate()),
         b'D' => format!("D {:?}", message.row()),

@@ -1,11 +1,11 @@
-//! What applications, drivers, psql and pg_dump send that only reads: how much of it is called a write.
+//! Read-only texts of applications, drivers, psql and pg_dump: how many of them count as writes.
 
 use pgpalisade_policies::Class;
 
 use super::corpus::{self, cases};
 use super::world::{Around, Protocol, Runner, class_of, stage, why};
 
-/// Ordinary reads that count as writes, and why that is so. Everything else must be a read.
+/// Ordinary reads that count as writes, with the reason. Everything else must be a read.
 const REFUSED: &[(&str, &str)] = &[
     (
         "SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings",
@@ -51,7 +51,7 @@ fn few_ordinary_reads_are_called_writes() {
     assert!(share < 1.5, "{share:.1} % of ordinary reads are refused");
 }
 
-/// They are reads: PostgreSQL refuses none of them to a read-only session.
+/// Validates the cases: PostgreSQL refuses none of them in a read-only session.
 #[test]
 fn they_are_reads() {
     let stage = stage();
@@ -60,7 +60,7 @@ fn they_are_reads() {
     for (_, file) in corpus::ORDINARY {
         for case in cases(file) {
             let outcome = oracle.run(&case.script, Around::Nothing, Protocol::Simple);
-            // Names of tables that are not there are no matter; the grammar is.
+            // Missing tables do not matter here, only the grammar.
             if outcome.is("25006") || outcome.is("42601") {
                 wrong.push(format!("{outcome:?}: {}", case.text()));
             }

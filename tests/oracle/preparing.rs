@@ -1,9 +1,9 @@
-//! What PostgreSQL runs before any Execute: reading a text, planning it and reading its parameters call functions of
-//! the database. So Parse, Bind and Describe can hide a write too, and so can PREPARE.
+//! Code that PostgreSQL runs before any Execute: parsing and planning a text and reading its parameters call
+//! functions of the database. So Parse, Bind and Describe can hide a write too, and so can PREPARE.
 
 use pgpalisade_tests::wire::{Batch, pretty};
 
-use super::backstop::{LIFTING, run_all};
+use super::read_only_guard::{LIFTING, run_all};
 use super::world::stage;
 
 const SETUP: &str = "
@@ -15,10 +15,10 @@ const SETUP: &str = "
     CREATE DOMAIN wild.kind AS text CHECK (public.writes() > 0)";
 
 const PLANNED: &str = "SELECT * FROM generate_series(1, stable_writes())";
-/// The elements of an array's literal are read, and checked, with the text.
+/// Elements of an array literal are read and checked along with the text.
 const READ: &str = "SELECT '{x}'::writing[]";
 
-/// A Parse and a Bind of a text that has no parameters, for a Parse that says it has one.
+/// Parse and Bind of a text without parameters, with a Parse that declares one.
 fn undeclared_parameter(text: &str, oid: &str) -> Batch {
     let oid: u32 = oid.parse().unwrap();
     let oid = oid.to_be_bytes();
@@ -28,7 +28,7 @@ fn undeclared_parameter(text: &str, oid: &str) -> Batch {
         .bind("", "", &[Some("x")])
 }
 
-/// Each of them runs `writes()`, all but the first without an Execute of it. The statements of [`before`] are there.
+/// Shapes that run `writes()`, all but the first without an Execute. The statements of [`before`] exist.
 fn shapes(oid: &str) -> Vec<(&'static str, Batch)> {
     let new = Batch::new;
     vec![
@@ -64,7 +64,7 @@ fn shapes(oid: &str) -> Vec<(&'static str, Batch)> {
     ]
 }
 
-/// Statements that are there before.
+/// Statements prepared in advance.
 fn before() -> Batch {
     Batch::new()
         .query("SET search_path = calm, public")
@@ -73,7 +73,7 @@ fn before() -> Batch {
         .sync()
 }
 
-/// PostgreSQL is the oracle: where nothing stops them they write, and in read-only mode it refuses them.
+/// PostgreSQL is the oracle: without protection they write, and read-only mode refuses them.
 #[test]
 fn each_of_them_writes_where_nothing_stops_it() {
     let stage = stage();
@@ -91,7 +91,7 @@ fn each_of_them_writes_where_nothing_stops_it() {
     }
 }
 
-/// Behind a function that lifts read-only mode for the next transaction, sent without waiting for the report of it.
+/// After a function that makes the next transaction read-write, sent without waiting for the report of it.
 #[test]
 fn they_are_refused_behind_what_lifts_read_only_mode() {
     let stage = stage();
@@ -124,7 +124,7 @@ fn they_are_refused_behind_what_lifts_read_only_mode() {
                 Batch::new().parse("", lifting_literal).statement("COMMIT"),
             ),
         ] {
-            // The session has answered what was there before, so only the lift is in flight.
+            // The earlier statements are answered, so only the change of the mode is in flight.
             let mut wire = stage.plain();
             run_all(&mut wire, &before());
             let answers = run_all(&mut wire, &lift.then(&shape).sync());
@@ -139,7 +139,7 @@ fn they_are_refused_behind_what_lifts_read_only_mode() {
     assert!(open.is_empty(), "wrote without a token: {open:#?}");
 }
 
-/// In one string the server tells nothing in between.
+/// Within one string the server reports nothing.
 #[test]
 fn a_prepare_behind_the_end_of_a_transaction() {
     let stage = stage();
@@ -152,7 +152,7 @@ fn a_prepare_behind_the_end_of_a_transaction() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
 }
 
-/// What sends nothing that could run there passes, and so does everything of a session with a token.
+/// Messages that run no such code pass, and so does everything of a session with a token.
 #[test]
 fn what_runs_nothing_passes() {
     let stage = stage();

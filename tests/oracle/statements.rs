@@ -9,7 +9,7 @@ use super::corpus::{self, cases};
 use super::kinds;
 use super::world::{Around, Outcome, Protocol, Runner, Watch, changed, class_of, stage};
 
-/// The names of all statements in a parse tree, at any depth.
+/// Names of all statements in a parse tree, at any depth.
 fn statements_in(tree: &Value, found: &mut BTreeSet<String>) {
     match tree {
         Value::Object(fields) => {
@@ -93,7 +93,7 @@ fn what_postgresql_refuses_is_a_write() {
             let xid = watch.next_xid();
             let by_proxy = plain.run(&case.script, Around::Block, by);
             let expected = match class {
-                // In the extended protocol the server may fail in Parse or Bind, before the Execute that is refused.
+                // In the extended protocol the server may fail in Parse or Bind, before the refused Execute.
                 Class::Write if by == Protocol::Extended && by_proxy == by_server => {
                     by_server.clone()
                 }

@@ -1,5 +1,5 @@
-//! The table of `docs/policies.md`: each kind of statement, sent for real by a session without a token, with a stale
-//! one, and with the current one.
+//! The table of `docs/policies.md`: each kind of statement, sent by a session without a token, with a stale one, and
+//! with the current one.
 
 use std::fmt::Write as _;
 
@@ -12,22 +12,22 @@ use super::world::{Watch, stage};
 const PAGE: &str = "docs/policies.md";
 const BEGIN: &str = "<!-- generated: statements -->";
 const END: &str = "<!-- end of generated: statements -->";
-/// Where this variable is set, the page is written instead of compared.
+/// If this variable is set, the test writes the page instead of comparing it.
 const WRITE: &str = "WRITE_DOCS";
 
-/// What a reader finds above the table.
+/// Text above the table.
 const ABOVE: &str = "\
 Without a policy file. Every cell was tried on PostgreSQL behind the proxy. A code is that of the refusal; 25006 and
 42601 are PostgreSQL's own. A takeover ends sessions with lower tokens (FATAL PF001), so only a session whose ROLLBACK
 undid a higher token can hold a stale one.
 ";
 
-/// What a reader finds below it.
+/// Text below the table.
 const BELOW: &str = "\
 `WRITE_DOCS=1 cargo test -p pgpalisade-tests --test oracle table` writes this table.
 ";
 
-/// One row: words for the reader, and scripts that must all end alike. ` ;; ` parts the texts of a script.
+/// One row: words for the reader, and scripts that must all end alike. ` ;; ` separates the texts of a script.
 type Row = (&'static str, &'static [&'static str]);
 
 const ROWS: &[Row] = &[
@@ -214,14 +214,14 @@ const ROWS: &[Row] = &[
     ("a text that PostgreSQL's grammar refuses", &["SELEKT 1"]),
 ];
 
-/// The tokens of a row: the mark, which its sessions with the current token have, and one below it.
+/// Tokens of a row: the mark, held by its current sessions, and one below it.
 struct Tokens {
     lower: String,
     current: String,
 }
 
 impl Tokens {
-    /// Those of a row by its number. Each is above the row before: a mark never falls.
+    /// Tokens of a row by its number. Each is above those of earlier rows: a mark never falls.
     fn of(row: usize) -> Self {
         Self {
             lower: (2 * row + 1).to_string(),
@@ -229,14 +229,14 @@ impl Tokens {
         }
     }
 
-    /// A text with the tokens put in.
+    /// Inserts the tokens into a text.
     fn put_into(&self, text: &str) -> String {
         text.replace("{lower}", &self.lower)
             .replace("{current}", &self.current)
     }
 }
 
-/// Without a token, with a stale one, with the current one.
+/// Sessions without a token, with a stale one, and with the current one.
 fn sessions(stage: &Stage, tokens: &Tokens) -> [Wire; 3] {
     let mut stale = stage.leader(&tokens.lower);
     stale.ok("BEGIN");
@@ -245,7 +245,7 @@ fn sessions(stage: &Stage, tokens: &Tokens) -> [Wire; 3] {
     [stage.plain(), stale, stage.leader(&tokens.current)]
 }
 
-/// What happened, in the words of the table.
+/// Result of a script, in the words of the table.
 fn cell(answer: &[Message]) -> String {
     let Some(error) = answer.iter().find(|message| message.tag == b'E') else {
         return "passes".to_owned();
@@ -254,14 +254,14 @@ fn cell(answer: &[Message]) -> String {
     match (state.as_str(), error.severity().as_str()) {
         ("PF001" | "PF005", "FATAL") => format!("{state}, FATAL"),
         ("25006" | "42601", _) => state,
-        // The row's dblink reaches nobody: it has been let through.
+        // dblink connects to an unused address: the proxy has let it through.
         ("08001", _) => "passes".to_owned(),
         (_, "ERROR") if state.starts_with("PF") => state,
         _ => panic!("what is this?\n{}", pretty(answer)),
     }
 }
 
-/// How the scripts of a row end in one session: all alike.
+/// Common result of a row's scripts in one session.
 fn send(wire: &mut Wire, scripts: &[&str], tokens: &Tokens) -> String {
     let mut cells = Vec::new();
     for script in scripts {
@@ -277,7 +277,8 @@ fn send(wire: &mut Wire, scripts: &[&str], tokens: &Tokens) -> String {
     cells.concat()
 }
 
-/// Rows that are not a text: a FunctionCall, a connection for replication, a connection with a token in its packet.
+/// Rows that are not texts: a FunctionCall, a replication connection, a connection with a token in its startup
+/// packet.
 fn other_rows(stage: &Stage, tokens: &Tokens) -> Vec<(String, [String; 3])> {
     let oid = stage
         .postgres
@@ -361,7 +362,7 @@ fn the_table_of_the_page_is_what_happens() {
     );
 }
 
-/// What the page says above the table: the sessions of lower tokens are ended by a takeover, whatever they do next.
+/// A takeover ends sessions of lower tokens, whatever they do next, as the page says above the table.
 #[test]
 fn a_takeover_ends_the_sessions_of_lower_tokens() {
     let stage = stage();

@@ -1,4 +1,4 @@
-//! The database that the cases run against, and how one case is run.
+//! The database for the cases, and the execution of one case.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,8 @@ use super::corpus::WORLD;
 
 const SAFE: TextEncoding = TextEncoding::Utf8;
 
-/// A line for every table, sequence and system catalog with a checksum of its rows, and for what the catalogs do not
-/// hold: replication slots, prepared transactions, settings in files.
+/// Function with a line for every table, sequence and system catalog with a checksum of its rows. It also covers
+/// state outside of the catalogs: replication slots, prepared transactions, settings in files.
 const FINGERPRINT: &str = "
     CREATE FUNCTION fingerprint() RETURNS SETOF text LANGUAGE plpgsql AS $$
     DECLARE
@@ -35,7 +35,7 @@ const FINGERPRINT: &str = "
         END LOOP;
     END $$";
 
-/// A server with the world in it, and a proxy in front.
+/// A server with the database, and a proxy in front.
 pub(crate) fn stage() -> Stage {
     let postgres = Postgres::start_with(Auth::Trust, &["autovacuum=off"]);
     postgres.sql(WORLD);
@@ -44,7 +44,7 @@ pub(crate) fn stage() -> Stage {
     Stage { proxy, postgres }
 }
 
-/// Looks at the database from outside: what it holds, and whether anything was written at all.
+/// Observes the database from outside: its contents, and whether anything was written.
 #[derive(Debug)]
 pub(crate) struct Watch {
     admin: Wire,
@@ -62,8 +62,8 @@ impl Watch {
         self.admin.rows("SELECT fingerprint()").concat()
     }
 
-    /// The next transaction id. It moves with the first row, catalog entry, large object or notification that any
-    /// transaction writes, also one that is rolled back.
+    /// Next transaction id. The first row, catalog entry, large object or notification of any transaction advances
+    /// it, even if the transaction is rolled back.
     pub(crate) fn next_xid(&mut self) -> String {
         self.admin
             .rows("SELECT pg_snapshot_xmax(pg_current_snapshot())")
@@ -72,7 +72,7 @@ impl Watch {
     }
 }
 
-/// What differs between two fingerprints.
+/// Differences between two fingerprints.
 pub(crate) fn changed(before: &[String], after: &[String]) -> Vec<String> {
     let gone = before.iter().filter(|line| !after.contains(line));
     let new = after.iter().filter(|line| !before.contains(line));
@@ -81,7 +81,7 @@ pub(crate) fn changed(before: &[String], after: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// How a script ended: the SQLSTATE of its first error.
+/// Result of a script: the SQLSTATE of its first error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
@@ -103,14 +103,14 @@ impl Outcome {
     }
 }
 
-/// How the texts of a script are sent.
+/// Protocol for the texts of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Simple,
     Extended,
 }
 
-/// Whether a transaction block is opened around a script.
+/// Whether to open a transaction block around a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Around {
     Block,
@@ -133,7 +133,7 @@ const READ_ONLY: &[(&str, &str)] = &[
 ];
 
 impl Runner {
-    /// Straight on the server, read-only: the oracle.
+    /// Directly on the server, read-only: the oracle.
     pub(crate) fn oracle(stage: &Stage) -> Self {
         Self::new(stage.postgres.tcp(), READ_ONLY)
     }
@@ -143,7 +143,7 @@ impl Runner {
         Self::new(stage.proxy.endpoint(), PLAIN)
     }
 
-    /// Straight on the server, free to write.
+    /// Directly on the server, free to write.
     pub(crate) fn free(stage: &Stage) -> Self {
         Self::new(stage.postgres.tcp(), PLAIN)
     }
@@ -156,7 +156,7 @@ impl Runner {
         }
     }
 
-    /// Runs the texts one after the other, to the first error, and undoes what can be undone.
+    /// Runs the texts one after the other up to the first error, and undoes what it can.
     pub(crate) fn run(&mut self, script: &[String], around: Around, by: Protocol) -> Outcome {
         if around == Around::Block {
             self.wire.ok("BEGIN");
@@ -182,7 +182,7 @@ impl Runner {
     }
 }
 
-/// The class of a script, following PREPARE and EXECUTE as the proxy does.
+/// Class of a script, following PREPARE and EXECUTE as the proxy does.
 pub(crate) fn class_of(script: &[String]) -> Class {
     let mut prepared = HashMap::new();
     let mut class = Class::Read;
@@ -206,7 +206,7 @@ pub(crate) fn class_of(script: &[String]) -> Class {
     class
 }
 
-/// Why a text is a write, in words.
+/// Reason for which a text is a write, in words.
 pub(crate) fn why(text: &str) -> String {
     let verdict = classify(text.as_bytes(), SAFE);
     verdict

@@ -1,6 +1,6 @@
-//! The proof under faults, short: the same runs that `make proof` makes long.
+//! The proof under faults, in short: `make proof` makes the same runs long.
 //!
-//! `PGPALISADE_SEED` repeats the choices of a run that failed. Its history is kept, and the failure says where.
+//! `PGPALISADE_SEED` repeats the choices of a failed run. Its history is kept, and the failure says where.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,7 +14,7 @@ use pgpalisade_tests::proof::plan::{Faults, Plan, Route};
 use pgpalisade_tests::proof::run::{Outcome, run};
 use pgpalisade_tests::proof::store::StoreKind;
 
-/// A run takes the whole machine. `cargo test` would start all of them at once; nextest is told in its configuration.
+/// A run needs the whole machine. `cargo test` would start all of them at once; nextest's configuration prevents it.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn run_alone(name: &str, route: Route, seconds: u64, change: impl FnOnce(&mut Plan)) -> Outcome {
@@ -31,7 +31,7 @@ fn dir(name: &str) -> PathBuf {
     target.parent().unwrap().join("proof").join(name)
 }
 
-/// The report is on the output already.
+/// The report is already on the output.
 #[track_caller]
 fn assert_holds(outcome: &Outcome) {
     assert!(
@@ -47,7 +47,7 @@ fn assert_at_least(what: &str, least: usize, count: usize) {
     assert!(count >= least, "only {count} {what}");
 }
 
-/// G1 to G6, and the shared row, while everything fails.
+/// G1 to G6, and the shared row, with all faults.
 #[test]
 fn leaders_under_faults() {
     let outcome = run_alone("leaders", Route::Proxied(StoreKind::Etcd), 90, |_| {});
@@ -59,8 +59,8 @@ fn leaders_under_faults() {
     assert_at_least("kinds of faults", 10, counts.faults.len());
 }
 
-/// Two leaders append to one row by read-modify-write, each its own consecutive numbers, while proxies are paused and
-/// killed and networks fail: no number may be missing.
+/// Two leaders append to one row by read-modify-write, each with its own consecutive numbers. Proxies are paused and
+/// killed and networks fail, but no number may be missing.
 #[test]
 fn two_writers_on_one_row() {
     let outcome = run_alone("row", Route::Proxied(StoreKind::Postgres), 45, |plan| {
@@ -74,7 +74,7 @@ fn two_writers_on_one_row() {
     assert_at_least("kinds of faults", 5, counts.faults.len());
 }
 
-/// The same straight to PostgreSQL: where this passes, the tests above test nothing.
+/// The same directly on PostgreSQL: if this passes, the tests above test nothing.
 #[test]
 fn without_the_proxy_it_is_violated() {
     let outcome = run_alone("direct", Route::Direct, 12, |_| {});
@@ -85,7 +85,7 @@ fn without_the_proxy_it_is_violated() {
             outcome.report.of(rule),
         );
     }
-    // What has nothing to do with fencing holds there too: the truth is the truth, and nothing confirmed is lost.
+    // The rules not about fencing hold there too: the history is consistent, and no confirmed write is lost.
     for rule in [Rule::History, Rule::G4, Rule::G5, Rule::G6] {
         assert_eq!(outcome.report.of(rule), 0, "{rule:?}");
     }

@@ -1,4 +1,4 @@
-//! Headless Chromium, driven by WebDriver.
+//! Headless Chromium, driven through WebDriver.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -16,18 +16,18 @@ use crate::machine::{self, PATIENCE, Signal, wait_for};
 /// A browser with one page.
 #[derive(Debug)]
 pub struct Browser {
-    /// Asks and orders.
+    /// The page, for queries and clicks.
     pub page: Client,
     driver: Running,
     _dir: TempDir,
 }
 
 impl Browser {
-    /// Opens a window of this size, in pixels.
+    /// Opens a window of the given size, in pixels.
     pub async fn open(width: u32, height: u32) -> Self {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let port = machine::free_port();
-        // A group of its own, so that the browser ends with its driver.
+        // In its own process group, so that the browser ends with its driver.
         let mut command = ProcessGroup::Own.command("chromedriver");
         command.arg(format!("--port={port}"));
         let driver =
@@ -37,7 +37,7 @@ impl Browser {
         });
         let data = format!("--user-data-dir={}", dir.path().join("data").display());
         let size = format!("--window-size={width},{height}");
-        // It neither runs as another user in a container, nor asks anybody in the Web.
+        // Run in a container without a sandbox, and without requests to the Web.
         let arguments = [
             "--headless=new",
             "--no-sandbox",
@@ -66,7 +66,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression of JavaScript.
+    /// Value of a JavaScript expression.
     pub async fn value(&self, expression: &str) -> Value {
         let script = format!("return {expression}");
         self.page
@@ -75,7 +75,7 @@ impl Browser {
             .expect("a value")
     }
 
-    /// Waits until an expression of JavaScript is true.
+    /// Waits until a JavaScript expression is true.
     #[track_caller]
     pub fn until(&self, expression: &str) -> impl Future<Output = ()> {
         let place = std::panic::Location::caller();
@@ -94,7 +94,7 @@ impl Browser {
         }
     }
 
-    /// Writes a picture of the page.
+    /// Saves a screenshot of the page.
     pub async fn picture(&self, file: &Path) {
         let png = self.page.screenshot().await.expect("a picture");
         std::fs::write(file, png).expect("a file");

@@ -1,28 +1,28 @@
-//! A clock that can be stepped under a running process, by libfaketime: <https://github.com/wolfcw/libfaketime>. It is
-//! the time of day; what is measured from it, as a monotonic clock has it, goes on.
+//! A clock that can be stepped under a running process, through libfaketime: <https://github.com/wolfcw/libfaketime>.
+//! Only the time of day is stepped; the monotonic clock goes on.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Where Debian has it. The loader knows what `$LIB` stands for.
+/// Debian's path. The loader expands `$LIB`.
 const LIBRARY: &str = "/usr/$LIB/faketime/libfaketimeMT.so.1";
 
-/// The clock of processes that were started with its [environment](Self::environment).
+/// Clock of processes that were started with its [environment](Self::environment).
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// How far it is from the machine's.
+    /// Holds the offset from the machine's clock.
     file: PathBuf,
 }
 
 impl Clock {
-    /// The one that this directory keeps. It has to be [set](Self::set) before a process begins with it.
+    /// The clock kept in `dir`. [Set](Self::set) it before a process starts with it.
     pub fn of(dir: &Path) -> Self {
         Self {
             file: dir.join("clock"),
         }
     }
 
-    /// What a process needs to have this clock.
+    /// Environment variables for a process that uses this clock.
     pub fn environment(&self) -> [(&'static str, String); 5] {
         [
             ("LD_PRELOAD", LIBRARY.to_owned()),
@@ -33,13 +33,13 @@ impl Clock {
         ]
     }
 
-    /// Steps it: so many seconds before the machine's, or behind it.
+    /// Steps the clock to `ahead` seconds ahead of the machine's; negative is back.
     pub fn set(&self, ahead: i64) {
         std::fs::write(&self.file, format!("{ahead:+}")).expect("write the clock");
     }
 }
 
-/// The machine's own clock, in seconds.
+/// Machine's own clock, in seconds.
 pub fn seconds_now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.as_ref()

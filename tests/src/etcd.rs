@@ -1,4 +1,4 @@
-//! Real etcd clusters: members on free ports, their data in a directory that is gone when the test is.
+//! Real etcd clusters: members on free ports, with their data in a temporary directory.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,27 +12,26 @@ use crate::machine::{self, Signal};
 /// How an etcd cluster is set up.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// Certificate, key and authority in PEM, where members speak TLS with their clients and ask for a certificate
-    /// too.
+    /// If set, members speak TLS with clients and require client certificates.
     pub tls: Option<TlsFiles>,
-    /// Data directories that members begin with, where they do not begin empty.
+    /// Initial data directories of the members. Members without one start empty.
     pub data: Vec<PathBuf>,
-    /// More arguments for every member.
+    /// Additional arguments for every member.
     pub arguments: Vec<String>,
 }
 
 /// Files for TLS, in PEM.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The authority that has signed the certificate.
+    /// Authority that signed the certificate.
     pub ca: PathBuf,
-    /// A certificate for 127.0.0.1, for members and clients.
+    /// Certificate for 127.0.0.1, for members and clients.
     pub cert: PathBuf,
-    /// Its key.
+    /// Key of the certificate.
     pub key: PathBuf,
 }
 
-/// A cluster of one member or more.
+/// A cluster of one or more members.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
@@ -40,7 +39,7 @@ pub struct Etcd {
     dir: TempDir,
 }
 
-/// One member. It keeps its ports and data when it is restarted.
+/// One member. It keeps its ports and data across restarts.
 #[derive(Debug)]
 struct Member {
     command: Vec<String>,
@@ -51,12 +50,12 @@ struct Member {
 }
 
 impl Etcd {
-    /// Starts a cluster of so many members and waits until it answers.
+    /// Starts a cluster of `members` members and waits until it answers.
     pub fn start(members: usize) -> Self {
         Self::start_with(members, Setup::default())
     }
 
-    /// The same, set up as given.
+    /// As [`Self::start`], with the given setup.
     pub fn start_with(members: usize, setup: Setup) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("etcd-")
@@ -88,14 +87,14 @@ impl Etcd {
         etcd
     }
 
-    /// What stands behind `--authority`: the endpoints in the order of the members.
+    /// Value for `--authority`: the endpoints in the order of the members.
     pub fn authority(&self) -> String {
         format!("etcd:{}", self.urls().join(","))
     }
 
-    /// Asks for a login from now on: `root:r` may do all, `pgpalisade:s%cret` may use the keys of the marks.
+    /// Turns authentication on: `root:r` may do everything, `pgpalisade:s%cret` may use the keys of the marks.
     pub fn require_logins(&self) {
-        // etcdctl of other versions makes the role root by itself, with the user.
+        // Some versions of etcdctl create the role root along with the user.
         if !self.ctl(&["role", "list"]).contains("root") {
             self.ctl(&["role", "add", "root"]);
         }
@@ -113,21 +112,21 @@ impl Etcd {
         }
     }
 
-    /// What stands behind `--authority` for the user `pgpalisade` then.
+    /// Value for `--authority` with a login as `pgpalisade`.
     pub fn authority_with_login(&self) -> String {
         let file = self.write_password("s%cret");
         let file = file.display();
         format!("{}?user=pgpalisade&password_file={file}", self.authority())
     }
 
-    /// Writes the file with the password of that user.
+    /// Writes the password file of the user `pgpalisade`.
     pub fn write_password(&self, password: &str) -> PathBuf {
         let file = self.dir().join("password");
         machine::write_secret(&file, &format!("{password}\n"));
         file
     }
 
-    /// Gives that user another password.
+    /// Changes the password of the user `pgpalisade`.
     pub fn change_password(&self, password: &str) {
         let user = format!("pgpalisade:{password}");
         for arguments in [
@@ -139,7 +138,7 @@ impl Etcd {
         }
     }
 
-    /// The URLs for clients.
+    /// Client URLs of all members.
     pub fn urls(&self) -> Vec<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let members = self.members.iter();
@@ -148,18 +147,18 @@ impl Etcd {
             .collect()
     }
 
-    /// The URLs of these members.
+    /// Client URLs of these members.
     pub fn urls_of(&self, members: &[usize]) -> Vec<String> {
         let all = self.urls();
         members.iter().map(|index| all[*index].clone()).collect()
     }
 
-    /// The directory of the cluster, for what a test wants to keep there.
+    /// Directory of the cluster, where a test may keep its own files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The index of the member that leads.
+    /// Index of the leader.
     pub fn leader(&self) -> usize {
         machine::wait_for("a leader", || {
             (0..self.members.len()).find(|index| {
@@ -169,14 +168,14 @@ impl Etcd {
         })
     }
 
-    /// Stops a member's time: it answers nothing, and its sockets stay open.
+    /// Stops a member (SIGSTOP): it answers nothing, and its sockets stay open.
     pub fn pause(&self, index: usize) {
         if let Some(process) = &self.members[index].process {
             machine::pause(process.pid());
         }
     }
 
-    /// Lets a paused member go on.
+    /// Resumes a paused member.
     pub fn resume(&self, index: usize) {
         self.signal(index, Signal::CONT);
     }
@@ -186,13 +185,13 @@ impl Etcd {
         self.members[index].process = None;
     }
 
-    /// Starts a member that was killed. Does not wait for it.
+    /// Starts a killed member. Does not wait for it.
     pub fn restart(&mut self, index: usize) {
         self.kill(index);
         self.spawn(index);
     }
 
-    /// Starts a member that was killed, without the data that it had.
+    /// Starts a killed member with an empty data directory.
     pub fn restart_empty(&mut self, index: usize) {
         self.kill(index);
         let data = &self.members[index].data;
@@ -200,7 +199,7 @@ impl Etcd {
         self.spawn(index);
     }
 
-    /// Starts a member that was killed, with other data in place of its own.
+    /// Starts a killed member with other data.
     pub fn restart_from(&mut self, index: usize, data: &Path) {
         self.kill(index);
         let own = self.members[index].data.clone();
@@ -209,12 +208,12 @@ impl Etcd {
         self.spawn(index);
     }
 
-    /// Waits until the cluster stores something.
+    /// Waits until the cluster stores a value.
     pub fn wait_until_ready(&self) {
         machine::wait_for("etcd to answer", || self.try_ctl(&["put", "ready", ""]));
     }
 
-    /// Runs `etcdctl` with these arguments, and gives what it says.
+    /// Runs `etcdctl` with these arguments and returns its output.
     ///
     /// # Panics
     /// When it fails.
@@ -224,7 +223,7 @@ impl Etcd {
         self.ctl_at(&all, arguments)
     }
 
-    /// The same, for these members only.
+    /// As [`Self::ctl`], for these members only.
     ///
     /// # Panics
     /// When it fails.
@@ -236,7 +235,7 @@ impl Etcd {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Puts a candidate at the end of an election's line, as `etcdctl elect` does, and gives its number.
+    /// Adds a candidate at the end of an election's queue, as `etcdctl elect` does, and returns its number.
     pub fn stands(&self, election: &str, candidate: &str) -> u64 {
         let key = format!("{election}/{candidate}");
         self.ctl(&["put", &key, candidate]);
@@ -247,22 +246,21 @@ impl Etcd {
             .expect("a revision")
     }
 
-    /// Takes a candidate away, as the end of its lease does.
+    /// Removes a candidate, as the end of its lease does.
     pub fn leaves(&self, election: &str, candidate: &str) {
         let gone = self.ctl(&["del", &format!("{election}/{candidate}")]);
         assert_eq!(gone.trim(), "1", "{candidate} does not stand in {election}");
     }
 
-    /// The revision of the store, as these members have it.
+    /// Revision of the store as these members know it.
     pub fn revision(&self, members: &[usize]) -> i64 {
         let answer = self.ctl_at(members, &["get", "ready", "-w", "json"]);
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
         answer["header"]["revision"].as_i64().expect("a revision")
     }
 
-    /// Makes a data directory from a snapshot, for the member with this index. With the token `etcd-cluster`,
-    /// which is etcd's default, the cluster keeps its id, as often happens to operators; with another one it does
-    /// not.
+    /// Makes a data directory from a snapshot, for the member with this index. With the token `etcd-cluster`, etcd's
+    /// default, the cluster keeps its id, which often happens to operators; with another token it does not.
     pub fn restore_snapshot(&self, index: usize, snapshot: &Path, token: &str) -> PathBuf {
         const KEPT: [&str; 3] = [
             "--name",
@@ -283,14 +281,14 @@ impl Etcd {
         data
     }
 
-    /// Saves a snapshot, in the place of an earlier one. On a busy machine the first try may be late.
+    /// Saves a snapshot, replacing an earlier one. On a busy machine the first try may time out.
     pub fn save_snapshot(&self) {
         let path = self.snapshot();
         let save = ["snapshot", "save", path.to_str().expect("UTF-8")];
         machine::wait_for("a snapshot of etcd", || self.try_ctl_at(0, &save));
     }
 
-    /// Kills all members and starts them with what was saved.
+    /// Kills all members and starts them with the saved snapshot.
     pub fn restore_all(&mut self) {
         let all = 0..self.members.len();
         all.clone().for_each(|index| self.kill(index));
@@ -343,10 +341,10 @@ impl Etcd {
         let mut command = Command::new("etcd");
         command
             .args(&member.command)
-            // Debian's builds read their options from the environment too.
+            // Debian's builds also read their options from the environment.
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        // It is killed: what it has stored must outlive that.
+        // Killed at the end: stored data must survive that.
         let process = Running::spawn(&mut command, member.log.clone(), &[]);
         member.process = Some(process.expect("etcd (package etcd-server)"));
     }
@@ -413,7 +411,7 @@ impl Drop for Etcd {
     }
 }
 
-/// Whether `endpoint status` in JSON tells of the leader itself.
+/// Whether `endpoint status` in JSON comes from the leader itself.
 fn leads(status: &str) -> bool {
     let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
     let status = &status[0]["Status"];

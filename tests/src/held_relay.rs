@@ -1,8 +1,8 @@
-//! A TCP relay that can hold bytes back: it stops time between the proxy and the server.
+//! A TCP relay that can hold bytes back, to stop time between the proxy and the server.
 //!
-//! Each connection is relayed at once until [`HeldRelay::hold`] is called. What arrives on the connections that
-//! exist at that moment then stays inside the relay, visible through [`HeldRelay::held_bytes`], until it is
-//! released or cut. Connections made later flow freely.
+//! The relay forwards immediately until [`HeldRelay::hold`] is called. From then on, bytes on the connections of that
+//! moment stay in the relay until they are released or cut; [`HeldRelay::held_bytes`] counts them. Later connections
+//! flow freely.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From whoever connected to the relay.
+    /// From the side that connected to the relay.
     ToServer,
-    /// From whom the relay connected to.
+    /// From the side that the relay connected to.
     ToClient,
 }
 
@@ -55,7 +55,7 @@ impl Connection {
     }
 }
 
-/// A running relay. When dropped, its connections are cut and its port is free.
+/// A running relay. Dropping it cuts its connections and frees its port.
 #[derive(Debug)]
 pub struct HeldRelay {
     address: SocketAddr,
@@ -77,7 +77,7 @@ impl HeldRelay {
                 if stop.load(Ordering::SeqCst) {
                     return;
                 }
-                // A server that is gone closes its client, as a network would.
+                // Without a server the client's connection closes, as on a real network.
                 let Ok(client) = client else { continue };
                 let Ok(server) = TcpStream::connect(server) else {
                     continue;
@@ -95,12 +95,12 @@ impl HeldRelay {
         }
     }
 
-    /// Where to connect.
+    /// Address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Holds back what comes from now on in one direction on the connections there are now.
+    /// Holds back later bytes in one direction on the connections open now.
     pub fn hold(&self, direction: Direction) {
         self.each(|connection| {
             connection
@@ -112,7 +112,7 @@ impl HeldRelay {
         });
     }
 
-    /// Lets everything that was held pass.
+    /// Forwards all held bytes.
     pub fn release(&self, direction: Direction) {
         self.each(|connection| {
             let valve = connection.valve(direction);
@@ -121,7 +121,7 @@ impl HeldRelay {
         });
     }
 
-    /// How many bytes are held back now.
+    /// Number of bytes held back now.
     pub fn held_bytes(&self, direction: Direction) -> usize {
         let mut sum = 0;
         self.each(|connection| {
@@ -135,7 +135,7 @@ impl HeldRelay {
         sum
     }
 
-    /// Cuts every connection; what was held is lost.
+    /// Cuts every connection; held bytes are lost.
     pub fn cut(&self) {
         self.each(Connection::cut);
         self.release(Direction::ToServer);
@@ -154,7 +154,7 @@ impl HeldRelay {
 impl Drop for HeldRelay {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
-        // Wakes the acceptor, which then sees that it is over.
+        // Wakes the acceptor, which then sees the stop flag.
         let _woken = TcpStream::connect(self.address);
         if let Some(acceptor) = self.acceptor.take() {
             let _ended = acceptor.join();
@@ -177,7 +177,7 @@ fn relay(client: TcpStream, server: TcpStream) -> Connection {
     }
 }
 
-/// Copies one direction on a thread of its own, which ends with the connection.
+/// Copies one direction on its own thread, which ends with the connection.
 fn pump(mut from: TcpStream, mut to: TcpStream, valve: Arc<Valve>) {
     std::thread::spawn(move || {
         let mut buffer = vec![0; 65_536];

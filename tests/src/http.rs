@@ -1,4 +1,4 @@
-//! A client of HTTP that sends its requests by hand, and reads metrics.
+//! An HTTP client that sends its requests by hand and reads metrics.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -12,20 +12,20 @@ use crate::postgres::Postgres;
 use crate::proxy::{Options, Proxy};
 use crate::tls_client::TlsClient;
 
-/// Where a proxy answers.
+/// HTTP address of a proxy.
 #[derive(Debug, Clone, Copy)]
 pub struct Http {
     address: SocketAddr,
 }
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub struct Answer {
-    /// The status.
+    /// Status code.
     pub status: u16,
-    /// The fields of its head, as text.
+    /// Header fields, as text.
     pub head: String,
-    /// The body.
+    /// Body.
     pub body: String,
 }
 
@@ -43,29 +43,29 @@ impl Answer {
 }
 
 impl Http {
-    /// A free port.
+    /// Picks a free port.
     pub fn free() -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], machine::free_port()));
         Self { address }
     }
 
-    /// A proxy that answers there.
+    /// Starts a proxy that serves HTTP there.
     pub fn with_proxy(postgres: &Postgres) -> (Self, Proxy) {
         let http = Self::free();
         (http, Proxy::start_with(http.options(postgres)))
     }
 
-    /// The options of such a proxy.
+    /// Options of such a proxy.
     pub fn options(self, postgres: &Postgres) -> Options {
         Options::new(postgres).flag("--http", &self.address.to_string())
     }
 
-    /// The port.
+    /// TCP port.
     pub fn port(self) -> u16 {
         self.address.port()
     }
 
-    /// A connection that has sent nothing.
+    /// Opens a connection and sends nothing.
     pub fn connect(self) -> io::Result<TcpStream> {
         let stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -73,7 +73,7 @@ impl Http {
         Ok(stream)
     }
 
-    /// Sends a request, as it is, and reads until the proxy closes.
+    /// Sends a request unchanged and reads until the proxy closes.
     pub fn send(self, request: &str) -> io::Result<String> {
         let mut stream = self.connect()?;
         stream.write_all(request.as_bytes())?;
@@ -82,15 +82,15 @@ impl Http {
         Ok(answer)
     }
 
-    /// The answer to a request with more fields, each with its line end.
+    /// Response to a request with additional fields, each with its line end.
     #[track_caller]
     pub fn ask(self, method: &str, path: &str, fields: &str) -> Answer {
         let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
         Answer::parse(&self.send(&request).expect("an answer"))
     }
 
-    /// A connection over TLS on which a request was sent, with these fields. Whether the proxy likes what it was shown
-    /// turns out when it is read.
+    /// Opens a connection over TLS and sends a request with these fields. Reading shows whether the proxy accepts the
+    /// client's certificate.
     pub fn open_tls(
         self,
         client: &TlsClient,
@@ -102,7 +102,7 @@ impl Http {
         Ok(stream)
     }
 
-    /// The answer to such a request, with its end: TLS tells when a part is missing.
+    /// Response to such a request, read to its end: TLS reports truncation.
     pub fn get_tls(self, client: &TlsClient, path: &str, fields: &str) -> io::Result<Answer> {
         let mut answer = String::new();
         self.open_tls(client, path, fields)?
@@ -110,13 +110,13 @@ impl Http {
         Ok(Answer::parse(&answer))
     }
 
-    /// The answer to a plain request.
+    /// Response to a plain request.
     #[track_caller]
     pub fn get(self, path: &str) -> Answer {
         self.ask("GET", path, "")
     }
 
-    /// The metrics.
+    /// Reads the metrics.
     #[track_caller]
     pub fn metrics(self) -> Metrics {
         let answer = self.get("/metrics");
@@ -125,10 +125,10 @@ impl Http {
     }
 }
 
-/// What `/metrics` has said.
+/// A response of `/metrics`.
 #[derive(Debug)]
 pub struct Metrics {
-    /// As it was sent.
+    /// Text as sent.
     pub text: String,
     samples: BTreeMap<String, f64>,
 }
@@ -146,12 +146,12 @@ impl Metrics {
         }
     }
 
-    /// The value of a series, by its name with all labels as they are written; 0 where there is none.
+    /// Value of a series, named with all its labels as written; 0 if it does not exist.
     pub fn of(&self, series: &str) -> f64 {
         self.samples.get(series).copied().unwrap_or_default()
     }
 
-    /// The names of all families.
+    /// Names of all metric families.
     pub fn families(&self) -> Vec<&str> {
         let types = self.text.lines();
         let types = types.filter_map(|line| line.strip_prefix("# TYPE "));

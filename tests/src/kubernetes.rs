@@ -1,4 +1,4 @@
-//! Kubernetes, as far as a Lease needs it: a small server of that resource, since Debian has no kube-apiserver.
+//! A small server of Kubernetes Leases, since Debian has no kube-apiserver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,9 @@ use crate::http::Http;
 use crate::machine::{self, Signal, repository};
 use crate::tls::Authority;
 
-/// Where the Leases are.
 const COLLECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
-/// A server of Leases, in the namespace `default`.
+/// A server of Leases in the namespace `default`.
 #[derive(Debug)]
 pub struct Kubernetes {
     http: Http,
@@ -24,12 +23,12 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Starts it, without TLS, and lets everybody in: as `kubectl proxy` does.
+    /// Starts the server without TLS and without authentication, as `kubectl proxy` serves.
     pub fn start() -> Self {
         Self::spawn(&[])
     }
 
-    /// Starts it with a certificate of this authority for 127.0.0.1, and lets in whoever brings the token.
+    /// Starts the server with a certificate of this authority for 127.0.0.1. Clients need the token.
     pub fn with_tls(authority: &Authority, token: &str) -> Self {
         let pair = authority.issue_local("kubernetes");
         let file = |path: &Path| path.display().to_string();
@@ -57,32 +56,32 @@ impl Kubernetes {
         Self { http, dir, api }
     }
 
-    /// Where it answers: `127.0.0.1:port`.
+    /// Address: `127.0.0.1:port`.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.http.port())
     }
 
-    /// The configuration of its clients.
+    /// Client configuration file.
     pub fn config(&self) -> PathBuf {
         self.dir.path().join("config")
     }
 
-    /// A line for each request.
+    /// Log with a line for each request.
     pub fn log(&self) -> String {
         self.api.output()
     }
 
-    /// Stops its time: it answers nothing, and its sockets stay open.
+    /// Stops the server (SIGSTOP): it answers nothing, and its sockets stay open.
     pub fn pause(&self) {
         machine::pause(self.api.pid());
     }
 
-    /// Lets it go on.
+    /// Resumes the server.
     pub fn resume(&self) {
         machine::signal(self.api.pid(), Signal::CONT);
     }
 
-    /// A Lease.
+    /// Reads a Lease.
     #[track_caller]
     pub fn lease(&self, name: &str) -> Value {
         self.ask("GET", name, "").expect("a Lease")
@@ -94,7 +93,7 @@ impl Kubernetes {
         self.ask("DELETE", name, "").expect("a Lease");
     }
 
-    /// Changes a Lease, and nothing else of what it says then.
+    /// Changes a Lease; retries if it was changed meanwhile.
     #[track_caller]
     pub fn change(&self, name: &str, change: impl Fn(&mut Value)) {
         machine::wait_for("a change", || {
@@ -104,7 +103,7 @@ impl Kubernetes {
         });
     }
 
-    /// None: there is no such Lease, or somebody has changed it since it was read.
+    /// `None` if the Lease does not exist, or was changed since it was read.
     #[track_caller]
     fn ask(&self, method: &str, name: &str, body: &str) -> Option<Value> {
         let fields = format!("Connection: close\r\nContent-Length: {}\r\n", body.len());

@@ -1,26 +1,26 @@
-//! The harness of the end-to-end tests: real PostgreSQL, the real proxy, and clients that speak to both.
+//! Harness of the end-to-end tests: real PostgreSQL, the real proxy, and clients for both.
 //!
-//! What starts and ends processes is in `proxy/harness`, which `pgpalisade demo` is made of too. In reading order:
+//! `proxy/harness` starts and ends processes; `pgpalisade demo` uses it too. In reading order:
 //! - [`machine`]: free ports, directories, waiting with a bound, signals.
 //! - [`postgres`]: a private PostgreSQL on a free port, unprivileged, removed when dropped.
-//! - [`patroni`]: two that Patroni keeps.
+//! - [`patroni`]: two servers managed by Patroni.
 //! - [`etcd`]: private etcd clusters, to pause, kill and restart.
-//! - [`zookeeper`]: the same of ZooKeeper.
+//! - [`zookeeper`]: a private ZooKeeper.
 //! - [`kubernetes`]: a small server of Leases.
-//! - [`pooler`]: a pgbouncer, where none belongs.
-//! - [`proxy`]: the binary `pgpalisade serve` in front of it.
-//! - [`stage`]: both together, which is what most tests want.
-//! - [`tls`]: certificates for all of them; [`tls_client`]: what a client makes of them.
+//! - [`pooler`]: a pgbouncer between proxy and server, which pgpalisade does not support.
+//! - [`proxy`]: the binary `pgpalisade serve` in front of PostgreSQL.
+//! - [`stage`]: PostgreSQL and proxy together, for most tests.
+//! - [`tls`]: certificates for all of them; [`tls_client`]: TLS of a client.
 //! - [`wire`]: a client that sends and reads protocol messages by hand.
 //! - [`held_relay`]: a TCP relay that can hold bytes back, to stop time between proxy and server.
 //! - [`browser`]: headless Chromium, for the dashboard.
-//! - [`http`]: asks the proxy for metrics and health.
+//! - [`http`]: an HTTP client, for metrics and health.
 //! - [`programs`]: psql, pgbench and pg_dump as child processes.
-//! - [`mediation`]: conversations at random, and the database as the judge; `make mediation` runs it for long.
-//! - [`proof`]: leaders, faults at random, and a checker of the history; `make proof` runs it for long.
+//! - [`mediation`]: random conversations, judged by the database; `make mediation` runs them for hours.
+//! - [`proof`]: leaders, random faults, and a checker of the history; `make proof` runs it for hours.
 //!
-//! With `PGPALISADE_TESTS_DIRECT=1` a [`proxy::Proxy`] is only a name for PostgreSQL itself. The
-//! comparisons must then hold trivially; what fails there is the test, not the proxy.
+//! With `PGPALISADE_TESTS_DIRECT=1` a [`proxy::Proxy`] is only a name for PostgreSQL itself. Comparisons with
+//! PostgreSQL must then pass; a failure is a fault of the test, not of the proxy.
 
 #![expect(
     clippy::expect_used,

@@ -1,20 +1,19 @@
-//! The oracle of mediation: conversations that nobody would write by hand, and the database as the judge.
+//! The oracle of mediation: random conversations that nobody would write by hand, with the database as the judge.
 //!
-//! A session that may not write sends anything that the protocol and SQL have, in any grouping. Whatever the proxy
-//! believes of it, afterwards PostgreSQL must hold no row, transaction id, large object, notification or WAL message
-//! that such a session is not allowed.
+//! A session that may not write sends all kinds of messages and SQL, in any grouping. Afterwards PostgreSQL must hold
+//! no row, transaction id, large object, notification or WAL message that the session was not allowed to write.
 //!
 //! In reading order:
-//! - [`conversation`]: what a client says, as data. [`words`]: its SQL.
-//! - [`generator`]: a conversation from a seed; [`fragments`]: the beginnings of ways around; `moves`: those of a
-//!   session that holds a token; `walk`: transactions whose steps fit to each other; [`steering`]: settings that change
-//!   where no text shows it; [`tables`]: names that mean one table or another.
+//! - [`conversation`]: what a client sends, as data. [`words`]: its SQL.
+//! - [`generator`]: a conversation from a seed; [`fragments`]: beginnings of bypasses; `moves`: moves of a session
+//!   that holds a token; `walk`: transactions with steps that fit together; [`steering`]: settings that change
+//!   without any text showing it; [`tables`]: names that resolve to one table or another.
 //! - [`world`]: a server with something to write to, and the proxy. [`runner`]: one conversation there.
-//! - [`judge`]: what it has changed, and whether it may.
-//! - [`twin`]: whether a session that may do all hears the same as without the proxy.
-//! - [`trial`]: both together. [`shrinker`]: the shortest conversation that still does it.
-//! - [`needless`]: refusals of what would have written nothing.
-//! - [`run`]: many of them, in parallel.
+//! - [`judge`]: what the conversation changed, and whether it was allowed to.
+//! - [`twin`]: whether a session that may do everything gets the same replies as without the proxy.
+//! - [`trial`]: both together. [`shrinker`]: the shortest conversation that still fails.
+//! - [`needless`]: refusals of statements that would have written nothing.
+//! - [`run`]: many conversations, in parallel.
 
 mod moves;
 mod walk;

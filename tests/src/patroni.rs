@@ -1,5 +1,5 @@
-//! Two PostgreSQLs that Patroni keeps: one is the primary, the other one follows it synchronously, and an etcd of their
-//! own says which is which. <https://patroni.readthedocs.io>
+//! Two PostgreSQL servers managed by Patroni: a primary and a synchronous standby, with a private etcd that names the
+//! primary. <https://patroni.readthedocs.io>
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -18,17 +18,17 @@ use crate::programs;
 use crate::proxy::{Options, Store};
 use crate::wire::{Endpoint, Wire};
 
-/// How long the primary's key lives without its Patroni, in seconds: a standby is promoted after that.
+/// Lifetime of the primary's key without its Patroni, in seconds; then a standby is promoted.
 pub const TTL: u32 = 10;
-/// How often Patroni looks, in seconds.
+/// Patroni's polling interval, in seconds.
 pub const LOOP_WAIT: u32 = 2;
-/// For how long it tries again to reach etcd or PostgreSQL, in seconds.
+/// Seconds for which Patroni retries to reach etcd or PostgreSQL.
 pub const RETRY_TIMEOUT: u32 = 3;
 
-/// To be promoted takes [`TTL`], and a few looks more on a busy machine; to follow again takes a `pg_rewind`.
+/// Bound of a role change: a promotion takes [`TTL`] and a few polls, a return to standby takes a `pg_rewind`.
 pub const WHOLE_WITHIN: Duration = Duration::from_secs(90);
 
-/// Patroni would shut its PostgreSQL down in order; nothing of it is kept.
+/// Without Patroni's orderly shutdown of PostgreSQL: no data is kept.
 const KILL: Farewell = &[(Signal::KILL, Duration::from_secs(10))];
 
 const NAMES: [&str; 2] = ["a", "b"];
@@ -41,7 +41,6 @@ pub struct Patroni {
     _turn: Turn,
 }
 
-/// A Patroni with its PostgreSQL.
 #[derive(Debug)]
 struct Node {
     port: u16,
@@ -51,7 +50,7 @@ struct Node {
 }
 
 impl Patroni {
-    /// Starts both, and waits until a commit is confirmed by both.
+    /// Starts both servers and waits until both confirm a commit.
     pub fn start() -> Self {
         let turn = Turn::take();
         let etcd = Etcd::start(1);
@@ -61,7 +60,7 @@ impl Patroni {
             _etcd: etcd,
             _turn: turn,
         };
-        // Patroni takes over a server that is there already.
+        // Patroni adopts an existing server.
         copy_tree(&template(), &patroni.nodes[0].data());
         patroni.nodes[0].spawn();
         machine::wait_for("Patroni to promote a primary", || patroni.primary());
@@ -70,15 +69,15 @@ impl Patroni {
         patroni
     }
 
-    /// The number of the server whose Patroni says that it is the primary.
+    /// Index of the server that Patroni reports as the primary.
     pub fn primary(&self) -> Option<usize> {
         (0..self.nodes.len()).find(|node| self.nodes[*node].is("primary"))
     }
 
-    /// Waits until one server is the primary, and the other one may be promoted. The number of the former.
+    /// Waits until one server is the primary and the other can be promoted. Returns the index of the primary.
     ///
     /// # Panics
-    /// When that takes longer than [`WHOLE_WITHIN`].
+    /// After [`WHOLE_WITHIN`].
     #[track_caller]
     pub fn wait_until_whole(&self) -> usize {
         let whole = machine::wait_at_most(WHOLE_WITHIN, || {
@@ -100,7 +99,7 @@ impl Patroni {
         promoted.expect("Patroni to promote its standby");
     }
 
-    /// `patronictl switchover`: returns when the other server is the primary.
+    /// Runs `patronictl switchover`; returns once the other server is the primary.
     pub fn switchover(&self) {
         let mut command = unprivileged("patronictl");
         let own = self.nodes[0].dir.path();
@@ -110,42 +109,42 @@ impl Patroni {
         programs::stdout(&output.expect("patronictl (package patroni)"));
     }
 
-    /// Kills a server as a failing machine does, with its Patroni.
+    /// Kills a server and its Patroni, as a machine failure does.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node].kill();
     }
 
-    /// Kills the Patroni of a server, which goes on without it.
+    /// Kills the Patroni of a server; the server goes on without it.
     pub fn end_patroni(&mut self, node: usize) {
         self.nodes[node].process = None;
     }
 
-    /// Starts the Patroni of a server, where it was killed. It sees to the rest.
+    /// Restarts the Patroni of a server if it was killed. Patroni does the rest.
     pub fn revive(&mut self, node: usize) {
         if self.nodes[node].process.is_none() {
             self.nodes[node].spawn();
         }
     }
 
-    /// Kills PostgreSQL's first process alone. Its Patroni sees to the rest.
+    /// Kills only PostgreSQL's postmaster. Its Patroni does the rest.
     pub fn kill_postmaster(&self, node: usize) {
         if let Some(pid) = self.nodes[node].postmaster() {
             machine::signal(pid, Signal::KILL);
         }
     }
 
-    /// Stops every process of a server and its Patroni where it is, until the guard is dropped.
+    /// Stops every process of a server and its Patroni (SIGSTOP) until the guard is dropped.
     pub fn freeze(&self, node: usize) -> Frozen {
         let node = &self.nodes[node];
         let mut frozen = Frozen::new(node.process.as_ref().map(Running::pid));
         let postmaster = node.postmaster().expect("a server that runs");
         frozen.stop([postmaster]);
-        // It starts no more of them.
+        // The stopped postmaster starts no more children.
         frozen.stop(machine::children(postmaster));
         frozen
     }
 
-    /// Options for a proxy that knows both.
+    /// Options for a proxy that knows both servers.
     pub fn options(&self) -> Options {
         let [a, b] = [self.nodes[0].port, self.nodes[1].port];
         Options {
@@ -159,20 +158,20 @@ impl Patroni {
         }
     }
 
-    /// Where a server listens.
+    /// TCP endpoint of a server.
     pub fn tcp(&self, node: usize) -> Endpoint {
         Endpoint::Tcp(local(self.nodes[node].port))
     }
 
-    /// Its data directory.
+    /// Data directory of a server.
     pub fn data(&self, node: usize) -> PathBuf {
         self.nodes[node].data()
     }
 
-    /// A superuser's session of a database, straight to the primary.
+    /// Opens a superuser session on a database, directly on the primary.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is no primary.
     #[track_caller]
     pub fn admin(&self, database: &str) -> Wire {
         let primary = self.primary().expect("a primary");
@@ -180,12 +179,13 @@ impl Patroni {
         Wire::login(&self.tcp(primary), &own)
     }
 
-    /// What a server and its Patroni have said.
+    /// Log of a server and its Patroni.
     pub fn log(&self, node: usize) -> String {
         std::fs::read_to_string(self.nodes[node].log()).unwrap_or_default()
     }
 
-    /// haproxy before both, set as Patroni's documentation has it: what its check calls the primary gets the clients.
+    /// haproxy in front of both servers, configured as in Patroni's documentation: clients reach the server that its
+    /// check reports as the primary.
     pub fn haproxy(&self, dir: &Path) -> (Running, Endpoint) {
         let port = machine::free_port();
         let server = |node: &Node| {
@@ -220,7 +220,7 @@ impl Node {
         let hosts = etcd.urls().concat().replace("http://", "");
         let (address, rest) = (local(node.port), local(node.rest));
         let user = json!({"username": "postgres", "password": "none"});
-        // JSON is YAML.
+        // JSON is valid YAML.
         let own = json!({
             "scope": "pgpalisade",
             "name": NAMES[number],
@@ -263,7 +263,7 @@ impl Node {
         self.dir.path().join("log")
     }
 
-    /// Whether its Patroni says so: <https://patroni.readthedocs.io/en/latest/rest_api.html>.
+    /// Whether Patroni reports this role: <https://patroni.readthedocs.io/en/latest/rest_api.html>.
     fn is(&self, role: &str) -> bool {
         let limit = Duration::from_secs(1);
         let ask = || {
@@ -277,7 +277,7 @@ impl Node {
         ask().is_ok_and(|head| head.ends_with(b" 200"))
     }
 
-    /// PostgreSQL's first process, if it runs. The file outlives it, and the number may be that of another one then.
+    /// The postmaster's pid, if it runs. The file may be stale and its pid reused.
     fn postmaster(&self) -> Option<u32> {
         let file = std::fs::read_to_string(self.data().join("postmaster.pid")).ok()?;
         let pid = file.lines().next()?.parse().ok()?;
@@ -285,7 +285,7 @@ impl Node {
         (home == self.data()).then_some(pid)
     }
 
-    /// Kills everything. Patroni first, which would start PostgreSQL again.
+    /// Kills everything; Patroni first, since it would restart PostgreSQL.
     fn kill(&mut self) {
         let patroni = self.process.as_ref().map(Running::pid);
         let of_patroni = patroni.map(machine::children).unwrap_or_default();
@@ -295,7 +295,7 @@ impl Node {
         let all: Vec<u32> = [of_patroni, postmaster.into_iter().collect(), of_postmaster].concat();
         all.iter()
             .for_each(|pid| machine::signal(*pid, Signal::KILL));
-        // A dead process has no directory, whoever has to bury it.
+        // A dead process has no working directory, even before it is reaped.
         let lives = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok();
         let _tried_again_by_patroni =
             machine::wait_at_most(machine::PATIENCE, || (!all.iter().any(lives)).then_some(()));
@@ -315,20 +315,20 @@ impl Drop for Patroni {
     }
 }
 
-/// What both have in common, as Patroni keeps it in etcd.
+/// Common settings, as Patroni keeps them in etcd.
 fn settings() -> String {
     let settings = json!({
         "ttl": TTL,
         "loop_wait": LOOP_WAIT,
         "retry_timeout": RETRY_TIMEOUT,
-        // With an asynchronous standby a failover may lose what was confirmed.
+        // With an asynchronous standby a failover may lose confirmed commits.
         "synchronous_mode": true,
         "postgresql": {
             "use_pg_rewind": true,
             "parameters": {
                 "fsync": "off",
                 "wal_level": "logical",
-                // The whole log is read at the end of a proof.
+                // A proof reads the whole WAL at its end.
                 "wal_keep_size": "8GB",
                 "max_wal_size": "256MB",
                 "max_connections": 120,
@@ -339,7 +339,7 @@ fn settings() -> String {
     settings.to_string()
 }
 
-/// Nothing of the caller's environment but the way to the programs.
+/// Clears the environment except for PATH.
 fn at_home<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let command = command

@@ -1,4 +1,4 @@
-//! A policy file, and a proxy that is told to read it again.
+//! A policy file, and a proxy that reloads it.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use tempfile::TempDir;
 use crate::machine::{Signal, signal, wait_for};
 use crate::proxy::Proxy;
 
-/// A policy file in a directory of its own.
+/// A policy file in its own directory.
 #[derive(Debug)]
 pub struct PolicyFile {
     dir: TempDir,
 }
 
 impl PolicyFile {
-    /// A file with this text.
+    /// Creates the file with this text.
     pub fn new(text: &str) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("pgp-")
@@ -25,17 +25,17 @@ impl PolicyFile {
         file
     }
 
-    /// Where it is, for `--policy`.
+    /// Path for `--policy`.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("policy.toml")
     }
 
-    /// Puts another text into it.
+    /// Replaces the text.
     pub fn write(&self, text: &str) {
         std::fs::write(self.path(), text).expect("write the policy file");
     }
 
-    /// Puts another text into it, and has the proxy read it. Returns once the proxy has said what came of it.
+    /// Replaces the text and makes the proxy reload it. Returns once the proxy has logged the result.
     pub fn reload(&self, proxy: &Proxy, text: &str) {
         let said = |output: &str| output.matches("the policy file").count();
         let before = said(&proxy.output());

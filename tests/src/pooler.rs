@@ -1,5 +1,4 @@
-//! A real pgbouncer in front of a PostgreSQL: what must not stand between the proxy and the server, and a peer to
-//! compare with.
+//! A real pgbouncer in front of PostgreSQL, to test an unsupported setup and as a peer for comparisons.
 
 use std::net::TcpStream;
 
@@ -18,15 +17,15 @@ pub struct Pooler {
 }
 
 impl Pooler {
-    /// Starts one that lets everybody in and gives a server connection to each transaction.
+    /// Starts one that trusts everybody and assigns a server connection to each transaction.
     ///
     /// # Panics
-    /// Where pgbouncer is not installed; `scripts/install-packages` does it.
+    /// If pgbouncer is not installed; `scripts/install-packages` does it.
     pub fn start(postgres: &Postgres) -> Self {
         Self::ignoring(postgres, "")
     }
 
-    /// As [`Self::start`]; it takes these parameters of a startup packet, and drops them.
+    /// As [`Self::start`], ignoring these startup parameters.
     pub fn ignoring(postgres: &Postgres, parameters: &str) -> Self {
         let socket_dir = postgres.socket_dir().display().to_string();
         let settings =
@@ -34,8 +33,8 @@ impl Pooler {
         Self::launch(postgres, &socket_dir, &settings)
     }
 
-    /// Starts one that gives a server connection to each session, reaches the server by TCP as a proxy does, and logs
-    /// nothing about sessions; with more lines of settings.
+    /// Starts one that assigns a server connection to each session, reaches the server by TCP as a proxy does, and
+    /// logs no sessions. `more` adds lines of settings.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -60,7 +59,7 @@ impl Pooler {
         std::fs::write(&file, settings).expect("write the pooler's settings");
         let mut command = unprivileged("pgbouncer");
         command.arg(&file).current_dir(dir.path());
-        // It ends at once: no session is kept.
+        // Ends immediately, without waiting for sessions.
         let process = Running::spawn(&mut command, dir.path().join("log"), TERM);
         let pooler = Self {
             process: process.expect("pgbouncer; run scripts/install-packages"),
@@ -73,12 +72,12 @@ impl Pooler {
         pooler
     }
 
-    /// Where it listens on 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }

@@ -19,7 +19,7 @@ pub use program::{bin, scratch_dir, unprivileged};
 pub(crate) use program::{copy_tree, template};
 pub use replica::Frozen;
 
-/// Ends the sessions of application `alone` by SQL alone, and waits until they are gone. It looks every 5 ms.
+/// Ends the sessions of application `alone` with SQL and waits until they are gone, polling every 5 ms.
 pub const END_ALONE: &str = "DO $$ BEGIN
     PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'alone';
     LOOP
@@ -29,14 +29,14 @@ pub const END_ALONE: &str = "DO $$ BEGIN
     END LOOP;
 END $$";
 
-/// How clients that come by TCP must prove who they are. By unix socket everybody is trusted.
+/// Authentication of clients that connect by TCP. The unix socket trusts everybody.
 #[derive(Clone, Copy, Debug)]
 pub enum Auth {
-    /// Nobody is asked.
+    /// No authentication.
     Trust,
-    /// The password in the clear.
+    /// Plain-text password.
     Password,
-    /// The challenge with an MD5 hash.
+    /// MD5 challenge.
     Md5,
     /// SCRAM-SHA-256.
     Scram,
@@ -111,12 +111,12 @@ impl Postgres {
         server
     }
 
-    /// Steps its clock: so many seconds before that of the machine, or behind it.
+    /// Steps the server's clock to `ahead` seconds ahead of the machine's; negative is back.
     pub fn set_clock(&self, ahead: i64) {
         Clock::of(self.dir.path()).set(ahead);
     }
 
-    /// On this port, or on any that is free.
+    /// Starts the server on `port`, or on any free port.
     fn launch(
         turn: Turn,
         dir: TempDir,
@@ -140,13 +140,13 @@ impl Postgres {
         }
     }
 
-    /// Kills the server as a failing machine would, all of it, and leaves it dead.
+    /// Kills all processes of the server, as a machine failure does, and leaves it down.
     pub fn crash(&mut self) {
         self.crash_by(Signal::KILL);
     }
 
-    /// Ends it without a word, by a signal to its first process: SIGQUIT is PostgreSQL's immediate shutdown, SIGKILL
-    /// leaves the other processes to find out by themselves.
+    /// Signals the postmaster: SIGQUIT is PostgreSQL's immediate shutdown; after SIGKILL the other processes must
+    /// notice themselves.
     pub fn crash_by(&mut self, signal: Signal) {
         let process = self.server.process();
         process.signal(signal);
@@ -154,18 +154,18 @@ impl Postgres {
         ended.expect("PostgreSQL ends by a signal");
     }
 
-    /// Starts it again on the same data and port, with more settings, and waits until it has recovered.
+    /// Restarts the server on the same data and port with additional settings, and waits for recovery.
     pub fn start_again(&mut self, settings: &[&str]) {
         self.settings.extend(settings.iter().map(|&s| s.to_owned()));
         let (port, dir) = (self.port(), self.dir.path());
-        // It does not start as long as a process of its former life is there.
+        // PostgreSQL does not start while a process of its previous run exists.
         self.server = machine::wait_for("PostgreSQL to recover", || {
             let (programs, patience) = (&self.programs, machine::patience());
             PrivatePostgres::start_at(port, programs, dir, &self.settings, &patience).ok()
         });
     }
 
-    /// Keeps a copy of its data, as a snapshot of the volume has it, in the place of an earlier one.
+    /// Saves a copy of the data, as a volume snapshot would, replacing an earlier one.
     pub fn back_up(&mut self) {
         self.crash();
         let kept = self.dir.path().join("kept");
@@ -174,7 +174,7 @@ impl Postgres {
         self.start_again(&[]);
     }
 
-    /// Puts the copy back.
+    /// Restores the copy.
     pub fn restore(&mut self) {
         self.crash();
         std::fs::remove_dir_all(self.data()).expect("remove the data");
@@ -182,37 +182,37 @@ impl Postgres {
         self.start_again(&[]);
     }
 
-    /// The id of the server's first process.
+    /// Process id of the postmaster.
     pub fn pid(&self) -> u32 {
         self.server.pid()
     }
 
-    /// Its data directory.
+    /// Data directory.
     pub fn data(&self) -> PathBuf {
         self.dir.path().join("data")
     }
 
-    /// Where it listens for TCP.
+    /// TCP endpoint.
     pub fn tcp(&self) -> Endpoint {
         Endpoint::Tcp(([127, 0, 0, 1], self.port()).into())
     }
 
-    /// Its unix socket.
+    /// Unix socket endpoint.
     pub fn socket(&self) -> Endpoint {
         Endpoint::Unix(self.server.socket())
     }
 
-    /// The directory of its unix socket.
+    /// Directory of the unix socket.
     pub fn socket_dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Its port, for TCP and in the socket's name.
+    /// Port, for TCP and in the socket's name.
     pub fn port(&self) -> u16 {
         self.server.port()
     }
 
-    /// A connection string for a superuser over the unix socket.
+    /// Connection string for a superuser over the unix socket.
     pub fn admin_dsn(&self) -> String {
         format!(
             "host={} port={} user=postgres dbname=postgres",
@@ -221,12 +221,12 @@ impl Postgres {
         )
     }
 
-    /// A superuser's session, straight to the server.
+    /// Opens a superuser session directly on the server.
     pub fn admin(&self) -> Wire {
         Wire::login(&self.socket(), &ADMIN)
     }
 
-    /// Runs SQL as superuser straight on the server and returns the rows of its results, as text.
+    /// Runs SQL as superuser directly on the server and returns the rows as text.
     ///
     /// # Panics
     /// When a statement fails.
@@ -235,7 +235,7 @@ impl Postgres {
         self.admin().rows(sql)
     }
 
-    /// The first column of the first row of [`Self::sql`].
+    /// First column of the first row of [`Self::sql`].
     #[track_caller]
     pub fn value(&self, sql: &str) -> String {
         self.sql(sql)
@@ -245,14 +245,14 @@ impl Postgres {
             .unwrap_or_default()
     }
 
-    /// What the server has written to its log, in which bytes of clients stand as they came.
+    /// The server's log. It quotes clients' bytes unchanged, so they may be invalid UTF-8.
     pub fn log(&self) -> String {
         let log = std::fs::read(self.dir.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Waits until no other test of this process runs a server, and keeps new ones waiting while the guard lives.
-    /// For tests that measure time. At most one test may use it.
+    /// Waits until no other test of this process runs a server, and blocks new ones while the guard lives. For tests
+    /// that measure time. At most one test may use it.
     pub fn alone(&self) -> Alone {
         let mut turns = TURNS.lock().expect("turns");
         while turns.servers > 1 {
@@ -276,7 +276,7 @@ impl Drop for Postgres {
     }
 }
 
-/// What [`Postgres::alone`] counts. The state of a test run, and so global.
+/// Counts for [`Postgres::alone`]. Global, since they belong to the test run.
 static TURNS: Mutex<Turns> = Mutex::new(Turns {
     servers: 0,
     closed: false,
@@ -288,7 +288,7 @@ struct Turns {
     closed: bool,
 }
 
-/// Counted as long as a server runs.
+/// Held while a server runs.
 #[derive(Debug)]
 pub(crate) struct Turn(());
 
@@ -310,7 +310,7 @@ impl Drop for Turn {
     }
 }
 
-/// While it lives no other test starts a server.
+/// Blocks other tests from starting a server while it lives.
 #[derive(Debug)]
 pub struct Alone(());
 

@@ -1,4 +1,4 @@
-//! Programs as child processes: PostgreSQL's own clients (psql, pgbench, pg_dump), and haproxy.
+//! Child processes: PostgreSQL's own clients (psql, pgbench, pg_dump), and haproxy.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,27 +7,27 @@ use std::process::{Command, Output, Stdio};
 use crate::postgres::{bin, unprivileged};
 use crate::wire::Endpoint;
 
-/// A program of PostgreSQL, told by environment to connect to `endpoint` as `postgres`.
+/// Command for a PostgreSQL client that connects to `endpoint` as `postgres`, through environment variables.
 pub fn program(name: &str, endpoint: &Endpoint) -> Command {
     let mut command = Command::new(bin(name));
     connect_by_environment(&mut command, endpoint);
     command
 }
 
-/// Where Debian has haproxy.
+/// Debian's path of haproxy.
 pub const HAPROXY: &str = "/usr/sbin/haproxy";
 
-/// haproxy, with these settings, which are written to `dir`.
+/// Command for haproxy with these settings, which are written to `dir`.
 pub fn haproxy(dir: &Path, settings: &str) -> Command {
     let file = dir.join("haproxy.cfg");
     std::fs::write(&file, settings).expect("write haproxy's settings");
     let mut command = unprivileged(HAPROXY);
-    // It wants to know where it is, and may not enter every directory that a test is run from.
+    // haproxy resolves its working directory, and may not enter every directory that a test runs from.
     command.arg("-db").arg("-f").arg(file).current_dir(dir);
     command
 }
 
-/// Sets what libpq reads, and nothing else of `PG*`.
+/// Sets the environment of libpq and removes all other `PG*` variables.
 pub fn connect_by_environment(command: &mut Command, endpoint: &Endpoint) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("PG") {
@@ -44,7 +44,7 @@ pub fn connect_by_environment(command: &mut Command, endpoint: &Endpoint) {
         .env("PSQLRC", "/dev/null");
 }
 
-/// Runs a command with text on its standard input.
+/// Runs a command with `input` on its standard input.
 pub fn feed(mut command: Command, input: &str) -> Output {
     command
         .stdin(Stdio::piped())
@@ -53,7 +53,7 @@ pub fn feed(mut command: Command, input: &str) -> Output {
     let mut child = command.spawn().expect("start a program");
     let mut stdin = child.stdin.take().expect("stdin is piped");
     let input = input.to_owned();
-    // On its own thread: a program that fills its output first must not wait for us.
+    // On its own thread: a program that fills its output first would otherwise block both sides.
     let writer = std::thread::spawn(move || {
         let _ended_before_the_end_of_its_input = stdin.write_all(input.as_bytes());
     });
@@ -62,7 +62,7 @@ pub fn feed(mut command: Command, input: &str) -> Output {
     output
 }
 
-/// The standard output of a program that must succeed.
+/// Standard output of a program that must succeed.
 #[track_caller]
 pub fn stdout(output: &Output) -> String {
     let out = String::from_utf8_lossy(&output.stdout).into_owned();

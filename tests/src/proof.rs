@@ -1,17 +1,17 @@
-//! The proof: several leaders on several proxies, faults at random, and a checker of what came out.
+//! The proof: several leaders on several proxies, random faults, and a checker of the result.
 //!
 //! In reading order:
-//! - [`history`]: what a run writes down, and [`checker`]: what must be true of it.
-//! - [`plan`]: what is to be run; [`run`]: how, from the start to the verdict.
+//! - [`history`]: what a run records, and [`checker`]: what must hold for it.
+//! - [`plan`]: what to run; [`run`]: how, from the start to the verdict.
 //! - [`cluster`]: PostgreSQL, a [`store`], proxies, and links between them that [`cutter`] holds or cuts.
-//! - [`leader`]: a process that believes that it leads; [`declaration`], `take` and [`shapes`] are what it
-//!   does, [`client`] how; [`leaders`]: those that run.
+//! - [`leader`]: a process that believes that it leads; [`declaration`], `take` and [`shapes`] are what it does,
+//!   [`client`] how; [`leaders`]: the running leader processes.
 //! - [`row_writers`]: two leaders that share one row.
-//! - [`nemesis`]: what breaks things, until the [`stop`].
-//! - [`truth`]: what PostgreSQL has committed, and in which order; [`surviving`]: the same behind failovers.
+//! - [`nemesis`]: the faults, until the [`stop`].
+//! - [`truth`]: what PostgreSQL has committed, and in which order; [`surviving`]: the same after failovers.
 //!
-//! The seed fixes every choice and the order of choices in each thread. How threads and processes fall together
-//! is left to the machine, so that two runs with one seed are alike, not equal.
+//! The seed fixes every choice, and the order of choices in each thread. The machine schedules threads and processes,
+//! so two runs with one seed are similar, not equal.
 
 pub mod checker;
 pub mod client;

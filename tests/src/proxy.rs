@@ -15,39 +15,39 @@ use crate::machine::{self, Signal};
 use crate::postgres::Postgres;
 use crate::wire::Endpoint;
 
-/// An orderly end closes the sessions that are left.
+/// An orderly end closes the remaining sessions.
 const FAREWELL: Farewell = &[(Signal::TERM, Duration::from_secs(15))];
 
-/// Where a proxy keeps its marks.
+/// Store of a proxy.
 #[derive(Clone, Debug)]
 pub enum Store {
-    /// In a directory of its own: the binary as users run it.
+    /// The proxy's own directory.
     Embedded,
-    /// Where `--authority` says: the binary as users run it, with a store that is reached over a network.
+    /// A store reached over a network: the value of `--authority`.
     Url(String),
 }
 
-/// How a proxy is started.
+/// Options of a proxy's start.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `--upstream`.
     pub upstream: String,
     /// `--control`.
     pub control: String,
-    /// Where the marks are.
+    /// Store of the marks.
     pub store: Store,
     /// Any other flags.
     pub flags: Vec<String>,
-    /// Variables of its environment.
+    /// Environment variables.
     pub environment: Vec<(String, String)>,
-    /// The binary, where it is not the workspace's own (or that of `PGPALISADE_BIN`).
+    /// Another binary than the workspace's own (or that of `PGPALISADE_BIN`).
     pub binary: Option<PathBuf>,
-    /// What `PGPALISADE_TESTS_DIRECT` puts in the proxy's place.
+    /// Endpoint used in place of the proxy with `PGPALISADE_TESTS_DIRECT`.
     pub direct: Endpoint,
 }
 
 impl Options {
-    /// For a server, by TCP, everything else at its default.
+    /// Options for a server, by TCP, with defaults for everything else.
     pub fn new(postgres: &Postgres) -> Self {
         Self {
             upstream: format!("postgres://127.0.0.1:{}", postgres.port()),
@@ -60,20 +60,20 @@ impl Options {
         }
     }
 
-    /// With one more variable.
+    /// Adds an environment variable.
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With one more flag and its value.
+    /// Adds a flag and its value.
     pub fn flag(mut self, name: &str, value: &str) -> Self {
         self.flags.extend([name.to_owned(), value.to_owned()]);
         self
     }
 }
 
-/// A running proxy. When dropped it is ended, and the test fails where it ever panicked.
+/// A running proxy. Dropping it ends it, and fails the test if the proxy ever panicked.
 #[derive(Debug)]
 pub struct Proxy {
     process: Option<Running>,
@@ -110,10 +110,10 @@ impl Proxy {
         std::env::var_os("PGPALISADE_TESTS_DIRECT").is_some()
     }
 
-    /// As [`Self::restart`], where it may be that it cannot start now, because what it needs is not there.
+    /// As [`Self::restart`], when the proxy may be unable to start.
     ///
     /// # Errors
-    /// Its output, when it has ended or does not listen within `bound`. It does not run then.
+    /// Output of the proxy, if it has ended or does not listen within `bound`. It is then not running.
     pub fn try_restart(&mut self, bound: Duration) -> Result<(), String> {
         assert!(self.process.is_none(), "it still runs");
         let process = Running::spawn(&mut self.command(), self.log(), FAREWELL);
@@ -145,13 +145,13 @@ impl Proxy {
             .arg(self.rejection_log())
             .args(&self.options.flags)
             .envs(self.options.environment.iter().cloned())
-            // Tests end with sessions open, and need not wait for them.
+            // Tests end with sessions open and need not wait for them.
             .env("PGPALISADE_SHUTDOWN_GRACE", "1s")
             .env("RUST_BACKTRACE", "1");
         command
     }
 
-    /// The flags that say what the proxy is for.
+    /// Flags for upstream, control connection and store.
     fn addresses(&self) -> [String; 6] {
         let authority = match &self.options.store {
             Store::Url(url) => url.clone(),
@@ -167,7 +167,7 @@ impl Proxy {
         ]
     }
 
-    /// Where clients connect.
+    /// Endpoint for clients.
     pub fn endpoint(&self) -> Endpoint {
         if self.is_direct() {
             return self.options.direct.clone();
@@ -175,29 +175,29 @@ impl Proxy {
         Endpoint::Tcp(([127, 0, 0, 1], self.port).into())
     }
 
-    /// What the next start is to use.
+    /// Options of the next start.
     pub fn options_mut(&mut self) -> &mut Options {
         &mut self.options
     }
 
-    /// The directory of its own store, where it has one.
+    /// Directory of the proxy's own store, if it has one.
     pub fn store(&self) -> PathBuf {
         self.dir.path().join("store")
     }
 
-    /// A command of the same binary with the same upstream, control connection and store.
+    /// Subcommand of the same binary with the same upstream, control connection and store.
     pub fn subcommand(&self, name: &str) -> Command {
         let mut command = subcommand(name);
         command.args(self.addresses());
         command
     }
 
-    /// The file with a JSON line for each rejection.
+    /// Rejection log: a JSON line for each rejection.
     pub fn rejection_log(&self) -> PathBuf {
         self.dir.path().join("rejections.jsonl")
     }
 
-    /// The rejections logged so far.
+    /// Rejections logged so far.
     pub fn rejections(&self) -> Vec<serde_json::Value> {
         let text = std::fs::read_to_string(self.rejection_log()).unwrap_or_default();
         text.lines()
@@ -205,7 +205,7 @@ impl Proxy {
             .collect()
     }
 
-    /// The rejections logged, once there are at least `count`: they are written behind the answer to the client.
+    /// Logged rejections, once there are at least `count`: the proxy logs them after its reply to the client.
     #[track_caller]
     pub fn first_rejections(&self, count: usize) -> Vec<serde_json::Value> {
         machine::wait_for("the rejections to be logged", || {
@@ -213,12 +213,12 @@ impl Proxy {
         })
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("the proxy runs").pid()
     }
 
-    /// Stops it where it is (SIGSTOP).
+    /// Stops the proxy (SIGSTOP).
     pub fn pause(&self) {
         machine::signal(self.pid(), Signal::STOP);
         machine::wait_for("the proxy to stop", || {
@@ -226,30 +226,30 @@ impl Proxy {
         });
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Resumes the proxy (SIGCONT).
     pub fn resume(&self) {
         machine::signal(self.pid(), Signal::CONT);
     }
 
-    /// Kills it without a word (SIGKILL).
+    /// Kills the proxy (SIGKILL).
     pub fn kill(&mut self) {
         let mut process = self.process.take().expect("the proxy runs");
         process.signal(Signal::KILL);
         process.end();
     }
 
-    /// Asks it to end (SIGTERM) and waits.
+    /// Sends SIGTERM and waits for the end.
     pub fn terminate(&mut self) -> ExitStatus {
         let mut process = self.process.take().expect("the proxy runs");
         process.end().expect("the status of the proxy")
     }
 
-    /// Starts it again with the same store and port, after [`Self::kill`] or [`Self::terminate`].
+    /// Restarts the proxy with the same store and port, after [`Self::kill`] or [`Self::terminate`].
     pub fn restart(&mut self) {
         self.launch();
     }
 
-    /// Memory that it holds, in KiB, as the kernel counts it.
+    /// Resident memory in KiB, as the kernel counts it.
     pub fn resident_kib(&self) -> u64 {
         let field = self.status_field("VmRSS:").expect("VmRSS");
         field
@@ -268,7 +268,7 @@ impl Proxy {
             .map(str::to_owned)
     }
 
-    /// What it has written to stdout and stderr, with earlier lives.
+    /// Standard output and error, including earlier runs.
     pub fn output(&self) -> String {
         let log = std::fs::read(self.log()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
@@ -282,7 +282,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         let ended = self.process.is_some().then(|| {
-            // A paused process takes no SIGTERM.
+            // A paused process does not handle SIGTERM.
             self.resume();
             self.terminate()
         });
@@ -307,7 +307,7 @@ impl Drop for Proxy {
     }
 }
 
-/// A command of the binary, without any setting: `check`, or `scope repair`.
+/// Subcommand of the binary without any settings, such as `check` or `scope repair`.
 pub fn subcommand(name: &str) -> Command {
     let mut command = pgpalisade_harness::proxy::command(binary(), ProcessGroup::Shared);
     command.args(name.split(' ')).env("RUST_BACKTRACE", "1");
@@ -315,9 +315,9 @@ pub fn subcommand(name: &str) -> Command {
     command
 }
 
-/// The binary of the workspace, freshly built, since cargo does not build one package's binary for another's tests.
+/// The workspace's binary, freshly built, since cargo does not build one package's binary for another's tests.
 ///
-/// `PGPALISADE_BIN` names one that is to be tested as it is.
+/// `PGPALISADE_BIN` names a binary to test as it is.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("PGPALISADE_BIN") {

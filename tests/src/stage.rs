@@ -1,30 +1,30 @@
-//! PostgreSQL with the proxy in front of it, and the sessions that tests open on them.
+//! PostgreSQL with the proxy in front of it, and sessions on them.
 
 use crate::policy::PolicyFile;
 use crate::postgres::Postgres;
 use crate::proxy::{Options, Proxy};
 use crate::wire::{Endpoint, Wire};
 
-/// One server, one proxy.
+/// One server and one proxy.
 ///
 /// The proxy is dropped first, so that its control connection does not see the server go.
 #[derive(Debug)]
 pub struct Stage {
-    /// The proxy.
+    /// Proxy under test.
     pub proxy: Proxy,
-    /// The server behind it.
+    /// Server behind the proxy.
     pub postgres: Postgres,
 }
 
 impl Stage {
-    /// Starts both with everything at its default.
+    /// Starts both with defaults.
     pub fn start() -> Self {
         let postgres = Postgres::start();
         let proxy = Proxy::start(&postgres);
         Self { proxy, postgres }
     }
 
-    /// As [`Self::start`], with SQL run on the server first.
+    /// As [`Self::start`], after running SQL on the server.
     pub fn with(setup: &str) -> Self {
         let postgres = Postgres::start();
         postgres.sql(setup);
@@ -32,7 +32,7 @@ impl Stage {
         Self { proxy, postgres }
     }
 
-    /// As [`Self::with`], with more flags for the proxy.
+    /// As [`Self::with`], with additional flags for the proxy.
     pub fn with_flags(setup: &str, flags: &[(&str, &str)]) -> Self {
         let postgres = Postgres::start();
         postgres.sql(setup);
@@ -50,7 +50,7 @@ impl Stage {
         Self::with_flags(setup, &[("--policy", &path.display().to_string())])
     }
 
-    /// A session through the proxy that declares nothing.
+    /// Opens a session through the proxy without a token.
     #[track_caller]
     pub fn plain(&self) -> Wire {
         Wire::login(
@@ -59,7 +59,7 @@ impl Stage {
         )
     }
 
-    /// The records of the rejection log, once there are `count` of them: kind, and whether it was enforced.
+    /// Records of the rejection log, once there are `count`: kind, and whether it was enforced.
     #[track_caller]
     pub fn records(&self, count: usize) -> Vec<(String, bool)> {
         let records = self.proxy.first_rejections(count);
@@ -72,7 +72,7 @@ impl Stage {
         records
     }
 
-    /// A session of some user through the proxy that declares nothing.
+    /// Opens a session of `user` through the proxy without a token.
     #[track_caller]
     pub fn user(&self, user: &str) -> Wire {
         Wire::login(
@@ -81,14 +81,14 @@ impl Stage {
         )
     }
 
-    /// A session through the proxy with `token` in its startup packet, as text: `34`, or `scheduler=34`.
+    /// Opens a session through the proxy with `token` in its startup packet: `34`, or `scheduler=34`.
     #[track_caller]
     pub fn leader(&self, token: &str) -> Wire {
         leader(&self.proxy.endpoint(), token)
     }
 }
 
-/// A session with `token` in its startup packet.
+/// Opens a session with `token` in its startup packet.
 #[track_caller]
 pub fn leader(endpoint: &Endpoint, token: &str) -> Wire {
     Wire::login(

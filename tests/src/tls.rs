@@ -14,19 +14,19 @@ use crate::postgres::scratch_dir;
 use crate::proxy::Proxy;
 pub use crate::tls_client::{Pair, TlsClient};
 
-/// Who signs certificates, and the directory of all files.
+/// A certificate authority, with a directory for all files.
 #[derive(Debug)]
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     dir: TempDir,
 }
 
-/// When a certificate is valid.
+/// Validity of a certificate.
 #[derive(Debug, Clone, Copy)]
 pub enum Validity {
-    /// Now.
+    /// Valid now.
     Now,
-    /// In 2001.
+    /// Expired in 2001.
     Past,
 }
 
@@ -37,12 +37,12 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// A new one, whom nobody trusts yet.
+    /// Creates an authority that nobody trusts yet.
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
-        // Two authorities of one name would be one with two keys.
+        // Authorities with the same name would look like one with two keys.
         let name = format!("authority {:x?}", key.public_key_raw());
         params
             .distinguished_name
@@ -53,18 +53,18 @@ impl Authority {
         Self { issuer, dir }
     }
 
-    /// Its certificate.
+    /// Certificate of the authority.
     pub fn certificate(&self) -> PathBuf {
         self.path("ca.crt")
     }
 
-    /// A place for a file.
+    /// Path for a file in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Signs a certificate for these host names and addresses. The files have the name of `whose`, and those of before
-    /// are replaced.
+    /// Issues a certificate for these host names and addresses. Its files are named after `whose` and replace earlier
+    /// ones.
     pub fn issue(&self, whose: &str, hosts: &[&str], validity: Validity) -> Pair {
         let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
         let mut params = CertificateParams::new(hosts).expect("names of hosts");
@@ -85,12 +85,12 @@ impl Authority {
         pair
     }
 
-    /// The same for 127.0.0.1 and localhost, now.
+    /// As [`Self::issue`], for 127.0.0.1 and localhost, valid now.
     pub fn issue_local(&self, whose: &str) -> Pair {
         self.issue(whose, &["127.0.0.1", "localhost"], Validity::Now)
     }
 
-    /// Settings of a PostgreSQL that shows a certificate.
+    /// Settings for a PostgreSQL that presents a certificate.
     pub fn settings(&self, pair: &Pair) -> Vec<String> {
         let key = self.lend(&[&pair.key], pair.key.with_extension("server-key"));
         vec![
@@ -101,7 +101,7 @@ impl Authority {
         ]
     }
 
-    /// These files, one behind the other, for a server: it runs as another user than we do, who has to own its key.
+    /// Concatenates these files for a server. The server runs as another user, which must own its key.
     pub fn lend(&self, files: &[&Path], lent: PathBuf) -> PathBuf {
         let texts = files.iter().map(|file| read(file).expect("a PEM file"));
         write(&lent, texts.collect::<Vec<_>>().concat()).expect("write a copy");
@@ -111,13 +111,13 @@ impl Authority {
         lent
     }
 
-    /// A client that trusts this authority.
+    /// Client that trusts this authority.
     pub fn client(&self) -> TlsClient {
         TlsClient::new(&self.certificate(), None)
     }
 }
 
-/// Has a proxy read its files again, and says what it says.
+/// Makes a proxy reload its files, and returns what it logs.
 pub fn reload(proxy: &Proxy) -> String {
     let before = proxy.output().len();
     signal(proxy.pid(), Signal::HUP);

@@ -1,4 +1,4 @@
-//! What a client of the wire protocol makes of certificates.
+//! TLS of a client of the wire protocol.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 /// A certificate and its key, in PEM files.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// The certificate.
+    /// Certificate.
     pub certificate: PathBuf,
-    /// The key, which only its owner may read.
+    /// Key, which only its owner may read.
     pub key: PathBuf,
 }
 
-/// How a client of the wire protocol does TLS.
+/// TLS configuration of a client of the wire protocol.
 #[derive(Debug, Clone)]
 pub struct TlsClient {
     config: Arc<ClientConfig>,
 }
 
 impl TlsClient {
-    /// Trusts an authority, and shows a certificate where it has one.
+    /// Trusts an authority, and presents a certificate if `own` is given.
     pub fn new(authority: &Path, own: Option<&Pair>) -> Self {
         Self::with(ring::default_provider(), authority, own)
     }
 
-    /// The same without a certificate, for TLS 1.3 with `TLS_AES_256_GCM_SHA384` only: nothing else can be agreed on.
+    /// Without a certificate, for TLS 1.3 with `TLS_AES_256_GCM_SHA384` only.
     pub fn pinned(authority: &Path) -> Self {
         let mut provider = ring::default_provider();
         provider.cipher_suites = vec![ring::cipher_suite::TLS13_AES_256_GCM_SHA384];
@@ -60,7 +60,7 @@ impl TlsClient {
         }
     }
 
-    /// Speaks these protocols only (ALPN).
+    /// Offers only these protocols (ALPN).
     #[must_use]
     pub fn speaking(mut self, protocols: &[&str]) -> Self {
         let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
@@ -68,7 +68,7 @@ impl TlsClient {
         self
     }
 
-    /// A connection to 127.0.0.1.
+    /// New connection to 127.0.0.1.
     pub fn connection(&self) -> ClientConnection {
         let name = "127.0.0.1".try_into().expect("an address");
         ClientConnection::new(Arc::clone(&self.config), name).expect("TLS")

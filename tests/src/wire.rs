@@ -1,4 +1,4 @@
-//! A client that speaks the protocol by hand: it sends exactly the bytes a test wants and shows exactly what came back.
+//! A client that speaks the protocol by hand: it sends exactly the given bytes and shows exactly the replies.
 //!
 //! Message formats: <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
 
@@ -20,26 +20,26 @@ pub use message::{Message, pretty, tags};
 use crate::machine::PATIENCE;
 use crate::tls_client::TlsClient;
 
-/// Protocol 3.0, what every driver has sent for twenty years.
+/// Protocol 3.0, which every driver speaks.
 pub const PROTOCOL_3_0: u32 = 0x0003_0000;
 
-/// SSLRequest.
+/// SSLRequest message.
 pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
-/// The instruction of a socket filter that keeps so many bytes of a packet (`BPF_RET | BPF_K`).
+/// Socket filter instruction that keeps the first bytes of a packet (`BPF_RET | BPF_K`).
 const BPF_RETURN: u16 = 6;
 
-/// A place where a PostgreSQL client can connect.
+/// Endpoint of a PostgreSQL client's connection.
 #[derive(Clone, Debug)]
 pub enum Endpoint {
-    /// A TCP address.
+    /// TCP address.
     Tcp(SocketAddr),
-    /// The path of a unix socket.
+    /// Path of a unix socket.
     Unix(PathBuf),
 }
 
 impl Endpoint {
-    /// The host as libpq wants it: an address, or a socket's directory.
+    /// Host as libpq expects it: an address, or a socket's directory.
     pub fn host(&self) -> String {
         match self {
             Self::Tcp(address) => address.ip().to_string(),
@@ -51,7 +51,7 @@ impl Endpoint {
         }
     }
 
-    /// The port as libpq wants it.
+    /// Port as libpq expects it.
     pub fn port(&self) -> u16 {
         match self {
             Self::Tcp(address) => address.port(),
@@ -116,7 +116,7 @@ impl std::fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// Opens the socket; nothing is sent. Every later wait has a bound of [`PATIENCE`].
+    /// Opens the socket and sends nothing. Every later wait is bounded by [`PATIENCE`].
     ///
     /// # Errors
     /// When nobody listens.
@@ -144,7 +144,7 @@ impl Wire {
         })
     }
 
-    /// As [`Self::try_connect`], but it must succeed.
+    /// As [`Self::try_connect`], but must succeed.
     #[track_caller]
     pub fn connect(endpoint: &Endpoint) -> Self {
         match Self::try_connect(endpoint) {
@@ -153,10 +153,10 @@ impl Wire {
         }
     }
 
-    /// Connects and starts a session as somebody who is trusted.
+    /// Connects and starts a session without authentication.
     ///
     /// # Panics
-    /// When the session is refused; the messages are shown.
+    /// When the session is refused; shows the messages.
     #[track_caller]
     pub fn login(endpoint: &Endpoint, parameters: &[(&str, &str)]) -> Self {
         let mut wire = Self::connect(endpoint);
@@ -164,7 +164,7 @@ impl Wire {
         wire
     }
 
-    /// Starts a session as somebody who is trusted.
+    /// Starts a session without authentication.
     ///
     /// # Panics
     /// As [`Self::login`].
@@ -181,7 +181,7 @@ impl Wire {
         );
     }
 
-    /// Begins TLS, where the peer has agreed to it or is not asked.
+    /// Starts TLS, after the peer has agreed or without asking it.
     ///
     /// # Errors
     /// The handshake fails.
@@ -192,7 +192,7 @@ impl Wire {
         assert!(self.buffer.is_empty(), "there is more than the answer");
         let mut connection = client.connection();
         connection.complete_io(&mut stream)?;
-        // In TLS 1.3 the server's word on the client's certificate comes after the handshake.
+        // In TLS 1.3 the server rejects a client certificate only after the handshake.
         let stream = StreamOwned::new(connection, stream);
         Ok(Self {
             socket: Socket::Tls(Box::new(stream)),
@@ -200,7 +200,7 @@ impl Wire {
         })
     }
 
-    /// Connects, asks for TLS and begins it.
+    /// Connects, requests TLS and starts it.
     ///
     /// # Errors
     /// The handshake fails.
@@ -220,7 +220,7 @@ impl Wire {
         wire
     }
 
-    /// Loses every packet that comes from now on, and acknowledges none, as if this machine were gone.
+    /// Drops every later incoming packet unacknowledged, as if this machine were gone.
     pub fn vanish(&self) {
         let Socket::Tcp(stream) = &self.socket else {
             panic!("only a machine elsewhere can be gone");
@@ -235,7 +235,7 @@ impl Wire {
         self.send_bytes(&startup_packet(version, parameters));
     }
 
-    /// Sends the startup packet of `postgres` with a token, and reads the answer, whatever it is.
+    /// Sends the startup packet of `postgres` with a token, and reads the reply, whatever it is.
     #[track_caller]
     pub fn start_as_leader(&mut self, token: &str) -> Vec<Message> {
         let session = [
@@ -247,12 +247,12 @@ impl Wire {
         self.until_ready()
     }
 
-    /// Sends messages. A peer that has closed is no error here; reading shows it.
+    /// Sends messages. Ignores a peer that has closed; reading shows it.
     pub fn send(&mut self, batch: &Batch) {
         self.send_bytes(batch.bytes());
     }
 
-    /// Sends bytes. A peer that has closed is no error here; reading shows it.
+    /// Sends bytes. Ignores a peer that has closed; reading shows it.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _reading_shows_it = self.try_send_bytes(bytes);
     }
@@ -266,10 +266,10 @@ impl Wire {
         self.socket.flush()
     }
 
-    /// Reads one message. A closed connection is a message too, see [`Message::closed`].
+    /// Reads one message. The end of the connection is a message too, see [`Message::closed`].
     ///
     /// # Panics
-    /// When nothing comes for [`PATIENCE`].
+    /// When nothing arrives for [`PATIENCE`].
     #[track_caller]
     pub fn read(&mut self) -> Message {
         match self.try_read() {
@@ -278,10 +278,10 @@ impl Wire {
         }
     }
 
-    /// Reads one message, at most for the time set with [`Self::set_patience`].
+    /// Reads one message, waiting at most the time set with [`Self::set_patience`].
     ///
     /// # Errors
-    /// When nothing comes in time.
+    /// When nothing arrives in time.
     pub fn try_read(&mut self) -> io::Result<Message> {
         if !self.fill(5)? {
             return Ok(Message::closed());
@@ -302,7 +302,7 @@ impl Wire {
         Ok(message)
     }
 
-    /// Reads until `count` bytes are there. False where the peer closes before.
+    /// Reads until the buffer holds `count` bytes. False if the peer closes before.
     fn fill(&mut self, count: usize) -> io::Result<bool> {
         if self.start > 0 && self.start == self.buffer.len() {
             self.buffer.clear();
@@ -330,13 +330,13 @@ impl Wire {
         Ok(true)
     }
 
-    /// Reads until ReadyForQuery or the end of the connection, whichever is first.
+    /// Reads until ReadyForQuery or the end of the connection, whichever comes first.
     #[track_caller]
     pub fn until_ready(&mut self) -> Vec<Message> {
         self.until(b'Z')
     }
 
-    /// Sends a batch at once and reads the answers to all of it, up to that of a Query that nothing else gives.
+    /// Sends a batch in one write and reads all replies to it. A Query with a known result marks the end.
     #[track_caller]
     pub fn run_all(&mut self, batch: &Batch) -> Vec<Message> {
         self.send(&batch.clone().query("SELECT 'the end'"));
@@ -356,7 +356,7 @@ impl Wire {
     /// Reads until a message with this tag, or the end of the connection.
     ///
     /// # Panics
-    /// When neither comes; what came until then is shown.
+    /// When neither comes; shows the messages until then.
     #[track_caller]
     pub fn until(&mut self, tag: u8) -> Vec<Message> {
         let mut messages = Vec::new();
@@ -386,10 +386,10 @@ impl Wire {
         self.until(0)
     }
 
-    /// Reads one byte that is no message: the answer to an encryption request. `None` where the peer closed.
+    /// Reads one byte outside of messages: the reply to an encryption request. `None` if the peer closed.
     ///
     /// # Panics
-    /// When nothing comes in time.
+    /// When nothing arrives in time.
     #[track_caller]
     pub fn read_byte(&mut self) -> Option<u8> {
         assert!(
@@ -430,7 +430,7 @@ impl Wire {
         answer
     }
 
-    /// The rows of SQL that must succeed, as text; NULL is `NULL`.
+    /// Rows of SQL that must succeed, as text; NULL is `NULL`.
     #[track_caller]
     pub fn rows(&mut self, sql: &str) -> Vec<Vec<String>> {
         self.ok(sql)
@@ -440,7 +440,7 @@ impl Wire {
             .collect()
     }
 
-    /// Its own end, by TCP.
+    /// Local address of the TCP connection.
     pub fn local_address(&self) -> SocketAddr {
         let address = match &self.socket {
             Socket::Tcp(stream) => stream.local_addr(),
@@ -450,17 +450,17 @@ impl Wire {
         address.expect("an address")
     }
 
-    /// The process id of the server's session and the secret key that cancels it, as the peer gave them.
+    /// Backend key that the peer sent: process id and cancellation secret.
     pub fn backend_key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The process id that the peer gave.
+    /// Process id that the peer sent.
     pub fn backend_pid(&self) -> u32 {
         u32::from_be_bytes(self.key[..4].try_into().expect("four bytes"))
     }
 
-    /// Bounds every following wait for bytes.
+    /// Bounds each later wait for bytes.
     pub fn set_patience(&mut self, bound: Duration) {
         let set = match &self.socket {
             Socket::Tcp(stream) => stream.set_read_timeout(Some(bound)),
@@ -470,7 +470,7 @@ impl Wire {
         set.expect("set a timeout");
     }
 
-    /// Bounds every following attempt to send.
+    /// Bounds each later attempt to send.
     pub fn set_write_patience(&mut self, bound: Duration) {
         let set = match &self.socket {
             Socket::Tcp(stream) => stream.set_write_timeout(Some(bound)),
@@ -480,7 +480,7 @@ impl Wire {
         set.expect("set a timeout");
     }
 
-    /// Says that no more bytes will follow, and keeps reading.
+    /// Closes the sending side and keeps reading.
     pub fn shut_down_writing(&mut self) {
         let _closed_already = match &mut self.socket {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),

@@ -1,4 +1,4 @@
-//! A real ZooKeeper: one server on a free port, its data in a directory that is gone when the test is.
+//! A real ZooKeeper: one server on a free port, with its data in a temporary directory.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,10 +10,10 @@ use tempfile::TempDir;
 use crate::machine;
 use crate::postgres::{scratch_dir, unprivileged};
 
-/// A session's longest time without a sign of life, in milliseconds. Kazoo asks for 10 s.
+/// Longest session timeout, in milliseconds. Kazoo asks for 10 s.
 const SESSION_MS: u32 = 2000;
 
-/// A server, killed when it is dropped.
+/// A server, killed when dropped.
 #[derive(Debug)]
 pub struct ZooKeeper {
     port: u16,
@@ -22,7 +22,7 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Starts a server, and waits until it answers.
+    /// Starts a server and waits until it answers.
     pub fn start() -> Self {
         let (dir, port) = (scratch_dir(), machine::free_port());
         let data = dir.path().join("data");
@@ -34,7 +34,7 @@ impl ZooKeeper {
         let config = dir.path().join("zoo.cfg");
         std::fs::create_dir_all(&data).expect("make a directory");
         std::fs::write(&config, settings).expect("write the settings");
-        // The server runs as somebody else.
+        // The server runs as another user.
         for made in [dir.path(), &data] {
             std::fs::set_permissions(made, Permissions::from_mode(0o777)).expect("open to all");
         }
@@ -55,7 +55,7 @@ impl ZooKeeper {
         server
     }
 
-    /// Where it answers: `host:port`.
+    /// Address as `host:port`.
     pub fn hosts(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }

@@ -13,7 +13,7 @@
 //! | T23: what a failed transaction takes | `tests/it/rejection_states.rs`: `in_a_failed_transaction` and the next |
 //! | T24: decoding that gives up | `tests/it/garbage.rs`: `malformed_messages`, `random_bytes` |
 //! | T25: questions of the proxy's own | `tests/it/policy/search_path.rs`: `a_pipeline_waits_for_the_answer` |
-//! | T26: leaving read-only mode | `t26_what_lifts_read_only_is_a_write`; `tests/oracle/backstop.rs`, `preparing.rs` |
+//! | T26: leaving read-only mode | `t26_what_lifts_read_only_is_a_write`; `tests/oracle` |
 //! | T27: the transaction state after a refusal | `tests/it/rejection_states.rs`: PostgreSQL is the oracle |
 #![allow(
     clippy::unwrap_used,
@@ -568,7 +568,7 @@ fn a_backslash_is_no_doubt_where_its_meaning_does_not_matter() {
     ] {
         check_opaque(text.as_bytes(), SAFE, Opaque::Backslash);
     }
-    // Outside of a string it is an error, whatever the server's settings.
+    // Outside of a string it is a mistake, whatever the server's settings.
     for text in [
         "select 1\\deallocate",
         "select \\1",

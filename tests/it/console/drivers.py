@@ -1,4 +1,5 @@
-# Asks the console by what the environment says: in text, in binary, in prepared statements, and for what it refuses.
+# Queries the console at the address from the environment: in text, in binary, with prepared statements, and with
+# statements that it refuses.
 import asyncio
 import os
 import sys

@@ -1,4 +1,4 @@
-//! The console with drivers of Python.
+//! The console with Python drivers.
 
 use pgpalisade_tests::machine::repository;
 use pgpalisade_tests::programs::{connect_by_environment, feed, stdout};

@@ -1,4 +1,4 @@
-//! Clients of the console that mean no good, and processes that come and go.
+//! Hostile clients of the console, and upgrades of the proxy.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
 use super::{Scene, on_a_port, on_a_socket, show};
 
-/// An answer of the console that is not held up takes far less.
+/// Far above the duration of an undelayed reply.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 fn tcp(scene: &Scene) -> TcpStream {
@@ -33,11 +33,11 @@ fn silent_connections_keep_nobody_out() {
     let begun = Instant::now();
     scene.printed("bob", &["SHOW VERSION"]);
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
-    // The oldest has given way, without a word.
+    // The oldest connection was closed silently.
     let begun = Instant::now();
     assert_eq!(silent[0].read(&mut [0; 9]).unwrap_or_default(), 0);
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
-    // Sessions have not noticed.
+    // Sessions are unaffected.
     scene.stage.plain().ok("SELECT 1");
 }
 
@@ -58,7 +58,7 @@ fn so_many_operators_and_no_more() {
     show(&mut all[0], "VERSION");
 }
 
-/// Those who only read keep no admin out, and the other way round.
+/// Readers do not block admins, nor the other way round.
 #[test]
 fn readers_take_no_place_of_an_admin() {
     let scene = Scene::new(on_a_port);
@@ -76,7 +76,7 @@ fn readers_take_no_place_of_an_admin() {
     show(&mut readers[0], "VERSION");
 }
 
-/// A login with the password that all have.
+/// Logs in with the common password.
 fn log_in(scene: &Scene, user: &str) -> Wire {
     let mut wire = Wire::connect(&scene.console);
     wire.startup(196_608, &[("user", user), ("database", "pgpalisade")]);
@@ -102,7 +102,7 @@ fn there_is_one_database() {
         operator.startup(196_608, parameters);
         assert_eq!(operator.until_closed()[0].sqlstate(), "3D000");
     }
-    // What is newer than the console is told what there is.
+    // A client with a newer protocol is told the supported version.
     let mut newer = Wire::connect(&scene.console);
     newer.startup(
         196_610,
@@ -136,10 +136,10 @@ fn garbage_is_closed_and_takes_no_memory() {
         let mut stream = tcp(&scene);
         stream.write_all(bytes).unwrap();
         let mut answer = Vec::new();
-        // Some of it may be reset, for nobody reads what they send.
+        // The proxy may reset some connections, since it does not read their bytes.
         let _ = stream.read_to_end(&mut answer);
         assert!(!answer.ends_with(b"Z\0\0\0\x05I"), "{bytes:?}: {answer:?}");
-        // Somebody in the middle may have put something behind an encryption request.
+        // Bytes after an encryption request may come from an attacker in the middle.
         assert!(bytes != early || answer.is_empty(), "{answer:?}");
     }
     let resident = scene.stage.proxy.resident_kib();
@@ -147,7 +147,7 @@ fn garbage_is_closed_and_takes_no_memory() {
     assert!(resident < 200 * 1024, "{resident} KiB");
 }
 
-/// What one that has logged in can do: be told, and closed.
+/// A hostile client that has logged in gets error messages, and is closed.
 #[test]
 fn operators_can_be_hostile_too() {
     let scene = Scene::new(on_a_socket);
@@ -172,7 +172,7 @@ fn operators_can_be_hostile_too() {
         assert_eq!(operator.until_ready()[0].tag, b'E', "{bytes:?}");
         show(&mut operator, "VERSION");
     }
-    // One that never reads what it asks for does not hold up the others.
+    // A client that never reads its replies does not delay the others.
     let mut deaf = scene.operator();
     let questions = b"Q\0\0\0\x10SHOW CONFIG\0".repeat(2000);
     let _ = deaf.try_send_bytes(&questions);
@@ -184,7 +184,7 @@ fn operators_can_be_hostile_too() {
 #[test]
 fn another_user_of_the_machine_is_nobody() {
     let scene = Scene::new(on_a_socket);
-    // So that it can be reached at all.
+    // Makes the socket reachable.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(scene.dir.path(), open).unwrap();
     let mut psql = program("psql", &scene.console);
@@ -202,7 +202,7 @@ fn another_user_of_the_machine_is_nobody() {
     );
 }
 
-/// It moves with the listeners: the socket is there all the time, and who is connected is served to the end.
+/// The console moves with the listeners: the socket always exists, and connected operators are served to the end.
 #[test]
 fn an_upgrade_takes_the_console_along() {
     for place in [on_a_socket, on_a_port] {
@@ -238,9 +238,10 @@ fn an_upgrade_takes_the_console_along() {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
             u32::try_from(line["pid"].as_u64()?).ok()
         });
-        match is_local {
-            true => assert!(scene.show("SESSIONS").is_empty()),
-            false => assert_eq!(scene.printed("bob", &["SHOW SESSIONS"]), ""),
+        if is_local {
+            assert!(scene.show("SESSIONS").is_empty());
+        } else {
+            assert_eq!(scene.printed("bob", &["SHOW SESSIONS"]), "");
         }
         signal(pid, Signal::TERM);
         wait_for("the end of the new process", || {

@@ -1,4 +1,4 @@
-//! What operators tell the proxy to do, and who may.
+//! Operators' commands to the proxy, and the right to give them.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
 
 use super::{Scene, on_a_port, on_a_socket, show};
 
-/// The id of the only client.
+/// Id of the only client.
 fn id(scene: &Scene) -> String {
     let clients = scene.show("CLIENTS");
     assert_eq!(clients.len(), 1, "{clients:?}");
@@ -57,13 +57,13 @@ fn a_kill_says_whether_anything_may_have_been_committed() {
     let scene = Scene::new(on_a_socket);
     let mut operator = scene.operator();
     assert_eq!(told(&operator.query("KILL 77")), "42704");
-    // Nothing is in flight: what was open is rolled back.
+    // Nothing is in flight: the open transaction is rolled back.
     let mut leader = scene.stage.leader("1");
     leader.ok("BEGIN");
     leader.ok("INSERT INTO jobs VALUES (1)");
     kill(&scene, &id(&scene));
     assert_eq!(told(&leader.until_closed()), "57P01");
-    // A statement is: nobody knows.
+    // A statement is in flight: its result is unknown.
     let mut leader = scene.stage.leader("1");
     leader.send(&Batch::new().query("INSERT INTO jobs SELECT 2 FROM pg_sleep(3)"));
     wait_for("the statement", || {
@@ -87,11 +87,11 @@ fn a_kill_says_whether_anything_may_have_been_committed() {
         postgres.value("SELECT count(*) FROM jobs WHERE id IN (1, 3)"),
         "0"
     );
-    // A takeover finds nobody in its way.
+    // No session delays a takeover.
     scene.stage.leader("2").ok("INSERT INTO jobs VALUES (4)");
 }
 
-/// Neither one that reads nothing, nor one that has not logged in, can stay.
+/// Neither a client that reads nothing nor one that has not logged in can stay.
 #[test]
 fn a_client_that_does_not_cooperate_is_killed() {
     let scene = Scene::new(on_a_socket);
@@ -101,7 +101,7 @@ fn a_client_that_does_not_cooperate_is_killed() {
     wait_for("all buffers to be full", || {
         (scene.stage.postgres.value(stuck) == "1").then_some(())
     });
-    // Not for a moment only.
+    // Permanently.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(scene.stage.postgres.value(stuck), "1");
     let begun = Instant::now();
@@ -135,7 +135,7 @@ fn a_replication_connection_is_shown_and_killed() {
     assert_eq!(row["state"], "streaming");
     assert_ne!(row["backend_pid"], serde_json::Value::Null);
     kill(&scene, &id(&scene));
-    // Nobody looks at its bytes, and so nothing can be put between them.
+    // The proxy does not parse its bytes, so it cannot insert an error.
     assert!(stream.try_read().is_ok_and(|message| message.is_closed()));
 }
 
@@ -159,7 +159,7 @@ fn a_reload_says_what_is_wrong() {
         pretty(&answer)
     );
     assert_eq!(names(&mut operator), 2);
-    // One that others wait for, too.
+    // A RELOAD that others wait for too.
     signal(scene.stage.proxy.pid(), Signal::HUP);
     policy.write("");
     wait_for("the empty policy", || {
@@ -180,7 +180,7 @@ fn a_shutdown_lets_transactions_end_and_is_seen() {
     leader.ok("INSERT INTO jobs VALUES (1)");
     scene.operator().ok("SHUTDOWN");
     assert_eq!(told(&idle.until_closed()), "57P01");
-    // The console sees it to the end. The idle session is off its list a moment after its socket is closed.
+    // The console stays open to the end. The idle session leaves its list shortly after its socket is closed.
     wait_for("the leader alone", || {
         (scene.show("SESSIONS").len() == 1).then_some(())
     });
@@ -205,7 +205,7 @@ fn a_shutdown_can_wait_for_the_last_client() {
             .then_some(())
     });
     std::thread::sleep(Duration::from_millis(500));
-    // Idle, and not ended for it.
+    // The session is idle, and is not ended for that.
     session.ok("SELECT 1");
     assert_eq!(show(&mut operator, "SESSIONS").len(), 1);
     session.send(&Batch::new().terminate());

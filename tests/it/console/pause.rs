@@ -1,4 +1,4 @@
-//! PAUSE and RESUME: what begins, what goes on, and who waits.
+//! PAUSE and RESUME: which requests start, continue or wait.
 
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
 
 use super::{Scene, on_a_socket};
 
-/// Far longer than an answer takes.
+/// Far longer than a reply takes.
 const SILENCE: Duration = Duration::from_millis(300);
 
 fn paused(scene: &Scene) -> bool {
@@ -16,7 +16,7 @@ fn paused(scene: &Scene) -> bool {
     databases.first().is_some_and(|row| row["paused"] == "1")
 }
 
-/// PAUSE by an operator of its own, until it is in force.
+/// PAUSE by a separate operator, until it is in force.
 fn pause(scene: &Scene) -> JoinHandle<Vec<Message>> {
     let mut operator = scene.operator();
     let answer = thread::spawn(move || operator.query("PAUSE"));
@@ -30,7 +30,7 @@ fn assert_done(answer: JoinHandle<Vec<Message>>) {
     assert_eq!(answer[0].tag, b'C', "{}", pretty(&answer));
 }
 
-/// Nothing has come by now.
+/// Asserts that nothing has arrived.
 #[track_caller]
 fn assert_silent(session: &mut Wire) {
     session.set_patience(SILENCE);
@@ -80,7 +80,7 @@ fn nothing_begins_and_what_has_begun_goes_on() {
     assert!(!paused(&scene));
 }
 
-/// Who sends ahead is not idle before all of it was answered.
+/// A client that sends ahead is idle only once everything was answered.
 #[test]
 fn what_was_sent_ahead_is_answered() {
     let scene = Scene::new(on_a_socket);
@@ -108,7 +108,7 @@ fn another_operator_resumes() {
     leader.ok("INSERT INTO jobs VALUES (1)");
 }
 
-/// Neither a takeover, nor an operator, nor the end of the proxy waits for those who wait.
+/// Neither a takeover, nor an operator, nor the end of the proxy waits for waiting clients.
 #[test]
 fn who_waits_can_be_ended() {
     let mut scene = Scene::new(on_a_socket);
@@ -127,7 +127,7 @@ fn who_waits_can_be_ended() {
         .operator()
         .ok(&format!("KILL {}", id.as_str().unwrap()));
     ended(killed);
-    // One that waits to log in, too.
+    // Even one that waits for its login.
     let mut waits = Wire::connect(&scene.stage.proxy.endpoint());
     waits.startup(196_608, &[("user", "postgres"), ("database", "postgres")]);
     assert!(scene.stage.proxy.terminate().success());
@@ -135,7 +135,7 @@ fn who_waits_can_be_ended() {
     assert_eq!(jobs(&scene), "NULL");
 }
 
-/// A session that a takeover through another proxy ends while it waits is told so.
+/// A session ended by another proxy's takeover while it waits is told so.
 #[test]
 fn a_deposed_session_does_not_write_behind_the_pause() {
     let scene = Scene::new(on_a_socket);
@@ -153,7 +153,7 @@ fn a_deposed_session_does_not_write_behind_the_pause() {
     assert_eq!(jobs(&scene), "2");
 }
 
-/// Neither its place nor its lease is kept for a client that is gone, and the proxy ends with the last one.
+/// A client that leaves keeps neither its place nor its lease, and the proxy ends with the last one.
 #[test]
 fn who_leaves_meanwhile_is_let_go() {
     let scene = Scene::new(on_a_socket);
@@ -185,7 +185,7 @@ fn who_leaves_meanwhile_is_let_go() {
     });
 }
 
-/// A message that has not arrived whole has its time anew.
+/// The timeout of an incomplete message starts again after a pause.
 #[test]
 fn half_a_message_waits_too() {
     let scene = Scene::new(on_a_socket);
@@ -201,7 +201,7 @@ fn half_a_message_waits_too() {
     assert_eq!(session.until_ready()[1].row(), ["300000"]);
 }
 
-/// Both wait for the workers, whoever of them has asked first.
+/// Both wait for the workers, whichever of them asked first.
 #[test]
 fn two_operators_pause() {
     let scene = Scene::new(on_a_socket);

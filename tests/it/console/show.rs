@@ -1,4 +1,4 @@
-//! What the console shows.
+//! Tables of the console.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire};
 
 use super::{Scene, columns, on_a_port, on_a_socket, show};
 
-/// What SHOW HELP lists, each once.
+/// Each table that SHOW HELP lists.
 #[test]
 fn every_table_of_the_help_can_be_shown() {
     let scene = Scene::new(on_a_socket);
@@ -40,7 +40,7 @@ fn every_table_of_the_help_can_be_shown() {
     }
 }
 
-/// Whatever others have chosen, no table steers a terminal: names of sessions, and of other proxies.
+/// No table can control a terminal through names chosen by others: of sessions, and of other proxies.
 #[test]
 fn no_table_steers_a_terminal() {
     const HOSTILE: &str = "a\u{1b}[2J\u{9b}\u{202e}\u{feff}b";
@@ -181,7 +181,7 @@ fn a_refusal_is_shown_as_it_is_recorded() {
     assert!(!rows[0]["statement"].as_str().unwrap().contains("secret"));
 }
 
-/// The queries of the exporter for Prometheus, and what it makes of the answers: names of columns, numbers.
+/// Queries of the Prometheus exporter of pgbouncer, and its use of the replies: column names, numbers.
 #[test]
 fn what_the_exporter_of_pgbouncer_asks_is_answered() {
     let scene = Scene::new(on_a_socket);
@@ -192,7 +192,7 @@ fn what_the_exporter_of_pgbouncer_asks_is_answered() {
     ];
     sessions[0].ok("SELECT 1");
     let mut operator = scene.operator();
-    // Its driver pings so.
+    // Its driver pings with this.
     assert_eq!(operator.query(";")[0].tag, b'I');
     let numbers = |rows: &[serde_json::Map<String, serde_json::Value>], columns: &[&str]| {
         let number = |row: &serde_json::Map<_, serde_json::Value>, column: &&str| {
@@ -260,7 +260,7 @@ fn what_the_exporter_of_pgbouncer_asks_is_answered() {
     assert_eq!(numbers(&show(&mut operator, "CLIENTS;"), &["id"]), [6]);
 }
 
-/// Names that nobody has proved make no series.
+/// Unauthenticated names create no series.
 #[test]
 fn who_has_not_logged_in_is_in_no_pool() {
     let scene = Scene::over(
@@ -276,7 +276,7 @@ fn who_has_not_logged_in_is_in_no_pool() {
         (&"login".into(), &serde_json::Value::Null)
     );
     drop(silent);
-    // A login that waits for the answer of its client.
+    // A login that waits for its client's reply.
     let mut stranger = Wire::connect(&scene.stage.proxy.endpoint());
     stranger.startup(
         PROTOCOL_3_0,
@@ -325,7 +325,7 @@ fn the_authority_and_the_policy_are_shown() {
     assert_eq!(answer[0].sqlstate(), "08006", "{answer:?}");
 }
 
-/// With what a takeover has ended, also where it could not be completed.
+/// Lists the sessions that a takeover has ended, even if it could not be completed.
 #[test]
 fn takeovers_are_shown() {
     let scene =
@@ -416,7 +416,7 @@ fn psql_reads_it_with_a_password() {
     }
 }
 
-/// A console that everybody could use does not open.
+/// A console open to everybody does not start.
 #[test]
 fn a_port_needs_users() {
     let scene = Scene::new(on_a_socket);
@@ -434,7 +434,6 @@ fn a_port_needs_users() {
     }
 }
 
-/// The types of messages.
 fn tags(messages: &[Message]) -> String {
     messages
         .iter()
@@ -442,14 +441,14 @@ fn tags(messages: &[Message]) -> String {
         .collect()
 }
 
-/// The answers to a batch, up to so many ReadyForQuery.
+/// Replies to a batch, up to `ready` ReadyForQuery.
 #[track_caller]
 fn answers(wire: &mut Wire, batch: &Batch, ready: usize) -> Vec<Message> {
     wire.send(batch);
     (0..ready).flat_map(|_| wire.until_ready()).collect()
 }
 
-/// The extended protocol, as drivers use it.
+/// The extended protocol as drivers use it.
 #[test]
 fn prepared_statements_and_portals() {
     let scene = Scene::new(on_a_socket);
@@ -475,7 +474,7 @@ fn prepared_statements_and_portals() {
         "{first:?}"
     );
     assert_eq!(tags(&rows), "2DDsDDDDCZ");
-    // The end of the transaction is the end of the portal; the statement stays.
+    // The end of the transaction closes the portal; the statement stays.
     let gone = Batch::new().execute("p", 0).bind("", "s", &[]).sync();
     assert_eq!(tags(&answers(&mut operator, &gone, 1)), "EZ");
     for (batch, expect) in [

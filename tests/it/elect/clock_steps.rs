@@ -1,4 +1,4 @@
-//! The time of day, of candidates and of their proxy, is stepped while one of them leads: nothing changes hands.
+//! Steps of the time of day, for candidates and their proxy, while one of them leads: leadership does not change.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const HOUR: i64 = 3_600;
 /// Longer than each lock lives without its holder.
 const TTL_AND_MORE: Duration = Duration::from_secs(9);
 
-/// Says what the time of day is, again and again.
+/// Prints the time of day repeatedly.
 const TELLS_THE_TIME: &str = "echo runs as $$; while :; do date +time=%s; sleep 0.1; done";
 
 fn candidate(with: &[&str], proxy: &Proxy, clock: &Clock) -> Candidate {
@@ -29,7 +29,7 @@ fn candidate(with: &[&str], proxy: &Proxy, clock: &Clock) -> Candidate {
     Candidate::spawn(command)
 }
 
-/// The command has seen the clock so far from the machine's.
+/// Waits until the command has seen the clock this far from the machine's.
 #[track_caller]
 fn assert_steps(leader: &Candidate, ahead: i64) {
     wait_for("a step of the clock", || {

@@ -1,4 +1,4 @@
-//! Candidates for a Lease of Kubernetes, and those of client-go beside them.
+//! Candidates for a Lease of Kubernetes, together with those of client-go.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ fn a_leader_of_kubernetes_that_slept_is_fenced_and_told_to_end() {
     let spec = kubernetes.lease("jobs")["spec"].take();
     assert_eq!(spec["leaseTransitions"], 1);
     assert_eq!(spec["leaseDurationSeconds"], 3);
-    // It leads again behind the second one, which gives the lead back at once.
+    // It leads again after the second one, which releases the Lease immediately.
     drop(second);
     wait_for_terms(&first, 2);
     assert_eq!(token_of(&first), "3");
@@ -72,7 +72,7 @@ fn a_leader_of_kubernetes_that_was_killed_is_followed() {
     let mut first = Candidate::start(&arguments, &writer(), &proxy);
     assert_eq!(token_of(&first), "1");
     first.process.signal(Signal::KILL);
-    // Whoever does not wait for others finds out that nobody is there.
+    // A candidate that does not wait for others finds that nobody leads.
     let no_wait = [&arguments[..], &["--no-wait"]].concat();
     let second = Candidate::start(&no_wait, &writer(), &proxy);
     let begun = Instant::now();
@@ -81,7 +81,7 @@ fn a_leader_of_kubernetes_that_was_killed_is_followed() {
         (output.contains("leads") || output.contains("another leads")).then_some(())
     });
     if second.output().contains("another leads") {
-        // The Lease had been renewed a moment before.
+        // The Lease was renewed just before.
         std::thread::sleep(Duration::from_secs(4));
         let second = Candidate::start(&no_wait, &writer(), &proxy);
         assert_eq!(token_of(&second), "2");
@@ -92,7 +92,7 @@ fn a_leader_of_kubernetes_that_was_killed_is_followed() {
     assert_fenced(&stage, &first, ["1", "2"]);
 }
 
-/// A Lease is given back at once, and what others have written into it stays.
+/// A Lease is released immediately, and fields written by others stay.
 #[test]
 fn it_stands_in_one_line_with_client_go() {
     let (stage, kubernetes) = (
@@ -169,7 +169,7 @@ fn a_lease_that_was_deleted_or_taken_ends_its_term() {
     assert_eq!(leader.output().matches(LOST).count(), 2);
 }
 
-/// Labels and annotations are anybody's.
+/// Anybody may write labels and annotations.
 #[test]
 fn whoever_writes_beside_the_leader_deposes_nobody() {
     let (stage, kubernetes) = (Stage::start(), Kubernetes::start());
@@ -187,7 +187,7 @@ fn whoever_writes_beside_the_leader_deposes_nobody() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(!leader.output().contains(LOST), "{}", leader.output());
-    // And prolongs no Lease that nobody renews.
+    // They do not prolong a Lease that nobody renews.
     pause(&leader);
     let begun = Instant::now();
     while !next.output().contains("leads") {
@@ -219,7 +219,7 @@ fn whoever_cannot_reach_kubernetes_steps_down_before_its_lease_ends() {
     );
     assert_eq!(leader.exit_code(), 75, "{}", leader.output());
     kubernetes.resume();
-    // Whoever could not give it back has left it to its end.
+    // A leader that cannot release the Lease lets it expire.
     assert!([before, json!("")].contains(&holder(&kubernetes)));
 }
 
@@ -261,7 +261,7 @@ fn the_server_is_verified_and_the_token_read_for_each_request() {
     assert_eq!(elsewhere.exit_code(), 1, "{}", elsewhere.output());
 }
 
-/// Where its service account says where Kubernetes is.
+/// The service account provides the address of Kubernetes.
 #[test]
 fn in_a_pod_nothing_has_to_be_said() {
     let (stage, authority) = (Stage::start(), Authority::new());
@@ -290,7 +290,7 @@ fn in_a_pod_nothing_has_to_be_said() {
     assert!(pod.output().contains("leads as 1"), "{}", pod.output());
 }
 
-/// Whoever looks once must not wait for an end that its own clock does not see.
+/// A candidate that looks only once must not wait for an end that its own clock does not see.
 #[test]
 fn a_leader_whose_clock_is_wrong_leads_all_the_same() {
     let (stage, kubernetes) = (Stage::start(), Kubernetes::start());
@@ -323,7 +323,7 @@ fn a_leader_whose_clock_is_wrong_leads_all_the_same() {
     assert_eq!(late.exit_code(), 69, "{}", late.output());
 }
 
-/// Its last renewal, or a label, comes in between: neither changes who leads.
+/// The leader's last renewal, or a label, comes in between: neither changes who leads.
 #[test]
 fn a_command_that_ends_in_the_middle_of_a_change_has_led() {
     let (stage, kubernetes) = (Stage::start(), Kubernetes::start());

@@ -1,4 +1,4 @@
-//! Leadership that is lost, and leadership that only seems so.
+//! Real and apparent losses of leadership.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,13 +18,13 @@ fn depose(etcd: &Etcd) {
     etcd.ctl(&["del", "--prefix", "/elections/jobs"]);
 }
 
-/// The lease is renewed, and the standing looked up, at another one.
+/// The candidates renew the lease, and query the election, at another member.
 #[test]
 fn one_member_that_hangs_deposes_nobody() {
     let (stage, etcd) = (Stage::start(), Etcd::start(3));
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    // A candidate is sure of its lease for 8 s, and asks for it anew after 2 s. etcd's own election takes 2 s, and as
-    // long again where its members vote for themselves.
+    // A candidate relies on its lease for 8 s, and renews it after 2 s. etcd's own election takes 2 s, and as long
+    // again if its members vote for themselves.
     let arguments = etcd_arguments(&urls, &["--ttl", "12s"]);
     let leader = Candidate::start(&arguments, "sleep 60", &proxy);
     token_of(&leader);
@@ -32,9 +32,9 @@ fn one_member_that_hangs_deposes_nobody() {
     next.wait_for("waiting for");
     for member in 0..3 {
         etcd.pause(member);
-        // Longer than a candidate waits that cannot renew its lease. And shorter than what is left of a lease when the
-        // member is stopped: one that wakes and still takes itself for the leader ends those that seem to have run out
-        // (<https://github.com/etcd-io/etcd/issues/15247>).
+        // Longer than a candidate waits that cannot renew its lease. But shorter than the rest of a lease when the
+        // member is stopped. A member that wakes and still considers itself the leader revokes leases that seem
+        // expired (<https://github.com/etcd-io/etcd/issues/15247>).
         std::thread::sleep(Duration::from_millis(8_200));
         etcd.resume(member);
         etcd.wait_until_ready();
@@ -45,7 +45,7 @@ fn one_member_that_hangs_deposes_nobody() {
     leader.wait_for(LOST);
 }
 
-/// A leader that is deposed is told so by its session, whatever it was about to ask.
+/// A deposed leader reports that, whatever request it was about to send.
 #[test]
 fn who_is_deposed_says_so() {
     let stage = Stage::start();
@@ -53,7 +53,7 @@ fn who_is_deposed_says_so() {
     for round in 1..=4_u64 {
         let deposed = Candidate::start(&arguments, "sleep 60", &stage.proxy.endpoint());
         token_of(&deposed);
-        // When it goes on, it learns of its end and is to ask for the lease anew, both at once.
+        // When resumed, it learns of its end and is due to renew the lease at the same time.
         pause(&deposed);
         drop(stage.leader(&format!("jobs={}", round * 1000)));
         std::thread::sleep(Duration::from_millis(1_100));
@@ -79,7 +79,7 @@ fn a_key_that_was_deleted_ends_its_term() {
     leader.wait_for("told to end");
     wait_for_terms(&leader, 2);
     assert_ne!(token_of(&leader), token);
-    // One that waits for its turn must not take it without a key.
+    // A waiting candidate must not lead without a key.
     let next = Candidate::start(&arguments, &writer(), &proxy);
     next.wait_for("waiting for");
     let keys = || etcd.ctl(&["get", "--prefix", "--keys-only", "/elections/jobs"]);
@@ -136,7 +136,7 @@ fn one_that_is_to_outlive_a_terminal_does() {
     outlives.wait_for("leads at last");
 }
 
-/// As a daemon starts it that does not want to hear of its children.
+/// As a daemon starts it that ignores SIGCHLD.
 #[test]
 fn a_code_is_given_where_ends_of_children_were_ignored() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
@@ -152,7 +152,7 @@ fn a_code_is_given_where_ends_of_children_were_ignored() {
     assert_eq!(leader.exit_code(), 7, "{}", leader.output());
 }
 
-/// In its own process group it would be stopped where it reads, and lead for ever.
+/// In its own process group it would be stopped when it reads, and would lead for ever.
 #[test]
 fn a_command_reads_no_terminal() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
@@ -169,7 +169,7 @@ fn a_command_reads_no_terminal() {
     leader.wait_for("read: 1");
 }
 
-/// All that the command has started has the grace, and no more.
+/// Everything that the command has started gets the grace period, and no more.
 #[test]
 fn what_the_command_has_started_is_ended_too() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
@@ -204,7 +204,7 @@ fn one_that_was_told_to_end_begins_no_other_term() {
     assert_eq!(leader.groups().len(), 1);
 }
 
-/// A command that was refused may know of the loss before this process does.
+/// A refused command may know of the loss before this process does.
 #[test]
 fn a_command_that_fails_behind_a_loss_is_one_that_has_lost() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));

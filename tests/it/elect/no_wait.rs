@@ -1,4 +1,4 @@
-//! `--no-wait`: where another leads the command does not run at all.
+//! `--no-wait`: if another leads, the command does not run at all.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use pgpalisade_tests::wire::Endpoint;
 use super::kubernetes::url;
 use super::{Candidate, etcd_arguments, kubernetes, pause, token_of};
 
-/// What follows `elect` for each kind of lock.
+/// Arguments of `elect` for each kind of lock.
 fn locks<'a>(etcd: &'a str, kubernetes: &'a str) -> [Vec<&'a str>; 4] {
     [
         vec!["jobs", "--with", "lease"],
@@ -46,7 +46,7 @@ fn it_runs_where_nobody_leads_and_not_behind_another() {
         let mut leader = now(&lock, "sleep 60", &proxy);
         let token = token_of(&leader);
         assert_held(&lock, &proxy);
-        // Nor behind one who waits.
+        // Nor after a waiting candidate.
         let mut waits = Candidate::start(&lock, "sleep 60", &proxy);
         waits.wait_for("waiting for");
         assert_held(&lock, &proxy);
@@ -55,7 +55,7 @@ fn it_runs_where_nobody_leads_and_not_behind_another() {
             candidate.process.signal(Signal::TERM);
             candidate.exit_code();
         }
-        // Its lock is free a moment after it has ended.
+        // Its lock is free shortly after it has ended.
         let next = wait_for("a free lock", || {
             let mut next = now(&lock, "exit 7", &proxy);
             let code = next.exit_code();
@@ -66,7 +66,7 @@ fn it_runs_where_nobody_leads_and_not_behind_another() {
     }
 }
 
-/// PostgreSQL itself takes any token, and compares none.
+/// PostgreSQL itself accepts any token, and compares none.
 #[test]
 fn a_command_that_would_go_past_the_proxy_does_not_run() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
@@ -78,7 +78,7 @@ fn a_command_that_would_go_past_the_proxy_does_not_run() {
         let mut leads = now(&lock, "echo never", &directly);
         assert_eq!(leads.exit_code(), 1, "{}", leads.output());
         leads.wait_for("is not pgpalisade");
-        // Nor does it wait in the line: it would be found out in a failover.
+        // Nor does it wait in the queue: the mistake would only show in a failover.
         let leader = now(&lock, "sleep 60", &stage.proxy.endpoint());
         token_of(&leader);
         let mut waits = Candidate::start(&lock, "echo never", &directly);
@@ -89,7 +89,7 @@ fn a_command_that_would_go_past_the_proxy_does_not_run() {
     }
 }
 
-/// Of those that come at one time one leads: never two, and never none.
+/// Of several simultaneous candidates exactly one leads.
 #[test]
 fn of_many_at_once_one_runs() {
     let (stage, etcd) = (Stage::start(), Etcd::start(1));
@@ -111,7 +111,7 @@ fn its_lease_ends_where_it_sleeps() {
     let mut sleeper = now(&arguments, "sleep 60", &proxy);
     assert_eq!(token_of(&sleeper), "1");
     let next = Candidate::start(&arguments, "sleep 60", &proxy);
-    // Longer than it lives: it is renewed.
+    // Longer than its lifetime: it is renewed.
     std::thread::sleep(Duration::from_secs(5));
     assert!(!next.output().contains("leads"), "{}", next.output());
     pause(&sleeper);
@@ -120,7 +120,7 @@ fn its_lease_ends_where_it_sleeps() {
     assert_eq!(sleeper.exit_code(), 75, "{}", sleeper.output());
 }
 
-/// Not to know who leads is a failure, and not the same as that another does.
+/// If it is unknown who leads, that is a failure, and not the same as another leader.
 #[test]
 fn where_nobody_knows_who_leads_it_fails() {
     let mut etcd = Etcd::start(1);

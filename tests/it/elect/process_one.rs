@@ -10,7 +10,7 @@ use pgpalisade_tests::stage::Stage;
 
 use super::{Candidate, kubernetes};
 
-/// In a namespace of processes of its own. What the script says of pids is true only there.
+/// In its own PID namespace. The script's pids are valid only there.
 fn start(arguments: &[&str], script: &str, stage: &Stage) -> Candidate {
     let mut command = Command::new("unshare");
     connect_by_environment(&mut command, &stage.proxy.endpoint());
@@ -34,7 +34,7 @@ fn orphans_are_collected() {
     leader.wait_for("zombies: 0 of process 1");
 }
 
-/// One that has ended and was not collected would count as alive.
+/// An ended orphan that was not reaped would count as alive.
 #[test]
 fn an_orphan_that_has_ended_holds_up_nobody() {
     let (stage, kubernetes) = (Stage::start(), Kubernetes::start());

@@ -1,4 +1,4 @@
-//! What becomes of it where etcd is away, and where the proxy has missed what happened.
+//! Elections during an outage of etcd, and after changes that the proxy has missed.
 
 use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::stage::leader;
@@ -6,7 +6,7 @@ use pgpalisade_tests::wire::pretty;
 
 use super::{POLICY, Scene, assert_ended, assert_refused};
 
-/// Bound sessions go on, nobody else is let in; and after that the election is followed again.
+/// Bound sessions go on, no other is admitted; afterwards the proxy follows the election again.
 #[test]
 fn etcd_is_away_and_comes_back() {
     let mut scene = Scene::start(POLICY);
@@ -33,7 +33,7 @@ fn etcd_is_away_and_comes_back() {
     leader(&scene.proxy.endpoint(), &format!("jobs={b}")).ok("INSERT INTO jobs VALUES (4)");
 }
 
-/// It slept while another one was elected, and what it had not heard is compacted.
+/// The proxy slept while another leader was elected, and the changes that it missed are compacted.
 #[test]
 fn a_proxy_that_slept_makes_up_for_it() {
     let scene = Scene::start(POLICY);
@@ -49,7 +49,7 @@ fn a_proxy_that_slept_makes_up_for_it() {
     scene.reaches(b);
 }
 
-/// A proxy that starts has heard nothing, and ends whom it finds.
+/// A starting proxy has seen no changes, and ends the sessions that it finds.
 #[test]
 fn a_proxy_that_starts_later_ends_the_old_leader() {
     let scene = Scene::start(POLICY);
@@ -59,7 +59,7 @@ fn a_proxy_that_starts_later_ends_the_old_leader() {
         "SELECT count(*) FROM pg_stat_activity WHERE pid = {}",
         old.backend_pid()
     );
-    // The server process of a proxy that stands still lives on.
+    // The backend of a stopped proxy lives on.
     scene.proxy.pause();
     assert_eq!(scene.postgres.value(&lives), "1");
     scene.leaves("a");
@@ -69,12 +69,12 @@ fn a_proxy_that_starts_later_ends_the_old_leader() {
     });
     leader(&second.endpoint(), &format!("jobs={b}")).ok("INSERT INTO jobs VALUES (1)");
     scene.proxy.resume();
-    // It had not heard of the new mark: PostgreSQL's own words, then.
+    // The proxy had not heard of the new mark: the error is PostgreSQL's own.
     let told = pretty(&old.until_closed());
     assert!(told.contains("FATAL"), "{told}");
 }
 
-/// After a restore an election may be below the mark: its leader is refused, and so nobody is let in who should not be.
+/// After a restore an election may be below the mark: its leader is refused, so that no wrong one is admitted.
 #[test]
 fn a_number_below_the_mark_raises_nothing() {
     let scene = Scene::start("[scope.jobs]\ntables = [\"*.jobs\"]\n");
@@ -94,12 +94,12 @@ fn a_number_below_the_mark_raises_nothing() {
         "PF001",
         "scope \"jobs\" is at 1000000",
     );
-    // Whoever declares the mark itself is no leader of the election either, but a session that holds it goes on.
+    // The holder of the mark itself is not the election's leader either, but its bound session goes on.
     assert_refused(&mut scene.plain(), "1000000", "PF003", "has not won");
     wire.ok("INSERT INTO jobs VALUES (1)");
 }
 
-/// Whoever reads the log learns that an old leader would not be ended now.
+/// The log says that an old leader would not be ended now.
 #[test]
 fn what_cannot_be_followed_is_said() {
     let mut scene = Scene::start(POLICY);

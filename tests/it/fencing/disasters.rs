@@ -1,4 +1,4 @@
-//! G3: marks only rise, whatever is promoted, restored or lost, or the refusal says what to do.
+//! G3: marks only rise, whatever is promoted, restored or lost; otherwise the refusal says what to do.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ fn server() -> Postgres {
     postgres
 }
 
-/// Points a proxy that does not run to another server.
+/// Points a stopped proxy to another server.
 fn point_to(proxy: &mut Proxy, postgres: &Postgres) {
     let Options {
         upstream, control, ..
@@ -36,7 +36,7 @@ fn assert_refused(proxy: &Proxy, token: &str, sqlstate: &str) {
     assert_eq!(code.as_deref(), Some(sqlstate), "{}", pretty(&answer));
 }
 
-/// It does not start, and says all of these.
+/// Asserts that it does not start, and logs all of these.
 #[track_caller]
 fn assert_does_not_start(proxy: &mut Proxy, parts: &[&str]) {
     let said = proxy.try_restart(PATIENCE).unwrap_err();
@@ -69,7 +69,7 @@ fn assert_output(output: &Output, code: i32, parts: &[&str]) {
     }
 }
 
-/// A replica that has not seen the last takeover is promoted. The mark is in the authority, not in it.
+/// A replica that has not seen the last takeover is promoted. The mark is in the authority, not in the replica.
 #[test]
 fn a_lagging_replica_is_promoted() {
     let primary = server();
@@ -96,8 +96,8 @@ fn a_lagging_replica_is_promoted() {
     );
 }
 
-/// The old primary lives on with a proxy and a leader of its own: it takes no fenced write any more, though its
-/// leader has the highest token.
+/// The old primary lives on with its own proxy and leader. It accepts no fenced write any more, though its leader has
+/// the highest token.
 #[test]
 fn a_deposed_primary_is_fenced() {
     let marks = Postgres::start();
@@ -118,7 +118,7 @@ fn a_deposed_primary_is_fenced() {
     let new_proxy = Proxy::start_with(at(&replica));
     leader(&new_proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (3)");
 
-    // The watch tells the old proxy, which ends its sessions though their token is the mark.
+    // The watch notifies the old proxy, which ends its sessions though their token is the mark.
     for wire in [&mut old, &mut open] {
         let said = wire.until_closed();
         assert_eq!(said[0].sqlstate(), "PF007", "{}", pretty(&said));
@@ -153,7 +153,7 @@ fn a_deposed_primary_is_fenced() {
     leader(&new_proxy.endpoint(), "35").ok("INSERT INTO jobs VALUES (5)");
 }
 
-/// Raises the mark to 34, then puts the authority back to what `spoil` makes of a copy from before.
+/// Raises the mark to 34, then restores the authority to a copy from before, changed by `spoil`.
 fn forgetful(spoil: impl Fn(&Path, &Path)) -> Stage {
     let mut stage = Stage::with(SETUP);
     stage.leader("33").ok("INSERT INTO jobs VALUES (1)");
@@ -199,7 +199,7 @@ fn an_authority_restored_from_an_older_snapshot() {
     stage.leader("34").ok("INSERT INTO jobs VALUES (3)");
 }
 
-/// All scopes come back from the cluster, also one that the authority has never heard of.
+/// All scopes are restored from the cluster, even one that the authority has never heard of.
 #[test]
 fn an_authority_that_is_lost() {
     let mut stage = forgetful(|store, _| std::fs::remove_dir_all(store).unwrap());
@@ -217,7 +217,7 @@ fn an_authority_that_is_lost() {
     stage.leader("34").ok("INSERT INTO jobs VALUES (3)");
 }
 
-/// A scope is deleted from the store by hand and comes back. Proxies that run remember its mark, and one that starts
+/// A scope is deleted from the store by hand and restored. Running proxies remember its mark, and a starting one
 /// finds it in the cluster.
 #[test]
 fn a_scope_that_comes_back() {
@@ -271,7 +271,7 @@ fn no_recovery_beside_a_proxy() {
     session.ok("INSERT INTO jobs VALUES (1)");
 }
 
-/// A control role that may not create the table: the proxy serves and says what is missing.
+/// A control role that may not create the table: the proxy serves and logs what is missing.
 #[test]
 fn a_control_role_without_the_right_to_keep_a_witness() {
     let postgres = server();
@@ -301,7 +301,7 @@ fn a_control_role_without_the_right_to_keep_a_witness() {
         "t"
     );
     proxy.terminate();
-    // What the log says to run.
+    // The command from the log.
     let make = "CREATE SCHEMA IF NOT EXISTS pgpalisade; CREATE TABLE IF NOT EXISTS pgpalisade.mark \
         (scope text PRIMARY KEY, token int8 NOT NULL, raised_at int8 NOT NULL, raised_by text NOT NULL, \
         incarnation int8 NOT NULL DEFAULT 0);";

@@ -1,4 +1,4 @@
-//! A write that is late: held on the wire, left behind by a killed proxy, or in a backend that will not die.
+//! Late writes: held on the wire, left by a killed proxy, or in a backend that does not end.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use pgpalisade_tests::wire::{Batch, Endpoint, Wire, pretty};
 
 use super::{SETUP, assert_ended, committed, take_over};
 
-/// A stage with a relay between the proxy and the server; the control connection goes past it.
+/// A stage with a relay between the proxy and the server; the control connection bypasses it.
 fn held_stage() -> (Stage, HeldRelay) {
     let postgres = Postgres::start();
     postgres.sql(SETUP);
@@ -25,8 +25,8 @@ fn held_stage() -> (Stage, HeldRelay) {
     (Stage { proxy, postgres }, relay)
 }
 
-/// The proxy has checked and sent the write, which then hangs on its way until after the takeover. It is what a
-/// proxy that is paused between its check and its write looks like from PostgreSQL.
+/// The proxy has checked and sent the write, which is then delayed until after the takeover. To PostgreSQL it looks
+/// like a proxy that is paused between its check and its write.
 #[test]
 fn a_write_that_arrives_after_the_takeover() {
     for (before, write) in [
@@ -56,7 +56,7 @@ fn a_write_that_arrives_after_the_takeover() {
         relay.release(Direction::ToServer);
         let answer = old.until_closed();
         let error = &answer[answer.len() - 2];
-        // The server's last word says that it was rolled back; without that word the proxy cannot know.
+        // The server's last message confirms the rollback; without it the proxy cannot know.
         assert!(
             ["PF001", "08007"].contains(&error.sqlstate().as_str()),
             "{}",
@@ -66,7 +66,7 @@ fn a_write_that_arrives_after_the_takeover() {
     }
 }
 
-/// The server process is looked up by the id from the login. Another one may have that id by then, so nothing is
+/// The backend is looked up by the pid from the login. Another process may have that pid by then, so nothing is
 /// declared before the session's own connection has answered.
 #[test]
 fn a_server_process_that_does_not_answer_is_not_declared() {
@@ -77,7 +77,7 @@ fn a_server_process_that_does_not_answer_is_not_declared() {
     wait_for("the question to be in the relay", || {
         (relay.held_bytes(Direction::ToServer) > 0).then_some(())
     });
-    // As long as a declaration takes ten times over.
+    // Ten times as long as a declaration takes.
     std::thread::sleep(Duration::from_millis(300));
     let marks = "SELECT count(*) FROM pgpalisade.mark WHERE scope = 'default'";
     assert_eq!(stage.postgres.value(marks), "0");
@@ -87,7 +87,7 @@ fn a_server_process_that_does_not_answer_is_not_declared() {
     session.ok("INSERT INTO jobs VALUES (1)");
 }
 
-/// G4: the COMMIT was done, only its answer did not come through. Whatever the client is told, it is not "fenced".
+/// G4: the COMMIT succeeded, and only its reply was lost. The error must not say "fenced".
 #[test]
 fn a_commit_whose_answer_is_lost() {
     let (stage, relay) = held_stage();
@@ -110,7 +110,7 @@ fn a_commit_whose_answer_is_lost() {
     assert_eq!(codes, ["08007"], "{}", pretty(&answer));
 }
 
-/// The server connection is cut with a write in flight, and no takeover: the outcome is unknown as well.
+/// The server connection is cut with a write in flight, without a takeover: the result is unknown as well.
 #[test]
 fn a_server_connection_that_dies_in_flight() {
     let (stage, relay) = held_stage();
@@ -132,7 +132,7 @@ fn a_server_connection_that_dies_in_flight() {
     assert_eq!(committed(&stage), ["1"]);
 }
 
-/// The proxy dies while a statement of the old leader runs on in PostgreSQL, which would commit it.
+/// The proxy dies while a statement of the old leader continues in PostgreSQL, which would commit it.
 #[test]
 fn the_proxy_is_killed_with_a_statement_running() {
     let mut stage = Stage::with(SETUP);
@@ -162,7 +162,7 @@ fn the_proxy_is_killed_with_a_statement_running() {
     assert_eq!(committed(&stage), ["2"]);
 }
 
-/// G6: a backend that does not end in time makes the takeover fail, and the new holder is not admitted.
+/// G6: if a backend does not end in time, the takeover fails and the new holder is not admitted.
 #[test]
 fn a_backend_that_cannot_be_ended() {
     let postgres = Postgres::start();
@@ -179,7 +179,7 @@ fn a_backend_that_cannot_be_ended() {
     let took = begin.elapsed();
     let refused = answer.iter().any(|message| message.sqlstate() == "PF006");
     let write = new.query("INSERT INTO jobs VALUES (2)");
-    // First let it go on, so that a failure below leaves no stopped process.
+    // Resumes it first, so that a failure below leaves no stopped process.
     signal(pid, Signal::CONT);
     assert!(refused, "{}", pretty(&answer));
     assert!(took.as_secs() < 4, "bounded by takeover.timeout: {took:?}");
@@ -195,8 +195,8 @@ fn a_backend_that_cannot_be_ended() {
     assert_eq!(committed(&stage), ["2"]);
 }
 
-/// G6 is about a declaration, not about each of its scopes: the first one takes most of the time, and the second has
-/// the rest.
+/// G6 limits a declaration, not each of its scopes: the first one takes most of the time, and the second gets the
+/// rest.
 #[test]
 fn scopes_that_take_their_time_share_one_timeout() {
     let postgres = Postgres::start();
@@ -226,9 +226,9 @@ fn scopes_that_take_their_time_share_one_timeout() {
     );
 }
 
-/// The proxy is stopped (SIGSTOP) with a write of the old leader in its socket, and its server session is ended
-/// meanwhile, as another proxy's takeover does. When it goes on, the write must fail and not be said to be fenced
-/// where that is not known.
+/// The proxy is stopped (SIGSTOP) with a write of the old leader in its socket. Meanwhile its server session is
+/// ended, as another proxy's takeover would do. After resuming, the write must fail, and must not be called fenced
+/// without proof.
 #[test]
 fn the_proxy_is_paused_with_a_write_waiting() {
     let stage = Stage::with(SETUP);
@@ -247,12 +247,12 @@ fn the_proxy_is_paused_with_a_write_waiting() {
         pretty(&answer)
     );
     assert!(committed(&stage).is_empty());
-    // The proxy is whole.
+    // The proxy is intact.
     let mut new = take_over(&stage, "34");
     new.ok("INSERT INTO jobs VALUES (2)");
 }
 
-/// Marks only rise, also over a restart of the proxy.
+/// Marks only rise, even across a restart of the proxy.
 #[test]
 fn marks_survive_a_restart() {
     let mut stage = Stage::with(SETUP);

@@ -1,11 +1,11 @@
-//! Sessions without a token: they read freely and write nothing, however the write is dressed.
+//! Sessions without a token: they read freely and write nothing, in whatever form.
 
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
 
 use super::{SETUP, assert_refused, committed};
 
-/// Writes that no parser sees: inside a function, and from there inside a view, an operator, a domain.
+/// Writes hidden from any parser: inside a function, and from there inside a view, an operator, a domain.
 const HIDDEN: &str = "
     CREATE FUNCTION writes() RETURNS int LANGUAGE sql VOLATILE AS $$ INSERT INTO jobs VALUES (99) RETURNING id $$;
     CREATE FUNCTION writes_too(int, int) RETURNS bool LANGUAGE plpgsql
@@ -24,7 +24,7 @@ fn check_refused(wire: &mut Wire, sql: &str, sqlstate: &str) {
     println!("{sql}");
     assert_refused(&wire.query(sql), sqlstate, b'I');
     let extended = wire.extended(sql);
-    // PostgreSQL refuses some in Bind already, before the Execute that the proxy would refuse.
+    // PostgreSQL refuses some in Bind, before the Execute that the proxy would refuse.
     let by_server = extended.iter().any(|message| message.sqlstate() == "25006");
     assert_refused(&extended, if by_server { "25006" } else { sqlstate }, b'I');
     wire.ok("BEGIN");
@@ -89,7 +89,7 @@ fn every_write_is_refused() {
     assert!(committed(&stage).is_empty());
 }
 
-/// What a parser does not see PostgreSQL refuses itself, since the session is read-only.
+/// PostgreSQL itself refuses writes hidden from a parser, since the session is read-only.
 #[test]
 fn hidden_writes_are_refused_by_postgresql() {
     let stage = stage();
@@ -115,7 +115,7 @@ fn hidden_writes_are_refused_by_postgresql() {
     assert!(committed(&stage).is_empty());
 }
 
-/// The way out of read-only is closed: each of these is a write for a session without a token.
+/// Read-only mode cannot be left: each of these statements is a write for a session without a token.
 #[test]
 fn read_only_cannot_be_lifted() {
     let stage = stage();
@@ -156,7 +156,7 @@ fn read_only_cannot_be_lifted() {
     assert!(committed(&stage).is_empty());
 }
 
-/// Declaring lifts it, in and outside of a transaction, and giving the token back restores it.
+/// Declaring makes the session read-write, inside and outside of a transaction; clearing the token reverts that.
 #[test]
 fn a_token_opens_and_its_loss_closes() {
     let stage = stage();
@@ -178,7 +178,7 @@ fn a_token_opens_and_its_loss_closes() {
     assert_eq!(committed(&stage), ["7", "99"]);
 }
 
-/// After its first query a read-only transaction can no longer become another; the error says what to do.
+/// After its first query a read-only transaction cannot change its mode; the error says what to do.
 #[test]
 fn declaring_after_the_first_query_of_a_transaction() {
     let stage = stage();
@@ -196,11 +196,11 @@ fn declaring_after_the_first_query_of_a_transaction() {
         pretty(&answer)
     );
     wire.ok("ROLLBACK");
-    // What was refused has deposed nobody: a lower token is as good as before.
+    // The refused declaration has deposed nobody: a lower token is still accepted.
     stage.plain().ok("SET fencing.token = 4");
     wire.ok("SET fencing.token = 5");
     wire.ok("INSERT INTO jobs VALUES (1)");
-    // A declaration that fails in a transaction fails the transaction, whatever was made ready for it.
+    // A declaration that fails in a transaction fails the transaction, whatever was prepared for it.
     wire.ok("RESET fencing.token");
     wire.ok("BEGIN");
     assert_refused(&wire.query("SET fencing.token = 3"), "PF001", b'E');
@@ -208,7 +208,7 @@ fn declaring_after_the_first_query_of_a_transaction() {
     assert_refused(&wire.query("INSERT INTO jobs VALUES (2)"), "PF002", b'I');
 }
 
-/// What counts is the token at Execute, not at Parse: the verdict of a statement goes with its name.
+/// The token at Execute counts, not that at Parse: the verdict of a statement belongs to its name.
 #[test]
 fn statements_outlive_the_token_they_were_parsed_with() {
     let stage = stage();
@@ -230,7 +230,7 @@ fn statements_outlive_the_token_they_were_parsed_with() {
     assert_refused(&wire.query("EXECUTE w"), "PF002", b'I');
     let of_sql = Batch::new().bind("", "p", &[]).execute("", 0).sync();
     assert_refused(&wire.run(&of_sql), "PF002", b'I');
-    // The name taken for something else: the new statement counts.
+    // The name is reused: the new statement counts.
     wire.ok("DEALLOCATE w");
     let read = Batch::new().parse("w", "SELECT 1").sync();
     wire.run(&read);
@@ -241,8 +241,8 @@ fn statements_outlive_the_token_they_were_parsed_with() {
     assert!(committed(&stage).is_empty());
 }
 
-/// The same bytes are one string or two statements, depending on settings of the session. Whatever a text may
-/// hide under them counts as a write.
+/// The same bytes are one string or two statements, depending on settings of the session. A text that may hide a
+/// statement that way counts as a write.
 #[test]
 fn lexing_that_depends_on_the_session() {
     let stage = stage();
@@ -259,7 +259,7 @@ fn lexing_that_depends_on_the_session() {
     );
     by_startup.query(hides);
     by_startup.extended("SELECT 'a\\''");
-    // In SJIS 0x83 0x5C is one character, whose second byte is a backslash elsewhere.
+    // In SJIS 0x83 0x5C is one character, whose second byte is a backslash in other encodings.
     let mut sjis = Wire::login(
         &stage.proxy.endpoint(),
         &[("user", "postgres"), ("client_encoding", "SJIS")],
@@ -274,7 +274,7 @@ fn lexing_that_depends_on_the_session() {
     let _refused_by_the_proxy = stage.proxy.first_rejections(2);
 }
 
-/// A connection for replication can run SQL too, and what it streams is not looked at: refused by default.
+/// A replication connection can run SQL too, and its stream is not analysed: refused by default.
 #[test]
 fn replication_connections() {
     let stage = stage();

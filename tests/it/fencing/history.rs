@@ -1,4 +1,4 @@
-//! `SHOW fencing.history`: who led before, in any session.
+//! `SHOW fencing.history`: earlier leaders, in any session.
 
 use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::stage::Stage;
@@ -12,7 +12,7 @@ fn history(session: &mut Wire) -> Vec<Value> {
     serde_json::from_str(&rows[0][0]).unwrap_or_else(|error| panic!("{error}: {rows:?}"))
 }
 
-/// The history once it has so many takeovers: they are noted behind their answers.
+/// The history once it has `takeovers` takeovers: they are recorded after their replies.
 fn history_of(session: &mut Wire, takeovers: usize) -> Vec<Value> {
     wait_for("the takeovers to be noted", || {
         let all = history(session);
@@ -49,7 +49,7 @@ fn it_tells_of_the_scopes_of_the_session() {
         "{all:?}"
     );
     assert!(all[0]["raised_by"].as_str().unwrap().contains("postgres@"));
-    // Where a token is held, its scopes count; else the one that a bare number is for.
+    // With a token the session's scopes count, otherwise the scope of a bare number.
     let mut both = take_over(&stage, "default=34,other=7");
     let scopes: Vec<Value> = history_of(&mut both, 3)
         .iter()
@@ -58,7 +58,7 @@ fn it_tells_of_the_scopes_of_the_session() {
     assert_eq!(json!(scopes), json!(["other", "default", "default"]));
     anybody.ok("SET fencing.scope = other");
     assert_eq!(history(&mut anybody)[0]["to"], 7);
-    // What PostgreSQL was told can be read as a table, also in a transaction.
+    // PostgreSQL's copy can be read as a table, even in a transaction.
     new.ok("BEGIN");
     new.rows("SHOW fencing.history");
     let read = "SELECT \"from\", \"to\" FROM json_to_recordset(current_setting('fencing.history')::json) \
@@ -67,7 +67,7 @@ fn it_tells_of_the_scopes_of_the_session() {
     new.ok("COMMIT");
 }
 
-/// Each Execute asks anew, also of a statement that was prepared long ago.
+/// Each Execute queries again, even of a statement prepared long ago.
 #[test]
 fn a_prepared_statement_tells_what_is_so_by_now() {
     let stage = Stage::with(SETUP);
@@ -87,7 +87,7 @@ fn a_prepared_statement_tells_what_is_so_by_now() {
     });
 }
 
-/// In a failed transaction PostgreSQL refuses it, as everything.
+/// PostgreSQL refuses it in a failed transaction, like everything.
 #[test]
 fn a_failed_transaction_tells_nothing() {
     let stage = Stage::with(SETUP);
@@ -98,7 +98,7 @@ fn a_failed_transaction_tells_nothing() {
     assert_refused(&answer, "25P02", b'E');
 }
 
-/// PostgreSQL reads what it is told in the session's encoding, whatever a name is made of.
+/// PostgreSQL reads the history in the session's encoding, whatever characters a name has.
 #[test]
 fn names_of_all_alphabets_are_told() {
     let stage = Stage::with(SETUP);

@@ -1,4 +1,4 @@
-//! Many writers of every shape at full speed, a takeover in the middle of them, and a checker of what they were told.
+//! Many writers of every shape at full speed, a takeover among them, and a check of their replies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +13,6 @@ use super::SETUP;
 
 const ROUNDS: u64 = 12;
 
-/// How a writer writes one row.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Autocommit,
@@ -37,9 +36,9 @@ const SHAPES: [Shape; 8] = [
     Shape::Procedure,
 ];
 
-/// What a writer was told about its rows.
+/// A writer's rows by reply.
 #[derive(Debug, Default)]
-struct Told {
+struct WriterRows {
     committed: Vec<u64>,
     fenced: Vec<u64>,
     last: Vec<Message>,
@@ -68,10 +67,10 @@ fn round(stage: &Stage, token: u64, delay: Duration, ids: &AtomicU64) {
                 scope.spawn(move || (shape, write_until_ended(wire, shape, ids)))
             })
             .collect();
-        // Not to synchronise: it moves the takeover to a random point of the writers' work.
+        // Not for synchronisation: it moves the takeover to a random point of the writers' work.
         std::thread::sleep(delay);
         let snapshot = take_over_and_look(&endpoint, token + 1);
-        let told: Vec<(Shape, Told)> = writers
+        let told: Vec<(Shape, WriterRows)> = writers
             .into_iter()
             .map(|writer| writer.join().unwrap())
             .collect();
@@ -118,8 +117,8 @@ fn ids_in(wire: &mut Wire) -> Vec<u64> {
 }
 
 /// Writes row after row until the session is ended, which the takeover must do.
-fn write_until_ended(mut wire: Wire, shape: Shape, ids: &AtomicU64) -> Told {
-    let mut told = Told::default();
+fn write_until_ended(mut wire: Wire, shape: Shape, ids: &AtomicU64) -> WriterRows {
+    let mut told = WriterRows::default();
     let mut open = Vec::new();
     if matches!(shape, Shape::CommitAndChain) {
         let answer = wire.query("BEGIN");
@@ -153,7 +152,7 @@ fn write_until_ended(mut wire: Wire, shape: Shape, ids: &AtomicU64) -> Told {
     }
 }
 
-fn ended(mut told: Told, open: Vec<u64>, last: Vec<Message>) -> Told {
+fn ended(mut told: WriterRows, open: Vec<u64>, last: Vec<Message>) -> WriterRows {
     let error = last.iter().find(|message| message.tag == b'E');
     let Some(error) = error else {
         panic!("the session ended without a word:\n{}", pretty(&last))
@@ -167,7 +166,7 @@ fn ended(mut told: Told, open: Vec<u64>, last: Vec<Message>) -> Told {
     told
 }
 
-/// What is sent for one row, and how many ReadyForQuery come back before the next is sent.
+/// Messages for one row, and the ReadyForQuery expected before the next is sent.
 fn messages(shape: Shape, id: u64) -> Vec<(Batch, usize)> {
     let insert = format!("INSERT INTO jobs VALUES ({id})");
     let query = |sql: &str| (Batch::new().query(sql), 1);

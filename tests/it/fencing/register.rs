@@ -1,4 +1,4 @@
-//! G1: a takeover misses no living session, whatever is copied, restored, or seen by another proxy.
+//! G1: a takeover misses no living session, despite copies, restores, and other proxies.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn plain(endpoint: &Endpoint) -> Wire {
     Wire::login(endpoint, &[("user", "postgres"), ("database", "postgres")])
 }
 
-/// A declaration that is refused, by one of these.
+/// Asserts that a declaration is refused with one of these.
 #[track_caller]
 fn assert_not_admitted(endpoint: &Endpoint, token: u64, sqlstates: &[&str]) {
     let answer = plain(endpoint).query(&format!("SET fencing.token = {token}"));
@@ -38,8 +38,8 @@ fn assert_not_admitted(endpoint: &Endpoint, token: u64, sqlstates: &[&str]) {
     assert!(sqlstates.contains(&code.as_str()), "{}", pretty(&answer));
 }
 
-/// The proxy of a copy of the cluster's storage sees none of the sessions, and removes their records. So from then on
-/// the cluster itself admits nobody, until it is started anew, which ends them.
+/// The proxy of a copy of the cluster's storage sees none of the sessions, and removes their records. From then on
+/// the cluster itself admits nobody until it is restarted, which ends them.
 fn a_copy_is_served(store: &Store) {
     let mut postgres = server();
     let proxy = Proxy::start_with(at(&postgres, store));
@@ -81,7 +81,7 @@ fn a_copy_of_the_cluster_is_served_with_postgresql() {
     a_copy_is_served(&Store::Url(format!("postgres:{}", marks.admin_dsn())));
 }
 
-/// One proxy at a time: it was led astray, and is led back while a session of before lives.
+/// A single proxy is pointed to a copy, and back while an earlier session lives.
 #[test]
 fn a_copy_of_the_cluster_was_served() {
     let (postgres, copy) = (server(), server());
@@ -106,14 +106,14 @@ fn a_copy_of_the_cluster_was_served() {
     assert!(said.contains("was started later"), "{said}");
 }
 
-/// A copy of files, with their owners and rights.
+/// Copies files, with their owners and permissions.
 fn copy(from: &Path, to: &Path) {
     let _ = std::fs::remove_dir_all(to);
     let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
     assert!(copied.unwrap().success());
 }
 
-/// The store is restored to a copy that has the same mark, and lacks a session that joined at it since.
+/// The store is restored to a copy with the same mark, without a session that has joined at it since.
 fn a_session_is_forgotten(
     postgres: &Postgres,
     mut proxy: Proxy,
@@ -208,7 +208,7 @@ fn a_restored_postgresql_has_the_mark_and_lacks_a_session() {
     a_session_is_forgotten(&postgres, proxy, back_up, restore);
 }
 
-/// Whoever declared it could raise it so high that it rises no more.
+/// Declaring it could raise it so high that it cannot rise any more.
 #[test]
 fn no_session_declares_the_epoch() {
     let postgres = server();
@@ -217,8 +217,8 @@ fn no_session_declares_the_epoch() {
     assert_eq!(answer[0].sqlstate(), "PF003", "{}", pretty(&answer));
 }
 
-/// A second authority gets in while the first proxy's control connection is away. Its takeover knows nothing of the
-/// session that the first one has bound, which is ended as soon as the first proxy looks again.
+/// A second authority is admitted while the first proxy's control connection is down. Its takeover misses the session
+/// that the first one has bound, which is ended as soon as the first proxy looks again.
 #[test]
 fn a_second_authority_gets_in() {
     let postgres = server();
@@ -229,7 +229,7 @@ fn a_second_authority_gets_in() {
     let first = Proxy::start_with(options);
     let mut old = leader(&first.endpoint(), "33");
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
-    // One after the other: in one transaction it would be back before it may not log in.
+    // Separately: in one transaction the connection would be back before the login is forbidden.
     postgres.sql("ALTER ROLE control NOLOGIN");
     postgres
         .sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'control'");

@@ -1,4 +1,4 @@
-//! The old leader (token 33) at every point where a takeover by 34 can find it.
+//! The old leader (token 33) in every state in which a takeover by 34 can find it.
 
 use pgpalisade_tests::machine::{Signal, signal, wait_for};
 use pgpalisade_tests::policy::PolicyFile;
@@ -7,7 +7,7 @@ use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty, tags};
 
 use super::{SETUP, assert_ended, assert_refused, committed, take_over};
 
-/// Waits until a session of the server is executing this text.
+/// Waits until a session of the server executes this text.
 fn wait_until_active(stage: &Stage, part: &str) {
     let look = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '{part}%'"
@@ -15,13 +15,12 @@ fn wait_until_active(stage: &Stage, part: &str) {
     wait_for(part, || (stage.postgres.value(&look) == "1").then_some(()));
 }
 
-/// A leader that is deposed before its own declaration is through: at login and at SET, with a token that it brings
-/// and with one that it takes.
+/// A leader deposed during its own declaration: at login and at SET, with a given token and with a taken one.
 #[test]
 fn deposed_while_it_declares() {
     for claim in ["33", "next"] {
         let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "15s")]);
-        // Its server process does not end, so nobody above it gets through.
+        // Its backend does not end, so no higher token is admitted.
         let oldest = stage.leader("32");
         signal(oldest.backend_pid(), Signal::STOP);
         let mut at_set = stage.plain();
@@ -57,7 +56,7 @@ fn deposed_while_it_declares() {
     }
 }
 
-/// One whose declaration was not complete stands on the register all the same.
+/// A leader whose declaration was incomplete is on the register all the same.
 #[test]
 fn deposed_after_a_declaration_that_was_not_complete() {
     let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "1s")]);
@@ -69,7 +68,7 @@ fn deposed_after_a_declaration_that_was_not_complete() {
     assert_refused(&answer, "PF006", b'I');
     let _new = take_over(&stage, "34");
     assert_ended(&old.until_closed());
-    // Whom somebody else ends has not been deposed, also where it was refused before.
+    // A session ended for other reasons was not deposed, even after a refusal.
     let mut refused = stage.plain();
     assert_refused(&refused.query("SET fencing.token = 20"), "PF001", b'I');
     let end = format!("SELECT pg_terminate_backend({})", refused.backend_pid());
@@ -125,7 +124,7 @@ fn commit_of_a_transaction_opened_before() {
         let mut old = stage.leader("33");
         old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
         let mut new = take_over(&stage, "34");
-        // The row is not even locked any more.
+        // The row is no longer locked either.
         new.ok("INSERT INTO jobs VALUES (1, 'the new leader')");
         assert_ended(&old.run(&commit));
         assert_eq!(
@@ -179,7 +178,7 @@ fn pipeline_with_earlier_accepted_writes() {
     assert!(committed(&stage).is_empty());
 }
 
-/// A limit of rows suspends an INSERT ... RETURNING after all its rows were written, with no CommandComplete yet.
+/// A row limit suspends an INSERT ... RETURNING after all its rows were written, without a CommandComplete.
 #[test]
 fn an_insert_suspended_by_a_row_limit() {
     let insert = "INSERT INTO jobs SELECT generate_series(1, 4) RETURNING id";
@@ -212,7 +211,7 @@ fn an_insert_suspended_by_a_row_limit() {
     }
 }
 
-/// The refused message is in the middle, the session stays: what was accepted before it is rolled back.
+/// The refused message is in the middle, and the session stays: earlier statements are rolled back.
 #[test]
 fn a_stale_declaration_in_the_middle_of_a_pipeline() {
     let stage = Stage::with(SETUP);
@@ -252,7 +251,7 @@ fn rollback_to_a_savepoint_before_the_set() {
     assert_eq!(committed(&stage), ["4"]);
 }
 
-/// The same by SET LOCAL, whose end is the end of the transaction, and by RESET.
+/// The same by SET LOCAL, which ends with the transaction, and by RESET.
 #[test]
 fn back_to_a_stale_startup_token() {
     let stage = Stage::with(SETUP);
@@ -268,8 +267,8 @@ fn back_to_a_stale_startup_token() {
     assert_ended(&old.query("SELECT 1"));
 }
 
-/// A session may lay its startup token down and take it up again without declaring it: it has to be on the
-/// register all the while.
+/// A session may clear its startup token and set it again without a declaration, so it must stay on the register
+/// meanwhile.
 #[test]
 fn a_startup_token_laid_down_and_taken_up_again() {
     let stage = Stage::with(SETUP);
@@ -283,7 +282,7 @@ fn a_startup_token_laid_down_and_taken_up_again() {
     assert!(committed(&stage).is_empty());
 }
 
-/// The proxy keeps only so many requests in flight, and goes on when replies have made room.
+/// The proxy limits requests in flight, and continues when replies have made room.
 #[test]
 fn a_pipeline_longer_than_the_proxy_keeps_in_flight() {
     const STATEMENTS: usize = 9_000;
@@ -334,7 +333,7 @@ fn call_with_inner_commits() {
     let mut new = take_over(&stage, "34");
     let seen = new.rows("SELECT count(*) FROM jobs");
     let answer = old.until_closed();
-    // Part of it was committed before the takeover, so "fenced" would be a lie (G4).
+    // Part of it was committed before the takeover, so "fenced" would be wrong (G4).
     assert_eq!(
         answer[answer.len() - 2].sqlstate(),
         "08007",
@@ -409,7 +408,7 @@ fn declaring_a_stale_token() {
     plain.ok("BEGIN");
     assert_refused(&plain.query("SET fencing.token = 33"), "PF001", b'E');
     plain.ok("ROLLBACK");
-    // Refused, so there is none.
+    // Refused, so no row exists.
     assert_refused(&plain.query("INSERT INTO jobs VALUES (1)"), "PF002", b'I');
     assert!(committed(&stage).is_empty());
 }
@@ -479,7 +478,7 @@ fn a_transaction_that_has_written_keeps_its_token() {
     leader.ok("INSERT INTO jobs VALUES (2)");
 }
 
-/// What the error tells: the scope, both tokens, and what to do.
+/// The error names the scope, both tokens, and the remedy.
 #[test]
 fn the_error_says_what_to_do_and_the_log_has_it() {
     let stage = Stage::with(SETUP);

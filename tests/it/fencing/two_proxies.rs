@@ -62,7 +62,7 @@ impl Pair {
         leader(&self.second.endpoint(), "34")
     }
 
-    /// A session at the second proxy that has declared in another scope, so that its server process is known.
+    /// A session at the second proxy that has declared in another scope, so that its backend is known.
     fn second_plain(&self) -> Wire {
         leader(&self.second.endpoint(), "other=1")
     }
@@ -74,14 +74,14 @@ impl Pair {
     }
 }
 
-/// The write is admitted and on its way: part of it has left the proxy, which then stands still (SIGSTOP).
+/// The write is admitted and in flight: part of it has left the proxy, which is then stopped (SIGSTOP).
 #[test]
 fn paused_between_the_check_and_the_write() {
     let pair = Pair::start();
     let mut old = pair.old_leader();
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
     pair.relay.hold(Direction::ToServer);
-    // More than all socket buffers on the way hold, so that the proxy has to wait in the middle of it.
+    // Exceeds all socket buffers on the way, so that the proxy has to wait in the middle.
     let big = format!(
         "INSERT INTO jobs VALUES (2, '{}'); COMMIT",
         "x".repeat(64 << 20)
@@ -112,7 +112,7 @@ fn paused_between_the_check_and_the_write() {
     assert_first_refuses_33(&pair);
 }
 
-/// The COMMIT waits in the socket of the paused proxy, which has not looked at it yet.
+/// The COMMIT waits in the socket of the paused proxy, which has not read it yet.
 #[test]
 fn paused_before_the_check() {
     let pair = Pair::start();
@@ -133,7 +133,7 @@ fn paused_before_the_check() {
     assert_first_refuses_33(&pair);
 }
 
-/// Killed with a statement running: the takeover through the other proxy ends what it left behind.
+/// The first proxy is killed with a statement running: a takeover through the other one ends its session.
 #[test]
 fn killed_with_a_statement_running() {
     let mut pair = Pair::start();
@@ -158,7 +158,7 @@ fn killed_with_a_statement_running() {
     assert_first_refuses_33(&pair);
 }
 
-/// Nothing is paused: a takeover through one proxy ends the sessions of the other, wherever they stand.
+/// Without a pause: a takeover through one proxy ends the sessions of the other in any state.
 #[test]
 fn a_takeover_ends_the_sessions_of_the_other_proxy() {
     let pair = Pair::start();
@@ -176,8 +176,8 @@ fn a_takeover_ends_the_sessions_of_the_other_proxy() {
     assert_eq!(pair.committed(), ["3"]);
 }
 
-/// The second proxy has raised the mark and cannot get on, because its control connection hangs. The first one knows
-/// the mark by its watch alone: it refuses its lower sessions at once, before anybody has ended them.
+/// The second proxy has raised the mark and cannot continue, because its control connection hangs. The first one
+/// knows the mark only by its watch: it refuses its lower sessions immediately, before they are ended.
 #[test]
 fn a_mark_that_is_only_watched() {
     let pair = Pair::start();
@@ -186,7 +186,7 @@ fn a_mark_that_is_only_watched() {
     open.ok("BEGIN; INSERT INTO jobs VALUES (1)");
     let mut new = pair.second_plain();
     pair.control.hold(Direction::ToServer);
-    // Its server process is known already, so that the declaration itself needs no control connection.
+    // Its backend is already known, so that the declaration itself needs no control connection.
     new.send(&Batch::new().query("SET fencing.token = 34"));
     wait_for("the first proxy to refuse a write", || {
         let answer = old.query("INSERT INTO jobs (id) SELECT 10 + count(*) FROM jobs");
@@ -204,7 +204,7 @@ fn a_mark_that_is_only_watched() {
     assert_eq!(pair.committed().len(), before.len() + 1);
 }
 
-/// Ended, in the server's words or the proxy's: one that does not watch the store cannot know of the new mark.
+/// Asserts an end by the server or the proxy: without a watch a proxy cannot know the new mark.
 #[track_caller]
 fn assert_gone(answer: &[Message]) {
     let error = &answer[0];
@@ -213,7 +213,7 @@ fn assert_gone(answer: &[Message]) {
     assert!(told && answer[1].is_closed(), "{}", pretty(answer));
 }
 
-/// The first proxy is whole, and knows the new mark.
+/// The first proxy is intact, and knows the new mark.
 #[track_caller]
 fn assert_first_refuses_33(pair: &Pair) {
     let mut again = Wire::connect(&pair.first.endpoint());

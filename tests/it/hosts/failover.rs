@@ -1,4 +1,4 @@
-//! A promotion, with the old primary alive, killed, frozen, or shut down in order, and its coming back.
+//! A promotion with the old primary alive, killed, frozen, or shut down in order, and its return.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn a_standby_that_is_named_first() {
     assert_eq!(ids(&primary), ["1"]);
 }
 
-/// Split brain: somebody promotes the standby, and the old primary knows nothing of it.
+/// Split brain: the standby is promoted, and the old primary does not know.
 #[test]
 fn a_promotion_beside_a_living_primary() {
     let pair = Pair::start();
@@ -61,7 +61,7 @@ fn a_primary_that_is_killed() {
     pair.synchronize();
     pair.primary.crash();
     let killed = Instant::now();
-    // A client that comes in the middle waits.
+    // A client that connects during the failover waits.
     let endpoint = pair.proxy.endpoint();
     let patient = std::thread::spawn(move || {
         leader(&endpoint, "34").ok("INSERT INTO jobs VALUES (3)");
@@ -85,7 +85,7 @@ fn a_primary_that_is_killed() {
     );
     assert_eq!(ids(&pair.standby), ["1", "3", "4"]);
 
-    // It comes back as it was, a primary of the old timeline that was started later.
+    // It returns unchanged, a primary of the old timeline with a later start.
     pair.primary.start_again(&[]);
     wait_for("the old primary to be noticed", || {
         pair.proxy
@@ -101,7 +101,7 @@ fn a_primary_that_is_killed() {
     assert_eq!(ids(&pair.primary), ["1"]);
 }
 
-/// Its connections do not break, and nobody there says anything.
+/// Its connections do not break, and it does not respond.
 #[test]
 fn a_primary_that_hangs() {
     let pair = Pair::start();
@@ -117,7 +117,7 @@ fn a_primary_that_hangs() {
     let frozen = pair.primary.freeze();
     open.send(&Batch::new().query("COMMIT"));
     declares.send(&Batch::new().query("SET fencing.token = 34"));
-    // The kernel accepts the connection, and nobody answers the startup packet.
+    // The kernel accepts the connection, and the startup packet gets no reply.
     let mut arrives = Wire::connect(&pair.proxy.endpoint());
     arrives.startup(
         PROTOCOL_3_0,
@@ -128,7 +128,7 @@ fn a_primary_that_hangs() {
     pair.standby.promote();
     assert_ended(&mut arrives, "PF007");
     assert_ended(&mut idle, "PF007");
-    // The COMMIT was on its way: nobody knows what has become of it.
+    // The COMMIT was in flight: its result is unknown.
     assert_ended(&mut open, "08007");
     let answer = declares.until_closed();
     let code = answer
@@ -147,7 +147,7 @@ fn a_primary_that_hangs() {
     assert!(began.elapsed() < AT_MOST);
     assert_clear(&refusals);
     drop(frozen);
-    // It goes on, and the COMMIT of the stale leader is done there. It is on no timeline that survives.
+    // The old primary resumes and performs the stale leader's COMMIT, but not on the surviving timeline.
     wait_for("the old primary to go on", || {
         (ids(&pair.primary).len() == 2).then_some(())
     });
@@ -188,7 +188,7 @@ fn a_switchover_and_back() {
     assert_eq!(ids(&pair.primary), ["1", "2", "3", "4"]);
 }
 
-/// No host is the primary: a client waits for its time, is told why, and nothing has to be restarted.
+/// No host is the primary: a client waits for its timeout, is told why, and nothing needs a restart.
 #[test]
 fn all_hosts_are_down() {
     let (mut primary, mut standby) = servers();

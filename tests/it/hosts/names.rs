@@ -1,4 +1,4 @@
-//! Names and addresses that lead to several servers, or to another one than before.
+//! Names and addresses that lead to several servers, or later to another one.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use pgpalisade_tests::wire::{Endpoint, Wire};
 use super::{AT_MOST, SETUP, assert_clear, assert_ended, attempt, first_write, ids, servers};
 use pgpalisade_tests::postgres::Postgres;
 
-/// Lets the C library resolve names by a file of the test: <https://cwrap.org/nss_wrapper.html>.
+/// Makes the C library resolve names by a file of the test: <https://cwrap.org/nss_wrapper.html>.
 fn resolving(mut options: Options, hosts: &Path) -> Options {
     let set = |name: &str, value: String| (name.to_owned(), value);
     options.environment = vec![
@@ -59,7 +59,7 @@ fn a_name_that_stands_for_all_servers() {
     assert_eq!(ids(&standby).len(), 6);
 }
 
-/// A name that stands for another server from now on, while the old one lives and nothing breaks.
+/// A name is moved to another server, while the old one lives and no connection breaks.
 #[test]
 fn a_name_that_moves() {
     let primary = Postgres::start();
@@ -68,7 +68,7 @@ fn a_name_that_moves() {
     let dir = tempfile::tempdir().unwrap();
     let hosts = dir.path().join("hosts");
     std::fs::write(&hosts, "127.0.0.1 primary.test\n").unwrap();
-    // It is read again where it is younger by a second.
+    // The file is read again if it is newer by a second.
     let before = SystemTime::now() - Duration::from_secs(10);
     File::open(&hosts).unwrap().set_modified(before).unwrap();
     let options = Options {
@@ -88,9 +88,8 @@ fn a_name_that_moves() {
     assert_eq!(ids(&standby), ["1", "2"]);
 }
 
-/// One address behind which another server stands from now on, as with a virtual IP, while the old one lives and the
-/// control connection still leads there: a session on the new one gets no token before the control connection is there
-/// too.
+/// An address is moved to another server, as with a virtual IP. The old server lives, and the control connection
+/// still leads there. A session on the new server gets no token before the control connection has moved too.
 #[test]
 fn one_address_that_leads_elsewhere() {
     let (primary, standby) = servers();

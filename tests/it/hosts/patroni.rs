@@ -1,5 +1,5 @@
-//! Failovers as Patroni does them, with synchronous replication: nothing that was confirmed is lost, a stale leader
-//! stays refused, and the proxy needs no help.
+//! Failovers by Patroni with synchronous replication: no confirmed write is lost, a stale leader stays refused, and
+//! the proxy needs no help.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use pgpalisade_tests::stage::leader;
 
 use super::{AT_MOST, SETUP, assert_clear, attempt, first_write};
 
-/// Writes one number after the other, and says which of them were confirmed.
+/// Writes one number after the other, and records the confirmed ones.
 fn write(proxy: &Proxy, token: &str, confirmed: &Mutex<Vec<u32>>, stop: &Stop) {
     let mut ids = (100..).map(|id| (id, format!("INSERT INTO jobs VALUES ({id})")));
     let patience = std::time::Duration::from_secs(2);

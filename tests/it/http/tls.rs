@@ -1,4 +1,4 @@
-//! HTTP over TLS: who is let in by a certificate, new files, and clients that do no handshake.
+//! HTTP over TLS: admission by certificate, reloaded files, and clients without a handshake.
 
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
@@ -21,7 +21,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A proxy that shows this certificate, and says why it has refused one.
+/// A proxy that presents this certificate, and logs why it has refused one.
 fn options(http: Http, postgres: &Postgres, pair: &Pair) -> Options {
     http.options(postgres)
         .flag("--http-certificate", &text(&pair.certificate))
@@ -40,7 +40,7 @@ fn bearer(token: &str) -> String {
     format!("{HOST}Authorization: Bearer {token}\r\n")
 }
 
-/// A client that trusts the first, and shows a certificate of the second.
+/// A client that trusts the first authority, and presents a certificate of the second.
 fn certified(trusted: &Authority, by: &Authority, validity: Validity) -> TlsClient {
     let own = by.issue("prometheus", &["client"], validity);
     TlsClient::new(&trusted.certificate(), Some(&own)).speaking(&["http/1.1"])
@@ -59,7 +59,7 @@ fn a_certificate_admits_and_nothing_else_does() {
     let proxy = Proxy::start_with(options);
     let ours = certified(&authority, &authority, Validity::Now);
     for path in ["/", "/metrics", "/api/v1/sessions"] {
-        // By any name: the client has verified ours, and finds us by address, say.
+        // By any name: the client has verified the proxy, and may reach it by address.
         let answer = http
             .get_tls(&ours, path, "Host: 10.0.0.5:6434\r\n")
             .unwrap();
@@ -120,13 +120,13 @@ fn a_certificate_or_the_token() {
     // The page asks for the token.
     assert_eq!(http.get_tls(&unknown, "/", HOST).unwrap().status, 200);
     drop(either);
-    // Without a CA, nobody is asked for a certificate.
+    // Without a CA, no client is asked for a certificate.
     let _token_only = Proxy::start_with(options);
     assert_eq!(get(&unknown, TOKEN).0, 200);
     assert_eq!(get(&known, "another").0, 401);
 }
 
-/// TLS alone: this machine may ask, and no page of the Web.
+/// TLS alone: this machine may ask, but no page of the Web.
 #[test]
 fn a_page_of_the_web_is_refused_as_in_the_clear() {
     let postgres = Postgres::start();
@@ -158,7 +158,7 @@ fn new_files_count_from_the_next_connection_on() {
     let mut told = [0; 4096];
     assert!(watched.read(&mut told).unwrap() > 0);
     assert!(answers(&old) && !answers(&new));
-    // One of them is wrong: none is used.
+    // One of them is invalid: none is used.
     fs::copy(second.certificate(), &ca).unwrap();
     fs::write(&pair.certificate, "no certificate").unwrap();
     assert!(reload(&proxy).contains("are not valid"));
@@ -168,12 +168,12 @@ fn new_files_count_from_the_next_connection_on() {
     fs::copy(renewed.key, &pair.key).unwrap();
     assert!(reload(&proxy).contains("were read again"));
     assert!(answers(&new) && !answers(&old));
-    // The dashboard that was open goes on.
+    // The open dashboard goes on.
     assert!(watched.read(&mut told).unwrap() > 0);
     assert!(watched.read(&mut told).unwrap() > 0);
 }
 
-/// Who does no handshake holds up nobody, and is gone soon.
+/// Clients without a handshake delay nobody, and are closed soon.
 #[test]
 fn silent_clients_and_plain_ones_are_closed() {
     let postgres = Postgres::start();
@@ -186,13 +186,13 @@ fn silent_clients_and_plain_ones_are_closed() {
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     let mut crowd: Vec<_> = (0..100).map(|_| http.connect().unwrap()).collect();
     for half in crowd.iter_mut().step_by(2) {
-        // The head of a record that does not follow. Those that had to give way are closed already.
+        // The header of a record without its body. Connections that had to make room are closed already.
         let _ = half.write_all(&[22, 3, 1, 2, 0]);
     }
     let asked = Instant::now();
     let answer = http.get_tls(&authority.client(), "/metrics", HOST).unwrap();
     assert_eq!(answer.status, 200);
-    // The oldest has given way, long before its time was over.
+    // The oldest was closed, long before its timeout.
     let first = crowd[0].read(&mut [0; 1]);
     assert!(closed(&first), "{first:?}");
     assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());

@@ -1,4 +1,4 @@
-//! Checks of PostgreSQL: addresses, rights, what stands in between.
+//! Checks of PostgreSQL: addresses, rights, and proxies or poolers in between.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -28,7 +28,7 @@ fn before_the_first_start_nothing_fails_and_nothing_is_made() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     let made = "SELECT count(*) FROM pg_namespace WHERE nspname = 'pgpalisade'";
     assert_eq!(postgres.value(made), "0");
-    // A warning is enough for those who want none.
+    // With --strict a warning fails the command.
     let strict = settings.flag("--strict").run("check");
     assert_eq!(strict.status.code(), Some(1));
 }
@@ -97,7 +97,7 @@ fn missing_rights_and_the_statement_that_gives_them() {
             "",
         )
         .expect("superusers", "ok", "no client", "")
-        // It may not make the table, and is told who may.
+        // The role may not create the table, and the advice names one that may.
         .expect("witness", "warn", "a role", "CREATE SCHEMA")
         .expect_bad(&["witness", "authority"]);
     let _app = Wire::login(
@@ -159,7 +159,7 @@ fn a_pooler_in_between() {
         .expect("direct", "ok", "nothing is between", "")
         .expect("same-server", "fail", "a pooler is between", "in front of")
         .expect_bad(&["same-server", "authority"]);
-    // Nothing of a look stays in a session that the pooler gives to somebody else.
+    // The check leaves no state in a session that the pooler gives to others.
     let pooled = Endpoint::Tcp(([127, 0, 0, 1], port).into());
     let mut pooled = Wire::login(&pooled, &[("user", "postgres"), ("database", "postgres")]);
     assert_eq!(pooled.rows("SHOW default_transaction_read_only"), [["off"]]);
@@ -196,7 +196,7 @@ fn nobody_answers() {
     let postgres = Postgres::start();
     let (_dir, store) = fresh_store();
     let settings = Settings::new(&postgres, &store);
-    // A port that is taken, and that nobody listens on.
+    // A port in use, and one without a listener.
     let closed = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -231,7 +231,7 @@ fn nobody_answers() {
     checked.expect("upstream", "fail", "is not PostgreSQL", "upstream");
     server.join().unwrap();
 
-    // Accepts, and says nothing: both steps have an end.
+    // Accepts and sends nothing: both steps have a timeout.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = silent.local_addr().unwrap();
     let control = format!("host=127.0.0.1 port={} user=postgres", place.port());
@@ -290,7 +290,7 @@ fn more_clients_than_the_server_takes() {
     let postgres = Postgres::start();
     let (_dir, store) = fresh_store();
     let mut settings = Settings::new(&postgres, &store);
-    // The harness gives a server 250 places; PostgreSQL keeps 3, and the control connection needs one.
+    // The harness gives a server 250 connections; PostgreSQL reserves 3, and the control connection needs one.
     settings.flags = vec!["--connections-max=246".to_owned()];
     settings
         .check()
@@ -361,7 +361,7 @@ fn ways_past_the_proxies_are_named() {
         "not fenced",
     );
 
-    // By a socket, where no proxy is.
+    // By a socket, bypassing the proxy.
     hba(&format!("{ours}{closed}{open}"));
     let _past = Wire::login(
         &postgres.socket(),

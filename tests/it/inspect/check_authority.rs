@@ -58,7 +58,7 @@ fn while_its_proxy_runs_and_after() {
         bytes_in(&proxy.store()) == before,
         "a look has changed the store"
     );
-    // The proxy that a look has found can be started: nothing was left locked.
+    // The proxy that a check has found can be restarted: nothing was left locked.
     proxy.restart();
 }
 
@@ -118,7 +118,7 @@ fn marks_that_the_authority_has_forgotten() {
             "pgpalisade recover",
         )
         .expect_bad(&["authority", "marks"]);
-    // A store that is there, and older.
+    // An existing, older store.
     drop(Embedded::open(&proxy.store()).unwrap());
     settings
         .check()
@@ -129,7 +129,7 @@ fn marks_that_the_authority_has_forgotten() {
             "pgpalisade recover",
         )
         .expect_bad(&["marks"]);
-    // What the proxy itself says to it.
+    // The proxy's own message about it.
     let output = settings.clone().flag("--witness=off").check();
     output
         .expect("witness", "warn", "it is off", "auto")
@@ -164,7 +164,7 @@ fn a_primary_that_a_failover_has_deposed() {
         .expect_bad(&["cluster"]);
 }
 
-/// A session with a lower token that is alive, as a takeover leaves it that was not completed.
+/// A living session with a lower token, as an incomplete takeover leaves it.
 #[tokio::test]
 async fn a_takeover_that_is_not_completed() {
     let postgres = Postgres::start();
@@ -241,7 +241,7 @@ fn cluster(postgres: &Postgres) -> Cluster {
     }
 }
 
-/// A store that several proxies share can be read while they run.
+/// A store shared by several proxies can be read while they run.
 #[test]
 fn a_store_in_postgresql() {
     let postgres = Postgres::start_with(pgpalisade_tests::postgres::Auth::Trust, &["fsync=on"]);
@@ -290,7 +290,7 @@ fn a_store_in_etcd() {
     let (_dir, store) = fresh_store();
     let settings = Settings::new(&postgres, &store).authority(etcd.authority());
     for _ in 0..2 {
-        // The first look has made none.
+        // The first check has created none.
         settings
             .check()
             .expect("authority", "warn", "there is no store yet", "");
@@ -333,7 +333,7 @@ fn elections_that_give_tokens() {
     let settings = Settings::new(&postgres, &store).authority(etcd.authority());
     let without = settings.check();
     without.expect("elections", "skip", "no scope", "");
-    // By itself "check --policy" asks no server.
+    // By itself "check --policy" contacts no server.
     let config = etcd.dir().join("pgpalisade.toml");
     std::fs::write(&config, format!("policy = \"{policy}\"\n")).unwrap();
     let settings = settings

@@ -1,4 +1,4 @@
-//! What `check` and `status` say of several hosts.
+//! Results of `check` and `status` for several hosts.
 
 use pgpalisade_tests::machine::free_port;
 use pgpalisade_tests::postgres::Postgres;
@@ -62,7 +62,7 @@ fn what_each_host_is() {
         ["\"standby\"", "\"primary\"", "\"unknown\""]
     );
 
-    // Both take writes.
+    // Both are primaries.
     standby.promote();
     let checked = both.check();
     checked

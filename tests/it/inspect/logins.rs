@@ -1,4 +1,4 @@
-//! What `check` says of the ways of logging in.
+//! Results of `check` for the login methods.
 
 use pgpalisade_tests::postgres::Auth;
 
@@ -15,7 +15,7 @@ fn which_of_the_three_works() {
     let pair = stage.authority.issue_local("proxy");
     let in_the_clear = Settings::new(postgres, &store)
         .upstream(upstream(postgres, "127.0.0.1", "sslmode=require"))
-        // A role of which PostgreSQL wants something, and which may do little.
+        // A role that needs a password, with few rights.
         .control(format!(
             "host=127.0.0.1 port={} user=app password='corréct \\'horse\\'' dbname=postgres",
             postgres.port()

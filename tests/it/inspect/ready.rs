@@ -1,4 +1,4 @@
-//! What `check` calls fine is all that `serve` needs: each thing is broken once, and both say so.
+//! If `check` reports no failure, `serve` starts: each prerequisite is broken once, and both must say so.
 
 use std::fs::{File, Permissions};
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use pgpalisade_tests::tls::Authority;
 
 use super::{Settings, fresh_store, text_of};
 
-/// `serve` as a child process, whatever comes of it.
+/// `serve` as a child process, whether it starts or fails.
 struct Serve {
     child: Child,
     log: PathBuf,
@@ -50,7 +50,7 @@ impl Serve {
         wait_for(part, || self.output().contains(part).then_some(()));
     }
 
-    /// How it ends by itself, unless it serves.
+    /// Its exit status, if it fails to serve.
     #[track_caller]
     fn ends(&mut self) -> ExitStatus {
         let ended = wait_at_most(PATIENCE, || self.child.try_wait().unwrap());
@@ -67,13 +67,13 @@ impl Drop for Serve {
     }
 }
 
-/// Something that is broken, and the check that has to say so.
+/// A broken setup, and the check that must report it.
 struct Broken {
     settings: Settings,
     id: &'static str,
 }
 
-/// Ways to break it by flags. `taken`: an address that somebody else listens on.
+/// Setups broken by flags. `taken`: an address in use.
 fn by_flags(dir: &Path, authority: &Authority, taken: &str) -> Vec<(&'static str, Vec<String>)> {
     let pair = authority.issue_local("proxy");
     let file = |name: &str, text: &str, mode: u32| {
@@ -88,7 +88,7 @@ fn by_flags(dir: &Path, authority: &Authority, taken: &str) -> Vec<(&'static str
     let (short, token) = (file("short", "abc\n", 0o600), "0123456789abcdef\n");
     let open = file("open", token, 0o644);
     let garbage = file("garbage", "garbage", 0o600);
-    // "check --policy" asks for that file alone.
+    // "check --policy" reads only that file.
     let policy = |path: &str| format!("policy = \"{path}\"\n");
     let no_policy = file("no_policy.toml", &policy("/nowhere"), 0o600);
     let nonsense = file("nonsense", "nonsense", 0o600);
@@ -142,7 +142,7 @@ fn by_flags(dir: &Path, authority: &Authority, taken: &str) -> Vec<(&'static str
         .collect()
 }
 
-/// The same by what is no flag of its own.
+/// Setups broken by other settings.
 fn by_places(good: &Settings, dir: &Path) -> Vec<Broken> {
     let exposed = dir.join("exposed");
     std::fs::create_dir(&exposed).unwrap();
@@ -199,7 +199,7 @@ fn what_is_broken_fails_in_both() {
     assert!(!store.exists());
 }
 
-/// And what is whole works in both, before the start and while it runs.
+/// A working setup passes in both, before the start and while it runs.
 #[test]
 fn what_is_whole_is_fine_in_both() {
     let postgres = Postgres::start();
@@ -226,7 +226,7 @@ fn what_is_whole_is_fine_in_both() {
         .expect_bad(&[]);
 }
 
-/// Root may do everything, so these are tried as somebody else.
+/// Root may do everything, so these run as another user.
 #[test]
 fn missing_rights_fail_in_both() {
     let postgres = Postgres::start();
@@ -300,7 +300,7 @@ fn serve_waits_for_one_postgresql_too() {
     assert!(serve.output().contains(&said), "{}", serve.output());
 }
 
-/// They share the places of the server.
+/// They share the server's connections.
 #[test]
 fn proxies_that_are_there_are_counted() {
     let (postgres, marks) = (Postgres::start(), Postgres::start());
@@ -310,7 +310,7 @@ fn proxies_that_are_there_are_counted() {
     let _proxy = Proxy::start_with(options);
     let (_dir, store) = fresh_store();
     let settings = Settings::new(&postgres, &store).authority(authority);
-    // 247 places, and each proxy has a control connection.
+    // 247 connections, and each proxy has a control connection.
     let with = |most: u32| {
         let mut settings = settings.clone();
         settings.flags = vec![format!("--connections-max={most}")];

@@ -130,7 +130,7 @@ fn what_can_be_read_is_shown() {
     );
 }
 
-/// What it shows where it cannot show all, which its exit code says.
+/// Its output if it cannot show everything, as its exit code says.
 #[track_caller]
 fn incomplete(settings: &Settings) -> serde_json::Value {
     let output = settings.clone().flag("--json").run("status");
@@ -138,7 +138,7 @@ fn incomplete(settings: &Settings) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Only the running proxy can read its store, and nobody else knows the marks while PostgreSQL is down.
+/// Only the running proxy can read its store, and without PostgreSQL nothing else knows the marks.
 #[test]
 fn a_cluster_that_is_down_fails() {
     let mut postgres = Postgres::start();

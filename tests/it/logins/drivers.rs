@@ -15,7 +15,7 @@ const CLEAR: &str = "channel binding required, but SSL not in use";
 const OVER_TLS_ONLY: &str = "28000: pgpalisade asks for the password over TLS only";
 const NOT_RELAYED: &str = "28000: a login with SCRAM and channel binding cannot be relayed";
 
-/// Each driver, with what of channel binding it can be told.
+/// Each driver, with its settings of channel binding.
 const DRIVERS: [(&str, &[&str]); 4] = [
     ("psycopg", &["disable", "prefer", "require"]),
     ("asyncpg", &["disable"]),
@@ -48,14 +48,14 @@ fn login(way: &Way, packages: &Path, driver: &str, client: &str, binding: &str) 
         .unwrap()
 }
 
-/// What a driver says where it must fail; empty where it works.
+/// A driver's error message, or empty if it succeeds.
 fn expected(auth: &str, client: &str, server: &str, driver: &str, binding: &str) -> &'static str {
     let encrypted = client == "verify-full";
     match (auth, encrypted, server, binding) {
-        // In the clear too it says that it could have had channel binding, and PostgreSQL has TLS.
+        // Without TLS it still announces support of channel binding, and PostgreSQL has TLS.
         ("relay", false, "require", "prefer") if driver == "node-postgres" => NOT_RELAYED,
         ("password", false, ..) => OVER_TLS_ONLY,
-        // Debian's asyncpg, 0.27, sends no password in plain that is not ASCII.
+        // Debian's asyncpg, 0.27, cannot send a non-ASCII password in plain text.
         ("password", true, ..) if driver == "asyncpg" => "'ascii' codec can't encode",
         (_, false, _, "require") => CLEAR,
         ("relay", true, "require", "prefer" | "require") => NOT_RELAYED,

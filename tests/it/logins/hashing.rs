@@ -1,4 +1,4 @@
-//! Passwords are hashed where they hold up nobody: a role may have been given any number of rounds.
+//! Hashing of passwords blocks nobody: a role may have any number of rounds.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
 
 use super::{PASSWORD, Stage, Way};
 
-/// As many as the library takes.
+/// The maximum of the library.
 const ROUNDS: u32 = 100_000;
 
 impl Way {
@@ -21,7 +21,8 @@ impl Way {
     }
 }
 
-/// While wrong passwords are hashed, sessions of the same thread are served, and a login of few rounds waits its turn.
+/// While wrong passwords are hashed, sessions of the same thread are served, and a login with few rounds waits its
+/// turn.
 #[test]
 fn many_rounds_hold_up_no_session() {
     let stage = Stage::new(Auth::Scram);
@@ -40,14 +41,14 @@ fn many_rounds_hold_up_no_session() {
     for _ in 0..30 {
         assert_eq!(session.rows("SELECT 1"), [["1"]]);
     }
-    // Were they hashed in between, all would have their answers.
+    // If they were hashed in between, all would have their replies.
     let is_open = |login: &mut Wire| {
         login.set_patience(Duration::from_millis(1));
         login.try_read().is_err()
     };
     logins.retain_mut(is_open);
     assert!(!logins.is_empty());
-    // Each comes to its end, a few at a time.
+    // All of them finish, a few at a time.
     for login in &mut logins {
         login.set_patience(Duration::from_secs(120));
         let end = login.until_closed();

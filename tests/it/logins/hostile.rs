@@ -1,4 +1,4 @@
-//! Clients that do not keep to SCRAM: no login, PostgreSQL's words, and nothing that shows who exists.
+//! Clients that violate SCRAM: no login, PostgreSQL's messages, and no sign of which users exist.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
 use super::{PASSWORD, Stage, Way};
 
-/// A client that has sent its startup packet, and what it was offered.
+/// A client that has sent its startup packet, and the mechanisms offered to it.
 pub(super) struct Client {
     pub(super) wire: Wire,
     offered: String,
@@ -45,7 +45,7 @@ impl Client {
         self.wire.send(&Batch::new().message(b'p', body));
     }
 
-    /// Says that it chooses this mechanism, and reads the challenge.
+    /// Chooses this mechanism, and reads the challenge.
     pub(super) fn challenge(&mut self, mechanism: &str, first: &[u8]) -> Vec<u8> {
         self.say(&initial(mechanism, first));
         let challenge = self.wire.read();
@@ -53,7 +53,7 @@ impl Client {
         challenge.body[4..].to_vec()
     }
 
-    /// What it is told when it is refused: an error, and nothing else.
+    /// The error of a refused client, as the only message.
     #[track_caller]
     fn refused(&mut self) -> Message {
         let end = self.wire.until_closed();
@@ -106,7 +106,7 @@ fn malformed_messages() {
             let mut client = Client::clear(&way, user);
             client.say(body);
             if text.is_empty() {
-                // As long as a message may be.
+                // The maximum length of a message.
                 assert_eq!(client.wire.read().body[..4], [0, 0, 0, 11]);
                 client.say(b"c=biws,r=x,p=x");
             }
@@ -120,7 +120,7 @@ fn malformed_messages() {
     }
 }
 
-/// What is too long is refused by its header; nobody waits for it.
+/// The header alone refuses an oversized message, without waiting for the rest.
 #[test]
 fn huge_messages_and_others() {
     let way = Stage::new(Auth::Scram).scram("require");
@@ -184,7 +184,7 @@ pub(super) fn by_hand(client: &mut Client, password: &str) -> (Vec<u8>, Vec<u8>,
     (first, proof, rest)
 }
 
-/// The client sees the messages of one login, as of PostgreSQL.
+/// The client sees the messages of one login, as with PostgreSQL itself.
 #[test]
 fn one_login_is_seen() {
     let way = Stage::new(Auth::Scram).scram("require");
@@ -202,7 +202,7 @@ fn one_login_is_seen() {
     );
 }
 
-/// What somebody has overheard is good for nothing: the challenge is another each time.
+/// An overheard login is useless: the challenge differs each time.
 #[test]
 fn a_replay() {
     let way = Stage::new(Auth::Scram).scram("require");
@@ -244,7 +244,7 @@ fn channel_binding_to_something_else() {
         "SCRAM channel binding check failed",
     );
 
-    // Somebody in the middle has taken it out of the list.
+    // An attacker in the middle has removed it from the list.
     let mut client = Client::encrypted(&way, "app");
     client.say(&initial("SCRAM-SHA-256", b"y,,n=,r=x"));
     message(
@@ -261,7 +261,7 @@ fn channel_binding_to_something_else() {
     assert_eq!(client.offered, "SCRAM-SHA-256\0\0");
 }
 
-/// Nobody who has not logged in keeps a place for long: as where PostgreSQL asks.
+/// Unauthenticated clients do not keep a place for long, as if PostgreSQL asked.
 #[test]
 fn a_client_that_says_nothing() {
     let way = Stage::new(Auth::Scram).scram("require");
@@ -280,7 +280,7 @@ fn a_client_that_says_nothing() {
     );
 }
 
-/// The password is asked for once, and only as a password.
+/// The password is requested once, and must come as a password message.
 #[test]
 fn passwords_that_are_none() {
     let way = Stage::new(Auth::Scram).way("require", &[("--auth", "password")]);
@@ -312,7 +312,7 @@ fn passwords_that_are_none() {
         let end = wire.until_closed();
         message(&end[0], sqlstate, text);
     }
-    // What is not encrypted is refused before anybody sends a password.
+    // Unencrypted connections are refused before a password is sent.
     let mut wire = Wire::connect(&way.proxy.endpoint());
     wire.startup(PROTOCOL_3_0, &[("user", "app"), ("database", "postgres")]);
     let end = wire.until_closed();
@@ -324,7 +324,7 @@ fn passwords_that_are_none() {
     );
 }
 
-/// After AuthenticationOk nothing that the client sends is an answer to the server: no password goes there.
+/// After AuthenticationOk the proxy forwards no reply of the client to the server, so no password gets there.
 #[test]
 fn a_server_that_asks_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

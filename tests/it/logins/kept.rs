@@ -1,4 +1,4 @@
-//! What else a connection is for works with every way of logging in: tokens, cancel requests, exemptions, replication.
+//! Other features work with every login method: tokens, cancel requests, exemptions, replication.
 
 use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::policy::PolicyFile;
@@ -17,7 +17,7 @@ match = { application_name = \"migration\" }
 writes = \"allow\"
 ";
 
-/// Both ways that end at the proxy, with TLS on both legs.
+/// Both methods that end at the proxy, with TLS on both legs.
 fn on_both_ways(test: impl Fn(&Way)) {
     let policy = PolicyFile::new(POLICY);
     let policy = policy.path().display().to_string();
@@ -37,7 +37,7 @@ fn on_both_ways(test: impl Fn(&Way)) {
 }
 
 impl Way {
-    /// A session of `app`, by whatever it is asked for.
+    /// A session of `app`, logged in by the method that the proxy asks for.
     fn session(&self, more: &[(&str, &str)]) -> Result<Wire, String> {
         let client = self.stage.authority.client();
         let mut wire = Wire::connect_tls(&self.proxy.endpoint(), &client).unwrap();
@@ -85,7 +85,7 @@ fn tokens_of_the_startup_packet() {
             "{}",
             pretty(&end)
         );
-        // A rejection at login comes after the login.
+        // A rejection at login comes after the authentication.
         let stale = way.session(&[("fencing.token", "33")]).unwrap_err();
         assert!(stale.contains("PF001"), "{stale}");
         let mut plain = way.session(&[]).unwrap();
@@ -131,7 +131,7 @@ fn replication() {
     });
 }
 
-/// No password, key or verifier is in a log of the proxy, at its most talkative.
+/// No password, key or verifier is in a log of the proxy, at its most verbose level.
 #[test]
 fn nothing_is_logged() {
     for auth in ["scram", "password"] {

@@ -1,4 +1,4 @@
-//! Where verifiers come from: the users file and the query, what becomes of them when they change, and who may log in.
+//! Sources of verifiers: the users file and the query, their changes, and users that may not log in.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -16,9 +16,10 @@ pub(super) const OF_PG_AUTHID: &str = "SELECT rolname, CASE WHEN rolvaliduntil <
 impl Way {
     fn told(&self, user: &str, password: &str) -> Result<String, String> {
         let output = self.login_as(user, "verify-full", "require", password);
-        match output.status.success() {
-            true => Ok(stdout(&output)),
-            false => Err(refused(&output)),
+        if output.status.success() {
+            Ok(stdout(&output))
+        } else {
+            Err(refused(&output))
         }
     }
 
@@ -46,14 +47,14 @@ fn failed(user: &str) -> String {
     format!("FATAL:  password authentication failed for user \"{user}\"\n")
 }
 
-/// A password that was set anew is known when the file is read again; until then the log says what to do.
+/// A changed password counts once the file is read again; until then the log says what to do.
 #[test]
 fn a_file_that_changes() {
     let way = Stage::new(Auth::Scram).scram("require");
     assert_eq!(way.told("app", PASSWORD).as_deref(), Ok("t\n"));
     way.stage.postgres.sql("ALTER ROLE app PASSWORD 'new'");
     way.denied("app", "new", &failed("app"));
-    // Whoever knows the old one learns nothing by it; the operator does.
+    // The client with the old password learns nothing by it; the operator does.
     way.denied("app", PASSWORD, &failed("app"));
     wait_for("the log to say why", || {
         let output = way.proxy.output();
@@ -66,7 +67,7 @@ fn a_file_that_changes() {
     assert_eq!(way.told("app", "new").as_deref(), Ok("t\n"));
     way.denied("app", PASSWORD, &failed("app"));
 
-    // The old one stays where the new one is wrong.
+    // An invalid new file leaves the old one in force.
     way.stage.write_file("\"app\" \"hunter2\"\n");
     let line = way.reload();
     assert!(
@@ -115,7 +116,7 @@ fn files_that_are_wrong() {
     );
 }
 
-/// PostgreSQL itself looks at VALID UNTIL, whatever is in the file, and the client learns nothing before.
+/// PostgreSQL itself checks VALID UNTIL, whatever the file says, and the client learns nothing before.
 #[test]
 fn a_login_that_has_expired() {
     let way = Stage::new(Auth::Scram).scram("require");
@@ -144,7 +145,7 @@ pub(super) fn by_query(stage: Stage, control: &str, query: &str) -> Way {
     }
 }
 
-/// The control role with the least rights, the function of the docs, and a search path that leads astray.
+/// The control role with minimal rights, the function of the docs, and a misleading search path.
 #[test]
 fn a_query_with_least_rights() {
     let stage = Stage::new(Auth::Scram);
@@ -161,7 +162,7 @@ fn a_query_with_least_rights() {
     assert_eq!(way.told("app", PASSWORD).as_deref(), Ok("t\n"));
     way.denied("app", "wrong", &failed("app"));
     way.denied("nobody", PASSWORD, &failed("nobody"));
-    // Whoever is a superuser, has no password, or may not log in.
+    // Superusers, users without a password, and users that may not log in.
     way.stage.postgres.sql(
         "ALTER ROLE postgres PASSWORD 'pw'; CREATE ROLE empty LOGIN; \
          CREATE ROLE nologin PASSWORD 'pw'",
@@ -177,7 +178,7 @@ fn a_query_with_least_rights() {
     way.denied("app", "new", &failed("app"));
 }
 
-/// What docs/tls.md has.
+/// The function from docs/tls.md.
 fn function() -> String {
     let page = std::fs::read_to_string(pgpalisade_tests::machine::repository().join("docs/tls.md"))
         .unwrap();
@@ -186,7 +187,7 @@ fn function() -> String {
     page[from..from + until].to_owned()
 }
 
-/// A query that forgets VALID UNTIL does no harm: PostgreSQL looks at it too (CVE-2025-2291).
+/// A query that ignores VALID UNTIL is harmless: PostgreSQL checks it too (CVE-2025-2291).
 #[test]
 fn a_query_that_forgets() {
     let query = "SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1";
@@ -202,7 +203,7 @@ fn a_query_that_forgets() {
     way.denied("app", "x", &failed("app"));
 }
 
-/// The connection is made anew where it was lost, and nobody has to try twice.
+/// A lost connection is opened again, without a second attempt by the client.
 #[test]
 fn a_query_whose_connection_ends() {
     let mut way = by_query(Stage::new(Auth::Scram), "postgres", OF_PG_AUTHID);

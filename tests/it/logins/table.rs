@@ -1,4 +1,4 @@
-//! The table: each way of logging in, TLS on either leg or not, and each `channel_binding` of libpq.
+//! The table: each login method, TLS on either leg or not, and each `channel_binding` of libpq.
 
 use pgpalisade_tests::postgres::Auth;
 
@@ -12,7 +12,7 @@ const NOT_SUPPORTED: &str =
 const NOT_RELAYED: &str = "FATAL:  28000: a login with SCRAM and channel binding cannot be relayed";
 const OVER_TLS_ONLY: &str = "FATAL:  28000: pgpalisade asks for the password over TLS only";
 
-/// What becomes of `channel_binding` disable, prefer and require: `""` where it works, or libpq's words.
+/// Results for `channel_binding` disable, prefer and require: `""` on success, or libpq's message.
 type Row = (&'static str, &'static str, [&'static str; 3]);
 
 #[track_caller]
@@ -76,7 +76,7 @@ fn a_password_for_md5() {
     });
 }
 
-/// What the server asks for in the clear is not sent where everybody could read it.
+/// A plain-text password requested by the server is not sent over an unencrypted connection.
 #[test]
 fn a_password_for_a_password() {
     const READABLE: &str = "DETAIL:  PostgreSQL asks for the password in clear text, but the connection to it is not \

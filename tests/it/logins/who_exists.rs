@@ -1,4 +1,4 @@
-//! Challenges: nothing in them, nor in how they change, shows who exists.
+//! Challenges: neither their contents nor their changes show which users exist.
 
 use pgpalisade_tests::postgres::Auth;
 use pgpalisade_tests::wire::{Wire, pretty};
@@ -7,7 +7,7 @@ use super::hostile::{Client, by_hand};
 use super::sources::{OF_PG_AUTHID, by_query};
 use super::{Stage, Way};
 
-/// The salt and the iteration count that a user is shown, and the length of the nonce.
+/// Salt and iteration count of a user's challenge, and the length of the nonce.
 fn challenge(way: &Way, user: &str) -> (usize, String) {
     challenge_of(&mut Client::clear(way, user))
 }
@@ -19,13 +19,14 @@ fn challenge_of(client: &mut Client) -> (usize, String) {
     (nonce.len(), rest.to_owned())
 }
 
-/// What does not depend on the user: the length of the salt, and the iteration count.
+/// Parts independent of the user: the length of the salt, and the iteration count.
 fn shape(challenge: &str) -> (usize, String) {
     let (salt, iterations) = challenge.split_once(",i=").unwrap();
     (salt.len(), iterations.to_owned())
 }
 
-/// Whoever a query does not find looks as to PostgreSQL itself, and keeps to it, whomever else it finds.
+/// A user unknown to the query gets a challenge like PostgreSQL's, which stays the same whomever else the query
+/// finds.
 #[test]
 fn who_exists_is_not_shown_by_a_query() {
     let way = by_query(Stage::new(Auth::Scram), "postgres", OF_PG_AUTHID);
@@ -56,7 +57,7 @@ fn who_exists_is_not_shown_by_a_query() {
     }
 }
 
-/// A users file that is read again does not change it either.
+/// Reading the users file again does not change it either.
 #[test]
 fn who_exists_is_not_shown_by_a_file_that_changes() {
     let way = Stage::new(Auth::Scram).scram("require");
@@ -74,7 +75,7 @@ fn who_exists_is_not_shown_by_a_file_that_changes() {
     assert!(shown().eq(first.iter().cloned()));
 }
 
-/// The challenge of a user is the same each time, as PostgreSQL's is, and looks alike for those who do not exist.
+/// A user's challenge is the same each time, as with PostgreSQL, and looks alike for unknown users.
 #[test]
 fn who_exists_is_not_shown() {
     let mut way = Stage::new(Auth::Scram).scram("require");

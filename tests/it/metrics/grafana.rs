@@ -1,4 +1,4 @@
-//! The dashboard for Grafana: Prometheus takes each of its queries, and there is what they ask for.
+//! The dashboard for Grafana: Prometheus accepts each of its queries, and their metrics exist.
 
 use pgpalisade_tests::machine::repository;
 use pgpalisade_tests::postgres::scratch_dir;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{families, metrics_of_all_families, named, promtool};
 
-/// What Grafana puts in the place of its variables.
+/// Values that Grafana inserts for its variables.
 const VARIABLES: [(&str, &str); 4] = [
     ("$__from", "1795432212999"),
     ("$__rate_interval", "5m"),
@@ -14,10 +14,10 @@ const VARIABLES: [(&str, &str); 4] = [
     ("$job", "pgpalisade"),
 ];
 
-/// Labels that each series gets when it is scraped.
+/// Labels added to each series by a scrape.
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
 
-/// The queries below a value, in its order.
+/// Queries inside a value, in its order.
 fn queries(value: &Value) -> Vec<&str> {
     match value {
         Value::Array(values) => values.iter().flat_map(queries).collect(),
@@ -31,7 +31,7 @@ fn queries(value: &Value) -> Vec<&str> {
     }
 }
 
-/// The labels that a query selects or groups by.
+/// Labels that a query selects or groups by.
 fn labels(query: &str) -> Vec<&str> {
     let inside = |opening: &'static str, closing: char| {
         let parts = query.split(opening).skip(1);
@@ -58,7 +58,7 @@ fn the_dashboard_asks_for_what_there_is() {
     }
     let seen = metrics_of_all_families();
     let families = families(&seen);
-    // Those that the variables are read from, too.
+    // Also in the definitions of the variables.
     named(&text, &families);
 
     let rule = |(number, query): (usize, &str)| {
@@ -84,7 +84,7 @@ fn the_dashboard_asks_for_what_there_is() {
         .enumerate()
         .map(rule)
         .collect();
-    // JSON is YAML.
+    // JSON is valid YAML.
     let rules = json!({"groups": [{"name": "dashboard", "rules": rules}]});
     let dir = scratch_dir();
     let file = dir.path().join("rules.yml");

@@ -1,4 +1,4 @@
-//! Elections: leases that are held, renewed late, or nobody's; leaders that change often.
+//! Elections: leases that are held, renewed late, or vacant; leaders that change often.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn leases_and_the_time_without_one_are_measured() {
     let mut first = stage.plain();
     first.ok(LEASE);
     wait_until(http, HELD, 1.0);
-    // Nobody knows since when nobody had it.
+    // The beginning of the first vacancy is unknown.
     assert_eq!(of(VACANT, "count"), 0.0);
     wait_until(http, &format!("{RENEWED}_count"), 1.0);
     let late = of(RENEWED, "sum");
@@ -52,7 +52,7 @@ fn leases_and_the_time_without_one_are_measured() {
     assert_eq!(of(VACANT, "count"), 2.0);
 }
 
-/// Prometheus' own tool judges the rules as they are shipped.
+/// Prometheus' own tool evaluates the shipped rules.
 #[test]
 fn alarms_are_raised_where_they_should_be() {
     const MARK: &str = "pgpalisade_mark_raised_timestamp_seconds{job=\"j\",scope=\"s\"}";
@@ -74,7 +74,7 @@ fn alarms_are_raised_where_they_should_be() {
     let firing = "alertstate=\"firing\",job=\"j\",severity=\"warning\"";
     let flaps = format!("ALERTS{{alertname=\"PgpalisadeMarksRaisedOften\",{firing},scope=\"s\"}}");
     let lags = format!("ALERTS{{alertname=\"PgpalisadeLeaseRenewedLate\",{firing}}}");
-    // A value each half a minute, of twelve minutes and more.
+    // A value every half minute, for twelve minutes and more.
     let cases = [
         (
             often("1 1 1 1 2 2 2 2 3 3 3 3 4 4 4 4 5 5 5 5 6 6 6 6 7 7 7 7"),

@@ -1,18 +1,18 @@
-//! The part of JSON Schema that the description uses. A keyword that is not known here is an error, so that nothing is
-//! described and not checked.
+//! The part of JSON Schema that the description uses. An unknown keyword is an error, so that every described rule is
+//! checked.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-/// What of a value is not as the schema says. `root` is the document that references point into.
+/// Violations of the schema by a value. `root` is the document that references point into.
 pub(super) fn faults(root: &Value, schema: &Value, value: &Value) -> Vec<String> {
     let mut faults = Vec::new();
     check(root, schema, value, "", &mut faults);
     faults
 }
 
-/// What a reference leads to, or the value itself.
+/// Target of a reference, or the value itself.
 pub(super) fn resolve<'a>(root: &'a Value, value: &'a Value) -> &'a Value {
     let Some(reference) = value["$ref"].as_str() else {
         return value;
@@ -42,7 +42,7 @@ fn check(root: &Value, schema: &Value, value: &Value, place: &str, faults: &mut 
                 }
                 true
             }
-            // With "additionalProperties" and "properties".
+            // Checked with "additionalProperties" and "properties".
             "required" => true,
             "additionalProperties" => says == false,
             "properties" => {
@@ -57,7 +57,7 @@ fn check(root: &Value, schema: &Value, value: &Value, place: &str, faults: &mut 
     }
 }
 
-/// Each that is required is there, and each that is there is described.
+/// Each required property is present, and each present one is described.
 fn properties(
     root: &Value,
     schema: &Map<String, Value>,
@@ -82,7 +82,7 @@ fn properties(
     }
 }
 
-/// The texts of a list.
+/// Texts of a list.
 pub(super) fn names(list: &Value) -> BTreeSet<&str> {
     let list = list.as_array().into_iter().flatten();
     list.map(|name| name.as_str().unwrap()).collect()

@@ -1,12 +1,12 @@
-# Builds the image by the Dockerfile, and runs it. No registry of images is asked: what stands in for the base images is
-# made from this machine's files, and its cargo copies a program that is built already.
+# Builds the image from the Dockerfile, and runs it. No registry is contacted: replacements for the base images are made
+# from this machine's files, and their cargo copies an existing binary.
 scratch=$2 repository=$3 program=$4
 chmod 755 "$scratch"
 export TMPDIR="$scratch"
 buildah="buildah --root $scratch/storage --runroot $scratch/run --storage-driver vfs"
 dockerfile=$repository/packaging/Dockerfile
 
-# Puts a directory into an image of this name.
+# Makes an image of this name from a directory.
 make_image() { # DIRECTORY NAME USER
     container=$($buildah from scratch)
     $buildah copy --quiet "$container" "$1" /
@@ -36,7 +36,7 @@ printf '#!/bin/sh\n' >"$tools/bin/apt-get"
 chmod 755 "$tools"/bin/*
 make_image "$tools" "docker.io/library/$(base_of 1)" 0
 
-# Of all that the real one has, only these.
+# The only files of the real one that are needed.
 runtime=$scratch/runtime
 dpkg --listfiles libc6 libgcc-s1 | grep -E '^/lib(64)?/([^/]*/)?[^/]*\.so' | while read -r library; do
     install -D "$library" "$runtime$library"

@@ -5,7 +5,7 @@ owned() { # FILE OWNER:GROUP MODE
 as_pgpalisade="setpriv --reuid=pgpalisade --regid=pgpalisade --init-groups"
 check="$as_pgpalisade pgpalisade check --config /etc/pgpalisade/pgpalisade.toml"
 
-# What the package's scripts ask of systemd, for a program that this script starts.
+# Replacement for systemd, as far as the package's scripts use it. This script starts the program itself.
 mkdir -p /run/systemd/system
 cat >/usr/local/sbin/systemctl <<'END'
 #!/bin/sh
@@ -19,7 +19,7 @@ esac
 END
 chmod 755 /usr/local/sbin/systemctl
 
-# Nothing of an earlier one.
+# No remains of an earlier installation.
 dpkg --purge pgpalisade || true
 userdel pgpalisade || true
 rm -rf /etc/pgpalisade /var/lib/pgpalisade /var/log/pgpalisade /usr/local/bin/pgpalisade
@@ -40,7 +40,7 @@ else
     echo 'no page was read: there is no man here'
 fi
 
-# As installed, it lacks nothing but PostgreSQL.
+# After the installation only PostgreSQL is missing.
 $check >/run/said && exit 1
 cat /run/said
 for id in config user files rejections listen; do
@@ -56,7 +56,7 @@ $as_pgpalisade sh -c "exec $start" &
 use
 wait_for grep '"sqlstate":"PF002"' /var/log/pgpalisade/rejections.jsonl
 
-# An upgrade replaces the running program, and leaves the file as it is.
+# An upgrade replaces the running program, and keeps the configuration file.
 old=$(pidof pgpalisade)
 chmod 400 /etc/pgpalisade/pgpalisade.toml
 chown pgpalisade:root /etc/pgpalisade/pgpalisade.toml

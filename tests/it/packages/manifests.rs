@@ -1,4 +1,4 @@
-//! The manifests for Kubernetes and compose: a proxy takes their settings, and their parts fit each other.
+//! The manifests for Kubernetes and compose: a proxy accepts their settings, and their parts fit each other.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use pgpalisade_tests::postgres::{Postgres, scratch_dir};
 use pgpalisade_tests::proxy::{Options, Proxy};
 use serde_json::Value;
 
-/// Prints the documents of a YAML file as JSON, and to standard error what Kubernetes' client does not know of them.
+/// Prints the documents of a YAML file as JSON, and fields unknown to Kubernetes' client to standard error.
 const READ: &str = r#"
 import json, sys, types, yaml
 from kubernetes.client import ApiClient
@@ -33,7 +33,7 @@ for written in documents:
 print(json.dumps(documents))
 "#;
 
-/// The documents of a file of `packaging`, and what Kubernetes' client does not know of them.
+/// Documents of a file of `packaging`, and the fields unknown to Kubernetes' client.
 fn read(file: &str) -> (Vec<Value>, Vec<String>) {
     let mut command = Command::new("/usr/bin/python3");
     let path = repository().join("packaging").join(file);
@@ -51,7 +51,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// What the file or a variable says of a key.
+    /// Value of a key in the file or a variable.
     fn of(&self, key: &str) -> &str {
         let variable = format!("PGPALISADE_{}", key.to_uppercase());
         let mut lines = self.file.lines();
@@ -65,7 +65,7 @@ impl Settings {
         value.trim_matches('"')
     }
 
-    /// Starts a proxy with them and these flags, and checks them. Addresses are those of this machine.
+    /// Starts a proxy with them and these flags, and checks them. Addresses are replaced by those of this machine.
     fn start(
         &self,
         postgres: &Postgres,
@@ -98,7 +98,7 @@ impl Settings {
     }
 }
 
-/// The container of the proxy, its settings, and the rest of its pod.
+/// Container of the proxy, its settings, and the rest of its pod.
 fn pod(documents: &[Value]) -> (&Value, Settings, &Value) {
     let of_kind = |kind: &str| documents.iter().find(|document| document["kind"] == kind);
     let pod = &of_kind("Deployment").unwrap()["spec"]["template"]["spec"];
@@ -120,7 +120,7 @@ fn pod(documents: &[Value]) -> (&Value, Settings, &Value) {
 #[test]
 fn kubernetes_knows_what_the_manifests_say() {
     let unknown = ["pair.yaml", "sidecar.yaml"].map(|file| read(&format!("kubernetes/{file}")).1);
-    // Both are younger than the client of Debian 12.
+    // Both are newer than Debian 12's client.
     let container = "Deployment.spec.template.spec";
     assert_eq!(
         unknown.concat(),
@@ -163,7 +163,7 @@ fn a_proxy_takes_the_settings_of_the_manifests_and_answers_the_probes() {
         }
         assert_eq!(asked, probes, "{file}");
 
-        // The file with the token is where the proxy looks, and its group, but nobody else, may read it.
+        // The token's file is where the proxy looks, readable by its group and nobody else.
         let secret = &pod["volumes"].as_array().unwrap().last().unwrap();
         let mounts = container["volumeMounts"].as_array().unwrap();
         let mount = mounts.iter().find(|mount| mount["name"] == secret["name"]);
@@ -178,7 +178,7 @@ fn a_proxy_takes_the_settings_of_the_manifests_and_answers_the_probes() {
     }
 }
 
-/// The file and the ports are where the rest of the manifest says.
+/// The file and the ports match the rest of the manifest.
 #[test]
 fn the_pair_is_found_by_its_service() {
     let (documents, _) = read("kubernetes/pair.yaml");

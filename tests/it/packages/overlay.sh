@@ -1,4 +1,4 @@
-# A copy of this machine to change: its file system below an overlay.
+# A changeable copy of this machine: its file system below an overlay.
 scratch=$2 package=$3 steps=$4
 mount -t tmpfs none "$scratch"
 mkdir "$scratch/upper" "$scratch/work" "$scratch/root"

@@ -1,5 +1,5 @@
-# The beginning of each script here, which runs as root in namespaces of its own: no process, mount or port of it stays,
-# and ports are free.
+# Start of each script here. A script runs as root in its own namespaces: all ports are free, and no process, mount or
+# port remains.
 set -eux
 programs=$1 # PostgreSQL's
 ip link set lo up
@@ -16,7 +16,7 @@ start_postgres() {
         -c 'GRANT CREATE ON DATABASE postgres TO pgpalisade'
 }
 
-# Until a command succeeds, for 20 s.
+# Retries a command until it succeeds, for at most 20 s.
 wait_for() {
     { set +x; } 2>/dev/null
     looks=400
@@ -28,7 +28,7 @@ wait_for() {
     set -x
 }
 
-# The proxy serves, and fences.
+# Checks that the proxy serves and fences.
 use() {
     wait_for "$programs/pg_isready" -q -h 127.0.0.1 -p 6432
     through="$programs/psql -XAtq -h 127.0.0.1 -p 6432 -U postgres"

@@ -1,7 +1,6 @@
-//! The package installed, used and purged, and the image built and run: as root, in namespaces of their own.
+//! The package installed, used and purged, and the image built and run: as root, in separate namespaces.
 //!
-//! Not tried: systemd itself (what the package's scripts ask of it is carried out by a script), and the compilation in
-//! the image, with the packages that it needs (see `image.sh`).
+//! Not tested: systemd itself, which a script replaces, and the compilation in the image (see `image.sh`).
 
 use std::ffi::OsStr;
 use std::process::{Command, Output};
@@ -15,7 +14,7 @@ const OVERLAY: &str = include_str!("overlay.sh");
 const INSTALLED: &str = include_str!("installed.sh");
 const IMAGE: &str = include_str!("image.sh");
 
-/// Runs a script after [`OWN`], with a scratch directory and these arguments. What it starts or mounts ends with it.
+/// Runs a script after [`OWN`], with a scratch directory and these arguments. Its processes and mounts end with it.
 fn run(script: &str, arguments: &[&OsStr]) -> Output {
     let (programs, dir) = (bin("psql"), scratch_dir());
     Command::new("timeout")
@@ -47,7 +46,7 @@ fn succeed(script: &str, arguments: &[&OsStr]) {
     print!("{said}");
 }
 
-/// Whether this machine lets a script do as much. If not, it says so.
+/// Whether this machine can run the script. If not, it says so.
 fn can_try(what: &str, script: &str, arguments: &[&OsStr]) -> bool {
     let tried = run(script, arguments);
     let can = tried.status.success();

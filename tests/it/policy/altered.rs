@@ -1,4 +1,4 @@
-//! Tables that a statement alters, locks or opens to writes beside the one that it is about need their tokens too.
+//! A statement needs the tokens of every table that it alters, locks or opens to writes, not only of its main one.
 
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
@@ -7,7 +7,7 @@ use super::{SETUP, assert_refused};
 
 const POLICY: &str = "[scope.jobs]\ntables = [\"jobs.*\"]\n\n[scope.bill]\ntables = [\"bill.*\"]\n";
 
-/// Each would have a DELETE or INSERT of the leader of `jobs` fail or wait, or be a way to write its table.
+/// Each would make a DELETE or INSERT of the leader of `jobs` fail or wait, or open a way to write its table.
 const ALTERING: [&str; 10] = [
     "CREATE TABLE bill.fk (a int REFERENCES jobs.queue)",
     "CREATE TABLE bill.fk (a int, FOREIGN KEY (a) REFERENCES jobs.queue)",

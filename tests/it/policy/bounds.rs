@@ -1,4 +1,4 @@
-//! Bounds for tokens: a poison token is refused, whichever way it comes, and the mark stays where it was.
+//! Bounds for tokens: a poison token is refused, in whatever way it comes, and the mark stays.
 
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
@@ -8,13 +8,13 @@ use super::{SETUP, assert_refused};
 
 const POISON: &str = "9223372036854775807";
 
-/// Where only issued numbers count, the mark rises by takes and by nothing else.
+/// With `numbers = "issued"` only takes raise the mark.
 #[test]
 fn a_number_that_was_not_issued_is_refused() {
     let policy = "[scope.jobs]\ntables = [\"*.notes\"]\nnumbers = \"issued\"\n";
     let stage = Stage::governed(SETUP, &PolicyFile::new(policy));
     let mut wire = stage.plain();
-    // In a scope that has no mark, too.
+    // Even in a scope without a mark.
     for number in ["1", "7", POISON] {
         let refused = wire.query(&format!("SET fencing.token = 'jobs={number}'"));
         assert_eq!(refused[0].sqlstate(), "PF003");
@@ -63,14 +63,14 @@ fn a_poison_token_is_refused_and_changes_nothing() {
         "{}",
         pretty(&answer)
     );
-    // Nobody was ended, and nothing was raised.
+    // No session was ended, and no mark raised.
     leader.ok("INSERT INTO notes VALUES (1)");
     assert_eq!(leader.rows("SHOW fencing.mark"), [["34000"]]);
     wire.ok("SET fencing.token = 'default=35000,jobs=100'");
     wire.ok("INSERT INTO notes VALUES (2)");
 }
 
-/// No number follows the highest. That is what every take is told, and neither a bound nor a token that nobody has.
+/// No number follows the highest. Every take is told that, rather than of a bound or of a token that nobody holds.
 #[test]
 fn nothing_follows_the_highest_token() {
     let policy = "[tokens]\nmax_scopes = 10\n";
@@ -78,7 +78,7 @@ fn nothing_follows_the_highest_token() {
     let mut poisoned = stage.leader(POISON);
     let mut wire = stage.plain();
     let after = format!("after:{POISON}");
-    // Twice, since nobody has the lease once it was of no use.
+    // Twice, since a lease that could not be used is not kept.
     for claim in ["next", &after, "lease:nowait", "lease", "lease:15s", "next"] {
         let refused = wire.query(&format!("SET fencing.token = '{claim}'"));
         assert_eq!(refused[0].sqlstate(), "PF003", "{claim}");
@@ -96,12 +96,12 @@ fn nothing_follows_the_highest_token() {
             "{text}"
         );
     }
-    // A number below is stale, and the highest itself is the mark.
+    // A lower number is stale, and the highest itself is the mark.
     assert_refused(&mut wire, "SET fencing.token = 34", "PF001");
     assert_refused(&mut wire, "SET fencing.token = 'after:34'", "PF001");
     stage.leader(POISON).ok("INSERT INTO notes VALUES (1)");
     poisoned.ok("INSERT INTO notes VALUES (2)");
-    // What has no number yet is not said to be number 1.
+    // A take without a number yet is not called number 1.
     let reserved = pretty(&wire.query("SET fencing.token = 'pgpalisade.epoch=next'"));
     assert!(
         reserved.contains("fencing token \"next\" is out of bounds"),
@@ -109,7 +109,7 @@ fn nothing_follows_the_highest_token() {
     );
 }
 
-/// Small steps go no further than one large one, through one proxy, which is what the refusal says.
+/// Small steps reach no further than one large one, counted by each proxy, as the refusal says.
 #[test]
 fn small_steps_are_counted_by_each_proxy() {
     let policy = "[tokens]\nmax_step = 10\n";

@@ -1,4 +1,4 @@
-//! Who may declare which scope and for how long, and what only seems to declare.
+//! Who may declare which scope and for how long, and statements that only seem to declare.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn stage(policy: &str) -> Stage {
     Stage::governed(&format!("{SETUP}; {roles}"), &PolicyFile::new(policy))
 }
 
-/// The SQLSTATE that a login with this token ends in.
+/// SQLSTATE of a login with this token.
 fn login(stage: &Stage, user: &str, name: &str, value: &str) -> Option<String> {
     let mut wire = Wire::connect(&stage.proxy.endpoint());
     wire.startup(
@@ -60,7 +60,7 @@ fn only_holders_declare_a_scope() {
         );
     }
     other.ok("SET fencing.token = 7");
-    // The leader was not ended, and nothing was raised.
+    // The leader was not ended, and no mark raised.
     leader.ok("SET fencing.scope = 'jobs'");
     assert_eq!(leader.rows("SHOW fencing.mark"), [["33"]]);
 }
@@ -81,7 +81,7 @@ fn who_may_write_nothing_declares_nothing() {
     plain.ok("SET fencing.token = 34");
     file.reload(&stage.proxy, "[defaults]\ndeclare = []\n");
     assert_refused(&mut plain, "SET fencing.token = 35", "PF005");
-    // What it holds, it holds.
+    // Its existing token stays.
     plain.ok("INSERT INTO notes VALUES (1)");
 }
 
@@ -106,7 +106,7 @@ fn behind_a_pooler_a_token_is_for_a_transaction() {
     pooled.ok("SELECT set_config('fencing.token', '33', true)");
     pooled.ok("INSERT INTO notes VALUES (2)");
     pooled.ok("COMMIT");
-    // The next client of the connection has nothing of it, although the value was accepted.
+    // The connection's next client inherits nothing of it, although the value was accepted.
     assert_refused(&mut pooled, "INSERT INTO notes VALUES (3)", "PF002");
     assert_refused(&mut pooled, "SET fencing.token = 33", "PF005");
     pooled.ok("SET fencing.token = ''");
@@ -147,7 +147,7 @@ fn scopes_are_listed_or_limited() {
     wire.ok("SET fencing.token = 's3=2,jobs=1,default=1'");
 }
 
-/// Many small steps go no further than one large one, for a time.
+/// Many small steps reach no further than one large one within a period.
 #[test]
 fn max_step_holds_over_time() {
     let stage = stage("[tokens]\nmax_step = 10\n");
@@ -178,7 +178,7 @@ fn max_step_holds_over_time() {
     assert!(began.elapsed() > Duration::from_secs(8));
 }
 
-/// What a driver sends where SET takes no parameters.
+/// Statements of drivers in places where SET takes no parameters.
 #[test]
 fn what_only_seems_to_declare_is_refused() {
     let stage = stage("");
@@ -242,7 +242,7 @@ fn what_only_seems_to_declare_is_refused() {
     assert_eq!(wire.rows("SHOW fencing.mark"), [["35"]]);
 }
 
-/// In these encodings a byte that looks like ASCII may be half a letter, so nobody knows what such a text declares.
+/// In these encodings a byte that looks like ASCII may be half a letter, so it is unknown what such a text declares.
 #[test]
 fn a_text_that_cannot_be_read_declares_nothing() {
     let stage = stage("");
@@ -262,7 +262,7 @@ fn a_text_that_cannot_be_read_declares_nothing() {
     wire.ok("SET fencing.token = 35");
 }
 
-/// Constants run no code of a user's, so they may come after a COMMIT in the same text.
+/// Constants run no user's code, so they may come after a COMMIT in the same text.
 #[test]
 fn constants_before_the_end_of_a_transaction() {
     let stage = stage("");
@@ -277,7 +277,7 @@ fn constants_before_the_end_of_a_transaction() {
     }
 }
 
-/// What a backslash means is not asked: it matters only in front of a quote, and then it is not decided.
+/// The meaning of a backslash matters only before a quote, and then the text counts as unreadable.
 #[test]
 fn a_backslash_is_a_riddle_only_before_a_quote() {
     let stage = stage("");

@@ -1,4 +1,4 @@
-//! Long texts are read too: by a thread of their own, so that nobody waits for it.
+//! Long texts are analysed too, in a separate thread, so that no other session waits.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pgpalisade_tests::wire::Batch;
 
 use super::{SETUP, assert_passes, assert_refused};
 
-/// A list of numbers that makes a text of about `bytes`.
+/// A list of numbers for a text of about `bytes`.
 fn numbers(bytes: usize) -> String {
     let number = "1234567890";
     let count = bytes / (number.len() + 1);
@@ -29,14 +29,14 @@ fn a_long_read_needs_no_token_and_a_long_write_does() {
         leader.ok(&insert);
         assert_passes(&leader.extended(&insert));
     }
-    // In a pipeline, behind something that was sent.
+    // In a pipeline, after another statement.
     let read = format!("SELECT 1 WHERE 2 IN ({})", numbers(100_000));
     let pipeline = Batch::new().statement("SELECT 1").statement(&read).sync();
     assert_passes(&wire.run(&pipeline));
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "6");
 }
 
-/// Above one MiB nobody looks: it may be anything.
+/// Texts above one MiB are not analysed: they may be anything.
 #[test]
 fn what_is_too_long_is_a_write() {
     let stage = Stage::with(SETUP);
@@ -46,7 +46,7 @@ fn what_is_too_long_is_a_write() {
     stage.leader("34").ok(&comment);
 }
 
-/// While one session's text is read, the others of the same thread go on.
+/// While one session's text is analysed, the others of the same thread go on.
 #[test]
 fn nobody_waits_for_a_long_text() {
     let stage = Stage::with_flags(SETUP, &[("--workers", "1")]);
@@ -54,7 +54,7 @@ fn nobody_waits_for_a_long_text() {
     let list = numbers(350_000);
     slow.send(&Batch::new().query(&format!("SELECT 1 WHERE 2 IN ({list})")));
     quick.ok("SELECT 1");
-    // The answer to the quick one is there before the slow text was read.
+    // The quick reply arrives before the slow text was analysed.
     slow.set_patience(Duration::from_millis(1));
     assert!(slow.try_read().is_err(), "the quick one has waited");
     slow.set_patience(PATIENCE);

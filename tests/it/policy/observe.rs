@@ -1,4 +1,4 @@
-//! Observe mode: nothing is refused, nobody is ended, and the record says what would have been.
+//! Observe mode: nothing is refused, no session is ended, and the record shows what enforcing would do.
 
 use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::machine::wait_for;
@@ -18,7 +18,7 @@ fn observed(kinds: &[&str]) -> Vec<(String, bool)> {
         .collect()
 }
 
-/// In every way that a statement can take, and also where only PostgreSQL would see it.
+/// In every form of a statement, even if only PostgreSQL would see the write.
 #[test]
 fn a_session_without_a_token_may_do_everything() {
     let stage = Stage::with_flags(SETUP, OBSERVE);
@@ -30,7 +30,7 @@ fn a_session_without_a_token_may_do_everything() {
         .statement("INSERT INTO notes VALUES (4)");
     assert_passes(&wire.run(&pipeline.sync()));
     wire.ok("BEGIN; INSERT INTO notes VALUES (5); COMMIT");
-    // Nobody sees that it writes: it passes, and is not on record.
+    // A hidden write passes, and is not recorded.
     wire.ok("SELECT hidden(6)");
     wire.send(&Batch::new().query("COPY notes FROM STDIN"));
     wire.until(b'G');
@@ -41,7 +41,7 @@ fn a_session_without_a_token_may_do_everything() {
     assert_eq!(stage.records(6), observed(&["no_token"; 6]));
 }
 
-/// The old leader goes on. That a takeover would have ended it is on record once, each write of it too.
+/// The old leader goes on. The takeover that would have ended it is recorded once, and so is each of its writes.
 #[test]
 fn a_takeover_ends_nobody() {
     let stage = Stage::with_flags(SETUP, OBSERVE);
@@ -87,7 +87,7 @@ fn a_declaration_that_would_be_refused_passes() {
     assert_eq!(stage.records(6)[5], ("stale_token".to_owned(), false));
 }
 
-/// A scope that is none is on record once, with a token and without.
+/// An invalid scope is recorded once, with a token and without.
 #[test]
 fn an_invalid_scope_at_login_is_recorded_once() {
     let stage = Stage::with_flags(SETUP, OBSERVE);
@@ -105,7 +105,7 @@ fn an_invalid_scope_at_login_is_recorded_once() {
     assert_eq!(stage.records(4), observed(&[each, each].concat()));
 }
 
-/// The store is away.
+/// The store is down.
 #[test]
 fn a_declaration_that_nobody_stores_passes() {
     let etcd = Etcd::start(1);
@@ -127,7 +127,7 @@ fn a_declaration_that_nobody_stores_passes() {
 
 const BILLING: &str = "[scope.billing]\ntables = [\"jobs.*\"]\nmode = \"observe\"\n";
 
-/// One scope is observed: what needs its token passes, everything else is refused as before.
+/// One scope is observed: statements that need its token pass, all others are refused as before.
 #[test]
 fn one_scope_only() {
     let stage = Stage::governed(SETUP, &PolicyFile::new(BILLING));
@@ -149,7 +149,7 @@ fn one_scope_only() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs.queue"), "3");
 }
 
-/// One rule is observed: no takeover ends its sessions, though the scope is enforced for everybody else.
+/// One rule is observed: no takeover ends its sessions, though the scope is enforced for all others.
 #[test]
 fn the_sessions_of_one_rule_only() {
     let policy = "[[session]]\nmatch = { user = \"app\" }\nmode = \"observe\"\n";
@@ -163,12 +163,12 @@ fn the_sessions_of_one_rule_only() {
     let answer = enforced.query("INSERT INTO notes VALUES (2)");
     assert_eq!(answer[0].sqlstate(), "PF001", "{}", pretty(&answer));
     observed.ok("INSERT INTO notes VALUES (3)");
-    // It can take over itself: those who are enforced are ended.
+    // It can take over itself: enforced sessions are ended.
     observed.ok("SET fencing.token = 40");
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
 }
 
-/// What was only observed counts for nothing once it is enforced: the session declares anew, and the old one ends.
+/// An observed declaration counts for nothing once enforced: the session declares again, and the old one ends.
 #[test]
 fn enforcing_what_was_observed() {
     let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
@@ -186,7 +186,7 @@ fn enforcing_what_was_observed() {
         stage.postgres.value(&look)
     };
     assert_eq!(alive(&old), "1");
-    // Its next write is a declaration that is enforced.
+    // Its next write declares with enforcement.
     new.ok("INSERT INTO notes VALUES (3)");
     assert_eq!(alive(&old), "0");
     let answer = old.query("COMMIT");
@@ -198,7 +198,7 @@ fn enforcing_what_was_observed() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
 }
 
-/// It may have begun before: its COMMIT declares then, too.
+/// An open transaction: its COMMIT also declares then.
 #[test]
 fn enforcing_in_the_middle_of_a_transaction() {
     let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
@@ -211,7 +211,7 @@ fn enforcing_in_the_middle_of_a_transaction() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
 }
 
-/// A session whose token had become stale while it was only observed does not write once it is enforced.
+/// A session whose token became stale while observed does not write once enforced.
 #[test]
 fn a_stale_session_is_refused_once_it_is_enforced() {
     let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
@@ -221,7 +221,7 @@ fn a_stale_session_is_refused_once_it_is_enforced() {
     old.ok("INSERT INTO notes VALUES (1)");
     policy.reload(&stage.proxy, "");
     assert_refused(&mut old, "INSERT INTO notes VALUES (2)", "PF001");
-    // The backstop is up for it, too.
+    // The read-only guard applies to it, too.
     assert_refused(&mut old, "SELECT hidden(3)", "25006");
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }
@@ -239,7 +239,7 @@ fn observing_with_etcd(policy: &PolicyFile) -> (Stage, Etcd) {
     (Stage { proxy, postgres }, etcd)
 }
 
-/// What was prepared without a look at it declares anew too, and is refused once where that fails.
+/// A statement prepared before also triggers the declaration, and is refused once if that fails.
 #[test]
 fn a_declaration_that_fails_for_a_statement_prepared_before() {
     let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
@@ -265,7 +265,7 @@ fn a_declaration_that_fails_for_a_statement_prepared_before() {
         let errors = answer.iter().filter(|message| message.tag == b'E');
         let refused: Vec<_> = errors.map(Message::sqlstate).collect();
         assert_eq!(refused, ["PF004"], "{}", pretty(&answer));
-        // What follows has nothing to do with it.
+        // Later statements are unaffected.
         wire.ok("SELECT 1");
     }
     etcd.resume(0);
@@ -283,7 +283,7 @@ fn a_declaration_that_fails_for_a_statement_prepared_before() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }
 
-/// While it is on its way another policy comes into force, and the message passes after all. Nothing is left of it.
+/// A new policy comes into force during the declaration, and the message passes after all, without a trace.
 #[test]
 fn a_declaration_that_fails_and_is_not_needed_any_more() {
     const OBSERVED: &str = "[defaults]\nmode = \"observe\"\n";
@@ -293,7 +293,7 @@ fn a_declaration_that_fails_and_is_not_needed_any_more() {
     etcd.pause(0);
     policy.reload(&stage.proxy, "");
     wire.send(&Batch::new().query("INSERT INTO notes VALUES (1)"));
-    // The declaration begins. Nobody outside can see it; were it later, the test would only show less.
+    // The declaration starts, which is invisible from outside. If it is later, the test only shows less.
     std::thread::sleep(std::time::Duration::from_millis(500));
     policy.reload(&stage.proxy, OBSERVED);
     assert_passes(&wire.until_ready());
@@ -302,7 +302,8 @@ fn a_declaration_that_fails_and_is_not_needed_any_more() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }
 
-/// It was stale when it declared, so it is below the mark, and its statement goes on while that begins to count.
+/// The session was stale when it declared, so it is below the mark, and its statement continues while enforcing
+/// begins.
 #[test]
 fn a_stale_statement_in_flight_when_it_is_enforced() {
     let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
@@ -322,7 +323,7 @@ fn a_stale_statement_in_flight_when_it_is_enforced() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }
 
-/// One deadline for all scopes of a value; and where nothing of it is enforced, one scope without an answer is enough.
+/// One deadline for all scopes of a value. If none of it is enforced, one scope without an answer is enough.
 #[test]
 fn many_scopes_while_the_authority_is_away() {
     let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");

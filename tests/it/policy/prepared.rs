@@ -1,4 +1,4 @@
-//! Prepared transactions: refused by default, and what a takeover does with those that it finds.
+//! Prepared transactions: refused by default, and their handling by a takeover.
 
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
@@ -54,7 +54,7 @@ fn a_takeover_refuses_while_older_ones_are_left() {
     assert_refused(&mut new, "INSERT INTO notes VALUES (2)", "PF002");
     stage.postgres.sql("ROLLBACK PREPARED 'it''s left'");
     new.ok("SET fencing.token = 34");
-    // Its own do not stand in the way of its other sessions.
+    // Its own prepared transactions do not block its other sessions.
     new.ok("BEGIN; INSERT INTO notes VALUES (3)");
     new.ok("PREPARE TRANSACTION 'own'");
     let mut other = stage.leader("34");
@@ -90,7 +90,7 @@ fn a_takeover_rolls_older_ones_back() {
     );
 }
 
-/// What cannot be rolled back from where the control connection is stands in the way.
+/// A prepared transaction that the control connection cannot roll back blocks the takeover.
 #[test]
 fn one_in_another_database_is_named() {
     let stage = stage("roll-back");

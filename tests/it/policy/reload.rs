@@ -1,4 +1,4 @@
-//! SIGHUP: another policy comes into force for the next statement of every session, or the old one stays.
+//! SIGHUP: a new policy applies to the next statement of every session, or the old one stays.
 
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
@@ -28,7 +28,7 @@ fn sessions_follow_from_their_next_statement_on() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "3");
 }
 
-/// Also in the middle of a transaction, of which nothing is left then.
+/// Even in the middle of a transaction, which is then rolled back.
 #[test]
 fn an_open_transaction_follows() {
     let policy = PolicyFile::new(ALLOW);
@@ -37,7 +37,7 @@ fn an_open_transaction_follows() {
     wire.ok("BEGIN; INSERT INTO notes VALUES (1)");
     policy.reload(&stage.proxy, "");
     assert_refused(&mut wire, "COMMIT", "PF002");
-    // It has failed now, and a COMMIT ends it as PostgreSQL would.
+    // It has failed now, and a COMMIT ends it as in PostgreSQL.
     wire.ok("COMMIT");
     let mut wire = stage.plain();
     wire.ok("BEGIN; SELECT 1");
@@ -47,7 +47,7 @@ fn an_open_transaction_follows() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
 }
 
-/// A statement that was prepared under one policy is judged by the one in force when it is executed.
+/// A statement prepared under one policy is judged by the one in force when it is executed.
 #[test]
 fn a_prepared_statement_follows() {
     let policy = PolicyFile::new(ALLOW);
@@ -96,7 +96,7 @@ fn a_bad_file_leaves_the_old_policy_in_force() {
     assert_refused(&mut wire, "INSERT INTO notes VALUES (4)", "PF002");
 }
 
-/// A proxy does not start with a policy that is wrong.
+/// A proxy does not start with an invalid policy.
 #[test]
 fn a_bad_file_is_no_start() {
     let policy = PolicyFile::new("[defaults]\nwrites = \"perhaps\"\nreads = 3\n");

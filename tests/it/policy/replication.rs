@@ -1,4 +1,4 @@
-//! Replication connections: refused, unless the policy allows them. Then nobody looks at their bytes.
+//! Replication connections: refused, unless the policy allows them. Then their bytes are not analysed.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn base_backup(endpoint: &Endpoint, user: &str, wal: &str, dir: &Path) -> Output
         .unwrap()
 }
 
-/// The answer to a startup packet for replication.
+/// Reply to a startup packet for replication.
 fn connect(stage: &Stage, user: &str, more: &[(&str, &str)]) -> (Wire, Vec<Message>) {
     let mut wire = Wire::connect(&stage.proxy.endpoint());
     let packet = [
@@ -76,7 +76,7 @@ fn open(stage: &Stage, user: &str) -> Wire {
     wire
 }
 
-/// The connection is refused with this code.
+/// Asserts that the connection is refused with this code.
 #[track_caller]
 fn assert_no_entry(stage: &Stage, user: &str, more: &[(&str, &str)], sqlstate: &str) {
     let (_, answer) = connect(stage, user, more);
@@ -86,7 +86,7 @@ fn assert_no_entry(stage: &Stage, user: &str, more: &[(&str, &str)], sqlstate: &
     assert_eq!(said, Some(expected), "{}", pretty(&answer));
 }
 
-/// How many server processes have this id: 1 or 0.
+/// Number of backends with this pid: 1 or 0.
 fn alive(postgres: &Postgres, wire: &Wire) -> String {
     postgres.value(&format!(
         "SELECT count(*) FROM pg_stat_activity WHERE pid = {}",
@@ -104,7 +104,7 @@ impl Drop for Running {
     }
 }
 
-/// What a slot of logical decoding sends, written to a file.
+/// Writes the stream of a logical decoding slot to a file.
 fn follow(endpoint: &Endpoint, to: &Path) -> Running {
     let logical = || {
         let mut command = program("pg_recvlogical", endpoint, "postgres");
@@ -129,7 +129,7 @@ fn wait_for_text(file: &Path, text: &str) {
     });
 }
 
-/// As without a policy file, and on record.
+/// As without a policy file, and recorded.
 #[test]
 fn refused_where_nothing_is_said() {
     let stage = stage(&PolicyFile::new(""), &[]);
@@ -153,7 +153,7 @@ fn refused_where_nothing_is_said() {
     assert_eq!(record["application_name"], "pg_basebackup");
 }
 
-/// By the rule of a session. What PostgreSQL itself has against it still counts.
+/// By a session rule. PostgreSQL's own objections still count.
 #[test]
 fn allowed_for_some_users() {
     let stage = stage(&PolicyFile::new(FOR_SOME), &[]);
@@ -164,7 +164,7 @@ fn allowed_for_some_users() {
     assert_no_entry(&stage, "plain", &[], "42501");
 }
 
-/// A backup that comes through the proxy is whole.
+/// A backup through the proxy is complete.
 #[test]
 fn base_backups() {
     let stage = stage(&PolicyFile::new(FOR_SOME), &[]);
@@ -188,7 +188,7 @@ fn base_backups() {
     }
 }
 
-/// A stream shows what the leader writes. When the proxy ends it gets the time that open transactions get, no more.
+/// A stream shows the leader's writes. When the proxy ends it gets the same time as open transactions.
 #[test]
 fn a_stream_lives_until_the_proxy_is_gone() {
     let policy = PolicyFile::new(FOR_EVERYBODY);
@@ -224,7 +224,7 @@ fn a_stream_lives_until_the_proxy_is_gone() {
     });
 }
 
-/// A client that reads slowly is served, one that does not read at all is given up, and neither costs memory.
+/// A slow reader is served, one that does not read at all is disconnected, and neither costs memory.
 #[test]
 fn a_slow_reader() {
     let policy = PolicyFile::new(FOR_EVERYBODY);
@@ -251,7 +251,7 @@ fn a_slow_reader() {
     assert!(took > Duration::from_secs(1), "given up after {took:?}");
 }
 
-/// One that sends nothing more gets the answers to what it has sent.
+/// A client that closes its sending side still gets all replies.
 #[test]
 fn a_connection_that_was_half_closed_is_answered() {
     let stage = stage(&PolicyFile::new(FOR_EVERYBODY), &[]);
@@ -275,7 +275,7 @@ fn a_connection_that_was_half_closed_is_answered() {
     );
 }
 
-/// Bytes arrive whole in both directions, also the last ones before either side closes.
+/// Bytes arrive complete in both directions, even the last ones before either side closes.
 #[test]
 fn both_ends() {
     let stage = stage(&PolicyFile::new(FOR_EVERYBODY), &[]);
@@ -298,7 +298,7 @@ fn both_ends() {
     wire.until_ready();
     let sum = wire.rows("SELECT count(*), sum(id) FROM notes");
     assert_eq!(sum, [["4000000", "28000000"]]);
-    // The client says its last word and goes.
+    // The client sends its last message and leaves.
     let last = format!(
         "/* {} */ INSERT INTO notes VALUES (8)",
         "x".repeat(16 << 20)
@@ -311,7 +311,7 @@ fn both_ends() {
             .value("SELECT count(*) FROM notes WHERE id = 8");
         (found == "1").then_some(())
     });
-    // The server says why it goes.
+    // The server says why it ends.
     let mut wire = open(&stage, "postgres");
     let pid = wire.backend_pid();
     stage
@@ -321,7 +321,7 @@ fn both_ends() {
     assert_eq!(answer[0].sqlstate(), "57P01", "{}", pretty(&answer));
 }
 
-/// It is exempt as a whole: SQL in it is not fenced, and no takeover ends it. So it can hold no token.
+/// The connection is exempt as a whole: its SQL is not fenced, and no takeover ends it. So it can hold no token.
 #[test]
 fn it_is_not_fenced() {
     let stage = stage(&PolicyFile::new(FOR_EVERYBODY), &[]);
@@ -342,7 +342,7 @@ fn it_is_not_fenced() {
     assert_eq!(stage.plain().rows("SHOW fencing.mark"), [["34"]]);
 }
 
-/// What is only observed passes and is on record, unless it would open a scope that is enforced.
+/// In observe mode it passes and is recorded, unless it would open an enforced scope.
 #[test]
 fn observed() {
     let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
@@ -357,7 +357,7 @@ fn observed() {
     assert_no_entry(&stage, "backup", &[], "PF005");
 }
 
-/// Another policy counts for new connections.
+/// A new policy applies to new connections.
 #[test]
 fn a_reload() {
     let policy = PolicyFile::new(FOR_EVERYBODY);

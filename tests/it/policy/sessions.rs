@@ -1,4 +1,4 @@
-//! Rules for sessions: who is exempt, who may write nothing, who may read only as the current leader.
+//! Session rules: exempt users, users that never write, and users that may read only as the current leader.
 
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
@@ -12,7 +12,7 @@ fn stage(policy: &str) -> Stage {
     Stage::governed(&format!("{SETUP}; {ROLES}"), &PolicyFile::new(policy))
 }
 
-/// A migration runner needs no token, also for tables of a scope, and hidden writes are its own affair.
+/// A migration runner needs no token, even for tables of a scope, and its hidden writes are not checked.
 #[test]
 fn an_exempt_user() {
     let stage = stage(
@@ -28,7 +28,7 @@ fn an_exempt_user() {
         migrator.rows("SHOW default_transaction_read_only"),
         [["off"]]
     );
-    // A token that it declares all the same holds it.
+    // A token that it declares anyway does apply.
     let mut leader = stage.user("migrator");
     leader.ok("SET fencing.token = 33");
     leader.ok("INSERT INTO notes VALUES (4)");
@@ -43,8 +43,8 @@ fn an_exempt_user() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "3");
 }
 
-/// PostgreSQL cuts user and database to 63 bytes, and so does the proxy before it looks for a rule: nobody leaves one,
-/// or gets into another's, by a longer name.
+/// PostgreSQL truncates user and database to 63 bytes, and so does the proxy before it looks for a rule. So no longer
+/// name escapes a rule, or matches another user's.
 #[test]
 fn names_that_are_too_long() {
     let names = ["n", "m"].map(|letter| letter.repeat(63));
@@ -95,7 +95,7 @@ fn names_that_are_too_long() {
     );
 }
 
-/// No token helps where a rule refuses every write, and the backstop stays up.
+/// No token helps against a rule that refuses every write, and the read-only guard stays on.
 #[test]
 fn a_user_that_only_reads() {
     let rule = "[[session]]\nmatch = { user = \"reporting\" }\nwrites = \"refuse\"\n";
@@ -113,7 +113,7 @@ fn a_user_that_only_reads() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
 }
 
-/// Reads need the token too; what an application does before it has one does not.
+/// Reads need the token too; an application's set-up statements before it do not.
 #[test]
 fn reads_of_the_current_leader_only() {
     let stage = stage("[defaults]\nreads = \"current\"\n");
@@ -160,7 +160,7 @@ fn kinds_of_statements() {
     assert_refused(&mut migrator, "DO 'BEGIN END'", "PF005");
 }
 
-/// A rule can name the scope of its sessions, so that each says a bare number.
+/// A rule can name the scope of its sessions, so that they declare bare numbers.
 #[test]
 fn the_scope_of_a_session() {
     let stage =
@@ -179,7 +179,7 @@ fn the_scope_of_a_session() {
     let mut worker = login("5");
     worker.ok("INSERT INTO notes VALUES (1)");
     assert_eq!(worker.rows("SHOW fencing.scope"), [["workers"]]);
-    // Tokens of different scopes do not meet.
+    // Tokens of different scopes are independent.
     let mut other = stage.leader("3");
     other.ok("INSERT INTO notes VALUES (2)");
     let mut wrong = login("default=9");
@@ -197,7 +197,7 @@ fn tables_of_scopes() {
     assert_refused(&mut wire, "INSERT INTO public.notes VALUES (1)", "PF002");
     let move_all = "WITH gone AS (DELETE FROM jobs.queue RETURNING id) INSERT INTO public.notes SELECT id FROM gone";
     assert_refused(&mut wire, move_all, "PF002");
-    // Nobody knows what it writes: it needs them all.
+    // Its writes are unknown: it needs all tokens.
     assert_refused(&mut wire, "DO 'BEGIN END'", "PF002");
     wire.ok("SET fencing.token = 'scheduler=1,notes=1'");
     wire.ok(move_all);

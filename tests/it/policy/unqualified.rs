@@ -1,4 +1,4 @@
-//! Tables without a schema: each counts as every listed table of its name, wherever the session looks for names.
+//! Tables without a schema: each counts as every listed table of its name, whatever the search path.
 
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::stage::Stage;
@@ -22,9 +22,9 @@ fn a_name_is_judged_by_its_last_part() {
     for (sql, needed) in [
         ("INSERT INTO public.notes VALUES (1)", &["default"][..]),
         ("INSERT INTO jobs.notes VALUES (1)", &["scheduler"]),
-        // It may be a table of jobs, or one that no scope lists.
+        // It may be a table of jobs, or one outside of all scopes.
         ("INSERT INTO notes VALUES (1)", &["default", "scheduler"]),
-        // A pattern gives its name.
+        // A pattern matches its name.
         ("INSERT INTO cron_lock VALUES (1)", &["scheduler"]),
     ] {
         for held in [&["default"][..], &["scheduler"], &["default", "scheduler"]] {
@@ -39,8 +39,8 @@ fn a_name_is_judged_by_its_last_part() {
     }
 }
 
-/// Whatever the search path is, and however it came about: a session that may write what no scope lists does not reach
-/// what one does.
+/// Whatever the search path is, and however it was set: a session that may write tables outside of scopes cannot
+/// reach a listed one.
 #[test]
 fn the_search_path_opens_nothing() {
     let stage = stage(&format!("[defaults]\nwrites = \"allow\"\n{POLICY}"));

@@ -1,4 +1,4 @@
-"""As much of Consul's API as a lock needs, for the test of the recipe: Debian 12 has no Consul.
+"""The part of Consul's API that a lock needs, for the test of the recipe: Debian 12 has no Consul.
 
     consul_api.py PORT
 
@@ -41,7 +41,7 @@ def expire():
 
 
 def acquire(name, session):
-    """The status and the answer."""
+    """Return status and response."""
     if session not in sessions:
         return 500, f"invalid session {session}"
     entry = keys.get(name, {"LockIndex": 0})
@@ -53,7 +53,7 @@ def acquire(name, session):
 
 
 def change(method, path, query, body):
-    """The status and the answer."""
+    """Return status and response."""
     expire()
     match method, path.removeprefix("/v1/").split("/", 2):
         case "PUT", ["session", "create"]:

@@ -8,7 +8,7 @@ use pgpalisade_tests::stage::Stage;
 use super::{Candidate, assert_only_allowed_rows, stage, who_sleeps_is_refused};
 use crate::interpreters::python;
 
-/// With this identity, taking its token this way.
+/// Starts a candidate with this identity, which takes its token this way.
 fn start_candidate(
     kubernetes: &Kubernetes,
     name: &'static str,
@@ -45,7 +45,7 @@ fn its_transitions_start_again_with_the_lease() {
     third.says("PF001: fencing token 1 is stale: scope \"default\" is at 2");
 }
 
-/// A Deployment that gives each of its pods the same name to campaign with.
+/// A Deployment whose pods all campaign under the same name.
 #[test]
 fn one_identity_of_two_processes_is_one_token() {
     let (stage, kubernetes) = (stage(), Kubernetes::start());
@@ -58,7 +58,7 @@ fn one_identity_of_two_processes_is_one_token() {
         assert_eq!(leader.token(), 1);
         leader.rows(&stage);
     }
-    // Whoever takes the next number does not share it.
+    // A taken number is not shared.
     assert_eq!(start("third", "take").token(), 2);
     for leader in &both {
         leader.says("PF001");

@@ -1,4 +1,4 @@
-"""As much of Kubernetes' API as a Lease needs, for the test of the recipe: Debian has no kube-apiserver.
+"""The part of Kubernetes' API that a Lease needs, for the test of the recipe: Debian has no kube-apiserver.
 
     lease_api.py PORT [CERTIFICATE KEY TOKEN]
 
@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
         return lease
 
     def change(self, name, body):
-        """The status and the answer."""
+        """Return status and response."""
         kept = leases.get(name)
         if self.command == "POST":
             if kept is None:

@@ -1,4 +1,4 @@
-//! Redis: a lock to take the next number under; and why its own counter is no token.
+//! Redis: a lock to take the next number under; and why its own counter is not a token.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::{Candidate, KILL, stage, who_sleeps_is_refused};
 
-/// A server that keeps its data in memory.
+/// A server with its data in memory.
 struct Redis {
     port: u16,
     _process: Running,
@@ -40,7 +40,7 @@ impl Redis {
         redis
     }
 
-    /// What it answers to a command.
+    /// Reply to a command.
     fn says(&self, command: &str) -> String {
         let mut cli = Command::new("redis-cli");
         cli.arg("-p")
@@ -59,7 +59,7 @@ fn a_lock_of_redis_takes_the_next_number() {
     assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
 }
 
-/// Installs Celery and RedBeat beside Debian's Python packages. The program.
+/// Installs Celery and RedBeat beside Debian's Python packages. Returns the program.
 fn install_celery() -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("venv");
     let mut create = Command::new("/usr/bin/python3");
@@ -90,8 +90,8 @@ fn a_beat_of_redbeat_takes_the_next_number() {
     assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
 }
 
-/// A standby that did not have the last INCR is promoted: a number is given twice, and both holders are let in. Who
-/// takes the number after the mark cannot get one that is in use.
+/// A standby without the last INCR is promoted: a number is given twice, and both holders are admitted. A leader that
+/// takes the number after the mark cannot get one in use.
 #[test]
 fn a_counter_of_redis_gives_a_number_twice() {
     let (primary, standby) = (Redis::start(), Redis::start());
@@ -100,7 +100,7 @@ fn a_counter_of_redis_gives_a_number_twice() {
     wait_for("the standby", || {
         (standby.says("GET token") == "1").then_some(())
     });
-    // It loses sight of its primary.
+    // It loses its primary.
     assert_eq!(
         standby.says(&format!("REPLICAOF 127.0.0.1 {}", free_port())),
         "OK"

@@ -1,4 +1,4 @@
-//! Leases by SQL: the token after the mark is taken by whoever holds the lease of the scope, one after the other.
+//! Leases by SQL: the holder of a scope's lease takes the token after the mark, one session after the other.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,19 @@ use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
 use super::{SETUP, assert_holds, assert_refused, stage, value};
 
 const LEASE: &str = "SET fencing.token = 'lease'";
-/// What a lease that the proxy renews lives without being renewed.
+/// Lifetime of a lease that the proxy no longer renews.
 const LIVES: Duration = Duration::from_secs(15);
-/// Nothing that is handed on takes so long, and nothing that has to lapse is so quick.
+/// More than a handover takes, and less than an expiry.
 pub(super) const SOON: Duration = Duration::from_secs(8);
 
-/// Has a session wait in the line.
+/// A session that waits in the queue.
 fn ask(stage: &Stage, sql: &str) -> Wire {
     let mut wire = stage.plain();
     wire.send(&Batch::new().query(sql));
     wire
 }
 
-/// No answer has come.
+/// Asserts that no reply has come.
 #[track_caller]
 fn assert_waits(wire: &mut Wire) {
     wire.set_patience(Duration::from_millis(700));
@@ -40,7 +40,7 @@ fn assert_accepted(answer: &[Message]) {
     assert!(answer.iter().all(|m| m.tag != b'E'), "{}", pretty(answer));
 }
 
-/// It gets the lease soon, with this token.
+/// Asserts that it gets the lease soon, with this token.
 #[track_caller]
 fn assert_gets(wire: &mut Wire, token: &str) {
     let begun = Instant::now();
@@ -67,7 +67,7 @@ fn whoever_waits_gets_it_in_the_order_of_the_line() {
         assert_gets(wire, token);
         holder = std::mem::replace(wire, stage.plain());
     }
-    // Said again it is the same lease, with the same token; of other scopes there are others.
+    // Repeated, it is the same lease with the same token; other scopes have their own.
     holder.ok(LEASE);
     assert_holds(&mut holder, "4");
     let mut other = stage.plain();
@@ -77,7 +77,7 @@ fn whoever_waits_gets_it_in_the_order_of_the_line() {
     assert_holds(&mut holder, "4");
 }
 
-/// It lives as long as the session holds its token, whichever way that ends.
+/// The lease lasts as long as the session holds its token, in whatever way that ends.
 #[test]
 fn with_the_token_the_lease_is_laid_down() {
     let stage = stage();
@@ -112,7 +112,7 @@ fn with_the_token_the_lease_is_laid_down() {
             pretty(&answer)
         );
     }
-    // The socket is closed without a word, in the middle of a statement.
+    // The socket is closed abruptly, in the middle of a statement.
     let mut holder = stage.plain();
     holder.ok(LEASE);
     holder.send(&Batch::new().query("SELECT pg_sleep(60)"));
@@ -125,7 +125,7 @@ fn with_the_token_the_lease_is_laid_down() {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
-/// All leases of a value are had before any of its tokens is declared.
+/// All leases of a value are obtained before any of its tokens is declared.
 #[test]
 fn a_lease_that_cannot_be_had_changes_nothing() {
     let stage = stage();
@@ -140,7 +140,7 @@ fn a_lease_that_cannot_be_had_changes_nothing() {
     assert_gets(&mut ask(&stage, LEASE), "1");
 }
 
-/// What stands beside a lease in the value has as much time as without it.
+/// Other scopes in the value have as much time as without the lease.
 #[test]
 fn a_wait_is_not_at_the_cost_of_other_scopes() {
     let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "1s")]);
@@ -173,7 +173,7 @@ fn two_that_want_the_same_leases_do_not_wait_for_each_other() {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
-/// Whoever goes while it waits leaves the line, and takes no token.
+/// A client that leaves while waiting leaves the queue, and takes no token.
 #[test]
 fn who_has_gone_does_not_lead() {
     let stage = stage();
@@ -194,7 +194,7 @@ fn who_has_gone_does_not_lead() {
     assert_gets(&mut next, "2");
 }
 
-/// What is only observed waits for nothing, and nobody is ended.
+/// In observe mode nothing waits, and no session is ended.
 #[test]
 fn where_it_is_only_observed_nobody_waits() {
     let postgres = Postgres::start();
@@ -220,7 +220,7 @@ fn where_it_is_only_observed_nobody_waits() {
     assert_eq!(value(&mut holder, "SELECT 1"), "1");
 }
 
-/// Another time for a lease that is held is the same lease.
+/// A different time for a held lease does not change the lease.
 #[test]
 fn a_lease_keeps_its_token_whatever_its_time() {
     let stage = stage();
@@ -266,7 +266,7 @@ fn who_has_waited_long_enough_is_told() {
         let refused = wire.query(&format!("SET fencing.token = '{wrong}'"));
         assert_refused(&refused, "PF003");
     }
-    // At its login, too, where nobody can say it again.
+    // Also at login, where it cannot be repeated.
     let mut late = Wire::connect(&stage.proxy.endpoint());
     let startup = [
         ("user", "postgres"),
@@ -294,7 +294,7 @@ fn who_does_not_wait_is_told_at_once() {
     let mut holder = stage.plain();
     holder.ok(NO_WAIT);
     assert_holds(&mut holder, "1");
-    // Said again it is the same.
+    // Repeated, it is the same.
     holder.ok(NO_WAIT);
     let mut wire = stage.plain();
     let begun = Instant::now();
@@ -322,7 +322,7 @@ fn who_does_not_wait_is_told_at_once() {
     assert_holds(&mut wire, "2");
 }
 
-/// A holder that is to say so again keeps it by that, and loses it without.
+/// A holder with a time keeps its lease by repeating the statement, and loses it otherwise.
 #[test]
 fn a_lease_with_a_time_is_the_clients_to_renew() {
     let stage = stage();
@@ -341,7 +341,7 @@ fn a_lease_with_a_time_is_the_clients_to_renew() {
     assert_refused(&ended, "PF001");
 }
 
-/// Whenever it is asked for: a candidate that waits a second longer has it.
+/// Whenever it is requested: a candidate that waits a second longer gets it.
 #[test]
 fn a_lease_ends_with_its_time() {
     let stage = stage();
@@ -356,7 +356,7 @@ fn a_lease_ends_with_its_time() {
     }
 }
 
-/// The proxy renews, so a client that says nothing keeps its lease beyond its time.
+/// The proxy renews, so an idle client keeps its lease beyond its time.
 #[test]
 fn a_lease_without_a_time_is_the_proxys_to_renew() {
     let stage = stage();
@@ -366,14 +366,14 @@ fn a_lease_without_a_time_is_the_proxys_to_renew() {
         assert_refused(&stage.plain().query(LEASE), "55P03");
     }
     assert_holds(&mut holder, "1");
-    // A number deposes a holder like anybody, and with its session its lease is gone.
+    // A number deposes a lease holder too, and its lease ends with its session.
     let leader = stage.leader("5");
     assert_refused(&holder.query("INSERT INTO jobs VALUES (1)"), "PF001");
     assert_gets(&mut ask(&stage, LEASE), "6");
     drop(leader);
 }
 
-/// Of so many that wait, one asks: what a waiting line costs the authority does not grow with it.
+/// Of all waiting sessions only one asks: the authority's load does not grow with the queue.
 #[test]
 fn only_the_first_in_the_line_asks() {
     let (http, stage) = {
@@ -442,17 +442,17 @@ impl Pair {
     }
 }
 
-/// It lapses where the proxy was killed, and the session ends where its store is gone.
+/// The lease expires if the proxy was killed, and the session ends if its store is gone.
 #[test]
 fn a_lease_that_cannot_be_renewed_is_lost() {
     let mut pair = Pair::start();
     let mut holder = Pair::plain(&pair.first);
-    // In the store it lives no longer than any.
+    // In the store it lives no longer than any other.
     holder.ok("SET fencing.token = 'lease:3600s'");
     let mut next = Pair::plain(&pair.second);
     pair.first.kill();
     let begun = Instant::now();
-    // It may be waited for once more: etcd ends a lease a little late.
+    // It may need another wait: etcd ends a lease a little late.
     wait_for("the lease has lapsed", || {
         let answer = next.query(LEASE);
         answer.iter().all(|m| m.tag != b'E').then_some(())
@@ -470,7 +470,7 @@ fn a_lease_that_cannot_be_renewed_is_lost() {
     assert!(begun.elapsed() < LIVES, "before it could be another's");
 }
 
-/// A store that is away for a moment ends nobody who only waits.
+/// A short outage of the store ends no waiting session.
 #[test]
 fn who_waits_outlasts_its_store() {
     let mut pair = Pair::start();
@@ -497,7 +497,7 @@ fn who_waits_outlasts_its_store() {
     assert_eq!(value(&mut next, "SELECT 1"), "1");
 }
 
-/// What a proxy that stops has of leases is given back, and nobody gets one of it any more.
+/// A stopping proxy releases its leases, and grants no more.
 #[test]
 fn a_proxy_that_stops_leaves_no_lease() {
     let mut pair = Pair::start();
@@ -517,7 +517,7 @@ fn a_proxy_that_stops_leaves_no_lease() {
     drop(sessions);
 }
 
-/// Those of one proxy do not hand a lease on among themselves for ever.
+/// The sessions of one proxy do not pass a lease among themselves for ever.
 #[test]
 fn the_other_proxy_has_its_turn() {
     let pair = Pair::start();

@@ -1,4 +1,4 @@
-//! A lock delay: the lease of a holder that has vanished is nobody's for a while.
+//! A lock delay: after its holder has vanished, a lease stays vacant for a while.
 
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use super::lease::{Pair, SOON};
 use super::{assert_refused, value};
 
 const POLICY: &str = "[tokens]\nlock_delay = \"10s\"\n";
-/// Without a delay it would be free by then, whatever was not given back.
+/// Without a delay even an unreleased lease would be free by then.
 const LEAST: Duration = Duration::from_secs(17);
-/// What it lives without being renewed, its delay, and what a machine with much to do needs.
+/// Its lifetime without renewal, its delay, and a busy machine's overhead.
 const MOST: Duration = Duration::from_secs(15 + 10 + 8);
 
 fn start() -> (Pair, PolicyFile) {
@@ -29,7 +29,7 @@ fn holder(proxy: &Proxy, value: &str) -> Wire {
     wire
 }
 
-/// How long it takes until somebody gets the lease, who does not wait for it.
+/// Time until a session without waiting gets the lease.
 fn until_it_is_had(proxy: &Proxy, scope: &str) -> Duration {
     let begun = Instant::now();
     let mut wire = Pair::plain(proxy);
@@ -44,8 +44,7 @@ fn until_it_is_had(proxy: &Proxy, scope: &str) -> Duration {
     begun.elapsed()
 }
 
-/// Its socket is closed without a word, it does not say in time that it is there, another one deposes it, its proxy is
-/// killed.
+/// Its socket is closed abruptly, its time expires, another one deposes it, its proxy is killed.
 #[test]
 fn nobody_has_the_lease_of_who_has_vanished() {
     let (mut pair, _policy) = start();
@@ -72,7 +71,7 @@ fn nobody_has_the_lease_of_who_has_vanished() {
     drop((leader, deposed));
 }
 
-/// Who says goodbye, or lays its token down, or has had no token under it, keeps nobody waiting.
+/// A holder that leaves in order, clears its token, or had no token under the lease delays nobody.
 #[test]
 fn who_gives_it_back_keeps_nobody_waiting() {
     let (pair, _policy) = start();

@@ -1,4 +1,4 @@
-//! Many candidates at once, over two proxies that share a store, while a proxy or the store is killed.
+//! Many candidates at once, on two proxies that share a store, while a proxy or the store is killed.
 
 use std::sync::Barrier;
 
@@ -13,12 +13,12 @@ use super::SETUP;
 /// Per round.
 const CANDIDATES: usize = 50;
 const ROUNDS: u64 = 5;
-/// In which a proxy is killed.
+/// Round in which a proxy is killed.
 const PROXY_KILLED: u64 = 2;
-/// In which the store is killed, and started again.
+/// Round in which the store is killed and restarted.
 const STORE_KILLED: u64 = 3;
 
-/// All of them have read the same mark. Which took the token after it.
+/// All of them have read the same mark. Returns those that took the token after it.
 fn round(proxies: [&Endpoint; 2], mark: u64, killing: impl FnOnce()) -> Vec<(Wire, String)> {
     let claim = format!("after:{mark}");
     let start = Barrier::new(CANDIDATES + 1);
@@ -38,7 +38,7 @@ fn round(proxies: [&Endpoint; 2], mark: u64, killing: impl FnOnce()) -> Vec<(Wir
     })
 }
 
-/// The session and its token, where it got one: its proxy may be killed at any time.
+/// The session and its token, if it got one: its proxy may be killed at any time.
 fn take(proxy: &Endpoint, claim: &str, start: &Barrier) -> Option<(Wire, String)> {
     let connected = Wire::try_connect(proxy);
     start.wait();
@@ -57,7 +57,7 @@ fn take(proxy: &Endpoint, claim: &str, start: &Barrier) -> Option<(Wire, String)
         match message.tag {
             b'Z' => break,
             b'E' => {
-                // The latter: nobody knows whether it was stored.
+                // With PF004 it is unknown whether it was stored.
                 let code = message.sqlstate();
                 assert!(["PF001", "PF004"].contains(&code.as_str()), "{message:?}");
                 return None;
@@ -98,15 +98,18 @@ fn race(store: Store, postgres: &Postgres, kill_store: &mut dyn FnMut()) {
         });
         let tokens: Vec<&str> = winners.iter().map(|(_, token)| token.as_str()).collect();
         let next = mark + 1;
-        // Whoever got it may have been at the proxy that was killed, with its answer.
+        // The winner may have been at the killed proxy, with its reply.
         let lost = [PROXY_KILLED, STORE_KILLED].contains(&number) && tokens.is_empty();
         let one = [next.to_string()];
         assert!(lost || tokens == one, "after {mark}: {tokens:?}");
         let unknown = number == STORE_KILLED && tokens.is_empty();
-        let raised = wait_for("the mark", || match unknown {
-            true => taken(&ends[1]),
-            // A proxy learns of a mark that it has not raised itself a moment later.
-            false => value(&ends[1], "SHOW fencing.mark").filter(|mark| *mark == next),
+        let raised = wait_for("the mark", || {
+            if unknown {
+                taken(&ends[1])
+            } else {
+                // A proxy learns of another proxy's mark a moment later.
+                value(&ends[1], "SHOW fencing.mark").filter(|mark| *mark == next)
+            }
         });
         println!("round {number} after {mark}: {tokens:?}, {raised}");
         mark = raised;
@@ -118,7 +121,7 @@ fn value(proxy: &Endpoint, sql: &str) -> Option<u64> {
     wire.rows(sql).concat().concat().parse().ok()
 }
 
-/// Where no answer has come, nobody knows whether the mark was raised. Another take does.
+/// Without a reply it is unknown whether the mark was raised. Another take raises it.
 fn taken(proxy: &Endpoint) -> Option<u64> {
     let mut wire = Wire::login(proxy, &[("user", "postgres"), ("database", "postgres")]);
     wire.query("SET fencing.token = 'next'");

@@ -1,4 +1,4 @@
-//! Takes whose answer is lost: the same session gets its token, and no other does.
+//! Takes whose reply is lost: the same session gets its token, and no other does.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Lossy {
         }
     }
 
-    /// A session whose server process is known already.
+    /// A session whose backend is already known.
     fn session(&self) -> Wire {
         let login = [("user", "postgres"), ("database", "postgres")];
         let mut wire = Wire::login(&self.proxy.endpoint(), &login);
@@ -44,7 +44,7 @@ impl Lossy {
     }
 }
 
-/// The store asks again by itself. It finds the mark that it has raised.
+/// The store retries by itself, and finds the mark that it has raised.
 #[test]
 fn inside_the_store() {
     let lossy = Lossy::start("5s");
@@ -65,7 +65,7 @@ fn inside_the_store() {
     assert_holds(&mut other, "3");
 }
 
-/// The client is told that nobody knows, and says the same again.
+/// The client is told that the result is unknown, and repeats the statement.
 #[test]
 fn of_the_same_session() {
     let lossy = Lossy::start("500ms");
@@ -85,7 +85,7 @@ fn of_the_same_session() {
     assert_holds(&mut other, "2");
 }
 
-/// Of a session that takes whatever comes next, nobody knows at which token the register has it, or will have it.
+/// A session that takes any next token: it is unknown at which token the register has it, or will have it.
 #[test]
 fn whatever_came_next() {
     let lossy = Lossy::start("500ms");

@@ -1,4 +1,4 @@
-//! TLS to clients: what they may and must ask for, and what nobody may put in between.
+//! TLS to clients: what they may and must request, and attacks in the middle.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl Scene {
         self.proxy.endpoint()
     }
 
-    /// Nothing that was done has broken it.
+    /// Asserts that the proxy still works.
     #[track_caller]
     fn assert_serves(&self) {
         let client = self.authority.client();
@@ -116,7 +116,7 @@ fn a_name_that_is_not_the_proxys() {
     assert!(said.contains("does not match host name"), "{said}");
 }
 
-/// Where it is off, or may be left out, everything is as it was.
+/// Without TLS, or if it is optional, sessions in the clear work as before.
 #[test]
 fn sessions_in_the_clear() {
     let scene = Scene::new("allow");
@@ -161,7 +161,7 @@ fn requests_in_turn() {
         assert_eq!(answer[0].sqlstate(), "0A000", "{}", pretty(&answer));
         assert!(pretty(&answer).contains(version), "{}", pretty(&answer));
     }
-    // Without TLS on either side PostgreSQL says the same, word for word.
+    // Without TLS on either side PostgreSQL sends the same, byte for byte.
     let off = Stage::start();
     let twice = |endpoint: Endpoint| {
         let mut wire = Wire::connect(&endpoint);
@@ -174,7 +174,7 @@ fn requests_in_turn() {
     assert_eq!(twice(off.proxy.endpoint()), twice(off.postgres.tcp()));
 }
 
-/// What stands between the request and the handshake was not sent by who does the handshake (CVE-2021-23214).
+/// Bytes between the request and the handshake do not come from the client of the handshake (CVE-2021-23214).
 #[test]
 fn bytes_in_front_of_the_handshake() {
     let scene = Scene::new("allow");
@@ -186,7 +186,7 @@ fn bytes_in_front_of_the_handshake() {
         assert_eq!(answer[0].sqlstate(), "08P01", "{}", pretty(&answer));
         assert!(pretty(&answer).contains("received unencrypted data after SSL request"));
     }
-    // Nor behind a handshake: what is not encrypted is no text.
+    // Nor after a handshake: unencrypted bytes are not accepted.
     let mut wire = Wire::connect(&scene.endpoint());
     wire.send_bytes(&SSL_REQUEST);
     assert_eq!(wire.read_byte(), Some(b'S'));
@@ -203,14 +203,14 @@ fn tls_without_asking() {
     let mut wire = direct(&client.clone().speaking(&["postgresql"])).unwrap();
     wire.startup(PROTOCOL_3_0, &TRUSTED);
     assert_eq!(wire.until_ready().last().unwrap().tag, b'Z');
-    // Whoever names no protocol, or only others, may have meant another server.
+    // A client that names no protocol, or only others, may have meant another server.
     let mut wire = direct(&client).unwrap();
     wire.startup(PROTOCOL_3_0, &TRUSTED);
     let answer = wire.until_closed();
     assert!(answer[0].is_closed(), "{}", pretty(&answer));
     assert!(direct(&client.clone().speaking(&["h2", "http/1.1"])).is_err());
     assert!(Wire::connect_tls(&scene.endpoint(), &client.clone().speaking(&["h2"])).is_err());
-    // Where there is no TLS, the connection is closed without a word.
+    // Without TLS the connection is closed silently.
     let off = Stage::start();
     assert!(
         Wire::connect(&off.proxy.endpoint())
@@ -220,7 +220,7 @@ fn tls_without_asking() {
     scene.assert_serves();
 }
 
-/// Neither stops the proxy, nor keeps it busy, nor gets a word in the clear.
+/// Invalid handshakes neither stop the proxy, nor keep it busy, nor get a message in the clear.
 #[test]
 fn handshakes_that_are_none() {
     let scene = Scene::new("require");
@@ -253,7 +253,7 @@ fn handshakes_that_are_none() {
     scene.assert_serves();
 }
 
-/// A handshake that goes on for ever is a login that does.
+/// An endless handshake is limited like an endless login.
 #[test]
 fn slow_handshakes() {
     let scene = Scene::with_flags("require", &[("--login-timeout", "1s")]);
@@ -285,9 +285,10 @@ fn cancel_requests() {
         let key = wire.backend_key().to_vec();
         wire.send(&pgpalisade_tests::wire::Batch::new().query("SELECT pg_sleep(30)"));
         std::thread::sleep(Duration::from_millis(300));
-        let mut other = match encrypted {
-            true => Wire::connect_tls(&scene.endpoint(), &client).unwrap(),
-            false => Wire::connect(&scene.endpoint()),
+        let mut other = if encrypted {
+            Wire::connect_tls(&scene.endpoint(), &client).unwrap()
+        } else {
+            Wire::connect(&scene.endpoint())
         };
         other.send_bytes(&cancel_request(&key));
         assert!(other.until_closed()[0].is_closed());
@@ -302,7 +303,7 @@ fn cancel_requests() {
     }
 }
 
-/// A result that is far larger than any buffer, to a client that is slow to begin, and texts as large.
+/// A result far larger than any buffer, to a client that starts reading late, and texts as large.
 #[test]
 fn much_in_both_directions() {
     let scene = Scene::new("require");
@@ -398,7 +399,7 @@ fn certificates_of_clients() {
     );
 }
 
-/// New connections see the new certificate. A file that is not sound changes nothing, and is said.
+/// New connections see the new certificate. An invalid file changes nothing, and is logged.
 #[test]
 fn certificates_are_read_again() {
     let scene = Scene::new("require");
@@ -413,7 +414,7 @@ fn certificates_are_read_again() {
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
     assert!(reload(&scene.proxy).contains("has group or world access"));
     scene.assert_serves();
-    // Another one, in another name.
+    // Another certificate, for another name.
     scene
         .authority
         .issue("proxy", &["db.example"], Validity::Now);

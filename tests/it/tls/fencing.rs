@@ -1,4 +1,4 @@
-//! What is promised holds on encrypted connections too: on the client's leg, and on both.
+//! The guarantee holds on encrypted connections too: on the client's leg, and on both.
 
 use pgpalisade_tests::postgres::{Auth, Postgres};
 use pgpalisade_tests::proxy::{Options, Proxy};
@@ -86,7 +86,7 @@ fn a_stale_token_is_refused() {
         assert_eq!(sqlstate(&mut wire, "INSERT INTO jobs VALUES (2)"), "PF002");
         assert_eq!(sqlstate(&mut wire, "SET fencing.token = '33'"), "PF001");
         wire.ok("SELECT 1");
-        // In a pipeline, where the proxy's own statements stand between the client's.
+        // In a pipeline, with the proxy's own statements between the client's.
         let batch = Batch::new()
             .statement("SELECT 1")
             .statement("INSERT INTO jobs VALUES (3)")

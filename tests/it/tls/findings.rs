@@ -1,4 +1,4 @@
-//! What happens on a connection between two messages of its client.
+//! Events on a connection between two messages of its client.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, startup_packet};
 
 use super::{TRUSTED, proxy, server_with, upstream, with_tls};
 
-/// TLS 1.2 lets a client ask for another handshake. It is told no, and not only when the server has something to say.
+/// TLS 1.2 lets a client request another handshake. The refusal does not wait until the server sends something.
 #[test]
 fn a_request_for_renegotiation_is_answered_at_once() {
     let postgres = Postgres::start();
@@ -58,7 +58,7 @@ fn a_request_for_renegotiation_is_answered_at_once() {
     drop(stdin);
 }
 
-/// Whoever reads a pipe waits for its writer. Logins do not.
+/// Reading a pipe waits for its writer. Logins do not.
 #[test]
 fn a_pipe_in_the_place_of_a_certificate_holds_up_nobody() {
     let postgres = Postgres::start();
@@ -76,7 +76,7 @@ fn a_pipe_in_the_place_of_a_certificate_holds_up_nobody() {
     Wire::login_tls(&proxy.endpoint(), &authority.client(), &TRUSTED).ok("SELECT 1");
 }
 
-/// What a client may bind its login to is what it was shown, whatever was read since.
+/// A client may bind its login to the certificate that it was shown, whatever was loaded since.
 #[test]
 fn channel_binding_is_judged_by_the_certificate_that_was_shown() {
     let authority = Authority::new();
@@ -101,7 +101,7 @@ fn channel_binding_is_judged_by_the_certificate_that_was_shown() {
     options.upstream = upstream(&postgres, "127.0.0.1", "sslmode=require");
     let proxy = Proxy::start_with(with_tls(options, "require", &shown));
     let connect = || Wire::connect_tls(&proxy.endpoint(), &authority.client()).unwrap();
-    // What comes of a login that is bound: the server goes on with it, or the proxy refuses it.
+    // Result of a bound login: the server continues with it, or the proxy refuses it.
     let bind = |mut wire: Wire| {
         wire.startup(PROTOCOL_3_0, &[("user", "app"), ("database", "postgres")]);
         assert_eq!(wire.read().tag, b'R');

@@ -1,4 +1,4 @@
-//! Logins that are relayed, with TLS on no, either or both legs.
+//! Relayed logins, with TLS on neither, either or both legs.
 
 use pgpalisade_tests::postgres::{Auth, Postgres};
 use pgpalisade_tests::programs::stdout;
@@ -16,7 +16,7 @@ struct Way {
     authority: Authority,
 }
 
-/// The certificate that the proxy shows.
+/// Certificate that the proxy presents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Own,
@@ -116,7 +116,7 @@ fn scram_without_tls_to_the_server() {
     );
 }
 
-/// The server offers channel binding, which a client in the clear must not be told of: libpq would not log in.
+/// The server offers channel binding, which must be hidden from a client in the clear: libpq would not log in.
 #[test]
 fn scram_with_tls_to_the_server_only() {
     let way = Way::new(Auth::Scram, "require", Shown::Own);
@@ -149,7 +149,7 @@ fn scram_with_tls_on_both_legs() {
     assert!(!way.postgres.log().contains("channel binding check failed"));
 }
 
-/// Channel binding is to the certificate, and here there is but one.
+/// Channel binding refers to the certificate, and here both have the same one.
 #[test]
 fn scram_where_the_proxy_shows_the_servers_certificate() {
     let way = Way::new(Auth::Scram, "require", Shown::Servers);

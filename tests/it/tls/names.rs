@@ -1,4 +1,4 @@
-//! Rules of a policy that ask for the name in a client's certificate.
+//! Policy rules that require a name in a client's certificate.
 
 use pgpalisade_tests::policy::PolicyFile;
 use pgpalisade_tests::postgres::Postgres;
@@ -40,10 +40,10 @@ fn a_rule_is_for_whom_the_certificate_names() {
     for name in ["Migrator", "migrator2", "postgres"] {
         assert_eq!(write(shows(name)), "PF002", "{name}");
     }
-    // Who shows none is not named, with TLS or without, and no host name counts.
+    // A client without a certificate has no name, with TLS or without, and no host name counts.
     assert_eq!(write(login(&authority.client())), "PF002");
     assert_eq!(write(Wire::login(&proxy.endpoint(), &TRUSTED)), "PF002");
-    // The next policy is asked for the same name.
+    // The next policy is applied to the same name.
     let mut open = shows("migrator");
     open.ok("INSERT INTO t VALUES (2)");
     policy.reload(

@@ -1,4 +1,5 @@
-//! TLS to PostgreSQL, as libpq means `sslmode`: for sessions, the control connection, cancel requests and the store.
+//! TLS to PostgreSQL, with libpq's meaning of `sslmode`: for sessions, the control connection, cancel requests and
+//! the store.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -15,14 +16,14 @@ use pgpalisade_tests::wire::{
 
 use super::{ENCRYPTED, TRUSTED, force_tls, server, server_with, upstream};
 
-/// The control connection goes by the unix socket, and takes no part in it.
+/// The control connection uses the unix socket, without TLS.
 fn reached_by(postgres: &Postgres, host: &str, parameters: &str) -> Proxy {
     let mut options = Options::new(postgres);
     options.upstream = upstream(postgres, host, parameters);
     Proxy::start_with(options)
 }
 
-/// Whether a session is encrypted behind the proxy, or why there is none.
+/// Whether a session is encrypted between proxy and server, or why it failed.
 fn outcome(proxy: &Proxy) -> Result<bool, String> {
     let mut wire = Wire::connect(&proxy.endpoint());
     wire.startup(PROTOCOL_3_0, &TRUSTED);
@@ -36,7 +37,7 @@ fn outcome(proxy: &Proxy) -> Result<bool, String> {
     }
 }
 
-/// What the proxy says of a connection that it could not make. A thread of its own writes it.
+/// The proxy's log of a failed connection. A separate thread writes it.
 fn logged(proxy: &Proxy) -> String {
     wait_for("the log to say why", || {
         let log = proxy.output();
@@ -141,7 +142,7 @@ fn a_certificate_in_another_name_or_of_another_time() {
     }
 }
 
-/// A server that asks for a certificate gets ours.
+/// A server that requires a certificate gets the proxy's.
 #[test]
 fn a_certificate_of_ones_own() {
     let authority = Authority::new();
@@ -157,14 +158,14 @@ fn a_certificate_of_ones_own() {
     let proxy = reached_by(&postgres, "127.0.0.1", "sslmode=require");
     let mut wire = Wire::connect(&proxy.endpoint());
     wire.startup(PROTOCOL_3_0, &TRUSTED);
-    // PostgreSQL's own words, relayed.
+    // PostgreSQL's own message, relayed.
     assert_eq!(
         wire.until_closed()[0].field(b'M').unwrap(),
         "connection requires a valid client certificate"
     );
 }
 
-/// By TCP the server takes nothing that is not encrypted, as where `rds.force_ssl` is set: everything works.
+/// By TCP the server accepts only encrypted connections, as with `rds.force_ssl`: everything works.
 #[test]
 fn a_server_that_takes_nothing_else() {
     let authority = Authority::new();
@@ -251,7 +252,7 @@ fn a_server_that_takes_nothing_else() {
     assert!(output.status.success(), "{said}");
 }
 
-/// On a unix socket there is no TLS, whatever the URL says, as for libpq.
+/// A unix socket has no TLS, whatever the URL says, as with libpq.
 #[test]
 fn a_unix_socket() {
     let postgres = Postgres::start();
@@ -265,7 +266,7 @@ fn a_unix_socket() {
     assert_eq!(outcome(&Proxy::start_with(options)), Ok(false));
 }
 
-/// The first bytes of a client, sent to a server that answers its SSLRequest so.
+/// First bytes of a client, sent to a server that answers its SSLRequest so.
 fn hello_to(host: &str, answer: &'static [u8]) -> (Vec<u8>, Vec<Message>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -293,7 +294,7 @@ fn hello_to(host: &str, answer: &'static [u8]) -> (Vec<u8>, Vec<Message>, String
     (serving.join().unwrap(), answer, logged(&proxy))
 }
 
-/// Servers behind one address are told apart by it (Neon, and others).
+/// Servers behind one address are told apart by the name (Neon, and others).
 #[test]
 fn the_name_goes_along() {
     let says = |hello: &[u8], name: &[u8]| hello.windows(name.len()).any(|part| part == name);
@@ -305,7 +306,7 @@ fn the_name_goes_along() {
     assert!(!says(&hello, b"127.0.0.1"));
 }
 
-/// What comes with the answer was not sent by who does the handshake, and an error is nobody's proven words
+/// Bytes along with the reply do not come from the server of the handshake, and an error's sender is unproven
 /// (CVE-2021-23222, CVE-2024-10977).
 #[test]
 fn a_person_in_the_middle() {

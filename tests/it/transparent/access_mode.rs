@@ -1,4 +1,5 @@
-//! SHOW of the access mode: a session without a token runs read-only inside, and sees what it asked for itself.
+//! SHOW of the access mode: a session without a token runs read-only internally, and sees the values that it
+//! requested.
 
 use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::postgres::Postgres;
@@ -10,8 +11,8 @@ use super::{TRUSTED, check as check_holder, compare};
 
 const BOTH: &str = "SHOW transaction_read_only; SHOW default_transaction_read_only";
 
-/// Runs all of it on PostgreSQL and through the proxy, without a token, and compares. What is reported besides is left
-/// out: PostgreSQL reports a setting when it changes, and what the proxy has set already does not change.
+/// Runs the scripts on PostgreSQL and through the proxy, without a token, and compares. Reported settings are left
+/// out: PostgreSQL reports only changes, and the proxy has already set some values.
 #[track_caller]
 fn check(stage: &Stage, startup: &[(&str, &str)], scripts: &[Vec<Batch>]) {
     let parameters = [TRUSTED.as_slice(), startup].concat();
@@ -33,7 +34,7 @@ fn check(stage: &Stage, startup: &[(&str, &str)], scripts: &[Vec<Batch>]) {
     }
 }
 
-/// One Query for each, and at the end what both settings are.
+/// One Query for each text, and one for both settings at the end.
 fn queries(texts: &[&str]) -> Vec<Batch> {
     let batches = texts.iter().chain(&[BOTH]);
     batches.map(|sql| Batch::new().query(sql)).collect()
@@ -156,7 +157,7 @@ fn show_in_the_extended_protocol() {
     check(&stage, &[], &scripts);
 }
 
-/// A token that comes and goes: other ways to look tell the truth.
+/// A token that comes and goes: other queries show the truth.
 #[test]
 fn show_while_a_token_comes_and_goes() {
     let stage = Stage::start();
@@ -187,8 +188,8 @@ fn show_while_a_token_comes_and_goes() {
     );
 }
 
-/// What the client has set itself it sees, and what it has got from the proxy then too: nobody follows what becomes of
-/// it. The next declaration brings back what the session had at login.
+/// The client sees values that it has set itself, and then also those set by the proxy, which does not track the
+/// client's. The next declaration restores the values at login.
 #[test]
 fn show_what_the_client_has_set() {
     let stage = Stage::start();
@@ -208,7 +209,7 @@ fn show_what_the_client_has_set() {
     }
 }
 
-/// A holder has the settings to itself: its session is PostgreSQL's, with all that is reported.
+/// A holder controls the settings: its session is PostgreSQL's, with all reports.
 #[test]
 fn settings_of_a_holder() {
     let scripts: &[&[&str]] = &[
@@ -262,7 +263,7 @@ fn settings_of_a_holder() {
     });
 }
 
-/// A standby's transactions are read-only whatever anybody asks for.
+/// A standby's transactions are read-only whatever anybody requests.
 #[test]
 fn show_on_a_standby() {
     let postgres = Postgres::start();

@@ -1,4 +1,4 @@
-//! Authentication is relayed as it is: the proxy knows no password.
+//! Authentication is relayed unchanged: the proxy knows no password.
 
 use pgpalisade_tests::postgres::{Auth, Postgres};
 use pgpalisade_tests::programs::{feed, program, stdout};
@@ -22,7 +22,7 @@ fn server(auth: Auth) -> Postgres {
     postgres
 }
 
-/// Logs in with tokio-postgres and asks who it is; or gives the SQLSTATE of the refusal.
+/// Logs in with tokio-postgres and returns its user name, or the SQLSTATE of the refusal.
 fn driver(endpoint: &Endpoint, password: &str) -> Result<String, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -96,7 +96,7 @@ fn scram() {
     check(Auth::Scram);
 }
 
-/// Byte for byte, where the exchange has nothing random in it.
+/// Byte for byte, if the exchange has nothing random in it.
 #[test]
 fn a_wrong_password_in_the_clear() {
     let postgres = server(Auth::Password);

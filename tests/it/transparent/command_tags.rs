@@ -1,11 +1,12 @@
-//! Replies whose command tag is another than the statement's own: the proxy compares tags with what it has judged.
+//! Replies whose command tag differs from the statement's own: the proxy compares tags with its decision.
 
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire};
 
 use super::{TRUSTED, check, compare};
 
-/// EXECUTE and FETCH complete as what they run, COMMIT of a failed transaction as a ROLLBACK, and a portal in parts.
+/// EXECUTE and FETCH complete with the tag of the executed statement, COMMIT of a failed transaction with ROLLBACK,
+/// and a portal in parts.
 fn scripts() -> Vec<Vec<Batch>> {
     let query = |sql: &str| Batch::new().query(sql);
     let prepared = |sql: &str| Batch::new().parse("s", sql).sync();
@@ -71,7 +72,7 @@ fn of_a_session_that_may_not_write() {
         let transcript = |endpoint: &Endpoint| {
             let mut wire = Wire::login(endpoint, &TRUSTED);
             let log = script.iter().flat_map(|batch| wire.run(batch));
-            // What is reported besides differs for a session that begins read-only.
+            // Reported settings differ in a session that begins read-only.
             log.filter(|message| message.tag != b'S')
                 .collect::<Vec<Message>>()
         };
@@ -89,7 +90,7 @@ fn of_a_holder() {
             }
             talk.query("DEALLOCATE ALL");
         }
-        // Statements that act on names, run by a name.
+        // Statements that act on names, executed by name.
         for sql in [
             "FETCH ALL FROM c",
             "MOVE ALL IN c",

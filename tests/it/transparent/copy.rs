@@ -45,7 +45,7 @@ fn copy_in_extended() {
     });
 }
 
-/// Sync and Flush that arrive in the middle of COPY data are ignored by the server, whatever is in them.
+/// The server ignores Sync and Flush within COPY data, whatever they contain.
 #[test]
 fn early_sync_is_ignored() {
     check(|talk| {
@@ -91,7 +91,7 @@ fn copy_fail() {
     });
 }
 
-/// After a bad line the server discards what is left of the data.
+/// After a bad line the server discards the rest of the data.
 #[test]
 fn bad_copy_data() {
     check(|talk| {

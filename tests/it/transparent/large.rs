@@ -1,4 +1,4 @@
-//! Big messages pass in both directions.
+//! Large messages pass in both directions.
 
 use pgpalisade_tests::wire::Batch;
 
@@ -33,7 +33,7 @@ fn fifty_mb_to_the_server() {
     });
 }
 
-/// Many rows, so that the answer is far larger than all buffers, while more queries wait behind it.
+/// Many rows, so that the reply is far larger than all buffers, while more queries wait after it.
 #[test]
 fn many_rows_in_a_pipeline() {
     check_once(|talk| {

@@ -1,4 +1,4 @@
-//! What is not an answer: notifications while idle, cancelling, the server ending a session.
+//! Messages outside of replies: notifications while idle, cancelling, the server ending a session.
 
 use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::wire::{Batch, Wire, cancel_request};
@@ -39,7 +39,7 @@ fn cancel() {
     });
 }
 
-/// A wrong key cancels nothing and says nothing.
+/// A wrong key cancels nothing and gets no reply.
 #[test]
 fn cancel_with_a_wrong_key() {
     check(|talk| {
@@ -55,7 +55,7 @@ fn cancel_with_a_wrong_key() {
     });
 }
 
-/// Ended by an administrator: the client gets the server's own words.
+/// Ended by an administrator: the client gets the server's own message.
 #[test]
 fn terminated_by_an_administrator() {
     check(|talk| {

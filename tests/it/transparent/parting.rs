@@ -1,16 +1,16 @@
-//! Clients that say goodbye, or nothing more, behind a request: they get the answers to all that they have sent.
+//! Clients that send Terminate or close their sending side right after a request get all replies.
 
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Wire};
 
 use super::{SETUP, Talk, check_on, compare};
 
-/// How a client ends behind a request.
+/// A client's end after a request.
 #[derive(Clone, Copy, Debug)]
 enum Parting {
-    /// With Terminate, in the same segment.
+    /// Terminate, in the same segment.
     Goodbye,
-    /// It shuts down the side that it sends by.
+    /// The client closes its sending side.
     HalfClose,
 }
 
@@ -46,7 +46,7 @@ fn all_that_was_sent_is_answered() {
         insert(),
         insert().then(&insert()),
         pipeline().sync(),
-        // Nobody asks for these answers.
+        // No message requests these replies.
         pipeline(),
         pipeline().flush(),
         Batch::new().query("BEGIN").then(&insert()),
@@ -80,7 +80,7 @@ fn all_that_was_sent_is_answered() {
     }
 }
 
-/// So does one without a token, whose writes the proxy refuses by itself.
+/// Also without a token, with writes that the proxy itself refuses.
 #[test]
 fn refusals_are_answers_too() {
     let stage = Stage::with(SETUP);
@@ -101,7 +101,7 @@ fn refusals_are_answers_too() {
     }
 }
 
-/// A client that is gone for good gets nothing, and what it has sent is done all the same.
+/// A disconnected client gets nothing, but its requests are still executed.
 #[test]
 fn what_a_client_has_sent_is_done_when_it_is_gone() {
     let stage = Stage::with(SETUP);

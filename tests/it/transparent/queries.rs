@@ -142,7 +142,7 @@ fn errors_in_pipelines() {
             |id: &str| Batch::new().statement(&format!("INSERT INTO items VALUES ({id}, 'x')"));
         talk.run(&row("1").then(&row("1")).then(&row("2")).sync());
         talk.query("SELECT count(*) FROM items");
-        // A failure skips to the Sync, also past Flush, Close, Describe and Parse errors of their own.
+        // A failure skips to the Sync, also past further Flush, Close, Describe and Parse errors.
         let rest = Batch::new()
             .flush()
             .describe_statement("unknown")
@@ -157,7 +157,7 @@ fn errors_in_pipelines() {
         );
         talk.run(&Batch::new().bind("", "unknown", &[]).execute("", 0).sync());
         talk.run(&Batch::new().execute("no portal", 0).sync());
-        // The second Sync begins anew.
+        // The second Sync starts a new cycle.
         talk.send(
             &row("5")
                 .statement("SELECT 1/0")
@@ -274,7 +274,7 @@ fn unknown_messages_end_the_session() {
     check(|talk| {
         talk.send(&Batch::new().message(b'~', b"what is this"));
         let end = talk.wire.until_closed();
-        // The proxy says it itself, without the place in PostgreSQL's source code.
+        // The proxy itself sends it, without the place in PostgreSQL's source code.
         assert_eq!([end[0].severity(), end[0].sqlstate()], ["FATAL", "08P01"]);
     });
 }

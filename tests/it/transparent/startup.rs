@@ -26,7 +26,7 @@ fn check_packet(stage: &Stage, version: u32, more: &[(&str, &str)]) {
     );
 }
 
-/// The server negotiates, the proxy passes its answer on:
+/// The server negotiates and the proxy forwards its reply:
 /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>.
 #[test]
 fn newer_minor_versions_and_protocol_options() {
@@ -42,7 +42,7 @@ fn newer_minor_versions_and_protocol_options() {
     check_packet(&stage, 0x0003_270f, &[]);
 }
 
-/// The proxy answers them itself, in PostgreSQL's words; the place in its source is PostgreSQL's own.
+/// The proxy answers them itself, with PostgreSQL's message but without the place in its source.
 #[test]
 fn unknown_major_versions() {
     let stage = Stage::start();
@@ -62,7 +62,7 @@ fn unknown_major_versions() {
             "{version:x}"
         );
     }
-    // To a client of before, which reads a text up to its end, byte for byte.
+    // To an older client, which reads a text up to its end, byte for byte.
     for version in [1, 0x0001_0000, 0x0002_0000] {
         let packet = startup_packet(version, &TRUSTED);
         let answer = |endpoint: Endpoint| {
@@ -103,7 +103,7 @@ fn refused_startups() {
     }
 }
 
-/// A session without a token runs read-only inside, and must not notice from what it is told at login.
+/// A session without a token runs read-only internally, and must not notice that in the values reported at login.
 #[test]
 fn a_session_without_a_token_is_told_the_same() {
     let stage = Stage::start();
@@ -139,7 +139,7 @@ fn a_session_without_a_token_is_told_the_same() {
         PROTOCOL_3_0,
         &[("options", "-c search_path=a\\ b --work-mem=5MB")],
     );
-    // No database: it is the user's name.
+    // Without a database the user name is used.
     let packet = startup_packet(PROTOCOL_3_0, &[("user", "postgres")]);
     compare(
         greeting(&stage.postgres.tcp(), &packet),
@@ -147,7 +147,7 @@ fn a_session_without_a_token_is_told_the_same() {
     );
 }
 
-/// The same for what it reads: every read of a plain session is the server's own.
+/// The same for its queries: every read of a plain session is the server's own.
 #[test]
 fn reads_of_a_session_without_a_token() {
     let stage = Stage::with(SETUP);
@@ -178,7 +178,7 @@ fn reads_of_a_session_without_a_token() {
     );
 }
 
-/// PostgreSQL takes startup packets up to 10,000 bytes and closes on a larger one.
+/// PostgreSQL accepts startup packets up to 10,000 bytes and closes on a larger one.
 #[test]
 fn startup_packets_near_the_limit() {
     let stage = Stage::start();
@@ -191,7 +191,7 @@ fn startup_packets_near_the_limit() {
             ]
             .concat(),
         );
-        // Spaces between options mean nothing.
+        // Spaces between options are ignored.
         let filler = " ".repeat(total - empty.len());
         let more = [("fencing.token", "1"), ("options", filler.as_str())];
         startup_packet(PROTOCOL_3_0, &[TRUSTED.as_slice(), &more].concat())
@@ -211,7 +211,7 @@ fn startup_packets_near_the_limit() {
     );
 }
 
-/// What is no startup packet is closed as PostgreSQL closes it: without a word.
+/// Invalid startup packets are closed silently, as by PostgreSQL.
 #[test]
 fn nonsense_instead_of_a_startup_packet() {
     let stage = Stage::start();
@@ -236,7 +236,7 @@ fn nonsense_instead_of_a_startup_packet() {
     }
 }
 
-/// SSL and GSS encryption are answered `N`, and the session goes on in the clear on the same connection.
+/// SSL and GSS encryption requests get `N`, and the session continues in the clear on the same connection.
 #[test]
 fn encryption_requests_are_declined() {
     let stage = Stage::start();
@@ -250,7 +250,7 @@ fn encryption_requests_are_declined() {
     assert_eq!(answer.last().unwrap().tag, b'Z', "{}", pretty(&answer));
 }
 
-/// The proxy reaches the server by its unix socket too.
+/// The proxy also reaches the server by its unix socket.
 #[test]
 fn upstream_by_unix_socket() {
     let postgres = Postgres::start();

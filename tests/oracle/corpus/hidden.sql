@@ -1,5 +1,5 @@
--- Writes that the text does not show: reads for us, refused by PostgreSQL (25006) to a read-only session. The word in
--- brackets says where the write hides. One to a line; `;;` parts the statements of a script.
+-- Writes that the text does not show: reads for the classifier, refused by PostgreSQL (25006) in a read-only session.
+-- The word in brackets says where the write hides. One a line; `;;` separates the statements of a script.
 [function] SELECT writes()
 [function] SELECT public.writes()
 [function] SELECT "writes"()

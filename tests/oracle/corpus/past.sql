@@ -1,6 +1,6 @@
--- What PostgreSQL 15 lets a read-only session do although it changes something that outlives the transaction, or
--- acts on others. Each must be a write by its name. One to a line. `[alone]`: it cannot run in a transaction block.
--- `[also 25006]`: later versions refuse it. `[error X]`: it needs what is not here and fails later with SQLSTATE X.
+-- Actions that PostgreSQL 15 allows in a read-only session although their effect outlives the transaction, or concerns
+-- others. Each must be a write by its name. One a line. `[alone]`: it cannot run in a transaction block.
+-- `[also 25006]`: later versions refuse it. `[error X]`: it lacks something here and fails later with SQLSTATE X.
 NOTIFY news
 NOTIFY news, 'x'
 SELECT pg_notify('news', 'x')

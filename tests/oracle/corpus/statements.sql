@@ -1,5 +1,5 @@
--- Every kind of statement, each run in a READ ONLY transaction. One to a line. What PostgreSQL refuses with 25006
--- must be a write here. `[error X]`: PostgreSQL fails for another reason, with SQLSTATE X, before it looks at the mode.
+-- Every kind of statement, each run in a READ ONLY transaction. One a line. A statement that PostgreSQL refuses with
+-- 25006 must be a write. `[error X]`: PostgreSQL fails earlier for another reason, with SQLSTATE X.
 
 -- Queries
 SELECT 1

@@ -1,4 +1,4 @@
--- The database that the corpus runs against. Run as one string, by a superuser, before anything else.
+-- The database for the corpus. Run first, as one string, by a superuser.
 CREATE ROLE app LOGIN;
 CREATE ROLE other;
 CREATE SCHEMA app;
@@ -17,7 +17,7 @@ CREATE MATERIALIZED VIEW jobs_by_who AS SELECT who, count(*) FROM jobs GROUP BY 
 CREATE UNIQUE INDEX ON jobs_by_who (who);
 CREATE VIEW working AS SELECT id, who FROM jobs WHERE id > 2;
 
--- Writes that no parser sees: in a function, and from there in whatever calls one.
+-- Writes hidden from any parser: in a function, and in everything that calls one.
 CREATE FUNCTION writes() RETURNS int LANGUAGE sql VOLATILE AS 'INSERT INTO public.log DEFAULT VALUES RETURNING id';
 CREATE FUNCTION writes(int) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT writes()';
 CREATE FUNCTION writes(int, int) RETURNS bool LANGUAGE plpgsql AS 'BEGIN PERFORM writes(); RETURN true; END';
@@ -69,7 +69,7 @@ CREATE FUNCTION shadow.count(jobs) RETURNS int LANGUAGE sql AS 'SELECT public.wr
 CREATE FUNCTION shadow.lower(text) RETURNS text LANGUAGE sql AS 'SELECT public.writes()::text';
 CREATE FUNCTION summary(jobs) RETURNS int LANGUAGE sql AS 'SELECT writes()';
 
--- Writes that the text does show, once it has been seen where they go.
+-- Writes that the text does show, once their target is known.
 CREATE TABLE triggered (id int, doubled int GENERATED ALWAYS AS (id * 2) STORED, noted int DEFAULT writes());
 CREATE FUNCTION fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM writes(); RETURN NEW; END';
 CREATE TRIGGER fires BEFORE INSERT ON triggered FOR EACH ROW EXECUTE FUNCTION fires();

@@ -1,4 +1,4 @@
-//! Checks the history of a run of `pgpalisade-proof` once more: `pgpalisade-check-history FILE`.
+//! Checks the history of a run of `pgpalisade-proof` again: `pgpalisade-check-history FILE`.
 
 use std::path::Path;
 use std::process::ExitCode;

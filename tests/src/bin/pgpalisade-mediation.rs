@@ -1,4 +1,4 @@
-//! The oracle of mediation as a command: runs conversations for as long as asked, and prints what came out.
+//! The oracle of mediation as a command: runs conversations for as long as asked, and prints the result.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -41,9 +41,10 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let seed = arguments.seed.unwrap_or_else(machine::seed);
-    let sessions = match arguments.sessions.is_empty() {
-        true => Session::ALL.to_vec(),
-        false => arguments.sessions,
+    let sessions = if arguments.sessions.is_empty() {
+        Session::ALL.to_vec()
+    } else {
+        arguments.sessions
     };
     if arguments.print {
         println!("{}", generator::conversation(seed, &sessions));
@@ -60,9 +61,10 @@ fn main() -> ExitCode {
     };
     let report = run(&plan);
     print!("\nseed           {seed}\n{report}");
-    match report.violations.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if report.violations.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

@@ -1,5 +1,5 @@
-//! How long nobody can write while Patroni changes the primary: on the servers themselves, through haproxy, and through
-//! pgpalisade.
+//! Measures how long writes fail while Patroni changes the primary: on the servers themselves, through haproxy, and
+//! through pgpalisade.
 
 #![expect(
     clippy::expect_used,
@@ -33,12 +33,11 @@ struct Arguments {
     seed: Option<u64>,
 }
 
-/// What a client waits for an answer before it connects again.
+/// A client's timeout for a reply, before it reconnects.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two writes.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What happens to the primary of this number, and its name.
+/// Name of an event, and its action on the primary with this index.
 type Event = (&'static str, fn(&mut Patroni, usize));
 
 const EVENTS: [Event; 3] = [
@@ -54,12 +53,12 @@ const EVENTS: [Event; 3] = [
     ("the primary and its Patroni hang", |servers, primary| {
         let _frozen = servers.freeze(primary);
         servers.wait_for_promotion(1 - primary);
-        // Who finds the new one late does so while the old one still hangs.
+        // A proxy or haproxy may find the new primary late, and must do so while the old one still hangs.
         std::thread::sleep(Duration::from_secs(20));
     }),
 ];
 
-/// One way to the primary, and when a write was confirmed on it.
+/// One route to the primary, with the times of its confirmed writes.
 struct Way {
     name: &'static str,
     endpoints: Vec<Endpoint>,
@@ -76,7 +75,7 @@ impl Way {
         }
     }
 
-    /// Writes to one of its endpoints until the end, whatever happens.
+    /// Writes to one of the route's endpoints until the end, ignoring errors.
     fn write(&self, endpoint: &Endpoint, stop: &Stop) {
         let parameters = [("database", "postgres"), ("fencing.token", "1")];
         while !stop.sleep(PAUSE) {
@@ -94,7 +93,7 @@ impl Way {
         }
     }
 
-    /// Whether there was a write behind that time.
+    /// Whether a write was confirmed after `behind`.
     fn has_written(&self, behind: Instant) -> bool {
         self.writes
             .lock()
@@ -103,7 +102,7 @@ impl Way {
             .is_some_and(|last| *last > behind)
     }
 
-    /// The longest time without a write from then on.
+    /// Longest time without a write since `from`.
     fn gap(&self, from: Instant) -> Duration {
         let writes = self.writes.lock().expect("writes");
         let gaps = writes.windows(2).filter(|pair| pair[1] > from);
@@ -136,7 +135,7 @@ fn main() {
         let gaps = EVENTS.map(|event| {
             let mut gaps = Vec::new();
             for _ in 0..arguments.rounds {
-                // Patroni, haproxy and the proxy look now and then: an event is to hit any moment of that.
+                // Patroni, haproxy and the proxy poll. Events must hit all phases of their intervals.
                 stop.sleep(Duration::from_millis(random.random_range(2_000..6_000)));
                 gaps.push(measure(&mut servers, event, &ways));
             }
@@ -148,7 +147,7 @@ fn main() {
     print(&ways, &gaps);
 }
 
-/// The seconds without a write of each way.
+/// Seconds without a write, for each route.
 fn measure(servers: &mut Patroni, event: Event, ways: &[Way; 3]) -> [f64; 3] {
     let primary = servers.wait_until_whole();
     let begin = Instant::now();
@@ -164,7 +163,7 @@ fn measure(servers: &mut Patroni, event: Event, ways: &[Way; 3]) -> [f64; 3] {
     gaps
 }
 
-/// A table in Markdown: the median, and the worst.
+/// Prints a Markdown table with median and maximum.
 fn print(ways: &[Way; 3], gaps: &[Vec<[f64; 3]>; 3]) {
     println!("\nttl {TTL}, loop_wait {LOOP_WAIT}, retry_timeout {RETRY_TIMEOUT}\n");
     let names: Vec<&str> = ways.iter().map(|way| way.name).collect();

@@ -1,4 +1,4 @@
-//! The proof under faults as a command: runs it for as long as asked, and prints what came out.
+//! The proof under faults as a command: runs it for as long as asked, and prints the result.
 //!
 //! It starts itself for each leader, with the first argument `lead`.
 
@@ -110,7 +110,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The run holds the other end of this process's input. A leader that nobody ends would write for ever.
+/// The run holds the other end of this process's standard input. Without this, an orphaned leader would write for
+/// ever.
 fn end_with_the_run() {
     let _closed = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     std::process::exit(0);

@@ -1,4 +1,4 @@
-//! What a client says, as data: it can be sent, printed, and made shorter.
+//! A client's side of a conversation, as data: it can be sent, printed, and shortened.
 
 use std::fmt;
 
@@ -7,46 +7,46 @@ use crate::wire::Batch;
 /// A session, and everything that it sends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
-    /// What the session may do, and where it runs.
+    /// Rights of the session, and the world it runs in.
     pub session: Session,
-    /// Where its data are.
+    /// Database of the session.
     pub database: Database,
-    /// More parameters of its startup packet.
+    /// Additional startup parameters.
     pub startup: Vec<(String, String)>,
-    /// What it sends, in order.
+    /// Steps in order.
     pub steps: Vec<Step>,
 }
 
-/// Who speaks. Tokens in texts are relative: `@0` is the conversation's own number, `@1` the
-/// next. What is below 10 is stale in every scope.
+/// Kind of session. Tokens in texts are relative: `@0` is the conversation's own number, `@1` the next. Tokens below
+/// 10 are stale in every scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Session {
-    /// Holds nothing, where every write needs the token of scope `default`.
+    /// Holds no token, in a world where every write needs the token of scope `default`.
     Bare,
     /// Holds the current token of scope `other`, which no write needs.
     Elsewhere,
-    /// The same, and its startup packet has taken it.
+    /// As [`Self::Elsewhere`], with a token taken in its startup packet.
     Taker,
-    /// Holds nothing, where a policy lists the tables of two scopes.
+    /// Holds no token, in a world with a policy that lists the tables of two scopes.
     Ungoverned,
-    /// Holds the current token of scope `b` there, and may write `b.jobs` and nothing else.
+    /// Holds the current token of scope `b` in that world, and may write only `b.jobs`.
     Neighbour,
-    /// Begins with `@0`, the current token. Others may take over, and it may move or lay its token down.
+    /// Starts with `@0`, the current token. Others may take over, and it may change or clear its token.
     Holder,
-    /// Holds nothing where a policy lists tables, and may write whatever is not listed.
+    /// Holds no token in a world with a policy, and may write every table that the policy does not list.
     Free,
-    /// Holds the current token of scope `b` there, and may not even read what belongs to `a`.
+    /// Holds the current token of scope `b` in that world, and may not even read the tables of `a`.
     Reader,
-    /// Holds `@0` from its startup packet to its end: PostgreSQL says the same to it as without the proxy.
+    /// Holds `@0` from its startup packet to its end. PostgreSQL must reply to it as without the proxy.
     Faithful,
-    /// The same, and its first statement declares the token.
+    /// As [`Self::Faithful`], but declares the token in its first statement.
     Late,
-    /// The same where a policy lists tables, with the tokens of all scopes.
+    /// As [`Self::Faithful`], in a world with a policy and with the tokens of all scopes.
     Ruler,
 }
 
 impl Session {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 11] = [
         Self::Bare,
         Self::Elsewhere,
@@ -61,7 +61,7 @@ impl Session {
         Self::Ruler,
     ];
 
-    /// Whether it runs where a policy lists tables.
+    /// Whether it runs in a world with a policy.
     pub const fn is_governed(self) -> bool {
         matches!(
             self,
@@ -77,17 +77,17 @@ impl Session {
         )
     }
 
-    /// Whether it may write something and not all: what is hidden from its policy is not promised.
+    /// Whether it may write some tables and not others. Writes hidden from its policy are outside the guarantee.
     pub const fn is_neighbour(self) -> bool {
         matches!(self, Self::Neighbour | Self::Free | Self::Reader)
     }
 
-    /// Whether PostgreSQL must say the same to it as without the proxy.
+    /// Whether PostgreSQL must reply to it as without the proxy.
     pub const fn has_twin(self) -> bool {
         matches!(self, Self::Faithful | Self::Late | Self::Ruler)
     }
 
-    /// The user that the policy knows it by.
+    /// User name known to the policy.
     pub const fn user(self) -> &'static str {
         match self {
             Self::Free => "free",
@@ -108,7 +108,7 @@ impl Session {
         }
     }
 
-    /// The token that its first statement declares, before the conversation begins.
+    /// Token declared by its first statement, before the conversation begins.
     pub const fn first_token(self) -> Option<&'static str> {
         match self {
             Self::Late => Some("@0"),
@@ -117,7 +117,7 @@ impl Session {
     }
 }
 
-/// A database, by the encoding of its data.
+/// A database, named by its encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Database {
     /// UTF8.
@@ -131,10 +131,10 @@ pub enum Database {
 }
 
 impl Database {
-    /// All of them; most conversations are in the first.
+    /// All databases; most conversations use the first.
     pub const ALL: [Self; 4] = [Self::Utf8, Self::Latin1, Self::EucJp, Self::SqlAscii];
 
-    /// As PostgreSQL names it.
+    /// PostgreSQL's name of the encoding.
     pub const fn encoding(self) -> &'static str {
         match self {
             Self::Utf8 => "UTF8",
@@ -145,26 +145,26 @@ impl Database {
     }
 }
 
-/// One thing that a client does.
+/// One step of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Puts a message behind those that are to be sent.
+    /// Appends a message to the next packet.
     Say(Message),
-    /// Sends what is there, and waits for nothing.
+    /// Sends the packet without waiting.
     Send,
-    /// Sends what is there, and waits for the answers that must come.
+    /// Sends the packet and waits for the replies that must come.
     Wait,
-    /// Sends what is there; then another session declares this token of scope `default` and is answered.
+    /// Sends the packet; then another session declares this token of scope `default` and waits for the reply.
     Declare(&'static str),
 }
 
-/// Bytes of SQL.
+/// SQL text as bytes.
 pub type Sql = Vec<u8>;
 
-/// The name of a statement or portal.
+/// Name of a statement or portal.
 pub type Name = Vec<u8>;
 
-/// What a Describe or Close is about.
+/// Object of a Describe or Close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A prepared statement.
@@ -180,32 +180,32 @@ pub enum Message {
     Query(Vec<Sql>),
     /// Name and text.
     Parse(Name, Sql),
-    /// Portal, statement, and values for its parameters.
+    /// Portal, statement, and parameter values.
     Bind(Name, Name, Vec<Sql>),
     /// Of a statement or portal.
     Describe(Target, Name),
-    /// A portal, and how many rows; 0 means all.
+    /// Portal and row limit; 0 means all.
     Execute(Name, u32),
     /// Of a statement or portal.
     Close(Target, Name),
-    /// Asks for what the server holds back.
+    /// Requests output that the server holds back.
     Flush,
     /// Ends a pipeline.
     Sync,
-    /// A function by its signature, which becomes its number, and its arguments.
+    /// Signature of the function, resolved to its OID, and arguments.
     FunctionCall(&'static str, Vec<&'static str>),
     /// Data of a COPY.
     CopyData(Sql),
-    /// Its end.
+    /// End of a COPY.
     CopyDone,
-    /// Its end, without success.
+    /// Failed end of a COPY.
     CopyFail,
-    /// Type and body of what is not as the protocol has it.
+    /// Type and body of a message that violates the protocol.
     Malformed(u8, Vec<u8>),
 }
 
 impl Message {
-    /// Whether ReadyForQuery follows, were nothing in front of it.
+    /// Whether ReadyForQuery follows if nothing precedes the message.
     pub const fn ends_with_ready(&self) -> bool {
         matches!(
             self,
@@ -216,7 +216,7 @@ impl Message {
         )
     }
 
-    /// Its bytes behind `batch`. `number` is that of the conversation, `oid` knows functions.
+    /// Appends the message to `batch`. `number` is the conversation's, `oid` resolves functions.
     pub fn onto(&self, batch: Batch, number: u64, oid: &dyn Fn(&str) -> u32) -> Batch {
         let told = |sql: &[u8]| with_tokens(sql, number);
         match self {
@@ -279,7 +279,7 @@ fn terminated(strings: &[&[u8]]) -> Vec<u8> {
         .collect()
 }
 
-/// The text with the conversation's tokens in it.
+/// Text with the conversation's tokens inserted.
 pub fn with_tokens(text: &[u8], number: u64) -> Vec<u8> {
     let mut told = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -363,7 +363,7 @@ impl fmt::Display for Message {
     }
 }
 
-/// A text as it reads; what is not ASCII as `\xE9`.
+/// Readable text, with bytes beyond ASCII as `\xE9`.
 fn shown(text: &[u8]) -> String {
     let mut line = String::new();
     for &byte in text {
@@ -375,7 +375,7 @@ fn shown(text: &[u8]) -> String {
     line
 }
 
-/// A name, of a long one its ends and length.
+/// Readable name; a long one is abbreviated to its ends and length.
 fn named(name: &[u8]) -> String {
     match name {
         [] => "\"\"".to_owned(),

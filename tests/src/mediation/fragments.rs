@@ -1,6 +1,6 @@
-//! Beginnings of ways around the fence: what was found once, with everything in it that may vary.
+//! Beginnings of bypasses: each one found earlier, with every part that may vary.
 //!
-//! They are named after the belief that they try: what the proxy takes a session for, and PostgreSQL does not.
+//! Their names say which belief of the proxy about the session they try to make wrong.
 
 use rand::Rng;
 
@@ -9,7 +9,7 @@ use super::generator::{Generator, long_names};
 use super::words::{Kind, once_in, one};
 
 impl Generator {
-    /// One of them.
+    /// Appends one of them.
     pub fn fragment(&mut self) {
         if !once_in(&mut self.random, 3) {
             return self.walk();
@@ -36,7 +36,7 @@ impl Generator {
         }
     }
 
-    /// Something between two steps of a way: mostly nothing, or the end of a packet.
+    /// Pauses between two steps of a bypass: usually nothing, or the end of a packet.
     pub(super) fn pause(&mut self) {
         match self.random.random_range(0..12) {
             0 => self.steps.push(Step::Send),
@@ -62,7 +62,7 @@ impl Generator {
         self.words.piercing_query(&mut self.random)
     }
 
-    /// A statement that is believed to be a read, and what follows where it was one that lifts read-only mode.
+    /// A write that should look like a read, or a statement that switches read-only mode off.
     fn payload(&mut self) -> Sql {
         match self.random.random_range(0..3) {
             0 => self.of(Kind::Lift),
@@ -76,7 +76,7 @@ impl Generator {
         self.sync();
     }
 
-    /// Two names, one statement.
+    /// Two names for one statement.
     fn names_that_are_cut(&mut self) {
         if !once_in(&mut self.random, 4) {
             self.words.names = long_names();
@@ -93,12 +93,11 @@ impl Generator {
         self.say(Message::Parse(other.clone(), payload));
         self.pause();
         let name = one(&mut self.random, &[&one_name, &other]).clone();
-        match once_in(&mut self.random, 3) {
-            true => {
-                self.sync();
-                self.query([b"EXECUTE \"", &name[..], b"\""].concat());
-            }
-            false => self.execute(&name),
+        if once_in(&mut self.random, 3) {
+            self.sync();
+            self.query([b"EXECUTE \"", &name[..], b"\""].concat());
+        } else {
+            self.execute(&name);
         }
         self.hidden();
     }
@@ -108,7 +107,7 @@ impl Generator {
         self.deliver(sql);
     }
 
-    /// The encoding changes, and the next text is read in it.
+    /// The encoding changes, and the next text is read in the new one.
     fn encoding_in_flight(&mut self) {
         if once_in(&mut self.random, 3) {
             self.query("BEGIN");
@@ -131,9 +130,10 @@ impl Generator {
             self.query(reset);
             self.pause();
         }
-        let payload = match once_in(&mut self.random, 3) {
-            true => self.of(Kind::Lift),
-            false => self.words.piercing(&mut self.random),
+        let payload = if once_in(&mut self.random, 3) {
+            self.of(Kind::Lift)
+        } else {
+            self.words.piercing(&mut self.random)
         };
         let text = self.words.smuggled_with(&mut self.random, &payload);
         self.query(text);
@@ -141,7 +141,7 @@ impl Generator {
         self.hidden();
     }
 
-    /// What follows an error is skipped: the statement or portal is still the one before.
+    /// Messages after an error are skipped: the earlier statement or portal remains.
     fn skipped(&mut self) {
         let (name, portal) = (self.any_name(), self.any_name());
         let payload = self.piercing();
@@ -160,18 +160,17 @@ impl Generator {
             self.sync();
         }
         self.pause();
-        match once_in(&mut self.random, 3) {
-            true => self.say(Message::Bind(
+        if once_in(&mut self.random, 3) {
+            self.say(Message::Bind(
                 b"q".to_vec(),
                 b"nothing".to_vec(),
                 Vec::new(),
-            )),
-            false => {
-                let error = self.of(Kind::Error);
-                self.say(Message::Parse(b"e".to_vec(), error));
-                self.say(Message::Bind(b"e".to_vec(), b"e".to_vec(), Vec::new()));
-                self.say(Message::Execute(b"e".to_vec(), 0));
-            }
+            ));
+        } else {
+            let error = self.of(Kind::Error);
+            self.say(Message::Parse(b"e".to_vec(), error));
+            self.say(Message::Bind(b"e".to_vec(), b"e".to_vec(), Vec::new()));
+            self.say(Message::Execute(b"e".to_vec(), 0));
         }
         self.say(Message::Parse(name.clone(), "SELECT 1".into()));
         self.say(Message::Bind(portal.clone(), name.clone(), Vec::new()));
@@ -210,21 +209,18 @@ impl Generator {
             ],
         );
         let sql = [verb.as_bytes(), &portal, b"\""].concat();
-        match once_in(&mut self.random, 2) {
-            true => {
-                self.say(Message::Parse(b"f".to_vec(), sql));
-                self.execute(&b"f".to_vec());
-            }
-            false => {
-                self.sync();
-                self.query(sql);
-            }
+        if once_in(&mut self.random, 2) {
+            self.say(Message::Parse(b"f".to_vec(), sql));
+            self.execute(&b"f".to_vec());
+        } else {
+            self.sync();
+            self.query(sql);
         }
         self.query("COMMIT");
     }
 
-    /// A name of SQL that stands for something else before it is executed. A function that does it hides a write: what
-    /// read-only mode lets pass is then beyond the promise.
+    /// An SQL name is redefined before it is executed. A function that does so hides a write, and writes that
+    /// read-only mode lets pass are then outside the guarantee.
     fn name_made_anew(&mut self) {
         let name = self.words.quoted(&mut self.random);
         let payload = self.piercing();
@@ -254,11 +250,12 @@ impl Generator {
         }
     }
 
-    /// The default of later transactions changes, and is reported only at the end of a request.
+    /// The default of later transactions changes, and the server reports it only at the end of the request.
     fn default_in_flight(&mut self) {
-        let lift = match once_in(&mut self.random, 2) {
-            true => "SELECT sets('default_transaction_read_only', 'off')".into(),
-            false => self.of(Kind::Lift),
+        let lift = if once_in(&mut self.random, 2) {
+            "SELECT sets('default_transaction_read_only', 'off')".into()
+        } else {
+            self.of(Kind::Lift)
         };
         let hidden = self.of(Kind::Hidden);
         let mut parts: Vec<Sql> = vec!["BEGIN".into(), lift, "COMMIT".into(), hidden];
@@ -287,11 +284,12 @@ impl Generator {
         }
     }
 
-    /// The server has answered an error where the proxy knows of no request.
+    /// The server replies with an error when the proxy knows of no request.
     fn malformed_then_anything(&mut self) {
-        let message = match once_in(&mut self.random, 2) {
-            true => Message::Malformed(b'H', b"x".to_vec()),
-            false => self.malformed(),
+        let message = if once_in(&mut self.random, 2) {
+            Message::Malformed(b'H', b"x".to_vec())
+        } else {
+            self.malformed()
         };
         self.say(message);
         self.pause();
@@ -300,13 +298,14 @@ impl Generator {
             self.query(sql);
         }
         self.sync();
-        match once_in(&mut self.random, 3) {
-            true => self.skipped(),
-            false => self.default_in_flight(),
+        if once_in(&mut self.random, 3) {
+            self.skipped();
+        } else {
+            self.default_in_flight();
         }
     }
 
-    /// A cursor that is run when the transaction ends.
+    /// A held cursor, run when the transaction ends.
     fn held_cursor(&mut self) {
         let name = self.words.quoted(&mut self.random);
         let query = match self.words.session {

@@ -1,7 +1,7 @@
-//! Makes a conversation from a seed.
+//! Generates a conversation from a seed.
 //!
-//! Each conversation has few names and few kinds of statements, so that what belongs together meets; and three
-//! in four have a [fragment](super::fragments) in it, the beginning of a way around, with anything else in between.
+//! Each conversation uses few names and few kinds of statements, so that related ones meet. Three in four contain a
+//! [fragment](super::fragments), the beginning of a bypass, with other messages in between.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -12,7 +12,7 @@ use super::steering;
 use super::tables;
 use super::words::{ENCODINGS, Kind, Words, once_in, one};
 
-/// Names that are one in PostgreSQL's 63 bytes, or nearly are.
+/// Names that are equal or nearly equal within PostgreSQL's 63 bytes.
 pub fn long_names() -> Vec<Name> {
     let stem = "n".repeat(62);
     let cut = format!("{stem}o");
@@ -29,27 +29,28 @@ pub fn long_names() -> Vec<Name> {
     .to_vec()
 }
 
-/// What a conversation is made with.
+/// Generator of one conversation.
 #[derive(Debug)]
 pub struct Generator {
-    /// All choices.
+    /// Source of all choices.
     pub random: StdRng,
-    /// What its statements have in common.
+    /// Common parts of its statements.
     pub words: Words,
-    /// What it has come to.
+    /// Steps so far.
     pub steps: Vec<Step>,
     kinds: Vec<Kind>,
 }
 
-/// The conversation of a seed, by one of these sessions.
+/// Generates the conversation of a seed, for one of these kinds of sessions.
 pub fn conversation(seed: u64, sessions: &[Session]) -> Conversation {
     let mut random = StdRng::seed_from_u64(seed);
     let session = one(&mut random, sessions);
-    let database = match once_in(&mut random, 3) {
-        true => one(&mut random, &Database::ALL),
-        false => Database::Utf8,
+    let database = if once_in(&mut random, 3) {
+        one(&mut random, &Database::ALL)
+    } else {
+        Database::Utf8
     };
-    // What EXECUTE of a name beyond ASCII may be refused is in docs/guarantee.md.
+    // docs/guarantee.md says when EXECUTE of a name beyond ASCII may be refused.
     let names = match random.random_range(if session.has_twin() { 2 } else { 0 }..4) {
         0 => long_names()
             .choose_multiple(&mut random, 3)
@@ -91,14 +92,17 @@ pub fn conversation(seed: u64, sessions: &[Session]) -> Conversation {
     }
 }
 
-/// Names of tables that are used again and again.
+/// Tables used repeatedly.
 fn some_tables(random: &mut StdRng, database: Database, aims: &[steering::Aim]) -> Vec<String> {
     let beyond = tables::names_beyond_ascii();
     let recoded =
         database != Database::Utf8 || aims.iter().any(|(name, _)| *name == "client_encoding");
-    let mut name = || match recoded && !once_in(random, 3) {
-        true => beyond.choose(random).cloned().unwrap_or_default(),
-        false => one(random, &tables::NAMES).to_owned(),
+    let mut name = || {
+        if recoded && !once_in(random, 3) {
+            beyond.choose(random).cloned().unwrap_or_default()
+        } else {
+            one(random, &tables::NAMES).to_owned()
+        }
     };
     vec![name(), name()]
 }
@@ -129,9 +133,10 @@ fn startup(
 impl Generator {
     fn write(&mut self) {
         let holds = self.words.session == Session::Holder;
-        let fragment_at = match holds || !once_in(&mut self.random, 4) {
-            true => Some(self.random.random_range(0..4)),
-            false => None,
+        let fragment_at = if holds || !once_in(&mut self.random, 4) {
+            Some(self.random.random_range(0..4))
+        } else {
+            None
         };
         for at in 0..self.random.random_range(2..7) {
             if fragment_at == Some(at) {
@@ -150,7 +155,7 @@ impl Generator {
         }
     }
 
-    /// Leaves out what lays down a token that the startup packet did not bring.
+    /// Removes statements that clear a token that the startup packet did not bring.
     fn keep_the_token(&mut self) {
         let lays_down = |sql: &Sql| {
             let text = String::from_utf8_lossy(sql).to_uppercase();
@@ -167,8 +172,8 @@ impl Generator {
         }
     }
 
-    /// The end of what is open, so that what waits for a COMMIT is committed; and a hidden write, which passes where
-    /// read-only mode is off by now.
+    /// Ends everything open, so that deferred effects are committed. Adds a hidden write, which passes if read-only
+    /// mode is off by now.
     fn end(&mut self) {
         self.say(Message::Sync);
         if once_in(&mut self.random, 2) {
@@ -182,21 +187,22 @@ impl Generator {
         self.query(probe);
     }
 
-    /// Says one thing.
+    /// Appends a message.
     pub fn say(&mut self, message: Message) {
         self.steps.push(Step::Say(message));
     }
 
-    /// One text with one statement.
+    /// Appends a Query with one statement.
     pub fn query(&mut self, sql: impl Into<Sql>) {
         self.say(Message::Query(vec![sql.into()]));
     }
 
-    /// A name of this conversation, or none.
+    /// A name of this conversation, or the empty one.
     pub fn any_name(&mut self) -> Name {
-        match once_in(&mut self.random, 3) {
-            true => Vec::new(),
-            false => self.words.name(&mut self.random),
+        if once_in(&mut self.random, 3) {
+            Vec::new()
+        } else {
+            self.words.name(&mut self.random)
         }
     }
 
@@ -214,7 +220,7 @@ impl Generator {
         self.words.statement(&mut self.random, kind)
     }
 
-    /// Maybe the end of a packet, with or without waiting for the answers.
+    /// Maybe ends the packet, with or without waiting for replies.
     pub fn breathe(&mut self) {
         match self.random.random_range(0..10) {
             0..=3 => self.steps.push(Step::Wait),
@@ -227,7 +233,7 @@ impl Generator {
         }
     }
 
-    /// A statement in one of the ways in which it can be sent.
+    /// Appends a statement in one of the ways to send it.
     pub fn deliver(&mut self, sql: Sql) {
         match self.random.random_range(0..5) {
             0..=2 => self.query(sql),
@@ -239,11 +245,12 @@ impl Generator {
         }
     }
 
-    /// Parse, Bind, Execute.
+    /// Appends Parse, Bind, Execute.
     pub fn extended(&mut self, sql: Sql) {
-        let (name, portal) = match once_in(&mut self.random, 3) {
-            true => (self.any_name(), self.any_name()),
-            false => (Vec::new(), Vec::new()),
+        let (name, portal) = if once_in(&mut self.random, 3) {
+            (self.any_name(), self.any_name())
+        } else {
+            (Vec::new(), Vec::new())
         };
         self.say(Message::Parse(name.clone(), sql));
         if once_in(&mut self.random, 5) {
@@ -278,7 +285,7 @@ impl Generator {
         }
     }
 
-    /// One message of the extended protocol.
+    /// Appends one message of the extended protocol.
     fn piece(&mut self) {
         let name = self.any_name();
         let target = one(&mut self.random, &[Target::Statement, Target::Portal]);
@@ -295,7 +302,7 @@ impl Generator {
         self.say(message);
     }
 
-    /// A value that the text does not show.
+    /// Parameter values, which the text does not show.
     fn parameters(&mut self) {
         if self.words.session.has_twin() {
             return self.walk();
@@ -316,7 +323,7 @@ impl Generator {
                 ("SELECT runs($1)", "SET default_transaction_read_only = off"),
             ],
         );
-        // What is hidden from the token of scope `b` is not promised.
+        // Writes hidden from the token of scope `b` are outside the guarantee.
         let text = match self.words.session {
             Session::Neighbour | Session::Free | Session::Reader => text.replace("::d", "::text"),
             _ => text.to_owned(),
@@ -327,7 +334,7 @@ impl Generator {
         self.say(Message::Sync);
     }
 
-    /// The messages of a COPY, whether one is under way or not.
+    /// Appends messages of a COPY, whether one is in progress or not.
     fn copying(&mut self) {
         if once_in(&mut self.random, 2) {
             let sql = self.of(Kind::Copy);
@@ -369,7 +376,7 @@ impl Generator {
         Message::FunctionCall(function, arguments.to_vec())
     }
 
-    /// A message that PostgreSQL answers with an error and no more.
+    /// A message that PostgreSQL answers only with an error.
     pub fn malformed(&mut self) -> Message {
         let (tag, body): (u8, &[u8]) = one(
             &mut self.random,

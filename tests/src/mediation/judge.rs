@@ -1,16 +1,16 @@
-//! What a conversation has changed in the database, and whether its session was allowed that.
+//! Judges the changes of a conversation: what it changed in the database, and whether its session was allowed to.
 //!
-//! Nobody else is on the server, so it is enough to look before and after:
+//! Nobody else uses the server, so comparing before and after is enough:
 //! - Every session answers to its end.
-//! - A strict session: nothing at all. No transaction id, and nothing in the write-ahead log but what reading leaves
-//!   there. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL message need
-//!   not.
-//! - The neighbour: no row of any table but those of scope `b`, no sequence, catalog, large object, notification or WAL
-//!   message. The free one: no row of a table that a scope lists. The reader: no row of those of scope `a`, nor was it
-//!   shown one.
-//! - Those with a twin: PostgreSQL says the same to them as to one without the proxy.
-//! - The holder: each new row of `log` has a token that the session has had, `@0` or more. And G1 with G2: a row with
-//!   a token below `n` that another session's declaration of `n` has not found, when it was answered, never comes.
+//! - A strict session changes nothing. It takes no transaction id, and adds nothing to the write-ahead log except
+//!   what reads add. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL
+//!   message may not.
+//! - The neighbour changes only rows of tables of scope `b`, and no sequence, catalog, large object, notification or
+//!   WAL message. The free session changes no row of a table listed by a scope. The reader neither changes nor sees a
+//!   row of the tables of scope `a`.
+//! - A session with a twin gets the same replies from PostgreSQL as without the proxy.
+//! - The holder: each new row of `log` has a token that the session has had, `@0` or more. G1 and G2: after another
+//!   session's declaration of `n` is answered, no new row with a token below `n` may appear.
 
 use std::time::Duration;
 
@@ -19,45 +19,45 @@ use super::world::{Copy, World, name_of};
 use crate::machine::wait_at_most;
 use crate::wire::Wire;
 
-/// How far the server has come: the next transaction id, and the end of its log.
+/// The server's progress: next transaction id, and end of the write-ahead log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     xid: String,
     lsn: String,
-    /// Most values of a sequence are in no log.
+    /// Sequence values, most of which are not logged.
     sequence: Vec<String>,
 }
 
-/// What a declaration found: its token, and the rows that were there when it was answered.
+/// State at an answered declaration: its token, and the existing rows.
 #[derive(Clone, Debug)]
 pub struct Found {
     token: u64,
     rows: Vec<[String; 2]>,
 }
 
-/// Looks at one world.
+/// Judge of one world.
 #[derive(Debug)]
 pub struct Judge {
-    /// Sees what is common to all databases.
+    /// Outside of the conversations' databases, for state common to all of them.
     outside: Wire,
-    /// In the database of the conversations; it hears notifications.
+    /// In the conversations' database; listens for notifications.
     inside: Wire,
     database: Database,
 }
 
-/// Of one line each; the notifications come by themselves.
+/// One line each; notifications arrive separately.
 const CATALOG: &str = "
     SELECT 'counter', last_value::text || is_called::text FROM counter
     UNION ALL SELECT 'large objects', count(*)::text FROM pg_largeobject_metadata
     UNION ALL SELECT 'relations', count(*)::text FROM pg_class
     UNION ALL SELECT 'functions', count(*)::text FROM pg_proc";
 
-/// Who else is there. Judges are known by their name.
+/// Other sessions. Judges are excluded by their name.
 const OTHERS: &str = "
     SELECT pid FROM pg_stat_activity
     WHERE datname ~ '^(watched|twin)' AND application_name <> 'judge'";
 
-/// The log's records that say that something was done.
+/// WAL records of changes.
 const RECORDS: &str = "
     SELECT resource_manager || ' ' || record_type || ' ' || count(*)::text
     FROM pg_get_wal_records_info('$from', '$to')
@@ -65,7 +65,7 @@ const RECORDS: &str = "
     GROUP BY resource_manager, record_type ORDER BY 1";
 
 impl Judge {
-    /// A judge of this world.
+    /// Creates a judge of this world.
     pub fn new(world: &World, database: Database) -> Self {
         Self {
             outside: world.admin("postgres"),
@@ -74,8 +74,8 @@ impl Judge {
         }
     }
 
-    /// Waits until nobody is in the databases of the conversations any more. A session that stays although its client
-    /// has gone is ended, and false.
+    /// Waits until no session is left in the conversations' databases. Ends a session that outlives its client, and
+    /// returns false then.
     pub fn sessions_end(&mut self, within: Duration) -> bool {
         let outside = &mut self.outside;
         let ended = wait_at_most(within, || outside.rows(OTHERS).is_empty().then_some(()));
@@ -87,7 +87,7 @@ impl Judge {
         ended.is_some()
     }
 
-    /// How far the server has come.
+    /// Current progress of the server.
     pub fn counters(&mut self) -> Counters {
         let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot()), pg_current_wal_insert_lsn()";
         let [xid, lsn] = pair(self.outside.rows(sql).concat());
@@ -98,11 +98,11 @@ impl Judge {
         Counters { xid, lsn, sequence }
     }
 
-    /// What was written between two looks, as far as it is a change; empty where it is none.
+    /// Changes in the write-ahead log between two readings; empty if there are none.
     pub fn written(&mut self, before: &Counters, after: &Counters) -> Vec<String> {
         let mut found = Vec::new();
         if before.lsn != after.lsn {
-            // The log can be read as far as it was flushed, and a commit flushes it.
+            // The write-ahead log is readable up to its flush position, and a commit flushes it.
             self.outside
                 .ok("SELECT pg_logical_emit_message(true, 'judge', '')");
             let sql = RECORDS
@@ -119,12 +119,13 @@ impl Judge {
         found
     }
 
-    /// What this session may not change.
+    /// State that this session may not change.
     pub fn belonging_to_others(&mut self, session: Session) -> Vec<String> {
         belonging_to_others(&mut self.inside, session)
     }
 
-    /// What it has changed of that since, and what else it may not: `written`, of which a notification is no record.
+    /// Forbidden changes since `before`. `written` are those from the write-ahead log, which has no record of
+    /// notifications.
     pub fn changed_for_others(
         &mut self,
         session: Session,
@@ -142,26 +143,26 @@ impl Judge {
         wrong
     }
 
-    /// The same of the twin that nothing stands in front of.
+    /// The same for the twin database, read directly.
     pub fn belonging_to_others_directly(&self, world: &World, session: Session) -> Vec<String> {
         let mut twin = world.admin(&name_of(self.database, Copy::Twin));
         belonging_to_others(&mut twin, session)
     }
 
-    /// How many notifications have come since.
+    /// Number of notifications received since.
     pub fn notifications(&mut self) -> usize {
-        // A notification is told before the answer to what comes after its commit.
+        // A notification arrives before the reply to a later statement.
         let answer = [self.inside.query("SELECT 1"), self.inside.query("SELECT 1")].concat();
         answer.iter().filter(|message| message.tag == b'A').count()
     }
 
-    /// The rows of `log`: by whom, and their token.
+    /// Rows of `log`: writer and token.
     pub fn rows(&mut self) -> Vec<[String; 2]> {
         let sql = "SELECT xmin::text, coalesce(token, '') FROM log";
         self.inside.rows(sql).into_iter().map(pair).collect()
     }
 
-    /// What the declaration of this token has found, which was just answered.
+    /// State at the declaration of this token, just answered.
     pub fn found_by(&mut self, token: &str) -> Option<Found> {
         let token = token.parse().ok()?;
         Some(Found {
@@ -170,7 +171,7 @@ impl Judge {
         })
     }
 
-    /// The rows that a holder of `number` and more must not have written.
+    /// Rows that a holder of `number` or more must not have written.
     pub fn wrong_rows(
         &mut self,
         before: &[[String; 2]],
@@ -201,17 +202,17 @@ impl Judge {
         wrong
     }
 
-    /// Makes the tables what they were, after writes that were allowed.
+    /// Resets the tables after allowed writes.
     pub fn clean(&mut self) {
         self.inside.ok(CLEAN);
     }
 
-    /// The same in the twin.
+    /// As [`Self::clean`], in the twin.
     pub fn clean_twin(&self, world: &World) {
         world.admin(&name_of(self.database, Copy::Twin)).ok(CLEAN);
     }
 
-    /// Makes the database what it was, whatever was written.
+    /// Recreates the database, whatever was written.
     pub fn restore(&mut self, world: &World) {
         self.inside.send(&crate::wire::Batch::new().terminate());
         self.inside.until_closed();
@@ -225,7 +226,7 @@ fn differences(before: &[String], after: &[String]) -> Vec<String> {
     new.map(|line| format!("changed: {line}")).collect()
 }
 
-/// The tables of which this session may write no row.
+/// Condition for the tables in which this session may write no row.
 const fn whose(session: Session) -> &'static str {
     match session {
         Session::Free => "scopes <> ''",

@@ -1,4 +1,4 @@
-//! Sessions that hold a token, lay it down, and lose it, inside of transactions and out of them.
+//! Sessions that hold a token, clear it, and lose it, inside and outside of transactions.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -7,7 +7,7 @@ use super::conversation::{Message, Session, Sql, Step};
 use super::generator::Generator;
 use super::words::{Kind, once_in, one};
 
-/// What moves the token, the transaction and its mode.
+/// Statements that change the token, the transaction or its mode.
 const MOVES: &[&str] = &[
     "BEGIN",
     "BEGIN",
@@ -79,7 +79,7 @@ pub(super) const fn token_values(session: Session) -> &'static [&'static str] {
 }
 
 impl Generator {
-    /// The token goes, and what was begun under it goes on.
+    /// Clears the token, and continues work begun under it.
     pub(super) fn lays_down(&mut self) {
         let down = one(
             &mut self.random,
@@ -120,7 +120,7 @@ impl Generator {
         }
     }
 
-    /// A few statements that move the token, the transaction and its mode, in many orders.
+    /// Appends a few statements that change the token, the transaction and its mode, in random order.
     pub(super) fn few_moves(&mut self) {
         let hidden = self.of(Kind::Hidden);
         let mut moves: Vec<Sql> = (0..5)
@@ -133,7 +133,7 @@ impl Generator {
         self.sequence(parts);
     }
 
-    /// One text, one after the other, or in groups.
+    /// Sends them as one text, one after the other, or in groups.
     fn sequence(&mut self, parts: Vec<Sql>) {
         match self.random.random_range(0..3) {
             0 => self.say(Message::Query(parts)),
@@ -169,7 +169,7 @@ impl Generator {
         .into()
     }
 
-    /// A transaction writes under one token and goes on under the next, which another session declares too.
+    /// A transaction that writes under one token and continues under the next, which another session declares too.
     pub(super) fn moves_in_a_transaction(&mut self) {
         let mut parts: Vec<Sql> = vec!["BEGIN".into()];
         if once_in(&mut self.random, 4) {
@@ -197,15 +197,16 @@ impl Generator {
         self.query("COMMIT");
     }
 
-    /// Another session takes over while something is open, or on its way.
+    /// Another session takes over while something is open or in flight.
     pub(super) fn deposed(&mut self) {
         if once_in(&mut self.random, 2) {
             self.query("BEGIN");
         }
         for _ in 0..self.random.random_range(1..4) {
-            let sql = match once_in(&mut self.random, 2) {
-                true => self.written(),
-                false => self.statement(),
+            let sql = if once_in(&mut self.random, 2) {
+                self.written()
+            } else {
+                self.statement()
             };
             self.deliver(sql);
         }

@@ -1,29 +1,29 @@
-//! Refusals of what would have written nothing.
+//! Refusals of requests that would have written nothing.
 //!
-//! Of a conversation the first refused request is looked at: everything in front of it has passed the proxy and has
-//! written nothing. The conversation up to that request runs once more straight on a twin of the database, where
-//! nothing stands in between; if it does nothing there that its session may not, the refusal was needless.
+//! Only the first refused request of a conversation is checked: everything before it has passed the proxy and has
+//! written nothing. The conversation up to that request runs again directly on a twin of the database. If it does
+//! nothing there that its session may not do, the refusal was needless.
 //!
-//! Limits: later refusals of a conversation are not looked at. A text of several statements, and a pipeline that is
-//! refused at its Parse or Bind, is one request up to its end. A request that fails on the twin has written nothing,
-//! also where it was meant to. What lifts read-only mode writes nothing by itself, and is refused with reason: see
-//! `is_a_lift`.
+//! Limits: later refusals of a conversation are not checked. A text of several statements, and a pipeline refused at
+//! its Parse or Bind, count as one request up to its end. A request that fails on the twin has written nothing, even
+//! if it was meant to. Statements that switch read-only mode off write nothing themselves, and are refused with
+//! reason: see `changes_access`.
 
 use super::conversation::{Conversation, Message, Step};
 use super::runner::Heard;
 
-/// A refusal, looked at.
+/// A checked refusal.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// SQLSTATE and reason, without what differs between two of a kind.
+    /// SQLSTATE and reason, without the details that vary within a kind.
     pub reason: String,
-    /// PostgreSQL would have written nothing.
+    /// Whether PostgreSQL would have written nothing.
     pub needless: bool,
-    /// What was refused.
+    /// Refused message.
     pub what: String,
 }
 
-/// A conversation up to the end of its first refused request, if there is one, and the refusal.
+/// Conversation up to the end of its first refused request, and the refusal, if there is one.
 pub fn first_refusal(
     conversation: &Conversation,
     heard: &Heard,
@@ -40,31 +40,31 @@ pub fn first_refusal(
     let refused = Refused {
         reason: format!("{} {}", told.sqlstate, kind_of(&told.words)),
         what: refused.to_string(),
-        lifts: is_a_lift(&cut.steps[told.step..]),
+        changes_access: changes_access(&cut.steps[told.step..]),
     };
     Some((cut, refused))
 }
 
-/// A refusal that is to be looked at.
+/// A refusal to check.
 #[derive(Debug)]
 pub struct Refused {
     reason: String,
     what: String,
-    lifts: bool,
+    changes_access: bool,
 }
 
 impl Refused {
-    /// Now that it is known whether PostgreSQL would have written.
+    /// Completes the refusal, once it is known whether PostgreSQL would have written.
     pub fn judged(self, wrote: bool) -> Refusal {
         Refusal {
             reason: self.reason,
-            needless: !wrote && !self.lifts,
+            needless: !wrote && !self.changes_access,
             what: self.what,
         }
     }
 }
 
-/// Where the request ends that a message belongs to: with itself, or, where it prepares, with its pipeline.
+/// End of the request of a message. A preparing message belongs to its whole pipeline; any other is a request alone.
 fn end_of_request(steps: &[Step], at: usize) -> usize {
     let prepares = matches!(
         steps.get(at),
@@ -81,8 +81,8 @@ fn end_of_request(steps: &[Step], at: usize) -> usize {
     sync.map_or(steps.len(), |sync| at + sync)
 }
 
-/// Whether it is about read-only mode or a token, which no session may change as it likes.
-fn is_a_lift(steps: &[Step]) -> bool {
+/// Whether a request changes read-only mode or a token, which no session may change freely.
+fn changes_access(steps: &[Step]) -> bool {
     steps.iter().any(|step| {
         let text = match step {
             Step::Say(Message::Query(parts)) => parts.join(&b"; "[..]),
@@ -97,7 +97,7 @@ fn is_a_lift(steps: &[Step]) -> bool {
     })
 }
 
-/// The words of a refusal without names and numbers.
+/// Words of a refusal without names and numbers.
 fn kind_of(words: &str) -> String {
     let reason = words.split("not a read: ").nth(1).unwrap_or(words);
     let mut kind = String::new();

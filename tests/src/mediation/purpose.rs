@@ -1,33 +1,33 @@
-//! What statements of a conversation are for.
+//! Purposes of statements in a conversation.
 
-/// What a statement is for. A conversation gives each kind a weight of its own.
+/// Purpose of a statement. Each conversation weights the kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only reads.
+    /// Only reads.
     Read,
-    /// It changes something that read-only mode does not keep it from, and says so.
+    /// Openly changes something that read-only mode does not protect.
     Piercing,
-    /// It says that it writes.
+    /// Openly writes.
     Write,
-    /// It writes where the text does not show it.
+    /// Writes without the text showing it.
     Hidden,
-    /// It switches read-only mode off, seen or unseen.
+    /// Switches read-only mode off, openly or hidden.
     Lift,
-    /// It changes `client_encoding`.
+    /// Changes `client_encoding`.
     Encoding,
-    /// It ends a string where another encoding would not.
+    /// Ends a string early in another encoding.
     Smuggled,
-    /// It changes `standard_conforming_strings`.
+    /// Changes `standard_conforming_strings`.
     Strings,
-    /// It begins or ends a transaction or savepoint.
+    /// Begins or ends a transaction or savepoint.
     Block,
-    /// SQL's prepared statements.
+    /// Prepared statements of SQL.
     Prepared,
     /// Cursors, and portals as cursors.
     Cursor,
-    /// It fails.
+    /// Fails.
     Error,
-    /// It sets or lays down a token.
+    /// Sets or clears a token.
     Token,
     /// COPY.
     Copy,

@@ -1,4 +1,4 @@
-//! Many conversations, on as many servers as there are threads.
+//! Runs many conversations, on one server for each thread.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,62 +14,62 @@ use super::runner::Heard;
 use super::shrinker::shrink;
 use super::trial::{SILENT, Trial};
 
-/// One in so many conversations is looked at for needless refusals, where nothing else is asked for.
+/// Default of [`Plan::looked_at`].
 pub const LOOKED_AT: u64 = 40;
 
-/// So many conversations are told of while the others run.
+/// Interval of progress reports, in conversations.
 const TOLD_OF: u64 = 5000;
 
-/// What is to be run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The seed of the first conversation; the others follow it one by one.
+    /// Seed of the first conversation; each later one adds 1.
     pub seed: u64,
-    /// At most so many.
+    /// Maximum number of conversations.
     pub conversations: u64,
-    /// For at most so long.
+    /// Maximum duration.
     pub duration: Duration,
-    /// How many at a time.
+    /// Number of parallel threads.
     pub threads: usize,
-    /// It ends with so many violations.
+    /// Number of violations that end the run.
     pub violations_max: usize,
-    /// One in so many is looked at for needless refusals.
+    /// One conversation in so many is checked for needless refusals.
     pub looked_at: u64,
-    /// Who speaks.
+    /// Kinds of sessions.
     pub sessions: Vec<Session>,
 }
 
-/// A conversation that has done what it may not.
+/// A conversation that violated its limits.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Makes the conversation as it was.
+    /// Seed of the conversation.
     pub seed: u64,
-    /// What it has changed.
+    /// Forbidden changes.
     pub what: Vec<String>,
-    /// The shortest one that does it; as it was, where it did not do it again.
+    /// Shortest conversation with the violation, or the original one if it did not repeat.
     pub shortest: Conversation,
-    /// Whether it did it again.
+    /// Whether the violation repeated.
     pub repeats: bool,
 }
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// How many conversations were run.
+    /// Number of conversations run.
     pub conversations: u64,
-    /// Those that did what they may not.
+    /// Conversations with violations.
     pub violations: Vec<Violation>,
-    /// How many requests were refused or failed, by SQLSTATE.
+    /// Refused or failed requests by SQLSTATE.
     pub errors: BTreeMap<String, u64>,
-    /// Refusals that were looked at, by reason: how many, how many of them needless, and one of these.
+    /// Checked refusals by reason: their number, the needless ones, and an example of these.
     pub refusals: BTreeMap<String, (u64, u64, String)>,
-    /// How long it took.
+    /// Duration of the run.
     pub took: Duration,
-    /// How long the conversations took by themselves, with their judgement, all threads together.
+    /// Duration of the conversations with their judgement, summed over all threads.
     pub busy: Duration,
 }
 
-/// Runs conversations until there are enough, time is over or something was found.
+/// Runs conversations until the limit, the end of the time, or enough violations.
 pub fn run(plan: &Plan) -> Report {
     let report = Mutex::new(Report::default());
     let next = AtomicU64::new(0);
@@ -100,7 +100,7 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
         let judged = AssertUnwindSafe(|| judge(plan, &mut trial, at, &conversation));
         let (heard, busy, refusal, violation) = match catch_unwind(judged) {
             Ok(judged) => judged,
-            // PostgreSQL has faults too, and a crash of it takes the judge's own connections along.
+            // PostgreSQL has faults too, and its crash closes the judge's own connections.
             Err(_) if trial.server_has_crashed() => {
                 println!("PostgreSQL crashed in the conversation of seed {seed}");
                 trial = Trial::default();
@@ -135,7 +135,7 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
     }
 }
 
-/// What has come of one conversation, and how long that took.
+/// Result of one conversation, with its duration.
 type Judged = (Heard, Duration, Option<Refusal>, Option<Violation>);
 
 fn judge(plan: &Plan, trial: &mut Trial, at: u64, conversation: &Conversation) -> Judged {
@@ -165,9 +165,10 @@ fn violation(
         !violations.is_empty() && (violations == [SILENT]) == silent
     };
     let repeats = (0..5).any(|_| again(conversation));
-    let shortest = match repeats {
-        true => shrink(conversation, &mut again),
-        false => conversation.clone(),
+    let shortest = if repeats {
+        shrink(conversation, &mut again)
+    } else {
+        conversation.clone()
     };
     Violation {
         seed,

@@ -1,4 +1,4 @@
-//! Runs one conversation: sends its packets, and waits where it says so for all that must come.
+//! Runs one conversation: sends its packets, and waits for all due replies where a step says so.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,46 +7,46 @@ use super::conversation::{Conversation, Message, Step, with_tokens};
 use super::world::World;
 use crate::wire::{self, Batch, Endpoint, Wire};
 
-/// Where the model of what must come is wrong, so long is waited.
+/// Wait for a reply that the model of due replies expects wrongly.
 const SURPRISE: Duration = Duration::from_millis(60);
-/// Something must come within this, or the session no longer answers.
+/// Without a message for this long the session counts as silent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An error that the client was told.
+/// An error sent to the client.
 #[derive(Clone, Debug)]
-pub struct Told {
-    /// The step of the message that it answers.
+pub struct ReportedError {
+    /// Step of the message that failed.
     pub step: usize,
-    /// Its SQLSTATE.
+    /// SQLSTATE of the error.
     pub sqlstate: String,
-    /// Its message and detail.
+    /// Message and detail.
     pub words: String,
 }
 
-/// How a conversation ended.
+/// End of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The session answered to the end.
     Answered,
-    /// It was ended from the other side.
+    /// The server side closed the connection.
     Closed,
-    /// It no longer answers.
+    /// The session stopped answering.
     Silent,
 }
 
-/// What came of a conversation.
+/// Result of a conversation.
 #[derive(Clone, Debug)]
 pub struct Heard {
-    /// In their order.
-    pub errors: Vec<Told>,
-    /// All of what the server has said.
+    /// Errors in their order.
+    pub errors: Vec<ReportedError>,
+    /// All messages of the server.
     pub said: Vec<wire::Message>,
-    /// How it ended.
+    /// End of the conversation.
     pub end: End,
 }
 
 impl Heard {
-    /// Whether the client was shown a row with this text.
+    /// Whether a row with this text was sent to the client.
     pub fn shows(&self, text: &str) -> bool {
         let mut rows = self
             .said
@@ -56,7 +56,7 @@ impl Heard {
     }
 }
 
-/// Runs a conversation to its end. `number` stands for its tokens; `declares` does what [`Step::Declare`] says.
+/// Runs a conversation to its end. `number` replaces its relative tokens; `declares` performs [`Step::Declare`].
 pub fn run(
     world: &World,
     to: &(Endpoint, String),
@@ -95,9 +95,9 @@ fn told(text: &str, number: u64) -> String {
 
 struct Client {
     wire: Wire,
-    /// Sent and not answered, with the numbers of the steps.
+    /// Unanswered messages, with the indexes of their steps.
     pending: VecDeque<(usize, Message)>,
-    /// PostgreSQL waits for the data of a COPY.
+    /// Whether PostgreSQL waits for the data of a COPY.
     copying: bool,
     heard: Heard,
 }
@@ -154,20 +154,20 @@ impl Client {
         }
     }
 
-    /// Reads all that must come of what was sent.
+    /// Reads all due replies.
     fn settle(&mut self) {
         self.wire.set_patience(SURPRISE);
         while self.must_come() {
             match self.wire.try_read() {
                 Ok(message) => self.hear(&message),
-                // Something was skipped or ignored that is not known here.
+                // The server skipped or ignored a message unexpectedly.
                 Err(_) => break,
             }
         }
         self.wire.set_patience(PATIENCE);
     }
 
-    /// Whether the server has something to say now: what is held back until a Sync or Flush has not.
+    /// Whether a reply is due now, rather than held back until a Sync or Flush.
     fn must_come(&mut self) -> bool {
         while matches!(self.pending.front(), Some((_, Message::Flush))) {
             self.pending.pop_front();
@@ -221,7 +221,7 @@ impl Client {
         let words = [b'M', b'D']
             .map(|field| message.field(field).unwrap_or_default())
             .join(" ");
-        self.heard.errors.push(Told {
+        self.heard.errors.push(ReportedError {
             step,
             sqlstate: message.sqlstate(),
             words,
@@ -241,7 +241,7 @@ impl Client {
         }
     }
 
-    /// Ends whatever is open, and reads to an answer that nothing else gives.
+    /// Ends everything open, and reads up to a unique reply.
     fn finish(&mut self) {
         if self.heard.end == End::Answered {
             let end = Batch::new()

@@ -1,8 +1,8 @@
-//! The shortest conversation that still does it.
+//! Finds the shortest conversation that still fails.
 
 use super::conversation::{Conversation, Message, Step};
 
-/// Leaves out of a conversation what can be left out, as long as `fails` holds.
+/// Removes parts of a conversation as long as `fails` holds.
 pub fn shrink(
     conversation: &Conversation,
     fails: &mut dyn FnMut(&Conversation) -> bool,
@@ -39,7 +39,7 @@ fn try_with(
     better
 }
 
-/// Runs of steps, long ones first.
+/// Removes runs of steps, long ones first.
 fn drop_steps(shortest: &mut Conversation, fails: &mut dyn FnMut(&Conversation) -> bool) {
     let mut length = shortest.steps.len().div_ceil(2);
     while length > 0 {
@@ -54,7 +54,7 @@ fn drop_steps(shortest: &mut Conversation, fails: &mut dyn FnMut(&Conversation) 
     }
 }
 
-/// Parts of a text, names, values, and how packets are grouped.
+/// Simplifies texts, names, values, and the grouping into packets.
 fn simplify_steps(shortest: &mut Conversation, fails: &mut dyn FnMut(&Conversation) -> bool) {
     for at in 0..shortest.steps.len() {
         let mut part = 0;
@@ -77,7 +77,7 @@ fn simplify_steps(shortest: &mut Conversation, fails: &mut dyn FnMut(&Conversati
     }
 }
 
-/// Steps that say less in the place of one.
+/// Simpler replacements for a step.
 fn simpler(step: &Step) -> Vec<Step> {
     match step {
         Step::Wait => vec![Step::Send],

@@ -1,4 +1,4 @@
-//! Settings that change, and everything in a database that can change one where no text shows it.
+//! Settings that change, and all objects of a database that can change one without the text showing it.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -7,14 +7,15 @@ use super::conversation::{Message, Session, Sql};
 use super::tables::SCHEMAS;
 use super::words::{Words, once_in, one};
 
-/// What a conversation steers: a setting and a value.
+/// Setting and value that a conversation steers.
 pub type Aim = (&'static str, &'static str);
 
-/// What the fence goes by in a session that may write nothing. A function that resets `transaction_read_only` makes its
-/// own transaction read-write up to PostgreSQL 15, and could write itself: that is not promised.
+/// Setting on which the fence relies in a session that may write nothing. A function that resets
+/// `transaction_read_only` makes its own transaction read-write up to PostgreSQL 15, and could write itself: outside
+/// the guarantee.
 const ACCESS: [Aim; 1] = [("default_transaction_read_only", "off")];
 
-/// What decides which table a name means.
+/// Settings that decide which table a name means.
 const MEANING: [Aim; 9] = [
     ("role", "a"),
     ("role", "b"),
@@ -27,7 +28,7 @@ const MEANING: [Aim; 9] = [
     ("client_encoding", "UTF8"),
 ];
 
-/// What a session that holds its token may do to itself.
+/// Settings that a session may change for itself while it holds its token.
 const OWN: [Aim; 6] = [
     ("default_transaction_read_only", "on"),
     ("default_transaction_read_only", "off"),
@@ -37,7 +38,7 @@ const OWN: [Aim; 6] = [
     ("default_transaction_deferrable", "on"),
 ];
 
-/// Without rights of its own, and without writing: `$n` is the setting, `$v` the value.
+/// Changes that need no privileges and write nothing: `$n` is the setting, `$v` the value.
 const UNWRITTEN: [&str; 20] = [
     "SET $n = '$v'",
     "SET LOCAL $n = '$v'",
@@ -61,7 +62,8 @@ const UNWRITTEN: [&str; 20] = [
     "SELECT public.runs('RESET $n')",
 ];
 
-/// By writing to a table of the session's own, `$s` its schema: a default, a rule, triggers at once and at the COMMIT.
+/// Changes through writes to a table of the session, in schema `$s`: a default, a rule, immediate and deferred
+/// triggers.
 const WRITTEN: [&str; 8] = [
     "INSERT INTO $s.steered (what) VALUES ('x')",
     "INSERT INTO $s.ruled VALUES ('x')",
@@ -73,7 +75,7 @@ const WRITTEN: [&str; 8] = [
     "COPY $s.steered (what) FROM STDIN",
 ];
 
-/// Queries that steer when they are run, by a cursor or a name.
+/// Queries that steer when they run, through a cursor or a name.
 const QUERIES: [&str; 4] = [
     "SELECT public.sets('$n', '$v')",
     "TABLE public.steers",
@@ -81,7 +83,7 @@ const QUERIES: [&str; 4] = [
     "SELECT '$n=$v'::public.steering",
 ];
 
-/// What the statements of this module need. `steer` does what the session's own parameters `aim.` say.
+/// Objects for the statements of this module. `steer` applies the session's own parameters `aim.`.
 pub const WORLD: &str = "
     CREATE FUNCTION harmless() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 1; END $$;
     CREATE OPERATOR ### (LEFTARG = text, RIGHTARG = text, FUNCTION = sets);
@@ -113,32 +115,40 @@ pub fn tables(schema: &str, scope: &str) -> String {
     )
 }
 
-/// Two aims of a conversation, so that what belongs together meets.
+/// Two aims of a conversation, so that related statements meet.
 pub fn aims(random: &mut StdRng, session: Session) -> [Aim; 2] {
     let mut aim = || match session {
         Session::Neighbour | Session::Free | Session::Reader => meaning(random),
-        session if session.is_strict() => match once_in(random, 6) {
-            true => meaning(random),
-            false => one(random, &ACCESS),
-        },
-        session => match once_in(random, 4) {
-            true => meaning(random),
-            false if session.has_twin() => one(random, &OWN),
-            false => one(random, &OWN[..3]),
-        },
+        session if session.is_strict() => {
+            if once_in(random, 6) {
+                meaning(random)
+            } else {
+                one(random, &ACCESS)
+            }
+        }
+        session => {
+            if once_in(random, 4) {
+                meaning(random)
+            } else if session.has_twin() {
+                one(random, &OWN)
+            } else {
+                one(random, &OWN[..3])
+            }
+        }
     };
     [aim(), aim()]
 }
 
 fn meaning(random: &mut StdRng) -> Aim {
-    match once_in(random, 3) {
-        true => one(random, &MEANING),
-        false => ("search_path", one(random, &SCHEMAS)),
+    if once_in(random, 3) {
+        one(random, &MEANING)
+    } else {
+        ("search_path", one(random, &SCHEMAS))
     }
 }
 
 impl Words {
-    /// A statement that changes a setting, or another that does when the data of its COPY comes.
+    /// A statement that changes a setting, possibly only when the data of its COPY arrives.
     pub fn steering(&self, random: &mut StdRng) -> Sql {
         let own = match self.session {
             Session::Neighbour | Session::Reader => Some("b"),
@@ -152,7 +162,7 @@ impl Words {
         .into()
     }
 
-    /// A query that changes a setting when it is run.
+    /// A query that changes a setting when it runs.
     pub fn steering_query(&self, random: &mut StdRng) -> Sql {
         self.aimed(random, &QUERIES).into()
     }
@@ -163,10 +173,11 @@ impl Words {
     }
 }
 
-/// The messages behind a statement that waits for data.
+/// Messages after a statement that waits for data.
 pub fn data_of(sql: &[u8]) -> Vec<Message> {
-    match sql.starts_with(b"COPY ") && sql.ends_with(b"FROM STDIN") {
-        true => vec![Message::CopyData("x\n".into()), Message::CopyDone],
-        false => Vec::new(),
+    if sql.starts_with(b"COPY ") && sql.ends_with(b"FROM STDIN") {
+        vec![Message::CopyData("x\n".into()), Message::CopyDone]
+    } else {
+        Vec::new()
     }
 }

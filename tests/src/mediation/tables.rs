@@ -1,6 +1,6 @@
-//! The tables of a world, and to which scopes each of them belongs.
+//! Tables of a world, and the scopes of each.
 
-/// By schema and name, with the scopes that list it in the policy: none, one or two.
+/// Schema and name, with the scopes that list the table in the policy: none, one or two.
 const TABLES: [(&str, &str, &str); 15] = [
     ("a", "jobs", "a"),
     ("a", "shared", "a"),
@@ -13,33 +13,34 @@ const TABLES: [(&str, &str, &str); 15] = [
     ("bill", "invoices", "a"),
     ("public", "queue", ""),
     ("public", "invoices", ""),
-    // Schemas whose names are cut, or are others in another encoding.
+    // Schemas with names that are truncated, or that are different names in another encoding.
     (LONG, "jobs", "a"),
     ("\u{e4}", "jobs", "b"),
     ("\u{c3}\u{a4}", "jobs", "a"),
     ("\u{c3}\u{a4}", "queue", "a"),
 ];
 
-/// A schema's name as long as one may be.
+/// Schema name of the maximum length.
 const LONG: &str = "lllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll";
 
-/// Sixty times `n`: what follows is at the limit of 63 bytes.
+/// Sixty times `n`: the next characters are at the limit of 63 bytes.
 const STEM: &str = "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn";
 
-/// Ends of the names in schema `mixed`. A name that PostgreSQL takes for an earlier one belongs to the later scope.
+/// Ends of the names in schema `mixed`. A name that PostgreSQL confuses with an earlier one belongs to the later
+/// scope.
 const CUT: [(&str, &str); 6] = [
-    // In LATIN1 63 bytes with the `b`, in UTF-8 without it.
+    // In LATIN1 63 bytes including the `b`, in UTF-8 excluding it.
     ("n\u{e4}b", "a"),
     ("n\u{e4}", "b"),
     // The same in EUC_JP.
     ("\u{9ad8}b", "a"),
     ("\u{9ad8}", "b"),
-    // In SQL_ASCII half of the letter stays.
+    // In SQL_ASCII half of the letter remains.
     ("nn\u{e4}", ""),
     ("nn", "b"),
 ];
 
-/// What the two bytes of this letter in UTF-8 are in LATIN1, EUC_KR, EUC_CN, EUC_JP and SJIS; belongs to `a`.
+/// UTF-8 bytes of this letter, read as LATIN1, EUC_KR, EUC_CN, EUC_JP and SJIS; belongs to `a`.
 const LETTER: &str = "\u{e4}";
 const OTHER_LETTERS: [&str; 5] = [
     "\u{c3}\u{a4}",
@@ -49,16 +50,16 @@ const OTHER_LETTERS: [&str; 5] = [
     "\u{ff83}\u{ff64}",
 ];
 
-/// Names as statements of the conversations have them, without a schema or with bytes beyond ASCII.
+/// Names as conversations write them, without a schema or with bytes beyond ASCII.
 pub const NAMES: [&str; 5] = ["jobs", "queue", "invoices", "shared", "done"];
 
-/// The schemas that a search path may have.
+/// Schemas for search paths.
 pub const SCHEMAS: [&str; 7] = ["a", "b", "public", "jobs", "bill", LETTER, LONGER];
 
-/// It is cut to `LONG`.
+/// Truncated to `LONG`.
 const LONGER: &str = "llllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll";
 
-/// Names that another encoding, of the client or of the database, reads otherwise.
+/// Names that read differently in another encoding of the client or database.
 pub fn names_beyond_ascii() -> Vec<String> {
     let mut names = vec![
         format!("mixed.{LETTER}"),
@@ -70,7 +71,7 @@ pub fn names_beyond_ascii() -> Vec<String> {
     names
 }
 
-/// Who may write what: `free` whatever no scope lists, `careful` must not even read without a token.
+/// Policy: `free` may write all tables outside of scopes, `careful` must not even read without a token.
 pub fn policy() -> String {
     let quoted = |schema: &str, name: &str| format!("'\"{schema}\".\"{name}\"'");
     let others = OTHER_LETTERS.map(|name| quoted("mixed", name)).join(", ");
@@ -99,7 +100,7 @@ pub fn policy() -> String {
     )
 }
 
-/// Makes them, one statement each: what a database's encoding has no letters for fails.
+/// Statements that create the tables, one each. A statement fails if the database's encoding lacks a letter.
 pub fn statements() -> Vec<String> {
     let schemas = [
         "jobs",

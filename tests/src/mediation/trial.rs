@@ -1,4 +1,4 @@
-//! One conversation and its judgement, again and again on the same servers.
+//! One conversation and its judgement, repeated on the same servers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,33 +11,32 @@ use super::twin;
 use super::world::{Copy, Rules, World, name_of};
 use crate::wire::Endpoint;
 
-/// A world with a judge for each of its databases.
 #[derive(Debug)]
 struct Court {
     world: World,
     judges: BTreeMap<Database, Judge>,
 }
 
-/// Both kinds of worlds, for one thread. Each is started when it is needed.
+/// Both kinds of worlds, for one thread. Each starts on first use.
 #[derive(Debug, Default)]
 pub struct Trial {
     plain: Option<Court>,
     governed: Option<Court>,
-    /// Stands for the tokens of a conversation. It rises, as tokens do.
+    /// Replaces the relative tokens of a conversation. It only rises, as tokens do.
     number: u64,
 }
 
-/// What came of a conversation.
+/// Result of a conversation.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What its session was told.
+    /// Replies to its session.
     pub heard: Heard,
-    /// What it has changed and may not.
+    /// Forbidden changes.
     pub violations: Vec<String>,
 }
 
 impl Outcome {
-    /// Whether it has shown something.
+    /// Whether there was a violation.
     pub fn is_violation(&self) -> bool {
         !self.violations.is_empty()
     }
@@ -50,7 +49,7 @@ impl Trial {
         self.court(conversation.session).run(conversation, number)
     }
 
-    /// Whether a server of it has crashed.
+    /// Whether a server of this trial has crashed.
     pub fn server_has_crashed(&self) -> bool {
         let courts = [&self.plain, &self.governed];
         courts
@@ -59,7 +58,7 @@ impl Trial {
             .any(|court| court.world.has_crashed())
     }
 
-    /// Whether its first refusal was needless.
+    /// Checks whether the first refusal was needless.
     pub fn assess(&mut self, conversation: &Conversation, heard: &Heard) -> Option<Refusal> {
         let (mut cut, refused) = needless::first_refusal(conversation, heard)?;
         cut.steps.push(Step::Say(Message::Sync));
@@ -70,7 +69,7 @@ impl Trial {
         Some(refused.judged(wrote))
     }
 
-    /// Whether the conversation writes where nothing stands in between.
+    /// Whether the conversation writes without the proxy.
     pub fn writes_directly(&mut self, conversation: &Conversation) -> bool {
         let number = self.next_number();
         self.court(conversation.session)
@@ -83,9 +82,10 @@ impl Trial {
     }
 
     fn court(&mut self, session: Session) -> &mut Court {
-        let (court, rules) = match session.is_governed() {
-            true => (&mut self.governed, Rules::Governed),
-            false => (&mut self.plain, Rules::Plain),
+        let (court, rules) = if session.is_governed() {
+            (&mut self.governed, Rules::Governed)
+        } else {
+            (&mut self.plain, Rules::Plain)
         };
         court.get_or_insert_with(|| {
             let world = World::start(rules);
@@ -96,20 +96,20 @@ impl Trial {
     }
 }
 
-/// A session ends within this once its client has gone.
+/// Bound for the end of a session after its client has gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// A violation: PostgreSQL answers every conversation to its end.
+/// Violation: PostgreSQL must answer every conversation to its end.
 pub const SILENT: &str = "it no longer answers";
 
-/// Above all tokens that are stale.
+/// Above all stale tokens.
 const FIRST: u64 = 100;
 
-/// What a session that must not see it is shown.
+/// Content that some sessions must not see.
 const SECRET: &str = "secret";
 
 impl Court {
-    /// The judge of a database, which is made when it is needed.
+    /// Judge of a database, created on first use.
     fn open(&mut self, database: Database) -> (&World, &mut Judge) {
         let world = &mut self.world;
         let judge = self.judges.entry(database).or_insert_with(|| {
@@ -119,13 +119,16 @@ impl Court {
         (world, judge)
     }
 
-    /// Whether it would do what its session may not.
+    /// Whether the conversation does something forbidden without the proxy.
     fn writes_directly(&mut self, conversation: &Conversation, number: u64) -> bool {
         let (session, database) = (conversation.session, conversation.database);
         let (world, judge) = self.open(database);
-        let others = |judge: &Judge| match session.is_neighbour() {
-            true => judge.belonging_to_others_directly(world, session),
-            false => Vec::new(),
+        let others = |judge: &Judge| {
+            if session.is_neighbour() {
+                judge.belonging_to_others_directly(world, session)
+            } else {
+                Vec::new()
+            }
         };
         let (before, owned) = (judge.counters(), others(judge));
         let twin = (world.direct(), name_of(database, Copy::Twin));
@@ -138,7 +141,7 @@ impl Court {
                 owned != others(judge) || (session == Session::Reader && heard.shows(SECRET))
             }
             Session::Neighbour => {
-                // What writes no row sends a notification or a message.
+                // A write without rows is a notification or a message.
                 let rows = written.iter().any(|record| record.starts_with("Heap"));
                 owned != others(judge) || (!rows && !written.is_empty())
             }
@@ -153,7 +156,7 @@ impl Court {
             if !outcome.is_violation() {
                 return outcome;
             }
-            // What an earlier conversation has left may show in one database only.
+            // Leftovers of an earlier conversation may be visible in one database only.
             let (world, judge) = self.open(database);
             judge.clean();
             judge.clean_twin(world);
@@ -161,9 +164,10 @@ impl Court {
         }
         let (world, judge) = self.open(database);
         let before = judge.counters();
-        let others = match session.is_neighbour() {
-            true => judge.belonging_to_others(session),
-            false => Vec::new(),
+        let others = if session.is_neighbour() {
+            judge.belonging_to_others(session)
+        } else {
+            Vec::new()
         };
         let rows = match session {
             Session::Holder => judge.rows(),
@@ -205,15 +209,16 @@ impl Court {
             Session::Holder => judge.wrong_rows(&rows, number, &found),
             _ => written,
         };
-        match violations.is_empty() && !session.is_strict() {
-            true => judge.clean(),
-            false => judge.restore(world),
+        if violations.is_empty() && !session.is_strict() {
+            judge.clean();
+        } else {
+            judge.restore(world);
         }
         violations.extend(other_violations);
         Outcome { heard, violations }
     }
 
-    /// The same to two databases, through the proxy and directly.
+    /// Runs the conversation on two databases, through the proxy and directly.
     fn compare(&mut self, conversation: &Conversation, number: u64) -> Outcome {
         let (world, judge) = self.open(conversation.database);
         let before = judge.counters();

@@ -1,11 +1,11 @@
-//! Whether PostgreSQL says the same to a session through the proxy as to one without it.
+//! Compares PostgreSQL's replies to a session through the proxy with those to one without it.
 
 use crate::wire::{Message, pretty};
 
-/// So much in front of a difference is shown.
+/// Messages shown before a difference.
 const SHOWN: usize = 3;
 
-/// The first difference between what was said directly and through the proxy.
+/// First difference between the direct replies and those through the proxy.
 pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
     let own_word = proxied.iter().position(is_own_word);
     let refused_data = out_of_step(proxied).filter(|_| refused_the_data(direct, proxied));
@@ -14,7 +14,7 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
         let end = ends.into_iter().flatten().min();
         end.map_or(messages.len(), |end| end.min(messages.len()))
     };
-    // Notifications come at any time, so their place among the others is no difference.
+    // Notifications arrive at any time, so their position is not compared.
     let settled = |messages: &[Message]| {
         let (at_any_time, in_turn): (Vec<_>, Vec<_>) = messages
             .iter()
@@ -43,8 +43,8 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
     ))
 }
 
-/// What a holder is told, too, and PostgreSQL never: that a text names the settings of the proxy and cannot be read,
-/// and that what a name stands for may change the session. From there on the conversations differ.
+/// Errors that even a holder gets from the proxy, and never from PostgreSQL. Either a text names the proxy's settings
+/// and cannot be read, or a named statement may change the session. After one the conversations differ.
 pub fn is_own_word(message: &Message) -> bool {
     let by_name = || {
         let text = message.field(b'M').unwrap_or_default();
@@ -58,8 +58,8 @@ pub fn is_own_word(message: &Message) -> bool {
         }
 }
 
-/// Where a message came that a COPY does not take: PostgreSQL tells that and ends the session, the proxy says both at
-/// once.
+/// Position of a message that a COPY does not accept. PostgreSQL reports it and ends the session; the proxy does both
+/// at once.
 fn out_of_step(messages: &[Message]) -> Option<usize> {
     messages.iter().position(|message| {
         let text = message.field(b'M').unwrap_or_default();
@@ -67,14 +67,14 @@ fn out_of_step(messages: &[Message]) -> Option<usize> {
     })
 }
 
-/// Whether the session through the proxy ended with such a message, where PostgreSQL had refused the data in front of
-/// it and took the message for the next request.
+/// Whether the session through the proxy ended with such a message, while PostgreSQL had refused the data before it.
+/// The message then counts as the next request there.
 pub fn refused_the_data(direct: &[Message], proxied: &[Message]) -> bool {
     let refused = |end: usize| direct.get(end).is_some_and(|message| message.tag == b'E');
     out_of_step(direct).is_none() && out_of_step(proxied).is_some_and(refused)
 }
 
-/// The message without what differs from run to run: pids, times, object and transaction ids.
+/// A message without details that differ between runs: pids, times, object and transaction ids.
 fn comparable(message: &Message) -> (u8, String) {
     let body = match message.tag {
         b'D' => message.row().join("|"),

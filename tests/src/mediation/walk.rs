@@ -1,7 +1,7 @@
-//! Walks through a transaction: each step fits to those before, so that few of them lead nowhere.
+//! Walks through a transaction: each step fits the earlier ones, so that few lead nowhere.
 //!
 //! A block is begun before it is ended, a savepoint set before it is released, a cursor declared before it is fetched
-//! from. Which steps a walk likes is its own, and what it steers and writes is the conversation's.
+//! from. Each walk prefers its own steps; the conversation gives it the settings and tables.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -49,8 +49,7 @@ impl Stride {
 }
 
 impl Stride {
-    /// What often comes next: a setting is steered and then its block ends, a token is laid down and then something
-    /// runs that may write.
+    /// Likely next steps: a block ends after a setting is steered, and a possible write follows a cleared token.
     const fn leads_to(self) -> &'static [Self] {
         match self {
             Self::Begin => &[Self::Save, Self::Steer, Self::Declare, Self::Bind],
@@ -72,7 +71,7 @@ impl Stride {
     }
 }
 
-/// The steps of a march, one of each line.
+/// Steps of a march, one from each line.
 const MARCH: [&[Stride]; 9] = [
     &[Stride::Begin],
     &[Stride::Save],
@@ -102,22 +101,21 @@ const MARCH: [&[Stride]; 9] = [
     &[Stride::Pay],
 ];
 
-/// What a step says.
+/// One message or text of a step.
 enum Part {
     Text(Sql),
     Messages(Vec<Message>),
 }
 
-/// Where a walk is.
 #[derive(Default)]
-struct Place {
+struct WalkState {
     in_block: bool,
     savepoints: usize,
     cursors: usize,
     bound: Vec<Name>,
 }
 
-impl Place {
+impl WalkState {
     fn fits(&self, stride: Stride, session: Session) -> bool {
         match stride {
             Stride::Begin => !self.in_block,
@@ -165,7 +163,7 @@ const TOKENS: [&str; 7] = [
     "RESET fencing.token",
 ];
 
-/// `$t` is a table that the session may take for another.
+/// `$t` is a table that the session may confuse with another.
 const TABLE_WRITES: [&str; 6] = [
     "INSERT INTO $t VALUES ('x')",
     "INSERT INTO $t VALUES ('x')",
@@ -183,44 +181,45 @@ const TABLE_READS: [&str; 4] = [
 ];
 
 impl Generator {
-    /// A walk of some steps, sent in one of many groupings.
+    /// Sends a walk of several steps in one of many groupings.
     pub(super) fn walk(&mut self) {
-        let mut place = Place::default();
-        let mut parts = match once_in(&mut self.random, 3) {
-            true => self.wander(&mut place),
-            false => self.march(&mut place),
+        let mut state = WalkState::default();
+        let mut parts = if once_in(&mut self.random, 3) {
+            self.wander(&mut state)
+        } else {
+            self.march(&mut state)
         };
-        if place.in_block && !once_in(&mut self.random, 4) {
-            self.stride(Stride::End, &mut place, &mut parts);
-            self.stride(Stride::Pay, &mut place, &mut parts);
+        if state.in_block && !once_in(&mut self.random, 4) {
+            self.stride(Stride::End, &mut state, &mut parts);
+            self.stride(Stride::Pay, &mut state, &mut parts);
         }
         self.group(parts);
     }
 
-    /// Through the whole of a transaction, with some steps left out.
-    fn march(&mut self, place: &mut Place) -> Vec<Part> {
+    /// Goes through a whole transaction, with some steps left out.
+    fn march(&mut self, state: &mut WalkState) -> Vec<Part> {
         let mut parts = Vec::new();
         for step in MARCH {
             let session = self.words.session;
             let fitting: Vec<_> = step
                 .iter()
-                .filter(|stride| place.fits(**stride, session))
+                .filter(|stride| state.fits(**stride, session))
                 .collect();
             if once_in(&mut self.random, 9) {
-                self.stride(Stride::Other, place, &mut parts);
+                self.stride(Stride::Other, state, &mut parts);
             }
             if let (Some(stride), false) = (
                 fitting.choose(&mut self.random),
                 once_in(&mut self.random, 5),
             ) {
-                self.stride(**stride, place, &mut parts);
+                self.stride(**stride, state, &mut parts);
             }
         }
         parts
     }
 
-    /// Anywhere.
-    fn wander(&mut self, place: &mut Place) -> Vec<Part> {
+    /// Takes steps in any order.
+    fn wander(&mut self, state: &mut WalkState) -> Vec<Part> {
         let session = self.words.session;
         let likes = Stride::ALL.map(|stride| match stride {
             Stride::Pay | Stride::Begin | Stride::End => 2,
@@ -236,7 +235,7 @@ impl Generator {
             let fitting: Vec<_> = Stride::ALL
                 .iter()
                 .zip(likes)
-                .filter(|(stride, _)| place.fits(**stride, session))
+                .filter(|(stride, _)| state.fits(**stride, session))
                 .map(weight)
                 .collect();
             let Ok((stride, _)) = fitting.choose_weighted(&mut self.random, |(_, like)| *like)
@@ -244,16 +243,16 @@ impl Generator {
                 break;
             };
             last = *stride;
-            self.stride(last, place, &mut parts);
+            self.stride(last, state, &mut parts);
         }
         parts
     }
 
-    fn stride(&mut self, stride: Stride, place: &mut Place, parts: &mut Vec<Part>) {
+    fn stride(&mut self, stride: Stride, state: &mut WalkState, parts: &mut Vec<Part>) {
         let random = &mut self.random;
         let text: Sql = match stride {
             Stride::Begin => {
-                place.in_block = true;
+                state.in_block = true;
                 one(
                     random,
                     &[
@@ -268,18 +267,18 @@ impl Generator {
             }
             Stride::End => {
                 let end = one(random, &ENDS);
-                *place = Place {
+                *state = WalkState {
                     in_block: end.ends_with("CHAIN"),
-                    ..Place::default()
+                    ..WalkState::default()
                 };
                 end.into()
             }
             Stride::Save => {
-                place.savepoints += 1;
+                state.savepoints += 1;
                 "SAVEPOINT s".into()
             }
             Stride::Release => {
-                place.savepoints -= 1;
+                state.savepoints -= 1;
                 "RELEASE s".into()
             }
             Stride::Back => "ROLLBACK TO s".into(),
@@ -287,16 +286,8 @@ impl Generator {
             Stride::Harmless => one(random, &HARMLESS).into(),
             Stride::Pay => self.pay(),
             Stride::Declare => {
-                place.cursors += 1;
-                let hold: &[u8] = match once_in(random, 3) {
-                    true => b"DECLARE c CURSOR FOR ",
-                    false => b"DECLARE c CURSOR WITH HOLD FOR ",
-                };
-                let query = match once_in(random, 4) {
-                    true => self.words.query(random),
-                    false => self.words.steering_query(random),
-                };
-                [hold, &query].concat()
+                state.cursors += 1;
+                self.declare_cursor()
             }
             Stride::Fetch => one(
                 random,
@@ -311,38 +302,55 @@ impl Generator {
             .into(),
             Stride::Token => one(random, &TOKENS).into(),
             Stride::Other => self.statement(),
-            Stride::Bind => return parts.push(self.bound(place)),
+            Stride::Bind => return parts.push(self.bound(state)),
             Stride::Execute => {
-                let portal = place.bound.pop().unwrap_or_default();
+                let portal = state.bound.pop().unwrap_or_default();
                 return parts.push(Part::Messages(vec![Message::Execute(portal, 0)]));
             }
         };
         parts.push(Part::Text(text));
     }
 
-    /// A portal that is executed later, or not at all.
-    fn bound(&mut self, place: &mut Place) -> Part {
-        let name: Name = if place.bound.is_empty() {
+    fn declare_cursor(&mut self) -> Sql {
+        let random = &mut self.random;
+        let declare: &[u8] = if once_in(random, 3) {
+            b"DECLARE c CURSOR FOR "
+        } else {
+            b"DECLARE c CURSOR WITH HOLD FOR "
+        };
+        let query = if once_in(random, 4) {
+            self.words.query(random)
+        } else {
+            self.words.steering_query(random)
+        };
+        [declare, &query].concat()
+    }
+
+    /// A portal to execute later, or never.
+    fn bound(&mut self, state: &mut WalkState) -> Part {
+        let name: Name = if state.bound.is_empty() {
             "p".into()
         } else {
             "q".into()
         };
-        let statement: Name = match once_in(&mut self.random, 2) {
-            true => "t".into(),
-            false => Name::new(),
+        let statement: Name = if once_in(&mut self.random, 2) {
+            "t".into()
+        } else {
+            Name::new()
         };
-        let sql = match once_in(&mut self.random, 3) {
-            true => self.words.steering_query(&mut self.random),
-            false => self.pay(),
+        let sql = if once_in(&mut self.random, 3) {
+            self.words.steering_query(&mut self.random)
+        } else {
+            self.pay()
         };
-        place.bound.push(name.clone());
+        state.bound.push(name.clone());
         Part::Messages(vec![
             Message::Parse(statement.clone(), sql),
             Message::Bind(name, statement, Vec::new()),
         ])
     }
 
-    /// What the walk is about: it changes or shows what this session is not allowed, were it taken for something else.
+    /// Goal of the walk: a statement that changes or shows something forbidden if it is misjudged.
     fn pay(&mut self) -> Sql {
         let forms: &[&str] = match self.words.session {
             Session::Neighbour | Session::Free => &TABLE_WRITES,
@@ -362,7 +370,7 @@ impl Generator {
         one(&mut self.random, forms).replace("$t", table).into()
     }
 
-    /// One text, several, or messages of the extended protocol.
+    /// Sends the parts as one text, several, or messages of the extended protocol.
     fn group(&mut self, parts: Vec<Part>) {
         let style = self.random.random_range(0..5);
         let mut texts: Vec<Sql> = Vec::new();

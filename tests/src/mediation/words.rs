@@ -1,4 +1,4 @@
-//! The SQL that conversations are made of.
+//! SQL of conversations.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -9,7 +9,7 @@ pub use super::purpose::Kind;
 use super::steering::Aim;
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 16] = [
         Self::Read,
         Self::Piercing,
@@ -30,7 +30,7 @@ impl Kind {
     ];
 }
 
-/// Client encodings: those in which a second byte may be one of ASCII's, and some in which it may not.
+/// Client encodings: some in which a second byte may be in ASCII's range, and some in which it may not.
 pub const ENCODINGS: [&str; 12] = [
     "SJIS",
     "BIG5",
@@ -46,7 +46,7 @@ pub const ENCODINGS: [&str; 12] = [
     "UTF8",
 ];
 
-/// Bytes in front of a backslash that make it half of a character there; by themselves they are UTF-8.
+/// Bytes that in this encoding swallow a following backslash as half of a character; alone they are valid UTF-8.
 const SWALLOWING: [(&str, &[u8]); 5] = [
     ("SJIS", b"\xc2\x83"),
     ("SHIFT_JIS_2004", b"\xc2\x83"),
@@ -100,7 +100,7 @@ const WRITES: [&str; 16] = [
     "PREPARE TRANSACTION 'made'",
 ];
 
-/// Writes to what the token of scope `b` is not for.
+/// Writes that the token of scope `b` does not allow.
 const FOREIGN_WRITES: [&str; 9] = [
     "INSERT INTO jobs VALUES ('x')",
     "INSERT INTO a.jobs VALUES ('x')",
@@ -199,26 +199,26 @@ const SETTINGS: [&str; 10] = [
     "SELECT set_config('search_path', 'a', false)",
 ];
 
-/// One of them.
+/// A random element.
 pub fn one<T: Copy>(random: &mut StdRng, of: &[T]) -> T {
     of[random.random_range(0..of.len())]
 }
 
-/// True once in so many times.
+/// True once in `times` times.
 pub fn once_in(random: &mut StdRng, times: u32) -> bool {
     random.random_range(0..times) == 0
 }
 
-/// What the statements of one conversation have in common, so that they meet.
+/// Common parts of a conversation's statements, so that they meet.
 #[derive(Clone, Debug)]
 pub struct Words {
-    /// Who speaks.
+    /// Kind of session.
     pub session: Session,
     /// Names of statements and portals.
     pub names: Vec<Name>,
-    /// The encodings that it changes to.
+    /// Encodings that it changes to.
     pub encodings: [&'static str; 2],
-    /// The settings that it changes where no text shows it.
+    /// Settings that it changes without the text showing it.
     pub aims: [Aim; 2],
     /// Tables that a name may mean.
     pub tables: Vec<String>,
@@ -231,7 +231,7 @@ impl Words {
             Kind::Read => one(random, &READS).into(),
             Kind::Piercing => self.piercing(random),
             Kind::Write => self.write(random),
-            // The token of scope `b` covers what is hidden; docs/guarantee.md says so.
+            // The token of scope `b` covers hidden writes; docs/guarantee.md says so.
             Kind::Hidden if self.session.is_neighbour() => self.piercing(random),
             Kind::Hidden => one(random, &HIDDEN).into(),
             Kind::Lift => one(random, &LIFTS).into(),
@@ -249,7 +249,7 @@ impl Words {
         }
     }
 
-    /// A statement that would write where it is believed to be a read.
+    /// A statement that writes if it is taken for a read.
     pub fn piercing(&self, random: &mut StdRng) -> Sql {
         match random.random_range(0..4) {
             0 if self.session != Session::Free => "NOTIFY news, 'x'".into(),
@@ -257,7 +257,7 @@ impl Words {
         }
     }
 
-    /// The same as a query with rows: it can be prepared, declared and fetched from.
+    /// As [`Self::piercing`], as a query with rows: it can be prepared, declared and fetched from.
     pub fn piercing_query(&self, random: &mut StdRng) -> Sql {
         match self.session {
             Session::Neighbour => one(random, &FOREIGN_WRITES).into(),
@@ -267,7 +267,7 @@ impl Words {
         }
     }
 
-    /// A write, and where the session may write one that is allowed.
+    /// A write; an allowed one if the session may write.
     pub fn write(&self, random: &mut StdRng) -> Sql {
         match self.session {
             Session::Neighbour if once_in(random, 3) => "INSERT INTO b.jobs VALUES ('x')".into(),
@@ -280,7 +280,7 @@ impl Words {
         }
     }
 
-    /// A query: read, hidden write, or by name.
+    /// A query: a read, a hidden write, or a write by name.
     pub fn query(&self, random: &mut StdRng) -> Sql {
         let kind = one(random, &[Kind::Read, Kind::Hidden, Kind::Piercing]);
         match kind {
@@ -314,7 +314,7 @@ impl Words {
         form.replace('$', encoding).into()
     }
 
-    /// What is one string under one lexer, and ends early under another, with `payload` behind it, its quotes replaced.
+    /// A string that ends early under another lexer, followed by `payload` with its quotes replaced.
     pub fn smuggled_with(&self, random: &mut StdRng, payload: &[u8]) -> Sql {
         let own = SWALLOWING
             .iter()
@@ -365,7 +365,7 @@ impl Words {
         self.names[random.random_range(0..self.names.len())].clone()
     }
 
-    /// The same as SQL has it.
+    /// A name of this conversation, as an SQL identifier.
     pub fn quoted(&self, random: &mut StdRng) -> Sql {
         let name = self.names[random.random_range(0..self.names.len())].as_slice();
         let name = if name.is_empty() { b"s" } else { name };
@@ -387,9 +387,10 @@ impl Words {
     fn cursor(&self, random: &mut StdRng) -> Sql {
         let name = self.quoted(random);
         let query = self.query(random);
-        let declare: &[u8] = match once_in(random, 3) {
-            true => b" CURSOR WITH HOLD FOR ",
-            false => b" CURSOR FOR ",
+        let declare: &[u8] = if once_in(random, 3) {
+            b" CURSOR WITH HOLD FOR "
+        } else {
+            b" CURSOR FOR "
         };
         match random.random_range(0..8) {
             0..=2 => [b"DECLARE ", &name[..], declare, &query].concat(),
@@ -400,7 +401,7 @@ impl Words {
         }
     }
 
-    /// A token set, moved or laid down.
+    /// Sets, changes or clears a token.
     pub fn token(&self, random: &mut StdRng) -> Sql {
         let value = one(random, token_values(self.session));
         let form = one(
@@ -429,7 +430,7 @@ impl Words {
     }
 }
 
-/// The same by a function of the database.
+/// The statement inside a function of the database.
 pub fn in_function(sql: &[u8]) -> Sql {
     let quoted: Vec<u8> = sql
         .iter()

@@ -1,4 +1,4 @@
-//! A server with something to write to, and the proxy in front of it.
+//! A server with data to write, and the proxy in front of it.
 
 use std::collections::HashMap;
 
@@ -9,18 +9,18 @@ use crate::postgres::{Auth, Postgres};
 use crate::proxy::{Options, Proxy};
 use crate::wire::{Endpoint, Wire};
 
-/// What a database is for.
+/// Role of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copy {
-    /// The others are made of it.
+    /// Template of the others.
     Template,
-    /// Conversations go to it.
+    /// Target of conversations.
     Watched,
-    /// One like it that nothing stands in front of.
+    /// Equal database, reached without the proxy.
     Twin,
 }
 
-/// The name of a database.
+/// Name of a database.
 pub fn name_of(database: Database, copy: Copy) -> String {
     let of = match copy {
         Copy::Template => "template",
@@ -30,8 +30,8 @@ pub fn name_of(database: Database, copy: Copy) -> String {
     format!("{of}_{}", database.encoding().to_lowercase())
 }
 
-/// `log` and `counter` belong to nobody, other [`tables`] to scopes where the policy says so. A row of `log` has
-/// the token that PostgreSQL knew when it was written. The functions do what their names say, where no parser sees it.
+/// `log` and `counter` belong to no scope, other [`tables`] to those in the policy. A row of `log` has the token that
+/// PostgreSQL knew when it was written. The functions do what their names say, hidden from any parser.
 const WORLD: &str = "
     CREATE TABLE log (what text, token text);
     INSERT INTO log VALUES ('first', 'nobody');
@@ -53,7 +53,7 @@ const WORLD: &str = "
     CREATE FUNCTION runs(statement text) RETURNS int LANGUAGE plpgsql
         AS $$ BEGIN EXECUTE statement; RETURN 1; END $$";
 
-/// What judges need. A table's comment has the scopes that it belongs to.
+/// Objects for judges. A table's comment names its scopes.
 const JUDGEMENT: &str = "
     CREATE FUNCTION contents() RETURNS TABLE (relation text, scopes text, rows text) LANGUAGE plpgsql AS $$
     DECLARE t regclass;
@@ -87,7 +87,7 @@ const JUDGEMENT: &str = "
     GRANT ALL ON SEQUENCE counter TO PUBLIC;
     SELECT clean()";
 
-/// What the proxy is told.
+/// Policy of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
     /// No policy: every write needs the token of scope `default`.
@@ -96,7 +96,7 @@ pub enum Rules {
     Governed,
 }
 
-/// One server, one proxy. Nobody else is on either, so that what changes there was changed by a conversation.
+/// One server and one proxy, used by nothing else, so that every change comes from a conversation.
 #[derive(Debug)]
 pub struct World {
     proxy: Proxy,
@@ -106,7 +106,7 @@ pub struct World {
 }
 
 impl World {
-    /// Whether a process of PostgreSQL was ended by a signal, which takes all of its connections along.
+    /// Whether a signal ended a process of PostgreSQL, which closes all of its connections.
     pub fn has_crashed(&self) -> bool {
         self.postgres.log().contains("was terminated by signal")
     }
@@ -145,7 +145,7 @@ impl World {
         world
     }
 
-    /// Makes the databases of an encoding.
+    /// Creates the databases of an encoding.
     pub fn create(&mut self, database: Database) {
         let template = name_of(database, Copy::Template);
         self.postgres.sql(&format!(
@@ -172,7 +172,7 @@ impl World {
         self.oids.extend(self.functions(database));
     }
 
-    /// The functions of a database, by their signatures. A copy of it has the same numbers.
+    /// Functions of a database by signature. Its copies have the same OIDs.
     fn functions(&self, database: Database) -> Vec<((Database, String), u32)> {
         let sql = "SELECT oid::regprocedure::text, oid::int8 FROM pg_proc
             WHERE pronamespace = 'public'::regnamespace OR proname IN ('lo_create', 'pg_notify', 'txid_current')";
@@ -185,28 +185,28 @@ impl World {
         parsed.collect()
     }
 
-    /// Where conversations go.
+    /// Endpoint of conversations.
     pub fn endpoint(&self) -> Endpoint {
         self.proxy.endpoint()
     }
 
-    /// The server behind it.
+    /// Endpoint of the server itself.
     pub fn direct(&self) -> Endpoint {
         self.postgres.socket()
     }
 
-    /// The number of a function by its signature.
+    /// OID of a function by its signature.
     pub fn oid(&self, database: Database, function: &str) -> u32 {
         let known = self.oids.get(&(database, function.to_owned()));
         known.copied().unwrap_or_default()
     }
 
-    /// A superuser's session, straight to a database of the server.
+    /// Superuser session, directly on a database of the server.
     pub fn admin(&self, database: &str) -> Wire {
         session(&self.postgres.socket(), database)
     }
 
-    /// Has a session of its own declare a token, and end.
+    /// Declares a token in a separate session, which then ends.
     pub fn declare(&self, token: &str) -> bool {
         let mut wire = Wire::connect(&self.endpoint());
         wire.startup(
@@ -225,7 +225,7 @@ impl World {
         accepted
     }
 
-    /// Puts a database back to what it was.
+    /// Recreates a database.
     pub fn restore(&self, database: Database, copy: Copy) {
         let prepared = self
             .postgres

@@ -1,4 +1,4 @@
-//! PostgreSQL's programs, run without root's rights, and data directories for them.
+//! PostgreSQL's programs, run without root's rights, and their data directories.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,23 +12,22 @@ use tempfile::TempDir;
 
 use crate::machine;
 
-/// PostgreSQL's programs.
 pub(super) fn programs() -> &'static Programs {
     static PROGRAMS: OnceLock<Programs> = OnceLock::new();
     PROGRAMS.get_or_init(|| Programs::find(ProcessGroup::Shared).expect("PostgreSQL's programs"))
 }
 
-/// The path of one of PostgreSQL's programs.
+/// Path of one of PostgreSQL's programs.
 pub fn bin(program: &str) -> PathBuf {
     programs().path(program)
 }
 
-/// A command that runs without root's rights.
+/// Command that runs without root's rights.
 pub fn unprivileged(program: impl AsRef<OsStr>) -> Command {
     programs().unprivileged(program)
 }
 
-/// A short-named directory (a socket's path has about 100 bytes) that the server's user owns.
+/// A directory owned by the server's user. Its name is short, since a socket's path has about 100 bytes.
 pub fn scratch_dir() -> TempDir {
     let dir = scratch_directory("pgp-").expect("a scratch directory");
     programs().give(dir.path()).expect("a scratch directory");
@@ -50,7 +49,7 @@ pub(crate) fn copy_tree(from: &Path, to: &Path) {
     );
 }
 
-/// A data directory as `initdb` leaves it, made once and kept under `target/tmp`, since copying is much faster.
+/// A data directory as `initdb` makes it. Made once and kept under `target/tmp`, since copying is much faster.
 pub(crate) fn template() -> PathBuf {
     static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
     TEMPLATE.get_or_init(make_template).clone()
@@ -78,7 +77,7 @@ fn make_template() -> PathBuf {
     made.expect("a data directory");
     let private = kept_in.join(format!("cluster-{}", std::process::id()));
     copy_tree(&scratch.path().join("data"), &private);
-    // Another process may have been faster; its template is as good.
+    // Another process was faster; its template is equally good.
     if std::fs::rename(&private, &kept).is_err() {
         std::fs::remove_dir_all(&private).expect("remove the second template");
     }

@@ -1,4 +1,4 @@
-//! A streaming replica of a server, and its promotion.
+//! Streaming replicas and their promotion.
 
 use tempfile::TempDir;
 
@@ -7,7 +7,7 @@ use super::{Postgres, Turn};
 use crate::machine::{self, Signal};
 
 impl Postgres {
-    /// Starts a replica that follows this server. It lives on its own, whatever becomes of this one.
+    /// Starts a replica of this server. It outlives this server.
     pub fn replica(&self) -> Self {
         let turn = Turn::take();
         let dir = self.base_backup();
@@ -15,7 +15,8 @@ impl Postgres {
         Self::launch(turn, dir, settings, programs().clone(), None)
     }
 
-    /// The same, on another address of this machine and the very port of this server, as the servers of one name are.
+    /// As [`Self::replica`], at another address of this machine but on the same port, as servers behind one DNS name
+    /// are.
     pub fn replica_at(&self, address: &str) -> Self {
         let turn = Turn::take();
         let dir = self.base_backup();
@@ -45,7 +46,7 @@ impl Postgres {
         dir
     }
 
-    /// Makes a server that was shut down, and has nothing that the other lacks, a replica of that one.
+    /// Makes a server a replica of `primary`. It must be shut down and hold nothing that the primary lacks.
     pub fn start_as_replica_of(&mut self, primary: &Self) {
         std::fs::write(self.data().join("standby.signal"), "").expect("write standby.signal");
         let (host, port) = (primary.socket_dir().display(), primary.port());
@@ -54,8 +55,7 @@ impl Postgres {
         )]);
     }
 
-    /// Stops every process of the server where it is (SIGSTOP), as a machine that hangs. It goes on when the guard is
-    /// dropped.
+    /// Stops every process of the server (SIGSTOP), as a hanging machine would, until the guard is dropped.
     pub fn freeze(&self) -> Frozen {
         let workers = self.sql("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()");
         let workers = workers.concat();
@@ -63,7 +63,7 @@ impl Postgres {
         Frozen::new(workers.chain([self.pid()]))
     }
 
-    /// Confirms nothing from now on that this replica does not have, as a store needs it that fails over.
+    /// Makes every later commit wait for this replica, as a store that fails over needs it.
     pub fn wait_for_synchronous(&self, replica: &Self) {
         self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.sql("SELECT pg_reload_conf()");
@@ -71,17 +71,17 @@ impl Postgres {
             let synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
             (self.value(synchronous) == "1").then_some(())
         });
-        // What was confirmed before that.
+        // Commits confirmed before that.
         replica.wait_for_replay(self);
     }
 
-    /// Makes a replica the primary of a new timeline.
+    /// Promotes a replica to primary on a new timeline.
     pub fn promote(&self) {
         assert_eq!(self.value("SELECT pg_promote(true, 20)"), "t");
     }
 
-    /// Stops following the primary, so that a promotion loses what it writes from now on. Pausing the replay would not
-    /// do: a promotion applies what was received.
+    /// Stops following the primary, so that a promotion loses later writes. Pausing the replay would not be enough: a
+    /// promotion applies all received WAL.
     pub fn stop_following(&self) {
         self.sql("ALTER SYSTEM SET primary_conninfo = ''");
         self.sql("SELECT pg_reload_conf()");
@@ -101,21 +101,20 @@ impl Postgres {
     }
 }
 
-/// A server that is stopped where it is.
+/// A stopped server.
 #[derive(Debug)]
 pub struct Frozen {
     pids: Vec<u32>,
 }
 
 impl Frozen {
-    /// Stops these processes.
     pub(crate) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
         let mut frozen = Self { pids: Vec::new() };
         frozen.stop(pids);
         frozen
     }
 
-    /// Stops these too.
+    /// Stops further processes.
     pub(crate) fn stop(&mut self, pids: impl IntoIterator<Item = u32>) {
         for pid in pids {
             machine::signal(pid, Signal::STOP);

@@ -1,15 +1,15 @@
-//! Reads a history and says whether the guarantee held. It knows nothing of how the history came about.
+//! Reads a history and checks the guarantee, without knowing how the history came about.
 //!
-//! - **G1** no commit of a lower token behind the position where a declaration was acknowledged.
-//! - **G2** the first snapshot of a new holder has every row of lower tokens that there is in the end.
+//! - **G1** no commit of a lower token after the log position at which a declaration was acknowledged.
+//! - **G2** the first snapshot of a new holder has every row of lower tokens that exists in the end.
 //! - **G3** no declaration is acknowledged that began after a higher one had been acknowledged.
-//! - **G4** what was refused is not there, what was confirmed is there, also after crashes.
-//! - **G5** nobody is refused for a higher token that nobody has tried to declare, or for having none.
-//! - **G6** a declaration is answered in time, and fails only in the ways that are promised.
-//! - **Take** no two takes get one token, and `after:33` gets 34 or nothing.
-//! - **Row** writers that share one row by read-modify-write lose nothing that was confirmed.
+//! - **G4** refused writes are absent, confirmed writes are present, even after crashes.
+//! - **G5** no refusal for a higher token that nobody has tried to declare, or for a missing token.
+//! - **G6** a declaration is answered in time, and fails only in promised ways.
+//! - **Take** no two takes get the same token, and `after:33` gets 34 or nothing.
+//! - **Row** writers that share one row by read-modify-write lose no confirmed number.
 //!
-//! **History** stands for a history that contradicts itself: then the run proves nothing.
+//! **History** is a history that contradicts itself: the run then proves nothing.
 
 mod exempt;
 mod indexed;
@@ -25,7 +25,7 @@ pub use report::{Counts, Report, Rule, Violation};
 use super::history::Event;
 use indexed::History;
 
-/// Checks everything. Takes time in proportion to the history's length, but for sorting.
+/// Checks everything, in time linear in the history's length except for sorting.
 pub fn check(events: &[Event]) -> Report {
     let history = History::new(events);
     let mut violations = Vec::new();

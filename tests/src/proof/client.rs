@@ -1,4 +1,4 @@
-//! A client that never waits without a bound and never panics over what it is told.
+//! A client that bounds every wait and never panics because of a reply.
 
 use std::io;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use crate::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire};
 
 use super::history::Answer;
 
-/// An answer with the rows that came before it.
+/// An answer with the rows before it.
 #[derive(Clone, Debug)]
-pub struct Reply {
-    /// What it was in the end.
+pub struct QueryResult {
+    /// Final answer.
     pub answer: Answer,
-    /// The rows, as text.
+    /// Rows, as text.
     pub rows: Vec<Vec<String>>,
 }
 
-impl Reply {
+impl QueryResult {
     fn without_rows(answer: Answer) -> Self {
         Self {
             answer,
@@ -24,23 +24,23 @@ impl Reply {
         }
     }
 
-    /// The first column of the first row.
+    /// First column of the first row.
     pub fn value(&self) -> Option<&str> {
         Some(self.rows.first()?.first()?.as_str())
     }
 }
 
-/// One session, or what is left of it.
+/// A session, possibly broken.
 #[derive(Debug)]
 pub struct Client {
     wire: Wire,
 }
 
 impl Client {
-    /// Starts a session as superuser, whose database is the default, with more startup parameters.
+    /// Starts a session as superuser with additional startup parameters; the database is the default one.
     ///
     /// # Errors
-    /// What the client was told where it was not let in. [`Answer::Ok`] is not among them.
+    /// The client's answer, if it was not admitted. Never [`Answer::Ok`].
     pub fn login(
         endpoint: &Endpoint,
         more: &[(&str, &str)],
@@ -57,31 +57,31 @@ impl Client {
         }
     }
 
-    /// Bounds every following wait.
+    /// Bounds each later wait.
     pub fn set_patience(&mut self, patience: Duration) {
         self.wire.set_patience(patience);
         self.wire.set_write_patience(patience);
     }
 
-    /// The server process of the session.
+    /// Pid of the session's backend.
     pub fn backend_pid(&self) -> u32 {
         self.wire.backend_pid()
     }
 
-    /// Sends messages and reads until as many ReadyForQuery have come, or an error with the next one.
-    pub fn exchange(&mut self, batch: &Batch, ready: usize) -> Reply {
+    /// Sends messages and reads until `ready` ReadyForQuery have come, or an error and the next ReadyForQuery.
+    pub fn exchange(&mut self, batch: &Batch, ready: usize) -> QueryResult {
         match self.wire.try_send_bytes(batch.bytes()) {
-            // The reason for the end may be there to read.
+            // The reason for the end may still be readable.
             Ok(()) | Err(_) => self.read(ready),
         }
     }
 
-    /// One simple Query.
-    pub fn query(&mut self, sql: &str) -> Reply {
+    /// Sends one simple Query.
+    pub fn query(&mut self, sql: &str) -> QueryResult {
         self.exchange(&Batch::new().query(sql), 1)
     }
 
-    fn read(&mut self, ready: usize) -> Reply {
+    fn read(&mut self, ready: usize) -> QueryResult {
         let mut rows = Vec::new();
         let mut error: Option<Answer> = None;
         let mut left = ready;
@@ -90,23 +90,23 @@ impl Client {
                 Ok(message) => message,
                 Err(failed) => {
                     let answer = error.unwrap_or_else(|| of_error(&failed));
-                    return Reply::without_rows(answer);
+                    return QueryResult::without_rows(answer);
                 }
             };
             match message.tag {
                 _ if message.is_closed() => {
-                    return Reply::without_rows(error.unwrap_or(Answer::Lost));
+                    return QueryResult::without_rows(error.unwrap_or(Answer::Lost));
                 }
                 b'E' => error = error.or_else(|| Some(of_message(&message))),
                 b'D' => rows.push(message.row()),
                 b'Z' => {
                     left -= 1;
                     if let Some(error) = error {
-                        return Reply::without_rows(error);
+                        return QueryResult::without_rows(error);
                     }
                     if left == 0 {
                         let answer = Answer::Ok;
-                        return Reply { answer, rows };
+                        return QueryResult { answer, rows };
                     }
                 }
                 _ => {}

@@ -1,4 +1,4 @@
-//! Everything that a run is made of: PostgreSQL, a store, proxies, and a link on every way between them.
+//! All parts of a run: PostgreSQL, a store, proxies, and a link on every connection between them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use super::plan::{Faults, Plan, Route};
 use super::store::RunningStore;
 use super::{row_writers, shapes, surviving, truth};
 
-/// What is confirmed must survive a crash; and a crash must not take longer than it has to.
+/// Confirmed commits must survive a crash, and recovery must be fast.
 const SERVER_SETTINGS: [&str; 5] = [
     "max_connections=120",
     "fsync=on",
@@ -29,7 +29,7 @@ const SERVER_SETTINGS: [&str; 5] = [
     "max_wal_size=256MB",
 ];
 
-/// What runs. Proxies are dropped first, the server last.
+/// A running cluster. Proxies are dropped first, the server last.
 #[derive(Debug)]
 pub struct Cluster {
     proxies: Vec<Mutex<Proxy>>,
@@ -38,25 +38,25 @@ pub struct Cluster {
     addresses: Vec<SocketAddr>,
     store: Option<Mutex<RunningStore>>,
     network: Network,
-    servers: Servers,
+    servers: ClusterServers,
 }
 
 #[derive(Debug)]
-enum Servers {
+enum ClusterServers {
     One {
         socket: Endpoint,
         postgres: Mutex<Postgres>,
     },
     Pair {
         servers: Mutex<Box<Patroni>>,
-        /// Where the log stood before anything was written.
+        /// Log position before any write.
         first: u64,
-        /// What leads to the primary where no proxy does.
+        /// Load balancer to the primary, in runs without proxies.
         balancer: Option<(Running, TempDir)>,
     },
 }
 
-impl Servers {
+impl ClusterServers {
     fn start(plan: &Plan) -> Self {
         if plan.faults == Faults::Failovers {
             let servers = Patroni::start();
@@ -87,7 +87,7 @@ fn set_up(admin: &dyn Fn(&str) -> Wire) {
 }
 
 impl Cluster {
-    /// Starts what the plan says.
+    /// Starts the cluster of a plan.
     pub fn start(plan: &Plan) -> Self {
         let mut cluster = Self {
             proxies: Vec::new(),
@@ -96,7 +96,7 @@ impl Cluster {
             addresses: Vec::new(),
             store: None,
             network: Network::new(),
-            servers: Servers::start(plan),
+            servers: ClusterServers::start(plan),
         };
         match plan.route {
             Route::Direct => cluster.lead_to_postgres(plan),
@@ -111,11 +111,11 @@ impl Cluster {
         cluster
     }
 
-    /// The same places for clients, without a proxy behind them.
+    /// Opens the same client addresses without proxies.
     fn lead_to_postgres(&mut self, plan: &Plan) {
         let server = match &mut self.servers {
-            Servers::One { postgres, .. } => postgres.get_mut().expect("postgres").tcp(),
-            Servers::Pair {
+            ClusterServers::One { postgres, .. } => postgres.get_mut().expect("postgres").tcp(),
+            ClusterServers::Pair {
                 servers, balancer, ..
             } => {
                 let dir = scratch_dir();
@@ -131,7 +131,7 @@ impl Cluster {
 
     fn start_proxy(&mut self, plan: &Plan, store: &RunningStore, number: usize) {
         let mut options = match &self.servers {
-            Servers::One { postgres, .. } => {
+            ClusterServers::One { postgres, .. } => {
                 let postgres = postgres.lock().expect("postgres");
                 let upstream = self.network.link(postgres.tcp());
                 let control = self.network.link(postgres.tcp());
@@ -145,8 +145,8 @@ impl Cluster {
                 self.links.push((Target::ControlLink(number), control));
                 options
             }
-            // A login may wait for a primary. A declaration may not take longer for that.
-            Servers::Pair { servers, .. } => {
+            // A login may wait for a primary. That must not prolong a declaration.
+            ClusterServers::Pair { servers, .. } => {
                 let options = servers.lock().expect("servers").options();
                 options.flag("--login-timeout", "1s")
             }
@@ -173,24 +173,24 @@ impl Cluster {
         self.links.push((Target::ClientLink(number), link));
     }
 
-    /// Where clients connect.
+    /// Addresses for clients.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The proxies.
+    /// Proxies of the run.
     pub fn proxies(&self) -> &[Mutex<Proxy>] {
         &self.proxies
     }
 
-    /// Puts a policy into force on every proxy. All of them must run.
+    /// Loads a policy into every proxy. All must be running.
     pub fn reload(&self, text: &str) {
         for (proxy, policy) in self.proxies.iter().zip(&self.policies) {
             policy.reload(&proxy.lock().expect("a proxy"), text);
         }
     }
 
-    /// Writes what proxies and servers said to files in `dir`: `proxy-0.log` and so on.
+    /// Copies the logs of proxies and servers to files in `dir`: `proxy-0.log` and so on.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -207,57 +207,59 @@ impl Cluster {
         std::fs::write(dir.join("postgres-b.log"), servers.log(1))
     }
 
-    /// Everything that can be cut.
+    /// Links that can be cut.
     pub fn links(&self) -> &[(Target, Link)] {
         &self.links
     }
 
-    /// The store, where there is one.
+    /// Store, if the proxies share one.
     pub fn store(&self) -> Option<&Mutex<RunningStore>> {
         self.store.as_ref()
     }
 
-    /// PostgreSQL's own socket, past everything that can be cut.
+    /// PostgreSQL's own socket, past all links.
     ///
     /// # Panics
-    /// When there are two servers, as in all that follows.
+    /// With two servers, as all functions below.
     pub fn socket(&self) -> &Endpoint {
         match &self.servers {
-            Servers::One { socket, .. } => socket,
-            Servers::Pair { .. } => panic!("two servers have no common socket"),
+            ClusterServers::One { socket, .. } => socket,
+            ClusterServers::Pair { .. } => panic!("two servers have no common socket"),
         }
     }
 
-    /// The server. Locked while it is down.
+    /// The single server. Locked while it is down.
     pub fn postgres(&self) -> MutexGuard<'_, Postgres> {
         match &self.servers {
-            Servers::One { postgres, .. } => postgres.lock().expect("postgres"),
-            Servers::Pair { .. } => panic!("there are two servers"),
+            ClusterServers::One { postgres, .. } => postgres.lock().expect("postgres"),
+            ClusterServers::Pair { .. } => panic!("there are two servers"),
         }
     }
 
-    /// The two servers that Patroni keeps, where there are two. Locked while they are not whole.
+    /// The two servers managed by Patroni, if there are two. Locked while one of them is broken.
     pub fn pair(&self) -> Option<&Mutex<Box<Patroni>>> {
         match &self.servers {
-            Servers::One { .. } => None,
-            Servers::Pair { servers, .. } => Some(servers),
+            ClusterServers::One { .. } => None,
+            ClusterServers::Pair { servers, .. } => Some(servers),
         }
     }
 
-    /// Writes down what the pair has committed, where there is one. Nobody may write any more.
+    /// Records the commits of the pair, if there is one. All writers must have ended.
     pub fn record_survivors(&self, recorder: &Recorder) {
-        if let Servers::Pair { servers, first, .. } = &self.servers {
+        if let ClusterServers::Pair { servers, first, .. } = &self.servers {
             surviving::record(&servers.lock().expect("servers"), *first, recorder);
         }
     }
 
-    /// A superuser's session of a database, straight to the primary, past everything that can be cut.
+    /// Superuser session on a database, directly on the primary, past all links.
     pub fn admin(&self, database: &str) -> Wire {
         match &self.servers {
-            Servers::One { socket, .. } => {
+            ClusterServers::One { socket, .. } => {
                 Wire::login(socket, &[("user", "postgres"), ("database", database)])
             }
-            Servers::Pair { servers, .. } => servers.lock().expect("servers").admin(database),
+            ClusterServers::Pair { servers, .. } => {
+                servers.lock().expect("servers").admin(database)
+            }
         }
     }
 }

@@ -1,13 +1,12 @@
-//! A network that can be cut: each link is a relay that passes bytes on, holds them, or closes its connections.
+//! A network that can be cut: each link is a relay that forwards bytes, holds them, or closes its connections.
 //!
-//! A link that holds also holds connections that are made meanwhile. A held byte is not lost: it goes on when the link
-//! is opened, however late that is. That is what makes a stale write dangerous.
+//! A link that holds also holds connections made meanwhile. Held bytes are not lost: they continue once the link
+//! opens, however late. That is what makes a stale write dangerous.
 //!
-//! A link that strands holds the connections that are there, and new ones pass: who sent the held bytes connects anew
-//! and sends them again, and the first ones arrive after the answer to the second ones.
+//! A link that strands holds the existing connections and lets new ones pass. The sender of the held bytes reconnects
+//! and sends them again, and the first ones arrive after the reply to the second ones.
 //!
-//! A link that flaps closes its connections, and each that is made anew behind some bytes of its answers: any answer
-//! may be the one that is lost.
+//! A link that flaps closes its connections, and each new one after some bytes of replies: any reply may get lost.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -23,22 +22,22 @@ use tokio::time::{sleep, timeout};
 
 use crate::wire::Endpoint;
 
-/// How long the relay tries to reach whom it relays to.
+/// Bound of the relay's connection attempt.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a stranded connection stays open behind its last byte: as long as a store may take for what it says.
+/// Time for which a stranded connection stays open after its last byte: as long as a store may take to process it.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What a link does with bytes.
+/// Flow of bytes through a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// They pass.
+    /// All bytes pass.
     Open,
-    /// Those to the server wait.
+    /// Bytes to the server wait.
     HoldToServer,
-    /// Those to the client wait.
+    /// Bytes to the client wait.
     HoldToClient,
-    /// All wait.
+    /// All bytes wait.
     HoldBoth,
 }
 
@@ -76,16 +75,16 @@ pub struct Link {
     server: watch::Sender<Endpoint>,
 }
 
-/// Which connections are stranded, by the number that counts the strandings before they were made.
+/// Stranded connections. A connection's number is the count of strandings before it was made.
 #[derive(Clone, Copy, Debug, Default)]
 struct Strands {
-    /// Those with a lower number are held, in both directions,
+    /// Connections with lower numbers are held in both directions
     held: u64,
-    /// once their clients have sent so many bytes more,
+    /// once their clients have sent this many more bytes.
     behind: usize,
-    /// those with a lower number than this have lost their client,
+    /// Clients of lower numbers have been disconnected.
     abandoned: u64,
-    /// and what those with a lower number than this have sent goes on.
+    /// Bytes of lower numbers continue.
     released: u64,
 }
 
@@ -95,11 +94,11 @@ impl Strands {
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
 impl Network {
-    /// A network without links.
+    /// Creates a network without links.
     pub fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -109,7 +108,7 @@ impl Network {
         Self { runtime }
     }
 
-    /// A link to a server, on a free TCP port.
+    /// Creates a link to a server, on a free TCP port.
     pub fn link(&self, server: Endpoint) -> Link {
         let listener = self
             .runtime
@@ -133,7 +132,7 @@ impl Network {
         };
         self.runtime.spawn(async move {
             loop {
-                // A connection that is gone before it is accepted is no concern of the others.
+                // A connection that is gone before it is accepted does not concern the others.
                 if let Ok((client, _)) = listener.accept().await {
                     let _faster = client.set_nodelay(true);
                     tokio::spawn(relay(client, to.borrow().clone(), valve.clone()));
@@ -158,33 +157,32 @@ impl Default for Network {
 }
 
 impl Link {
-    /// Where to connect.
+    /// Address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on, on all connections.
+    /// Changes the flow of all connections, existing and new.
     pub fn set(&self, flow: Flow) {
         self.flow.send_replace(flow);
     }
 
-    /// Leads connections that are made from now on to another server, as an address does that has moved.
+    /// Leads new connections to another server, as a moved IP address does.
     pub fn lead_to(&self, server: Endpoint) {
         self.server.send_replace(server);
     }
 
-    /// Closes every connection; what was held is lost.
+    /// Closes every connection; held bytes are lost.
     pub fn cut(&self) {
         self.cuts.send_modify(|count| *count += 1);
     }
 
-    /// A connection that is made from now on ends behind so many bytes of answers, where that is said.
+    /// Ends each new connection after this many bytes of replies, if given.
     pub fn limit(&self, bytes: Option<usize>) {
         self.limit.send_replace(bytes);
     }
 
-    /// Holds the connections that there are, each once its client has sent so many bytes more, and lets those pass that
-    /// are made from now on.
+    /// Holds each existing connection once its client has sent `behind` more bytes, and lets new ones pass.
     pub fn strand(&self, behind: usize) {
         self.strands.send_modify(|strands| {
             strands.held += 1;
@@ -192,31 +190,31 @@ impl Link {
         });
     }
 
-    /// Tells the clients of what is stranded that their connections have ended. What they have sent is kept.
+    /// Disconnects the clients of stranded connections. Their sent bytes are kept.
     pub fn abandon(&self) {
         self.strands
             .send_modify(|strands| strands.abandoned = strands.held);
     }
 
-    /// Lets what is stranded go on: to the client too, where it was not told that all is over.
+    /// Lets stranded bytes continue, also to clients that were not disconnected.
     pub fn release(&self) {
         self.strands
             .send_modify(|strands| strands.released = strands.held);
     }
 }
 
-/// What a connection listens to.
+/// Controls of one connection.
 #[derive(Clone)]
 struct Valve {
     flow: watch::Receiver<Flow>,
     cuts: watch::Receiver<u64>,
     strands: watch::Receiver<Strands>,
     limit: watch::Receiver<Option<usize>>,
-    /// The connection's, see [`Strands`].
+    /// The connection's number, see [`Strands`].
     number: u64,
-    /// The bytes of answers that the connection may have.
+    /// Bytes of replies that the connection may carry.
     answers_max: Option<usize>,
-    /// The bytes that its client has sent since it was stranded.
+    /// Bytes sent by the client since the stranding.
     sent: Arc<AtomicUsize>,
 }
 
@@ -231,13 +229,13 @@ impl Valve {
         let is_late = strands.holds(number)
             && self.sent.fetch_add(more, Ordering::Relaxed) + more >= strands.behind;
         if is_late {
-            // An error means that the link is gone, and with it the network.
+            // An error means that the link and its network are gone.
             drop(self.strands.wait_for(|all| !all.holds(number)).await);
         }
         drop(self.flow.wait_for(|flow| flow.lets_pass(direction)).await);
     }
 
-    /// Waits until the client has been told that the connection has ended.
+    /// Waits until the client has been disconnected.
     async fn is_abandoned(&mut self) {
         let number = self.number;
         let abandoned = self.strands.wait_for(|all| number < all.abandoned);
@@ -246,7 +244,7 @@ impl Valve {
         }
     }
 
-    /// The server is not told that the client has left before it can have taken what was late.
+    /// Keeps the server's side open until it can have processed the late bytes.
     async fn lingers(&self) {
         if self.number < self.strands.borrow().abandoned {
             sleep(LINGER).await;
@@ -262,7 +260,7 @@ async fn relay(client: TcpStream, server: Endpoint, mut valve: Valve) {
     cuts.mark_unchanged();
     let both = async {
         valve.passes(Direction::ToServer, 0).await;
-        // A server that is gone closes its client, as a network would.
+        // Without a server the client's connection closes, as on a real network.
         let Ok(Some(server)) = timeout(CONNECT_WITHIN, connect(&server)).await else {
             return;
         };
@@ -278,7 +276,7 @@ async fn relay(client: TcpStream, server: Endpoint, mut valve: Valve) {
         let mut answers = pin!(answers);
         tokio::select! {
             passed = &mut answers => {
-                // Else it is as if it were cut.
+                // Otherwise the connection counts as cut.
                 if passed == Passed::All {
                     to_server.await;
                 }
@@ -289,14 +287,14 @@ async fn relay(client: TcpStream, server: Endpoint, mut valve: Valve) {
         }
     };
     tokio::select! {
-        // A cut counts before a flow that was opened behind it.
+        // A cut takes precedence over a flow that opened after it.
         biased;
         _ = cuts.changed() => {}
         () = both => {}
     }
 }
 
-async fn connect(server: &Endpoint) -> Option<Box<dyn Stream>> {
+async fn connect(server: &Endpoint) -> Option<Box<dyn Duplex>> {
     match server {
         Endpoint::Tcp(address) => {
             let stream = TcpStream::connect(address).await.ok()?;
@@ -307,15 +305,15 @@ async fn connect(server: &Endpoint) -> Option<Box<dyn Stream>> {
     }
 }
 
-/// How much of a direction was copied.
+/// Result of copying one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
     All,
-    /// As much as the connection may have.
+    /// Up to the connection's limit.
     Part,
 }
 
-/// Copies what the server says, until the client is told that all is over.
+/// Copies the server's bytes until the client is disconnected.
 async fn answer(
     server: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,
@@ -423,12 +421,12 @@ mod tests {
         link.cut();
         link.set(Flow::Open);
         for stream in [&mut client, &mut server] {
-            // The end, or a reset; no byte.
+            // End of the connection or a reset, without a byte.
             assert!(matches!(stream.read(&mut [0; 9]), Ok(0) | Err(_)));
         }
     }
 
-    /// The same is sent again by a new connection, and then the old bytes arrive.
+    /// A new connection sends the same bytes again, and then the old ones arrive.
     #[test]
     fn what_is_stranded_arrives_late() {
         let (_network, link, mut client, mut server) = pair();
@@ -445,7 +443,7 @@ mod tests {
         assert_eq!(&next(&mut server), b"abc");
     }
 
-    /// What is answered meanwhile is heard.
+    /// Replies that arrive meanwhile pass.
     #[test]
     fn what_is_stranded_later_passes_before() {
         let (_network, link, mut client, mut server) = pair();

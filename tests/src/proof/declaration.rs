@@ -1,4 +1,4 @@
-//! How a leader declares its token, in every way that there is, and writes down that it did.
+//! All ways in which a leader declares its token and records it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,42 +12,42 @@ use crate::wire::{Batch, Endpoint};
 use super::client::Client;
 use super::history::{Answer, Event, Recorder, now};
 
-/// Who declares.
+/// A leader that declares.
 #[derive(Debug)]
 pub struct Declarer<'a> {
-    /// Its number, unique in a run.
+    /// Number, unique in a run.
     pub leader: u32,
-    /// What it leads.
+    /// Scope that it leads.
     pub scope: &'a str,
     /// Its fencing token.
     pub token: u64,
-    /// Where it writes.
+    /// Database that it writes to.
     pub database: &'a str,
-    /// How it gets there.
+    /// Its route to the proxies.
     pub reach: Reach<'a>,
 }
 
-/// How a declaration gets to the proxies, and where events go.
+/// Route of declarations to the proxies, and the recorder of events.
 #[derive(Clone, Copy, Debug)]
 pub struct Reach<'a> {
-    /// Where the proxies are.
+    /// Addresses of the proxies.
     pub proxies: &'a [SocketAddr],
-    /// The number of the first of them.
+    /// Number of the first proxy.
     pub first: usize,
-    /// How long it waits for the answer.
+    /// Wait for the answer.
     pub patience: Duration,
-    /// Where events go.
+    /// Recorder of events.
     pub recorder: &'a Recorder,
     /// Ids of requests.
     pub ids: &'a AtomicU64,
 }
 
-/// A session that was let in.
+/// An admitted session.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The session.
+    /// Client of the session.
     pub client: Client,
-    /// The declaration's id.
+    /// Id of the declaration.
     pub id: u64,
 }
 
@@ -69,7 +69,7 @@ const WAYS: [Way; 5] = [
 ];
 
 impl<'a> Declarer<'a> {
-    /// Says in the history who it is.
+    /// Records itself in the history.
     pub fn announced(
         leader: u32,
         (scope, token): (&'a str, u64),
@@ -90,7 +90,7 @@ impl<'a> Declarer<'a> {
         }
     }
 
-    /// A new id for a request.
+    /// A new request id.
     pub fn next_id(&self) -> u64 {
         u64::from(self.leader) << 32 | self.reach.ids.fetch_add(1, Ordering::Relaxed)
     }
@@ -98,12 +98,12 @@ impl<'a> Declarer<'a> {
     /// Connects to one of the proxies and declares.
     ///
     /// # Errors
-    /// What the client was told instead.
+    /// The client's answer, if it was not admitted.
     pub fn declare(&self, random: &mut StdRng) -> Result<Accepted, Answer> {
         let recorder = self.reach.recorder;
         let door = self.reach.door(random);
         let proxy = door.proxy;
-        // Every write needs a token of scope `default` too, so everybody shares one there.
+        // Every write also needs a token of scope `default`, so all leaders share one there.
         let value = format!("default=1,{}={}", self.scope, self.token);
         let id = self.next_id();
         let begin = |pid| {
@@ -127,17 +127,16 @@ impl<'a> Declarer<'a> {
     }
 }
 
-/// The proxy that a session is opened at.
+/// The proxy for a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Door {
-    /// Its number.
     pub(super) proxy: usize,
     address: SocketAddr,
     patience: Duration,
 }
 
 impl Reach<'_> {
-    /// One of the proxies.
+    /// A random proxy.
     pub(super) fn door(&self, random: &mut StdRng) -> Door {
         let choice = random.random_range(0..self.proxies.len());
         Door {
@@ -149,14 +148,14 @@ impl Reach<'_> {
 }
 
 impl Door {
-    /// A session of a database.
+    /// A session on a database.
     pub(super) fn login(&self, database: &str, more: &[(&str, &str)]) -> Result<Client, Answer> {
         let all = [&[("database", database)], more].concat();
         Client::login(&Endpoint::Tcp(self.address), &all, self.patience)
     }
 
-    /// A session that declares a value in one of the ways. `begin` is told before that, with the server process where
-    /// it is known, and `end` is told the answer.
+    /// A session that declares a value in one of the ways. Calls `begin` before it, with the backend pid if known,
+    /// and `end` with the answer.
     pub(super) fn declare(
         &self,
         database: &str,

@@ -1,7 +1,7 @@
-//! What happened in a run, one JSON line for each event: what the processes write and the checker reads.
+//! The events of a run, one JSON line each: written by its processes and read by the checker.
 //!
-//! A request is written down *before* it is sent and its answer after it came, each with one `write`. So a
-//! process that is killed loses at most answers, and an answer that is missing means "unknown".
+//! A request is recorded *before* it is sent and its answer after it came, each with one `write`. So a killed process
+//! loses at most answers, and a missing answer means "unknown".
 //!
 //! Times are nanoseconds of the machine's monotonic clock, which all processes of a run share.
 
@@ -16,211 +16,211 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// What was run.
+    /// Options of the run.
     Run {
-        /// What all choices came from.
+        /// Seed of all choices.
         seed: u64,
-        /// Which way the clients took, in words.
+        /// Route of the clients, in words.
         route: String,
         /// `takeover.timeout` of the proxies.
         takeover_timeout_ms: u64,
-        /// What a declaration may take beyond it, on a busy machine.
+        /// Allowed time of a declaration beyond it, on a busy machine.
         slack_ms: u64,
     },
     /// A process that believes that it leads.
     Leader {
-        /// Its number, unique in a run.
+        /// Number, unique in a run.
         leader: u32,
-        /// What it leads.
+        /// Scope that it leads.
         scope: String,
         /// Its fencing token.
         token: u64,
     },
-    /// The next token of a scope is about to be taken. Where that succeeds, it is a declaration too.
+    /// A leader is about to take the next token of a scope. On success this is a declaration too.
     Take {
         /// Unique in a run.
         id: u64,
-        /// When.
+        /// Time.
         at: u64,
-        /// In which scope.
+        /// Scope.
         scope: String,
-        /// The mark that it is to follow. None: whichever there is.
+        /// Mark to follow; `None` for any.
         after: Option<u64>,
     },
-    /// The answer to it.
+    /// Answer to a take.
     Taken {
-        /// The take's.
+        /// Id of the take.
         id: u64,
-        /// The token, where it was told.
+        /// Token, if it was told.
         token: Option<u64>,
     },
-    /// A token is about to be declared.
+    /// A leader is about to declare a token.
     Declare {
-        /// When.
+        /// Time.
         at: u64,
         /// Unique in a run.
         id: u64,
-        /// By whom.
+        /// Number of the leader.
         leader: u32,
-        /// Through which proxy.
+        /// Number of the proxy.
         proxy: usize,
-        /// The server process of the session, where it is known already.
+        /// Backend pid of the session, if already known.
         pid: Option<u32>,
     },
-    /// The answer to a declaration.
+    /// Answer to a declaration.
     Declared {
-        /// When it had come.
+        /// Time of the answer.
         at: u64,
-        /// The declaration's.
+        /// Id of the declaration.
         id: u64,
-        /// What it was.
+        /// The answer.
         answer: Answer,
     },
-    /// Where PostgreSQL's log stood some time after a declaration was acknowledged: everything that is committed
-    /// at a higher position was committed after the answer.
+    /// Position of PostgreSQL's log some time after a declaration was acknowledged: every commit at a higher position
+    /// came after the answer.
     Position {
-        /// The declaration's.
+        /// Id of the declaration.
         id: u64,
-        /// The end of what was flushed.
+        /// End of the flushed log.
         lsn: u64,
-        /// Of which timeline, where a failover may begin a new one. Then the snapshot came before.
+        /// Timeline of the position, if a failover may begin a new one. The snapshot then came before.
         #[serde(default)]
         timeline: Option<u32>,
     },
-    /// What the first snapshot of a new holder had of all lower tokens.
+    /// A new holder's first snapshot of all lower tokens.
     Snapshot {
-        /// The declaration's.
+        /// Id of the declaration.
         id: u64,
-        /// When it had come.
+        /// Time of its arrival.
         at: u64,
-        /// The rows.
+        /// Rows of the snapshot.
         seen: Tally,
     },
-    /// Rows are about to be written, in one transaction or more.
+    /// A leader is about to write rows, in one or more transactions.
     Write {
-        /// When.
+        /// Time.
         at: u64,
         /// Unique in a run.
         id: u64,
-        /// By whom.
+        /// Number of the leader.
         leader: u32,
-        /// In which way.
+        /// Shape of the write.
         shape: String,
-        /// The ids of the rows, unique in a run.
+        /// Ids of the rows, unique in a run.
         rows: Vec<u64>,
     },
-    /// The answer to a write.
+    /// Answer to a write.
     Written {
-        /// When it had come.
+        /// Time of the answer.
         at: u64,
-        /// The write's.
+        /// Id of the write.
         id: u64,
-        /// What it was.
+        /// The answer.
         answer: Answer,
     },
-    /// A transaction as PostgreSQL's log has it.
+    /// A transaction in PostgreSQL's log.
     Commit {
-        /// The end of its commit record: a total order.
+        /// End of its commit record, which orders all commits.
         lsn: u64,
-        /// What it inserted.
+        /// Inserted rows.
         rows: Vec<Row>,
     },
-    /// The history of the primary at the end: each timeline with the position that it ended at. What stands behind
-    /// that, or on another timeline, was lost in a failover.
+    /// Timelines of the final primary, each with the position of its end. Commits after that position, or on another
+    /// timeline, were lost in a failover.
     Survived {
-        /// The first one first.
+        /// In order, first one first.
         timelines: Vec<(u32, u64)>,
     },
-    /// What is in the table at the end.
+    /// Final contents of the table.
     Table {
-        /// The rows.
+        /// Rows of the table.
         rows: Tally,
     },
-    /// A number is about to be appended to the row that several writers share.
+    /// A writer is about to append a number to the shared row.
     Append {
-        /// By whom.
+        /// Number of the writer.
         writer: u32,
         /// Consecutive for each writer, from 1.
         number: u64,
     },
-    /// The answer to it.
+    /// Answer to an append.
     Appended {
-        /// By whom.
+        /// Number of the writer.
         writer: u32,
-        /// Which.
+        /// Appended number.
         number: u64,
-        /// What it was.
+        /// The answer.
         answer: Answer,
     },
-    /// What the shared row has at the end, in its order.
+    /// Final contents of the shared row, in its order.
     SharedRow {
         /// Writer and number.
         entries: Vec<(u32, u64)>,
     },
-    /// In a scope nothing was promised for a while.
+    /// A period without promises in a scope.
     Exempt {
-        /// Which.
+        /// Scope.
         scope: String,
-        /// Why.
+        /// Reason.
         why: Exemption,
-        /// Before it began.
+        /// Time before it began.
         begin: u64,
-        /// When all was promised again.
+        /// Time when everything was promised again.
         end: u64,
-        /// Where PostgreSQL's log stood at the beginning.
+        /// Log position at the beginning.
         first: u64,
-        /// Where it stood at the end.
+        /// Log position at the end.
         last: u64,
     },
-    /// Something was broken for a while.
+    /// A temporary fault.
     Fault {
-        /// How.
+        /// Kind of fault.
         kind: FaultKind,
-        /// What.
+        /// Target of the fault.
         target: Target,
-        /// Before it was broken.
+        /// Time before the fault.
         begin: u64,
-        /// When it was whole again.
+        /// Time after recovery.
         end: u64,
     },
 }
 
-/// A row that was committed.
+/// A committed row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// Unique in a run.
+    /// Id, unique in a run.
     pub id: u64,
-    /// The writer's scope.
+    /// Scope of the writer.
     pub scope: String,
-    /// The writer's token.
+    /// Token of the writer.
     pub token: u64,
 }
 
-/// A set of rows by their number and the exclusive-or of their ids. Two different sets of a run have the same
-/// tally only by an accident that needs at least two rows too many and two too few.
+/// A set of rows, as their number and the exclusive-or of their ids. Two different sets of a run have the same tally
+/// only by coincidence, with at least two rows too many and two too few.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// How many.
+    /// Number of rows.
     pub rows: u64,
-    /// All ids, folded.
+    /// Exclusive-or of all ids.
     pub fold: u64,
 }
 
 impl Tally {
-    /// One row more.
+    /// Adds a row.
     pub fn add(&mut self, id: u64) {
         self.rows += 1;
         self.fold ^= id;
     }
 }
 
-/// Tokens from here on were given by no election.
+/// Lowest token that no election gives.
 pub const POISON: u64 = 1 << 41;
 
-/// The number of a proxy with another store.
+/// Number of a proxy with another store.
 pub const BESIDE: usize = 999;
 
-/// What a client was told.
+/// Answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
@@ -230,12 +230,12 @@ pub enum Answer {
     Error(String),
     /// The connection ended, or could not be made.
     Lost,
-    /// Nothing came for as long as the client waits.
+    /// Nothing arrived within the client's patience.
     Silent,
 }
 
 impl Answer {
-    /// The SQLSTATE of an error.
+    /// SQLSTATE of an error.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Error(code) => Some(code),
@@ -244,64 +244,64 @@ impl Answer {
     }
 }
 
-/// Why nothing is promised. What was acknowledged before says nothing about what comes behind it: the new holder has to
-/// declare anew.
+/// Reason for a period without promises. Earlier acknowledgements say nothing about later commits: a new holder must
+/// declare again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exemption {
     /// The policy only observed.
     Observed,
-    /// The scope was poisoned, and repaired.
+    /// The scope was poisoned and repaired.
     Repaired,
-    /// A proxy with another store had come in, and the others had not seen it yet.
+    /// A proxy with another store was serving, and the others had not noticed yet.
     TwoAuthorities,
 }
 
-/// How something is broken.
+/// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
     /// SIGSTOP, later SIGCONT.
     Pause,
-    /// SIGKILL, later started again.
+    /// SIGKILL, later restarted.
     Kill,
-    /// SIGQUIT, later started again: PostgreSQL's immediate shutdown.
+    /// SIGQUIT, PostgreSQL's immediate shutdown; later restarted.
     Quit,
     /// Connections are closed.
     Cut,
-    /// Connections are closed, and those that are made anew are closed behind some bytes of answers, for a while.
+    /// For a while connections are closed, and new ones after some bytes of replies.
     Flap,
-    /// Bytes wait, and go on later: a network that heals.
+    /// Bytes wait and continue later: a network that recovers.
     Hold,
-    /// Bytes wait, and then the connections are closed: a network that does not heal in time.
+    /// Bytes wait, and then the connections are closed: a network that does not recover in time.
     Partition,
-    /// Bytes of the connections that there are wait, new connections pass, and the old bytes arrive after theirs.
+    /// Bytes of existing connections wait, new connections pass, and the old bytes arrive after the new ones.
     Late,
-    /// The policy is changed from enforcing to observing and back.
+    /// The policy changes from enforcing to observing and back.
     Observe,
-    /// All connections that there may be are taken.
+    /// All available connections are taken.
     Exhaust,
-    /// A scope gets a token that no election reaches, and is repaired.
+    /// A scope gets a token beyond any election, and is repaired.
     Repair,
-    /// A copy of the cluster is served with the same store; then the cluster is started anew.
+    /// A copy of the cluster is served with the same store; then the cluster is restarted.
     Copy,
-    /// Proxies are killed, the store is put back to an earlier state, and what it has forgotten is recovered.
+    /// Proxies are killed, the store is restored to an earlier state, and the lost state is recovered.
     Restore,
-    /// The same, where nobody was elected since that state and nothing is recovered unless a proxy asks for it.
+    /// As [`Self::Restore`], without an election since that state, and with a recovery only if a proxy asks for it.
     QuietRestore,
-    /// The clock of the server is stepped and set right again, and the server may be started anew in between.
+    /// The server's clock is stepped and corrected; the server may restart in between.
     ClockStep,
-    /// The synchronous standby of a PostgreSQL store is promoted, and has its address.
+    /// The synchronous standby of a PostgreSQL store is promoted and takes over its address.
     Failover,
-    /// Patroni is asked to let the other server be the primary.
+    /// Patroni is asked to switch over to the other server.
     Switchover,
-    /// PostgreSQL's first process is killed alone; its Patroni sees to it.
+    /// Only PostgreSQL's postmaster is killed; Patroni recovers it.
     KillPostmaster,
-    /// A proxy with another store serves the cluster, while the control connections of the others are away.
+    /// A proxy with another store serves the cluster while the control connections of the others are down.
     SecondAuthority,
 }
 
-/// What is broken.
+/// Target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -311,7 +311,7 @@ pub enum Target {
     Leader(u32),
     /// The server.
     Postgres,
-    /// One server process.
+    /// One backend.
     Backend(u32),
     /// A process of the store.
     Member(usize),
@@ -326,7 +326,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The kind of thing that it is.
+    /// Kind of target.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Proxy(_) => "proxy",
@@ -342,7 +342,7 @@ impl Target {
     }
 }
 
-/// Now, for [`Event`].
+/// Current time, for [`Event`].
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).expect("the monotonic clock is positive");
@@ -355,7 +355,7 @@ pub fn now() -> u64 {
 pub struct Recorder(Mutex<File>);
 
 impl Recorder {
-    /// Opens the file, and keeps what is in it.
+    /// Opens the file and keeps its contents.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -364,7 +364,7 @@ impl Recorder {
         Ok(Self(Mutex::new(file)))
     }
 
-    /// Writes one event with one `write`. The kernel has it then, whatever becomes of this process.
+    /// Writes one event with one `write`. The kernel then has it, even if this process dies.
     pub fn record(&self, event: &Event) {
         let mut line = serde_json::to_vec(event).expect("an event is JSON");
         line.push(b'\n');
@@ -373,7 +373,7 @@ impl Recorder {
     }
 }
 
-/// Reads a history. A last line without an end is that of a process that was killed, and is left out.
+/// Reads a history. Skips an incomplete last line, which a killed process left.
 ///
 /// # Errors
 /// When the file cannot be read, or a line is no event; the error names the line.

@@ -1,5 +1,5 @@
-//! A process that believes that it leads: it declares its token, looks at what is there, and writes over several
-//! sessions until it is told that it is stale. It never stops by itself before its time is over.
+//! A process that believes that it leads: it declares its token, reads the table, and writes over several sessions
+//! until it learns that it is stale. It does not stop earlier than its lifetime.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,49 +19,49 @@ use super::history::{Answer, Event, Recorder, Row, Tally, now};
 use super::shapes::Shape;
 use super::take::take;
 
-/// What a leader is told when it starts.
+/// A leader's instructions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
-    /// Its number, unique in a run.
+    /// Number, unique in a run.
     pub leader: u32,
-    /// What it leads.
+    /// Scope that it leads.
     pub scope: String,
-    /// Where its fencing token comes from.
+    /// Source of its fencing token.
     pub number: Number,
-    /// Where the proxies are.
+    /// Addresses of the proxies.
     pub proxies: Vec<SocketAddr>,
-    /// PostgreSQL's own socket, for looking at its log past everything that can be cut. None where a failover may lead
-    /// to another server.
+    /// PostgreSQL's own socket, to read its log position past all links. `None` if a failover may lead to another
+    /// server.
     pub direct: Option<PathBuf>,
-    /// Where its events go.
+    /// File for its events.
     pub history: PathBuf,
-    /// What its choices come from.
+    /// Seed of its choices.
     pub seed: u64,
-    /// How many sessions write at once.
+    /// Number of concurrent writing sessions.
     pub sessions: u64,
-    /// How often a write declares its token again, beside the share of that way.
+    /// Share of writes that first declare the token again, on top of that shape's own share.
     pub again: f64,
-    /// When it ends, fenced or not.
+    /// Lifetime, fenced or not.
     pub lifetime: Duration,
-    /// How long it waits for the answer to a declaration.
+    /// Wait for the answer to a declaration.
     pub patience: Duration,
 }
 
-/// Where a leader's token comes from.
+/// Source of a leader's token.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Number {
-    /// Its election gives one.
+    /// Given by its election.
     Given(u64),
-    /// It takes the next one of its scope.
+    /// Takes the next one of its scope.
     Taken,
-    /// `pgpalisade elect` starts it with one, once it has the lease of its scope through this proxy.
+    /// Given by `pgpalisade elect`, which starts it once it has the lease of its scope through this proxy.
     Elected(SocketAddr),
 }
 
-/// A stale leader that asks again is refused again; this often is enough.
+/// A stale leader that asks again is refused again; these attempts are enough.
 const REFUSALS_MAX: usize = 3;
 
-/// Where the log of a session's server stands, and on which timeline.
+/// Log position and timeline of the session's server.
 const STANDS: &str = ", pg_current_wal_flush_lsn() - '0/0', \
     ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int";
 
@@ -75,7 +75,7 @@ struct Leader<'a> {
     refusals: Mutex<usize>,
 }
 
-/// Leads until the time is over or everybody has said that this leader is stale.
+/// Leads until the end of its lifetime, or until every session has learned that this leader is stale.
 ///
 /// # Panics
 /// When the history cannot be written.
@@ -150,7 +150,7 @@ impl Leader<'_> {
         self.take_over(random)
     }
 
-    /// Its election has taken a token for it, which nobody else may have.
+    /// Records the token that its election has taken for it exclusively.
     fn record_take(&self, token: u64) {
         let id = self.declarer().next_id();
         self.recorder.record(&Event::Take {
@@ -175,7 +175,7 @@ impl Leader<'_> {
         None
     }
 
-    /// The first declaration that is accepted, the first snapshot after it, and where PostgreSQL's log stood.
+    /// Declares until accepted, then takes the first snapshot and the position of PostgreSQL's log.
     fn take_over(&self, random: &mut StdRng) -> Option<Client> {
         while self.goes_on() {
             match self.declarer().declare(random) {
@@ -187,7 +187,7 @@ impl Leader<'_> {
         None
     }
 
-    /// The position first or the snapshot first: each is sharpest where it comes at once.
+    /// Reads the position or the snapshot first: whichever comes immediately is the stricter check.
     fn look(&self, accepted: Accepted, random: &mut StdRng) -> Option<Client> {
         let Accepted { mut client, id } = accepted;
         let position_first = random.random_bool(0.5);
@@ -199,8 +199,8 @@ impl Leader<'_> {
         if position_first {
             position();
         }
-        // Behind a failover only the session itself leads to the server that it has seen. The position comes last: it
-        // has everything that the snapshot has.
+        // After a failover only the session itself leads to the server that it has seen. The position comes last, so
+        // that it covers the whole snapshot.
         let stands = match self.task.direct {
             Some(_) => "",
             None => STANDS,
@@ -222,11 +222,11 @@ impl Leader<'_> {
         if !position_first {
             position();
         }
-        // One that was fenced meanwhile still tries to write: that is its part.
+        // A leader that was fenced meanwhile still tries to write, on purpose.
         Some(client)
     }
 
-    /// Where PostgreSQL's log stands. It may be down; later is as true, only less sharp.
+    /// Records the position of PostgreSQL's log. PostgreSQL may be down; a later position is valid but less strict.
     fn position(&self, id: u64, direct: &Path) {
         let direct = Endpoint::Unix(direct.to_owned());
         while Instant::now() < self.end {
@@ -261,7 +261,7 @@ impl Leader<'_> {
         }
     }
 
-    /// Writes once. The session is given back where all went well and it holds its token.
+    /// Writes once. Returns the session if all went well and it holds its token.
     fn write(&self, mut client: Client, random: &mut StdRng) -> Option<Client> {
         client.set_patience(Duration::from_millis(random.random_range(300..4_000)));
         let shape = if random.random_bool(self.task.again) {
@@ -290,7 +290,7 @@ impl Leader<'_> {
             if answer != Answer::Ok {
                 break;
             }
-            // An old leader thinks between two steps, and a takeover finds its transaction open.
+            // Delays an old leader between two steps, so that a takeover finds its transaction open.
             if random.random_bool(0.3) {
                 pause(random, 1..60);
             }
@@ -308,7 +308,7 @@ pub(super) fn pause(random: &mut StdRng, milliseconds: std::ops::Range<u64>) {
     std::thread::sleep(Duration::from_millis(random.random_range(milliseconds)));
 }
 
-/// The tally in the first row of an answer.
+/// Tally in the first row of an answer.
 pub(super) fn tally(rows: &[Vec<String>]) -> Option<Tally> {
     let [rows, fold, ..] = rows.first()?.as_slice() else {
         return None;

@@ -1,4 +1,4 @@
-//! The client processes of a run: elected, started, broken by the nemesis, and ended.
+//! Client processes of a run: elected, started, broken by the nemesis, and ended.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -14,24 +14,24 @@ use crate::proxy::binary;
 
 use super::leader::{Number, Task};
 
-/// The argument by which the binary becomes a leader.
+/// Argument that turns the binary into a leader.
 pub const LEAD: &str = "lead";
 
-/// The client processes that run.
+/// Running client processes.
 #[derive(Debug)]
 pub struct Leaders {
     binary: PathBuf,
-    /// `None` once the run has ended: whoever was elected a moment before comes too late.
+    /// `None` once the run has ended: a leader elected just before comes too late.
     running: Mutex<Option<Vec<Running>>>,
-    /// Leaders that may have outlived the process of their election, the last ones.
+    /// The last leaders that may have outlived their election's process.
     left_behind: Mutex<VecDeque<LeftBehind>>,
     failed: Mutex<Vec<String>>,
 }
 
-/// So many may have outlived the process of their election.
+/// Maximum of such leaders.
 const LEFT_MAX: usize = 16;
 
-/// What a leader reads whose election has ended, and what it could write.
+/// Pipes of a leader whose election has ended: its input and its output.
 #[derive(Debug)]
 struct LeftBehind {
     input: ChildStdin,
@@ -39,7 +39,7 @@ struct LeftBehind {
 }
 
 impl LeftBehind {
-    /// It ends with its input, and its output then.
+    /// Closes its input, which ends it, and waits for the end of its output.
     fn end(self) {
         let Self { input, mut output } = self;
         drop(input);
@@ -55,7 +55,7 @@ struct Running {
 }
 
 impl Leaders {
-    /// None yet.
+    /// Starts with no leaders.
     pub fn new() -> Self {
         Self {
             binary: machine::profile_dir().join("pgpalisade-proof"),
@@ -65,8 +65,8 @@ impl Leaders {
         }
     }
 
-    /// Starts one. It ends by itself where this process is gone, since its input ends then. After [`Self::end`] nobody
-    /// is started: what such a leader wrote would be checked by nobody.
+    /// Starts a leader. It ends if this process dies, since its input ends then. After [`Self::end`] no leader
+    /// starts: nothing would check its writes.
     pub fn start(&self, task: &Task) {
         let mut running = self.running.lock().expect("leaders");
         let Some(running) = running.as_mut() else {
@@ -94,7 +94,7 @@ impl Leaders {
         });
     }
 
-    /// How many of a scope run. Those that have ended are let go.
+    /// Number of running leaders of a scope. Drops those that have ended.
     pub fn count(&self, scope: &str) -> usize {
         let mut running = self.running.lock().expect("leaders");
         let Some(running) = running.as_mut() else {
@@ -116,7 +116,7 @@ impl Leaders {
             .count()
     }
 
-    /// The process of an election has ended. What it has started may go on.
+    /// Keeps the pipes of an ended election's process, whose leader may still run.
     fn leave(&self, child: &mut Child) {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return;
@@ -130,7 +130,7 @@ impl Leaders {
         }
     }
 
-    /// Sends a signal to one of those that run, and says to which.
+    /// Sends a signal to a running leader and returns its number.
     pub fn signal_one(&self, choice: usize, signal: Signal) -> Option<u32> {
         let running = self.running.lock().expect("leaders");
         let running = running.as_ref()?;
@@ -139,7 +139,7 @@ impl Leaders {
         Some(one.leader)
     }
 
-    /// Lets one go on, if it is still there.
+    /// Resumes a leader, if it still exists.
     pub fn resume(&self, leader: u32) {
         let running = self.running.lock().expect("leaders");
         let mut all = running.iter().flatten();
@@ -148,7 +148,7 @@ impl Leaders {
         }
     }
 
-    /// Ends all of them for good, and says which had failed by themselves.
+    /// Ends all leaders for good, and returns those that had failed.
     pub fn end(&self) -> Vec<String> {
         self.count("");
         let running = self.running.lock().expect("leaders").take();
@@ -163,8 +163,8 @@ impl Leaders {
     }
 }
 
-/// The start of a command line that becomes a leader once it has the lease of a scope, and does not end where it is
-/// asked to: so it goes on writing for as long as it lives.
+/// Start of a command line that becomes a leader once it has the lease of a scope. It ignores SIGTERM, so it writes
+/// for as long as it lives.
 fn elect(scope: &str, proxy: SocketAddr) -> Command {
     let mut command = Command::new(binary());
     let proxied = format!("postgres://postgres@{proxy}/postgres");
@@ -174,8 +174,7 @@ fn elect(scope: &str, proxy: SocketAddr) -> Command {
     command
 }
 
-/// Whether a leader has ended by itself or by the nemesis, or its election has: 75 says that its lease was lost, 137
-/// that the leader was killed.
+/// Whether a leader or its election has ended normally or by the nemesis: 75 is a lost lease, 137 a killed leader.
 fn is_expected(status: ExitStatus) -> bool {
     status.success()
         || status.signal() == Some(Signal::KILL.as_raw())
@@ -198,7 +197,7 @@ impl Drop for Leaders {
 mod tests {
     use super::*;
 
-    /// An election that is under way when the run stops.
+    /// An election that is in progress when the run stops.
     #[test]
     fn nobody_is_elected_after_the_end() {
         let dir = tempfile::tempdir().expect("a scratch directory");

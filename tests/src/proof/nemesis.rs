@@ -1,6 +1,6 @@
-//! Breaks things at random, each for a while. Every thing has a lane of its own: a thread that waits, breaks
-//! it, waits, and makes it whole again. What a lane does comes from the seed; how the lanes fall together is
-//! left to time. What an operator does needs everything whole but the clients: then no lane breaks anything else.
+//! Random faults. Every target has its own lane: a thread that waits, breaks it, waits, and repairs it. The seed
+//! decides what a lane does; timing decides how lanes overlap. An operator's actions require that only clients fail:
+//! no other lane breaks anything meanwhile.
 
 mod failover;
 mod links;
@@ -28,39 +28,39 @@ use super::plan::{Faults, Plan};
 use super::stop::Stop;
 use super::store::RunningStore;
 
-/// How long something may take to start again.
+/// Bound of a restart.
 const RESTART_WITHIN: Duration = Duration::from_secs(90);
 
-/// How long most things are broken, in milliseconds.
+/// Duration of most faults, in milliseconds.
 const SHORT: Range<u64> = 50..3_500;
-/// How long those are that a takeover waits for: also for longer than a declaration may take.
+/// Duration of faults that a takeover waits for: also longer than a declaration may take.
 const LONG: Range<u64> = 50..7_000;
 
-/// What all lanes share.
+/// State shared by all lanes.
 #[derive(Clone, Copy, Debug)]
 pub struct Nemesis<'a> {
-    /// What it breaks.
+    /// Cluster to break.
     pub cluster: &'a Cluster,
-    /// The clients.
+    /// Client processes.
     pub leaders: &'a Leaders,
-    /// Where faults are written down.
+    /// Recorder of faults.
     pub recorder: &'a Recorder,
-    /// What is run.
+    /// Plan of the run.
     pub plan: &'a Plan,
-    /// Held while something is broken, by many; by an operator alone.
+    /// Read-locked by many during faults; write-locked by an operator alone.
     pub whole: &'a RwLock<()>,
-    /// How many there were.
+    /// Number of faults so far.
     pub count: &'a AtomicU64,
-    /// The last token of each scope's election.
+    /// Last elected token of each scope.
     pub elected: &'a BTreeMap<&'static str, AtomicU64>,
-    /// Held by each election; by an operator where nobody may be elected.
+    /// Read-locked by elections; write-locked by an operator to prevent them.
     pub quiet: &'a RwLock<()>,
-    /// When it ends.
+    /// End of the run.
     pub stop: &'a Stop,
 }
 
 impl<'a> Nemesis<'a> {
-    /// Starts the lanes. Each makes whole what it broke before it ends.
+    /// Starts the lanes. Each repairs its own faults before it ends.
     pub fn start<'scope>(self, scope: &'scope Scope<'scope, '_>)
     where
         'a: 'scope,
@@ -122,7 +122,7 @@ struct Lane<'a> {
     backup: Backup,
 }
 
-/// Whether the store's earlier state is kept.
+/// Whether an earlier state of the store is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backup {
     None,
@@ -130,13 +130,13 @@ enum Backup {
 }
 
 impl<'a> Lane<'a> {
-    /// Waits for the next fault. False where the run is over.
+    /// Waits for the next fault. False at the end of the run.
     fn waits(&mut self, milliseconds: Range<u64>) -> bool {
         let pause = self.milliseconds(milliseconds);
         !self.all.stop.sleep(pause)
     }
 
-    /// While it is held no operator does anything.
+    /// Guard that keeps operators from acting.
     fn breaks(&self) -> RwLockReadGuard<'a, ()> {
         self.all
             .whole
@@ -181,7 +181,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// The store is not locked while the member is broken: others may fail at the same time.
+    /// Leaves the store unlocked while the member is broken: others may fail at the same time.
     fn break_member(mut self, member: usize, store: &Mutex<RunningStore>) {
         let store = || store.lock().unwrap_or_else(PoisonError::into_inner);
         while self.waits(3_000..12_000) {
@@ -224,8 +224,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Stops a server process that is waiting for its client: it holds no lock that others need, and cannot be ended
-    /// until it goes on.
+    /// Stops a backend that waits for its client: it holds no lock that others need, and cannot be ended until it is
+    /// resumed.
     fn break_backends(mut self) {
         while self.waits(800..4_000) {
             let pause = self.milliseconds(LONG);
@@ -236,7 +236,7 @@ impl<'a> Lane<'a> {
             };
             let begin = now();
             machine::signal(pid, Signal::STOP);
-            // It may have been given work in the meantime, and then it may hold a lock.
+            // It may have received work meanwhile, and may then hold a lock.
             if self.is_waiting(pid) {
                 self.all.stop.sleep(pause);
             }
@@ -265,7 +265,7 @@ impl<'a> Lane<'a> {
         self.ask(&sql).as_deref() == Some("t")
     }
 
-    /// Takes every connection that PostgreSQL has left, as a pool without bounds does, and each that gets free.
+    /// Takes every free connection of PostgreSQL, as a pool without limits does, and each one freed later.
     fn take_connections(mut self) {
         let (cluster, patience) = (self.all.cluster, Duration::from_millis(500));
         let another = || Client::login(cluster.socket(), &[], patience).ok();
@@ -302,8 +302,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// A proxy does not start while PostgreSQL or the store cannot be reached. Then it is tried again, as a service
-/// manager would.
+/// Retries a start, as a service manager would: a proxy does not start while PostgreSQL or the store is unreachable.
 fn start_again(proxy: &mut Proxy) {
     let end = Instant::now() + RESTART_WITHIN;
     while let Err(output) = proxy.try_restart(Duration::from_secs(15)) {

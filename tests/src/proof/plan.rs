@@ -1,4 +1,4 @@
-//! What is to be run.
+//! Options of a run.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::history::Target;
 use super::store::{Proxies, StoreKind};
 
-/// The way of the clients to PostgreSQL.
+/// Route of the clients to PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Through proxies that share a store.
     Proxied(StoreKind),
-    /// Past everything: what happens without fencing.
+    /// Directly to PostgreSQL, without fencing.
     Direct,
 }
 
@@ -24,44 +24,44 @@ impl fmt::Display for Route {
     }
 }
 
-/// A run.
+/// Plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What all choices come from.
+    /// Seed of all choices.
     pub seed: u64,
-    /// The way of the clients.
+    /// Route of the clients.
     pub route: Route,
-    /// For how long.
+    /// Duration of the run.
     pub duration: Duration,
-    /// How many proxies.
+    /// Number of proxies.
     pub proxies: usize,
-    /// How many scopes with leaders that insert rows. The two writers of the shared row come on top.
+    /// Number of scopes with leaders that insert rows, besides the two writers of the shared row.
     pub scopes: usize,
     /// `takeover.timeout`.
     pub takeover_timeout: Duration,
-    /// What a declaration may take beyond it: the machine is shared and small.
+    /// Allowed time of a declaration beyond it: the machine is shared and small.
     pub slack: Duration,
-    /// Whether PostgreSQL crashes and clients die, or only networks and proxies fail.
+    /// Faults of the run.
     pub faults: Faults,
 }
 
-/// What is broken in a run.
+/// Group of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
-    /// Everything.
+    /// All faults.
     All,
     /// Links and proxies.
     Partitions,
-    /// The links to the store, where bytes are late and answers are lost while writes are on their way.
+    /// Links to the store: bytes are late and replies lost while writes are in flight.
     Store,
-    /// Clients, and what operators do, one thing right after the other.
+    /// Clients, and operators' actions right after each other.
     Operators,
-    /// Clients, proxies, and the primary of two servers that Patroni keeps.
+    /// Clients, proxies, and the primary of two servers managed by Patroni.
     Failovers,
 }
 
 impl Faults {
-    /// All of them.
+    /// All groups.
     pub const ALL: [Self; 5] = [
         Self::All,
         Self::Partitions,
@@ -70,7 +70,7 @@ impl Faults {
         Self::Failovers,
     ];
 
-    /// What the command line calls it.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -81,8 +81,8 @@ impl Faults {
         }
     }
 
-    /// How often leaders lay their token down and declare it again, beside the share of that way. What a store is told
-    /// about one session several times is where it matters what comes last.
+    /// Share of writes that first clear the token and declare it again, on top of that shape's own share. The order
+    /// of messages to the store matters if it hears of one session several times.
     pub(super) fn again(self) -> f64 {
         match self {
             Self::Store => 0.2,
@@ -90,7 +90,7 @@ impl Faults {
         }
     }
 
-    /// Whether a proxy, a client or a link fails.
+    /// Whether a proxy, client or link may fail.
     pub(super) fn breaks(self, target: Target) -> bool {
         match (self, target) {
             (Self::All, _) => true,
@@ -103,27 +103,27 @@ impl Faults {
     }
 }
 
-/// The scope whose leaders take their tokens, where there is a proxy that gives them.
+/// Scope whose leaders take their tokens, in runs with proxies.
 pub(super) const TAKEN: &str = "taken";
 
-/// The scope whose leaders `pgpalisade elect` starts, each while it has the lease, where there is a proxy.
+/// Scope whose leaders are started by `pgpalisade elect` while it has the lease, in runs with proxies.
 pub(super) const ELECTED: &str = "elected";
 
 const SCOPES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
 impl Plan {
-    /// The scopes whose leaders insert rows.
+    /// Scopes whose leaders insert rows.
     pub fn scope_names(&self) -> &'static [&'static str] {
         &SCOPES[..self.scopes]
     }
 
-    /// A policy with this mode for each of them. That of the shared row is enforced.
+    /// Policy with this mode for each of them. The scope of the shared row is enforced.
     pub fn policy(&self, mode: &str) -> String {
         let scope = |name: &&str| format!("[scope.{name}]\nmode = \"{mode}\"\n");
         self.scope_names().iter().map(scope).collect()
     }
 
-    /// Two proxies, if the store allows it, two scopes, and everything fails.
+    /// Two proxies if the store allows it, two scopes, and all faults.
     pub fn new(seed: u64, route: Route, duration: Duration) -> Self {
         Self {
             seed,
@@ -140,7 +140,7 @@ impl Plan {
         }
     }
 
-    /// How long a client waits for the answer to a declaration: longer than it may take.
+    /// A client's wait for the answer to a declaration, longer than a declaration may take.
     pub fn patience(&self) -> Duration {
         self.takeover_timeout + self.slack + Duration::from_secs(2)
     }

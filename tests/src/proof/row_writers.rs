@@ -1,5 +1,5 @@
-//! Two writers on one row: each takes the leadership from the other, reads the whole row, and writes it back
-//! with its own next number at the end. Without fencing the late write of one loses numbers of the other.
+//! Two writers on one row: each takes the leadership from the other, reads the whole row, and writes it back with its
+//! own next number appended. Without fencing a late write of one loses numbers of the other.
 //!
 //! The idea is the test of hashicorp/vault#23013.
 
@@ -16,19 +16,19 @@ use super::declaration::{Declarer, Reach};
 use super::history::{Answer, Event, Recorder};
 use super::stop::Stop;
 
-/// The row lives in a database of its own, so that what is decoded of the other one stays small.
+/// Separate database for the row, so that little is decoded of the other one.
 pub const DATABASE: &str = "shared_row";
 
-/// What it looks like: `writer:number` for each entry.
+/// Its contents are `writer:number` for each entry.
 pub const SETUP: &str =
     "CREATE TABLE shared (entries text NOT NULL); INSERT INTO shared VALUES ('')";
 
-/// The scope of both writers.
+/// Scope of both writers.
 const SCOPE: &str = "row";
-/// A leader's own number is counted up from here, far from the others'.
+/// First leader number of the writers, far from the other leaders' numbers.
 const FIRST_LEADER: u32 = 1 << 30;
 
-/// What both writers share: the election, and where events go.
+/// State shared by the writers: the election, and their route to the proxies.
 #[derive(Debug)]
 pub struct Election<'a> {
     last_token: Mutex<u64>,
@@ -39,7 +39,7 @@ pub struct Election<'a> {
 }
 
 impl<'a> Election<'a> {
-    /// Nobody has been elected yet, and nobody is while somebody else holds `quiet`.
+    /// Starts without a leader. Elections pause while another thread write-locks `quiet`.
     pub fn new(
         proxies: &'a [SocketAddr],
         patience: Duration,
@@ -55,7 +55,7 @@ impl<'a> Election<'a> {
         }
     }
 
-    /// Elects whoever asks, as a bad election would: the old leader is not told.
+    /// Elects the caller, as a bad election would: the old leader is not told.
     fn elect(&self) -> u64 {
         let mut last = self.last_token.lock().expect("tokens");
         *last += 1;
@@ -63,13 +63,13 @@ impl<'a> Election<'a> {
     }
 }
 
-/// One of the writers. It remembers its own next number, whatever it reads.
+/// A writer. It remembers its own next number, whatever it reads.
 #[derive(Debug)]
 struct Writer<'a> {
     election: &'a Election<'a>,
     number: u32,
     next: u64,
-    /// Whether `next` may be there already: the answer to writing it was lost.
+    /// Whether `next` may already be written: the answer was lost.
     doubt: Doubt,
     random: StdRng,
 }
@@ -80,7 +80,7 @@ enum Doubt {
     MayBeThere,
 }
 
-/// Takes the leadership again and again and appends, until it is stopped.
+/// Takes the leadership repeatedly and appends, until stopped.
 pub fn write(election: &Election<'_>, number: u32, seed: u64, stop: &Stop) {
     let mut writer = Writer {
         election,
@@ -99,8 +99,8 @@ pub fn write(election: &Election<'_>, number: u32, seed: u64, stop: &Stop) {
 }
 
 impl Writer<'_> {
-    /// Leads under a new token until something goes wrong. After a write of which it does not know, a leader needs a
-    /// new token: with the old one its own late write could still come.
+    /// Leads under a new token until something fails. After a write with an unknown result a leader needs a new
+    /// token: with the old one its own late write could still arrive.
     fn lead(&mut self, stop: &Stop) {
         let not_quiet = self.election.quiet.read().expect("elections");
         let token = self.election.elect();
@@ -125,7 +125,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Reads the row, thinks, and writes it back with one number more.
+    /// Reads the row, waits, and writes it back with one more number.
     fn append(&mut self, client: &mut Client, stop: &Stop) -> Answer {
         let read = client.query("SELECT entries FROM shared");
         let Some(entries) = read.value() else {
@@ -167,10 +167,10 @@ impl Writer<'_> {
     }
 }
 
-/// The entries of the row, in its order.
+/// Entries of the row, in its order.
 ///
 /// # Panics
-/// When they are no entries.
+/// If they cannot be parsed.
 pub fn entries(text: &str) -> Vec<(u32, u64)> {
     let read = |entry: &str| -> Option<(u32, u64)> {
         let (writer, number) = entry.split_once(':')?;

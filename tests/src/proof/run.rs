@@ -1,4 +1,4 @@
-//! One run from its start to its verdict: leaders are elected, things are broken, and what came out is checked.
+//! One run from its start to its verdict: elects leaders, breaks things, and checks the result.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,25 +25,25 @@ use super::row_writers::{self, Election};
 use super::stop::Stop;
 use super::truth::Decoder;
 
-/// More leaders of one scope than this do not believe in themselves at once.
+/// Maximum number of leaders of one scope that believe in themselves at once.
 const LEADERS_MAX: usize = 5;
-/// How often the progress of a run is printed.
+/// Interval of progress reports.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// Ids of the driver's own declarations begin here.
+/// First id of the driver's own declarations.
 const DRIVER: u32 = 1 << 29;
-/// A token above all that a run elects.
+/// A token above all elected ones of a run.
 const LAST_TOKEN: u64 = 1 << 40;
 
-/// What came out.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// The checker's verdict.
     pub report: Report,
-    /// The history that it is about.
+    /// File of the checked history.
     pub history: PathBuf,
 }
 
-/// What the threads of a run share.
+/// State shared by the threads of a run.
 struct Run<'a> {
     plan: &'a Plan,
     dir: &'a Path,
@@ -59,11 +59,11 @@ struct Run<'a> {
     stop: Stop,
 }
 
-/// Runs a plan. The history is `dir/history.jsonl`; what the servers logged is beside it.
+/// Runs a plan. The history is `dir/history.jsonl`, with the servers' logs beside it.
 ///
 /// # Panics
-/// When something fails that is not the proxy's to keep: PostgreSQL does not start, the history cannot be written, a
-/// client crashes; or when not every proxy serves again after the last fault.
+/// When something fails that the proxy is not responsible for: PostgreSQL does not start, the history cannot be
+/// written, a client crashes. Also if a proxy does not serve again after the last fault.
 pub fn run(plan: &Plan, dir: &Path) -> Outcome {
     let parts = dir.join("parts");
     // An earlier run may have been killed.
@@ -119,7 +119,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
 }
 
 impl Run<'_> {
-    /// Everything at once, for as long as the plan says. Nothing is broken any more when it returns.
+    /// Runs everything at once, for as long as the plan says. Everything is repaired when it returns.
     fn break_and_write(&self, decoder: Option<&mut Decoder<'_>>) {
         let election = Election::new(
             self.cluster.addresses(),
@@ -179,8 +179,8 @@ impl Run<'_> {
         }
     }
 
-    /// Elects one leader of a scope after the other, without a word to the old ones. Each has a number where the
-    /// election gives one.
+    /// Elects one leader of a scope after the other, without telling the old ones. Each has a number if the election
+    /// gives one.
     fn elect(&self, scope: &str, seed: u64) {
         let mut random = StdRng::seed_from_u64(seed);
         loop {
@@ -230,7 +230,7 @@ impl Run<'_> {
         }
     }
 
-    /// After the last fault every proxy takes a new leader.
+    /// Asserts that every proxy accepts a new leader after the last fault.
     fn serves_again(&self) {
         for (number, address) in self.cluster.addresses().iter().enumerate() {
             let place = u32::try_from(number).expect("few proxies");
@@ -251,8 +251,7 @@ impl Run<'_> {
         }
     }
 
-    /// What the clients have left behind may still be executed; it may come to its end, and then nobody writes
-    /// any more.
+    /// Waits until remaining requests of the clients have ended, so that nobody writes any more.
     fn end_sessions(&self) {
         let others = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
         let mut admin = self.cluster.admin("postgres");
@@ -261,7 +260,7 @@ impl Run<'_> {
         ));
     }
 
-    /// What is there in the end.
+    /// Records the final state.
     fn look_at_the_end(&self) {
         let mut admin = self.cluster.admin("postgres");
         let rows = admin.rows("SELECT count(*), coalesce(bit_xor(id), 0) FROM writes");
@@ -279,13 +278,13 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).expect("a short time")
 }
 
-/// Puts the files of all processes into one. The last line of a process that was killed may have no end.
+/// Merges the files of all processes. A killed process may leave an incomplete last line.
 fn merge(parts: &Path, whole: &Path) -> io::Result<()> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(parts)? {
         paths.push(entry?.path());
     }
-    // The driver's comes first, and says what was run.
+    // The driver's file comes first, with the options of the run.
     paths.sort();
     let mut file = io::BufWriter::new(File::create(whole)?);
     for path in &paths {

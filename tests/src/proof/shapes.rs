@@ -1,10 +1,10 @@
-//! The ways in which a leader writes rows.
+//! Shapes of a leader's writes.
 
 use crate::wire::Batch;
 
 use super::history::Row;
 
-/// What the leaders write to. `put` commits in its middle and takes its time, `put_row` writes where no parser sees it.
+/// Objects that leaders write to. `put` commits halfway and takes its time, `put_row` writes hidden from any parser.
 pub const SETUP: &str = "
     CREATE TABLE writes (id bigint PRIMARY KEY, scope text NOT NULL, token bigint NOT NULL);
     CREATE INDEX ON writes (scope, token, id);
@@ -15,7 +15,7 @@ pub const SETUP: &str = "
     CREATE FUNCTION put_row(id bigint, s text, t bigint) RETURNS bigint LANGUAGE sql AS $$
         INSERT INTO writes VALUES (id, s, t) RETURNING id $$";
 
-/// One way.
+/// One shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One INSERT by a simple Query.
@@ -38,14 +38,14 @@ pub enum Shape {
     Function,
     /// A SELECT over INSERT ... RETURNING.
     Hidden,
-    /// The token is laid down and declared again on the same session, and then comes an INSERT.
+    /// The session clears its token and declares it again before an INSERT.
     DeclaredAgain,
-    /// The token is laid down and declared for one transaction only: the session holds none behind it.
+    /// The session clears its token and declares it for one transaction only: it holds none afterwards.
     LocalToken,
 }
 
 impl Shape {
-    /// All of them.
+    /// All shapes.
     pub const ALL: [Self; 12] = [
         Self::Autocommit,
         Self::Extended,
@@ -61,7 +61,7 @@ impl Shape {
         Self::LocalToken,
     ];
 
-    /// How many rows it can write at once.
+    /// Maximum number of rows of one write.
     pub fn rows_max(self) -> usize {
         match self {
             Self::Autocommit | Self::Extended | Self::Function => 1,
@@ -69,7 +69,7 @@ impl Shape {
         }
     }
 
-    /// What is sent, step by step: each is answered with one ReadyForQuery before the next is sent.
+    /// Messages of each step: a step is answered with one ReadyForQuery before the next is sent.
     pub fn steps(self, rows: &[Row]) -> Vec<Batch> {
         let one = |sql: String| vec![Batch::new().query(&sql)];
         match self {
@@ -146,7 +146,7 @@ fn texts(texts: &[&str]) -> Vec<Batch> {
     texts.iter().map(query).collect()
 }
 
-/// As [`declaration`](super::declaration): everybody shares a token of scope `default`.
+/// As in [`declaration`](super::declaration): all leaders share a token of scope `default`.
 fn declare(set: &str, rows: &[Row]) -> String {
     let of_scope = rows
         .first()

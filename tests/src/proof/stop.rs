@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Set once.
+/// A flag that is set once.
 #[derive(Debug, Default)]
 pub struct Stop {
     stopped: Mutex<State>,
@@ -18,13 +18,13 @@ enum State {
 }
 
 impl Stop {
-    /// Wakes everybody who sleeps.
+    /// Wakes all sleeping threads.
     pub fn stop(&self) {
         *self.stopped.lock().expect("stop") = State::Stopped;
         self.changed.notify_all();
     }
 
-    /// Sleeps for this long, or until the end. True where it is the end.
+    /// Sleeps for this long, or until the end. True at the end.
     pub fn sleep(&self, duration: Duration) -> bool {
         let until = Instant::now() + duration;
         let mut state = self.stopped.lock().expect("stop");
@@ -38,7 +38,7 @@ impl Stop {
         true
     }
 
-    /// Whether it is the end.
+    /// Whether the run has ended.
     pub fn is_stopped(&self) -> bool {
         *self.stopped.lock().expect("stop") == State::Stopped
     }

@@ -1,4 +1,4 @@
-//! The store that the proxies of a run share, and what of it can be broken.
+//! The store shared by the proxies of a run, and its faults.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -10,22 +10,22 @@ use crate::wire::Endpoint;
 
 use super::cutter::{Link, Network};
 
-/// As many as keep an answer while one is away, and none while two are.
+/// Enough members to answer while one is down, and not while two are.
 const ETCD_MEMBERS: usize = 3;
 
-/// Which store.
+/// Kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// In the one proxy itself.
+    /// Inside the only proxy.
     Embedded,
-    /// A PostgreSQL of its own, beside the one that is protected.
+    /// A separate PostgreSQL, besides the protected one.
     Postgres,
     /// An etcd cluster of three members.
     Etcd,
 }
 
 impl StoreKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Embedded, Self::Postgres, Self::Etcd];
 
     /// How many proxies may use it at once.
@@ -36,7 +36,7 @@ impl StoreKind {
         }
     }
 
-    /// What the command line calls it.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -46,16 +46,16 @@ impl StoreKind {
     }
 }
 
-/// How many proxies use a store.
+/// Whether proxies can share a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxies {
-    /// It is in use as long as the proxy runs.
+    /// Locked while the proxy runs.
     One,
-    /// They share it, with the commands of operators.
+    /// Shared by proxies and operators' commands.
     Many,
 }
 
-/// A store that runs.
+/// A running store.
 #[derive(Debug)]
 pub enum RunningStore {
     /// See [`StoreKind::Embedded`].
@@ -67,7 +67,7 @@ pub enum RunningStore {
 }
 
 impl RunningStore {
-    /// Starts it.
+    /// Starts the store.
     pub fn start(kind: StoreKind) -> Self {
         match kind {
             StoreKind::Embedded => Self::Embedded,
@@ -76,7 +76,7 @@ impl RunningStore {
         }
     }
 
-    /// What a proxy is told, and the links that it takes: one for each member.
+    /// Store option of a proxy, with its links: one for each member.
     pub fn reach(&self, network: &Network) -> (Store, Vec<Link>) {
         match self {
             Self::Embedded => (Store::Embedded, Vec::new()),
@@ -99,7 +99,7 @@ impl RunningStore {
         }
     }
 
-    /// What a proxy is told that reaches it without a link.
+    /// Store option of a proxy without links.
     pub fn direct(&self) -> Store {
         match self {
             Self::Embedded => Store::Embedded,
@@ -113,7 +113,7 @@ impl RunningStore {
         }
     }
 
-    /// Keeps a copy of what is stored now, in the place of an earlier one. etcd forgets its history behind it.
+    /// Saves a copy of the current state, replacing an earlier one. etcd then compacts its history.
     pub fn back_up(&mut self) {
         match self {
             Self::Embedded => {}
@@ -127,7 +127,7 @@ impl RunningStore {
         }
     }
 
-    /// Puts the copy back.
+    /// Restores the copy.
     pub fn restore(&mut self) {
         match self {
             Self::Embedded => {}
@@ -136,7 +136,7 @@ impl RunningStore {
         }
     }
 
-    /// How many processes it has that can be broken.
+    /// Number of processes that can be broken.
     pub fn members(&self) -> usize {
         match self {
             Self::Embedded => 0,
@@ -145,7 +145,7 @@ impl RunningStore {
         }
     }
 
-    /// Stops one (SIGSTOP). Of a PostgreSQL it is the first process, so that new connections wait.
+    /// Stops a member (SIGSTOP); of a PostgreSQL the postmaster, so that new connections wait.
     pub fn pause(&self, member: usize) {
         match self {
             Self::Embedded => {}
@@ -154,7 +154,7 @@ impl RunningStore {
         }
     }
 
-    /// Lets it go on.
+    /// Resumes a member.
     pub fn resume(&self, member: usize) {
         match self {
             Self::Embedded => {}
@@ -163,7 +163,7 @@ impl RunningStore {
         }
     }
 
-    /// Kills one (SIGKILL). What it has stored stays.
+    /// Kills a member (SIGKILL). Its stored data remains.
     pub fn kill(&mut self, member: usize) {
         match self {
             Self::Embedded => {}
@@ -172,7 +172,7 @@ impl RunningStore {
         }
     }
 
-    /// Starts it again.
+    /// Restarts a member.
     pub fn start_again(&mut self, member: usize) {
         match self {
             Self::Embedded => {}

@@ -1,6 +1,6 @@
-//! What is committed on the timeline that survives all failovers, in the order of PostgreSQL's log. A logical slot does
-//! not outlive a failover, so the log itself is read at the end: `pg_waldump` tells where each transaction has
-//! committed, and `xmin` which transaction has inserted a row.
+//! Commits on the timeline that survives all failovers, in the order of PostgreSQL's log. A logical slot does not
+//! survive a failover, so the log itself is read at the end: `pg_waldump` shows the position of each commit, and
+//! `xmin` the inserting transaction of a row.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::postgres::bin;
 
 use super::history::{Event, Recorder, Row};
 
-/// A timeline, and the part of it that survives.
+/// A timeline, and its surviving part.
 #[derive(Debug)]
 struct Timeline {
     number: u32,
@@ -19,10 +19,10 @@ struct Timeline {
     end: Option<u64>,
 }
 
-/// Writes down every commit behind a position, which the first timeline has.
+/// Records every commit after a position, which the first timeline contains.
 ///
 /// # Panics
-/// When the log does not tell of each.
+/// When the log does not contain every commit.
 pub fn record(servers: &Patroni, first: u64, recorder: &Recorder) {
     let log = servers.data(servers.wait_until_whole()).join("pg_wal");
     let mut admin = servers.admin("postgres");
@@ -54,7 +54,7 @@ pub fn record(servers: &Patroni, first: u64, recorder: &Recorder) {
     });
 }
 
-/// The timelines behind a position, by the history file of the newest one: a line has a number and where it ended.
+/// Timelines after a position, from the history file of the newest one: each line has a number and its end.
 fn history(log: &Path, newest: &str, first: u64) -> Vec<Timeline> {
     let text = std::fs::read_to_string(log.join(format!("{newest}.history")));
     let mut timelines = Vec::new();
@@ -80,7 +80,8 @@ fn history(log: &Path, newest: &str, first: u64) -> Vec<Timeline> {
     timelines
 }
 
-/// Transactions, and where the record of their commit begins, plus one: what was flushed up to there has it not.
+/// Transactions, and the start of their commit record plus one: a log flushed up to there does not include the
+/// commit.
 fn commits(log: &Path, timeline: &Timeline) -> Vec<(u64, u64)> {
     let mut command = Command::new(bin("pg_waldump"));
     command
@@ -92,7 +93,7 @@ fn commits(log: &Path, timeline: &Timeline) -> Vec<(u64, u64)> {
     if let Some(end) = timeline.end {
         command.args(["--end", &text(end)]);
     }
-    // The newest one ends with what is no record, which is an error.
+    // The newest timeline ends with an invalid record, which pg_waldump reports as an error.
     let output = command.output().expect("run pg_waldump");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(

@@ -1,4 +1,4 @@
-//! How a leader takes the next token, where its lock has no number, and writes down that it did.
+//! How a leader with a numberless lock takes the next token, and records it.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -7,13 +7,13 @@ use super::declaration::{Accepted, Declarer};
 use super::history::{Answer, Event, now};
 use super::leader::pause;
 
-/// A token that was taken, and the session that holds it.
+/// A taken token, and the session that holds it.
 pub(super) struct Taken {
     pub(super) token: u64,
     pub(super) accepted: Accepted,
 }
 
-/// One attempt of a candidate that does not know its token yet.
+/// One attempt of a candidate without a token.
 pub(super) fn take(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<Taken> {
     let Declarer {
         leader,
@@ -22,11 +22,12 @@ pub(super) fn take(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<Take
         ref reach,
         ..
     } = *candidate;
-    let after = match random.random_bool(0.2) {
-        true => None,
-        false => Some(mark(candidate, random)?),
+    let after = if random.random_bool(0.2) {
+        None
+    } else {
+        Some(mark(candidate, random)?)
     };
-    // It makes sure of its lock. All of them do, and others take meanwhile.
+    // Confirms its lock. All candidates do, and others take meanwhile.
     pause(random, 0..80);
     let claim = after.map_or("next".to_owned(), |mark| format!("after:{mark}"));
     let (door, id, at) = (reach.door(random), candidate.next_id(), now());
@@ -66,7 +67,7 @@ pub(super) fn take(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<Take
     Some(Taken { token, accepted })
 }
 
-/// The mark, 0 where there is none.
+/// The mark, or 0 without one.
 fn mark(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<u64> {
     let own = [("fencing.scope", candidate.scope)];
     let door = candidate.reach.door(random);

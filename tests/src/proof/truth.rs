@@ -1,8 +1,8 @@
-//! What PostgreSQL has committed, in the order of its log, by logical decoding.
+//! PostgreSQL's commits in the order of its log, by logical decoding.
 //!
 //! The plugin is `test_decoding`, which comes with PostgreSQL:
-//! <https://www.postgresql.org/docs/current/test-decoding.html>. Changes are looked at first and given up when
-//! they are written down, so that a crash between the two loses none.
+//! <https://www.postgresql.org/docs/current/test-decoding.html>. Changes are peeked at first and consumed once they
+//! are recorded, so that a crash in between loses none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,28 +14,28 @@ use super::history::{Answer, Event, Recorder, Row};
 use super::stop::Stop;
 
 const SLOT: &str = "proof";
-/// Changes that are looked at in one go. The last transaction of a go is always whole.
+/// Changes read at once. The last transaction of a batch is always complete.
 const AT_ONCE: usize = 4_000;
 const PAUSE: Duration = Duration::from_millis(700);
 const PATIENCE: Duration = Duration::from_secs(20);
 const FINISH_WITHIN: Duration = Duration::from_secs(120);
 
-/// Makes the slot, before anything is written.
+/// Creates the slot, before any write.
 pub const SETUP: &str =
     "SELECT lsn FROM pg_create_logical_replication_slot('proof', 'test_decoding')";
 
-/// Reads commits and writes them down.
+/// Reads and records commits.
 #[derive(Debug)]
 pub struct Decoder<'a> {
     server: Endpoint,
     recorder: &'a Recorder,
-    /// The end of the last commit that is written down. After a crash the slot may begin before it.
+    /// End of the last recorded commit. After a crash the slot may begin before it.
     last: u64,
     commits: &'a AtomicU64,
 }
 
 impl<'a> Decoder<'a> {
-    /// Nothing is read yet. `commits` counts what is.
+    /// Starts with nothing read. `commits` counts recorded commits.
     pub fn new(server: Endpoint, recorder: &'a Recorder, commits: &'a AtomicU64) -> Self {
         Self {
             server,
@@ -53,7 +53,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads what is left. Nobody may write any more.
+    /// Reads the rest. All writers must have ended.
     ///
     /// # Panics
     /// When PostgreSQL does not answer.
@@ -64,7 +64,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The number of transactions that were read, or nothing where PostgreSQL did not answer.
+    /// Number of transactions read, or `None` if PostgreSQL did not answer.
     fn step(&mut self) -> Option<usize> {
         let mut client = Client::login(&self.server, &[], PATIENCE).ok()?;
         let peek = format!(
@@ -92,7 +92,7 @@ impl<'a> Decoder<'a> {
         if let Some(end) = end {
             let give_up =
                 format!("SELECT pg_replication_slot_advance('{SLOT}', '0/0'::pg_lsn + {end})");
-            // Where this fails the same commits come once more, and are known.
+            // If this fails the same commits come again, and are recognized.
             let _known_then = client.query(&give_up);
         }
         (reply.answer == Answer::Ok).then_some(commits)
@@ -110,8 +110,8 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// The row of an INSERT into `writes`, as the plugin writes it:
-/// `table public.writes: INSERT: id[bigint]:1 scope[text]:'alpha' token[bigint]:5`.
+/// Row of an INSERT into `writes` in the plugin's format: `table public.writes: INSERT: id[bigint]:1
+/// scope[text]:'alpha' token[bigint]:5`.
 fn inserted(data: &str) -> Option<Row> {
     let columns = data.strip_prefix("table public.writes: INSERT: ")?;
     let mut values = columns.split(' ').map(|column| column.split_once("]:"));

@@ -1,21 +1,21 @@
-//! Frontend messages, one after the other, as bytes.
+//! Sequences of frontend messages, as bytes.
 
-/// A row of frontend messages to be sent in one write.
+/// A sequence of frontend messages, sent in one write.
 #[derive(Clone, Debug, Default)]
 pub struct Batch(Vec<u8>);
 
 impl Batch {
-    /// Nothing yet.
+    /// Empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What would be sent.
+    /// Bytes of all messages.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Any message, with a true length.
+    /// Appends any message, with its correct length.
     pub fn message(mut self, tag: u8, body: &[u8]) -> Self {
         let length = u32::try_from(body.len() + 4).expect("a message has at most 2 GB");
         self.0.push(tag);
@@ -24,29 +24,29 @@ impl Batch {
         self
     }
 
-    /// Bytes as they are.
+    /// Appends raw bytes.
     pub fn raw(mut self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
     }
 
-    /// All of `other`.
+    /// Appends all of `other`.
     pub fn then(self, other: &Self) -> Self {
         self.raw(&other.0)
     }
 
-    /// Query.
+    /// Appends a Query.
     pub fn query(self, sql: &str) -> Self {
         self.message(b'Q', &text(sql))
     }
 
-    /// Parse, with the types left to the server.
+    /// Appends a Parse that leaves the types to the server.
     pub fn parse(self, name: &str, sql: &str) -> Self {
         let body = [text(name), text(sql), vec![0, 0]].concat();
         self.message(b'P', &body)
     }
 
-    /// Bind, parameters and results as text; `None` is NULL.
+    /// Appends a Bind with parameters and results as text; `None` is NULL.
     pub fn bind(self, portal: &str, statement: &str, values: &[Option<&str>]) -> Self {
         let mut body = [
             text(portal),
@@ -68,17 +68,17 @@ impl Batch {
         self.message(b'B', &body)
     }
 
-    /// Describe of a statement.
+    /// Appends a Describe of a statement.
     pub fn describe_statement(self, name: &str) -> Self {
         self.message(b'D', &[vec![b'S'], text(name)].concat())
     }
 
-    /// Describe of a portal.
+    /// Appends a Describe of a portal.
     pub fn describe_portal(self, name: &str) -> Self {
         self.message(b'D', &[vec![b'P'], text(name)].concat())
     }
 
-    /// Execute; 0 rows means all.
+    /// Appends an Execute; 0 rows means all.
     pub fn execute(self, portal: &str, rows_max: u32) -> Self {
         self.message(
             b'E',
@@ -86,17 +86,17 @@ impl Batch {
         )
     }
 
-    /// Close of a statement.
+    /// Appends a Close of a statement.
     pub fn close_statement(self, name: &str) -> Self {
         self.message(b'C', &[vec![b'S'], text(name)].concat())
     }
 
-    /// Close of a portal.
+    /// Appends a Close of a portal.
     pub fn close_portal(self, name: &str) -> Self {
         self.message(b'C', &[vec![b'P'], text(name)].concat())
     }
 
-    /// Parse, Bind, Describe and Execute of one unnamed statement, without Sync.
+    /// Appends Parse, Bind, Describe and Execute of one unnamed statement, without Sync.
     pub fn statement(self, sql: &str) -> Self {
         self.parse("", sql)
             .bind("", "", &[])
@@ -104,32 +104,32 @@ impl Batch {
             .execute("", 0)
     }
 
-    /// Sync.
+    /// Appends a Sync.
     pub fn sync(self) -> Self {
         self.message(b'S', &[])
     }
 
-    /// Flush.
+    /// Appends a Flush.
     pub fn flush(self) -> Self {
         self.message(b'H', &[])
     }
 
-    /// CopyData.
+    /// Appends a CopyData.
     pub fn copy_data(self, data: &[u8]) -> Self {
         self.message(b'd', data)
     }
 
-    /// CopyDone.
+    /// Appends a CopyDone.
     pub fn copy_done(self) -> Self {
         self.message(b'c', &[])
     }
 
-    /// CopyFail.
+    /// Appends a CopyFail.
     pub fn copy_fail(self, reason: &str) -> Self {
         self.message(b'f', &text(reason))
     }
 
-    /// FunctionCall with arguments and result as text.
+    /// Appends a FunctionCall with arguments and result as text.
     pub fn function_call(self, function_oid: u32, arguments: &[&str]) -> Self {
         let mut body = [
             function_oid.to_be_bytes().to_vec(),
@@ -145,18 +145,18 @@ impl Batch {
         self.message(b'F', &body)
     }
 
-    /// PasswordMessage.
+    /// Appends a PasswordMessage.
     pub fn password(self, password: &str) -> Self {
         self.message(b'p', &text(password))
     }
 
-    /// Terminate.
+    /// Appends a Terminate.
     pub fn terminate(self) -> Self {
         self.message(b'X', &[])
     }
 }
 
-/// A startup packet of any version.
+/// Startup packet of any version.
 pub fn startup_packet(version: u32, parameters: &[(&str, &str)]) -> Vec<u8> {
     let mut body = version.to_be_bytes().to_vec();
     for (name, value) in parameters {
@@ -167,7 +167,7 @@ pub fn startup_packet(version: u32, parameters: &[(&str, &str)]) -> Vec<u8> {
     [length(body.len() + 4), body].concat()
 }
 
-/// A CancelRequest with a key as the server gave it (pid and secret).
+/// CancelRequest with the backend key (pid and secret).
 pub fn cancel_request(key: &[u8]) -> Vec<u8> {
     [
         length(8 + key.len()),

@@ -1,16 +1,16 @@
-//! Backend messages, and how they read in a failed comparison.
+//! Backend messages, and their form in a failed comparison.
 
-/// One message of the server.
+/// One backend message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The type byte. 0 means that the connection ended.
+    /// Type byte. 0 is the end of the connection.
     pub tag: u8,
-    /// What follows the length.
+    /// Bytes after the length.
     pub body: Vec<u8>,
 }
 
 impl Message {
-    /// Stands for the end of the connection in a row of messages.
+    /// Marks the end of the connection in a sequence of messages.
     pub fn closed() -> Self {
         Self {
             tag: 0,
@@ -23,7 +23,7 @@ impl Message {
         self.tag == 0
     }
 
-    /// A field of an ErrorResponse or NoticeResponse: `C` is the SQLSTATE, `M` the message, `D` the detail, `H` the
+    /// Field of an ErrorResponse or NoticeResponse: `C` is the SQLSTATE, `M` the message, `D` the detail, `H` the
     /// hint.
     pub fn field(&self, code: u8) -> Option<String> {
         self.body
@@ -34,17 +34,17 @@ impl Message {
             })
     }
 
-    /// The SQLSTATE of an error or notice.
+    /// SQLSTATE of an error or notice.
     pub fn sqlstate(&self) -> String {
         self.field(b'C').unwrap_or_default()
     }
 
-    /// The severity of an error or notice, not translated.
+    /// Severity of an error or notice, not translated.
     pub fn severity(&self) -> String {
         self.field(b'V').unwrap_or_default()
     }
 
-    /// The values of a DataRow, as text; NULL is `NULL`.
+    /// Values of a DataRow, as text; NULL is `NULL`.
     pub fn row(&self) -> Vec<String> {
         let mut values = Vec::new();
         let mut rest = self.body.get(2..).unwrap_or_default();
@@ -103,7 +103,7 @@ pub fn pretty(messages: &[Message]) -> String {
         .collect()
 }
 
-/// The type bytes, each `Z` with its state: `1 2 E ZI`.
+/// Type bytes, each `Z` with its transaction status: `1 2 E ZI`.
 pub fn tags(messages: &[Message]) -> String {
     let words: Vec<String> = messages
         .iter()

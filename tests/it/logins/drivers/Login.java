@@ -1,4 +1,4 @@
-// Logs in by what the environment says, and prints whether the connection of PostgreSQL is encrypted.
+// Logs in with settings from the environment, and prints whether the connection to PostgreSQL is encrypted.
 import java.sql.DriverManager;
 import java.util.Properties;
 

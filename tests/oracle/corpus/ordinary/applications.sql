@@ -1,4 +1,4 @@
--- What applications, drivers, ORMs, poolers, monitors and people send that only read. One to a line.
+-- Texts that only read, from applications, drivers, ORMs, poolers, monitors and people. One a line.
 -- Drivers and poolers
 SELECT 1
 select 1
@@ -169,7 +169,7 @@ SELECT pg_column_size(body) FROM docs
 -- Reads of large objects, as JDBC and the psql command \lo_export do
 SELECT lo_get(4242)
 SELECT loread(lo_open(4242, 262144), 100)
--- Ordinary text with words of other statements in it
+-- Ordinary texts that contain words of other statements
 SELECT 'INSERT INTO jobs', "update", 'it''s; DELETE FROM x' FROM t
 SELECT $$DROP TABLE x$$, $tag$SET fencing.token$tag$
 SELECT U&'d\0061t', E'a\nb', B'101', X'1F'

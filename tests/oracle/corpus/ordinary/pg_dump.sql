@@ -1,4 +1,4 @@
--- What pg_dump 15 sends for the database of world.sql. One to a line.
+-- Queries of pg_dump 15 for the database of world.sql. One a line.
 SELECT pg_catalog.set_config('search_path', '', false)
 SELECT pg_catalog.pg_is_in_recovery()
 SET DATESTYLE = ISO

@@ -1,4 +1,4 @@
--- What psql asks for its \d commands (psql 15 -E on the database of world.sql). One to a line.
+-- Queries of psql's \d commands (psql 15 -E on the database of world.sql). One a line.
 SELECT 'Start parse' AS "Method", p.prsstart::pg_catalog.regproc AS "Function", pg_catalog.obj_description(p.prsstart, 'pg_proc') as "Description" FROM pg_catalog.pg_ts_parser p WHERE p.oid = '3722' UNION ALL SELECT 'Get next token', p.prstoken::pg_catalog.regproc, pg_catalog.obj_description(p.prstoken, 'pg_proc') FROM pg_catalog.pg_ts_parser p WHERE p.oid = '3722' UNION ALL SELECT 'End parse', p.prsend::pg_catalog.regproc, pg_catalog.obj_description(p.prsend, 'pg_proc') FROM pg_catalog.pg_ts_parser p WHERE p.oid = '3722' UNION ALL SELECT 'Get headline', p.prsheadline::pg_catalog.regproc, pg_catalog.obj_description(p.prsheadline, 'pg_proc') FROM pg_catalog.pg_ts_parser p WHERE p.oid = '3722' UNION ALL SELECT 'Get token types', p.prslextype::pg_catalog.regproc, pg_catalog.obj_description(p.prslextype, 'pg_proc') FROM pg_catalog.pg_ts_parser p WHERE p.oid = '3722'
 SELECT 'creates'::pg_catalog.regproc::pg_catalog.oid
 SELECT 'peek'::pg_catalog.regclass::pg_catalog.oid

@@ -1,5 +1,5 @@
-//! The times and stretches of the log in which nothing was promised. Between them lie sections, counted from 0 in each
-//! scope: what was acknowledged in one says nothing about what was committed in another.
+//! Exempt windows: times and stretches of the log without a promise. Between them lie sections, counted from 0 in
+//! each scope: an acknowledgement in one section says nothing about commits in another.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ struct Window {
     last: u64,
 }
 
-/// The windows of each scope, in their order.
+/// Windows of each scope, in their order.
 #[derive(Debug, Default)]
 pub(super) struct Exempt<'a>(BTreeMap<&'a str, Vec<Window>>);
 
 impl<'a> Exempt<'a> {
-    /// They were written down one after the other.
+    /// Adds an exemption. The history records them one after the other.
     pub(super) fn take(&mut self, event: &'a Event) {
         if let Event::Exempt {
             scope,
@@ -44,7 +44,7 @@ impl<'a> Exempt<'a> {
         self.0.get(scope).map_or(&[], Vec::as_slice)
     }
 
-    /// The section that all of a time lies in.
+    /// Section that contains a whole period.
     pub(super) fn section(&self, scope: &str, from: u64, to: u64) -> Option<usize> {
         let windows = self.of(scope);
         let inside = windows
@@ -54,7 +54,7 @@ impl<'a> Exempt<'a> {
         (!inside).then_some(before)
     }
 
-    /// The section of a position of the log.
+    /// Section of a log position.
     pub(super) fn section_of_log(&self, scope: &str, lsn: u64) -> Option<usize> {
         let windows = self.of(scope);
         let inside = windows
@@ -64,7 +64,7 @@ impl<'a> Exempt<'a> {
         (!inside).then_some(before)
     }
 
-    /// Where a section ends in the log.
+    /// Log position at which a section ends.
     pub(super) fn end_of(&self, scope: &str, section: usize) -> u64 {
         let window = self.of(scope).get(section);
         window.map_or(u64::MAX, |window| window.first)

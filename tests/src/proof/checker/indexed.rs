@@ -1,4 +1,4 @@
-//! The events of a history, put together by what belongs to what.
+//! Events of a history, grouped by what belongs together.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use crate::proof::history::{Answer, Event, FaultKind, Tally, Target};
 use super::exempt::Exempt;
 use super::report::{Counts, Rule, Violation};
 
-/// Who wrote.
+/// A writer.
 #[derive(Clone, Debug)]
 pub(super) struct Leader<'a> {
     pub(super) scope: &'a str,
@@ -25,12 +25,12 @@ pub(super) struct Declaration<'a> {
     pub(super) invoked: u64,
     pub(super) answer: Option<(u64, &'a Answer)>,
     pub(super) position: Option<u64>,
-    /// What it saw, and when.
+    /// Snapshot and its time.
     pub(super) snapshot: Option<(u64, Tally)>,
 }
 
 impl Declaration<'_> {
-    /// When it was acknowledged.
+    /// Time of its acknowledgement.
     pub(super) fn acknowledged(&self) -> Option<u64> {
         match self.answer {
             Some((at, Answer::Ok)) => Some(at),
@@ -39,7 +39,6 @@ impl Declaration<'_> {
     }
 }
 
-/// A take with its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Take<'a> {
     pub(super) scope: &'a str,
@@ -48,7 +47,6 @@ pub(super) struct Take<'a> {
     pub(super) token: Option<u64>,
 }
 
-/// A write with its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Write<'a> {
     pub(super) leader: u32,
@@ -57,7 +55,7 @@ pub(super) struct Write<'a> {
     pub(super) answer: Option<(u64, &'a Answer)>,
 }
 
-/// Where a row was committed, and as what.
+/// Commit position and contents of a row.
 #[derive(Clone, Debug)]
 pub(super) struct Committed<'a> {
     pub(super) id: u64,
@@ -66,7 +64,6 @@ pub(super) struct Committed<'a> {
     pub(super) token: u64,
 }
 
-/// A fault and its time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fault {
     pub(super) kind: FaultKind,
@@ -75,7 +72,6 @@ pub(super) struct Fault {
     pub(super) end: u64,
 }
 
-/// Everything, sorted out.
 #[derive(Debug, Default)]
 pub(super) struct History<'a> {
     pub(super) limit_ns: Option<u64>,
@@ -92,16 +88,16 @@ pub(super) struct History<'a> {
     pub(super) faults: Vec<Fault>,
     pub(super) exempt: Exempt<'a>,
     timelines: &'a [(u32, u64)],
-    /// Declarations of which nothing is known but the answer.
+    /// Declarations of which only the answer counts.
     lost: HashSet<u64>,
-    /// The times of each leader's first and last request.
+    /// Times of each leader's first and last request.
     lives: HashMap<u32, (u64, u64)>,
-    /// Events that belong to a leader or a request that is not there.
+    /// Events of a leader or request that is missing.
     pub(super) orphans: Vec<&'a Event>,
 }
 
 impl<'a> History<'a> {
-    /// In three passes, because the files of several processes may stand in any order.
+    /// Three passes, because the files of several processes may be merged in any order.
     pub(super) fn new(events: &'a [Event]) -> Self {
         let mut history = Self::default();
         for event in events {
@@ -250,7 +246,7 @@ impl<'a> History<'a> {
                 let survives = timeline.is_none_or(|own| self.survives(own, *lsn));
                 match self.declarations.get_mut(id) {
                     Some(declaration) if survives => declaration.position = Some(*lsn),
-                    // What it saw may be lost, and its position is one of another log.
+                    // Its snapshot may be lost, and its position belongs to another log.
                     Some(_) => _ = self.lost.insert(*id),
                     None => self.orphans.push(event),
                 }
@@ -276,8 +272,8 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Whether something of a leader's scope was exempt while it was there. What it declared then counts for nothing
-    /// later, and a write that needs it may be refused.
+    /// Whether an exemption of its scope overlapped a leader's life. Its declarations then count for nothing later,
+    /// and a write that needs one may be refused.
     pub(super) fn has_seen_exemption(&self, leader: u32) -> bool {
         let lived = self.lives.get(&leader).zip(self.leaders.get(&leader));
         lived.is_some_and(|((from, to), leader)| {
@@ -290,7 +286,7 @@ impl<'a> History<'a> {
         (*from, *to) = ((*from).min(at), (*to).max(at));
     }
 
-    /// What cannot be, whatever the proxy does.
+    /// Adds contradictions that no behaviour of the proxy can explain.
     pub(super) fn contradictions(&self, violations: &mut Vec<Violation>) {
         let mut add = |what: String| {
             violations.push(Violation {

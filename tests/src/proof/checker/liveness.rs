@@ -1,4 +1,4 @@
-//! G5 and G6: that nobody is refused without a reason, and nobody waits without an end.
+//! G5 and G6: no refusal without a reason, and no endless wait.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use crate::proof::plan::ELECTED;
 use super::indexed::{Declaration, Fault, History};
 use super::report::{Rule, Violation};
 
-/// How a declaration may fail: by the fence, or because a connection could not be made or was lost.
+/// Failures allowed for a declaration: by the fence, or because a connection failed or was lost.
 const DECLARATION_FAILS_WITH: [&str; 3] = ["PF001", "PF004", "PF006"];
 const CONNECTION_FAILS_WITH: [&str; 7] =
     ["08", "57P01", "57P02", "57P03", "57P05", "57014", "53300"];
 
-/// What is said of a server that another one has replaced.
+/// SQLSTATE of a server that was replaced.
 const DEPOSED: &str = "PF007";
-/// How long a proxy may take to see that its server was started anew.
+/// Time for a proxy to notice a restart of its server.
 const SEEN_WITHIN_NS: u64 = 15_000_000_000;
 
-/// How long after its end a fault still stands in the way: a process that goes on has work that waits.
+/// Time after its end for which a fault still counts: a resumed process has waiting work.
 const AFTERMATH_NS: u64 = 300_000_000;
 
-/// G5. A refusal needs somebody who has tried to declare a higher token before it came.
+/// G5. A refusal needs an earlier attempt to declare a higher token.
 pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violation>) {
     let attempts = attempts(history);
     let mut refusals: Vec<(u64, u32, String)> = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
     }
     for (id, write) in &history.writes {
         match write.answer {
-            // A stale session is read-only until it is ended: where the write is hidden, PostgreSQL refuses it.
+            // A stale session is read-only until it is ended: PostgreSQL refuses its hidden writes.
             Some((at, Answer::Error(code))) if code == "PF001" || code == "25006" => {
                 let what = format!("write {id} ({}, {code})", write.shape);
                 refusals.push((at, write.leader, what));
@@ -42,7 +42,7 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
             Some((_, Answer::Error(code)))
                 if code.starts_with("PF") && history.has_seen_exemption(write.leader) => {}
             Some((at, Answer::Error(code))) if code == DEPOSED && is_deposed(history, at) => {}
-            // Every write of a history is made by a session that was let in with a token.
+            // Every session of a history that writes was admitted with a token.
             Some((_, Answer::Error(code))) if code.starts_with("PF") => {
                 violations.push(Violation {
                     rule: Rule::G5,
@@ -67,7 +67,7 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
             continue;
         };
         if who.scope == ELECTED {
-            // A candidate that loses its session, or the answer, takes again, and no event tells of that.
+            // A candidate that loses its session or the answer takes again, and no event records that.
             continue;
         }
         let tried = highest.get(who.scope).copied().unwrap_or_default();
@@ -84,7 +84,7 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
     }
 }
 
-/// When somebody has tried to raise the mark of a scope, and to which token, where that is certain.
+/// Attempts to raise the mark: time, scope, and token if certain.
 fn attempts<'a>(history: &'a History<'_>) -> Vec<(u64, &'a str, Option<u64>)> {
     let declarations = history
         .declarations
@@ -98,7 +98,7 @@ fn attempts<'a>(history: &'a History<'_>) -> Vec<(u64, &'a str, Option<u64>)> {
                 Some(declaration.token),
             )
         });
-    // Whether a take was answered or not. One that names no mark raises it by one at most.
+    // Answered or not. A take that names no mark raises it by at most one.
     let takes = history.takes.values();
     let takes = takes.map(|take| (take.invoked, take.scope, take.after.map(|mark| mark + 1)));
     let mut attempts: Vec<_> = declarations.chain(takes).collect();
@@ -143,9 +143,9 @@ pub(super) fn bounded_takeover(history: &History<'_>, violations: &mut Vec<Viola
     }
 }
 
-/// Whether the server was ended and started again, so that sessions and logins that had begun before end with it, or a
-/// copy of it was served with the same store. The latter, and a clock that was set back, close the cluster until an
-/// operator has seen to it and the proxies have seen that.
+/// Whether the server was restarted at that time, or a copy of it was served with the same store. A restart ends
+/// earlier sessions and logins. A copy, and a clock that was set back, close the cluster until an operator has
+/// repaired it and the proxies have noticed.
 fn is_deposed(history: &History<'_>, at: u64) -> bool {
     history.faults.iter().any(|fault| {
         let is_seen = fault.end + SEEN_WITHIN_NS;
@@ -155,7 +155,7 @@ fn is_deposed(history: &History<'_>, at: u64) -> bool {
     })
 }
 
-/// The longest time that a declaration took.
+/// Longest duration of a declaration.
 pub(super) fn slowest_ns(history: &History<'_>) -> u64 {
     let answered = history
         .declarations
@@ -167,7 +167,7 @@ pub(super) fn slowest_ns(history: &History<'_>) -> u64 {
         .unwrap_or_default()
 }
 
-/// The time that a declaration took, without the times in which a fault stood in its way.
+/// Duration of a declaration, without the times in which a fault blocked it.
 fn own_time(history: &History<'_>, declaration: &Declaration<'_>, answered: u64) -> u64 {
     let mut excused: Vec<(u64, u64)> = history
         .faults
@@ -185,9 +185,8 @@ fn own_time(history: &History<'_>, declaration: &Declaration<'_>, answered: u64)
     own + answered.saturating_sub(from)
 }
 
-/// Whether the fault was on the way of the declaration's own session. A store that does not answer, a control
-/// connection that is cut, an old session that does not end and a PostgreSQL that is gone excuse nothing: there the
-/// proxy has to answer in time.
+/// Whether the fault blocked the declaration's own session. The proxy must answer in time despite a silent store, a
+/// cut control connection, an old session that does not end, or a missing PostgreSQL.
 fn stands_in_the_way(fault: &Fault, declaration: &Declaration<'_>) -> bool {
     match fault.target {
         Target::Proxy(proxy) | Target::ClientLink(proxy) | Target::UpstreamLink(proxy) => {
@@ -195,7 +194,7 @@ fn stands_in_the_way(fault: &Fault, declaration: &Declaration<'_>) -> bool {
         }
         Target::Leader(leader) => leader == declaration.leader,
         Target::Backend(pid) => declaration.pid.is_none_or(|own| own == pid),
-        // With the whole server stops the session's own process.
+        // Pausing the whole server stops the session's own backend.
         Target::Postgres => fault.kind == FaultKind::Pause,
         Target::Member(_) | Target::ControlLink(_) | Target::StoreLink(_) => false,
     }

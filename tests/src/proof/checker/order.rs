@@ -1,4 +1,4 @@
-//! G1 to G4: what was committed, and when, compared with what was said.
+//! G1 to G4: commits and their order, compared with the answers.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,12 +7,12 @@ use crate::proof::history::{Answer, BESIDE, Tally};
 use super::indexed::{Declaration, History};
 use super::report::{Rule, Violation};
 
-/// SQLSTATEs by which the fence says that nothing of the write is committed.
+/// SQLSTATEs by which the fence guarantees that nothing of the write is committed.
 const CERTAINLY_NOT: [&str; 8] = [
     "PF001", "PF002", "PF003", "PF004", "PF005", "PF006", "PF007", "25006",
 ];
 
-/// G1. Both sides are walked in the order of PostgreSQL's log.
+/// G1. Walks both sides in the order of PostgreSQL's log.
 pub(super) fn no_stale_commit(history: &History<'_>, violations: &mut Vec<Violation>) {
     let mut marks: Vec<(u64, &str, usize, u64)> = history
         .declarations
@@ -56,13 +56,13 @@ pub(super) fn no_stale_commit(history: &History<'_>, violations: &mut Vec<Violat
     }
 }
 
-/// The section that a declaration was acknowledged in, where it was not exempt.
+/// Section in which a declaration was acknowledged, unless it was exempt.
 fn section_of(history: &History<'_>, declaration: &Declaration<'_>) -> Option<usize> {
     let (from, to) = (declaration.invoked, declaration.acknowledged()?);
     history.exempt.section(declaration.scope, from, to)
 }
 
-/// G2. What a snapshot had must be what there is in the end, or where the next exemption began.
+/// G2. The rows of a snapshot must be those that exist in the end, or at the next exemption.
 pub(super) fn no_late_surprise(history: &History<'_>, violations: &mut Vec<Violation>) {
     let mut scopes: BTreeMap<&str, Vec<(u64, u64, u64)>> = BTreeMap::new();
     for row in &history.committed {
@@ -105,13 +105,13 @@ pub(super) fn no_late_surprise(history: &History<'_>, violations: &mut Vec<Viola
     }
 }
 
-/// G3. Only declarations that do not overlap say anything about order.
+/// G3. Only declarations that do not overlap are ordered.
 pub(super) fn marks_only_rise(history: &History<'_>, violations: &mut Vec<Violation>) {
     let mut answered: Vec<(u64, &Declaration<'_>)> = history
         .declarations
         .values()
         .filter(|declaration| section_of(history, declaration).is_some())
-        // Marks of another store are no marks of this one.
+        // Another store has its own marks.
         .filter(|declaration| declaration.proxy != BESIDE)
         .filter_map(|declaration| Some((declaration.acknowledged()?, declaration)))
         .collect();
@@ -138,7 +138,7 @@ pub(super) fn marks_only_rise(history: &History<'_>, violations: &mut Vec<Violat
     }
 }
 
-/// Takes. Each token is taken once, and is the one after the mark that was named.
+/// Takes. Each token is taken once, and follows the named mark.
 pub(super) fn takes_are_single(history: &History<'_>, violations: &mut Vec<Violation>) {
     let mut taken: BTreeMap<(&str, u64), u64> = BTreeMap::new();
     for (id, take) in &history.takes {
@@ -160,7 +160,7 @@ pub(super) fn takes_are_single(history: &History<'_>, violations: &mut Vec<Viola
     }
 }
 
-/// G4, and that a confirmed write is there.
+/// G4, and that confirmed writes are present.
 pub(super) fn honest_answers(history: &History<'_>, violations: &mut Vec<Violation>) {
     let there: HashSet<u64> = history.committed.iter().map(|row| row.id).collect();
     for (id, write) in &history.writes {

@@ -1,9 +1,9 @@
-//! What the checker found, for people.
+//! The checker's findings, for people.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What can be violated.
+/// A rule that can be violated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// Write fence.
@@ -18,7 +18,7 @@ pub enum Rule {
     G5,
     /// Bounded takeover.
     G6,
-    /// Nobody shares a token that was taken, and nobody takes behind another mark than the one that was named.
+    /// No taken token is shared, and a take follows only the mark that it names.
     Take,
     /// Nothing lost in the shared row.
     Row,
@@ -29,35 +29,34 @@ pub enum Rule {
 /// One violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Of what.
+    /// Violated rule.
     pub rule: Rule,
-    /// What was seen, with the numbers to look for in the history.
+    /// Finding, with the numbers to look for in the history.
     pub what: String,
 }
 
-/// How much the history has of everything.
+/// Counts of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Declarations that were sent.
+    /// Declarations sent.
     pub declarations: usize,
-    /// Those that were answered with success.
+    /// Declarations answered with success.
     pub acknowledged: usize,
     /// Different tokens among them.
     pub takeovers: usize,
-    /// Those that were acknowledged where a failover has lost what they saw.
+    /// Acknowledged declarations whose snapshot a failover has lost.
     pub lost: usize,
-    /// Tokens that were taken, not brought.
+    /// Tokens taken from the store, not given by an election.
     pub taken: usize,
-    /// The longest time to the answer of a declaration, without the times in which a fault stood in its way, in
-    /// milliseconds.
+    /// Longest duration of a declaration in milliseconds, without the times in which a fault blocked it.
     pub slowest_ms: u64,
-    /// Writes that were sent.
+    /// Writes sent.
     pub writes: usize,
-    /// Those confirmed.
+    /// Writes confirmed.
     pub confirmed: usize,
-    /// Those refused by the fence.
+    /// Writes refused by the fence.
     pub refused: usize,
-    /// Those of which the client does not know.
+    /// Writes with an unknown result.
     pub unknown: usize,
     /// Transactions that inserted rows.
     pub commits: usize,
@@ -72,17 +71,17 @@ pub struct Counts {
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What there was.
+    /// Counts of the history.
     pub counts: Counts,
-    /// What was wrong.
+    /// Violations found.
     pub violations: Vec<Violation>,
 }
 
-/// How many violations of one rule are shown.
+/// Violations shown for each rule.
 const SHOWN_MAX: usize = 10;
 
 impl Report {
-    /// The violations of one rule.
+    /// Number of violations of one rule.
     pub fn of(&self, rule: Rule) -> usize {
         self.violations
             .iter()

@@ -1,4 +1,4 @@
-//! Several writers on one row, each with numbers of its own: nothing that was confirmed may be missing.
+//! Several writers on one row, each with its own numbers: no confirmed number may be missing.
 //!
 //! The idea is the test of hashicorp/vault#23013.
 
@@ -23,7 +23,7 @@ pub(super) fn nothing_lost(history: &History<'_>, violations: &mut Vec<Violation
     for (writer, number) in entries {
         sequences.entry(*writer).or_default().push(*number);
     }
-    // A number that is missing, twice there, or not in its place is a lost or a late write.
+    // A missing, repeated or misplaced number is a lost or a late write.
     for (writer, numbers) in &sequences {
         let gap = (1..).zip(numbers).find(|(due, number)| due != *number);
         if let Some((due, number)) = gap {

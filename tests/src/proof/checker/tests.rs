@@ -1,4 +1,4 @@
-//! Made-up histories: a good one, and one for each kind of violation that must be found in it.
+//! Synthetic histories: a good one, and one for each kind of violation that the checker must find.
 
 use crate::proof::history::{Answer, BESIDE, Event, Exemption, FaultKind, Row, Tally, Target};
 
@@ -147,7 +147,7 @@ fn good() -> Vec<Event> {
     ]
 }
 
-/// The scope is exempt from 300 ms on, and from position 3,000 on, to 400 ms and 4,000.
+/// Exempts the scope from 300 ms to 400 ms, and from position 3,000 to 4,000.
 fn exempt() -> Event {
     Event::Exempt {
         scope: "alpha".to_owned(),
@@ -159,7 +159,7 @@ fn exempt() -> Event {
     }
 }
 
-/// The rules that are violated, each once.
+/// Violated rules, each once.
 fn violated(events: &[Event]) -> Vec<Rule> {
     let mut rules: Vec<Rule> = check(events)
         .violations
@@ -171,7 +171,7 @@ fn violated(events: &[Event]) -> Vec<Rule> {
     rules
 }
 
-/// The good history with every event that `change` gives something for replaced by that.
+/// The good history, with each event replaced for which `change` returns another.
 fn with(change: impl Fn(&Event) -> Option<Event>) -> Vec<Event> {
     let mut changed = 0;
     let events = good()
@@ -192,7 +192,7 @@ fn plus(more: impl IntoIterator<Item = Event>) -> Vec<Event> {
     good().into_iter().chain(more).collect()
 }
 
-/// A committed row that everybody knows of, so that nothing but its place is wrong.
+/// A committed row that every event knows, so that only its position is wrong.
 fn committed_row(id: u64, token: u64, lsn: u64, everything: &[u64]) -> Vec<Event> {
     let leader = u32::try_from(token).expect("a small token");
     let mut events = with(|event| {
@@ -230,7 +230,7 @@ fn a_good_history() {
 fn a_commit_behind_the_acknowledgement() {
     let events = committed_row(15, 1, 2_001, &[11, 12, 13, 15, 21]);
     assert_eq!(violated(&events), [Rule::G1, Rule::G2]);
-    // The snapshot had it already: it was committed between the answer and the snapshot.
+    // The snapshot contains it: it was committed between the answer and the snapshot.
     let events: Vec<Event> = events
         .into_iter()
         .map(|event| match event {
@@ -296,7 +296,7 @@ fn a_snapshot_that_lacks_a_row_or_has_one_too_many() {
 fn a_lower_token_that_is_accepted_later() {
     let events = plus([declare(200, 105, 1), declared(210, 105, Answer::Ok)]);
     assert_eq!(violated(&events), [Rule::G3]);
-    // Marks of another store are no marks of this one.
+    // Another store has its own marks.
     let beside = with(|event| match event.clone() {
         Event::Declare {
             at,
@@ -419,7 +419,7 @@ fn only_what_stands_in_the_way_excuses() {
     ] {
         assert_eq!(with_fault(target, 3_500, 4_200), [], "{target:?}");
         assert_eq!(with_fault(target, 2_500, 3_700), [], "{target:?}");
-        // It took 4 s, may take 3 s, and a fault counts for 0.3 s more than it lasts.
+        // It took 4 s and may take 3 s; a fault counts for 0.3 s more than it lasts.
         assert_eq!(with_fault(target, 1_000, 3_699), [Rule::G6], "{target:?}");
         assert_eq!(with_fault(target, 6_001, 9_000), [Rule::G6], "{target:?}");
         assert_eq!(with_fault(target, 7_001, 7_002), [Rule::G6], "{target:?}");
@@ -445,7 +445,7 @@ fn a_declaration_that_fails_in_its_own_way() {
     for code in ["PF004", "PF006", "08006", "57P03"] {
         assert_eq!(fails(code), [], "{code}");
     }
-    // A server is replaced, or started again, or nobody has a reason to say so.
+    // A server is replaced or restarted, or PF007 has no reason.
     let deposed = |target, begin, end| {
         let fault = Event::Fault {
             kind: FaultKind::Kill,
@@ -515,7 +515,7 @@ fn a_history_that_contradicts_itself() {
     }
 }
 
-/// A late row of leader 1, at this position.
+/// The good history with a late row of leader 1 at this position.
 fn with_a_late_row(lsn: u64) -> Vec<Event> {
     let mut events: Vec<Event> = good()
         .into_iter()
@@ -535,7 +535,7 @@ fn what_was_exempt_counts_for_nothing() {
         assert_eq!(violated(&with_a_late_row(allowed)), [], "{allowed}");
     }
     assert_eq!(violated(&with_a_late_row(2_900)), [Rule::G1, Rule::G2]);
-    // Behind it the new holder declares anew.
+    // The new holder then declares again.
     let again = |at| {
         let mut events = with_a_late_row(4_500);
         let lsn = 4_200;
@@ -584,7 +584,7 @@ fn what_was_seen_on_a_lost_timeline_counts_for_nothing() {
     );
 }
 
-/// 1 to 3 are taken in a scope of their own; the answer to the second take was lost, and the last was refused.
+/// Takes 1 to 3 in a separate scope; the answer to the second was lost, and the last was refused.
 fn takes() -> Vec<Event> {
     let take = |at, id, after| Event::Take {
         id,
@@ -635,7 +635,7 @@ fn a_refusal_for_a_take_that_had_no_answer() {
     events.push(declare(24, 510, 5));
     events.push(declared(25, 510, error("PF001")));
     assert_eq!(violated(&events), []);
-    // Before it was asked for nobody can have been refused for it.
+    // No refusal before the attempt can be due to it.
     events.pop();
     events.push(declared(19, 510, error("PF001")));
     assert_eq!(violated(&events), [Rule::G5]);

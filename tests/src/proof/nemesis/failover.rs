@@ -1,4 +1,4 @@
-//! Makes the other one of Patroni's two servers the primary, by each way in turn.
+//! Fails over between Patroni's two servers, in each way in turn.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const WAYS: [FaultKind; 4] = [
 ];
 
 impl Lane<'_> {
-    /// Each begins when both servers are whole, and ends when they are whole again.
+    /// Begins each failover with both servers healthy, and waits until they are healthy again.
     pub(super) fn fail_over(mut self, servers: &Mutex<Box<Patroni>>) {
         let first = self.random.random_range(0..WAYS.len());
         let mut ways = WAYS.iter().cycle().skip(first);
@@ -49,8 +49,9 @@ impl Lane<'_> {
                 let frozen = servers.freeze(primary);
                 servers.wait_for_promotion(other);
                 self.all.stop.sleep(pause);
-                // One that wakes in its renewal writes its key over the new leader's (3.0.2, `_update_leader`), and
-                // takes both back to the old timeline. A watchdog resets its machine before that; here it ends.
+                // A Patroni that wakes during its renewal writes its key over the new leader's (3.0.2,
+                // `_update_leader`), and takes both back to the old timeline. A watchdog would reset its machine
+                // before that; here its Patroni is killed.
                 servers.end_patroni(primary);
                 drop(frozen);
                 self.all.stop.sleep(pause);
@@ -58,7 +59,7 @@ impl Lane<'_> {
             }
             _ => {
                 servers.kill_postmaster(primary);
-                // Until its Patroni has looked, all seems well.
+                // Everything looks healthy until its Patroni has polled.
                 std::thread::sleep(Duration::from_secs(u64::from(2 * LOOP_WAIT)));
             }
         }

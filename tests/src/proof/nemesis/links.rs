@@ -1,4 +1,4 @@
-//! What happens to the connections of a link: they are cut, bytes wait or are lost, and bytes are late.
+//! Faults of a link's connections: they are cut, bytes wait or are lost, and bytes are late.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use crate::proof::cutter::{Flow, Link};
 use crate::proof::history::{FaultKind, Target, now};
 use crate::proof::plan::Faults;
 
-/// Bytes of answers that a connection has on a link that flaps. A session with PostgreSQL begins with some hundred.
+/// Bytes of replies before a flapping link closes a connection. A PostgreSQL session starts with some hundred.
 const ANSWERS: Range<usize> = 50..1_500;
 
 impl<'a> Lane<'a> {
     pub(super) fn break_link(mut self, target: Target, link: &Link) {
-        // What is on its way to a session and back is where a write can be late and an answer can be lost. What a
-        // takeover needs is away for longer than it may take.
+        // On the way to a session and back, a write can be late and a reply can be lost. Links that a takeover needs
+        // are broken for longer than it may take.
         let (gap, length) = match target {
             Target::StoreLink(_) if self.all.plan.faults == Faults::Store => {
                 (200..1_500, 1_000..3_500)
@@ -78,7 +78,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// What was sent is sent again on a new connection, where the sender does so, and arrives behind that.
+    /// The sender repeats its bytes on a new connection, and the old ones arrive after them.
     fn make_late(&mut self, link: &Link, pause: Duration) {
         let before = pause.mul_f64(self.random.random_range(0.0..0.7));
         link.strand(0);
@@ -90,17 +90,17 @@ impl<'a> Lane<'a> {
         link.release();
     }
 
-    /// What was told to the store about sessions arrives once more while they write, and their writes are on their way
-    /// until somebody has taken over through another proxy.
+    /// Messages to the store about sessions arrive again while these write, and their writes stay in flight until
+    /// another leader has taken over through another proxy.
     fn make_late_under_writes(&mut self, target: Target, link: &Link, proxy: usize) {
         let begin = now();
-        // Which step of the store is the late one is as random.
+        // The late step of the store is random too.
         link.strand(self.random.random_range(0..2_000));
-        // Whoever waits for an answer does so for a second at most.
+        // Requests to the store wait at most a second for a reply.
         let before = self.milliseconds(10..150);
         self.all.stop.sleep(before);
         link.abandon();
-        // What failed is sent again after half a second, and then sessions go on.
+        // Failed requests are repeated after half a second, and then sessions go on.
         let again = self.milliseconds(520..700);
         self.all.stop.sleep(again);
         let mut links = self.all.cluster.links().iter();
@@ -121,7 +121,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Connections end, and those that are made anew end behind some bytes of their answers.
+    /// Closes connections, and new ones after some bytes of their replies.
     fn flap(&mut self, link: &Link, pause: Duration) {
         let end = Instant::now() + pause;
         link.cut();

@@ -1,5 +1,5 @@
-//! What operators do while leaders lead. Nothing but clients fails meanwhile, for that is what the runbooks ask for;
-//! but writes may be on their way.
+//! Operators' actions while leaders lead. Only clients fail meanwhile, as the runbooks require; but writes may be in
+//! flight.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -19,15 +19,15 @@ use crate::proof::plan::{Faults, Route};
 use crate::proof::store::StoreKind;
 use crate::proxy::{Options, Proxy};
 
-/// Between two actions, in milliseconds.
+/// Time between two actions, in milliseconds.
 const GAP: Range<u64> = 8_000..20_000;
-/// The same where nothing else fails.
+/// The same if nothing else fails.
 const SHORT_GAP: Range<u64> = 1_500..4_000;
-/// Numbers of the leaders of scripts begin here.
+/// First leader number of scripts.
 const SCRIPT: u32 = 1 << 28;
 
 impl<'a> Lane<'a> {
-    /// One action after the other.
+    /// Performs one action after the other.
     pub(super) fn operate(mut self) {
         let gap = match self.all.plan.faults {
             Faults::Operators => SHORT_GAP,
@@ -37,7 +37,7 @@ impl<'a> Lane<'a> {
             let whole = self.all.whole.write();
             let whole = whole.unwrap_or_else(PoisonError::into_inner);
             let actions = match self.all.plan.route {
-                // The others need a store that is not in use by the proxy alone.
+                // The others need a store that the proxy does not lock for itself.
                 Route::Proxied(StoreKind::Embedded) => 0..3,
                 Route::Proxied(StoreKind::Postgres) => 0..8,
                 _ => 0..7,
@@ -56,7 +56,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Every proxy observes for a while, and then enforces again, with stale writes on their way to PostgreSQL.
+    /// Every proxy observes for a while and then enforces again, with stale writes in flight to PostgreSQL.
     fn observe(&mut self) {
         let plan = self.all.plan;
         let cluster = self.all.cluster;
@@ -75,7 +75,7 @@ impl<'a> Lane<'a> {
         for scope in plan.scope_names() {
             self.exempt(scope, Exemption::Observed, (begin, first));
         }
-        // Meanwhile somebody takes over, through another proxy.
+        // Another leader takes over meanwhile, through another proxy.
         let pause = self.milliseconds(0..3_500);
         self.all.stop.sleep(pause);
         link.set(Flow::Open);
@@ -85,7 +85,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Says that nothing was promised in a scope from then to now.
+    /// Records an exemption of a scope from then to now.
     pub(super) fn exempt(&self, scope: &str, why: Exemption, (begin, first): (u64, u64)) {
         let (last, end) = (self.position(), now());
         self.all.recorder.record(&Event::Exempt {
@@ -98,7 +98,7 @@ impl<'a> Lane<'a> {
         });
     }
 
-    /// A script says a number that no election reaches, and an operator sets the mark to what the election has given.
+    /// A script declares a number beyond any election, and an operator sets the mark back to the last elected one.
     fn repair(&mut self) {
         let names = self.all.plan.scope_names();
         let choice = self.random.random_range(0..names.len().max(1));
@@ -113,7 +113,7 @@ impl<'a> Lane<'a> {
             let mark = self.all.elected[scope].load(Ordering::Relaxed).max(1);
             self.try_repair(scope, mark)
         });
-        // The other proxies hear of it within two seconds, after they have refused a leader.
+        // The other proxies notice within two seconds, after they have refused a leader.
         self.all.stop.sleep(Duration::from_secs(4));
         self.exempt(scope, Exemption::Repaired, (begin, first));
         self.record(FaultKind::Repair, Target::Proxy(0), begin);
@@ -123,7 +123,7 @@ impl<'a> Lane<'a> {
         let token = POISON + self.all.count.load(Ordering::Relaxed);
         let (addresses, ids) = (self.all.cluster.addresses(), AtomicU64::new(1));
         let declarer = self.script((scope, token), addresses, 0, &ids);
-        // Where it fails there is less to repair.
+        // If it fails there is less to repair.
         let _declared = declarer.declare(&mut self.random);
     }
 
@@ -150,7 +150,7 @@ impl<'a> Lane<'a> {
         Declarer::announced(leader, token, "postgres", reach)
     }
 
-    /// Nothing where a leader was faster: then the operator looks again.
+    /// Returns `None` if a leader was faster: the operator then looks again.
     fn try_repair(&self, scope: &str, mark: u64) -> Option<()> {
         let proxy = self.all.cluster.proxies().first()?;
         let proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,18 +166,18 @@ impl<'a> Lane<'a> {
         output.status.success().then_some(())
     }
 
-    /// A copy of the cluster is served by a proxy with the same store, while leaders go on.
+    /// A proxy with the same store serves a copy of the cluster while leaders go on.
     fn serve_a_copy(&mut self) {
         let Some((target, link)) = self.one_upstream() else {
             return;
         };
         let begin = now();
-        // All servers of the tests have been made from one, and have its identifier.
+        // All test servers are copies of one, and share its identifier.
         let copy = Postgres::start();
         let mut options = Options::new(&copy);
         options.store = self.store().direct();
         let beside = Proxy::start_with(options);
-        // It may take the sessions of the cluster off the register now, and then one of them is late.
+        // It may now remove the cluster's sessions from the register, and then one of them is late.
         let pause = self.milliseconds(100..1_000);
         self.all.stop.sleep(pause);
         let held = now();
@@ -193,8 +193,8 @@ impl<'a> Lane<'a> {
         self.record(FaultKind::Copy, Target::Postgres, begin);
     }
 
-    /// The clock of the server is stepped. Which of two servers is the later one is told by when they were started, so
-    /// after a start with a clock that was set back, or is set back behind it, an operator says which one counts.
+    /// Steps the server's clock. Start times decide which of two servers is the later one. After a start with a clock
+    /// that was set back, or is set back afterwards, an operator says which one counts.
     fn step_the_clock(&mut self) {
         let begin = now();
         let step = Duration::from_secs(self.random.random_range(5..3_600));
@@ -240,7 +240,7 @@ impl<'a> Lane<'a> {
         upstream.get(choice).map(|(target, link)| (*target, link))
     }
 
-    /// Where PostgreSQL's log stands, while the server is whole.
+    /// Position of PostgreSQL's log, while the server is healthy.
     pub(super) fn position(&self) -> u64 {
         let lsn = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn";
         let lsn = self.all.cluster.postgres().value(lsn);

@@ -1,4 +1,4 @@
-//! What operators do to the store: they put it back, and bring another one.
+//! Operators' actions on the store: they restore it, and bring another one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::proof::store::RunningStore;
 use crate::proxy::{Options, Proxy};
 use crate::wire::Endpoint;
 
-/// What a proxy says when it has found a second authority, and has done what there is to do.
+/// Log message of a proxy that has found a second authority and has reacted to it.
 const FOUND: &str = "the cluster is already served with authority";
 
 impl<'a> Lane<'a> {
@@ -32,14 +32,14 @@ impl<'a> Lane<'a> {
         proxies.map(lock).collect()
     }
 
-    /// All proxies are stopped and started, with a recovery if they ask for it.
+    /// Restarts all proxies, with a recovery if they ask for it.
     pub(super) fn begin_anew(&self) {
         let mut proxies = self.proxies();
         proxies.iter_mut().for_each(|proxy| proxy.kill());
         start_or_recover(&mut proxies);
     }
 
-    /// As the runbook says: all proxies are stopped before, and `recover` is run behind every restore.
+    /// Follows the runbook: stops all proxies first, and runs `recover` after every restore.
     pub(super) fn back_up_or_restore(&mut self) {
         if self.backup == Backup::None || self.random.random_bool(0.3) {
             self.store().back_up();
@@ -67,13 +67,13 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// The store is put back to a state that has every mark, and lacks the sessions that have joined since. A proxy was
-    /// started in between, so the epoch has risen, and `recover` is run where a proxy asks for it.
+    /// Restores a state that has every mark but lacks the sessions that have joined since. A proxy was started in
+    /// between, so the epoch has risen; `recover` runs if a proxy asks for it.
     pub(super) fn restore_in_a_quiet_spell(&mut self) {
         let quiet = self.all.quiet.write();
         let quiet = quiet.unwrap_or_else(PoisonError::into_inner);
         let begin = now();
-        // Who was elected last takes over meanwhile.
+        // The last elected leader takes over meanwhile.
         let pause = self.milliseconds(300..1_000);
         self.all.stop.sleep(pause);
         self.store().back_up();
@@ -96,7 +96,7 @@ impl<'a> Lane<'a> {
         start_or_recover(&mut proxies);
         drop(proxies);
         drop(quiet);
-        // Somebody is elected, and takes over through the other proxy.
+        // A new leader is elected and takes over through the other proxy.
         let pause = self.milliseconds(1_500..4_500);
         self.all.stop.sleep(pause);
         link.into_iter().for_each(|link| link.set(Flow::Open));
@@ -105,8 +105,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// A standby of the store's server takes its place while leaders lead. It is synchronous, without which what was
-    /// confirmed may be lost. The primary of before is dead, or goes on for those who are still connected to it.
+    /// A standby replaces the store's server while leaders lead. It is synchronous; otherwise confirmed marks may be
+    /// lost. The old primary is dead, or goes on for its existing connections.
     pub(super) fn fail_the_store_over(&mut self) {
         let mut store = self.store();
         let RunningStore::Postgres(primary) = &mut *store else {
@@ -129,15 +129,15 @@ impl<'a> Lane<'a> {
         }
         let pause = self.milliseconds(0..1_500);
         self.all.stop.sleep(pause);
-        // Who is still connected to the primary of before finds it gone.
+        // Existing connections to the old primary end.
         *store = RunningStore::Postgres(standby);
         drop(store);
         self.backup = Backup::None;
         self.record(FaultKind::Failover, Target::Member(0), begin);
     }
 
-    /// A proxy with a store of its own gets in while the control connections are away, which is not promised to do
-    /// no harm. As soon as the others have seen it, nobody writes beside its leader any more.
+    /// A proxy with its own store starts while the control connections are down, which the guarantee does not cover.
+    /// Once the others have noticed, nobody writes besides the new proxy's leader.
     pub(super) fn bring_a_second_authority(&mut self) {
         let names = self.all.plan.scope_names();
         let choice = self.random.random_range(0..names.len().max(1));
@@ -150,7 +150,7 @@ impl<'a> Lane<'a> {
             link.set(Flow::HoldBoth);
             link.cut();
         }
-        // What is being declared has its answer by then.
+        // Running declarations are answered by then.
         self.all.stop.sleep(Duration::from_millis(1_200));
         let options = Options::new(&self.all.cluster.postgres()).flag("--witness", "off");
         let beside = Proxy::start_with(options);
@@ -170,13 +170,13 @@ impl<'a> Lane<'a> {
         self.record(FaultKind::SecondAuthority, Target::Postgres, begin);
     }
 
-    /// Says that two authorities were there from then to now.
+    /// Records that two authorities existed from then to now.
     fn exempt_all(&self, since: (u64, u64)) {
         let names = self.all.plan.scope_names().iter().chain([&TAKEN, &ELECTED]);
         names.for_each(|name| self.exempt(name, Exemption::TwoAuthorities, since));
     }
 
-    /// A leader of the other store, and time for others to write under lower tokens.
+    /// Leads with a token of the other store, and gives others time to write under lower tokens.
     fn lead_beside(&mut self, scope: &str, beside: &Proxy) {
         let Endpoint::Tcp(address) = beside.endpoint() else {
             return;
@@ -201,7 +201,7 @@ impl<'a> Lane<'a> {
         links.filter_map(|(target, link)| matches!(target, Target::ControlLink(_)).then_some(link))
     }
 
-    /// How often each proxy has said that it has found another authority.
+    /// How often each proxy has logged another authority.
     fn found(&self) -> Vec<usize> {
         let said = |proxy: MutexGuard<'_, Proxy>| proxy.output().matches(FOUND).count();
         self.proxies().into_iter().map(said).collect()
@@ -216,7 +216,7 @@ fn recover(proxy: &Proxy) {
     assert!(output.status.success(), "pgpalisade recover: {said}");
 }
 
-/// An operator who does what a proxy says that is to be done, and nothing else.
+/// Follows only the proxies' own instructions, as an operator.
 fn start_or_recover(proxies: &mut [MutexGuard<'_, Proxy>]) {
     let end = Instant::now() + RESTART_WITHIN;
     for proxy in proxies {

@@ -1,12 +1,12 @@
-//! Every way out of read-only mode, tried by a session without a token. Afterwards a write that no parser sees must
-//! still be refused.
+//! Every way out of read-only mode, tried by a session without a token. Afterwards PostgreSQL must still refuse a
+//! write that no parser sees.
 
 use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
 
 use super::world::stage;
 
-/// Nothing that is hidden may be written, in whatever shape it is asked for, and the log is empty.
+/// Asserts that no hidden write passes, in any form, and that the log table is empty.
 #[track_caller]
 fn assert_closed(stage: &Stage, wire: &mut Wire, after: &str) {
     for shape in [
@@ -30,7 +30,7 @@ fn assert_closed(stage: &Stage, wire: &mut Wire, after: &str) {
     );
 }
 
-/// Sends texts one by one, then a hidden write into whatever transaction is open, then looks.
+/// Sends texts one by one, then a hidden write into any open transaction, then checks the log table.
 #[track_caller]
 fn attempt(stage: &Stage, script: &str) -> Vec<Message> {
     let mut wire = stage.plain();
@@ -164,7 +164,7 @@ fn statements_that_would_lift_it() {
     }
 }
 
-/// The same by messages of the extended protocol, with the name as a parameter or under a statement's name.
+/// Messages of the extended protocol, with the setting's name as a parameter or in a prepared statement.
 #[test]
 fn by_the_extended_protocol() {
     let stage = stage();
@@ -196,7 +196,7 @@ fn by_the_extended_protocol() {
             .statement("SELECT writes()")
             .statement("COMMIT")
             .sync(),
-        // Asked for again and again, without waiting.
+        // Again and again, without waiting.
         Batch::new()
             .query("SET default_transaction_read_only = off")
             .query("BEGIN READ WRITE")
@@ -214,13 +214,13 @@ fn by_the_extended_protocol() {
     }
 }
 
-/// Sends a batch at once and reads the answers to all of it. Whatever it left open is rolled back.
+/// Sends a batch in one write, reads all replies, and rolls back any open transaction.
 #[track_caller]
 pub(super) fn run_all(wire: &mut Wire, batch: &Batch) -> Vec<Message> {
     wire.run_all(&batch.clone().query("ROLLBACK"))
 }
 
-/// Functions that lift it where nobody sees it.
+/// Functions that switch read-only mode off where no text shows it.
 pub(super) const LIFTING: &str = "
     CREATE FUNCTION lifts() RETURNS text LANGUAGE sql AS $$ SELECT set_config('transaction_read_only', 'off', true) $$;
     CREATE FUNCTION lifts_default() RETURNS text LANGUAGE sql
@@ -237,8 +237,8 @@ pub(super) const LIFTING: &str = "
         AS $$ BEGIN RETURN writes(); END $$;
     CREATE VIEW lifting AS SELECT lifts_default()";
 
-/// One statement cannot lift it for itself. What it does to the default PostgreSQL reports, and the proxy sets it back
-/// before the next.
+/// A statement cannot switch read-only mode off for itself. PostgreSQL reports a changed default, and the proxy
+/// resets it before the next statement.
 #[test]
 fn functions_that_lift_it() {
     let stage = stage();
@@ -271,8 +271,8 @@ fn functions_that_lift_it() {
     assert_closed(&stage, &mut wire, "lifts_default by the extended protocol");
 }
 
-/// The same with the write behind it sent before the report is back: the proxy waits for it, and refuses what stands
-/// behind the end of a transaction in one text or pipeline, where no report comes in between.
+/// The write is sent before the report arrives. The proxy waits for the report; it refuses a write after the end of a
+/// transaction in the same text or pipeline, since no report arrives in between.
 #[test]
 fn functions_that_lift_it_and_writes_that_do_not_wait() {
     let stage = stage();
@@ -340,7 +340,7 @@ fn functions_that_lift_it_and_writes_that_do_not_wait() {
     assert!(open.is_empty(), "wrote without a token: {open:?}");
 }
 
-/// What pools send when a connection comes back keeps working, and leaves it closed.
+/// Pools' reset queries keep working and leave the session read-only.
 #[test]
 fn what_pools_send() {
     let stage = stage();
@@ -384,7 +384,7 @@ fn what_pools_send() {
             assert_closed(&stage, &mut wire, text);
         }
     }
-    // With a token, they give it back.
+    // A session with a token gives it back.
     wire.ok("DISCARD ALL");
     wire.ok("SET fencing.token = 5");
     wire.ok("SELECT writes()");
