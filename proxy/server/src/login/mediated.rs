@@ -11,7 +11,7 @@ use pgpalisade_logins::scram::client::ServerFault;
 use pgpalisade_logins::scram::server::{LoginRefusal, Offered, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
 use pgpalisade_logins::{
-    Channel, Credentials, Password, Readers, ServerLogin, ServerLoginError, Step, end_point, kind,
+    Channel, Credentials, Password, Readers, ServerLogin, ServerLoginError, Step, end_point,
 };
 
 use super::LoginError;
