@@ -9,12 +9,13 @@ use crate::wire::header::Header;
 
 impl Session {
     /// Notes that a COPY has begun to read. The server ignores a Sync that was sent after it, so the pipeline is
-    /// still open.
+    /// still open, and no ReadyForQuery will report what triggers set.
     pub(super) fn on_copy_in(&mut self) {
         let ledger = &self.server.ledger;
         let in_pipeline = |request: &InFlight| request.request == Request::Execute;
         if ledger.front().is_some_and(in_pipeline) && ledger.settled().is_some() {
             self.client.pipeline = Pipeline::Open;
+            self.server.text_settings.on_run();
         }
     }
 

@@ -1,13 +1,15 @@
 //! Backend messages in each state of a session. Each row says where the message goes, what the client gets in its
 //! place or ahead of it (`!` and type bytes), and how many requests are still in flight.
 
-use pgpalisade_policies::Lifetime;
+use pgpalisade_policies::{Lifetime, TextEncoding};
 
 use super::super::AccessChanged;
 use super::super::action::{Action, Disposition};
 use super::super::endings::Ending;
 use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY};
-use super::frames::{bind, empty, error_body, execute, parse, parts, query, row, split, strings};
+use super::frames::{
+    bind, empty, error_body, execute, message, parse, parts, query, row, split, strings,
+};
 use super::subject::{Holds, Subject, sync};
 
 use Holds::{Current, None as Nothing};
@@ -610,4 +612,34 @@ fn the_end_of_a_server_as_the_primary() {
         traced.session.leave_trace("/* here */");
         assert_eq!(ended(traced), ("deposed", Some("PF007")));
     }
+}
+
+/// A trigger of the COPY may set `client_encoding`. The server ignored the Sync that would have reported it.
+#[test]
+fn encodings_are_unknown_after_a_copy_whose_sync_was_ignored() {
+    let mut subject = Subject::new(Holds::Current);
+    let encoding = |subject: &Subject| {
+        let server = &subject.session.server;
+        server
+            .text_settings
+            .for_text("é".as_bytes(), server.ledger.settled())
+    };
+    for sent in [
+        parse("", "COPY t FROM STDIN"),
+        bind("", ""),
+        execute("", 0),
+        sync(),
+    ] {
+        subject.send(&sent);
+    }
+    for (tag, body) in [(b'1', &[][..]), (b'2', &[]), (b'G', &[0, 0, 0])] {
+        let _ = subject.reply(tag, body);
+    }
+    subject.send(&message(b'd', b"x\n"));
+    subject.send(&empty(b'c'));
+    let _ = subject.reply(b'C', b"COPY 1\0");
+    assert_eq!(encoding(&subject), Some(TextEncoding::Other));
+    subject.send(&sync());
+    let _ = subject.reply(b'Z', b"I");
+    assert_eq!(encoding(&subject), Some(TextEncoding::Utf8));
 }
