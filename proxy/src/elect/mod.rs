@@ -212,7 +212,7 @@ async fn lead(
     // What came while it waited is not for a command that had not begun.
     signals.forget();
     say(Event::Leads(token));
-    let mut leader = Leader::start(&plan.program, &plan.arguments, &plan.proxied.scope, token)?;
+    let mut leader = Leader::start(plan, token)?;
     let mut told = None;
     let why = loop {
         tokio::select! {
