@@ -10,7 +10,8 @@ use super::{Failure, configuration, failed, run_to_end};
 use crate::inspect::cluster::Prepared;
 use crate::inspect::hosts::Host;
 use crate::inspect::status::{
-    self, MarksFrom, ProxyStatus, ScopeStatus, Status, TakeoverStatus, Wanted,
+    self, MarksFrom, PREPARED, PROXIES, ProxyStatus, SCOPES, ScopeStatus, Status, TakeoverStatus,
+    Wanted,
 };
 use crate::rejection::utc;
 
@@ -20,7 +21,8 @@ const SCOPES_SHOWN: usize = 50;
 /// Show the cluster, the authority, the proxies, the marks and unfinished takeovers
 ///
 /// Changes nothing. An embedded store can be read only while no proxy runs; otherwise the marks come from the cluster's
-/// copy, and may be higher by now. Exits with 1 if the cluster or the authority cannot be read.
+/// copy, and may be higher by now. Exits with 1 if the cluster, the authority or the marks cannot be read, or if the
+/// scope of --scope has no mark.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
     /// Print one JSON object
@@ -36,6 +38,13 @@ pub(super) struct StatusArgs {
     settings: Settings,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "scope \"{0}\" has no mark: no leader has declared a token in it yet, or the name is wrong; \"pgpalisade status \
+     --all\" lists the scopes"
+)]
+struct NoMark(Scope);
+
 /// Looks, and tells.
 pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
@@ -50,9 +59,10 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
         false => print(&describe(&status, &wanted)),
     };
     told.map_err(failed)?;
-    match status.is_incomplete() {
-        true => Err(Failure::Told),
-        false => Ok(()),
+    match wanted {
+        _ if status.is_incomplete() => Err(Failure::Told),
+        Wanted::One(scope) if status.scopes.is_empty() => Err(failed(NoMark(scope))),
+        _ => Ok(()),
     }
 }
 
@@ -82,18 +92,21 @@ fn describe(status: &Status, wanted: &Wanted) -> String {
     }
     line(&mut text, &format!("sessions   {}", sessions(status)));
     text.push_str("\nproxies\n");
-    let is_seen = status.cluster.version.is_some();
-    let of_cluster = |told: String| match is_seen {
-        true => told,
-        false => "only PostgreSQL knows\n".to_owned(),
+    let list = |name: &str, told: String| {
+        if status.is_unread(name) {
+            "cannot be read\n".to_owned()
+        } else {
+            told
+        }
     };
-    text.push_str(&of_cluster(proxies(&status.proxies)));
+    text.push_str(&list(PROXIES, proxies(&status.proxies)));
     text.push_str(&format!("\n{}\n", scopes_head(status, wanted)));
-    text.push_str(&scopes(&status.scopes, status.marks_from));
+    text.push_str(&list(SCOPES, scopes(&status.scopes, status.marks_from)));
     text.push_str(&repaired(&status.scopes));
     text.push_str(&takeovers(&status.takeovers));
     text.push_str("\nprepared transactions\n");
-    text.push_str(&of_cluster(prepared(&status.prepared_transactions)));
+    let prepared = prepared(&status.prepared_transactions);
+    text.push_str(&list(PREPARED, prepared));
     text
 }
 
@@ -146,6 +159,9 @@ fn proxies(proxies: &[ProxyStatus]) -> String {
 }
 
 fn scopes_head(status: &Status, wanted: &Wanted) -> String {
+    if status.is_unread(SCOPES) {
+        return "scopes".to_owned();
+    }
     let source = match status.marks_from {
         MarksFrom::Authority => "",
         MarksFrom::Copy => ", from the cluster's copy of the marks: they may be higher by now",
