@@ -178,6 +178,13 @@ impl Config {
         let log = Log::read(values);
         let http = HttpAddr::read(values);
         let console = ConsoleAddr::read(values);
+        let listen = clients.iter().flat_map(|clients| &clients.listen);
+        let mut services: Vec<_> = listen.map(|address| ("listen", address.clone())).collect();
+        let place = console.iter().flatten();
+        services.extend(place.map(|console| ("console", console.listen.clone())));
+        let place = http.iter().flatten();
+        services.extend(place.map(|http| ("http", ListenAddr::Tcp(http.address))));
+        listen::refuse_shared(values, &services);
         let workers = values.last(Key::Workers, |text| count(text, 1024));
         let batching = values.last(Key::IoUring, batching);
         let grace = |text: &str| time(text, Duration::ZERO, Duration::from_secs(3600));

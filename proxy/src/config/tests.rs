@@ -85,6 +85,22 @@ fn defaults() {
 }
 
 #[test]
+fn two_services_share_no_address() {
+    let shared = format!("{MINIMAL}listen = \"/run\"\nconsole = \"/run:6432\"\n");
+    assert_eq!(
+        errors(&shared, &[], &[("http", &["127.0.0.1:6432"])]),
+        [
+            "configuration: console and listen have the same address, /run/.s.PGSQL.6432: give console another one"
+        ]
+    );
+    let shared = format!("{MINIMAL}http = \"127.0.0.1:6432\"\n");
+    let errors = errors(&shared, &[], &[]);
+    assert!(errors[0].contains("http and listen"), "{errors:?}");
+    let chosen = format!("{MINIMAL}listen = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n");
+    in_file(&chosen, |path| load(Some(path), &[], &[])).unwrap();
+}
+
+#[test]
 fn a_full_file() {
     let text = r#"
 listen = ["127.0.0.1:7000", "[::1]:7000"]

@@ -17,7 +17,7 @@ use pgpalisade_policies::Policy;
 
 use super::cluster::{self, Witness};
 use super::connection::greet;
-use super::finding::{Check, Finding, Verdict};
+use super::finding::{Check, Finding, Outcome, Verdict};
 use super::hosts::{self, Chosen, Survey, Unseen};
 use super::{step_within, store};
 use crate::config::Config;
@@ -56,12 +56,19 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
             Err(errors) => invalid(errors),
         },
     );
-    report.add(Check::Upstream, upstream(config, within).await);
+    let upstream = upstream(config, within).await;
+    let answers = upstream.outcome != Outcome::Fail;
+    report.add(Check::Upstream, upstream);
     let logins = logins::check(config, tried.logins, within).await;
     report.add(Check::Logins, logins);
-    let Survey { chosen, hosts } = hosts::survey(config, within).await;
-    report.add(Check::Control, introduce(&chosen));
-    let control = chosen.ok();
+    let (control, hosts) = if answers || config.control_hosts() != config.upstream.hosts {
+        let Survey { chosen, hosts } = hosts::survey(config, within).await;
+        report.add(Check::Control, introduce(&chosen));
+        (chosen.ok(), hosts)
+    } else {
+        report.add(Check::Control, Verdict::skip(NO_HOST_ANSWERS));
+        (None, Vec::new())
+    };
     let proxies = match &control {
         Some(control) => control.connection.look(cluster_lock::proxies).await,
         None => Err(ControlError::Lost),
@@ -128,6 +135,8 @@ fn who_may_declare(policy: &Policy) -> Verdict {
     })
 }
 
+const NO_HOST_ANSWERS: &str =
+    "not tried: it leads to the hosts of \"upstream\", and none of them answers";
 const WITHOUT_CONTROL: &str = "not checked: there is no control connection";
 
 /// The marks that the cluster has seen; `None` where it keeps none.

@@ -28,6 +28,14 @@ pub enum OpenError {
         /// What the operating system says.
         source: io::Error,
     },
+    /// There is no such directory, and this user may not make it.
+    #[error("the directory {path} does not exist, and this user cannot create it: {source}", path = path.display())]
+    NoDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
     /// Anybody on this machine could forge marks.
     #[error(
         "every user can write to the authority's directory {path} (mode {mode:03o}); run: chmod 700 {path}",
@@ -126,9 +134,15 @@ fn prepare_directory(dir: &Path) -> Result<(), OpenError> {
             .recursive(true)
             .mode(0o700)
             .create(dir)
-            .map_err(io_error(dir))?;
+            .map_err(no_directory(dir))?;
     }
     check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)
+}
+
+/// A directory that is missing, and was to be made.
+pub(super) fn no_directory(dir: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    let path = dir.to_owned();
+    move |source| OpenError::NoDirectory { path, source }
 }
 
 pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenError> {

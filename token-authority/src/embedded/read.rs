@@ -11,7 +11,8 @@ use redb::backends::InMemoryBackend;
 use redb::{Database, StorageBackend};
 
 use super::open::{
-    CACHE_BYTES, FILE, OpenError, check_meta, check_mode, create, fault_error, io_error, panic_text,
+    CACHE_BYTES, FILE, OpenError, check_meta, check_mode, create, fault_error, io_error,
+    no_directory, panic_text,
 };
 use super::tables::{Fault, Tables};
 use crate::{AuthorityId, Contents};
@@ -81,7 +82,8 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     }
     let there = dir.ancestors().find(|ancestor| ancestor.exists());
     let there = there.unwrap_or(dir);
-    if there == dir {
+    let is_there = there == dir;
+    if is_there {
         check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
     }
     let scratch = there.join(format!(".pgpalisade-check-{}", std::process::id()));
@@ -89,7 +91,10 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     builder
         .mode(0o700)
         .create(&scratch)
-        .map_err(io_error(dir))?;
+        .map_err(|source| match is_there {
+            true => io_error(dir)(source),
+            false => no_directory(dir)(source),
+        })?;
     let made = create(&scratch);
     fs::remove_dir_all(&scratch).map_err(io_error(&scratch))?;
     made.map_err(|error| match error {

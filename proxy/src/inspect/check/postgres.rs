@@ -6,11 +6,12 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::super::cluster::{self, Prepared};
-use super::super::connection::Connection;
+use super::super::connection::{ConnectError, Connection};
 use super::super::finding::{Check, Verdict};
 use super::super::hosts::{Chosen, Host, HostRole};
 use super::{Report, Witnessed, unanswered, witness};
 use crate::config::{AuthorityLocation, Config};
+use crate::server::hosts::UpstreamAddr;
 use crate::takeover::prepare;
 
 /// Prepared transactions that are named in one line.
@@ -189,19 +190,13 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Ver
     let opened = Connection::open(addr, config.control.expose(), within).await;
     let connection = match opened {
         Ok(connection) => connection,
-        Err(error) if *addr == control.control => {
-            return Verdict::warn(error.to_string(), "look at the server's log");
-        }
-        Err(error) => {
-            return Verdict::warn(
-                format!("cannot be compared: {error}"),
-                format!(
-                    "make sure that {addr} and {} are the same server",
-                    control.control
-                ),
-            );
-        }
+        Err(error) => return not_compared(control, &error),
     };
+    match connection.look(cluster::is_pgpalisade).await {
+        Ok(false) => {}
+        Ok(true) => return another_pgpalisade(addr),
+        Err(error) => return unanswered(error),
+    }
     let looked = async {
         let theirs = connection.look(prepare::rights).await?;
         let server = connection.look(cluster::server).await?;
@@ -252,6 +247,24 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Ver
         "a session through {addr} shows on the control connection as server process {}",
         backend.pid
     ))
+}
+
+fn not_compared(control: &Chosen, error: &ConnectError) -> Verdict {
+    let (upstream, control) = (&control.upstream, &control.control);
+    if upstream == control {
+        return Verdict::warn(error.to_string(), "look at the server's log");
+    }
+    Verdict::warn(
+        format!("cannot be compared: {error}"),
+        format!("make sure that {upstream} and {control} are the same server"),
+    )
+}
+
+fn another_pgpalisade(addr: &UpstreamAddr) -> Verdict {
+    Verdict::warn(
+        format!("the server at {addr}, in \"upstream\", is itself a pgpalisade"),
+        "let \"upstream\" and \"control\" lead to PostgreSQL itself: there this proxy's sessions hold no token",
+    )
 }
 
 async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies) -> Verdict {
