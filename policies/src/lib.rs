@@ -35,6 +35,7 @@ pub use policy::{
     Backstop, DEFAULT_SCOPE, Decision, ElectedScope, MayNotDeclare, Mode, Network, Numbers,
     POLICY_BYTES_MAX, POLICY_KEYS, Policy, PolicyErrors, PolicyKey, PreparedTransactions, Reason,
     Remark, Requirement, ScopeId, ScopeSet, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
+    type_in_words,
 };
 pub use verdict::{
     Access, AccessShow, Chain, CommitsInside, Computes, Control, FencingShow, FencingVariable,

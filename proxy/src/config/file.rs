@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use pgpalisade_policies::nearest;
+use pgpalisade_policies::{nearest, type_in_words};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -72,12 +72,17 @@ impl Reader<'_> {
         } else if items.is_none() {
             let wanted = match spec.shape {
                 Shape::Text => "a string",
-                Shape::List => "a string or an array of strings",
+                Shape::List => "a string or a list of strings",
                 Shape::Number => "a whole number",
                 Shape::Duration => "a string such as \"5s\"",
                 Shape::Switch => "true or false",
             };
-            let found = value.get_ref().type_str();
+            let found = match value.get_ref() {
+                DeValue::Array(_) if spec.shape == Shape::List => {
+                    "a list with something else in it"
+                }
+                other => type_in_words(other),
+            };
             self.error(
                 &value.span(),
                 &format!("{} wants {wanted}, not {found}", spec.name),

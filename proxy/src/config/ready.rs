@@ -385,10 +385,18 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
 }
 
 fn count(text: &str, most: usize) -> Result<NonZeroUsize, String> {
-    let number = text.replace('_', "").parse::<NonZeroUsize>().ok();
-    number
-        .filter(|number| number.get() <= most)
-        .ok_or_else(|| format!("{text:?} is out of range: write a number from 1 to {most}"))
+    let digits = text.replace('_', "");
+    let number = digits.parse::<NonZeroUsize>().ok();
+    number.filter(|number| number.get() <= most).ok_or_else(|| {
+        let digits = digits.strip_prefix('-').unwrap_or(&digits);
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let what = if is_number {
+            "out of range"
+        } else {
+            "not a whole number"
+        };
+        format!("{text:?} is {what}: write a number from 1 to {most}")
+    })
 }
 
 fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {

@@ -3,6 +3,8 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::fence::readable::without_error_numbers;
+
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -86,7 +88,7 @@ impl Verdict {
     fn new(outcome: Outcome, seen: String, advice: Option<String>) -> Self {
         Self {
             outcome,
-            seen,
+            seen: without_error_numbers(&seen),
             advice,
         }
     }

@@ -53,13 +53,12 @@ impl Acceptor {
                 builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
             }
         };
-        let mut config =
-            builder
-                .with_single_cert(chain, key)
-                .map_err(|source| FileError::Pair {
-                    path: files.certificate.clone(),
-                    source,
-                })?;
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| FileError::Pair {
+                path: files.certificate.clone(),
+                error,
+            })?;
         config.alpn_protocols = vec![protocol.to_vec()];
         // As PostgreSQL: every session is authenticated anew, by the files that are in force.
         config.session_storage = Arc::new(NoServerSessionStorage {});

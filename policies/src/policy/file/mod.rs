@@ -25,6 +25,7 @@ use reader::{Name, Reader};
 pub(super) use check::shadowed;
 pub(super) use draft::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
 pub use key::{POLICY_KEYS, PolicyKey, nearest};
+pub use reader::type_in_words;
 
 /// A policy file is a page of text, or as many lines as there are scopes; more is a mistake (a log, a device).
 pub const POLICY_BYTES_MAX: usize = 16 * 1024 * 1024;
