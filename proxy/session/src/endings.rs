@@ -29,6 +29,9 @@ pub enum Ending {
     /// A statement of the proxy's own has failed that must not.
     #[error("a statement of the proxy's own failed: {0}")]
     OwnStatement(String),
+    /// The read-only guard was stated, and does not hold: what the client was told.
+    #[error("{0}")]
+    Unguarded(String),
     /// A declaration has had no answer, and the session could go on under a lower token.
     #[error("a declaration was not answered")]
     Unanswered,
@@ -92,7 +95,7 @@ impl Session {
         let rejection = Rejection::not_guarded();
         self.record(&rejection, Enforcement::Refused, None);
         rejection.encode(Severity::Fatal, &mut self.output.to_client);
-        Ending::OwnStatement(rejection.message)
+        Ending::Unguarded(rejection.message)
     }
 
     /// Whether a reply shows that the server has done something else than was judged.

@@ -35,6 +35,8 @@ const LOOK_CLOSER: Duration = Duration::from_millis(200);
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// A pause before the next attempt after an error of the control connection.
 const RETRY: Duration = Duration::from_millis(20);
+/// A barrier gives up so soon after its deadline, at most. Who waits for it then has the reason that the log has.
+const LAST_WORD: Duration = Duration::from_millis(250);
 
 /// The running barriers of this proxy.
 pub(super) struct Barriers {
@@ -120,7 +122,11 @@ impl Barriers {
                 Wait::Other(progress) => (false, progress),
             };
             let done = progress.wait_for(|p| matches!(p, Progress::Done(_)));
-            let ended = timeout_at(deadline, done)
+            let until = match is_own {
+                true => deadline + LAST_WORD,
+                false => deadline,
+            };
+            let ended = timeout_at(until, done)
                 .await
                 .map(|seen| seen.map(|p| p.clone()));
             let result = match ended {
@@ -247,7 +253,12 @@ impl Barriers {
             } else {
                 ""
             };
-            running.why(format!("{error}{hint}"));
+            // A question that the deadline has cut short says nothing of what stood in the way until then.
+            let is_cut =
+                matches!(error, ControlError::Timeout) && Instant::now() >= running.deadline;
+            if !is_cut || running.progress.borrow().holdouts().is_empty() {
+                running.why(format!("{error}{hint}"));
+            }
             if refused || moved || Instant::now() + RETRY >= running.deadline {
                 let progress = running.progress.borrow();
                 return Err(incomplete(&running.barrier, &progress));

@@ -147,6 +147,43 @@ fn scopes_are_listed_or_limited() {
     wire.ok("SET fencing.token = 's3=2,jobs=1,default=1'");
 }
 
+/// Whoever may not declare is not told to, nor whoever has to begin anew to do it.
+#[test]
+fn the_hint_can_be_followed() {
+    let stage = stage(
+        "[scope.jobs]\ntables = [\"jobs.*\"]\nholders = { user = [\"lead*\", \"pooled\"] }\n\
+         [[session]]\nmatch = { user = \"pooled\" }\ndeclare = \"transaction\"\n",
+    );
+    let told = |wire: &mut Wire, parts: &[&str]| {
+        let refused = wire.query("INSERT INTO jobs.queue VALUES (1)");
+        let shown = pretty(&refused);
+        assert_eq!(refused[0].sqlstate(), "PF002", "{shown}");
+        for part in parts {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        shown
+    };
+    let shown = told(&mut stage.plain(), &["Connect as a holder of the scope"]);
+    assert!(!shown.contains("Declare the token"), "{shown}");
+    told(
+        &mut stage.user("pooled"),
+        &["BEGIN; SET LOCAL fencing.token"],
+    );
+    let mut leader = stage.user("leader");
+    let shown = told(&mut leader, &["declared no token for it, and"]);
+    assert!(!shown.contains("ROLLBACK"), "{shown}");
+    leader.ok("SET fencing.token = 1");
+    told(
+        &mut leader,
+        &["declared no token for it, only for \"default\", and"],
+    );
+    leader.ok("BEGIN; SELECT 1");
+    told(
+        &mut leader,
+        &["ROLLBACK, and begin again", "Declare the token of"],
+    );
+}
+
 /// Many small steps go no further than one large one, for a time.
 #[test]
 fn max_step_holds_over_time() {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Class, Effects, Lifetime, Mode, ObjectName, Requirement, ScopeId, ScopeSet, Tables,
+    Class, Effects, Lifetime, MayNotDeclare, Mode, ObjectName, Requirement, ScopeId, ScopeSet,
+    Tables,
 };
 
 use super::permit::{Admitted, Basis, Grounds};
@@ -30,6 +31,15 @@ impl From<Box<Rejection>> for Unmet {
 
 /// Whether a request may be sent.
 pub type Decision = Result<Admitted, Unmet>;
+
+/// The scopes of the tokens that a session holds.
+fn scopes_of(holding: Option<&Arc<HeldTokens>>) -> Vec<&Scope> {
+    let bindings = holding.map_or(&[][..], |holding| holding.bindings());
+    bindings
+        .iter()
+        .map(|binding| binding.cell.scope())
+        .collect()
+}
 
 impl SessionFence {
     /// Decides a request of which nothing is known but its effects.
@@ -107,7 +117,7 @@ impl SessionFence {
         self.check_standing(grounds, holding)?;
         self.check_accepted(holding)?;
         if !may_write {
-            let missing = self.missing(self.rules().scope(), Class::Write, None);
+            let missing = self.missing(self.rules().scope(), Class::Write, None, holding);
             self.refuse_or_observe(grounds, Box::new(missing))?;
         }
         grounds.basis = match holding {
@@ -163,7 +173,10 @@ impl SessionFence {
         let standing = self.check_standing(&mut Grounds::none(), holding);
         Some(match standing {
             Err(stale) => *stale,
-            Ok(()) => self.missing(scope, Class::Write, Some(WhyWrite::Unguarded(why))),
+            Ok(()) => {
+                let why = WhyWrite::Unguarded(why);
+                self.missing(scope, Class::Write, Some(why), holding)
+            }
         })
     }
 
@@ -184,7 +197,13 @@ impl SessionFence {
     }
 
     /// The refusal for want of a token of one scope.
-    fn missing(&self, scope: ScopeId, class: Class, why_write: Option<WhyWrite<'_>>) -> Rejection {
+    fn missing(
+        &self,
+        scope: ScopeId,
+        class: Class,
+        why_write: Option<WhyWrite<'_>>,
+        holding: Option<&Arc<HeldTokens>>,
+    ) -> Rejection {
         let scope = self.named(scope).scope();
         let needs = Needs {
             class,
@@ -192,8 +211,16 @@ impl SessionFence {
             session_scope: self.default_scope(),
             why_write,
             unqualified: None,
+            held: scopes_of(holding),
+            barred: self.barred_from(scope),
         };
         Rejection::no_token(scope, &needs)
+    }
+
+    /// Why the session may not declare a token of a scope, for the session if not at all.
+    fn barred_from(&self, scope: &Scope) -> Option<MayNotDeclare> {
+        let declares = |lifetime| self.rules().may_declare(scope.as_str(), lifetime).err();
+        declares(Lifetime::Local).or_else(|| declares(Lifetime::Session))
     }
 
     /// A table that a scope lists, maybe, and that a statement names without its schema.
@@ -232,6 +259,8 @@ impl SessionFence {
                 session_scope: self.default_scope(),
                 why_write,
                 unqualified: self.listed_without_schema(effects),
+                held: scopes_of(holding),
+                barred: self.barred_from(missing),
             };
             let rejection = Box::new(Rejection::no_token(missing, &needs));
             self.refuse_or_observe(grounds, rejection)?;

@@ -9,6 +9,7 @@ use pgpalisade_policies::{Access, Mistake};
 use super::encryption::{self, Requests};
 use super::{LoginError, Silence};
 use crate::certificates::ClientLeg;
+use crate::fence::TokenValueError;
 use crate::rejection::Rejection;
 use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::session::read_only;
@@ -184,7 +185,10 @@ impl StartupRequest {
         };
         match std::str::from_utf8(value) {
             Ok(text) => Ok(Some(text.to_owned())),
-            Err(error) => Err(invalid(setting, &String::from_utf8_lossy(value), &error)),
+            Err(_) => {
+                let shown = String::from_utf8_lossy(value);
+                Err(invalid(setting, &shown, TokenValueError::NotUtf8))
+            }
         }
     }
 
@@ -227,6 +231,6 @@ impl StartupRequest {
     }
 }
 
-fn invalid(setting: &str, value: &str, why: &dyn std::fmt::Display) -> Box<Rejection> {
+fn invalid(setting: &str, value: &str, why: impl Into<TokenValueError>) -> Box<Rejection> {
     Box::new(Rejection::invalid_value(setting, value, why))
 }

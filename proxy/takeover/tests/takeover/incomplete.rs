@@ -63,6 +63,15 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
         took >= timeout && took < timeout + Duration::from_millis(400),
         "{took:?}"
     );
+    // The client and the record, which the log has too, have one reason.
+    let DeclareError::Incomplete { why, .. } = error else {
+        unreachable!("it was looked at")
+    };
+    assert!(why.starts_with("told to end, but still there: "), "{why}");
+    kept(&takeover, 2, |end| {
+        *end == TakeoverEnd::Incomplete(why.clone())
+    })
+    .await;
     // Not drained: an equal token is not admitted either, and a lower one is stale.
     let error = declare(&takeover, 2, new).await.unwrap_err();
     assert!(
