@@ -22,7 +22,7 @@ use crate::rejection_log::RejectionLog;
 use crate::takeover::Takeover;
 use crate::timers::Timers;
 use crate::transport::{Batching, allowed_batching};
-use crate::worker::{ClientLimits, Ending, Servers, Shared};
+use crate::worker::{ClientLimits, Ending, HeadersTold, Servers, Shared};
 use crate::worker_thread::WorkerHandle;
 
 /// Who has connected just before the listeners were handed over has this long for a first transaction.
@@ -75,6 +75,7 @@ impl Server {
         let (places, limits) = (options.max_connections.get(), options.limits);
         let shared = Shared {
             arrivals: Arrivals::new(places, limits.login_timeout, timers.clone()),
+            headers_told: HeadersTold::default(),
             classification: Classification::new(timers.clone()),
             metrics: Metrics::new(Arc::clone(options.takeover.cells())),
             connected: ClientTable::default(),

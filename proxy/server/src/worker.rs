@@ -3,8 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use pgpalisade_policies::{Network, VerdictCache, Who};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -67,6 +68,23 @@ impl ClientLimits {
     }
 }
 
+/// When the log was last told of a PROXY protocol header that is missing or not expected: anybody can cause that.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HeadersTold(Arc<Mutex<Option<Instant>>>);
+
+impl HeadersTold {
+    /// Whether the log is to be told: once a minute.
+    pub(crate) fn is_due(&self) -> bool {
+        const EVERY: Duration = Duration::from_secs(60);
+        let mut told = self.0.lock();
+        let is_due = told.is_none_or(|told| told.elapsed() >= EVERY);
+        if is_due {
+            *told = Some(Instant::now());
+        }
+        is_due
+    }
+}
+
 /// What all workers have in common.
 #[derive(Clone)]
 pub struct Shared {
@@ -92,6 +110,8 @@ pub struct Shared {
     pub(crate) arrivals: Arrivals,
     /// What holds for every connection of a client.
     pub(crate) limits: ClientLimits,
+    /// When the log was told of PROXY protocol headers.
+    pub(crate) headers_told: HeadersTold,
     /// Whether operators hold them up.
     pub pause: Pause,
     /// How many sends go to the system in one call.

@@ -7,7 +7,7 @@ use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Access, Mistake};
 
 use super::encryption::{self, Requests};
-use super::{LoginError, Silence};
+use super::{LoginError, Silence, proxied};
 use crate::certificates::ClientLeg;
 use crate::fence::TokenValueError;
 use crate::rejection::Rejection;
@@ -107,7 +107,10 @@ const fn misread(error: WireError) -> LoginError {
 async fn read_packet(client: &mut Socket, carry: &mut BytesMut) -> Result<Bytes, LoginError> {
     loop {
         let len = startup::packet_len(carry);
-        let len = len.map_err(|error| LoginError::NoStartup(Silence::Nonsense(error)))?;
+        let len = len.map_err(|error| match proxied::is_header(carry) {
+            true => LoginError::NoStartup(Silence::StrayProxyHeader),
+            false => LoginError::NoStartup(Silence::Nonsense(error)),
+        })?;
         if let Some(len) = len
             && carry.len() >= len
         {
@@ -176,7 +179,7 @@ impl StartupRequest {
         let scope = Scope::from_str(&name);
         scope
             .map(Some)
-            .map_err(|error| invalid("fencing.scope", &name, &error))
+            .map_err(|error| invalid("fencing.scope", &name, error))
     }
 
     fn text(&self, setting: &str) -> Result<Option<String>, Box<Rejection>> {
