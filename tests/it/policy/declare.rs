@@ -336,3 +336,20 @@ fn a_backslash_is_a_riddle_only_before_a_quote() {
     }
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
 }
+
+/// As the pages say: what PostgreSQL refuses before Execute has its own code.
+#[test]
+fn some_refusals_of_the_extended_protocol_are_postgresqls() {
+    let stage = stage("");
+    let mut wire = stage.plain();
+    for (sql, simple, extended) in [
+        ("SELECT * FROM notes FOR UPDATE", "PF002", "25006"),
+        ("SELECT * FROM notes FOR SHARE", "PF002", "25006"),
+        ("SHOW fencing.tokn", "PF003", "42704"),
+    ] {
+        for (answer, sqlstate) in [(wire.query(sql), simple), (wire.extended(sql), extended)] {
+            let error = answer.iter().find(|message| message.tag == b'E');
+            assert_eq!(error.map(Message::sqlstate).as_deref(), Some(sqlstate));
+        }
+    }
+}
