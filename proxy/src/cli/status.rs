@@ -7,6 +7,7 @@ use pgpalisade_authority::{Scope, TakeoverEnd};
 use super::settings::Settings;
 use super::text::{counted, plain, print, print_json, table};
 use super::{Failure, configuration, failed, run_to_end};
+use crate::fence::readable::without_error_numbers;
 use crate::inspect::cluster::Prepared;
 use crate::inspect::hosts::Host;
 use crate::inspect::status::{
@@ -56,7 +57,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let status = run_to_end(status::look(&config, &wanted))?;
     let told = match args.json {
         true => print_json(&status),
-        false => print(&describe(&status, &wanted)),
+        false => print(&without_error_numbers(&describe(&status, &wanted))),
     };
     told.map_err(failed)?;
     match wanted {

@@ -189,7 +189,10 @@ pub(crate) async fn look(config: &Config, wanted: &Wanted) -> Status {
         Some(contents) => contents.marks.clone(),
         None => seen.witnessed.take().unwrap_or_else(|| {
             let note = match (&store.held, &connection) {
-                (Held::Nothing, _) => None,
+                (Held::Nothing, Some(_)) => None,
+                (Held::Nothing, None) => {
+                    Some("marks: there is no store yet, and the cluster cannot be read")
+                }
                 (_, None) => Some("marks: neither the store nor the cluster can be read"),
                 (_, Some(_)) => {
                     Some("marks: the store cannot be read, and the cluster keeps no copy of them")

@@ -116,6 +116,10 @@ fn what_can_be_read_is_shown() {
     let blind = Settings::new(&postgres, &store).control(nowhere.to_owned());
     let status = incomplete(&blind);
     assert!(status["cluster"]["system_identifier"].is_null());
+    assert_eq!(status["unread"].as_array().unwrap().len(), 3, "{status:#}");
+    let shown = String::from_utf8(blind.run("status").stdout).unwrap();
+    assert!(shown.contains("\nscopes\ncannot be read\n"), "{shown}");
+    assert!(!shown.contains("os error"), "{shown}");
     assert!(
         status["cluster"]["problems"][0]
             .as_str()
