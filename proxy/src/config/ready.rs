@@ -366,7 +366,10 @@ fn log_filter(text: &str) -> Result<LogFilter, String> {
     }
     match tracing_subscriber::EnvFilter::try_new(text) {
         Ok(_) => Ok(LogFilter(text.to_owned())),
-        Err(error) => Err(format!("{text:?} is not a log filter: {error}")),
+        Err(_) => Err(format!(
+            "{text:?} is not a log filter: write a level, such as info, or target=level, such as \
+             pgpalisade_takeover=trace,info"
+        )),
     }
 }
 
