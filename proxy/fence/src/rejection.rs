@@ -336,7 +336,7 @@ fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
         let by = without_controls(&mark.raised_by);
         // Only an operator can do that.
         return format!(
-            "The token was declared before its scope was repaired: the mark of scope \"{scope}\" was \
+            "The token was declared before the scope was repaired: the mark of scope \"{scope}\" was \
                 set to {} at {} by {by}.",
             mark.token,
             utc(mark.raised_at)
