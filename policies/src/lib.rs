@@ -39,4 +39,5 @@ pub use policy::{
     DEFAULT_SCOPE, Decision, ElectedScope, MayNotDeclare, Mode, Network, Numbers, POLICY_BYTES_MAX,
     POLICY_KEYS, Policy, PolicyErrors, PolicyKey, PreparedTransactions, ReadOnlyGuard, Reason,
     Remark, Requirement, ScopeId, ScopeSet, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
+    type_in_words,
 };

@@ -1,6 +1,7 @@
 //! `pgpalisade elect`: a command that runs while its process leads, under the token of its term.
 
 mod clock_steps;
+mod environment;
 mod kubernetes;
 mod loss;
 mod no_wait;

@@ -40,7 +40,7 @@ use crate::object_name::ObjectName;
 
 pub use decide::Decision;
 pub use declare::MayNotDeclare;
-pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey, nearest};
+pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey, nearest, type_in_words};
 pub use network::Network;
 pub use remark::{PolicyErrors, Remark};
 pub use requirement::{Reason, Requirement, ScopeSet};

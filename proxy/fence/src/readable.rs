@@ -40,11 +40,26 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// Removes the error numbers that Rust adds to the system's own words, as in "No such file (os error 2)".
+#[must_use]
+pub fn without_error_numbers(text: &str) -> String {
+    const NUMBER: &str = " (os error ";
+    let mut parts = text.split(NUMBER);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.parse::<i32>().is_ok() => plain.push_str(rest),
+            _ => plain.extend([NUMBER, part]),
+        }
+    }
+    plain
+}
+
 /// Reason as a sentence for DETAIL. It begins with a capital letter, unless its first word is a name, and ends with a
 /// full stop.
 #[must_use]
 pub fn sentence(why: &dyn fmt::Display) -> String {
-    let mut text = why.to_string();
+    let mut text = without_error_numbers(&why.to_string());
     let first = text.split(' ').next().unwrap_or_default();
     if first != "etcd" && first.bytes().all(|byte| byte.is_ascii_lowercase()) {
         let length = first.len().min(1);
@@ -101,6 +116,11 @@ mod tests {
             ("max_token is 9", "max_token is 9."),
             ("etcd does not answer", "etcd does not answer."),
             ("\u{fc}ber", "\u{fc}ber."),
+            ("no such file (os error 2)", "No such file."),
+            (
+                "no way (os error 2): b (os error x)",
+                "No way: b (os error x).",
+            ),
         ] {
             assert_eq!(sentence(&why), expect);
         }

@@ -14,6 +14,7 @@ use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::Class;
 
 use crate::readable::{sentence, without_controls};
+use crate::token_value::TokenValueError;
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 /// Next step of a deposed leader.
@@ -99,13 +100,12 @@ impl Rejection {
 
     /// The value of `fencing.token` or `fencing.scope` is invalid.
     #[must_use]
-    pub fn invalid_value(setting: &str, value: &str, why: &dyn fmt::Display) -> Self {
+    pub fn invalid_value(setting: &str, value: &str, why: impl Into<TokenValueError>) -> Self {
+        let why = why.into();
         let shown: String = value.chars().take(100).collect();
         let message = format!("invalid value for {setting}: \"{shown}\"");
-        let detail = sentence(why);
-        let hint = "Write SET fencing.token = 34, or SET fencing.token = 'scope=34,other=7'. A \
-            token is a whole number from 1 to 9223372036854775807.";
-        Self::new(RejectionKind::InvalidToken, message, detail, hint)
+        let detail = sentence(&why);
+        Self::new(RejectionKind::InvalidToken, message, detail, why.hint())
     }
 
     /// The transaction has written under one token, or a function in it may have, and would go on under another.
@@ -336,13 +336,13 @@ fn raised(scope: &Scope, token: Token, mark: &Mark) -> String {
         let by = without_controls(&mark.raised_by);
         // Only an operator can do that, by a repair.
         return format!(
-            "The session's token is {token}, declared before the scope was repaired: the mark of scope \"{scope}\" was \
+            "The token was declared before the scope was repaired: the mark of scope \"{scope}\" was \
                 set to {} at {} by {by}.",
             mark.token,
             utc(mark.raised_at)
         );
     }
-    format!("The session's token is {token}. {}", raised_to(scope, mark))
+    raised_to(scope, mark)
 }
 
 fn raised_to(scope: &Scope, mark: &Mark) -> String {

@@ -29,6 +29,47 @@ pub enum TokenValueError {
     /// More than [`SCOPES_MAX`] scopes are named.
     #[error("more than {SCOPES_MAX} scopes are named")]
     TooMany,
+    /// The value is not UTF-8.
+    #[error("it is not UTF-8")]
+    NotUtf8,
+}
+
+impl TokenValueError {
+    /// Advice on a valid value.
+    pub(super) const fn hint(&self) -> &'static str {
+        match self {
+            Self::Token(TokenError::NotADigit {
+                found: '-',
+                position: 1,
+            }) => {
+                "A token is never negative. Declare the number that the election has issued, from 1 to \
+                    9223372036854775807."
+            }
+            Self::Token(TokenError::Zero) => {
+                "Declare the number that the election has issued. If it counts from 0, add 1 to every number."
+            }
+            Self::Token(TokenError::TooLarge) => {
+                "Ids, hashes and times in nanoseconds are not tokens. Declare a number that rises with every leader, \
+                    or let pgpalisade count: SET fencing.token = 'lease'."
+            }
+            Self::Token(TokenError::LeaseTime) => {
+                "Write SET fencing.token = 'lease', 'lease:nowait' or 'lease:15s'."
+            }
+            Self::Token(TokenError::Empty | TokenError::NotADigit { .. }) | Self::NotUtf8 => {
+                "Write SET fencing.token = 34, or SET fencing.token = 'scope=34,other=7'. A token is a whole number \
+                    from 1 to 9223372036854775807."
+            }
+            Self::Scope(_) => {
+                "Write SET fencing.token = 'scope=34' with the name of a scope: 1 to 200 of the characters A-Z a-z \
+                    0-9 _ . : / -."
+            }
+            Self::Twice(_) => "Name each scope once: SET fencing.token = 'scope=34,other=7'.",
+            Self::TooMany => {
+                "Declare fewer scopes in one session. Tables that are written together can share a scope of the \
+                    policy."
+            }
+        }
+    }
 }
 
 impl TokenValue {
@@ -120,6 +161,25 @@ mod tests {
             &[("scheduler", 34), ("billing", 7)],
         );
         check("7,billing=8", &[("own", 7), ("billing", 8)]);
+    }
+
+    #[test]
+    fn the_hint_is_about_the_value() {
+        for (text, hint) in [
+            ("", "whole number"),
+            ("x", "whole number"),
+            ("a=", "whole number"),
+            ("-3", "never negative"),
+            ("3-", "whole number"),
+            ("0", "counts from 0"),
+            ("9223372036854775808", "Ids, hashes and times"),
+            ("lease:1s", "'lease:15s'"),
+            ("a b=3", "characters A-Z"),
+            ("a=3,a=4", "once"),
+        ] {
+            let error = TokenValue::parse(&format!("{text},z=1"), &Scope::default()).unwrap_err();
+            assert!(error.hint().contains(hint), "{text}: {}", error.hint());
+        }
     }
 
     #[test]

@@ -118,10 +118,15 @@ impl Filter {
         self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time < until)
     }
 
+    /// Whether a record's scope passes the filter.
+    pub fn takes_scope(&self, record: &Record) -> bool {
+        self.scope.is_none() || self.scope == record.scope
+    }
+
     /// Whether a record passes the filter.
     pub fn takes(&self, record: &Record) -> bool {
         self.takes_time(record.time)
-            && (self.scope.is_none() || self.scope == record.scope)
+            && self.takes_scope(record)
             && self.enforced.is_none_or(|only| only == record.enforced)
     }
 }

@@ -312,6 +312,9 @@ impl Relay {
             Ending::OwnStatement(message) => {
                 tracing::error!(%client_addr, error = %message, "a statement of the proxy's own failed");
             }
+            Ending::Unguarded(message) => {
+                tracing::error!(%client_addr, error = %message, "ending a session that cannot be guarded");
+            }
             Ending::Contradiction { reply, command_tag } => {
                 // At once, so that its open transaction cannot be committed.
                 self.server.upstream.abort();

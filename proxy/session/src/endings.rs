@@ -30,6 +30,9 @@ pub enum Ending {
     /// A statement of the proxy failed that must not fail.
     #[error("a statement of the proxy's own failed: {0}")]
     OwnStatement(String),
+    /// The read-only guard was set and does not hold. The text is the message that the client got.
+    #[error("{0}")]
+    Unguarded(String),
     /// A declaration was not answered, and the session could go on under a lower token.
     #[error("a declaration was not answered")]
     Unanswered,
@@ -93,7 +96,7 @@ impl Session {
         let rejection = Rejection::not_guarded();
         self.record(&rejection, Enforcement::Refused, None);
         rejection.encode(Severity::Fatal, &mut self.output.to_client);
-        Ending::OwnStatement(rejection.message)
+        Ending::Unguarded(rejection.message)
     }
 
     /// Whether a reply shows that the server did something other than what was judged.

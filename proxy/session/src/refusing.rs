@@ -17,6 +17,10 @@ impl Session {
         statement: Option<JudgedText>,
     ) -> Action {
         self.record(&rejection, Enforcement::Refused, statement);
+        let rejection = match self.server.status {
+            TransactionStatus::Idle => rejection,
+            _ => Box::new(rejection.in_transaction()),
+        };
         let is_inside = self.is_inside();
         let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
         match refused {

@@ -30,7 +30,9 @@ const GRACE_MAX: Duration = Duration::from_secs(3600);
 /// what it has started get a SIGTERM, and a SIGKILL after the grace; then this process campaigns again. When the
 /// command ends, the lock is released at once, and the exit code is the command's.
 ///
-/// It does not run the command if the server at --proxied is not pgpalisade: nothing would fence it.
+/// It does not run the command if the server at --proxied is not pgpalisade: nothing would fence it. PGHOST and PGPORT
+/// in the command's environment are those of --proxied, as are PGUSER and PGDATABASE unless they are set. A connection
+/// string or service of the command's own can still lead it past the proxy.
 ///
 /// Signals are passed on to the command and what it has started. What a paused leader still writes is
 /// refused by the proxy as soon as the next one has declared its token.
@@ -64,7 +66,7 @@ pub(super) struct ElectArgs {
     /// pod the default is its service account
     #[arg(long, value_name = "URL")]
     kubernetes: Option<Cluster>,
-    /// The database through pgpalisade, as the command reaches it; what is left out comes from PGHOST and the like
+    /// The database through pgpalisade, for the lock and the command; what is left out comes from PGHOST and the like
     #[arg(long, value_name = "DSN")]
     proxied: Option<String>,
     /// A leader that is silent for this long has lost the lock, 3s to 1h

@@ -33,6 +33,7 @@ use pgpalisade_authority::Scope;
 use tokio::runtime::Runtime;
 
 use crate::config::{Config, Environment, RawConfig};
+use crate::fence::readable::without_error_numbers;
 use settings::Settings;
 use text::{plain, unsteered};
 
@@ -157,7 +158,8 @@ fn failed(error: impl Error + 'static) -> Failure {
 }
 
 fn tell(message: &str) {
-    let message = unsteered(message, |line| plain(line).into());
+    let message = without_error_numbers(message);
+    let message = unsteered(&message, |line| plain(line).into());
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 

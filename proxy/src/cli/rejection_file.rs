@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use pgpalisade_authority::Scope;
+
 /// Large, because a log may have gigabytes.
 const BUFFER: usize = 256 * 1024;
 
@@ -21,6 +23,11 @@ pub(super) enum RejectionFileError {
     },
     #[error("{} is not a rejection log: it has no line that is a record", path.display())]
     NoLog { path: PathBuf },
+    /// Of any time, refused or observed.
+    #[error(
+        "no record is of scope \"{0}\": \"pgpalisade status --scope {0}\" says whether there is such a scope"
+    )]
+    NoRecord(Scope),
 }
 
 impl RejectionFileError {

@@ -35,7 +35,7 @@ pub(super) struct RejectionsArgs {
     /// Keep printing new records; without --since, print only those
     #[arg(short, long)]
     follow: bool,
-    /// Only records of this scope
+    /// Only records of this scope; if there is none, the exit code is 1 (not with --follow)
     #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
     scope: Option<Scope>,
     /// Only records from this time on: 2026-11-21T03:00:00Z, 2026-11-21 (UTC), or 10m, 24h, 7d ago
@@ -63,6 +63,8 @@ struct Printer<W> {
     /// Lines that were parsed, matching or not; then those that were not.
     understood: u64,
     foreign: u64,
+    /// Whether a record was of the scope that is wanted.
+    has_scope: bool,
 }
 
 /// Prints the log. With `--follow` it goes on until a signal or until its reader is gone.
@@ -78,7 +80,7 @@ pub(super) fn run(args: &RejectionsArgs) -> Result<(), Failure> {
     };
     let form = if args.json { Form::Json } else { Form::Table };
     if !args.follow {
-        return ended(print(&path, form, filter));
+        return ended(print(&path, form, filter, args.scope.as_ref()));
     }
     if path == Path::new("-") {
         let why = "standard input cannot be followed: name the file, or leave --follow out";
@@ -130,7 +132,7 @@ impl PrintError {
     }
 }
 
-fn print(path: &Path, form: Form, filter: Filter) -> Result<(), PrintError> {
+fn print(path: &Path, form: Form, filter: Filter, scope: Option<&Scope>) -> Result<(), PrintError> {
     let mut from = rejection_file::open(path, "rejections")?;
     let stdout = io::BufWriter::new(io::stdout().lock());
     let mut printer = Printer::new(stdout, form, filter)?;
@@ -147,7 +149,12 @@ fn print(path: &Path, form: Form, filter: Filter) -> Result<(), PrintError> {
     if printer.foreign > 0 && printer.understood == 0 {
         return Err(RejectionFileError::no_log(path).into());
     }
-    Ok(())
+    match scope {
+        Some(scope) if !printer.has_scope => {
+            Err(RejectionFileError::NoRecord(scope.clone()).into())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn ended(result: Result<(), PrintError>) -> Result<(), Failure> {
@@ -179,6 +186,7 @@ impl<W: Write> Printer<W> {
             filter,
             understood: 0,
             foreign: 0,
+            has_scope: false,
         })
     }
 
@@ -191,7 +199,10 @@ impl<W: Write> Printer<W> {
                 self.foreign += 1;
                 return Ok(());
             }
-            Line::Record(record) => self.filter.takes(record),
+            Line::Record(record) => {
+                self.has_scope |= self.filter.takes_scope(record);
+                self.filter.takes(record)
+            }
             Line::Dropped { time, .. } | Line::Unauthenticated { time, .. } => {
                 self.filter.takes_time(*time)
             }

@@ -36,7 +36,7 @@ pub(super) struct ReportArgs {
     /// Only records before this time
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Timestamp>,
-    /// Only records of this scope
+    /// Only records of this scope; if there is none, the exit code is 1
     #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
     scope: Option<Scope>,
     /// Only what was recorded and let pass
@@ -73,7 +73,13 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
     } else {
         print(&page::page(&summary))
     };
-    told.map_err(failed)
+    told.map_err(failed)?;
+    match &args.scope {
+        Some(scope) if !report.has_scope() => {
+            Err(failed(RejectionFileError::NoRecord(scope.clone())))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn read(path: &Path, report: &mut Report) -> Result<(), RejectionFileError> {

@@ -7,10 +7,12 @@ use pgpalisade_authority::{Scope, TakeoverEnd};
 use super::settings::Settings;
 use super::text::{counted, plain, print, print_json, table};
 use super::{Failure, configuration, failed, run_to_end};
+use crate::fence::readable::without_error_numbers;
 use crate::inspect::cluster::PreparedTransaction;
 use crate::inspect::hosts::Host;
 use crate::inspect::status::{
-    self, MarksFrom, ProxyStatus, ScopeFilter, ScopeStatus, Status, TakeoverStatus,
+    self, MarksFrom, PREPARED, PROXIES, ProxyStatus, SCOPES, ScopeFilter, ScopeStatus, Status,
+    TakeoverStatus,
 };
 use crate::rejection::utc;
 
@@ -20,7 +22,8 @@ const SCOPES_SHOWN: usize = 50;
 /// Show the cluster, the authority, the proxies, the marks and unfinished takeovers
 ///
 /// Changes nothing. An embedded store can be read only while no proxy runs; otherwise the marks come from the cluster's
-/// copy, and may be higher by now. Exits with 1 if the cluster or the authority cannot be read.
+/// copy, and may be higher by now. Exits with 1 if the cluster, the authority or the marks cannot be read, or if the
+/// scope of --scope has no mark.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
     /// Print one JSON object
@@ -36,6 +39,13 @@ pub(super) struct StatusArgs {
     settings: Settings,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "scope \"{0}\" has no mark: no leader has declared a token in it yet, or the name is wrong; \"pgpalisade status \
+     --all\" lists the scopes"
+)]
+struct NoMark(Scope);
+
 pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
     let wanted = match (&args.scope, args.all) {
@@ -47,13 +57,13 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let told = if args.json {
         print_json(&status)
     } else {
-        print(&describe(&status, &wanted))
+        print(&without_error_numbers(&describe(&status, &wanted)))
     };
     told.map_err(failed)?;
-    if status.is_incomplete() {
-        Err(Failure::Told)
-    } else {
-        Ok(())
+    match wanted {
+        _ if status.is_incomplete() => Err(Failure::Told),
+        ScopeFilter::One(scope) if status.scopes.is_empty() => Err(failed(NoMark(scope))),
+        _ => Ok(()),
     }
 }
 
@@ -83,21 +93,21 @@ fn describe(status: &Status, wanted: &ScopeFilter) -> String {
     }
     line(&mut text, &format!("sessions   {}", sessions(status)));
     text.push_str("\nproxies\n");
-    let is_seen = status.cluster.version.is_some();
-    let of_cluster = |told: String| {
-        if is_seen {
-            told
+    let list = |name: &str, told: String| {
+        if status.is_unread(name) {
+            "cannot be read\n".to_owned()
         } else {
-            "only PostgreSQL knows\n".to_owned()
+            told
         }
     };
-    text.push_str(&of_cluster(proxies(&status.proxies)));
+    text.push_str(&list(PROXIES, proxies(&status.proxies)));
     text.push_str(&format!("\n{}\n", scopes_head(status, wanted)));
-    text.push_str(&scopes(&status.scopes, status.marks_from));
+    text.push_str(&list(SCOPES, scopes(&status.scopes, status.marks_from)));
     text.push_str(&repaired(&status.scopes));
     text.push_str(&takeovers(&status.takeovers));
     text.push_str("\nprepared transactions\n");
-    text.push_str(&of_cluster(prepared(&status.prepared_transactions)));
+    let prepared = prepared(&status.prepared_transactions);
+    text.push_str(&list(PREPARED, prepared));
     text
 }
 
@@ -150,6 +160,9 @@ fn proxies(proxies: &[ProxyStatus]) -> String {
 }
 
 fn scopes_head(status: &Status, wanted: &ScopeFilter) -> String {
+    if status.is_unread(SCOPES) {
+        return "scopes".to_owned();
+    }
     let source = match status.marks_from {
         MarksFrom::Authority => "",
         MarksFrom::Copy => ", from the cluster's copy of the marks: they may be higher by now",

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-/// Parses a duration. `0` needs no unit; the shortest other one is a millisecond. The error says what to write.
+/// Parses a duration. `0` needs no unit; the shortest other one is a millisecond. One that is too long for its type is
+/// [`Duration::MAX`], which every caller's bounds refuse. The error says what to write.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     const NANOS_OF_MS: u32 = 1_000_000;
     let text = text.trim();
@@ -19,10 +20,29 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
             "{text:?} needs a unit: write {text}s, {text}ms or {text}min"
         ));
     }
-    let time = text.parse::<SignedDuration>().ok();
-    let time: Option<Duration> = time.and_then(|time| time.try_into().ok());
-    time.filter(|time| time.subsec_nanos() % NANOS_OF_MS == 0)
-        .ok_or_else(|| format!("{text:?} is not a time: write 200ms, 5s, 1min or 2h"))
+    let Ok(time) = text.parse::<SignedDuration>() else {
+        return match is_long(text) {
+            true => Ok(Duration::MAX),
+            false => Err(format!(
+                "{text:?} is not a time: write 200ms, 5s, 1min or 2h"
+            )),
+        };
+    };
+    let time: Duration = time
+        .try_into()
+        .map_err(|_| format!("{text:?} is negative: write a time such as 5s"))?;
+    match time.subsec_nanos() % NANOS_OF_MS {
+        0 => Ok(time),
+        _ => Err(format!(
+            "{text:?} has a part of a millisecond: write whole ones, such as 1ms"
+        )),
+    }
+}
+
+/// Whether this is a whole number with a unit.
+fn is_long(text: &str) -> bool {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    unit.len() < text.len() && ["ms", "s", "m", "min", "h"].contains(&unit)
 }
 
 /// Formats a duration so that [`parse`] reads it.
@@ -62,16 +82,16 @@ mod tests {
         check("1min 30s", Ok(90_000));
         check("2h", Ok(7_200_000));
         check("5", Err("needs a unit: write 5s"));
-        check("-5s", Err("is not a time"));
+        check("-5s", Err("is negative"));
         check("1.5s", Ok(1_500));
         check("5 s", Ok(5_000));
-        check("5us", Err("is not a time"));
+        check("5us", Err("a part of a millisecond"));
         check("5d", Err("is not a time"));
         check("s", Err("is not a time"));
         check("5parsec", Err("is not a time"));
         check("", Err("is empty"));
-        check("99999999999999999999s", Err("is not a time"));
-        check("18446744073709551615h", Err("is not a time"));
+        assert_eq!(parse("99999999999999999999s"), Ok(Duration::MAX));
+        assert_eq!(parse("18446744073709551615h"), Ok(Duration::MAX));
         check("5é", Err("is not a time"));
     }
 

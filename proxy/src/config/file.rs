@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use pgpalisade_policies::nearest;
+use pgpalisade_policies::{nearest, type_in_words};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -72,12 +72,17 @@ impl ConfigReader<'_> {
         } else if items.is_none() {
             let wanted = match spec.shape {
                 TomlType::Text => "a string",
-                TomlType::List => "a string or an array of strings",
+                TomlType::List => "a string or a list of strings",
                 TomlType::Number => "a whole number",
                 TomlType::Duration => "a string such as \"5s\"",
                 TomlType::Switch => "true or false",
             };
-            let found = value.get_ref().type_str();
+            let found = match value.get_ref() {
+                DeValue::Array(_) if spec.shape == TomlType::List => {
+                    "a list with something else in it"
+                }
+                other => type_in_words(other),
+            };
             self.error(
                 &value.span(),
                 &format!("{} wants {wanted}, not {found}", spec.name),

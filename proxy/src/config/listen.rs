@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::address::{MAX_SOCKET_PATH, parse_listen};
+use super::values::Values;
 use crate::server::listener::ListenAddr;
 
 /// Port in the name of a socket without one, as in the default of `listen`.
@@ -41,6 +42,19 @@ pub(super) fn parse_with_default(text: &str, default_port: u16) -> Result<Listen
 /// Whether only one listener can have the address.
 pub(super) const fn is_fixed(address: &ListenAddr) -> bool {
     !matches!(address, ListenAddr::Tcp(address) if address.port() == 0)
+}
+
+/// Refuses an address that two services have.
+pub(super) fn refuse_shared(values: &mut Values<'_>, services: &[(&str, ListenAddr)]) {
+    for (at, (key, address)) in services.iter().enumerate() {
+        let mut before = services.iter().take(at);
+        let first = before.find(|(_, other)| is_fixed(address) && other == address);
+        if let Some((first, _)) = first {
+            values.refuse(format!(
+                "{key} and {first} have the same address, {address}: give {key} another one"
+            ));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -154,6 +154,13 @@ impl Config {
         let log = Log::read(values);
         let http = HttpAddr::read(values);
         let console = ConsoleAddr::read(values);
+        let listen = clients.iter().flat_map(|clients| &clients.listen);
+        let mut services: Vec<_> = listen.map(|address| ("listen", address.clone())).collect();
+        let place = console.iter().flatten();
+        services.extend(place.map(|console| ("console", console.listen.clone())));
+        let place = http.iter().flatten();
+        services.extend(place.map(|http| ("http", ListenAddr::Tcp(http.address))));
+        listen::refuse_shared(values, &services);
         let workers = values.last(Key::Workers, |text| count(text, 1024));
         let batching = values.last(Key::IoUring, batching);
         let grace = |text: &str| time(text, Duration::ZERO, Duration::from_secs(3600));
@@ -335,7 +342,10 @@ fn log_filter(text: &str) -> Result<LogFilter, String> {
     }
     match tracing_subscriber::EnvFilter::try_new(text) {
         Ok(_) => Ok(LogFilter(text.to_owned())),
-        Err(error) => Err(format!("{text:?} is not a log filter: {error}")),
+        Err(_) => Err(format!(
+            "{text:?} is not a log filter: write a level, such as info, or target=level, such as \
+             pgpalisade_takeover=trace,info"
+        )),
     }
 }
 
@@ -354,10 +364,18 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
 }
 
 fn count(text: &str, most: usize) -> Result<NonZeroUsize, String> {
-    let number = text.replace('_', "").parse::<NonZeroUsize>().ok();
-    number
-        .filter(|number| number.get() <= most)
-        .ok_or_else(|| format!("{text:?} is out of range: write a number from 1 to {most}"))
+    let digits = text.replace('_', "");
+    let number = digits.parse::<NonZeroUsize>().ok();
+    number.filter(|number| number.get() <= most).ok_or_else(|| {
+        let digits = digits.strip_prefix('-').unwrap_or(&digits);
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let what = if is_number {
+            "out of range"
+        } else {
+            "not a whole number"
+        };
+        format!("{text:?} is {what}: write a number from 1 to {most}")
+    })
 }
 
 fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {

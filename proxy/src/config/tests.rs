@@ -85,6 +85,22 @@ fn defaults() {
 }
 
 #[test]
+fn two_services_share_no_address() {
+    let shared = format!("{MINIMAL}listen = \"/run\"\nconsole = \"/run:6432\"\n");
+    assert_eq!(
+        errors(&shared, &[], &[("http", &["127.0.0.1:6432"])]),
+        [
+            "configuration: console and listen have the same address, /run/.s.PGSQL.6432: give console another one"
+        ]
+    );
+    let shared = format!("{MINIMAL}http = \"127.0.0.1:6432\"\n");
+    let errors = errors(&shared, &[], &[]);
+    assert!(errors[0].contains("http and listen"), "{errors:?}");
+    let chosen = format!("{MINIMAL}listen = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n");
+    in_file(&chosen, |path| load(Some(path), &[], &[])).unwrap();
+}
+
+#[test]
 fn a_full_file() {
     let text = r#"
 listen = ["127.0.0.1:7000", "[::1]:7000"]
@@ -231,7 +247,7 @@ x = 1
     );
     let expect = [
         "pgpalisade.toml:1: unknown key \"lisen\" (did you mean \"listen\"?)",
-        "pgpalisade.toml:2: upstream wants a string, not integer",
+        "pgpalisade.toml:2: upstream wants a string, not a number",
         "pgpalisade.toml:8: unknown key \"takeover.timout\" (did you mean \"takeover.timeout\"?)",
         "pgpalisade.toml:11: unknown key \"nonsense\"",
         "PGPALISADE_UPSTREM: unknown variable (did you mean PGPALISADE_UPSTREAM?)",
@@ -240,7 +256,7 @@ x = 1
          write IP:PORT, such as 127.0.0.1:6432 or [::]:6432, or a directory for a unix socket",
         "pgpalisade.toml:4: listen: 127.0.0.1:1 is given twice",
         "pgpalisade.toml:7: takeover.timeout: \"5\" needs a unit: write 5s, 5ms or 5min",
-        "PGPALISADE_WORKERS: workers: \"many\" is out of range: write a number from 1 to 1024",
+        "PGPALISADE_WORKERS: workers: \"many\" is not a whole number: write a number from 1 to 1024",
         "PGPALISADE_IO_URING: io_uring: \"on\": write auto or off",
         "--takeover-timeout: takeover.timeout: \"1ms\" is out of range: write 100ms to 10min",
         "--barrier: barrier: \"local\" is not in this version: write cluster",
@@ -254,6 +270,48 @@ x = 1
         );
     }
     assert_eq!(got.len(), expect.len(), "{got:#?}");
+}
+
+#[test]
+fn types_and_units_are_said_in_words() {
+    for (line, says) in [
+        (
+            "workers = 1.5",
+            "workers wants a whole number, not a number with a fraction or an exponent",
+        ),
+        (
+            "workers = 0x10",
+            "workers wants a whole number, not a number in hexadecimal, octal or binary",
+        ),
+        ("workers = [2]", "workers wants a whole number, not a list"),
+        (
+            "policy = 2026-11-21",
+            "policy wants a string, not a date or time without quotes",
+        ),
+        (
+            "io_uring = false",
+            "io_uring wants a string, not true or false",
+        ),
+        (
+            "observe = \"on\"",
+            "observe wants true or false, not a string",
+        ),
+        (
+            "listen = [1]",
+            "listen wants a string or a list of strings, not a list with something else in it",
+        ),
+        (
+            "workers = -3",
+            "workers: \"-3\" is out of range: write a number from 1 to 1024",
+        ),
+        (
+            "takeover.timeout = \"99999999999999h\"",
+            "takeover.timeout: \"99999999999999h\" is out of range: write 100ms to 10min",
+        ),
+    ] {
+        let got = errors(&format!("{MINIMAL}{line}\n"), &[], &[]);
+        assert_eq!(got, [format!("pgpalisade.toml:3: {says}")]);
+    }
 }
 
 #[test]

@@ -1,19 +1,22 @@
 //! The command that runs while its process leads.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitStatus, Stdio};
 
 use pgpalisade_authority::{Scope, Token};
+use pgpalisade_session::startup_options;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, wait,
 };
 use tokio::task::{JoinHandle, spawn_blocking};
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
 
-use super::ElectError;
+use super::{ElectConfig, ElectError, Proxied};
 
 /// libpq's options for the server: <https://www.postgresql.org/docs/current/libpq-envars.html>.
 const PGOPTIONS: &str = "PGOPTIONS";
@@ -32,23 +35,26 @@ pub(super) struct LeaderCommand {
 }
 
 impl LeaderCommand {
-    /// Starts the command of a term, with its token in the environment: for itself, and for libpq.
-    pub(super) fn start(
-        program: &OsStr,
-        arguments: &[OsString],
-        scope: &Scope,
-        token: Token,
-    ) -> Result<Self, ElectError> {
-        let child = Command::new(program)
-            .args(arguments)
+    /// Starts the command of a term. Its environment has the token, for itself and for libpq, and the proxy's address.
+    pub(super) fn start(plan: &ElectConfig, token: Token) -> Result<Self, ElectError> {
+        let Proxied { login, scope, .. } = &plan.proxied;
+        let mut command = Command::new(&plan.program);
+        command
+            .args(&plan.arguments)
             .env("FENCING_TOKEN", token.to_string())
             .env("FENCING_SCOPE", scope.as_str())
             .env(PGOPTIONS, options(env::var_os(PGOPTIONS), scope, token))
             .stdin(input())
-            .process_group(0)
-            .spawn();
-        let child = child.map_err(|error| ElectError::Command {
-            program: program.to_owned(),
+            .process_group(0);
+        let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+        for (name, value) in proxy_variables(&login.expose().config, is_set) {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let child = command.spawn().map_err(|error| ElectError::Command {
+            program: plan.program.clone(),
             error,
         })?;
         let command = Pid::from_child(&child);
@@ -109,14 +115,52 @@ fn input() -> Stdio {
     }
 }
 
-/// Options for the command's sessions. Those that were given stay; the token comes last, so that it counts.
+/// Options for the command's sessions. Those that were given stay; the token comes last, so that it counts. A token of
+/// the scope "default" is a bare number, so that SQL can cast it. The policy may have another scope for such a number.
 fn options(given: Option<OsString>, scope: &Scope, token: Token) -> OsString {
     let mut options = given.unwrap_or_default();
+    let settings = startup_options::from_switches(options.as_encoded_bytes());
+    let is_bare =
+        *scope == Scope::default() && startup_options::last(&settings, "fencing.scope").is_none();
     if !options.is_empty() {
         options.push(" ");
     }
-    options.push(OsStr::new(&format!("-c fencing.token={scope}={token}")));
+    let declared = if is_bare {
+        format!("-c fencing.scope={scope} -c fencing.token={token}")
+    } else {
+        format!("-c fencing.token={scope}={token}")
+    };
+    options.push(declared);
     options
+}
+
+/// libpq's variables by which the command reaches the proxy as `elect` does; `None` removes one. A user or database
+/// that is set stays.
+fn proxy_variables(
+    proxied: &Config,
+    is_set: impl Fn(&str) -> bool,
+) -> Vec<(&'static str, Option<OsString>)> {
+    let host = proxied.get_hosts().first().map(|host| match host {
+        Host::Tcp(name) => OsString::from(name),
+        Host::Unix(directory) => directory.clone().into_os_string(),
+    });
+    let address = proxied.get_hostaddrs().first().map(ToString::to_string);
+    let port = proxied.get_ports().first().map(ToString::to_string);
+    let mut variables = vec![
+        ("PGHOST", host),
+        // libpq connects to it instead of PGHOST.
+        ("PGHOSTADDR", address.map(OsString::from)),
+        ("PGPORT", port.map(OsString::from)),
+    ];
+    for (name, value) in [
+        ("PGUSER", proxied.get_user()),
+        ("PGDATABASE", proxied.get_dbname()),
+    ] {
+        if value.is_some() && !is_set(name) {
+            variables.push((name, value.map(OsString::from)));
+        }
+    }
+    variables
 }
 
 /// Waits for the end of the command, and collects all other children that end before it. Returns a shell's code: the
@@ -152,6 +196,42 @@ mod tests {
         assert_eq!(
             made(Some("-c statement_timeout=5s")),
             "-c statement_timeout=5s -c fencing.token=jobs=34"
+        );
+    }
+
+    #[test]
+    fn a_token_of_the_default_scope_is_a_number() {
+        let (scope, token) = (Scope::default(), Token::new(34).unwrap());
+        let made = |given: Option<&str>| options(given.map(OsString::from), &scope, token);
+        assert_eq!(made(None), "-c fencing.scope=default -c fencing.token=34");
+        assert_eq!(
+            made(Some("-c fencing.scope=jobs")),
+            "-c fencing.scope=jobs -c fencing.token=default=34"
+        );
+    }
+
+    #[test]
+    fn the_command_goes_where_its_lock_was_taken() {
+        let made = |dsn: &str, set: &[&str]| {
+            let variables = proxy_variables(&dsn.parse().unwrap(), |name| set.contains(&name));
+            let shown = variables.into_iter().map(|(name, value)| {
+                let value = value.map(|value| value.into_string().unwrap());
+                format!("{name}={}", value.as_deref().unwrap_or("-"))
+            });
+            shown.collect::<Vec<_>>().join(" ")
+        };
+        let url = "postgres://app:secret@db:6432/shop";
+        assert_eq!(
+            made(url, &[]),
+            "PGHOST=db PGHOSTADDR=- PGPORT=6432 PGUSER=app PGDATABASE=shop"
+        );
+        assert_eq!(
+            made(url, &["PGHOST", "PGPORT", "PGUSER", "PGDATABASE"]),
+            "PGHOST=db PGHOSTADDR=- PGPORT=6432"
+        );
+        assert_eq!(
+            made("host=/run hostaddr=::1 port=1", &[]),
+            "PGHOST=/run PGHOSTADDR=::1 PGPORT=1"
         );
     }
 

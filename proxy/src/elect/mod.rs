@@ -214,8 +214,7 @@ async fn lead(
     // Signals of the campaign are not for a command that had not begun.
     signals.forget();
     say(Event::Leads(token));
-    let mut leader =
-        LeaderCommand::start(&plan.program, &plan.arguments, &plan.proxied.scope, token)?;
+    let mut leader = LeaderCommand::start(plan, token)?;
     let mut told = None;
     let why = loop {
         tokio::select! {

@@ -16,7 +16,7 @@ use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::Policy;
 
 use super::cluster::{self, Witness};
-use super::finding::{Check, CheckResult, Finding};
+use super::finding::{Check, CheckOutcome, CheckResult, Finding};
 use super::hosts::{self, Chosen, Survey, Unseen};
 use super::probe::greet;
 use super::{step_within, store};
@@ -55,12 +55,19 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
             Err(errors) => invalid(errors),
         },
     );
-    report.add(Check::Upstream, upstream(config, within).await);
+    let upstream = upstream(config, within).await;
+    let answers = upstream.outcome != CheckOutcome::Fail;
+    report.add(Check::Upstream, upstream);
     let logins = logins::check(config, tried.logins, within).await;
     report.add(Check::Logins, logins);
-    let Survey { chosen, hosts } = hosts::survey(config, within).await;
-    report.add(Check::Control, introduce(&chosen));
-    let control = chosen.ok();
+    let (control, hosts) = if answers || config.control_hosts() != config.upstream.hosts {
+        let Survey { chosen, hosts } = hosts::survey(config, within).await;
+        report.add(Check::Control, introduce(&chosen));
+        (chosen.ok(), hosts)
+    } else {
+        report.add(Check::Control, CheckResult::skip(NO_HOST_ANSWERS));
+        (None, Vec::new())
+    };
     let proxies = match &control {
         Some(control) => control.connection.look(cluster_lock::proxies).await,
         None => Err(ControlError::Lost),
@@ -129,6 +136,8 @@ fn who_may_declare(policy: &Policy) -> CheckResult {
     })
 }
 
+const NO_HOST_ANSWERS: &str =
+    "not tried: it leads to the hosts of \"upstream\", and none of them answers";
 const WITHOUT_CONTROL: &str = "not checked: there is no control connection";
 
 /// The marks that the cluster has seen; `None` if it keeps none.

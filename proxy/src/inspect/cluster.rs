@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use pgpalisade_authority::{Backend, Mark, Registered, Scope};
 use serde::Serialize;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client as PgClient, Row};
 
@@ -75,6 +76,15 @@ impl fmt::Display for Client {
             Some(address) => write!(f, "{} from {address}", self.role),
             None => write!(f, "{} from a unix socket", self.role),
         }
+    }
+}
+
+/// Whether the session runs through a pgpalisade: PostgreSQL has no such setting.
+pub(super) async fn is_pgpalisade(client: &PgClient) -> Result<bool, ControlError> {
+    match client.simple_query("SHOW fencing.status").await {
+        Ok(_) => Ok(true),
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

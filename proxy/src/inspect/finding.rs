@@ -3,6 +3,8 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::fence::readable::without_error_numbers;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CheckOutcome {
@@ -85,7 +87,7 @@ impl CheckResult {
     fn new(outcome: CheckOutcome, seen: String, advice: Option<String>) -> Self {
         Self {
             outcome,
-            seen,
+            seen: without_error_numbers(&seen),
             advice,
         }
     }

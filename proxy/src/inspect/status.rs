@@ -19,6 +19,11 @@ use crate::takeover::{ControlError, WitnessMode, cluster_lock, prepare};
 /// Takeovers that are shown by default.
 const TAKEOVERS: usize = 10;
 
+/// Lists that may be unread, by their names in JSON.
+pub(crate) const PROXIES: &str = "proxies";
+pub(crate) const SCOPES: &str = "scopes";
+pub(crate) const PREPARED: &str = "prepared_transactions";
+
 /// Everything that `status` shows. Times are microseconds since the Unix epoch.
 #[derive(Debug, Serialize)]
 pub(crate) struct Status {
@@ -34,6 +39,8 @@ pub(crate) struct Status {
     pub(crate) takeovers: Vec<TakeoverStatus>,
     /// The oldest ones, at most 100.
     pub(crate) prepared_transactions: Vec<PreparedTransaction>,
+    /// Lists that are empty because they could not be read.
+    pub(crate) unread: Vec<&'static str>,
 }
 
 /// The source of the marks shown.
@@ -151,6 +158,7 @@ struct ClusterSnapshot {
     cluster: ClusterStatus,
     proxies: Vec<ProxyStatus>,
     prepared: Vec<PreparedTransaction>,
+    unread: Vec<&'static str>,
     /// The cluster's copy of the marks; `None` if it keeps none.
     witnessed: Option<Vec<(Scope, Mark)>>,
 }
@@ -173,12 +181,16 @@ pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
         Some(contents) => contents.marks.clone(),
         None => seen.witnessed.take().unwrap_or_else(|| {
             let note = match (&store.held, &connection) {
-                (StoreContents::Nothing, _) => None,
+                (StoreContents::Nothing, Some(_)) => None,
+                (StoreContents::Nothing, None) => {
+                    Some("marks: there is no store yet, and the cluster cannot be read")
+                }
                 (_, None) => Some("marks: neither the store nor the cluster can be read"),
                 (_, Some(_)) => {
                     Some("marks: the store cannot be read, and the cluster keeps no copy of them")
                 }
             };
+            seen.unread.extend(note.map(|_| SCOPES));
             seen.cluster.problems.extend(note.map(str::to_owned));
             Vec::new()
         }),
@@ -201,14 +213,21 @@ pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
         scopes_total,
         takeovers,
         prepared_transactions: seen.prepared,
+        unread: seen.unread,
     }
 }
 
 impl Status {
-    /// Whether the cluster or the authority could not be read. A store that only its running proxy can read does not
-    /// count.
+    /// Whether the cluster, the authority or a list could not be read. A store that only its running proxy can read does
+    /// not count, as long as the cluster has a copy of the marks.
     pub(crate) fn is_incomplete(&self) -> bool {
-        self.cluster.version.is_none() || self.authority.state == StoreState::Unreadable
+        self.cluster.version.is_none()
+            || self.authority.state == StoreState::Unreadable
+            || !self.unread.is_empty()
+    }
+
+    pub(crate) fn is_unread(&self, list: &str) -> bool {
+        self.unread.contains(&list)
     }
 }
 
@@ -223,6 +242,15 @@ impl ClusterSnapshot {
             }
         }
     }
+
+    /// A list, empty and unread if there is no answer.
+    fn list<T>(&mut self, answer: Result<Vec<T>, ControlError>, name: &'static str) -> Vec<T> {
+        let list = self.keep(answer, &name.replace('_', " "));
+        if list.is_none() {
+            self.unread.push(name);
+        }
+        list.unwrap_or_default()
+    }
 }
 
 async fn cluster(config: &Config, within: Duration) -> (Option<Probe>, ClusterSnapshot) {
@@ -233,6 +261,7 @@ async fn cluster(config: &Config, within: Duration) -> (Option<Probe>, ClusterSn
         Ok(chosen) => chosen,
         Err(why) => {
             seen.cluster.problems.push(why.to_string());
+            seen.unread.extend([PROXIES, PREPARED]);
             return (None, seen);
         }
     };
@@ -248,17 +277,16 @@ async fn cluster(config: &Config, within: Duration) -> (Option<Probe>, ClusterSn
         let note =
             "the control connection leads to a standby, which knows no proxies and no timeline";
         seen.cluster.problems.push(note.to_owned());
+        seen.unread.push(PROXIES);
     } else {
         let identity = connection.look(prepare::cluster).await;
         seen.cluster.timeline = seen.keep(identity, "timeline").map(|c| c.timeline);
     }
     let proxies = connection.look(cluster_lock::proxies).await;
-    let proxies = seen.keep(proxies, "proxies").unwrap_or_default();
+    let proxies = seen.list(proxies, PROXIES);
     seen.proxies = proxies.into_iter().map(proxy).collect();
     let prepared = connection.look(cluster::prepared).await;
-    seen.prepared = seen
-        .keep(prepared, "prepared transactions")
-        .unwrap_or_default();
+    seen.prepared = seen.list(prepared, PREPARED);
     if config.takeover.witness == WitnessMode::Auto {
         let witness = connection.look(cluster::witness).await;
         if let Some(Witness::Kept(marks)) = seen.keep(witness, "copy of the marks") {

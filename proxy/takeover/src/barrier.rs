@@ -35,6 +35,9 @@ const LOOK_CLOSER: Duration = Duration::from_millis(200);
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// Pause after an error of the control connection.
 const RETRY: Duration = Duration::from_millis(20);
+/// Limit of the time between a barrier's deadline and its end. Its declaration waits so long, and so has the reason
+/// that the log has.
+const LAST_WORD: Duration = Duration::from_millis(250);
 
 /// The running barriers of this proxy.
 pub(super) struct Barriers {
@@ -117,7 +120,12 @@ impl Barriers {
                 Wait::Other(progress) => (false, progress),
             };
             let done = progress.wait_for(|p| matches!(p, Progress::Done(_)));
-            let ended = timeout_at(deadline, done)
+            let until = if is_own {
+                deadline + LAST_WORD
+            } else {
+                deadline
+            };
+            let ended = timeout_at(until, done)
                 .await
                 .map(|seen| seen.map(|p| p.clone()));
             let result = match ended {
@@ -245,7 +253,12 @@ impl Barriers {
             } else {
                 ""
             };
-            running.why(format!("{error}{hint}"));
+            // A query that the deadline cut short says nothing about what stood in the way until then.
+            let is_cut =
+                matches!(error, ControlError::Timeout) && Instant::now() >= running.deadline;
+            if !is_cut || running.progress.borrow().holdouts().is_empty() {
+                running.why(format!("{error}{hint}"));
+            }
             if refused || moved || Instant::now() + RETRY >= running.deadline {
                 let progress = running.progress.borrow();
                 return Err(incomplete(&running.barrier, &progress));

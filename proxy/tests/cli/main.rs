@@ -65,6 +65,17 @@ impl Place {
     }
 }
 
+/// The system's error numbers are for programs.
+#[test]
+fn a_missing_file_is_said_in_words() {
+    let output = pgpalisade(&["check", "--config", "/nowhere/file"]).output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("No such file or directory"), "{said}");
+    assert!(!said.contains("os error"), "{said}");
+}
+
 /// As with `head`, which has seen enough.
 #[test]
 fn a_reader_that_has_gone_is_no_failure() {

@@ -65,6 +65,23 @@ fn the_page_ends_with_what_to_do() {
     assert!(page.starts_with("0 records\n"), "{page}");
 }
 
+/// A misspelt scope looks like one that is fine.
+#[test]
+fn a_scope_without_records_is_said() {
+    let place = Place::new();
+    place.write("r", format!("{NO_TOKEN}\n"));
+    let says = "no record is of scope \"nope\"";
+    let page = check(&place.report(&["--scope=nope", "r"], ""), 1, says);
+    assert!(page.starts_with("0 records\n"), "{page}");
+    // The scope is there, though not in this period.
+    for flags in [
+        &["--scope=default"][..],
+        &["--scope=default", "--since=2026-11-22"],
+    ] {
+        check(&place.report(&[flags, &["r"]].concat(), ""), 0, "");
+    }
+}
+
 #[test]
 fn names_from_the_log_cannot_steer_the_terminal() {
     let place = Place::new();

@@ -54,13 +54,12 @@ impl Acceptor {
                 builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
             }
         };
-        let mut config =
-            builder
-                .with_single_cert(chain, key)
-                .map_err(|source| FileError::Pair {
-                    path: files.certificate.clone(),
-                    source,
-                })?;
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| FileError::Pair {
+                path: files.certificate.clone(),
+                error,
+            })?;
         config.alpn_protocols = vec![protocol.to_vec()];
         // As in PostgreSQL, each session is authenticated anew, by the current files.
         config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -78,9 +78,9 @@ fn config(settings: &SslSettings) -> Result<ClientConfig, FileError> {
         Some((certificate, key)) => {
             let chain = files::certificates(certificate)?;
             let pair = builder.with_client_auth_cert(chain, files::key(key)?);
-            pair.map_err(|source| FileError::Pair {
+            pair.map_err(|error| FileError::Pair {
                 path: certificate.clone(),
-                source,
+                error,
             })?
         }
     };

@@ -49,12 +49,12 @@ pub enum FileError {
         what: String,
     },
     /// Both files are valid, but do not fit.
-    #[error("the certificate in {} and its key cannot be used: {source}", path.display())]
+    #[error("the certificate in {} and its key cannot be used: {}", path.display(), of_pair(error))]
     Pair {
         /// The file of the certificate.
         path: PathBuf,
         /// The library's error.
-        source: rustls::Error,
+        error: rustls::Error,
     },
     /// The system trusts no certificate, or its store cannot be read.
     #[error("the system has no trusted certificates: {0}")]
@@ -65,6 +65,15 @@ pub enum FileError {
     /// The library refuses its settings.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
+}
+
+/// Describes an error of a certificate and its key. The library's own text names its types.
+fn of_pair(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(_) => "the key belongs to another certificate".to_owned(),
+        rustls::Error::InvalidCertificate(_) => "the certificate is damaged".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 fn content(path: &Path, what: impl Into<String>) -> FileError {
@@ -175,12 +184,8 @@ fn check_permissions(path: &Path, metadata: &Metadata) -> Result<(), FileError> 
 pub(crate) fn roots(path: &Path) -> Result<RootCertStore, FileError> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(path)? {
-        store.add(certificate).map_err(|error| {
-            content(
-                path,
-                format!("holds a certificate that is not valid: {error}"),
-            )
-        })?;
+        let added = store.add(certificate);
+        added.map_err(|_| content(path, "holds a certificate that is damaged"))?;
     }
     Ok(store)
 }
@@ -256,6 +261,26 @@ mod tests {
         long.set_len(FILE_BYTES_MAX + 1).unwrap();
         let error = certificates(&path).unwrap_err().to_string();
         assert!(error.contains("is larger than 16 MiB"), "{error}");
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_said_in_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let [own, other] = [(), ()].map(|()| rcgen::KeyPair::generate().unwrap());
+        let certificate = rcgen::CertificateParams::default().self_signed(&own);
+        let files = crate::AcceptFiles {
+            certificate: dir.path().join("certificate"),
+            key: dir.path().join("key"),
+            client_ca: None,
+        };
+        write(&files.certificate, certificate.unwrap().pem()).unwrap();
+        write(&files.key, other.serialize_pem()).unwrap();
+        set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
+        let error = crate::Acceptor::load(&files, b"").unwrap_err().to_string();
+        assert!(
+            error.ends_with("cannot be used: the key belongs to another certificate"),
+            "{error}"
+        );
     }
 
     #[test]

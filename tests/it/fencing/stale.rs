@@ -484,10 +484,15 @@ fn the_error_says_what_to_do_and_the_log_has_it() {
     let stage = Stage::with(SETUP);
     let _new = take_over(&stage, "34");
     let mut plain = stage.plain();
+    plain.ok("SET fencing.token = 'other=5'");
     let answer = plain.query("SET fencing.token = 33");
     let error = &answer[0];
+    let message = error.field(b'M').unwrap_or_default();
+    assert!(message.contains("token 33 is stale"), "{message}");
     let detail = error.field(b'D').unwrap_or_default();
-    for part in ["default", "33", "34"] {
+    // The session holds another token, of another scope.
+    assert!(!detail.contains("session's token"), "{detail}");
+    for part in ["default", "34", "raised"] {
         assert!(
             detail.contains(part),
             "{part} is not in the DETAIL: {detail}"

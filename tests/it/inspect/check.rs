@@ -8,6 +8,7 @@ use pgpalisade_tests::held_relay::HeldRelay;
 use pgpalisade_tests::pooler::Pooler;
 use pgpalisade_tests::postgres::{Auth, Postgres};
 use pgpalisade_tests::proxy::subcommand;
+use pgpalisade_tests::stage::Stage;
 use pgpalisade_tests::wire::{Endpoint, Wire};
 
 use super::{Settings, fresh_store};
@@ -241,11 +242,29 @@ fn nobody_answers() {
         .check();
     checked
         .expect("upstream", "fail", "does not answer within 5s", "")
-        .expect("control", "fail", "does not answer within 5s", "")
+        // One cause, one failure.
+        .expect("control", "skip", "not tried", "")
         .expect("rights", "skip", "no control connection", "")
         .expect("marks", "skip", "no control connection", "");
     assert_eq!(checked.code, 1);
     assert!(checked.took < Duration::from_secs(20), "{:?}", checked.took);
+}
+
+#[test]
+fn a_pgpalisade_as_the_upstream() {
+    let stage = Stage::start();
+    let (_dir, store) = fresh_store();
+    let settings = Settings::new(&stage.postgres, &store);
+    let port = stage.proxy.endpoint().port();
+    let checked = settings
+        .upstream(format!("postgres://127.0.0.1:{port}"))
+        .check();
+    checked.expect(
+        "same-server",
+        "warn",
+        "is itself a pgpalisade",
+        "lead to PostgreSQL itself",
+    );
 }
 
 #[test]

@@ -237,6 +237,7 @@ fn missing_rights_fail_in_both() {
     let closed = scratch_dir();
     std::fs::set_permissions(closed.path(), Permissions::from_mode(0o500)).unwrap();
     let (open, closed) = (dir.path().display(), closed.path().display());
+    let missing = format!("{open}/missing");
     let secret = dir.path().join("secret");
     write_secret(&secret, "0123456789abcdef\n");
     std::fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
@@ -254,11 +255,17 @@ fn missing_rights_fail_in_both() {
             vec![format!("--listen={closed}")],
         ),
         (
+            "listen",
+            format!("{open}/store"),
+            vec![format!("--listen={missing}")],
+        ),
+        (
             "files",
             format!("{open}/store"),
             vec!["--http=127.0.0.1:0".to_owned(), token],
         ),
     ] {
+        let is_missing = id == "authority" || flags.iter().any(|flag| flag.contains(&missing));
         let mut settings = Settings::new(&postgres, Path::new(&store));
         settings.flags.extend(flags);
         let command = |name: &str| {
@@ -273,6 +280,8 @@ fn missing_rights_fail_in_both() {
         let checks = report["checks"].as_array().unwrap();
         let finding = checks.iter().find(|finding| finding["id"] == id).unwrap();
         assert_eq!(finding["outcome"], "fail", "{finding:#}");
+        let seen = finding["seen"].as_str().unwrap();
+        assert_eq!(seen.contains("does not exist"), is_missing, "{seen}");
         let mut serve = Serve::spawn(command("serve"));
         assert!(!serve.ends().success(), "{id}: {}", serve.output());
     }

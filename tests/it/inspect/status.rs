@@ -36,9 +36,14 @@ fn what_is_there_while_a_proxy_runs_and_after() {
     );
     assert_eq!(status["marks_from"], "copy");
     assert!(text.contains("default  at least 34  -"), "{text}");
-    let nowhere = settings.clone().flag("--witness=off").status();
+    let blind = settings.clone().flag("--witness=off");
+    let nowhere = incomplete(&blind);
     let problem = nowhere["cluster"]["problems"][0].as_str().unwrap();
     assert!(problem.contains("keeps no copy of them"), "{problem}");
+    assert_eq!(nowhere["unread"].to_string(), "[\"scopes\"]");
+    let shown = String::from_utf8(blind.run("status").stdout).unwrap();
+    assert!(shown.contains("\nscopes\ncannot be read\n"), "{shown}");
+    assert!(shown.contains("\nprepared transactions\nnone\n"), "{shown}");
     assert!(!text.contains("last takeovers"), "{text}");
     wait_for("both takeovers to be noted", || {
         let noted = http.get("/api/v1/takeovers").body;
@@ -61,8 +66,10 @@ fn what_is_there_while_a_proxy_runs_and_after() {
     assert_eq!(taken(&one), ["\"jobs\"=7"]);
     assert_eq!(marks(&one), ["\"jobs\"=7"]);
     assert_eq!(one["scopes_total"], 2);
-    let none = settings.clone().flag("--scope=nobody").status();
-    assert_eq!(none["scopes"].as_array().unwrap().len(), 0);
+    let nobody = settings.clone().flag("--scope=nobody");
+    assert_eq!(incomplete(&nobody)["scopes"].as_array().unwrap().len(), 0);
+    let said = String::from_utf8(nobody.run("status").stderr).unwrap();
+    assert!(said.contains("scope \"nobody\" has no mark"), "{said}");
     let bad = settings.clone().flag("--scope=no body").run("status");
     assert_eq!(bad.status.code(), Some(2));
     let text = String::from_utf8(settings.run("status").stdout).unwrap();
@@ -109,6 +116,10 @@ fn what_can_be_read_is_shown() {
     let blind = Settings::new(&postgres, &store).control(nowhere.to_owned());
     let status = incomplete(&blind);
     assert!(status["cluster"]["system_identifier"].is_null());
+    assert_eq!(status["unread"].as_array().unwrap().len(), 3, "{status:#}");
+    let shown = String::from_utf8(blind.run("status").stdout).unwrap();
+    assert!(shown.contains("\nscopes\ncannot be read\n"), "{shown}");
+    assert!(!shown.contains("os error"), "{shown}");
     assert!(
         status["cluster"]["problems"][0]
             .as_str()
@@ -151,7 +162,7 @@ fn a_cluster_that_is_down_fails() {
     assert_eq!(status["scopes"].as_array().unwrap().len(), 0);
     let text = String::from_utf8(settings.run("status").stdout).unwrap();
     assert!(
-        text.contains("\nproxies\nonly PostgreSQL knows\n"),
+        text.contains("\nproxies\ncannot be read\n\nscopes\ncannot be read\n"),
         "{text}"
     );
 }

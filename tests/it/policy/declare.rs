@@ -147,6 +147,43 @@ fn scopes_are_listed_or_limited() {
     wire.ok("SET fencing.token = 's3=2,jobs=1,default=1'");
 }
 
+/// A session that may not declare is not told to, and one in a transaction is told to begin again first.
+#[test]
+fn the_hint_can_be_followed() {
+    let stage = stage(
+        "[scope.jobs]\ntables = [\"jobs.*\"]\nholders = { user = [\"lead*\", \"pooled\"] }\n\
+         [[session]]\nmatch = { user = \"pooled\" }\ndeclare = \"transaction\"\n",
+    );
+    let told = |wire: &mut Wire, parts: &[&str]| {
+        let refused = wire.query("INSERT INTO jobs.queue VALUES (1)");
+        let shown = pretty(&refused);
+        assert_eq!(refused[0].sqlstate(), "PF002", "{shown}");
+        for part in parts {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        shown
+    };
+    let shown = told(&mut stage.plain(), &["Connect as a holder of the scope"]);
+    assert!(!shown.contains("Declare the token"), "{shown}");
+    told(
+        &mut stage.user("pooled"),
+        &["BEGIN; SET LOCAL fencing.token"],
+    );
+    let mut leader = stage.user("leader");
+    let shown = told(&mut leader, &["declared no token for it, and"]);
+    assert!(!shown.contains("ROLLBACK"), "{shown}");
+    leader.ok("SET fencing.token = 1");
+    told(
+        &mut leader,
+        &["declared no token for it, only for \"default\", and"],
+    );
+    leader.ok("BEGIN; SELECT 1");
+    told(
+        &mut leader,
+        &["ROLLBACK, and begin again", "Declare the token of"],
+    );
+}
+
 /// Many small steps reach no further than one large one within a period.
 #[test]
 fn max_step_holds_over_time() {
@@ -298,4 +335,21 @@ fn a_backslash_is_a_riddle_only_before_a_quote() {
         }
     }
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
+}
+
+/// As the pages say, PostgreSQL's refusals before Execute have its own codes.
+#[test]
+fn some_refusals_of_the_extended_protocol_are_postgresqls() {
+    let stage = stage("");
+    let mut wire = stage.plain();
+    for (sql, simple, extended) in [
+        ("SELECT * FROM notes FOR UPDATE", "PF002", "25006"),
+        ("SELECT * FROM notes FOR SHARE", "PF002", "25006"),
+        ("SHOW fencing.tokn", "PF003", "42704"),
+    ] {
+        for (answer, sqlstate) in [(wire.query(sql), simple), (wire.extended(sql), extended)] {
+            let error = answer.iter().find(|message| message.tag == b'E');
+            assert_eq!(error.map(Message::sqlstate).as_deref(), Some(sqlstate));
+        }
+    }
 }

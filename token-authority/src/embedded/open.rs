@@ -28,6 +28,14 @@ pub enum EmbeddedOpenError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// The directory does not exist, and this user cannot create it.
+    #[error("the directory {path} does not exist, and this user cannot create it: {source}", path = path.display())]
+    NoDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Error of the operating system.
+        source: io::Error,
+    },
     /// Every user of this machine could forge marks.
     #[error(
         "every user can write to the authority's directory {path} (mode {mode:03o}); run: chmod 700 {path}",
@@ -125,9 +133,15 @@ fn prepare_directory(dir: &Path) -> Result<(), EmbeddedOpenError> {
             .recursive(true)
             .mode(0o700)
             .create(dir)
-            .map_err(io_error(dir))?;
+            .map_err(no_directory(dir))?;
     }
     check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)
+}
+
+/// Error for a missing directory that could not be created.
+pub(super) fn no_directory(dir: &Path) -> impl FnOnce(io::Error) -> EmbeddedOpenError {
+    let path = dir.to_owned();
+    move |source| EmbeddedOpenError::NoDirectory { path, source }
 }
 
 pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), EmbeddedOpenError> {

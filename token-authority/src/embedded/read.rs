@@ -12,7 +12,7 @@ use redb::{Database, StorageBackend};
 
 use super::open::{
     CACHE_BYTES, EmbeddedOpenError, FILE, check_meta, check_mode, create, fault_error, io_error,
-    panic_text,
+    no_directory, panic_text,
 };
 use super::tables::{StepError, StoreTables};
 use crate::{AuthorityId, Contents};
@@ -82,15 +82,19 @@ pub fn try_open(dir: &Path) -> Result<(), EmbeddedOpenError> {
     }
     let there = dir.ancestors().find(|ancestor| ancestor.exists());
     let there = there.unwrap_or(dir);
-    if there == dir {
+    let is_there = there == dir;
+    if is_there {
         check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
     }
     let scratch = there.join(format!(".pgpalisade-check-{}", std::process::id()));
     let mut builder = fs::DirBuilder::new();
-    builder
-        .mode(0o700)
-        .create(&scratch)
-        .map_err(io_error(dir))?;
+    builder.mode(0o700).create(&scratch).map_err(|source| {
+        if is_there {
+            io_error(dir)(source)
+        } else {
+            no_directory(dir)(source)
+        }
+    })?;
     let made = create(&scratch);
     fs::remove_dir_all(&scratch).map_err(io_error(&scratch))?;
     made.map_err(|error| match error {

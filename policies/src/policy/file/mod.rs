@@ -25,6 +25,7 @@ use reader::{KeyName, PolicyReader};
 pub(super) use check::shadowed;
 pub(super) use draft::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
 pub use key::{POLICY_KEYS, PolicyKey, nearest};
+pub use reader::type_in_words;
 
 /// Maximum size of a policy file. A larger one is a mistake, such as a log or a device.
 pub const POLICY_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -34,6 +34,23 @@ pub(super) struct KeyName<'a> {
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
+/// Type of a TOML value, in words.
+#[must_use]
+pub fn type_in_words(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::Table(_) => "a table",
+        DeValue::Array(_) => "a list",
+        DeValue::String(_) => "a string",
+        DeValue::Integer(number) if number.radix() != 10 => {
+            "a number in hexadecimal, octal or binary"
+        }
+        DeValue::Integer(_) => "a number",
+        DeValue::Float(_) => "a number with a fraction or an exponent",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date or time without quotes",
+    }
+}
+
 impl PolicyReader<'_> {
     pub(super) fn error(&mut self, at: &Range<usize>, message: impl fmt::Display) {
         // After a syntax error the parser inserts a value without a place. That error was already reported.
@@ -65,14 +82,7 @@ impl PolicyReader<'_> {
     }
 
     fn wrong_type(&mut self, name: KeyName<'_>, value: &Value<'_>) {
-        let found = match value.get_ref() {
-            DeValue::Table(_) => "a table",
-            DeValue::Array(_) => "a list",
-            DeValue::String(_) => "a string",
-            DeValue::Integer(_) => "a number",
-            DeValue::Boolean(_) => "true or false",
-            DeValue::Float(_) | DeValue::Datetime(_) => value.get_ref().type_str(),
-        };
+        let found = type_in_words(value.get_ref());
         let fault = ValueError::new(
             format!("is {found}"),
             format!("write {}", values_of(name.key)),
@@ -214,7 +224,7 @@ impl PolicyReader<'_> {
         match value.get_ref() {
             DeValue::Table(table) => Some(table),
             other => {
-                let found = other.type_str();
+                let found = type_in_words(other);
                 let message = format!("{written} is not a table but {found} ({to_do})");
                 self.error(&value.span(), message);
                 None

@@ -359,6 +359,10 @@ fn a_scope_may_take_the_number_of_an_election() {
             ["2:29: ", "is a number (write the name of an election)"],
         ),
         (
+            "{ etcd_election = 0.5 }",
+            ["2:29: ", "is a number with a fraction or an exponent"],
+        ),
+        (
             "{ etcd_electoin = \"/e\" }",
             ["2:13: ", "did you mean \"etcd_election\"?"],
         ),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Class, Effects, Lifetime, Mode, ObjectName, Requirement, ScopeId, ScopeSet, Tables,
+    Class, Effects, Lifetime, MayNotDeclare, Mode, ObjectName, Requirement, ScopeId, ScopeSet,
+    Tables,
 };
 
 use super::permit::{Admitted, Basis, Grounds};
@@ -30,6 +31,12 @@ impl From<Box<Rejection>> for Unmet {
 
 /// Decision on a request.
 pub type Decision = Result<Admitted, Unmet>;
+
+/// Scopes of the tokens that a session holds.
+fn scopes_of(held: Option<&Arc<HeldTokens>>) -> Vec<&Scope> {
+    let tokens = held.map_or(&[][..], |held| held.tokens());
+    tokens.iter().map(|one| one.mark.scope()).collect()
+}
 
 impl SessionFence {
     /// Decides a request of which only the effects are known.
@@ -107,7 +114,7 @@ impl SessionFence {
         self.check_status(grounds, held)?;
         self.check_accepted(held)?;
         if !may_write {
-            let missing = self.missing(self.rules().scope(), Class::Write, None);
+            let missing = self.missing(self.rules().scope(), Class::Write, None, held);
             self.refuse_or_observe(grounds, Box::new(missing))?;
         }
         grounds.basis = match held {
@@ -159,7 +166,10 @@ impl SessionFence {
         let status = self.check_status(&mut Grounds::none(), held);
         Some(match status {
             Err(stale) => *stale,
-            Ok(()) => self.missing(scope, Class::Write, Some(WhyWrite::Unguarded(why))),
+            Ok(()) => {
+                let why = WhyWrite::Unguarded(why);
+                self.missing(scope, Class::Write, Some(why), held)
+            }
         })
     }
 
@@ -180,7 +190,13 @@ impl SessionFence {
     }
 
     /// Refusal for lack of a token of one scope.
-    fn missing(&self, scope: ScopeId, class: Class, why_write: Option<WhyWrite<'_>>) -> Rejection {
+    fn missing(
+        &self,
+        scope: ScopeId,
+        class: Class,
+        why_write: Option<WhyWrite<'_>>,
+        held: Option<&Arc<HeldTokens>>,
+    ) -> Rejection {
         let scope = self.named(scope).scope();
         let needs = Needs {
             class,
@@ -188,8 +204,16 @@ impl SessionFence {
             session_scope: self.default_scope(),
             why_write,
             unqualified: None,
+            held: scopes_of(held),
+            barred: self.barred_from(scope),
         };
         Rejection::no_token(scope, &needs)
+    }
+
+    /// Reason why the session may not declare a token of a scope: not at all, or not for the whole session.
+    fn barred_from(&self, scope: &Scope) -> Option<MayNotDeclare> {
+        let declares = |lifetime| self.rules().may_declare(scope.as_str(), lifetime).err();
+        declares(Lifetime::Local).or_else(|| declares(Lifetime::Session))
     }
 
     /// Table that a scope may list and that a statement names without its schema.
@@ -228,6 +252,8 @@ impl SessionFence {
                 session_scope: self.default_scope(),
                 why_write,
                 unqualified: self.listed_without_schema(effects),
+                held: scopes_of(held),
+                barred: self.barred_from(missing),
             };
             let rejection = Box::new(Rejection::no_token(missing, &needs));
             self.refuse_or_observe(grounds, rejection)?;

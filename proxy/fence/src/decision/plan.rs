@@ -347,7 +347,7 @@ impl<'a> Walk<'a> {
                 Ok(()) => Ok(()),
                 Err(rejection) => self.refuse(*rejection),
             },
-            Err(error) => self.refuse(Rejection::invalid_value("fencing.scope", text, &error)),
+            Err(error) => self.refuse(Rejection::invalid_value("fencing.scope", text, error)),
         }
     }
 
@@ -357,7 +357,7 @@ impl<'a> Walk<'a> {
             Ok(Some(value)) => value,
             Ok(None) => return self.check_change(change(self.variables.token(), None)),
             Err(error) => {
-                return self.refuse(Rejection::invalid_value("fencing.token", text, &error));
+                return self.refuse(Rejection::invalid_value("fencing.token", text, error));
             }
         };
         if let Err(rejection) = self.fence.may_declare_all(&value, lifetime) {

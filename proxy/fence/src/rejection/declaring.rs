@@ -47,7 +47,7 @@ impl Rejection {
             Bound::MaxScopes(_) | Bound::Last | Bound::Reserved => bound.to_string(),
         };
         let detail =
-            format!("The session's token is {number}, {at}, and {limit}. Nothing was changed.");
+            format!("The declared token is {number}, {at}, and {limit}. Nothing was changed.");
         if bound == Bound::Issued {
             let hint = "Let pgpalisade issue the token: SET fencing.token = 'lease', or 'next', or 'after:' followed \
                 by the mark. To admit the numbers of an election, an operator can set numbers = \"any\" in the policy.";

@@ -40,7 +40,7 @@ impl Rejection {
             |mark| format!("its mark is {}", mark.rank()),
         );
         let detail = format!(
-            "The session's token is {shown}, and numbers of scope \"{scope}\" admits only the number of the leader of \
+            "The declared token is {shown}, and numbers of scope \"{scope}\" admits only the number of the leader of \
                 this etcd election; {at}. Nothing was changed."
         );
         Self::new(kind, message, detail, hint).about(scope, token, mark)

@@ -18,8 +18,8 @@ impl Rejection {
             mark.token
         );
         let fate = match transaction {
-            OpenTransaction::None => "No transaction was open.",
-            OpenTransaction::RolledBack => "Its transaction is rolled back.",
+            OpenTransaction::None => "This session had no transaction open.",
+            OpenTransaction::RolledBack => "The transaction of this session is rolled back.",
             OpenTransaction::Unknown => return Self::outcome_unknown(scope, token, mark),
         };
         let detail = format!("{} {fate}", raised(scope, token, &mark));

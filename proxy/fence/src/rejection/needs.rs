@@ -3,7 +3,7 @@
 use std::fmt;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Class, ObjectName, SyntaxError, WriteReason};
+use pgpalisade_policies::{Class, MayNotDeclare, ObjectName, SyntaxError, WriteReason};
 
 use super::{Rejection, RejectionKind};
 use crate::guard::Unguarded;
@@ -22,6 +22,10 @@ pub struct Needs<'a> {
     pub(crate) why_write: Option<WhyWrite<'a>>,
     /// Table without a schema that a scope may list.
     pub(crate) unqualified: Option<&'a ObjectName>,
+    /// Scopes of the tokens that the session holds.
+    pub(crate) held: Vec<&'a Scope>,
+    /// Reason why the session may not declare the token, or not for the whole session.
+    pub(crate) barred: Option<MayNotDeclare>,
 }
 
 /// Reason why a statement counts as a write.
@@ -37,6 +41,38 @@ impl fmt::Display for WhyWrite<'_> {
             Self::Statement(why) => why.fmt(f),
             Self::Unguarded(why) => why.fmt(f),
         }
+    }
+}
+
+impl Needs<'_> {
+    /// Value to declare.
+    fn value(&self) -> String {
+        match self.scopes {
+            [only] if *only == self.session_scope => "<number>".to_owned(),
+            several => {
+                let all = several.iter().map(|one| format!("{one}=<number>"));
+                all.collect::<Vec<_>>().join(",")
+            }
+        }
+    }
+}
+
+/// Beginning of the HINT if a token can be declared.
+const DECLARE: &str = "Declare the token of your election first:";
+/// Maximum number of scopes that one DETAIL names.
+const NAMED: usize = 3;
+
+/// Names the scopes of the session's tokens, if it has any.
+fn only_for(held: &[&Scope]) -> String {
+    let named: Vec<String> = held
+        .iter()
+        .take(NAMED)
+        .map(|one| format!("\"{one}\""))
+        .collect();
+    match held.len().saturating_sub(NAMED) {
+        _ if held.is_empty() => String::new(),
+        0 => format!(", only for {}", named.join(", ")),
+        more => format!(", only for {} and {more} more", named.join(", ")),
     }
 }
 
@@ -57,7 +93,10 @@ impl Rejection {
             (Class::Write, Some(why)) => format!("the statement is not a read: {why}"),
             (Class::Write, None) => "the statement is not known to be a read".to_owned(),
         };
-        let mut detail = format!("This session has declared no token for it, and {reason}.");
+        let mut detail = format!(
+            "This session has declared no token for it{}, and {reason}.",
+            only_for(&needs.held)
+        );
         if needs.scopes.len() > SCOPES_MAX {
             detail.push_str(&format!(
                 " It needs the tokens of more scopes than the {SCOPES_MAX} that a session can declare."
@@ -84,23 +123,20 @@ impl Rejection {
                 " \"{name}\" has no schema, so it counts as every listed table of that name: write the schema."
             ));
         }
-        let value = match needs.scopes {
-            [only] if *only == needs.session_scope => "<number>".to_owned(),
-            several => {
-                let all: Vec<String> = several
-                    .iter()
-                    .map(|one| format!("{one}=<number>"))
-                    .collect();
-                all.join(",")
-            }
-        };
+        if let Some(barred) = &needs.barred {
+            let detail = format!("{detail} {}.", barred.why);
+            return Self::new(RejectionKind::NoToken, message, detail, &barred.hint)
+                .about(scope, None, None)
+                .needing(needs.class);
+        }
+        let value = needs.value();
         let quoted = if value.starts_with('<') {
             value.clone()
         } else {
             format!("'{value}'")
         };
         let hint = format!(
-            "Declare the token of your election first: SET fencing.token = {quoted}, or \
+            "{DECLARE} SET fencing.token = {quoted}, or \
                 options='-c fencing.token={value}' in the connection string."
         );
         Self::new(RejectionKind::NoToken, message, detail, hint)
@@ -115,6 +151,19 @@ impl Rejection {
         );
         let detail = format!("The parser's error is: {}.", syntax.error);
         Self::new(RejectionKind::NoToken, message, detail, syntax.hint).about(scope, None, None)
+    }
+
+    /// Adds to the HINT that a transaction block must be rolled back before a token can be declared.
+    #[must_use]
+    pub fn in_transaction(self) -> Self {
+        if !self.hint.starts_with(DECLARE) {
+            return self;
+        }
+        let hint = format!(
+            "ROLLBACK, and begin again: a transaction can be given a token only before its first query. {}",
+            self.hint
+        );
+        Self { hint, ..self }
     }
 
     const fn needing(mut self, class: Class) -> Self {

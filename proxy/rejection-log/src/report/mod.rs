@@ -60,6 +60,8 @@ impl Understood {
 #[derive(Debug)]
 pub struct Report {
     filter: Filter,
+    /// Whether a record's scope passed the filter.
+    has_scope: bool,
     understood: Understood,
     total: Count,
     kinds: Tally<KindKey>,
@@ -126,6 +128,7 @@ impl Report {
     pub fn new(filter: Filter) -> Self {
         Self {
             filter,
+            has_scope: false,
             understood: Understood::default(),
             total: Count::default(),
             kinds: Tally::new(NAMES),
@@ -151,7 +154,11 @@ impl Report {
         let mut line = Vec::new();
         loop {
             let read = line::read(from, &mut line)?;
-            match (read, line::parse(&line)) {
+            let parsed = line::parse(&line);
+            if let Line::Record(record) = &parsed {
+                self.has_scope |= self.filter.takes_scope(record);
+            }
+            match (read, parsed) {
                 (Read::End, _) => break,
                 (Read::TooLong, _) => here.foreign_lines += 1,
                 (Read::Torn, Line::Foreign) => here.torn_ends += 1,
@@ -189,6 +196,12 @@ impl Report {
         all.foreign_lines += here.foreign_lines;
         all.torn_ends += here.torn_ends;
         Ok(here)
+    }
+
+    /// Whether the scope of any record passed the filter, whatever the other filters say.
+    #[must_use]
+    pub const fn has_scope(&self) -> bool {
+        self.has_scope
     }
 
     fn count(&mut self, record: Record) {

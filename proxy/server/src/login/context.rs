@@ -74,7 +74,7 @@ impl<'a> LoginContext<'a> {
             };
             let scope = scope.unwrap_or_else(|| self.fence.default_scope());
             let value = TokenValue::parse(&text, scope).map_err(|error| {
-                Box::new(Rejection::invalid_value("fencing.token", &text, &error))
+                Box::new(Rejection::invalid_value("fencing.token", &text, error))
             })?;
             if let Some(value) = &value {
                 self.fence.may_declare_all(value, Lifetime::Session)?;

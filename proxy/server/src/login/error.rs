@@ -176,7 +176,14 @@ pub(super) enum Silence {
     Nothing,
     /// The network's clients are said to come through a load balancer.
     #[error(
-        "a connection from there must begin with a PROXY protocol header, as proxy_protocol says"
+        "no valid PROXY protocol header, which proxy_protocol expects from this address: let the load balancer send \
+         one, or remove its network from proxy_protocol"
     )]
     NoProxyHeader,
+    /// A header from another network, or after a first header.
+    #[error(
+        "a PROXY protocol header, which proxy_protocol does not expect from this address: add the load balancer's \
+         network to proxy_protocol, or let it send no header, or only one"
+    )]
+    StrayProxyHeader,
 }

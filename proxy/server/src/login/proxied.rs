@@ -20,6 +20,11 @@ const HEADER_MAX: usize = 4096;
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
+/// Whether these bytes, at least four, begin a header.
+pub(super) fn is_header(bytes: &[u8]) -> bool {
+    parse(bytes) != Header::Nonsense || bytes.starts_with(b"PROX")
+}
+
 /// Result of parsing the front of a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Header {

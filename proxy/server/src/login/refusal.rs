@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use pgpalisade_logins::ServerLoginError;
 
 use super::encryption::Unmet;
-use super::{Insecure, LoginError};
+use super::{Insecure, LoginError, Silence};
 use crate::metrics::Metrics;
 use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
@@ -54,6 +54,11 @@ pub(super) async fn refuse(
     client_addr: ClientAddr,
     error: &LoginError,
 ) {
+    if let LoginError::NoStartup(why @ (Silence::NoProxyHeader | Silence::StrayProxyHeader)) = error
+        && shared.headers_told.is_due()
+    {
+        tracing::warn!(%client_addr, error = %why, "closed a connection without an answer");
+    }
     if let Some(out) = words(&shared.metrics, client_addr, error) {
         // A client that does not read its error is not waited for.
         let write = async {

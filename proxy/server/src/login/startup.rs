@@ -7,8 +7,9 @@ use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Access, Mistake};
 
 use super::encryption::{self, Requests};
-use super::{LoginError, Silence};
+use super::{LoginError, Silence, proxied};
 use crate::certificates::ClientLeg;
+use crate::fence::TokenValueError;
 use crate::rejection::Rejection;
 use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::session::read_only;
@@ -98,7 +99,13 @@ const fn misread(error: WireError) -> LoginError {
 async fn read_packet(client: &mut Socket, carry: &mut BytesMut) -> Result<Bytes, LoginError> {
     loop {
         let len = startup::packet_len(carry);
-        let len = len.map_err(|error| LoginError::NoStartup(Silence::Nonsense(error)))?;
+        let len = len.map_err(|error| {
+            LoginError::NoStartup(if proxied::is_header(carry) {
+                Silence::StrayProxyHeader
+            } else {
+                Silence::Nonsense(error)
+            })
+        })?;
         if let Some(len) = len
             && carry.len() >= len
         {
@@ -167,7 +174,7 @@ impl StartupRequest {
         let scope = Scope::from_str(&name);
         scope
             .map(Some)
-            .map_err(|error| invalid("fencing.scope", &name, &error))
+            .map_err(|error| invalid("fencing.scope", &name, error))
     }
 
     fn text(&self, setting: &str) -> Result<Option<String>, Box<Rejection>> {
@@ -176,7 +183,10 @@ impl StartupRequest {
         };
         match std::str::from_utf8(value) {
             Ok(text) => Ok(Some(text.to_owned())),
-            Err(error) => Err(invalid(setting, &String::from_utf8_lossy(value), &error)),
+            Err(_) => {
+                let shown = String::from_utf8_lossy(value);
+                Err(invalid(setting, &shown, TokenValueError::NotUtf8))
+            }
         }
     }
 
@@ -218,6 +228,6 @@ impl StartupRequest {
     }
 }
 
-fn invalid(setting: &str, value: &str, why: &dyn std::fmt::Display) -> Box<Rejection> {
+fn invalid(setting: &str, value: &str, why: impl Into<TokenValueError>) -> Box<Rejection> {
     Box::new(Rejection::invalid_value(setting, value, why))
 }

@@ -60,6 +60,7 @@ impl End {
                 Ending::ProtocolViolation(_) => "protocol_violation",
                 Ending::Contradiction { .. } => "contradiction",
                 Ending::OwnStatement(_) => "own_statement_failed",
+                Ending::Unguarded(_) => "unguarded",
                 Ending::Unanswered => "declaration_unanswered",
                 Ending::TakenOver => "taken_over",
                 Ending::OutcomeUnknown => "outcome_unknown",

@@ -41,6 +41,7 @@ const fn ending_word(ending: &Ending) -> &'static str {
         Ending::ProtocolViolation(_) => "violation",
         Ending::Contradiction { .. } => "contradiction",
         Ending::OwnStatement(_) => "own",
+        Ending::Unguarded(_) => "unguarded",
         Ending::Unanswered => "unanswered",
         Ending::TakenOver => "taken-over",
         Ending::OutcomeUnknown => "unknown",

@@ -177,14 +177,19 @@ pub(super) fn listen(places: &[Endpoint], running: Running) -> CheckResult {
     };
     let failed = places.iter().filter(|place| !place.is_in_use());
     let failed = failed.filter_map(|place| {
-        let error = place.tried.as_ref().err()?;
-        Some(format!("cannot listen on {}: {error}", place.name))
+        let why = match place.tried.as_ref().err()? {
+            error if error.kind() == io::ErrorKind::NotFound => {
+                "its directory does not exist".to_owned()
+            }
+            error => error.to_string(),
+        };
+        Some(format!("cannot listen on {}: {why}", place.name))
     });
     let failed: Vec<String> = failed.collect();
     if !failed.is_empty() {
         return CheckResult::fail(
             failed.join("; "),
-            "name an address of this machine, or a directory that the user of the proxy may write to",
+            "name an address of this machine, or an existing directory that the user of the proxy may write to",
         );
     }
     let used: Vec<&Endpoint> = places.iter().filter(|place| place.is_in_use()).collect();

@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::super::cluster::{self, PreparedTransaction};
 use super::super::finding::{Check, CheckResult};
 use super::super::hosts::{Chosen, Host, HostRole};
-use super::super::probe::Probe;
+use super::super::probe::{Probe, ProbeError};
 use super::{FindingSink, Witnessed, unanswered, witness};
 use crate::config::{AuthorityLocation, Config};
+use crate::server::hosts::UpstreamAddr;
 use crate::takeover::prepare;
 
 /// Limit of prepared transactions named in one line.
@@ -192,19 +193,13 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Che
     let opened = Probe::open(addr, config.control.expose(), within).await;
     let connection = match opened {
         Ok(connection) => connection,
-        Err(error) if *addr == control.control => {
-            return CheckResult::warn(error.to_string(), "look at the server's log");
-        }
-        Err(error) => {
-            return CheckResult::warn(
-                format!("cannot be compared: {error}"),
-                format!(
-                    "make sure that {addr} and {} are the same server",
-                    control.control
-                ),
-            );
-        }
+        Err(error) => return not_compared(control, &error),
     };
+    match connection.look(cluster::is_pgpalisade).await {
+        Ok(false) => {}
+        Ok(true) => return another_pgpalisade(addr),
+        Err(error) => return unanswered(error),
+    }
     let looked = async {
         let theirs = connection.look(prepare::rights).await?;
         let server = connection.look(cluster::server).await?;
@@ -255,6 +250,24 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Che
         "a session through {addr} shows on the control connection as server process {}",
         backend.pid
     ))
+}
+
+fn not_compared(control: &Chosen, error: &ProbeError) -> CheckResult {
+    let (upstream, control) = (&control.upstream, &control.control);
+    if upstream == control {
+        return CheckResult::warn(error.to_string(), "look at the server's log");
+    }
+    CheckResult::warn(
+        format!("cannot be compared: {error}"),
+        format!("make sure that {upstream} and {control} are the same server"),
+    )
+}
+
+fn another_pgpalisade(addr: &UpstreamAddr) -> CheckResult {
+    CheckResult::warn(
+        format!("the server at {addr}, in \"upstream\", is itself a pgpalisade"),
+        "let \"upstream\" and \"control\" lead to PostgreSQL itself: there this proxy's sessions hold no token",
+    )
 }
 
 async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies) -> CheckResult {

@@ -63,6 +63,15 @@ async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
         took >= timeout && took < timeout + Duration::from_millis(400),
         "{took:?}"
     );
+    // The client gets the same reason as the record, which the log has too.
+    let DeclareError::Incomplete { why, .. } = error else {
+        unreachable!("checked above")
+    };
+    assert!(why.starts_with("told to end, but still there: "), "{why}");
+    kept(&takeover, 2, |end| {
+        *end == TakeoverEnd::Incomplete(why.clone())
+    })
+    .await;
     // Not drained, so an equal token is not admitted either, and a lower one is stale.
     let error = declare(&takeover, 2, new).await.unwrap_err();
     assert!(
