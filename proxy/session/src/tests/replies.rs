@@ -618,7 +618,7 @@ fn the_end_of_a_server_as_the_primary() {
 /// A trigger of the COPY may set `client_encoding`. The server ignored the Sync that would have reported it.
 #[test]
 fn encodings_are_unknown_after_a_copy_whose_sync_was_ignored() {
-    let mut subject = Subject::new(Holds::Current);
+    let mut subject = Subject::new(Current);
     let encoding = |subject: &Subject| {
         let server = &subject.session.server;
         server
