@@ -218,8 +218,8 @@ pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
 }
 
 impl Status {
-    /// Whether the cluster, the authority or a list could not be read. A store that only its running proxy can read does
-    /// not count, as long as the cluster has a copy of the marks.
+    /// Whether the cluster, the authority or a list could not be read. A store that only its running proxy can read
+    /// does not count, as long as the cluster has a copy of the marks.
     pub(crate) fn is_incomplete(&self) -> bool {
         self.cluster.version.is_none()
             || self.authority.state == StoreState::Unreadable

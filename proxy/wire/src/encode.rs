@@ -95,8 +95,8 @@ impl From<&ErrorFields<'_>> for ErrorResponse {
     }
 }
 
-/// The message of an error of the proxy's own. It begins with the code, because many drivers do not show the SQLSTATE of
-/// a connection that was refused or ended.
+/// Message of the proxy that begins with its code: many drivers do not show the SQLSTATE of a connection that was
+/// refused or ended.
 #[must_use]
 pub fn with_code(sqlstate: &str, message: &str) -> String {
     format!("{sqlstate}: {message}")

@@ -169,8 +169,8 @@ pub fn bind_parameters(prefix: &[u8]) -> Option<u16> {
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] if the body does not have the layout of the type from its first to its last byte: pgwire takes
-/// that for granted, and would panic. Strings are read as UTF-8; other bytes become U+FFFD.
+/// [`WireError::Malformed`] if the body does not have the layout of the type from its first to its last byte. pgwire
+/// takes that for granted, and would panic. Strings are read as UTF-8; other bytes become U+FFFD.
 pub fn read<M: Message>(mut body: BytesMut) -> Result<M, WireError> {
     let tag = M::message_type().unwrap_or_default();
     let malformed = WireError::Malformed(tag);
