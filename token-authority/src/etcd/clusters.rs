@@ -127,10 +127,7 @@ impl EtcdStore {
             let mut then = Vec::new();
             for ((scope, mark), answer) in wanted.iter().zip(stepped.answers.iter().skip(1)) {
                 let known = self.learn(scope, stepped.revision, found(Some(answer)))?;
-                if known
-                    .as_ref()
-                    .is_none_or(|known| known.row.rank() < mark.rank())
-                {
+                if MarkRow::is_below(known.as_ref().map(|known| &known.row), mark) {
                     when.push(self.mark_is(scope, known.as_ref()));
                     let value = keys::write_mark(&MarkRow::raised(Mark::clone(mark)));
                     then.push(TxnOp::put(self.keys.mark(scope), value, None));
