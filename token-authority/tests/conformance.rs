@@ -25,6 +25,13 @@ async fn embedded_by_two_handles() {
     }
 }
 
+#[tokio::test]
+async fn embedded_follows_the_rule() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path()).unwrap();
+    conformance::follows_the_rule(&[&store], rand::random::<u32>().into()).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_at_scale() {
     let dir = tempfile::tempdir().unwrap();
