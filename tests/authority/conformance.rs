@@ -34,7 +34,7 @@ async fn etcd_follows_the_rule() {
     let authority = etcd.authority();
     let (one, other) = tokio::join!(connect_to(&authority), connect_to(&authority));
     assert_eq!(one.identity(), other.identity(), "who comes first makes it");
-    conformance::follows_the_rule(&[&one, &other], machine::seed()).await;
+    conformance::follows_the_rule(&[&one, &other], 25, machine::seed()).await;
 }
 
 /// Two proxies that write to one scope at the same time.

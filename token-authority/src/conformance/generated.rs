@@ -15,15 +15,14 @@ use crate::{
     LeaseStep, LeaseTime, Mark, Rank, Repair, RepairRequest, Scope, TakeId, Token,
 };
 
-const CASES: u64 = 100;
 const STEPS: usize = 60;
 /// No lease lapses during a case.
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Runs generated cases. The steps of a case go to the handles in turn, so that none knows what the others wrote.
-pub async fn follows_the_rule(handles: &[&dyn Authority], seed: u64) {
+pub async fn follows_the_rule(handles: &[&dyn Authority], cases: usize, seed: u64) {
     println!("generated cases from seed {seed}");
-    for seed in (seed..).take(CASES as usize) {
+    for seed in (seed..).take(cases) {
         let mut case = Case::new(seed);
         let mut memory = MemoryStore::default();
         let begin = handles.first().expect("a handle").cluster().await;
