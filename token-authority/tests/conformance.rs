@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use pgpalisade_authority::conformance::{self, Scale};
 use pgpalisade_authority::{Authority, Embedded};
+use pgpalisade_tests::machine;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn embedded() {
@@ -29,7 +30,7 @@ async fn embedded_by_two_handles() {
 async fn embedded_follows_the_rule() {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(dir.path()).unwrap();
-    conformance::follows_the_rule(&[&store], 100, rand::random::<u32>().into()).await;
+    conformance::follows_the_rule(&[&store], 100, machine::seed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

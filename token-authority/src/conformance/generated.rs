@@ -107,6 +107,10 @@ fn cluster(system_identifier: u64, timeline: u32, postmaster_us: i64) -> Cluster
     }
 }
 
+fn one_of<T: Clone>(rng: &mut StdRng, all: &[T]) -> T {
+    all.choose(rng).expect("some").clone()
+}
+
 /// What the steps of a case are about: few of each kind, so that they meet.
 struct Case {
     rng: StdRng,
@@ -142,14 +146,12 @@ impl Case {
     fn next(&mut self, memory: &MemoryStore, taken: &[Step]) -> Step {
         if self.one_in(8) {
             // A message may be repeated, and come late.
-            let late = taken.get(taken.len().saturating_sub(4)..);
-            if let Some(step) = late.and_then(|late| late.choose(&mut self.rng)) {
-                return step.clone();
-            }
+            let late = taken.rchunks(4).next().expect("the first step");
+            return one_of(&mut self.rng, late);
         }
-        let scope = self.scopes.choose(&mut self.rng).expect("two").clone();
+        let scope = one_of(&mut self.rng, &self.scopes);
         match self.rng.random_range(0..100) {
-            0..=5 => Step::Enrol(self.cluster(memory)),
+            0..=5 => Step::Enrol(self.any_cluster()),
             6..=10 => self.recover(memory),
             11..=23 => Step::Drained(
                 scope.clone(),
@@ -175,10 +177,6 @@ impl Case {
         }
     }
 
-    fn backend(&mut self) -> Backend {
-        *self.backends.choose(&mut self.rng).expect("four")
-    }
-
     fn some_backends(&mut self) -> Vec<Backend> {
         let count = self.rng.random_range(0..=2);
         self.backends
@@ -187,25 +185,34 @@ impl Case {
             .collect()
     }
 
+    fn any_cluster(&mut self) -> Cluster {
+        let mut number = || self.rng.random_range(1..=3_u32);
+        cluster(6 + u64::from(number()) / 2, number(), number().into())
+    }
+
     /// Mostly the recorded one.
     fn cluster(&mut self, memory: &MemoryStore) -> Cluster {
         match memory.cluster() {
             Ok(Some(recorded)) if !self.one_in(10) => recorded,
-            _ => {
-                let mut number = || self.rng.random_range(1..=3_u32);
-                cluster(6 + u64::from(number()) / 2, number(), number().into())
-            }
+            _ => self.any_cluster(),
         }
     }
 
-    /// Mostly the mark's.
+    /// Mostly the mark's, or one of its incarnation.
     fn rank(&mut self, memory: &MemoryStore, scope: &Scope) -> Rank {
-        match memory.mark_row(scope) {
-            Ok(Some(row)) if !self.one_in(3) => row.rank(),
-            _ => Rank {
-                incarnation: Incarnation::new(self.rng.random_range(0..=2)),
+        let row = memory.mark_row(scope).ok().flatten();
+        let mark = row.map_or(token(1).into(), |row| row.rank());
+        let incarnation = Incarnation::new(self.rng.random_range(0..=2));
+        match self.rng.random_range(0..6) {
+            0 => Rank {
+                incarnation,
                 token: self.token(),
             },
+            1 | 2 => Rank {
+                token: self.token(),
+                ..mark
+            },
+            _ => mark,
         }
     }
 
@@ -218,30 +225,22 @@ impl Case {
             4 => Claim::Lease(LeaseTime::WhileHeld),
             _ => Claim::Token(self.token()),
         };
-        let backend = self.backend();
-        let mut limit = |most: u64| self.one_in(4).then(|| self.rng.random_range(0..=most));
+        let backend = one_of(&mut self.rng, &self.backends);
+        let mut number = |most: u64| self.one_in(3).then(|| self.rng.random_range(0..=most));
         Declaration {
-            max_step: limit(4),
-            max_token: limit(7),
-            take: limit(2)
-                .or(limit(2))
+            max_step: number(4),
+            max_token: number(7),
+            take: number(1)
+                .or(number(1))
                 .map(|number| TakeId::new(backend, number)),
-            if_stale: if self.one_in(2) {
-                IfStale::Register
-            } else {
-                IfStale::Refuse
-            },
-            by: if self.one_in(2) {
-                "é".repeat(101)
-            } else {
-                "case".to_owned()
-            },
+            if_stale: one_of(&mut self.rng, &[IfStale::Register, IfStale::Refuse]),
+            by: "é".repeat(self.rng.random_range(99..=101)),
             ..Declaration::new(&scope, claim, backend, self.cluster(memory), "")
         }
     }
 
     fn new_repair(&mut self, from: Token) -> Repair {
-        let reason = ["one", "other"].choose(&mut self.rng).expect("two");
+        let reason = one_of(&mut self.rng, &["one", "other"]);
         Repair::new(1, "case", reason, from, self.token())
     }
 
@@ -268,8 +267,7 @@ impl Case {
             marks.push((scope, mark));
         }
         let seen = Some(self.cluster(memory));
-        let cluster = self.cluster(memory);
-        Step::Recover(seen, cluster, marks)
+        Step::Recover(seen, self.any_cluster(), marks)
     }
 
     fn lease(&mut self, scope: Scope) -> Step {
@@ -278,8 +276,7 @@ impl Case {
             LeaseStep::Renew(HOUR),
             LeaseStep::Release,
         ];
-        let step = steps.choose(&mut self.rng).expect("three");
-        let holder = self.holders.choose(&mut self.rng).expect("two");
-        Step::Lease(scope, *holder, *step)
+        let holder = one_of(&mut self.rng, &self.holders);
+        Step::Lease(scope, holder, one_of(&mut self.rng, &steps))
     }
 }
