@@ -25,7 +25,7 @@ pub struct Ruling<A> {
 }
 
 impl<A> Ruling<A> {
-    /// Nothing changes.
+    /// A ruling that changes nothing.
     const fn refused(answer: A) -> Self {
         Self {
             writes: None,

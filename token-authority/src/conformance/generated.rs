@@ -111,7 +111,7 @@ fn one_of<T: Clone>(rng: &mut StdRng, all: &[T]) -> T {
     all.choose(rng).expect("some").clone()
 }
 
-/// What the steps of a case are about: few of each kind, so that they meet.
+/// Subjects of a case's steps: few of each kind, so that they meet.
 struct Case {
     rng: StdRng,
     scopes: [Scope; 2],
@@ -223,6 +223,7 @@ impl Case {
             2 => Claim::After(Some(self.rank(memory, &scope).token)),
             3 => Claim::Next,
             4 => Claim::Lease(LeaseTime::WhileHeld),
+            5 | 6 => Claim::Token(self.rank(memory, &scope).token),
             _ => Claim::Token(self.token()),
         };
         let backend = one_of(&mut self.rng, &self.backends);

@@ -1,4 +1,4 @@
-//! The rule on maps: what every store is compared with.
+//! Reference for every store: the rule on maps.
 
 use std::collections::BTreeMap;
 
