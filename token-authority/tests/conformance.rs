@@ -30,7 +30,7 @@ async fn embedded_by_two_handles() {
 async fn embedded_follows_the_rule() {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(dir.path()).unwrap();
-    conformance::follows_the_rule(&[&store], 100, machine::seed()).await;
+    conformance::follows_the_rule(&[&store], 60, machine::seed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
