@@ -6,7 +6,7 @@
 pub(crate) enum Guard {
     /// A takeover that has terminated the old sessions looks until they are gone. `Barriers::try_end`.
     WaitUntilGone,
-    /// A session is on the register before it is admitted. `Tables::declare`.
+    /// A session is on the register before it is admitted. `Records::declare`.
     RegisterFirst,
     /// `sessions::terminate` matches on the start as well as on the pid.
     TerminateByStart,
@@ -33,9 +33,9 @@ pub(crate) enum Guard {
     CacheRisesFirst,
     /// A write of a bound session checks the cached mark, not the authority.
     WritesDoNotAsk,
-    /// `Tables::drained` marks the scope only if the token is still the mark.
+    /// `Records::drained` marks the scope only if the token is still the mark.
     DrainedForTheMark,
-    /// `Tables::drained` looks for lower records before it marks the scope.
+    /// `Records::drained` looks for lower records before it marks the scope.
     DrainedLooks,
     /// `Takeover::identify` proves that the pid belongs to the session that asked, not to a later one.
     /// `Session::leave_trace`.
@@ -45,11 +45,11 @@ pub(crate) enum Guard {
     UnansweredEnds,
     /// Nor does it declare a lower token afterwards. `unanswered` in `session/src/tokens.rs`.
     UnansweredIsNoted,
-    /// `Tables::declare` registers a stale session, whose declaration is only observed, at its own token.
+    /// `rule::declare` registers a stale session, whose declaration is only observed, at its own token.
     ObservedRegister,
-    /// `Tables::declare`: the scope then no longer counts as drained.
+    /// `rule::declare`: the scope then no longer counts as drained.
     ObservedUndrain,
-    /// `Tables::declare` refuses a session of another postmaster than the one on record.
+    /// `rule::declare` refuses a session of another postmaster than the one on record.
     PostmasterOnRecord,
     /// `Cluster::follows`: an earlier postmaster never replaces a later one.
     PostmasterOnlyRises,
@@ -63,9 +63,9 @@ pub(crate) enum Guard {
     EpochCompared,
     /// `Recovery::perform` ends every session of the cluster first.
     RecoverEndsAll,
-    /// `MarkRow::judge`: a take raises the mark only from the one that it names.
+    /// `rule::declare`: a take raises the mark only from the one that it names.
     TakeCompares,
-    /// `MarkRow::judge`: a take whose answer was lost recognizes the mark as its own. `TakeId`.
+    /// `rule::declare`: a take whose answer was lost recognizes the mark as its own. `TakeId`.
     TakeIsRecognised,
     /// `Session::take_number`: a session's next take is a different one.
     TakeIsNumbered,

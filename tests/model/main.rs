@@ -387,7 +387,7 @@ fn draining_another_mark() {
 }
 
 /// Nothing breaks. No lower session can register once the mark has risen, so a declaration's list is complete. A
-/// barrier reports only when all of it are gone. The check in `Tables::drained` guards against a faulty proxy, not
+/// barrier reports only when all of it are gone. The check in `Records::drained` guards against a faulty proxy, not
 /// against anything in the protocol.
 #[test]
 fn draining_without_a_look_at_the_records() {

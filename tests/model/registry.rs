@@ -1,5 +1,8 @@
-//! The authority: the mark, the register of sessions, and its steps. Each step is atomic, as in
-//! `token-authority/src/embedded/tables.rs`, which uses the same names.
+//! The authority: the mark, the register of sessions, and its steps. Each step is atomic. Declarations are decided by
+//! the rule of the stores; a disabled guard changes what the rule gets, or what is done of its ruling.
+
+use pgpalisade_authority::rule::{self, MarkRow};
+use pgpalisade_authority::{Backend, Claim, Cluster, Declared, IfStale, Mark, Scope, TakeId};
 
 use crate::guards::Guard;
 use crate::world::Fence;
@@ -77,6 +80,56 @@ pub(crate) struct Declaration {
     pub(crate) take: Option<u8>,
 }
 
+impl Declaration {
+    /// The same for the shipped rule.
+    fn asked(&self, fence: &Fence) -> pgpalisade_authority::Declaration {
+        let compares = self.take.is_some() && fence.keeps(Guard::TakeCompares);
+        let claim = match stored(self.token) {
+            Some(token) if !compares => Claim::Token(token),
+            _ => Claim::After(stored(self.token - 1)),
+        };
+        let take = self
+            .take
+            .map(|number| TakeId::new(backend(self.id), number.into()));
+        let (scope, cluster) = (Scope::default(), cluster(self.postmaster));
+        let registers = self.purpose == Purpose::Observe && fence.keeps(Guard::ObservedRegister);
+        pgpalisade_authority::Declaration {
+            take,
+            if_stale: if registers {
+                IfStale::Register
+            } else {
+                IfStale::Refuse
+            },
+            ..pgpalisade_authority::Declaration::new(&scope, claim, backend(self.id), cluster, "")
+        }
+    }
+}
+
+/// A token as a store keeps it, `None` for 0.
+fn stored(token: Token) -> Option<pgpalisade_authority::Token> {
+    pgpalisade_authority::Token::new(token.into()).ok()
+}
+
+fn modelled(token: pgpalisade_authority::Token) -> Token {
+    Token::try_from(token.get()).unwrap_or(Token::MAX)
+}
+
+/// A backend that no other session shares.
+fn backend(id: Id) -> Backend {
+    Backend {
+        pid: 1,
+        started_us: i64::try_from(id).unwrap_or(i64::MAX),
+    }
+}
+
+fn cluster(postmaster: Postmaster) -> Cluster {
+    Cluster {
+        system_identifier: 1,
+        timeline: 1,
+        postmaster_us: postmaster.into(),
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Registry {
     pub(crate) mark: Token,
@@ -110,7 +163,18 @@ impl Registry {
         Set::of(|id| (1..token).contains(&self.records[id]))
     }
 
-    /// `Tables::declare`. It decides by `known`, which is the stored state unless a guard is disabled.
+    /// The mark as a store keeps it.
+    fn row(&self, fence: &Fence) -> Option<MarkRow> {
+        let taken = self.taken.filter(|_| fence.keeps(Guard::TakeIsRecognised));
+        let mark = Mark::new(stored(self.mark)?, 0, String::new());
+        Some(MarkRow {
+            mark,
+            drained: self.is_drained,
+            taken: taken.map(|(id, number)| TakeId::new(backend(id), number.into())),
+        })
+    }
+
+    /// [`rule::declare`]. It decides by `known`, which is the stored state unless a guard is disabled.
     pub(crate) fn declare(
         &mut self,
         fence: &Fence,
@@ -118,61 +182,47 @@ impl Registry {
         declaration: Declaration,
         pids: &[Pid; SESSIONS],
     ) -> Answer {
-        let Declaration {
-            token,
-            id,
-            purpose,
-            postmaster,
-            take,
-        } = declaration;
-        if known.postmaster != postmaster && fence.keeps(Guard::PostmasterOnRecord) {
-            return Answer::OtherPostmaster;
+        let Declaration { id, take, .. } = declaration;
+        let mut asked = declaration.asked(fence);
+        if !fence.keeps(Guard::PostmasterOnRecord) {
+            asked.cluster = cluster(known.postmaster);
         }
-        if !known.lets_take(fence, declaration) {
-            return Answer::Stale { mark: known.mark };
-        }
-        if known.mark > token {
-            if purpose == Purpose::Observe && fence.keeps(Guard::ObservedRegister) {
-                self.register(fence, token, id, pids);
-                if fence.keeps(Guard::ObservedUndrain) {
-                    self.is_drained = false;
-                }
+        let recorded = Some(cluster(known.postmaster));
+        let ruling = rule::declare(recorded, known.row(fence), &asked, 0);
+        if let Some(row) = &ruling.writes {
+            let token = modelled(row.mark.token);
+            if self.mark < token {
+                (self.mark, self.is_drained) = (token, false);
+                self.taken = take.map(|number| (id, number));
+            } else if fence.keeps(Guard::ObservedUndrain) {
+                self.is_drained = false;
             }
-            return Answer::Stale { mark: known.mark };
         }
-        if self.mark < token {
-            self.mark = token;
-            self.taken = take.map(|number| (id, number));
-            self.is_drained = false;
+        if let Some(session) = ruling.registers
+            && fence.keeps(Guard::RegisterFirst)
+        {
+            self.register(fence, modelled(session.token), id, pids);
         }
-        if fence.keeps(Guard::RegisterFirst) {
-            self.register(fence, token, id, pids);
+        match ruling.answer {
+            Declared::Accepted { mark, .. } => {
+                let token = modelled(mark.token);
+                let lower = match ruling.lists {
+                    Some(_) => known.lower(token),
+                    None => Set::default(),
+                };
+                let lower = Set::of(|other| lower.has(other) && other != id);
+                self.is_drained |= lower.is_empty() && self.lower(token).is_empty();
+                Answer::Accepted { lower }
+            }
+            Declared::OtherCluster { .. } => Answer::OtherPostmaster,
+            _ => Answer::Stale { mark: known.mark },
         }
-        let lower = if known.is_drained && known.mark == token {
-            Set::default()
-        } else {
-            known.lower(token)
-        };
-        let lower = Set::of(|other| lower.has(other) && other != id);
-        if lower.is_empty() && self.lower(token).is_empty() {
-            self.is_drained = true;
-        }
-        Answer::Accepted { lower }
     }
 
-    /// `MarkRow::judge` of a take: the mark precedes the token, or this very take has raised it.
-    fn lets_take(&self, fence: &Fence, declaration: Declaration) -> bool {
-        let Some(number) = declaration.take else {
-            return true;
-        };
-        let is_own = self.taken == Some((declaration.id, number)) && self.mark == declaration.token;
-        let follows = self.mark + 1 == declaration.token || !fence.keeps(Guard::TakeCompares);
-        follows || (is_own && fence.keeps(Guard::TakeIsRecognised))
-    }
-
-    /// `Tables::enrol`. Returns whether the postmaster is on record now.
+    /// [`Cluster::follows`]. Returns whether the postmaster is on record now.
     pub(crate) fn enrol(&mut self, fence: &Fence, postmaster: Postmaster) -> bool {
-        if self.postmaster > postmaster && fence.keeps(Guard::PostmasterOnlyRises) {
+        let follows = cluster(postmaster).follows(&cluster(self.postmaster));
+        if !follows && fence.keeps(Guard::PostmasterOnlyRises) {
             return false;
         }
         self.postmaster = postmaster;
@@ -187,7 +237,7 @@ impl Registry {
         self.records[id] = self.records[id].max(token);
     }
 
-    /// `Tables::drained`: removes lower sessions that are gone, and returns the rest.
+    /// `Records::drained`: removes lower sessions that are gone, and returns the rest.
     pub(crate) fn drained(&mut self, fence: &Fence, token: Token, gone: Set) -> Set {
         let lower = self.lower(token);
         for id in (0..SESSIONS).filter(|id| gone.has(*id) && lower.has(*id)) {
@@ -203,7 +253,7 @@ impl Registry {
         Set::default()
     }
 
-    /// `Tables::forget`.
+    /// `Records::forget`.
     pub(crate) fn forget(&mut self, fence: &Fence, gone: Set, pids: &[Pid; SESSIONS]) {
         let by_pid = |id: Id| (0..SESSIONS).any(|g| gone.has(g) && pids[g] == pids[id]);
         for id in 0..SESSIONS {

@@ -56,7 +56,7 @@ pub(crate) enum Session {
     Read,
     /// The client takes the token after the mark that it has read. `SET fencing.token = 'after:<mark>'`.
     Take,
-    /// The authority decides. `Tables::declare`.
+    /// The authority decides. `Authority::declare`.
     Decide,
     /// As `Decide`, but the answer is lost.
     DecideUnheard,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, watch};
 
+use crate::rule::NoIncarnation;
 use crate::{
     Backend, Claim, Cluster, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest,
     Repaired, Scope, TakeId, TakeoverRecord, Token,
@@ -341,4 +342,10 @@ pub enum AuthorityError {
     /// It has been closed.
     #[error("the authority is closed")]
     Closed,
+}
+
+impl From<NoIncarnation> for AuthorityError {
+    fn from(error: NoIncarnation) -> Self {
+        Self::Storage(error.to_string())
+    }
 }

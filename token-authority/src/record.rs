@@ -5,9 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Claim, Declaration, Declared, Incarnation, Rank, Repair, RepairRequest, TakeId, Token,
-};
+use crate::rule::NoIncarnation;
+use crate::{Incarnation, Rank, Repair, RepairRequest, TakeId, Token};
 
 /// Maximum bytes of [`Mark::raised_by`].
 const BY_MAX: usize = 200;
@@ -65,13 +64,13 @@ impl Mark {
         }
     }
 
-    /// The mark after a repair; `None` after the last possible incarnation.
-    pub(crate) fn repaired(request: &RepairRequest) -> Option<Self> {
+    /// The mark after a repair.
+    pub(crate) fn repaired(request: &RepairRequest) -> Result<Self, NoIncarnation> {
         let repair = &request.repair;
         let by = format!("repair by {}: {}", repair.by, repair.reason);
-        Some(Self {
+        Ok(Self {
             token: repair.to,
-            incarnation: request.expected.incarnation.next()?,
+            incarnation: request.expected.incarnation.next().ok_or(NoIncarnation)?,
             raised_at: repair.at,
             raised_by: cut_by(&by).to_owned(),
             repair: Some(Box::new(repair.clone())),
@@ -94,7 +93,7 @@ pub struct Registered {
     /// The token it declared.
     pub token: Token,
     /// Incarnation of the scope at the declaration.
-    pub(crate) incarnation: Incarnation,
+    pub incarnation: Incarnation,
     /// Time of the declaration, microseconds since the Unix epoch. For people.
     pub since: i64,
 }
@@ -112,52 +111,19 @@ impl Registered {
 
 /// Mark as the stores keep it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MarkRow {
-    pub(crate) mark: Mark,
+pub struct MarkRow {
+    /// The mark.
+    pub mark: Mark,
     /// No session with a rank below the mark's is left.
-    pub(crate) drained: bool,
+    pub drained: bool,
     /// Take that raised the mark.
-    pub(crate) taken: Option<TakeId>,
-}
-
-/// Effect of a declaration on a mark.
-pub(crate) enum Judged {
-    /// The mark rises to this.
-    Raise(MarkRow),
-    /// The mark stays, and the session joins it.
-    Join(MarkRow),
-    /// The mark is above the token.
-    Stale(MarkRow),
-    /// The mark stays: the token is too far above it, or the mark is below the one that a take names.
-    Refused(Declared),
-}
-
-impl Judged {
-    fn too_far(row: MarkRow) -> Self {
-        Self::Refused(Declared::TooFar { mark: row.mark })
-    }
-
-    fn lower(row: Option<MarkRow>) -> Self {
-        let mark = row.map(|row| row.mark);
-        Self::Refused(Declared::MarkIsLower { mark })
-    }
+    pub taken: Option<TakeId>,
 }
 
 impl MarkRow {
-    pub(crate) const fn rank(&self) -> Rank {
-        self.mark.rank()
-    }
-
-    /// Rank of a token in the scope's present incarnation.
-    pub(crate) const fn rank_of(&self, token: Token) -> Rank {
-        Rank {
-            incarnation: self.mark.incarnation,
-            token,
-        }
-    }
-
     /// A mark just raised: lower sessions have not been looked for yet.
-    pub(crate) const fn raised(mark: Mark) -> Self {
+    #[must_use]
+    pub const fn raised(mark: Mark) -> Self {
         Self {
             mark,
             drained: false,
@@ -165,67 +131,19 @@ impl MarkRow {
         }
     }
 
-    /// Judges a declaration. Its token belongs to the scope's present incarnation, because clients do not know of
-    /// incarnations.
-    pub(crate) fn judge(known: Option<Self>, declaration: &Declaration, now: i64) -> Judged {
-        let (token, known) = match Self::claimed(known, declaration) {
-            Ok(claimed) => claimed,
-            Err(judged) => return judged,
-        };
-        let (incarnation, repair) = match known {
-            Some(row) if row.mark.token > token => return Judged::Stale(row),
-            Some(row) if row.mark.token == token => return Judged::Join(row),
-            Some(row) if is_too_far(row.mark.token, token, declaration) => {
-                return Judged::too_far(row);
-            }
-            Some(row) => (row.mark.incarnation, row.mark.repair),
-            None => (Incarnation::FIRST, None),
-        };
-        Judged::Raise(Self {
-            taken: declaration.take.filter(|_| declaration.claim.is_take()),
-            ..Self::raised(Mark {
-                incarnation,
-                repair,
-                ..Mark::new(token, now, cut_by(&declaration.by).to_owned())
-            })
-        })
+    pub(crate) const fn rank(&self) -> Rank {
+        self.mark.rank()
     }
 
-    /// The token that a declaration asks for, with the mark, unless a take names another mark.
-    fn claimed(
-        known: Option<Self>,
-        declaration: &Declaration,
-    ) -> Result<(Token, Option<Self>), Judged> {
-        let claim = declaration.claim;
-        if let Claim::Token(token) = claim {
-            return Ok((token, known));
-        }
-        let mark = known.as_ref().map(|row| row.mark.token);
-        let next = mark.map_or(Some(Token::MIN), Token::next);
-        match (claim, known) {
-            (_, Some(row)) if row.is_taken_by(declaration) => Err(Judged::Join(row)),
-            (Claim::After(read), Some(row)) if mark > read => Err(Judged::Stale(row)),
-            (Claim::After(read), known) if mark < read => Err(Judged::lower(known)),
-            (_, known) => match (next, known) {
-                (Some(next), known) => Ok((next, known)),
-                (None, Some(row)) => Err(Judged::too_far(row)),
-                (None, None) => Err(Judged::lower(None)),
-            },
-        }
+    pub(crate) fn with_drained(mut self, drained: bool) -> Self {
+        self.drained = drained;
+        self
     }
 
-    /// Whether this very take raised the mark, and is repeated because its answer was lost.
-    fn is_taken_by(&self, declaration: &Declaration) -> bool {
-        let is_own = declaration.take.is_some() && self.taken == declaration.take;
-        let named = declaration.claim.token();
-        is_own && named.is_none_or(|token| token == self.mark.token)
+    /// Whether a recovery raises the mark of a scope to this one.
+    pub(crate) fn is_below(known: Option<&Self>, mark: &Mark) -> bool {
+        known.is_none_or(|row| row.rank() < mark.rank())
     }
-}
-
-fn is_too_far(mark: Token, token: Token, declaration: &Declaration) -> bool {
-    let step = token.get().saturating_sub(mark.get());
-    let is_high = declaration.max_token.is_some_and(|most| token.get() > most);
-    declaration.max_step.is_some_and(|most| step > most) || (is_high && declaration.claim.is_take())
 }
 
 /// Who declares, as kept with a mark: at most 200 bytes, whole characters.

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use pgpalisade_authority::conformance::{self, Scale};
 use pgpalisade_authority::{Authority, Embedded};
+use pgpalisade_tests::machine;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn embedded() {
@@ -23,6 +24,13 @@ async fn embedded_by_two_handles() {
         let (a, b) = (Arc::new(store.clone()), Arc::new(store.clone()));
         conformance::run_two(a, b, seed).await;
     }
+}
+
+#[tokio::test]
+async fn embedded_follows_the_rule() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path()).unwrap();
+    conformance::follows_the_rule(&[&store], 60, machine::seed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

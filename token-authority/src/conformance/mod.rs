@@ -11,8 +11,10 @@ mod abandoned;
 mod bounds;
 mod clusters;
 mod concurrent;
+mod generated;
 mod history;
 mod leases;
+mod memory;
 mod racing;
 mod repairs;
 mod scale;
@@ -20,6 +22,8 @@ mod stale;
 mod takes;
 mod watching;
 
+pub use generated::follows_the_rule;
+pub use memory::MemoryStore;
 pub use scale::{Scale, at_scale};
 
 use std::collections::{BTreeMap, BTreeSet};

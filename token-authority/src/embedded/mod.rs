@@ -3,7 +3,6 @@
 //! One thread owns the file. It applies all waiting requests in one durable transaction, then answers them. So fifty
 //! declarations that arrive together pay for one commit.
 
-mod leases;
 mod open;
 mod read;
 mod tables;
@@ -20,13 +19,14 @@ use tokio::sync::{mpsc, oneshot};
 pub use open::EmbeddedOpenError;
 pub use read::{Found, read, try_open};
 
+use crate::leases::Leases;
+use crate::rule::Records as _;
 use crate::watchers::Watchers;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
     DeclareOutcome, Declared, Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank,
     Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Watch, now_us,
 };
-use leases::Leases;
 use tables::{StepError, StoreTables};
 use worker::{Call, Job};
 

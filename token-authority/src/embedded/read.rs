@@ -15,6 +15,7 @@ use super::open::{
     no_directory, panic_text,
 };
 use super::tables::{StepError, StoreTables};
+use crate::rule::Records as _;
 use crate::{AuthorityId, Contents};
 
 /// Limit for files to read: a larger file is not one of ours, and the copy must fit into memory.

@@ -1,13 +1,11 @@
-//! Tables of the embedded store, and an authority's steps on them. All decisions are here.
+//! Tables of the embedded store. [`Records`] has the steps on them.
 
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::takeovers::Takeovers;
-use crate::record::{Judged, MarkRow};
-use crate::{
-    Backend, Cluster, Declaration, DeclareOutcome, Declared, Drained, Enrolled, Incarnation, Mark,
-    Rank, Registered, RepairRequest, Repaired, Scope, Token,
-};
+use crate::record::MarkRow;
+use crate::rule::{NoIncarnation, Records};
+use crate::{Backend, Cluster, Incarnation, Mark, Registered, Scope, Token};
 
 /// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: u32 = 3;
@@ -31,9 +29,8 @@ pub(super) enum StepError {
     Redb(#[from] redb::Error),
     #[error("{0}")]
     Record(String),
-    /// No incarnation number is left for the scope.
-    #[error("the scope was repaired 4294967295 times and cannot be repaired again")]
-    NoIncarnation,
+    #[error(transparent)]
+    NoIncarnation(#[from] NoIncarnation),
 }
 
 macro_rules! fault_from {
@@ -75,186 +72,6 @@ impl<'txn> StoreTables<'txn> {
         })
     }
 
-    /// See [`crate::Authority::enrol`].
-    pub(super) fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, StepError> {
-        match self.cluster()? {
-            Some(recorded) if !cluster.follows(&recorded) => {
-                return Ok(Enrolled::Refused { recorded });
-            }
-            Some(recorded) if recorded == cluster => {}
-            _ => self.put_cluster(cluster)?,
-        }
-        Ok(Enrolled::Accepted)
-    }
-
-    /// See [`crate::Authority::cluster`].
-    pub(super) fn cluster(&self) -> Result<Option<Cluster>, StepError> {
-        match self.meta.get(CLUSTER)? {
-            Some(json) => serde_json::from_slice(json.value())
-                .map(Some)
-                .map_err(|e| StepError::Record(format!("the cluster: {e}"))),
-            None => Ok(None),
-        }
-    }
-
-    /// See [`crate::Authority::recover`].
-    pub(super) fn recover(
-        &mut self,
-        seen: Option<Cluster>,
-        cluster: Cluster,
-        marks: &[(Scope, Mark)],
-    ) -> Result<Enrolled, StepError> {
-        if let Some(recorded) = self.cluster()?
-            && !cluster.recovers(seen, recorded)
-        {
-            return Ok(Enrolled::Refused { recorded });
-        }
-        self.put_cluster(cluster)?;
-        for (scope, mark) in marks {
-            let known = self.mark_row(scope)?;
-            if known.is_none_or(|row| row.rank() < mark.rank()) {
-                self.put_mark(scope, &MarkRow::raised(mark.clone()))?;
-            }
-        }
-        Ok(Enrolled::Accepted)
-    }
-
-    /// See [`crate::Authority::declare`].
-    pub(super) fn declare(
-        &mut self,
-        declaration: &Declaration,
-        now: i64,
-    ) -> Result<Declared, StepError> {
-        let Declaration {
-            scope,
-            backend,
-            cluster,
-            ..
-        } = declaration;
-        let recorded = self.cluster()?;
-        if recorded != Some(*cluster) {
-            return Ok(Declared::OtherCluster { recorded });
-        }
-        let known = self.mark_row(scope)?;
-        let (mut row, outcome) = match MarkRow::judge(known, declaration, now) {
-            Judged::Stale(row) => return self.stale(declaration, row, now),
-            Judged::Refused(declared) => return Ok(declared),
-            Judged::Join(row) => (row, DeclareOutcome::Current),
-            Judged::Raise(row) => {
-                self.put_mark(scope, &row)?;
-                (row, DeclareOutcome::Raised)
-            }
-        };
-        let rank = row.rank();
-        self.register(scope, rank, *backend, now)?;
-        let lower = if row.drained {
-            Vec::new()
-        } else {
-            self.lower(scope, rank)?
-        };
-        if lower.is_empty() && !row.drained {
-            // No lower session. Recorded so that later declarations skip the scan.
-            row.drained = true;
-            self.put_mark(scope, &row)?;
-        }
-        Ok(Declared::Accepted {
-            mark: row.mark,
-            outcome,
-            lower,
-        })
-    }
-
-    /// Answers a declaration below the mark, and registers the session if the declaration asks for it.
-    fn stale(
-        &mut self,
-        declaration: &Declaration,
-        mut row: MarkRow,
-        now: i64,
-    ) -> Result<Declared, StepError> {
-        if let Some(token) = declaration.stale_token() {
-            let rank = row.rank_of(token);
-            self.register(&declaration.scope, rank, declaration.backend, now)?;
-            if row.drained {
-                row.drained = false;
-                self.put_mark(&declaration.scope, &row)?;
-            }
-        }
-        Ok(Declared::Stale { mark: row.mark })
-    }
-
-    /// See [`crate::Authority::drained`].
-    pub(super) fn drained(
-        &mut self,
-        scope: &Scope,
-        rank: Rank,
-        gone: &[Backend],
-    ) -> Result<Drained, StepError> {
-        for backend in gone {
-            let registered = self.registered(scope, *backend)?;
-            if registered.is_some_and(|session| session.rank() < rank) {
-                self.remove(scope.as_str(), *backend)?;
-            }
-        }
-        let left = self.lower(scope, rank)?;
-        if !left.is_empty() {
-            return Ok(Drained::Left(left));
-        }
-        if let Some(mut row) = self.mark_row(scope)?
-            && row.rank() == rank
-            && !row.drained
-        {
-            row.drained = true;
-            self.put_mark(scope, &row)?;
-        }
-        Ok(Drained::Complete)
-    }
-
-    /// See [`crate::Authority::repair`].
-    pub(super) fn repair(&mut self, request: &RepairRequest) -> Result<Repaired, StepError> {
-        let scope = &request.scope;
-        let recorded = self.cluster()?;
-        if recorded != Some(request.cluster) {
-            return Ok(Repaired::OtherCluster { recorded });
-        }
-        let row = match self.mark_row(scope)? {
-            Some(row) if row.mark.is_after(request) => row,
-            Some(row) if row.rank() == request.expected => {
-                let repaired = Mark::repaired(request).ok_or(StepError::NoIncarnation)?;
-                let row = MarkRow::raised(repaired);
-                self.put_mark(scope, &row)?;
-                row
-            }
-            other => {
-                let mark = other.map(|row| row.mark);
-                return Ok(Repaired::Changed { mark });
-            }
-        };
-        Ok(Repaired::Done {
-            lower: self.lower(scope, row.rank())?,
-            mark: row.mark,
-        })
-    }
-
-    /// See [`crate::Authority::forget`].
-    pub(super) fn forget(&mut self, gone: &[Backend]) -> Result<(), StepError> {
-        for backend in gone {
-            let mut scopes = Vec::new();
-            let from = (backend.pid, backend.started_us, "");
-            for entry in self.backends.range(from..)? {
-                let (key, _) = entry?;
-                let (pid, started_us, scope) = key.value();
-                if (Backend { pid, started_us }) != *backend {
-                    break;
-                }
-                scopes.push(scope.to_owned());
-            }
-            for scope in scopes {
-                self.remove(&scope, *backend)?;
-            }
-        }
-        Ok(())
-    }
-
     /// See [`crate::Authority::sessions`].
     pub(super) fn sessions(&self) -> Result<Vec<(Scope, Registered)>, StepError> {
         let mut all = Vec::new();
@@ -283,10 +100,16 @@ impl<'txn> StoreTables<'txn> {
     pub(super) fn mark(&self, scope: &Scope) -> Result<Option<Mark>, StepError> {
         Ok(self.mark_row(scope)?.map(|row| row.mark))
     }
+}
 
-    fn mark_row(&self, scope: &Scope) -> Result<Option<MarkRow>, StepError> {
-        match self.marks.get(scope.as_str())? {
-            Some(value) => mark_row(scope, value.value()).map(Some),
+impl Records for StoreTables<'_> {
+    type Error = StepError;
+
+    fn cluster(&self) -> Result<Option<Cluster>, StepError> {
+        match self.meta.get(CLUSTER)? {
+            Some(json) => serde_json::from_slice(json.value())
+                .map(Some)
+                .map_err(|e| StepError::Record(format!("the cluster: {e}"))),
             None => Ok(None),
         }
     }
@@ -298,31 +121,16 @@ impl<'txn> StoreTables<'txn> {
         Ok(())
     }
 
+    fn mark_row(&self, scope: &Scope) -> Result<Option<MarkRow>, StepError> {
+        match self.marks.get(scope.as_str())? {
+            Some(value) => mark_row(scope, value.value()).map(Some),
+            None => Ok(None),
+        }
+    }
+
     fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Result<(), StepError> {
         let json = serde_json::to_vec(row).map_err(|e| StepError::Record(e.to_string()))?;
         self.marks.insert(scope.as_str(), json.as_slice())?;
-        self.changed = true;
-        Ok(())
-    }
-
-    fn register(
-        &mut self,
-        scope: &Scope,
-        rank: Rank,
-        backend: Backend,
-        now: i64,
-    ) -> Result<(), StepError> {
-        // Never down: a session that moved up and now declares a stale token stays at its rank.
-        let registered = self.registered(scope, backend)?;
-        if registered.is_some_and(|session| session.rank() >= rank) {
-            return Ok(());
-        }
-        let key = (scope.as_str(), backend.pid, backend.started_us);
-        let Rank { incarnation, token } = rank;
-        self.sessions
-            .insert(key, (incarnation.get(), token.get(), now))?;
-        self.backends
-            .insert((backend.pid, backend.started_us, scope.as_str()), ())?;
         self.changed = true;
         Ok(())
     }
@@ -335,30 +143,53 @@ impl<'txn> StoreTables<'txn> {
         }
     }
 
-    fn remove(&mut self, scope: &str, backend: Backend) -> Result<(), StepError> {
-        let key = (scope, backend.pid, backend.started_us);
-        self.sessions.remove(key)?;
+    fn put_session(&mut self, scope: &Scope, session: Registered) -> Result<(), StepError> {
+        let Backend { pid, started_us } = session.backend;
+        let value = (
+            session.incarnation.get(),
+            session.token.get(),
+            session.since,
+        );
+        self.sessions
+            .insert((scope.as_str(), pid, started_us), value)?;
         self.backends
-            .remove((backend.pid, backend.started_us, scope))?;
+            .insert((pid, started_us, scope.as_str()), ())?;
         self.changed = true;
         Ok(())
     }
 
-    fn lower(&self, scope: &Scope, rank: Rank) -> Result<Vec<Registered>, StepError> {
+    fn remove(&mut self, scope: &Scope, backend: Backend) -> Result<(), StepError> {
+        let Backend { pid, started_us } = backend;
+        self.sessions.remove((scope.as_str(), pid, started_us))?;
+        self.backends.remove((pid, started_us, scope.as_str()))?;
+        self.changed = true;
+        Ok(())
+    }
+
+    fn sessions_of(&self, scope: &Scope) -> Result<Vec<Registered>, StepError> {
         let name = scope.as_str();
-        let mut lower = Vec::new();
-        for entry in self
-            .sessions
-            .range((name, i32::MIN, i64::MIN)..=(name, i32::MAX, i64::MAX))?
-        {
+        let all = (name, i32::MIN, i64::MIN)..=(name, i32::MAX, i64::MAX);
+        let mut sessions = Vec::new();
+        for entry in self.sessions.range(all)? {
             let (key, value) = entry?;
             let (_, pid, started_us) = key.value();
-            let found = registered(Backend { pid, started_us }, value.value())?;
-            if found.rank() < rank {
-                lower.push(found);
-            }
+            sessions.push(registered(Backend { pid, started_us }, value.value())?);
         }
-        Ok(lower)
+        Ok(sessions)
+    }
+
+    fn scopes_of(&self, backend: Backend) -> Result<Vec<Scope>, StepError> {
+        let mut scopes = Vec::new();
+        let from = (backend.pid, backend.started_us, "");
+        for entry in self.backends.range(from..)? {
+            let (key, _) = entry?;
+            let (pid, started_us, scope) = key.value();
+            if (Backend { pid, started_us }) != backend {
+                break;
+            }
+            scopes.push(stored_scope(scope)?);
+        }
+        Ok(scopes)
     }
 }
 

@@ -21,21 +21,19 @@ struct OnRecord {
 impl EtcdStore {
     /// See [`crate::Authority::enrol`].
     pub(super) async fn enrol(&self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
-        let mut on_record = self.on_record().await?;
-        let mut conflicts = Conflicts::default();
-        loop {
-            match on_record.cluster {
-                Some(recorded) if !cluster.follows(&recorded) => {
-                    return Ok(Enrolled::Refused { recorded });
-                }
-                _ => {}
-            }
-            match self.record(cluster, on_record).await? {
-                Path::Then => return Ok(Enrolled::Accepted),
-                Path::Else => on_record = self.on_record().await?,
-            }
-            conflicts.again("the cluster on record").await?;
-        }
+        let accepts = |recorded: Cluster| cluster.follows(&recorded);
+        self.replace(cluster, &[], accepts).await
+    }
+
+    /// See [`crate::Authority::recover`].
+    pub(super) async fn recover(
+        &self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &[(Scope, Mark)],
+    ) -> Result<Enrolled, AuthorityError> {
+        let accepts = |recorded| cluster.recovers(seen, recorded);
+        self.replace(cluster, marks, accepts).await
     }
 
     /// See [`crate::Authority::cluster`].
@@ -43,25 +41,25 @@ impl EtcdStore {
         Ok(self.on_record().await?.cluster)
     }
 
-    /// See [`crate::Authority::recover`]. The cluster is written last: until then no session can declare for it.
-    pub(super) async fn recover(
+    /// Raises lower marks to these and records the cluster, unless what is on record forbids it. The cluster is written
+    /// last: until then no session can declare for it.
+    async fn replace(
         &self,
-        seen: Option<Cluster>,
         cluster: Cluster,
         marks: &[(Scope, Mark)],
+        accepts: impl Fn(Cluster) -> bool,
     ) -> Result<Enrolled, AuthorityError> {
-        let mut on_record = self.on_record().await?;
         let mut conflicts = Conflicts::default();
         loop {
+            let on_record = self.on_record().await?;
             if let Some(recorded) = on_record.cluster
-                && !cluster.recovers(seen, recorded)
+                && !accepts(recorded)
             {
                 return Ok(Enrolled::Refused { recorded });
             }
             self.bring_up(marks).await?;
-            match self.record(cluster, on_record).await? {
-                Path::Then => return Ok(Enrolled::Accepted),
-                Path::Else => on_record = self.on_record().await?,
+            if self.record(cluster, on_record).await? == Path::Then {
+                return Ok(Enrolled::Accepted);
             }
             conflicts.again("the cluster on record").await?;
         }
@@ -127,10 +125,7 @@ impl EtcdStore {
             let mut then = Vec::new();
             for ((scope, mark), answer) in wanted.iter().zip(stepped.answers.iter().skip(1)) {
                 let known = self.learn(scope, stepped.revision, found(Some(answer)))?;
-                if known
-                    .as_ref()
-                    .is_none_or(|known| known.row.rank() < mark.rank())
-                {
+                if MarkRow::is_below(known.as_ref().map(|known| &known.row), mark) {
                     when.push(self.mark_is(scope, known.as_ref()));
                     let value = keys::write_mark(&MarkRow::raised(Mark::clone(mark)));
                     then.push(TxnOp::put(self.keys.mark(scope), value, None));

@@ -6,73 +6,51 @@ use super::follow::ElectionLeader;
 use super::keys::{self, Keys};
 use super::scope_step::{Conflicts, Tried};
 use super::store::{EtcdStore, Stepped, page_of, touch, unexpected};
-use crate::record::{Judged, MarkRow};
+use crate::rule::{self, Ruling};
 use crate::{
-    AuthorityError, Backend, Declaration, DeclareOutcome, Declared, Rank, Registered, Scope, Token,
-    now_us,
+    AuthorityError, Backend, Declaration, Declared, Rank, Registered, Scope, Token, now_us,
 };
 
 /// Operations of a declaration's step, for an unchanged mark.
-fn operations(judged: &Judged, keys: &Keys, declaration: &Declaration) -> Vec<TxnOp> {
-    let Declaration { scope, backend, .. } = declaration;
-    let (mut operations, row) = match judged {
-        Judged::Raise(row) => {
-            let put = TxnOp::put(keys.mark(scope), keys::write_mark(row), None);
-            (vec![put], row)
-        }
-        Judged::Join(row) => (Vec::new(), row),
-        Judged::Stale(row) => match declaration.stale_token() {
-            Some(token) => return register_stale(row, token, keys, declaration),
-            None => return vec![touch(keys)],
-        },
-        Judged::Refused(_) => return vec![touch(keys)],
-    };
-    let value = keys::write_session(row.rank(), now_us());
-    operations.push(TxnOp::put(keys.session(scope, *backend), value, None));
-    let record = keys.backend(*backend, scope);
-    operations.push(TxnOp::put(record, Vec::new(), None));
-    // A drained scope may have thousands of sessions, all at this token.
-    if !row.drained {
+fn operations(ruling: &Ruling<Declared>, keys: &Keys, scope: &Scope) -> Vec<TxnOp> {
+    let mut operations = Vec::new();
+    if let Some(row) = &ruling.writes {
+        operations.push(TxnOp::put(keys.mark(scope), keys::write_mark(row), None));
+    }
+    match (ruling.registers, &ruling.answer) {
+        (None, _) => operations.push(touch(keys)),
+        // No session is registered above the mark.
+        (Some(session), Declared::Accepted { .. }) => operations.extend(puts(session, keys, scope)),
+        (Some(session), _) => operations.extend([touch(keys), register(session, keys, scope)]),
+    }
+    // Must come last.
+    if ruling.lists.is_some() {
         operations.push(page_of(&keys.sessions_of(scope)));
     }
     operations
 }
 
-/// Registers a session below the mark, unless it is registered higher, and marks the scope as not drained.
-fn register_stale(
-    row: &MarkRow,
-    token: Token,
-    keys: &Keys,
-    declaration: &Declaration,
-) -> Vec<TxnOp> {
-    let Declaration { scope, backend, .. } = declaration;
-    let rank = row.rank_of(token);
-    let session = keys.session(scope, *backend);
-    let puts = vec![
-        TxnOp::put(session.clone(), keys::write_session(rank, now_us()), None),
-        TxnOp::put(keys.backend(*backend, scope), Vec::new(), None),
-    ];
-    let lower = Compare::value(session.clone(), CompareOp::Less, keys::rank_text(rank));
+fn puts(session: Registered, keys: &Keys, scope: &Scope) -> [TxnOp; 2] {
+    let value = keys::write_session(session.rank(), session.since);
+    [
+        TxnOp::put(keys.session(scope, session.backend), value, None),
+        TxnOp::put(keys.backend(session.backend, scope), Vec::new(), None),
+    ]
+}
+
+/// Registers a session, unless it is registered higher.
+fn register(session: Registered, keys: &Keys, scope: &Scope) -> TxnOp {
+    let (key, rank) = (keys.session(scope, session.backend), session.rank());
+    let puts = puts(session, keys, scope);
+    let lower = Compare::value(key.clone(), CompareOp::Less, keys::rank_text(rank));
     // A comparison of values is false if the key is missing.
-    let absent = Compare::version(session, CompareOp::Equal, 0);
+    let absent = Compare::version(key, CompareOp::Equal, 0);
     let move_up = Txn::new().when(vec![lower]).and_then(puts.clone());
     let register = Txn::new()
         .when(vec![absent])
         .and_then(puts)
         .or_else(vec![TxnOp::txn(move_up)]);
-    let mut operations = vec![touch(keys), TxnOp::txn(register)];
-    if row.drained {
-        let mark = keys::write_mark(&not_drained(row));
-        operations.push(TxnOp::put(keys.mark(scope), mark, None));
-    }
-    operations
-}
-
-fn not_drained(row: &MarkRow) -> MarkRow {
-    MarkRow {
-        drained: false,
-        ..row.clone()
-    }
+    TxnOp::txn(register)
 }
 
 /// Standing of a declaration in its election.
@@ -90,24 +68,25 @@ impl EtcdStore {
         &self,
         declaration: &Declaration,
     ) -> Result<Declared, AuthorityError> {
-        let scope = &declaration.scope;
+        let Declaration { scope, cluster, .. } = declaration;
+        let cluster = *cluster;
         let mut known = self.marks.get(scope);
         let mut conflicts = Conflicts::default();
         loop {
             let row = known.as_ref().map(|known| known.row.clone());
-            let judged = MarkRow::judge(row, declaration, now_us());
-            let elected = self.elected(declaration, &judged).await?;
-            let (condition, then) = match &elected {
-                Elected::NotAsked => (None, operations(&judged, &self.keys, declaration)),
-                Elected::Leads(leader) => {
-                    let then = operations(&judged, &self.keys, declaration);
-                    (Some(leader.leads()), then)
-                }
-                Elected::LeadsNot(_) => (None, vec![touch(&self.keys)]),
+            // The step compares the cluster.
+            let ruling = rule::declare(Some(cluster), row, declaration, now_us());
+            let elected = self.elected(declaration, &ruling).await?;
+            let then = match &elected {
+                Elected::LeadsNot(_) => vec![touch(&self.keys)],
+                _ => operations(&ruling, &self.keys, scope),
             };
-            let (cluster, before) = (declaration.cluster, known.as_ref());
+            let condition = match &elected {
+                Elected::Leads(leader) => Some(leader.leads()),
+                _ => None,
+            };
             let tried = self
-                .step_on(scope, cluster, before, condition, then)
+                .step_on(scope, cluster, known.as_ref(), condition, then)
                 .await?;
             known = match (tried, elected) {
                 (Tried::Taken(_), Elected::LeadsNot(leader)) => {
@@ -115,7 +94,8 @@ impl EtcdStore {
                     return Ok(Declared::NotElected { leader, mark });
                 }
                 (Tried::Taken(stepped), _) => {
-                    return self.declared(declaration, judged, stepped).await;
+                    let listed = self.carried_out(scope, &ruling, stepped).await?;
+                    return Ok(ruling.answer(listed));
                 }
                 (Tried::OtherCluster(recorded), _) => {
                     return Ok(Declared::OtherCluster { recorded });
@@ -130,55 +110,36 @@ impl EtcdStore {
     async fn elected(
         &self,
         declaration: &Declaration,
-        judged: &Judged,
+        ruling: &Ruling<Declared>,
     ) -> Result<Elected, AuthorityError> {
-        let (Some(election), Judged::Raise(row) | Judged::Join(row)) =
-            (&declaration.election, judged)
+        let (Some(election), Declared::Accepted { mark, .. }) =
+            (&declaration.election, &ruling.answer)
         else {
             return Ok(Elected::NotAsked);
         };
         Ok(match self.leader(election).await?.1 {
-            Some(leader) if leader.number() == row.mark.token => Elected::Leads(leader),
+            Some(leader) if leader.number() == mark.token => Elected::Leads(leader),
             other => Elected::LeadsNot(other.map(|leader| leader.number())),
         })
     }
 
-    /// Answer to a declaration whose step was taken.
-    async fn declared(
+    /// Sessions that the ruling lists, from the step that was taken.
+    pub(super) async fn carried_out<A>(
         &self,
-        declaration: &Declaration,
-        judged: Judged,
+        scope: &Scope,
+        ruling: &Ruling<A>,
         stepped: Stepped,
-    ) -> Result<Declared, AuthorityError> {
-        let (row, outcome) = match judged {
-            Judged::Stale(row) => {
-                if declaration.stale_token().is_some() && row.drained {
-                    let row = not_drained(&row);
-                    self.marks.put(&declaration.scope, stepped.revision, row);
-                }
-                return Ok(Declared::Stale { mark: row.mark });
+    ) -> Result<Vec<Registered>, AuthorityError> {
+        if let Some(row) = &ruling.writes {
+            self.marks.put(scope, stepped.revision, row.clone());
+        }
+        match (ruling.lists, stepped.answers.last()) {
+            (None, _) => Ok(Vec::new()),
+            (Some(rank), Some(TxnOpResponse::Get(page))) => {
+                self.lower(scope, rank, page, stepped.revision).await
             }
-            Judged::Refused(declared) => return Ok(declared),
-            Judged::Join(row) => (row, DeclareOutcome::Current),
-            Judged::Raise(row) => {
-                let raised = row.clone();
-                self.marks.put(&declaration.scope, stepped.revision, raised);
-                (row, DeclareOutcome::Raised)
-            }
-        };
-        let lower = match stepped.answers.last() {
-            Some(TxnOpResponse::Get(page)) => {
-                self.lower(&declaration.scope, row.rank(), page, stepped.revision)
-                    .await?
-            }
-            _ if row.drained => Vec::new(),
-            _ => return Err(unexpected()),
-        };
-        Ok(Declared::Accepted {
-            mark: row.mark,
-            outcome,
-            lower,
-        })
+            _ => Err(unexpected()),
+        }
     }
 
     /// Sessions of a scope below a rank, in the order of [`Backend`], at the revision of the step that read their
@@ -223,6 +184,7 @@ impl EtcdStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::MarkRow;
     use crate::{Cluster, Mark};
 
     /// Operations of a declaration for a mark with this token, as etcd-client formats them.
@@ -239,12 +201,9 @@ mod tests {
         };
         let declaration = Declaration::new(&scope, token, backend, cluster, "test");
         let mark = Mark::new(Token::new(value).unwrap(), 0, String::new());
-        let row = MarkRow {
-            drained,
-            ..MarkRow::raised(mark)
-        };
-        let judged = MarkRow::judge(Some(row), &declaration, 0);
-        let operations = operations(&judged, &Keys::new("/p/"), &declaration);
+        let row = MarkRow::raised(mark).with_drained(drained);
+        let ruling = rule::declare(Some(cluster), Some(row), &declaration, 0);
+        let operations = operations(&ruling, &Keys::new("/p/"), &scope);
         operations
             .iter()
             .map(|operation| format!("{operation:?}"))

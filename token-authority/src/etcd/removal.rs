@@ -9,7 +9,6 @@ use super::keys;
 use super::marks::Known;
 use super::scope_step::Conflicts;
 use super::store::{EtcdStore, OPERATIONS_MAX, Path, found, page_of, touch, unexpected};
-use crate::record::MarkRow;
 use crate::{AuthorityError, Backend, Drained, Rank, Registered, Scope};
 
 impl EtcdStore {
@@ -86,10 +85,7 @@ impl EtcdStore {
             // Another or unknown mark: nothing is written. No key has a revision below 0.
             None => Compare::mod_revision(self.keys.mark(scope), CompareOp::Less, 0),
         };
-        let row = current.map(|known| MarkRow {
-            drained: true,
-            ..known.row.clone()
-        });
+        let row = current.map(|known| known.row.clone().with_drained(true));
         let write = match &row {
             Some(row) => TxnOp::put(self.keys.mark(scope), keys::write_mark(row), None),
             None => touch(&self.keys),

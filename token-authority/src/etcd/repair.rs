@@ -1,36 +1,11 @@
 //! Repair of a scope, and reading of its mark.
 
-use etcd_client::{TxnOp, TxnOpResponse};
+use etcd_client::TxnOp;
 
 use super::keys;
-use super::marks::Known;
 use super::scope_step::{Conflicts, Tried};
-use super::store::{EtcdStore, Stepped, found, page_of, touch, unexpected};
-use crate::record::MarkRow;
-use crate::{AuthorityError, Mark, RepairRequest, Repaired, Scope};
-
-/// Step of a repair if the mark is still the known one.
-enum RepairStep {
-    /// Writes this mark.
-    Write(MarkRow),
-    /// Writes nothing: this repair was taken, and its answer lost.
-    Taken(MarkRow),
-    /// Writes nothing: the mark is not the one that the operator has seen.
-    Leave(Option<MarkRow>),
-}
-
-impl RepairStep {
-    fn new(known: Option<&Known>, request: &RepairRequest) -> Result<Self, AuthorityError> {
-        Ok(match known.map(|known| &known.row) {
-            Some(row) if row.mark.is_after(request) => Self::Taken(row.clone()),
-            Some(row) if row.rank() == request.expected => {
-                let full = || AuthorityError::Storage("no incarnation is left".to_owned());
-                Self::Write(MarkRow::raised(Mark::repaired(request).ok_or_else(full)?))
-            }
-            other => Self::Leave(other.cloned()),
-        })
-    }
-}
+use super::store::{EtcdStore, found, page_of, touch};
+use crate::{AuthorityError, Mark, RepairRequest, Repaired, Scope, rule};
 
 impl EtcdStore {
     /// See [`crate::Authority::mark`].
@@ -45,58 +20,30 @@ impl EtcdStore {
 
     /// See [`crate::Authority::repair`].
     pub(super) async fn repair(&self, request: &RepairRequest) -> Result<Repaired, AuthorityError> {
-        let scope = &request.scope;
+        let (scope, cluster) = (&request.scope, request.cluster);
         let mut known = self.marks.get(scope);
         let mut conflicts = Conflicts::default();
         loop {
-            let plan = RepairStep::new(known.as_ref(), request)?;
-            let mut then = match &plan {
-                RepairStep::Write(row) => {
-                    let value = keys::write_mark(row);
-                    vec![TxnOp::put(self.keys.mark(scope), value, None)]
-                }
-                RepairStep::Taken(_) | RepairStep::Leave(_) => vec![touch(&self.keys)],
-            };
+            let row = known.as_ref().map(|known| known.row.clone());
+            // The step compares the cluster.
+            let ruling = rule::repair(Some(cluster), row, request)?;
+            let mut then = vec![match &ruling.writes {
+                Some(row) => TxnOp::put(self.keys.mark(scope), keys::write_mark(row), None),
+                None => touch(&self.keys),
+            }];
             then.push(page_of(&self.keys.sessions_of(scope)));
-            let cluster = request.cluster;
             let tried = self
                 .step_on(scope, cluster, known.as_ref(), None, then)
                 .await?;
             known = match tried {
-                Tried::Taken(stepped) => return self.repaired(scope, plan, stepped).await,
+                Tried::Taken(stepped) => {
+                    let listed = self.carried_out(scope, &ruling, stepped).await?;
+                    return Ok(ruling.answer(listed));
+                }
                 Tried::OtherCluster(recorded) => return Ok(Repaired::OtherCluster { recorded }),
                 Tried::Conflict(known) => known,
             };
             conflicts.again(scope).await?;
         }
-    }
-
-    /// Answer to a repair whose step was taken.
-    async fn repaired(
-        &self,
-        scope: &Scope,
-        plan: RepairStep,
-        stepped: Stepped,
-    ) -> Result<Repaired, AuthorityError> {
-        let row = match plan {
-            RepairStep::Leave(row) => {
-                let mark = row.map(|row| row.mark);
-                return Ok(Repaired::Changed { mark });
-            }
-            RepairStep::Taken(row) => row,
-            RepairStep::Write(row) => {
-                self.marks.put(scope, stepped.revision, row.clone());
-                row
-            }
-        };
-        let Some(TxnOpResponse::Get(page)) = stepped.answers.last() else {
-            return Err(unexpected());
-        };
-        Ok(Repaired::Done {
-            lower: self
-                .lower(scope, row.rank(), page, stepped.revision)
-                .await?,
-            mark: row.mark,
-        })
     }
 }

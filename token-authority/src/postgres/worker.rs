@@ -227,8 +227,7 @@ impl Worker {
         &mut self,
         request: &RepairRequest,
     ) -> Result<Repaired, AuthorityError> {
-        let full = || AuthorityError::Storage("no incarnation is left".to_owned());
-        let mark = Mark::repaired(request).ok_or_else(full)?;
+        let mark = Mark::repaired(request)?;
         let scope = request.scope.as_str();
         let expected = (
             i64::from(request.expected.incarnation.get()),

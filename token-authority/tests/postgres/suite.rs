@@ -30,6 +30,13 @@ async fn two_handles() {
     }
 }
 
+#[tokio::test]
+async fn postgres_follows_the_rule() {
+    let server = Server::start();
+    let (a, b) = (connect(&server).await, connect(&server).await);
+    conformance::follows_the_rule(&[&a, &b], 60, machine::seed()).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_scale() {
     let server = Server::start();

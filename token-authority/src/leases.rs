@@ -1,5 +1,4 @@
-//! Leases of the embedded store, kept in memory only: when the only proxy of the file stops, the sessions of all
-//! holders end.
+//! Leases in memory, for stores of one proxy: when it stops, the sessions of all holders end.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -10,11 +9,11 @@ use crate::{LeaseId, LeaseStep, Leased, Scope};
 
 /// Holder of each scope's lease, and its end.
 #[derive(Debug, Default)]
-pub(super) struct Leases(Mutex<HashMap<Scope, (LeaseId, Instant)>>);
+pub(crate) struct Leases(Mutex<HashMap<Scope, (LeaseId, Instant)>>);
 
 impl Leases {
     /// See [`crate::Authority::lease`].
-    pub(super) fn step(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Leased {
+    pub(crate) fn step(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Leased {
         let now = Instant::now();
         let mut held = self.0.lock();
         let other = match held.get(scope) {

@@ -1,0 +1,439 @@
+//! The rule of every step: what a store answers, and what it writes.
+//!
+//! A store of [`Records`] gets its steps from here. Etcd writes a [`Ruling`] if what it has read is unchanged. The
+//! PostgreSQL store has the same rule in `postgres/functions.sql`; generated cases compare the two.
+
+use crate::record::cut_by;
+use crate::{
+    Backend, Claim, Cluster, Declaration, DeclareOutcome, Declared, Drained, Enrolled, Incarnation,
+    Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token,
+};
+
+pub use crate::record::MarkRow;
+
+/// Effect of a step on a scope.
+#[derive(Debug)]
+pub struct Ruling<A> {
+    /// The mark to write, if it changes.
+    pub writes: Option<MarkRow>,
+    /// The registration to write, unless the session is registered at this rank or higher.
+    pub registers: Option<Registered>,
+    /// The answer lists the sessions below this rank.
+    pub lists: Option<Rank>,
+    /// The answer, without that list.
+    pub answer: A,
+}
+
+impl<A> Ruling<A> {
+    /// A ruling that changes nothing.
+    const fn refused(answer: A) -> Self {
+        Self {
+            writes: None,
+            registers: None,
+            lists: None,
+            answer,
+        }
+    }
+}
+
+impl Ruling<Declared> {
+    /// The answer with the listed sessions.
+    #[must_use]
+    pub fn answer(mut self, listed: Vec<Registered>) -> Declared {
+        if let Declared::Accepted { lower, .. } = &mut self.answer {
+            *lower = listed;
+        }
+        self.answer
+    }
+}
+
+impl Ruling<Repaired> {
+    /// The answer with the listed sessions.
+    #[must_use]
+    pub fn answer(mut self, listed: Vec<Registered>) -> Repaired {
+        if let Repaired::Done { lower, .. } = &mut self.answer {
+            *lower = listed;
+        }
+        self.answer
+    }
+}
+
+/// No incarnation number is left for the scope.
+#[derive(Debug, thiserror::Error)]
+#[error("the scope was repaired 4294967295 times and cannot be repaired again")]
+pub struct NoIncarnation;
+
+/// Rules on a declaration, from the cluster on record and the scope's mark. See [`crate::Authority::declare`].
+#[must_use]
+pub fn declare(
+    recorded: Option<Cluster>,
+    known: Option<MarkRow>,
+    asked: &Declaration,
+    now: i64,
+) -> Ruling<Declared> {
+    if recorded != Some(asked.cluster) {
+        return Ruling::refused(Declared::OtherCluster { recorded });
+    }
+    let (row, outcome) = match judge(known, asked, now) {
+        Judged::Raise(row) => (row, DeclareOutcome::Raised),
+        Judged::Join(row) => (row, DeclareOutcome::Current),
+        Judged::Stale(row) => return stale(row, asked, now),
+        Judged::Refused(answer) => return Ruling::refused(answer),
+    };
+    Ruling {
+        writes: (outcome == DeclareOutcome::Raised).then(|| row.clone()),
+        registers: Some(registration(&row, row.mark.token, asked, now)),
+        // A drained scope may have thousands of sessions, all at this token.
+        lists: (!row.drained).then_some(row.rank()),
+        answer: Declared::Accepted {
+            mark: row.mark,
+            outcome,
+            lower: Vec::new(),
+        },
+    }
+}
+
+/// Effect of a declaration on a mark.
+enum Judged {
+    /// The mark rises to this.
+    Raise(MarkRow),
+    /// The mark stays, and the session joins it.
+    Join(MarkRow),
+    /// The mark is above the token.
+    Stale(MarkRow),
+    /// The mark stays: the token is too far above it, or the mark is below the one that a take names.
+    Refused(Declared),
+}
+
+impl Judged {
+    fn too_far(row: MarkRow) -> Self {
+        Self::Refused(Declared::TooFar { mark: row.mark })
+    }
+
+    fn lower(row: Option<MarkRow>) -> Self {
+        let mark = row.map(|row| row.mark);
+        Self::Refused(Declared::MarkIsLower { mark })
+    }
+}
+
+/// Judges a declaration. Its token belongs to the scope's present incarnation, because clients do not know of
+/// incarnations.
+fn judge(known: Option<MarkRow>, asked: &Declaration, now: i64) -> Judged {
+    let (token, known) = match claimed(known, asked) {
+        Ok(claimed) => claimed,
+        Err(judged) => return judged,
+    };
+    let (incarnation, repair) = match known {
+        Some(row) if row.mark.token > token => return Judged::Stale(row),
+        Some(row) if row.mark.token == token => return Judged::Join(row),
+        Some(row) if is_too_far(row.mark.token, token, asked) => return Judged::too_far(row),
+        Some(row) => (row.mark.incarnation, row.mark.repair),
+        None => (Incarnation::FIRST, None),
+    };
+    Judged::Raise(MarkRow {
+        taken: asked.take.filter(|_| asked.claim.is_take()),
+        ..MarkRow::raised(Mark {
+            incarnation,
+            repair,
+            ..Mark::new(token, now, cut_by(&asked.by).to_owned())
+        })
+    })
+}
+
+/// The token that a declaration asks for, with the mark, unless a take names another mark.
+fn claimed(
+    known: Option<MarkRow>,
+    asked: &Declaration,
+) -> Result<(Token, Option<MarkRow>), Judged> {
+    if let Claim::Token(token) = asked.claim {
+        return Ok((token, known));
+    }
+    let mark = known.as_ref().map(|row| row.mark.token);
+    let next = mark.map_or(Some(Token::MIN), Token::next);
+    match (asked.claim, known) {
+        (_, Some(row)) if is_taken_by(&row, asked) => Err(Judged::Join(row)),
+        (Claim::After(read), Some(row)) if mark > read => Err(Judged::Stale(row)),
+        (Claim::After(read), known) if mark < read => Err(Judged::lower(known)),
+        (_, known) => match (next, known) {
+            (Some(next), known) => Ok((next, known)),
+            (None, Some(row)) => Err(Judged::too_far(row)),
+            (None, None) => Err(Judged::lower(None)),
+        },
+    }
+}
+
+/// Whether this very take raised the mark, and is repeated because its answer was lost.
+fn is_taken_by(row: &MarkRow, asked: &Declaration) -> bool {
+    let is_own = asked.take.is_some() && row.taken == asked.take;
+    let named = asked.claim.token();
+    is_own && named.is_none_or(|token| token == row.mark.token)
+}
+
+fn is_too_far(mark: Token, token: Token, asked: &Declaration) -> bool {
+    let step = token.get().saturating_sub(mark.get());
+    let is_high = asked.max_token.is_some_and(|most| token.get() > most);
+    asked.max_step.is_some_and(|most| step > most) || (is_high && asked.claim.is_take())
+}
+
+/// Refuses a declaration below the mark. If the session is to be registered all the same, the scope is no longer
+/// drained.
+fn stale(row: MarkRow, asked: &Declaration, now: i64) -> Ruling<Declared> {
+    let token = asked.stale_token();
+    let undrains = token.is_some() && row.drained;
+    Ruling {
+        writes: undrains.then(|| row.clone().with_drained(false)),
+        registers: token.map(|token| registration(&row, token, asked, now)),
+        lists: None,
+        answer: Declared::Stale { mark: row.mark },
+    }
+}
+
+/// Registration of a session at a token of the scope's present incarnation. Never at a lower rank than before: a
+/// session that moved up and now declares a stale token stays.
+const fn registration(row: &MarkRow, token: Token, asked: &Declaration, now: i64) -> Registered {
+    Registered {
+        backend: asked.backend,
+        token,
+        incarnation: row.mark.incarnation,
+        since: now,
+    }
+}
+
+/// Rules on a repair, from the cluster on record and the scope's mark. See [`crate::Authority::repair`].
+pub fn repair(
+    recorded: Option<Cluster>,
+    known: Option<MarkRow>,
+    request: &RepairRequest,
+) -> Result<Ruling<Repaired>, NoIncarnation> {
+    if recorded != Some(request.cluster) {
+        return Ok(Ruling::refused(Repaired::OtherCluster { recorded }));
+    }
+    let (writes, mark) = match known {
+        Some(row) if row.mark.is_after(request) => (None, row.mark),
+        Some(row) if row.rank() == request.expected => {
+            let mark = Mark::repaired(request)?;
+            (Some(MarkRow::raised(mark.clone())), mark)
+        }
+        other => {
+            let mark = other.map(|row| row.mark);
+            return Ok(Ruling::refused(Repaired::Changed { mark }));
+        }
+    };
+    Ok(Ruling {
+        writes,
+        registers: None,
+        lists: Some(mark.rank()),
+        answer: Repaired::Done {
+            mark,
+            lower: Vec::new(),
+        },
+    })
+}
+
+/// The records of a store while a step has them to itself, and the steps on them.
+pub trait Records {
+    /// Failure to read or write.
+    type Error: From<NoIncarnation>;
+
+    /// See [`crate::Authority::cluster`].
+    fn cluster(&self) -> Result<Option<Cluster>, Self::Error>;
+    /// Writes the cluster.
+    fn put_cluster(&mut self, cluster: Cluster) -> Result<(), Self::Error>;
+    /// Mark of a scope.
+    fn mark_row(&self, scope: &Scope) -> Result<Option<MarkRow>, Self::Error>;
+    /// Writes the mark of a scope.
+    fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Result<(), Self::Error>;
+    /// Registration of a session in a scope.
+    fn registered(&self, scope: &Scope, of: Backend) -> Result<Option<Registered>, Self::Error>;
+    /// Writes a registration.
+    fn put_session(&mut self, scope: &Scope, session: Registered) -> Result<(), Self::Error>;
+    /// Removes a registration, if there is one.
+    fn remove(&mut self, scope: &Scope, backend: Backend) -> Result<(), Self::Error>;
+    /// Every registration of a scope, in the order of [`Backend`].
+    fn sessions_of(&self, scope: &Scope) -> Result<Vec<Registered>, Self::Error>;
+    /// Scopes in which a session is registered.
+    fn scopes_of(&self, backend: Backend) -> Result<Vec<Scope>, Self::Error>;
+
+    /// See [`crate::Authority::enrol`].
+    fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, Self::Error> {
+        match self.cluster()? {
+            Some(recorded) if !cluster.follows(&recorded) => {
+                return Ok(Enrolled::Refused { recorded });
+            }
+            Some(recorded) if recorded == cluster => {}
+            _ => self.put_cluster(cluster)?,
+        }
+        Ok(Enrolled::Accepted)
+    }
+
+    /// See [`crate::Authority::recover`].
+    fn recover(
+        &mut self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &[(Scope, Mark)],
+    ) -> Result<Enrolled, Self::Error> {
+        if let Some(recorded) = self.cluster()?
+            && !cluster.recovers(seen, recorded)
+        {
+            return Ok(Enrolled::Refused { recorded });
+        }
+        self.put_cluster(cluster)?;
+        for (scope, mark) in marks {
+            if MarkRow::is_below(self.mark_row(scope)?.as_ref(), mark) {
+                self.put_mark(scope, &MarkRow::raised(mark.clone()))?;
+            }
+        }
+        Ok(Enrolled::Accepted)
+    }
+
+    /// See [`crate::Authority::declare`].
+    fn declare(&mut self, asked: &Declaration, now: i64) -> Result<Declared, Self::Error> {
+        let scope = &asked.scope;
+        let ruling = declare(self.cluster()?, self.mark_row(scope)?, asked, now);
+        let listed = self.carry_out(scope, &ruling)?;
+        Ok(ruling.answer(listed))
+    }
+
+    /// See [`crate::Authority::drained`].
+    fn drained(
+        &mut self,
+        scope: &Scope,
+        rank: Rank,
+        gone: &[Backend],
+    ) -> Result<Drained, Self::Error> {
+        for backend in gone {
+            let registered = self.registered(scope, *backend)?;
+            if registered.is_some_and(|session| session.rank() < rank) {
+                self.remove(scope, *backend)?;
+            }
+        }
+        let left = self.lower(scope, rank)?;
+        Ok(if left.is_empty() {
+            Drained::Complete
+        } else {
+            Drained::Left(left)
+        })
+    }
+
+    /// See [`crate::Authority::repair`].
+    fn repair(&mut self, request: &RepairRequest) -> Result<Repaired, Self::Error> {
+        let scope = &request.scope;
+        let ruling = repair(self.cluster()?, self.mark_row(scope)?, request)?;
+        let listed = self.carry_out(scope, &ruling)?;
+        Ok(ruling.answer(listed))
+    }
+
+    /// See [`crate::Authority::forget`].
+    fn forget(&mut self, gone: &[Backend]) -> Result<(), Self::Error> {
+        for backend in gone {
+            for scope in self.scopes_of(*backend)? {
+                self.remove(&scope, *backend)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the ruling says, and returns the sessions that it lists.
+    fn carry_out<A>(
+        &mut self,
+        scope: &Scope,
+        ruling: &Ruling<A>,
+    ) -> Result<Vec<Registered>, Self::Error> {
+        if let Some(row) = &ruling.writes {
+            self.put_mark(scope, row)?;
+        }
+        if let Some(session) = ruling.registers {
+            let before = self.registered(scope, session.backend)?;
+            if before.is_none_or(|before| before.rank() < session.rank()) {
+                self.put_session(scope, session)?;
+            }
+        }
+        match ruling.lists {
+            Some(rank) => self.lower(scope, rank),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Sessions below a rank. If there are none and the rank is the mark's, the scope is drained, so that later
+    /// declarations skip the scan.
+    fn lower(&mut self, scope: &Scope, rank: Rank) -> Result<Vec<Registered>, Self::Error> {
+        let mut lower = self.sessions_of(scope)?;
+        lower.retain(|session| session.rank() < rank);
+        if lower.is_empty()
+            && let Some(row) = self.mark_row(scope)?
+            && row.rank() == rank
+            && !row.drained
+        {
+            self.put_mark(scope, &row.with_drained(true))?;
+        }
+        Ok(lower)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::IfStale;
+
+    const CLUSTER: Cluster = Cluster {
+        system_identifier: 1,
+        timeline: 1,
+        postmaster_us: 1,
+    };
+
+    fn row(mark: u64) -> Option<MarkRow> {
+        let mark = Mark::new(Token::new(mark).ok()?, 0, String::new());
+        Some(MarkRow::raised(mark).with_drained(true))
+    }
+
+    /// In a drained scope, for an observed session, by at most 3, and up to 7 for a take.
+    #[test]
+    fn declarations_are_judged_by_the_mark() {
+        let max = Token::MAX;
+        for (mark, claim, answer, (writes, registers, lists)) in [
+            (0, "5", "Accepted", (5, 5, 5)),
+            (5, "5", "Accepted", (0, 5, 0)),
+            (5, "8", "Accepted", (8, 8, 8)),
+            (5, "9", "TooFar", (0, 0, 0)),
+            (5, "4", "Stale", (5, 4, 0)),
+            (0, "after:0", "Accepted", (1, 1, 1)),
+            (0, "after:1", "MarkIsLower", (0, 0, 0)),
+            (5, "after:5", "Accepted", (6, 6, 6)),
+            (5, "after:4", "Stale", (0, 0, 0)),
+            (5, "after:6", "MarkIsLower", (0, 0, 0)),
+            (5, "next", "Accepted", (6, 6, 6)),
+            (7, "next", "TooFar", (0, 0, 0)),
+            (max, "next", "TooFar", (0, 0, 0)),
+        ] {
+            let backend = Backend {
+                pid: 1,
+                started_us: 2,
+            };
+            let claim: Claim = claim.parse().unwrap();
+            let asked = Declaration {
+                max_step: Some(3),
+                max_token: Some(7),
+                if_stale: IfStale::Register,
+                ..Declaration::new(&Scope::default(), claim, backend, CLUSTER, "test")
+            };
+            let ruling = declare(Some(CLUSTER), row(mark), &asked, 0);
+            let number = |token: Option<Token>| token.map_or(0, Token::get);
+            let found = (
+                number(ruling.writes.as_ref().map(|row| row.mark.token)),
+                number(ruling.registers.map(|session| session.token)),
+                number(ruling.lists.map(|rank| rank.token)),
+            );
+            let text = format!("{:?}", ruling.answer);
+            assert!(text.starts_with(answer), "{mark} {claim}: {text}");
+            assert_eq!(found, (writes, registers, lists), "{mark} {claim}");
+            assert!(ruling.writes.is_none_or(|row| !row.drained));
+            let elsewhere = declare(None, row(mark), &asked, 0);
+            assert_eq!(
+                elsewhere.answer,
+                Declared::OtherCluster { recorded: None },
+                "{claim}"
+            );
+        }
+    }
+}
