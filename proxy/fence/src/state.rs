@@ -142,13 +142,6 @@ impl Transaction {
     }
 }
 
-/// Result of the request that ReadyForQuery ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    NoError,
-    Error,
-}
-
 /// State of a session that statements change and rollbacks restore.
 #[derive(Debug, Clone)]
 pub struct SessionState {
@@ -157,7 +150,8 @@ pub struct SessionState {
     /// Created at the first change or savepoint of a transaction.
     transaction: Option<Transaction>,
     status: TransactionStatus,
-    outcome: Outcome,
+    /// Whether an error has come since the last ReadyForQuery.
+    has_error: bool,
     /// Text of the SET in flight. A take is judged by the tokens that it has obtained.
     sent: ServerText,
 }
@@ -175,7 +169,7 @@ impl SessionState {
             startup,
             transaction: None,
             status: TransactionStatus::Idle,
-            outcome: Outcome::NoError,
+            has_error: false,
             sent: ServerText::Tokens,
         }
     }
@@ -279,10 +273,7 @@ impl SessionState {
                 value,
                 lifetime,
             } => match variable {
-                FencingVariable::Token => {
-                    let declared = self.declared(fence, accepted, value);
-                    self.change().token.set(declared, *lifetime);
-                }
+                FencingVariable::Token => self.set_token(fence, accepted, value, *lifetime),
                 FencingVariable::Scope => {
                     let scope = Scope::from_str(value).ok();
                     self.change().scope.set(scope, *lifetime);
@@ -316,7 +307,7 @@ impl SessionState {
 
     /// Applies an error of the server.
     pub fn on_error(&mut self) {
-        self.outcome = Outcome::Error;
+        self.has_error = true;
         if let Some(transaction) = &self.transaction {
             self.now = transaction.top().clone();
         }
@@ -325,33 +316,43 @@ impl SessionState {
     /// Applies ReadyForQuery. If the session is idle, a transaction that no COMMIT or ROLLBACK has ended was an
     /// implicit one, and has ended now.
     pub fn on_ready(&mut self, status: TransactionStatus) {
-        let outcome = std::mem::replace(&mut self.outcome, Outcome::NoError);
+        let has_error = std::mem::take(&mut self.has_error);
         self.status = status;
         if status == TransactionStatus::Idle && self.transaction.is_some() {
-            match outcome {
-                Outcome::NoError => self.commit(Chain::No),
-                Outcome::Error => self.rollback(Chain::No),
+            if has_error {
+                self.rollback(Chain::No);
+            } else {
+                self.commit(Chain::No);
             }
         }
     }
 
-    /// Value that a text of `fencing.token` stands for.
-    fn declared(
+    /// Accepted tokens that a value stands for.
+    pub(crate) fn find<'a>(
+        &'a self,
+        accepted: &'a [Arc<HeldTokens>],
+        value: &TokenValue,
+    ) -> Option<&'a Arc<HeldTokens>> {
+        let mut known = self.token().into_iter().chain(accepted);
+        known.find(|held| held.is_for(value))
+    }
+
+    fn set_token(
         &mut self,
         fence: &SessionFence,
         accepted: &[Arc<HeldTokens>],
         text: &str,
-    ) -> Declared {
-        let value = TokenValue::parse(text, self.scope(fence)).ok().flatten();
-        let held = value
-            .as_ref()
-            .and_then(|value| find(accepted, self.token(), value));
-        Declared {
-            held: held.cloned(),
-            text: value
-                .as_ref()
-                .map_or(self.sent, |value| self.sent.max(ServerText::of(value))),
+        lifetime: Lifetime,
+    ) {
+        let mut declared = Declared {
+            held: None,
+            text: self.sent,
+        };
+        if let Ok(Some(value)) = TokenValue::parse(text, self.scope(fence)) {
+            declared.held = self.find(accepted, &value).cloned();
+            declared.text = declared.text.max(ServerText::of(&value));
         }
+        self.change().token.set(declared, lifetime);
     }
 
     fn reset(&mut self, variable: FencingVariable, lifetime: Lifetime) {
@@ -436,18 +437,6 @@ pub const fn end_of_failed(control: &Control) -> Option<Control> {
         Control::PrepareTransaction => Some(Control::Rollback { chain: Chain::No }),
         _ => None,
     }
-}
-
-/// Accepted tokens that a value stands for.
-pub(crate) fn find<'a>(
-    accepted: &'a [Arc<HeldTokens>],
-    in_force: Option<&'a Arc<HeldTokens>>,
-    value: &TokenValue,
-) -> Option<&'a Arc<HeldTokens>> {
-    in_force
-        .into_iter()
-        .chain(accepted)
-        .find(|held| held.is_for(value))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use pgpalisade_policies::{Analysis, Control};
 use super::action::{Action, Prerequisite};
 use super::{Session, injected};
 use crate::fence::{HeldTokens, ServerText, takes};
-use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::FrontendTag;
 
 /// Whether a text is a single take. Any other text with a take is refused.
@@ -48,17 +47,12 @@ impl Session {
         if !self.server.ledger.is_empty() {
             return Some(Action::Need(Prerequisite::Replies));
         }
-        let is_inside = self.is_inside();
         let state = &mut self.client.state;
         let text = state.token().map_or_else(String::new, |held| {
             held.text(state.scope(&self.client.fence))
         });
         let sql = injected::setting("fencing.token", &text, state.token_lifetime());
         state.on_tokens_sent();
-        if !is_inside {
-            // Outside a transaction, its Sync commits it. If it fails, the session ends.
-            state.on_ready(TransactionStatus::Idle);
-        }
         self.execute_own(&sql, None);
         None
     }

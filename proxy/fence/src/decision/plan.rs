@@ -15,7 +15,7 @@ use super::situation::{Confirmed, Pipeline, Situation, Wrote};
 use crate::guard::{Guard, Unguarded, ends_transaction};
 use crate::prepared::{Name, PreparedText};
 use crate::rejection::{Rejection, WhyWrite};
-use crate::state::{ServerText, SessionState, end_of_failed, find};
+use crate::state::{ServerText, SessionState, end_of_failed};
 use crate::text_names::{InText, TextNames};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::header::Header;
@@ -376,7 +376,9 @@ impl<'a> Walk<'a> {
                 return self.refuse(Rejection::behind(scope, *claim, mark));
             }
         }
-        let next = find(self.accepted, self.state.token(), &value)
+        let next = self
+            .state
+            .find(self.accepted, &value)
             .filter(|next| next.tokens().iter().all(|one| self.fence.is_accepted(one)));
         let change = match next {
             Some(_) => change(self.state.token(), next),

@@ -356,6 +356,23 @@ fn a_new_token_is_declared_and_a_known_one_is_not() {
     );
 }
 
+/// The server's own text of the token is a take then, and what follows in the text would see it.
+#[test]
+fn what_brings_back_a_take_of_the_startup_packet() {
+    let mut session = Session::set("5");
+    let token = session.accepted.last().cloned();
+    session.state.start_with(token, ServerText::Take);
+    session.state.on_tokens_sent();
+    for (text, expect) in [
+        ("ROLLBACK; SELECT 1", Refuse(InvalidToken)),
+        ("RESET fencing.token; SELECT 1", Refuse(InvalidToken)),
+        ("SELECT 1; RESET fencing.token", FREE),
+        ("COMMIT; SELECT 1", FREE),
+    ] {
+        session.check(text, expect);
+    }
+}
+
 #[test]
 fn accepted_tokens_are_in_force_from_their_set_on() {
     let session = || Session::new("").accepted("5");
@@ -370,6 +387,10 @@ fn accepted_tokens_are_in_force_from_their_set_on() {
     session().check(undone, Refuse(NoToken));
     let taken_back = "SET fencing.token = 5; RESET ALL; INSERT INTO t VALUES (1)";
     session().check(taken_back, Refuse(NoToken));
+    // A number after a RESET is one of the default scope again.
+    let scoped =
+        "SET fencing.scope = billing; RESET fencing.scope; SELECT f(); SET fencing.token = 5";
+    session().check(scoped, Refuse(NoToken));
     // A token that was accepted once may be stale now.
     let outdated = Session::new("").accepted("4");
     outdated.check("SET fencing.token = 4", Refuse(StaleToken));
