@@ -391,6 +391,8 @@ fn accepted_tokens_are_in_force_from_their_set_on() {
     let scoped =
         "SET fencing.scope = billing; RESET fencing.scope; SELECT f(); SET fencing.token = 5";
     session().check(scoped, Refuse(NoToken));
+    let elsewhere = "SET fencing.scope = billing; SELECT f(); SET fencing.token = 7";
+    session().check(elsewhere, Declare("billing=7"));
     // A token that was accepted once may be stale now.
     let outdated = Session::new("").accepted("4");
     outdated.check("SET fencing.token = 4", Refuse(StaleToken));
