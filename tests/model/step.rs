@@ -76,7 +76,7 @@ pub(crate) enum Session {
     Show,
     /// RESET: the session has no token any more, but stays on the register.
     LayDown,
-    /// ROLLBACK of the SET: the earlier token returns. `Variables`.
+    /// ROLLBACK of the SET: the earlier token returns. `SessionState`.
     FallBack,
     /// The client leaves. `Relay::run`.
     Leave,

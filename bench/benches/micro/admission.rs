@@ -8,10 +8,10 @@ use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::{
     Admitted, Confirmed, CopyIn, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Name,
-    Pipeline, PreparedNames, PreparedText, SessionFence, Situation, Unmet, Variables, Wrote,
+    Pipeline, PreparedNames, PreparedText, ServerText, SessionFence, SessionState, Situation,
+    Unmet, Wrote,
 };
 use pgpalisade_policies::{Analysis, Mode, Policy, VerdictCache, classify};
-use pgpalisade_wire::backend::TransactionStatus;
 use pgpalisade_wire::header::Header;
 
 use super::policy::{SCOPES, WHO, insert_into, policy_of};
@@ -34,7 +34,7 @@ const QUERY: Header = Header {
 /// A session and its state.
 struct BenchSession {
     fence: SessionFence,
-    variables: Variables<Arc<HeldTokens>>,
+    state: SessionState,
     verdicts: VerdictCache,
 }
 
@@ -60,9 +60,11 @@ impl BenchSession {
                 grant: GrantMode::Enforced,
             }])))
         });
+        let mut state = SessionState::new(None);
+        state.start_with(holding, ServerText::Tokens);
         Self {
             fence,
-            variables: Variables::new(holding, None),
+            state,
             verdicts: VerdictCache::new(16 << 20),
         }
     }
@@ -80,9 +82,8 @@ impl BenchSession {
         let verdict = self.verdict(text.as_bytes());
         let situation = Situation {
             fence: &self.fence,
-            variables: &self.variables,
+            state: &self.state,
             accepted: &[],
-            status: TransactionStatus::Idle,
             wrote: Wrote::No,
             pipeline: Pipeline::Closed,
             confirmed: Some(Confirmed {
@@ -99,7 +100,7 @@ impl BenchSession {
 fn write_by_the_token_alone(bencher: Bencher<'_, '_>) {
     let session = BenchSession::new(Policy::default(), Some(("default", 34)));
     let admit = || {
-        let (text, token) = divan::black_box((INSERT.as_bytes(), session.variables.token()));
+        let (text, token) = divan::black_box((INSERT.as_bytes(), session.state.token()));
         divan::black_box(session.fence.admit_text(QUERY, text, token)).is_some()
     };
     assert!(admit());
@@ -143,7 +144,7 @@ fn refusal_of_a_stale_token(bencher: Bencher<'_, '_>) {
 fn copy_data(bencher: Bencher<'_, '_>) {
     let session = BenchSession::new(Policy::default(), Some(("default", 34)));
     let admit = || {
-        let token = divan::black_box(session.variables.token());
+        let token = divan::black_box(session.state.token());
         divan::black_box(session.fence.admit_copy_data(QUERY, CopyIn::Reading, token)).is_ok()
     };
     assert!(admit());

@@ -12,12 +12,11 @@ pub mod readable;
 pub mod rejection;
 mod replication_permit;
 mod rules;
-mod savepoints;
+mod state;
 pub mod statement_text;
 mod text_names;
 pub mod token_value;
 pub mod traceparent;
-pub mod variables;
 
 use pgpalisade_wire as wire;
 
@@ -30,5 +29,5 @@ pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Ter
 pub use prepared::{Classified, Name, NameSpace, PreparedNames, PreparedText};
 pub use replication_permit::ReplicationPermit;
 pub use rules::{Fence, SessionFence};
+pub use state::{ServerText, SessionState, end_of_failed};
 pub use token_value::{SCOPES_MAX, TokenValue, TokenValueError};
-pub use variables::Variables;

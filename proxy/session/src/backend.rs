@@ -9,8 +9,7 @@ use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
 use super::{ReadWriteRequest, Session, Settles};
-use crate::fence::variables::{apply, end_of_failed};
-use crate::fence::{Pipeline, ends_transaction};
+use crate::fence::{Pipeline, end_of_failed, ends_transaction};
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
 use crate::wire::WireError;
@@ -128,10 +127,8 @@ impl Session {
         let reply = server.ledger.on_reply(tag::READY_FOR_QUERY);
         // An unknown status counts as the one that permits least.
         let status = TransactionStatus::from_body(body).unwrap_or(TransactionStatus::Failed);
-        server.status = status;
-        self.client.variables.on_ready(status);
+        self.client.state.on_ready(status);
         server.read_only.on_ready(status);
-        server.token_text.on_ready(status);
         if status == TransactionStatus::Idle {
             server.ledger.end_transaction();
             server.names.end_transaction();
@@ -197,10 +194,7 @@ impl Session {
         let control = rolled_back.as_ref().unwrap_or(control);
         let (client, server) = (&mut self.client, &mut self.server);
         let accepted = server.registration.accepted();
-        apply(&client.fence, control, accepted, &mut client.variables);
-        if let Some(status) = status_after(control) {
-            server.status = status;
-        }
+        client.state.apply(&client.fence, accepted, control);
         if chains(control) {
             server.ledger.begin_another();
         }
@@ -210,12 +204,8 @@ impl Session {
         }
         match control {
             Control::DiscardAll | Control::DeallocateAll => server.names.deallocated_all(),
-            Control::Rollback { .. } => server.token_text.on_rollback(),
-            Control::RollbackTo(_) => {
-                server.names.on_rollback_to();
-                server.token_text.on_rollback();
-            }
-            Control::SetFencing { .. } => server.token_text.is_known = true,
+            Control::RollbackTo(_) => server.names.on_rollback_to(),
+            Control::SetFencing { .. } => server.has_token_text = true,
             Control::MayChangeNames => server.names.forget_statements(),
             Control::Prepare { name, effects } => server.names.prepared(name, effects),
             Control::Deallocate { name } => server.names.deallocated(name),
@@ -229,9 +219,8 @@ impl Session {
         if terminated {
             return Disposition::Terminated;
         }
-        self.client.variables.on_error();
+        self.client.state.on_error();
         self.server.read_only.on_error();
-        self.server.token_text.on_rollback();
         if self.server.ledger.has_unclear_sync() && !fatal {
             encode::put_raw(&mut self.output.to_client, tag::ERROR, body);
             let error = WireError::DuringCopy(b'S');
@@ -328,20 +317,6 @@ const fn chains(control: &Control) -> bool {
         control,
         Control::Commit { chain: Chain::Yes } | Control::Rollback { chain: Chain::Yes }
     )
-}
-
-/// Transaction status after a statement. In a pipeline or longer query it holds before ReadyForQuery says so.
-const fn status_after(control: &Control) -> Option<TransactionStatus> {
-    match control {
-        Control::Begin { .. }
-        | Control::RollbackTo(_)
-        | Control::Commit { chain: Chain::Yes }
-        | Control::Rollback { chain: Chain::Yes } => Some(TransactionStatus::InTransaction),
-        Control::Commit { chain: Chain::No }
-        | Control::Rollback { chain: Chain::No }
-        | Control::PrepareTransaction => Some(TransactionStatus::Idle),
-        _ => None,
-    }
 }
 
 /// Whether a statement that has completed has committed something, with more of its request to come.

@@ -38,7 +38,7 @@ impl Session {
         if tag == FrontendTag::CopyFail {
             return self.forward_harmless(message, None);
         }
-        match fence.admit_copy_data(message, copy, self.client.variables.token()) {
+        match fence.admit_copy_data(message, copy, self.client.state.token()) {
             Ok(permit) => self.forward(permit, None),
             Err(rejection) => self.refuse(rejection, Refused::CopyData, None),
         }

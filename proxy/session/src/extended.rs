@@ -194,7 +194,7 @@ impl Session {
         let meaning = found.ok().flatten()?;
         let permit = client
             .fence
-            .admit_execute(message, meaning, client.variables.token())?;
+            .admit_execute(message, meaning, client.state.token())?;
         Some(self.forward(permit, Some(InFlight::client(Request::Execute, None))))
     }
 

@@ -215,8 +215,8 @@ impl Session {
     /// ends the pipeline's transaction.
     #[inline]
     pub(super) fn settle_changes(&mut self) {
-        let in_doubt = self.client.variables.is_in_doubt() || self.server.token_text.is_in_doubt();
-        if self.server.status == TransactionStatus::Idle && in_doubt {
+        let state = &self.client.state;
+        if state.status() == TransactionStatus::Idle && state.is_in_doubt() {
             self.client.settles = Settles::Yes;
         }
     }

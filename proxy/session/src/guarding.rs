@@ -29,7 +29,7 @@ impl Session {
             return None;
         }
         let change = if self.is_inside() {
-            let lifetime = self.client.variables.token_lifetime();
+            let lifetime = self.client.state.token_lifetime();
             let due = self.server.read_only.due_later(lifetime);
             due.filter(|_| self.write_access() == WriteAccess::MayWrite)?
         } else {
@@ -57,7 +57,7 @@ impl Session {
 
     #[inline]
     pub(super) fn write_access(&self) -> WriteAccess {
-        if self.client.fence.may_write(self.client.variables.token()) {
+        if self.client.fence.may_write(self.client.state.token()) {
             WriteAccess::MayWrite
         } else {
             WriteAccess::MayNotWrite
@@ -122,7 +122,7 @@ impl Session {
         if why == Unguarded::BegunOtherwise && self.is_failed() {
             return None;
         }
-        let token = self.client.variables.token();
+        let token = self.client.state.token();
         self.client.fence.unguarded(token, why)
     }
 
@@ -137,7 +137,7 @@ impl Session {
         if self.is_failed() || !self.server.ledger.is_empty() {
             return None;
         }
-        if request == Request::Execute && self.server.status == TransactionStatus::Idle {
+        if request == Request::Execute && self.client.state.status() == TransactionStatus::Idle {
             self.server.read_only.read_write_later();
             return None;
         }

@@ -17,9 +17,9 @@ use super::token_text::{is_take, with_tokens};
 use super::tokens::TokenRequest;
 use super::{Session, Settles};
 use crate::fence::traceparent::Traceparent;
-use crate::fence::variables::apply;
 use crate::fence::{
-    Admitted, Confirmed, Decision, Name, Permit, Situation, TokenValue, Unmet, runs_a_name,
+    Admitted, Confirmed, Decision, Name, Permit, ServerText, Situation, TokenValue, Unmet,
+    runs_a_name,
 };
 use crate::rejection::Enforcement;
 use crate::wire::header::Header;
@@ -46,16 +46,14 @@ impl Session {
     #[inline]
     pub(super) fn fast_permit(&self, message: Header, text: &[u8]) -> Option<Permit> {
         let client = &self.client;
-        client
-            .fence
-            .admit_text(message, text, client.variables.token())
+        client.fence.admit_text(message, text, client.state.token())
     }
 
     /// Whether the session holds every token that a text could need.
     #[inline]
     pub(super) fn holds_all(&self) -> bool {
         let client = &self.client;
-        client.fence.holds_all(client.variables.token())
+        client.fence.holds_all(client.state.token())
     }
 
     /// Verdict on a text, or what must happen to reach one.
@@ -117,7 +115,7 @@ impl Session {
                 Action::Need(Prerequisite::Replies)
             };
         }
-        let token = self.client.variables.token();
+        let token = self.client.state.token();
         match self.client.fence.admit_effects(message, effects, token) {
             Ok(Admitted { permit, observed }) => {
                 if let Some(rejection) = observed {
@@ -165,32 +163,19 @@ impl Session {
             // Without controls, the text is not a take.
             return self.decide_plain(message, judged, request);
         }
-        if self.server.token_text.is_shown_by(judged.verdict)
-            && let Some(rejection) = self.client.fence.taken_beside_others()
-        {
-            return self.meet(Unmet::Refuse(rejection), Refused::Whole, Some(judged), None);
-        }
+        self.client.state.on_sent(ServerText::Tokens);
         let prepared = self.prepared.as_ref();
         let tokens = prepared.and_then(|done| done.tokens.as_deref());
-        let action = match tokens.filter(|_| is_take(judged.verdict)) {
-            Some(tokens) => {
-                let declares = Judged {
-                    verdict: &Arc::new(with_tokens(judged.verdict, tokens)),
-                    text: judged.text,
-                };
-                self.decide_plain(message, &declares, request)
-            }
-            None => self.decide_plain(message, judged, request),
+        let Some(tokens) = tokens.filter(|_| is_take(judged.verdict)) else {
+            return self.decide_plain(message, judged, request);
         };
+        let declares = Judged {
+            verdict: &Arc::new(with_tokens(judged.verdict, tokens)),
+            text: judged.text,
+        };
+        let action = self.decide_plain(message, &declares, request);
         if matches!(action, Action::Forward(_)) {
-            let told = &mut self.server.token_text;
-            told.on_sent(judged.verdict);
-            if judged
-                .verdict
-                .any_control(|control| told.is_undone_by(control))
-            {
-                self.client.settles = Settles::Yes;
-            }
+            self.client.state.on_sent(ServerText::Take);
         }
         action
     }
@@ -288,7 +273,7 @@ impl Session {
 
     /// Whether a text decides what becomes of a token that was set in the open transaction.
     fn ends_doubt(&self, verdict: &Analysis) -> bool {
-        self.client.variables.is_in_doubt() && verdict.any_control(Control::is_transaction)
+        self.client.state.is_in_doubt() && verdict.any_control(Control::is_transaction)
     }
 
     /// Decides by the confirmed state if it holds for this text, otherwise by the worst case.
@@ -299,9 +284,8 @@ impl Session {
         let guard = server.read_only.guard();
         let situation = Situation {
             fence: &client.fence,
-            variables: &client.variables,
+            state: &client.state,
             accepted: server.registration.accepted(),
-            status: server.status,
             wrote: server.ledger.wrote(),
             pipeline: client.pipeline,
             confirmed: names.as_ref().map(|names| Confirmed { names, guard }),
@@ -336,25 +320,23 @@ impl Session {
     /// Whether a text declares a token that lets the session write. One that a RESET or the end of a transaction
     /// restores does not count: the statements before it run without it.
     fn declares_to_write(&self, verdict: &Analysis) -> bool {
-        let fence = &self.client.fence;
-        let accepted = self.server.registration.accepted();
-        let mut ahead = self.client.variables.clone();
-        controls(verdict).any(|control| {
-            apply(fence, control, accepted, &mut ahead);
-            sets_token(control) && fence.may_write(ahead.token())
-        })
+        self.may_write_after(verdict, sets_token)
     }
 
     /// Whether the session may write at some point of a text, also if the end of a transaction restores a token.
     fn comes_to_write(&self, verdict: &Analysis) -> bool {
+        verdict.has_controls() && self.may_write_after(verdict, |_| true)
+    }
+
+    /// Whether the session may write after one of these statements of a text.
+    fn may_write_after(&self, verdict: &Analysis, is_meant: impl Fn(&Control) -> bool) -> bool {
         let fence = &self.client.fence;
         let accepted = self.server.registration.accepted();
-        let mut ahead = self.client.variables.clone();
-        verdict.has_controls()
-            && controls(verdict).any(|control| {
-                apply(fence, control, accepted, &mut ahead);
-                fence.may_write(ahead.token())
-            })
+        let mut ahead = self.client.state.clone();
+        controls(verdict).any(|control| {
+            ahead.apply(fence, accepted, control);
+            is_meant(control) && fence.may_write(ahead.token())
+        })
     }
 
     /// Asks the authority for the last takeovers before a SHOW of them.

@@ -41,7 +41,7 @@ use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;
 use pgpalisade_wire as wire;
 
-use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, Variables};
+use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, SessionState};
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
 use action::{RecordedRefusal, Waiting};
@@ -49,7 +49,6 @@ use ledger::Ledger;
 use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
 use text_settings::{Reports, TextSettings};
-use token_text::TokenText;
 use tokens::Registration;
 
 pub use frontend::AccessChanged;
@@ -118,8 +117,8 @@ impl Output {
 struct ClientHalf {
     /// Policy rules for this session.
     fence: SessionFence,
-    /// Tokens, set and rolled back like a PostgreSQL setting.
-    variables: Variables<Arc<HeldTokens>>,
+    /// Tokens and transaction status, as the server has confirmed them.
+    state: SessionState,
     pipeline: Pipeline,
     settles: Settles,
     /// Takeover that would have ended the session in enforce mode.
@@ -134,15 +133,13 @@ struct ServerHalf {
     registration: Registration,
     read_only: ReadOnlyGuard,
     ledger: Ledger,
-    /// Transaction status after the last reply.
-    status: TransactionStatus,
     /// Whether a COMMIT inside a pipeline or query has completed since the last ReadyForQuery. If the rest of the
     /// request fails, that part stays committed.
     is_committed_midway: bool,
     names: Names,
     text_settings: TextSettings,
-    /// The server's value of `fencing.token`.
-    token_text: TokenText,
+    /// Whether the server has a value for `fencing.token`, perhaps an empty one.
+    has_token_text: bool,
     /// The server's fatal error, kept until it closes the connection.
     final_error: Option<BytesMut>,
 }
@@ -205,7 +202,7 @@ impl Session {
         Self {
             client: ClientHalf {
                 fence: beginning.fence,
-                variables: Variables::new(None, beginning.scope),
+                state: SessionState::new(beginning.scope),
                 pipeline: Pipeline::Closed,
                 settles: Settles::No,
                 observed_end: None,
@@ -215,11 +212,10 @@ impl Session {
                 registration: Registration::default(),
                 read_only: ReadOnlyGuard::new(beginning.reported),
                 ledger: Ledger::default(),
-                status: TransactionStatus::Idle,
                 is_committed_midway: false,
                 names: Names::default(),
                 text_settings: TextSettings::new(beginning.texts),
-                token_text: TokenText::default(),
+                has_token_text: false,
                 final_error: None,
             },
             prepared: None,
@@ -286,7 +282,8 @@ impl Session {
     /// Whether the next request belongs to an open transaction.
     #[inline]
     fn is_inside(&self) -> bool {
-        self.server.status != TransactionStatus::Idle || self.client.pipeline == Pipeline::Open
+        self.client.state.status() != TransactionStatus::Idle
+            || self.client.pipeline == Pipeline::Open
     }
 
     /// Current activity of the session.
@@ -296,7 +293,7 @@ impl Session {
         if !self.is_answered() || self.client.pipeline == Pipeline::Open {
             return Activity::Active;
         }
-        match self.server.status {
+        match self.client.state.status() {
             TransactionStatus::Idle => Activity::Idle,
             TransactionStatus::InTransaction => Activity::InTransaction,
             TransactionStatus::Failed => Activity::InFailedTransaction,
@@ -307,11 +304,11 @@ impl Session {
     #[inline]
     #[must_use]
     pub const fn tokens(&self) -> Option<&Arc<HeldTokens>> {
-        self.client.variables.token()
+        self.client.state.token()
     }
 
     fn is_failed(&self) -> bool {
-        self.server.status == TransactionStatus::Failed
+        self.client.state.is_failed()
     }
 
     fn prepared(&mut self) -> &mut Prepared {

@@ -7,7 +7,7 @@ use pgpalisade_policies::{Analysis, Lifetime};
 
 use super::judgement::shows_history;
 use super::{Session, injected};
-use crate::fence::{HeldToken, TokenStatus, variables};
+use crate::fence::{HeldToken, TokenStatus};
 
 impl Session {
     /// Sets in the server what the SHOW after it asks for. Everything sent before is answered.
@@ -16,19 +16,19 @@ impl Session {
             let sql = injected::setting(name, &value, Lifetime::Session);
             self.execute_own(&sql, None);
         }
-        self.server.token_text.is_known = true;
+        self.server.has_token_text = true;
     }
 
     /// Scopes of the tokens in force; without a token, the scope of a bare number.
     #[must_use]
     pub fn scopes(&self) -> Vec<Scope> {
         let client = &self.client;
-        match client.variables.token() {
+        match client.state.token() {
             Some(held) => {
                 let marks = held.tokens().iter().map(|token| &token.mark);
                 marks.map(|mark| mark.scope().clone()).collect()
             }
-            None => vec![variables::scope(&client.fence, &client.variables).clone()],
+            None => vec![client.state.scope(&client.fence).clone()],
         }
     }
 
@@ -40,9 +40,9 @@ impl Session {
     /// Settings that SHOW is to find. `fencing.token` is left alone once it was set in the server.
     fn settings_to_show(&self, verdict: &Analysis) -> Vec<(&'static str, String)> {
         let client = &self.client;
-        let scope = variables::scope(&client.fence, &client.variables);
+        let scope = client.state.scope(&client.fence);
         let (mut mark, mut status) = (String::new(), String::new());
-        match client.variables.token() {
+        match client.state.token() {
             Some(held) => {
                 for (at, token) in held.tokens().iter().enumerate() {
                     if at > 0 {
@@ -68,10 +68,10 @@ impl Session {
             // A Parse has no history yet: the server only needs to know the name.
             values.push(("fencing.history", history.unwrap_or_default().to_owned()));
         }
-        if client.variables.scope().is_none() {
+        if !client.state.has_scope() {
             values.push(("fencing.scope", scope.to_string()));
         }
-        if !self.server.token_text.is_known && client.variables.token().is_none() {
+        if !self.server.has_token_text && client.state.token().is_none() {
             values.push(("fencing.token", String::new()));
         }
         values

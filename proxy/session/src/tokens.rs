@@ -8,7 +8,8 @@ use pgpalisade_policies::Mode;
 use super::endings::Ending;
 use super::{Identity, Session, injected};
 use crate::fence::{
-    Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, SessionFence, Terms, TokenValue,
+    Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, ServerText, SessionFence, Terms,
+    TokenValue,
 };
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, RejectionKind};
@@ -316,12 +317,10 @@ impl Session {
     /// Puts the tokens of the startup packet in force, and makes RESET return to them.
     pub fn start_with(&mut self, wanted: &TokenRequest) {
         let tokens = self.prepared.take().and_then(|done| done.tokens);
-        if tokens.is_some_and(|tokens| !tokens.is_empty())
-            && let Some(held) = self.server.registration.accepted().last()
-        {
-            self.client.variables.start_with(Arc::clone(held));
-        }
-        self.server.token_text.on_startup(&wanted.value);
+        let accepted = self.server.registration.accepted().last();
+        let held = accepted.filter(|_| tokens.is_some_and(|tokens| !tokens.is_empty()));
+        let text = ServerText::of(&wanted.value);
+        self.client.state.start_with(held.cloned(), text);
     }
 
     /// Accepts tokens. The message that they are for is then decided again.
@@ -336,9 +335,9 @@ impl Session {
         let value = held.value();
         // Earlier tokens may only have been observed.
         self.client.observed_end = held.stale().map(|(_, mark)| mark);
-        let variables = &mut self.client.variables;
-        variables.replace(|held| held.is_for(&value), &held);
-        let in_force = variables.token().is_some_and(|now| Arc::ptr_eq(now, &held));
+        let state = &mut self.client.state;
+        state.replace(&value, &held);
+        let in_force = state.token().is_some_and(|now| Arc::ptr_eq(now, &held));
         if !in_force && self.client.fence.may_write(Some(&held)) {
             // The session is now made ready for the new token. The old one may be stale since this declaration, and
             // must not set the guard in between. A token that permits no write makes it ready for nothing.
@@ -349,10 +348,10 @@ impl Session {
 
     /// Whether the session could go on under a lower token than one of these.
     fn may_be_replaced(&self, value: &TokenValue) -> bool {
-        let variables = &self.client.variables;
+        let state = &self.client.state;
         let accepted = self.server.registration.accepted();
-        let in_force = variables.token().into_iter();
-        let mut held = in_force.chain(variables.startup_token()).chain(accepted);
+        let in_force = state.token().into_iter();
+        let mut held = in_force.chain(state.startup_token()).chain(accepted);
         let lower = |each: &Arc<HeldTokens>| {
             let declared = value.claims().iter();
             each.tokens().iter().any(|held| {
@@ -378,7 +377,7 @@ impl Session {
 
     /// Records that a takeover would have ended the session in enforce mode.
     pub(super) fn record_observed_end(&mut self) {
-        let held = self.client.variables.token();
+        let held = self.client.state.token();
         let Some((stale, mark)) = held.and_then(|held| held.stale()) else {
             return;
         };

@@ -181,12 +181,10 @@ impl SessionFence {
             .err()
     }
 
-    /// Refusal of a take in front of other statements; `None` if it is only observed.
-    #[must_use]
-    pub fn taken_beside_others(&self) -> Option<Box<Rejection>> {
+    /// Refuses a take in front of other statements, unless that is only observed.
+    pub(super) fn taken_beside_others(&self) -> Result<(), Box<Rejection>> {
         let rejection = Box::new(Rejection::taken_beside_others());
         self.refuse_or_observe(&mut Grounds::none(), rejection)
-            .err()
     }
 
     /// Refusal for lack of a token of one scope.

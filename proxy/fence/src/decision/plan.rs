@@ -15,8 +15,8 @@ use super::situation::{Confirmed, Pipeline, Situation, Wrote};
 use crate::guard::{Guard, Unguarded, ends_transaction};
 use crate::prepared::{Name, PreparedText};
 use crate::rejection::{Rejection, WhyWrite};
+use crate::state::{ServerText, SessionState, end_of_failed};
 use crate::text_names::{InText, TextNames};
-use crate::variables::{self, Variables, apply, end_of_failed, find};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::header::Header;
 use crate::{HeldTokens, SessionFence, TokenValue};
@@ -47,24 +47,27 @@ impl Situation<'_> {
             guard: self
                 .confirmed
                 .map_or(Guard::IN_DOUBT, |confirmed| confirmed.guard),
-            variables: Cow::Borrowed(self.variables),
-            failed: self.status == TransactionStatus::Failed,
+            state: Cow::Borrowed(self.state),
+            failed: self.state.is_failed(),
             wrote: self.wrote,
             grounds: Grounds::none(),
             alone: verdict.statements.len() == 1,
             could_write: CouldWrite::No,
             local_is_lost: verdict.statements.len() == 1
-                && self.status == TransactionStatus::Idle
+                && self.state.status() == TransactionStatus::Idle
                 && self.pipeline == Pipeline::Closed,
         };
         // With a declaration, the text goes to a session that may write from its first statement on.
-        let last = last_opening(self.fence, verdict, self.variables);
+        let last = last_opening(self, verdict);
         for (at, statement) in verdict.statements.iter().enumerate() {
             walk.could_write = match (walk.could_write, last) {
                 (CouldWrite::BehindItsToken, _) => CouldWrite::BehindItsToken,
                 (_, Some(last)) if at < last => CouldWrite::BeforeItsToken,
                 _ => CouldWrite::No,
             };
+            if at > 0 {
+                walk.check_server_text()?;
+            }
             if walk.step(statement)? == Runs::No {
                 walk.grounds.nothing_runs();
                 break;
@@ -75,37 +78,26 @@ impl Situation<'_> {
 }
 
 /// Index of the last statement that declares a token which lets the session write.
-#[inline]
-fn last_opening(
-    fence: &SessionFence,
-    verdict: &Analysis,
-    variables: &Variables<Arc<HeldTokens>>,
-) -> Option<usize> {
-    if !verdict.has_controls() {
+fn last_opening(situation: &Situation<'_>, verdict: &Analysis) -> Option<usize> {
+    if !verdict.any_control(sets_fencing) {
         return None;
     }
-    let mut scope = Cow::Borrowed(variables::scope(fence, variables));
+    let fence = situation.fence;
+    let mut ahead = situation.state.clone();
     let mut last = None;
     for (at, statement) in verdict.statements.iter().enumerate() {
         for control in &statement.controls {
-            let Control::SetFencing {
-                variable, value, ..
+            if let Control::SetFencing {
+                variable: FencingVariable::Token,
+                value,
+                ..
             } = control
-            else {
-                continue;
-            };
-            match variable {
-                FencingVariable::Scope => {
-                    let named = Scope::from_str(value).ok().map(Cow::Owned);
-                    scope = named.unwrap_or(Cow::Borrowed(fence.default_scope()));
-                }
-                FencingVariable::Token => {
-                    let value = TokenValue::parse(value, &scope).ok().flatten();
-                    if value.is_some_and(|value| fence.opens(&value)) {
-                        last = Some(at);
-                    }
-                }
+                && let Ok(Some(value)) = TokenValue::parse(value, ahead.scope(fence))
+                && fence.opens(&value)
+            {
+                last = Some(at);
             }
+            ahead.apply(fence, situation.accepted, control);
         }
     }
     last
@@ -118,7 +110,7 @@ struct Walk<'a> {
     in_text: TextNames<'a>,
     accepted: &'a [Arc<HeldTokens>],
     guard: Guard,
-    variables: Cow<'a, Variables<Arc<HeldTokens>>>,
+    state: Cow<'a, SessionState>,
     failed: bool,
     wrote: Wrote,
     grounds: Grounds,
@@ -156,7 +148,7 @@ impl<'a> Walk<'a> {
         self.check_requirement(statement)?;
         self.check_guard(statement)?;
         self.guard = self.guard.after(statement);
-        if self.fence.may_write(self.variables.token()) {
+        if self.fence.may_write(self.state.token()) {
             self.could_write = CouldWrite::BehindItsToken;
             if statement.may_hide_a_write() {
                 self.wrote = Wrote::Yes;
@@ -172,7 +164,8 @@ impl<'a> Walk<'a> {
             if !self.alone {
                 let rolled_back = had_failed.then(|| end_of_failed(control)).flatten();
                 let control = rolled_back.as_ref().unwrap_or(control);
-                apply(self.fence, control, self.accepted, self.variables.to_mut());
+                let state = self.state.to_mut();
+                state.apply(self.fence, self.accepted, control);
             }
             if ends_transaction(control) {
                 self.wrote = Wrote::No;
@@ -191,7 +184,7 @@ impl<'a> Walk<'a> {
             (CouldWrite::No, None) => return Ok(()),
         };
         if statement.may_hide_a_write()
-            && let Some(rejection) = self.fence.unguarded(self.variables.token(), why)
+            && let Some(rejection) = self.fence.unguarded(self.state.token(), why)
         {
             return self.refuse(rejection);
         }
@@ -212,7 +205,7 @@ impl<'a> Walk<'a> {
                 Control::Commit { .. } | Control::PrepareTransaction
                     if self.wrote == Wrote::Yes =>
                 {
-                    let held = self.variables.token();
+                    let held = self.state.token();
                     self.fence.check_goes_on(&mut self.grounds, held)?;
                 }
                 _ => {}
@@ -280,7 +273,7 @@ impl<'a> Walk<'a> {
             }
             // Names are not followed here. A session that holds all tokens does not need them, and later they count
             // as unknown.
-            control if changes_names(control) && self.fence.holds_all(self.variables.token()) => {
+            control if changes_names(control) && self.fence.holds_all(self.state.token()) => {
                 self.in_text.forget();
                 Ok(())
             }
@@ -289,7 +282,7 @@ impl<'a> Walk<'a> {
     }
 
     fn check(&mut self, effects: &Effects, why: Option<WhyWrite<'_>>) -> Result<(), Unmet> {
-        let held = self.variables.token();
+        let held = self.state.token();
         let basis = self.fence.check(&mut self.grounds, effects, why, held)?;
         if basis != Basis::NotRequired {
             self.wrote = Wrote::Yes;
@@ -321,18 +314,26 @@ impl<'a> Walk<'a> {
                 ..
             }
             | Control::ResetAll
-            | Control::DiscardAll => self.check_change(change(
-                self.variables.token(),
-                self.variables.startup_token(),
-            )),
+            | Control::DiscardAll => {
+                self.check_change(change(self.state.token(), self.state.startup_token()))
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses a statement that would find the take of the startup packet in the server, not the tokens: a RESET or
+    /// rollback before it in the text brings that back.
+    fn check_server_text(&self) -> Result<(), Unmet> {
+        match self.state.server_text() {
+            ServerText::Tokens => Ok(()),
+            ServerText::Take => Ok(self.fence.taken_beside_others()?),
         }
     }
 
     /// Refuses a take in a text that does more. If that is only observed, it passes and declares nothing.
     fn refuse_take(&mut self) -> Result<(), Unmet> {
         self.refuse(Rejection::taken_beside_others())?;
-        self.check_change(change(self.variables.token(), None))
+        self.check_change(change(self.state.token(), None))
     }
 
     fn refuse(&mut self, rejection: Rejection) -> Result<(), Unmet> {
@@ -352,10 +353,10 @@ impl<'a> Walk<'a> {
     }
 
     fn check_token(&mut self, text: &str, lifetime: Lifetime) -> Result<(), Unmet> {
-        let scope = variables::scope(self.fence, &self.variables);
+        let scope = self.state.scope(self.fence);
         let value = match TokenValue::parse(text, scope) {
             Ok(Some(value)) => value,
-            Ok(None) => return self.check_change(change(self.variables.token(), None)),
+            Ok(None) => return self.check_change(change(self.state.token(), None)),
             Err(error) => {
                 return self.refuse(Rejection::invalid_value("fencing.token", text, error));
             }
@@ -363,7 +364,7 @@ impl<'a> Walk<'a> {
         if let Err(rejection) = self.fence.may_declare_all(&value, lifetime) {
             self.refuse(*rejection)?;
             // The refusal is only observed: the SET passes and declares nothing.
-            return self.check_change(change(self.variables.token(), None));
+            return self.check_change(change(self.state.token(), None));
         }
         for (scope, claim) in value.claims() {
             // If it is only observed, the declaration says so, once.
@@ -375,10 +376,12 @@ impl<'a> Walk<'a> {
                 return self.refuse(Rejection::behind(scope, *claim, mark));
             }
         }
-        let next = find(self.accepted, self.variables.token(), &value)
+        let next = self
+            .state
+            .find(self.accepted, &value)
             .filter(|next| next.tokens().iter().all(|one| self.fence.is_accepted(one)));
         let change = match next {
-            Some(_) => change(self.variables.token(), next),
+            Some(_) => change(self.state.token(), next),
             None => Change::Other,
         };
         let is_accepted = next.is_some();
@@ -413,6 +416,10 @@ pub fn takes(control: &Control) -> bool {
     };
     let value = TokenValue::parse(value, &Scope::default());
     value.ok().flatten().is_some_and(|value| value.takes())
+}
+
+const fn sets_fencing(control: &Control) -> bool {
+    matches!(control, Control::SetFencing { .. })
 }
 
 /// Whether it defines or drops the name of a prepared statement.

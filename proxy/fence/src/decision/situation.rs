@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use pgpalisade_wire::backend::TransactionStatus;
-
 use crate::guard::Guard;
 use crate::prepared::{Name, PreparedNames, PreparedText};
-use crate::variables::Variables;
+use crate::state::SessionState;
 use crate::{HeldTokens, SessionFence};
 
 /// Whether messages of the extended protocol were sent since the last Sync. Outside a transaction block, such a
@@ -34,13 +32,10 @@ pub enum Wrote {
 pub struct Situation<'a> {
     /// Policy rules for this session.
     pub fence: &'a SessionFence,
-    /// Its token, kept like a PostgreSQL setting. A text that depends on it waits until everything before is
-    /// answered.
-    pub variables: &'a Variables<Arc<HeldTokens>>,
+    /// Its token and transaction status. A text that depends on the token waits until everything before is answered.
+    pub state: &'a SessionState,
     /// Accepted tokens, whether in force or not.
     pub accepted: &'a [Arc<HeldTokens>],
-    /// Transaction status after the last reply.
-    pub status: TransactionStatus,
     /// Whether the open transaction may have written.
     pub wrote: Wrote,
     /// Whether the text is part of a pipeline.

@@ -315,11 +315,13 @@ fn a_session_with_many_portals_and_savepoints() {
             let name = at.to_string();
             let portal = NameChange::set(Name::portal(name.as_bytes()), PreparedText::Plain);
             subject.session.server.names.confirm(portal);
-            subject.session.client.variables.savepoint(&name);
+            let client = &mut subject.session.client;
+            let savepoint = Control::Savepoint(name.into());
+            client.state.apply(&client.fence, &[], &savepoint);
         }
         timed(|| {
             for _ in 0..50 {
-                black_box(subject.session.client.variables.clone());
+                black_box(subject.session.client.state.clone());
             }
             follow(&mut subject, &verdict);
         })

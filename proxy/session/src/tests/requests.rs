@@ -14,6 +14,8 @@ use super::frames::{bind, bind_one, empty, execute, function_call, message, pars
 use super::subject::{
     Holds, MARK, Subject, check_table, identified, malformed, sync, wanted, word,
 };
+use crate::fence::ServerText;
+use crate::wire::backend::TransactionStatus;
 
 /// States, in the order of the columns.
 const STATES: [(&str, Reach); 10] = [
@@ -275,6 +277,35 @@ fn what_follows_a_pipeline_that_returns_to_a_take() {
     assert!(
         matches!(action, Action::Need(Prerequisite::Replies)),
         "{action:?}"
+    );
+}
+
+/// The server has the take again only if a rollback has undone the number.
+#[test]
+fn a_rollback_of_the_number() {
+    use TransactionStatus::{Idle, InTransaction};
+    for (status, reply, expect) in [(InTransaction, b'T', true), (Idle, b'I', false)] {
+        let mut subject = started_with_a_take();
+        subject.session.client.state.on_ready(status);
+        subject.run(&query("SELECT 1"), "SELECT 1", reply);
+        assert!(has_told_the_number(&subject));
+        subject.run(&query("BEGIN"), "BEGIN", b'T');
+        subject.run(&query("ROLLBACK"), "ROLLBACK", b'I');
+        subject.to_server.clear();
+        subject.send(&query("SELECT 1"));
+        assert_eq!(has_told_the_number(&subject), expect, "{status:?}");
+    }
+}
+
+/// A SET after a take is no take, though the take may have had no reply that shows its end.
+#[test]
+fn a_take_concerns_its_own_set_only() {
+    let mut subject = Subject::new(Holds::Current);
+    subject.session.client.state.on_sent(ServerText::Take);
+    subject.run(&query("SET fencing.token = '5'"), "SET", b'I');
+    assert_eq!(
+        subject.session.client.state.server_text(),
+        ServerText::Tokens
     );
 }
 

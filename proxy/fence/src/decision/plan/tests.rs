@@ -54,11 +54,10 @@ impl PreparedNames for Names {
 /// A session, idle and without a transaction unless said otherwise.
 struct Session {
     fence: SessionFence,
-    variables: Variables<Arc<HeldTokens>>,
+    state: SessionState,
     accepted: Vec<Arc<HeldTokens>>,
     names: Names,
     is_confirmed: bool,
-    status: TransactionStatus,
     wrote: Wrote,
     pipeline: Pipeline,
     guard: Guard,
@@ -145,13 +144,14 @@ impl Session {
             let meaning = PreparedText::Classified(Arc::new(classified));
             names.0.push((kind, name, meaning));
         }
+        let mut state = SessionState::new(None);
+        state.start_with(token.clone(), ServerText::Tokens);
         Self {
             fence,
-            variables: Variables::new(token.clone(), None),
+            state,
             accepted: token.into_iter().collect(),
             names,
             is_confirmed: true,
-            status: TransactionStatus::Idle,
             wrote: Wrote::No,
             pipeline: Pipeline::Closed,
             guard: Guard::SURE,
@@ -161,9 +161,7 @@ impl Session {
     /// A session started without a token and given one by a SET since.
     fn set(token: &str) -> Self {
         let mut session = Self::new("").accepted(token);
-        let held = session.accepted.last().cloned();
-        session.variables.set_token(held, Lifetime::Session);
-        session.variables.commit();
+        session.apply(&format!("SET fencing.token = '{token}'; COMMIT"));
         session
     }
 
@@ -175,14 +173,14 @@ impl Session {
 
     /// Inside a transaction block.
     fn inside(mut self, wrote: Wrote) -> Self {
-        self.status = TransactionStatus::InTransaction;
+        self.state.on_ready(TransactionStatus::InTransaction);
         self.wrote = wrote;
         self
     }
 
     /// Inside a block that has failed.
     fn failed(mut self) -> Self {
-        self.status = TransactionStatus::Failed;
+        self.state.on_ready(TransactionStatus::Failed);
         self
     }
 
@@ -204,9 +202,8 @@ impl Session {
         };
         Situation {
             fence: &self.fence,
-            variables: &self.variables,
+            state: &self.state,
             accepted: &self.accepted,
-            status: self.status,
             wrote: self.wrote,
             pipeline: self.pipeline,
             confirmed: self.is_confirmed.then(confirmed),
@@ -238,12 +235,12 @@ impl Session {
     fn apply(&mut self, text: &str) {
         let verdict = classify(text.as_bytes(), SAFE);
         for control in verdict.statements.iter().flat_map(|one| &one.controls) {
-            apply(&self.fence, control, &self.accepted, &mut self.variables);
+            self.state.apply(&self.fence, &self.accepted, control);
         }
     }
 
     fn token(&self) -> String {
-        let token = self.variables.token();
+        let token = self.state.token();
         token.map(|token| token.to_string()).unwrap_or_default()
     }
 }
@@ -359,6 +356,23 @@ fn a_new_token_is_declared_and_a_known_one_is_not() {
     );
 }
 
+/// The server's own text of the token is a take then, and what follows in the text would see it.
+#[test]
+fn what_brings_back_a_take_of_the_startup_packet() {
+    let mut session = Session::set("5");
+    let token = session.accepted.last().cloned();
+    session.state.start_with(token, ServerText::Take);
+    session.state.on_tokens_sent();
+    for (text, expect) in [
+        ("ROLLBACK; SELECT 1", Refuse(InvalidToken)),
+        ("RESET fencing.token; SELECT 1", Refuse(InvalidToken)),
+        ("SELECT 1; RESET fencing.token", FREE),
+        ("COMMIT; SELECT 1", FREE),
+    ] {
+        session.check(text, expect);
+    }
+}
+
 #[test]
 fn accepted_tokens_are_in_force_from_their_set_on() {
     let session = || Session::new("").accepted("5");
@@ -373,6 +387,12 @@ fn accepted_tokens_are_in_force_from_their_set_on() {
     session().check(undone, Refuse(NoToken));
     let taken_back = "SET fencing.token = 5; RESET ALL; INSERT INTO t VALUES (1)";
     session().check(taken_back, Refuse(NoToken));
+    // A number after a RESET is one of the default scope again.
+    let scoped =
+        "SET fencing.scope = billing; RESET fencing.scope; SELECT f(); SET fencing.token = 5";
+    session().check(scoped, Refuse(NoToken));
+    let elsewhere = "SET fencing.scope = billing; SELECT f(); SET fencing.token = 7";
+    session().check(elsewhere, Declare("billing=7"));
     // A token that was accepted once may be stale now.
     let outdated = Session::new("").accepted("4");
     outdated.check("SET fencing.token = 4", Refuse(StaleToken));
@@ -519,7 +539,7 @@ fn behind_the_end_of_a_transaction_read_only_mode_is_in_doubt() {
         Session::new("").check(text, FREE);
     }
     let mut inside = Session::new("");
-    inside.status = TransactionStatus::InTransaction;
+    inside.state.on_ready(TransactionStatus::InTransaction);
     inside.check("SELECT f()", FREE);
     inside.check("RELEASE s; SELECT f(); ROLLBACK TO s; SELECT f()", FREE);
     inside.check("COMMIT; SELECT f()", Refuse(NoToken));
@@ -704,7 +724,7 @@ fn the_fast_path_asks_for_every_token() {
         let session = Session::new(token);
         let permit = session
             .fence
-            .admit_text(QUERY, b"INSERT", session.variables.token());
+            .admit_text(QUERY, b"INSERT", session.state.token());
         assert_eq!(permit.map(|permit| permit.basis()), expect, "{token:?}");
     }
 }
@@ -718,15 +738,13 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
         ("billing=7", Err(NoToken)),
         ("default=5,billing=6", Err(StaleToken)),
     ] {
-        let Session {
-            fence, variables, ..
-        } = Session::new(token);
+        let Session { fence, state, .. } = Session::new(token);
         let basis = |decided: Result<Permit, Box<Rejection>>| {
             decided
                 .map(|permit| permit.basis())
                 .map_err(|rejection| rejection.kind)
         };
-        let held = variables.token();
+        let held = state.token();
         assert_eq!(
             basis(fence.admit_copy_data(QUERY, CopyIn::Reading, held)),
             expect,
@@ -872,7 +890,7 @@ fn the_token_of_any_scope_with_tables_opens_the_session() {
         ("billing=7", false),
     ] {
         let session = Session::under(fence.clone(), token);
-        let held = session.variables.token();
+        let held = session.state.token();
         assert_eq!(session.fence.may_write(held), opens, "{token}");
         // A token that is declared need not be current.
         let declared = session.fence.opens(&value(token));
@@ -893,8 +911,8 @@ fn the_token_of_any_scope_with_tables_opens_the_session() {
         ..Mark::new(Token::new(1).unwrap(), 1, "tests".to_owned())
     };
     marks.note(mark.scope(), &repaired);
-    assert!(!fence.may_write(session.variables.token()));
-    assert!(fence.may_write(Session::under(fence.clone(), "s3=1").variables.token()));
+    assert!(!fence.may_write(session.state.token()));
+    assert!(fence.may_write(Session::under(fence.clone(), "s3=1").state.token()));
 }
 
 /// The refusal of any text is short, and made once.

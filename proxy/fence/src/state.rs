@@ -1,0 +1,443 @@
+//! What a rollback undoes in a session. `fencing.token` and `fencing.scope` behave as custom settings do, through SET,
+//! SET LOCAL, RESET, savepoints, errors, COMMIT and ROLLBACK.
+//!
+//! A statement is applied when the server has confirmed it (CommandComplete), so one that failed changes nothing here
+//! either. Source: <https://www.postgresql.org/docs/current/sql-set.html>
+
+use std::collections::VecDeque;
+use std::iter::once;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{Chain, Control, FencingVariable, Lifetime};
+
+use crate::wire::backend::TransactionStatus;
+use crate::{HeldTokens, SessionFence, TokenValue};
+
+/// Number of savepoints that are kept. A text of several statements copies them, and searches them for a name.
+const SAVEPOINTS_MAX: usize = 64;
+
+/// A setting: its value for the session and, inside a transaction, a local one that hides it.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Setting<T> {
+    session: T,
+    local: Option<T>,
+}
+
+impl<T> Setting<T> {
+    const fn new(session: T) -> Self {
+        Self {
+            session,
+            local: None,
+        }
+    }
+
+    const fn get(&self) -> &T {
+        match &self.local {
+            Some(local) => local,
+            None => &self.session,
+        }
+    }
+
+    fn set(&mut self, value: T, lifetime: Lifetime) {
+        match lifetime {
+            // A SET also ends an earlier SET LOCAL of the same transaction.
+            Lifetime::Session => *self = Self::new(value),
+            Lifetime::Local => self.local = Some(value),
+        }
+    }
+}
+
+/// Text that the server has for a value of `fencing.token`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ServerText {
+    /// The tokens.
+    #[default]
+    Tokens,
+    /// A take, which only the proxy understands.
+    Take,
+}
+
+impl ServerText {
+    /// Text of a value as a client declares it.
+    #[must_use]
+    pub fn of(value: &TokenValue) -> Self {
+        if value.takes() {
+            Self::Take
+        } else {
+            Self::Tokens
+        }
+    }
+}
+
+/// A value of `fencing.token`.
+#[derive(Debug, Clone, Default)]
+struct Declared {
+    held: Option<Arc<HeldTokens>>,
+    text: ServerText,
+}
+
+impl PartialEq for Declared {
+    fn eq(&self, other: &Self) -> bool {
+        let [one, two] = [self, other].map(|each| each.held.as_ref().map(Arc::as_ptr));
+        one == two && self.text == other.text
+    }
+}
+
+/// Values that a rollback restores.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Scoped {
+    token: Setting<Declared>,
+    scope: Setting<Option<Scope>>,
+}
+
+/// Snapshots of the open transaction: its start, then its savepoints.
+#[derive(Debug, Clone)]
+struct Transaction {
+    start: Scoped,
+    /// Values that the savepoints before the kept ones restore. If they restore different tokens, there is none.
+    forgotten: Option<Scoped>,
+    savepoints: VecDeque<(Box<str>, Scoped)>,
+}
+
+impl Transaction {
+    /// Snapshot that an error restores.
+    fn top(&self) -> &Scoped {
+        let last = self.savepoints.back().map(|(_, scoped)| scoped);
+        last.or(self.forgotten.as_ref()).unwrap_or(&self.start)
+    }
+
+    fn push(&mut self, name: &str, now: Scoped) {
+        if self.savepoints.len() == SAVEPOINTS_MAX
+            && let Some((_, oldest)) = self.savepoints.pop_front()
+        {
+            self.forgotten = Some(match self.forgotten.take() {
+                Some(other) if other != oldest => Scoped {
+                    token: Setting::new(Declared {
+                        held: None,
+                        text: other.token.get().text.max(oldest.token.get().text),
+                    }),
+                    ..oldest
+                },
+                _ => oldest,
+            });
+        }
+        self.savepoints.push_back((name.into(), now));
+    }
+
+    /// Number of kept savepoints up to the last of this name. It may be a forgotten one.
+    fn find(&self, name: &str) -> Option<usize> {
+        let mut savepoints = self.savepoints.iter();
+        let at = savepoints.rposition(|(known, _)| **known == *name);
+        at.map(|at| at + 1)
+            .or_else(|| self.forgotten.is_some().then_some(0))
+    }
+
+    fn snapshots(&mut self) -> impl Iterator<Item = &mut Scoped> {
+        let savepoints = self.savepoints.iter_mut().map(|(_, scoped)| scoped);
+        once(&mut self.start)
+            .chain(&mut self.forgotten)
+            .chain(savepoints)
+    }
+}
+
+/// State of a session that statements change and rollbacks restore.
+#[derive(Debug, Clone)]
+pub struct SessionState {
+    startup: Scoped,
+    now: Scoped,
+    /// Created at the first change or savepoint of a transaction.
+    transaction: Option<Transaction>,
+    status: TransactionStatus,
+    /// Whether an error has come since the last ReadyForQuery.
+    has_error: bool,
+    /// Text of the SET in flight. A take is judged by the tokens that it has obtained.
+    sent: ServerText,
+}
+
+impl SessionState {
+    /// State of a session that has just started.
+    #[must_use]
+    pub fn new(scope: Option<Scope>) -> Self {
+        let startup = Scoped {
+            token: Setting::default(),
+            scope: Setting::new(scope),
+        };
+        Self {
+            now: startup.clone(),
+            startup,
+            transaction: None,
+            status: TransactionStatus::Idle,
+            has_error: false,
+            sent: ServerText::Tokens,
+        }
+    }
+
+    /// Sets the accepted token of the startup packet, to which RESET returns.
+    pub fn start_with(&mut self, held: Option<Arc<HeldTokens>>, text: ServerText) {
+        self.startup.token = Setting::new(Declared { held, text });
+        self.now = self.startup.clone();
+    }
+
+    /// Puts the newest acceptance of a value in place of earlier ones, wherever they are kept.
+    pub fn replace(&mut self, value: &TokenValue, by: &Arc<HeldTokens>) {
+        let transaction = self.transaction.iter_mut();
+        let all = [&mut self.startup, &mut self.now].into_iter();
+        for scoped in all.chain(transaction.flat_map(Transaction::snapshots)) {
+            let Setting { session, local } = &mut scoped.token;
+            let held = once(session).chain(local).flat_map(|one| &mut one.held);
+            held.filter(|held| held.is_for(value))
+                .for_each(|held| *held = Arc::clone(by));
+        }
+    }
+
+    /// The tokens in force.
+    #[inline]
+    #[must_use]
+    pub const fn token(&self) -> Option<&Arc<HeldTokens>> {
+        self.now.token.get().held.as_ref()
+    }
+
+    /// The server's text of the token in force.
+    #[inline]
+    #[must_use]
+    pub const fn server_text(&self) -> ServerText {
+        self.now.token.get().text
+    }
+
+    /// Lifetime of the token in force.
+    #[must_use]
+    pub const fn token_lifetime(&self) -> Lifetime {
+        match self.now.token.local {
+            Some(_) => Lifetime::Local,
+            None => Lifetime::Session,
+        }
+    }
+
+    /// Token that a RESET returns to.
+    #[must_use]
+    pub const fn startup_token(&self) -> Option<&Arc<HeldTokens>> {
+        self.startup.token.session.held.as_ref()
+    }
+
+    /// Scope of a bare number.
+    #[must_use]
+    pub fn scope<'a>(&'a self, fence: &'a SessionFence) -> &'a Scope {
+        let scope = self.now.scope.get().as_ref();
+        scope.unwrap_or_else(|| fence.default_scope())
+    }
+
+    /// Whether the session has set a scope.
+    #[must_use]
+    pub const fn has_scope(&self) -> bool {
+        self.now.scope.get().is_some()
+    }
+
+    /// Transaction status after the last reply.
+    #[inline]
+    #[must_use]
+    pub const fn status(&self) -> TransactionStatus {
+        self.status
+    }
+
+    /// Whether the open transaction has failed.
+    #[inline]
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        self.status == TransactionStatus::Failed
+    }
+
+    /// Whether the open transaction has changed a setting or set a savepoint, so that its end matters.
+    #[inline]
+    #[must_use]
+    pub const fn is_in_doubt(&self) -> bool {
+        self.transaction.is_some()
+    }
+
+    /// Applies a statement that the server has completed.
+    pub fn apply(&mut self, fence: &SessionFence, accepted: &[Arc<HeldTokens>], control: &Control) {
+        match control {
+            Control::Begin { .. } => self.status = TransactionStatus::InTransaction,
+            Control::Savepoint(name) => {
+                let now = self.now.clone();
+                self.transaction().push(name, now);
+            }
+            Control::Release(name) => self.release(name),
+            Control::RollbackTo(name) => self.rollback_to(name),
+            Control::Commit { chain } => self.commit(*chain),
+            Control::PrepareTransaction => self.commit(Chain::No),
+            Control::Rollback { chain } => self.rollback(*chain),
+            Control::SetFencing {
+                variable,
+                value,
+                lifetime,
+            } => match variable {
+                FencingVariable::Token => self.set_token(fence, accepted, value, *lifetime),
+                FencingVariable::Scope => {
+                    let scope = Scope::from_str(value).ok();
+                    self.change().scope.set(scope, *lifetime);
+                }
+            },
+            Control::ResetFencing { variable, lifetime } => self.reset(*variable, *lifetime),
+            Control::ResetAll => self.reset_all(),
+            Control::DiscardAll => {
+                self.reset_all();
+                // DISCARD ALL cannot run inside a transaction, and commits at once even in a pipeline.
+                self.commit(Chain::No);
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes the text of a SET that is sent now, which no other follows before its reply.
+    pub const fn on_sent(&mut self, text: ServerText) {
+        self.sent = text;
+    }
+
+    /// Notes that the proxy sets the tokens in force in the server.
+    pub fn on_tokens_sent(&mut self) {
+        let declared = Declared {
+            held: self.token().cloned(),
+            text: ServerText::Tokens,
+        };
+        let lifetime = self.token_lifetime();
+        self.change().token.set(declared, lifetime);
+    }
+
+    /// Applies an error of the server.
+    pub fn on_error(&mut self) {
+        self.has_error = true;
+        if let Some(transaction) = &self.transaction {
+            self.now = transaction.top().clone();
+        }
+    }
+
+    /// Applies ReadyForQuery. If the session is idle, a transaction that no COMMIT or ROLLBACK has ended was an
+    /// implicit one, and has ended now.
+    pub fn on_ready(&mut self, status: TransactionStatus) {
+        let has_error = std::mem::take(&mut self.has_error);
+        self.status = status;
+        if status == TransactionStatus::Idle && self.transaction.is_some() {
+            if has_error {
+                self.rollback(Chain::No);
+            } else {
+                self.commit(Chain::No);
+            }
+        }
+    }
+
+    /// Accepted tokens that a value stands for.
+    pub(crate) fn find<'a>(
+        &'a self,
+        accepted: &'a [Arc<HeldTokens>],
+        value: &TokenValue,
+    ) -> Option<&'a Arc<HeldTokens>> {
+        let mut known = self.token().into_iter().chain(accepted);
+        known.find(|held| held.is_for(value))
+    }
+
+    fn set_token(
+        &mut self,
+        fence: &SessionFence,
+        accepted: &[Arc<HeldTokens>],
+        text: &str,
+        lifetime: Lifetime,
+    ) {
+        let mut declared = Declared {
+            held: None,
+            text: self.sent,
+        };
+        if let Ok(Some(value)) = TokenValue::parse(text, self.scope(fence)) {
+            declared.held = self.find(accepted, &value).cloned();
+            declared.text = declared.text.max(ServerText::of(&value));
+        }
+        self.change().token.set(declared, lifetime);
+    }
+
+    fn reset(&mut self, variable: FencingVariable, lifetime: Lifetime) {
+        match variable {
+            FencingVariable::Token => {
+                let token = self.startup.token.session.clone();
+                self.change().token.set(token, lifetime);
+            }
+            FencingVariable::Scope => {
+                let scope = self.startup.scope.session.clone();
+                self.change().scope.set(scope, lifetime);
+            }
+        }
+    }
+
+    fn reset_all(&mut self) {
+        self.reset(FencingVariable::Token, Lifetime::Session);
+        self.reset(FencingVariable::Scope, Lifetime::Session);
+    }
+
+    /// What happened since the savepoint belongs to the outer level.
+    fn release(&mut self, name: &str) {
+        if let Some(transaction) = &mut self.transaction
+            && let Some(count) = transaction.find(name)
+        {
+            transaction.savepoints.truncate(count.saturating_sub(1));
+        }
+    }
+
+    /// The savepoint itself stays.
+    fn rollback_to(&mut self, name: &str) {
+        self.status = TransactionStatus::InTransaction;
+        if let Some(transaction) = &mut self.transaction
+            && let Some(count) = transaction.find(name)
+        {
+            transaction.savepoints.truncate(count);
+            self.now = transaction.top().clone();
+        }
+    }
+
+    fn commit(&mut self, chain: Chain) {
+        self.transaction = None;
+        self.now.token.local = None;
+        self.now.scope.local = None;
+        self.status = status_after(chain);
+    }
+
+    fn rollback(&mut self, chain: Chain) {
+        if let Some(transaction) = self.transaction.take() {
+            self.now = transaction.start;
+        }
+        self.status = status_after(chain);
+    }
+
+    fn transaction(&mut self) -> &mut Transaction {
+        self.transaction.get_or_insert_with(|| Transaction {
+            start: self.now.clone(),
+            forgotten: None,
+            savepoints: VecDeque::new(),
+        })
+    }
+
+    /// Values that a statement of the open transaction changes.
+    fn change(&mut self) -> &mut Scoped {
+        self.transaction();
+        &mut self.now
+    }
+}
+
+const fn status_after(chain: Chain) -> TransactionStatus {
+    match chain {
+        Chain::Yes => TransactionStatus::InTransaction,
+        Chain::No => TransactionStatus::Idle,
+    }
+}
+
+/// Effect of a statement that ends a failed transaction: its COMMIT is a ROLLBACK.
+/// <https://www.postgresql.org/docs/current/sql-commit.html>
+pub const fn end_of_failed(control: &Control) -> Option<Control> {
+    match control {
+        Control::Commit { chain } => Some(Control::Rollback { chain: *chain }),
+        Control::PrepareTransaction => Some(Control::Rollback { chain: Chain::No }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;
