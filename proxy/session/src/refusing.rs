@@ -17,7 +17,7 @@ impl Session {
         statement: Option<JudgedText>,
     ) -> Action {
         self.record(&rejection, Enforcement::Refused, statement);
-        let rejection = match self.server.status {
+        let rejection = match self.client.state.status() {
             TransactionStatus::Idle => rejection,
             _ => Box::new(rejection.in_transaction()),
         };
