@@ -204,3 +204,35 @@ fn n6_a_token_in_a_text_that_cannot_be_read() {
     }
     check(Worth::NotAsked, scripts);
 }
+
+/// Found by the generator: a trigger of a COPY changes the encoding. The server ignores the Sync before the data, so it
+/// reports nothing, and reads the name in the next text as that of a table of another scope.
+#[test]
+fn n19_an_encoding_that_a_copy_changes() {
+    let mut scripts = Vec::new();
+    for session in [Session::Neighbour, Session::Reader] {
+        let begun = Script::of(session)
+            .startup("aim.name", "client_encoding")
+            .startup("aim.value", "EUC_CN");
+        for copies in 1..=2 {
+            let copied = (0..copies).fold(begun.clone(), |script, _| {
+                script
+                    .extended("COPY b.triggered (what) FROM STDIN")
+                    .sync()
+                    .say(Message::CopyData("x\n".into()))
+                    .say(Message::CopyDone)
+            });
+            let write = b"INSERT INTO mixed.\xc3\xa4 VALUES ('x')".to_vec();
+            for (how, script) in [
+                ("a Query", copied.clone().query(write.clone())),
+                ("a pipeline", copied.extended(write).sync()),
+            ] {
+                scripts.extend(grouped(
+                    &format!("{session:?}, {copies} times, {how}"),
+                    script,
+                ));
+            }
+        }
+    }
+    check(Worth::Writes, scripts);
+}
