@@ -71,9 +71,9 @@ impl ClientLimits {
 /// Time of the last log line about a PROXY protocol header that is missing or not expected. Anybody can cause such
 /// lines, so their rate is limited.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct HeadersTold(Arc<Mutex<Option<Instant>>>);
+pub(crate) struct HeaderWarnings(Arc<Mutex<Option<Instant>>>);
 
-impl HeadersTold {
+impl HeaderWarnings {
     /// Whether another line is due, at most one a minute. The caller must then write it.
     pub(crate) fn is_due(&self) -> bool {
         const EVERY: Duration = Duration::from_secs(60);
@@ -109,7 +109,7 @@ pub struct WorkerContext {
     pub(crate) pending_logins: PendingLogins,
     pub(crate) limits: ClientLimits,
     /// Limits the log lines about PROXY protocol headers.
-    pub(crate) headers_told: HeadersTold,
+    pub(crate) header_warnings: HeaderWarnings,
     /// Whether operators hold sessions up.
     pub pause: Pause,
     pub(crate) batching: Batching,
