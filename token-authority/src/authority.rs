@@ -6,10 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, watch};
 
-use crate::rule::NoIncarnation;
 use crate::{
-    Backend, Claim, Cluster, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest,
-    Repaired, Scope, TakeId, TakeoverRecord, Token,
+    Backend, Claim, Cluster, LeaseId, LeaseStep, Leased, Mark, NoIncarnation, Rank, Registered,
+    RepairRequest, Repaired, Scope, TakeId, TakeoverRecord, Token,
 };
 
 /// Answer of an authority.

@@ -35,7 +35,7 @@ pub use embedded::Embedded;
 pub use etcd::Etcd;
 pub use lease::{LeaseId, LeaseStep, LeaseTime, Leased};
 pub use postgres::Postgres;
-pub use rank::{Incarnation, Rank};
+pub use rank::{Incarnation, NoIncarnation, Rank};
 pub use record::{Backend, Mark, Registered, now_us};
 pub use repair::{Repair, RepairRequest, Repaired};
 pub use scope::{Scope, ScopeError};

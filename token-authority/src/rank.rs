@@ -73,6 +73,11 @@ impl fmt::Display for Rank {
     }
 }
 
+/// No incarnation number is left for the scope.
+#[derive(Debug, thiserror::Error)]
+#[error("the scope was repaired 4294967295 times and cannot be repaired again")]
+pub struct NoIncarnation;
+
 #[cfg(test)]
 mod tests {
     use super::*;

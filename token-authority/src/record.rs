@@ -5,8 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::rule::NoIncarnation;
-use crate::{Incarnation, Rank, Repair, RepairRequest, TakeId, Token};
+use crate::{Incarnation, NoIncarnation, Rank, Repair, RepairRequest, TakeId, Token};
 
 /// Maximum bytes of [`Mark::raised_by`].
 const BY_MAX: usize = 200;

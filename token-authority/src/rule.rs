@@ -6,7 +6,7 @@
 use crate::record::cut_by;
 use crate::{
     Backend, Claim, Cluster, Declaration, DeclareOutcome, Declared, Drained, Enrolled, Incarnation,
-    Mark, Rank, Registered, RepairRequest, Repaired, Scope, Token,
+    Mark, NoIncarnation, Rank, Registered, RepairRequest, Repaired, Scope, Token,
 };
 
 pub use crate::record::MarkRow;
@@ -57,11 +57,6 @@ impl Ruling<Repaired> {
         self.answer
     }
 }
-
-/// No incarnation number is left for the scope.
-#[derive(Debug, thiserror::Error)]
-#[error("the scope was repaired 4294967295 times and cannot be repaired again")]
-pub struct NoIncarnation;
 
 /// Rules on a declaration, from the cluster on record and the scope's mark. See [`crate::Authority::declare`].
 #[must_use]

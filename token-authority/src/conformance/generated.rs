@@ -9,10 +9,10 @@ use rand::{Rng, SeedableRng};
 
 use super::memory::MemoryStore;
 use super::{fresh_backend, fresh_scope, token};
-use crate::rule::{NoIncarnation, Records as _};
+use crate::rule::Records as _;
 use crate::{
     Answer, Authority, Backend, Claim, Cluster, Declaration, IfStale, Incarnation, LeaseId,
-    LeaseStep, LeaseTime, Mark, Rank, Repair, RepairRequest, Scope, TakeId, Token,
+    LeaseStep, LeaseTime, Mark, NoIncarnation, Rank, Repair, RepairRequest, Scope, TakeId, Token,
 };
 
 const STEPS: usize = 60;

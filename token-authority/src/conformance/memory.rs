@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::leases::Leases;
-use crate::rule::{MarkRow, NoIncarnation, Records};
-use crate::{Backend, Cluster, Mark, Registered, Scope};
+use crate::rule::{MarkRow, Records};
+use crate::{Backend, Cluster, Mark, NoIncarnation, Registered, Scope};
 
 /// A store in memory, of a single user.
 #[derive(Debug, Default)]

@@ -4,8 +4,8 @@ use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::takeovers::Takeovers;
 use crate::record::MarkRow;
-use crate::rule::{NoIncarnation, Records};
-use crate::{Backend, Cluster, Incarnation, Mark, Registered, Scope, Token};
+use crate::rule::Records;
+use crate::{Backend, Cluster, Incarnation, Mark, NoIncarnation, Registered, Scope, Token};
 
 /// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: u32 = 3;
