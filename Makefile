@@ -13,6 +13,8 @@ MEDIATION := $(abspath $(TARGET_DIR))/debug/pgpalisade-mediation
 RELEASE := $(abspath $(TARGET_DIR))/release/pgpalisade
 BENCH := $(abspath $(TARGET_DIR))/release/pgpalisade-bench
 
+QUICK := --config profile.dev.debug=0 --config profile.dev.package.pg_query.opt-level=0
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test unit it proof outage mediation release release-profiled deb bench bench-micro check fuzz-build build
 .PHONY: packages-build packages-demo packages-test
@@ -20,8 +22,9 @@ BENCH := $(abspath $(TARGET_DIR))/release/pgpalisade-bench
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
+demo: export CARGO_INCREMENTAL := 0
 demo: packages-demo ## Install what it needs, build, and play the story: a stale leader is refused
-	$(CARGO) build --package pgpalisade --bins --locked --config profile.dev.package.pg_query.opt-level=0
+	$(CARGO) build --package pgpalisade --bins --locked $(QUICK)
 	@"$(BINARY)" demo $(ARGS)
 
 # Names the binary that was just built, so that no test builds it again.
