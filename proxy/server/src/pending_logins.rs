@@ -37,6 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A client that owes an answer for less than this keeps its place. A client that needs a place waits as long.
 const ANSWER: Duration = Duration::from_secs(1);
 
+/// Least time between two log lines about PROXY protocol headers. Anybody can cause such lines.
+const HEADER_WARNING_EVERY: Duration = Duration::from_secs(60);
+
 /// All connections that have not logged in, and the places for those that do. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct PendingLogins {
@@ -58,6 +61,8 @@ struct Waiting {
     silent: BTreeMap<u64, oneshot::Sender<()>>,
     /// Connections with a place that owe an authentication answer.
     owing: BTreeMap<u64, (Instant, oneshot::Sender<()>)>,
+    /// Last log line about a PROXY protocol header that is missing or not expected.
+    header_warned: Option<Instant>,
 }
 
 impl PendingLogins {
@@ -73,6 +78,16 @@ impl PendingLogins {
             patience: PATIENCE.min(login_timeout),
             timers,
         }
+    }
+
+    /// Whether another log line about a PROXY protocol header is due. The caller must then write it.
+    pub(crate) fn header_warning_is_due(&self) -> bool {
+        let warned = &mut self.waiting.lock().header_warned;
+        let is_due = warned.is_none_or(|at| at.elapsed() >= HEADER_WARNING_EVERY);
+        if is_due {
+            *warned = Some(Instant::now());
+        }
+        is_due
     }
 
     /// Adds a connection that has said nothing yet.

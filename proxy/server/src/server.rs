@@ -22,7 +22,7 @@ use crate::rejection_log::RejectionLog;
 use crate::takeover::Takeover;
 use crate::timers::Timers;
 use crate::transport::{Batching, allowed_batching};
-use crate::worker::{ClientLimits, ClusterServers, Ending, HeaderWarnings, WorkerContext};
+use crate::worker::{ClientLimits, ClusterServers, Ending, WorkerContext};
 use crate::worker_thread::WorkerHandle;
 
 /// Time for a first transaction, for clients that connected just before the listeners were handed over.
@@ -75,7 +75,6 @@ impl Server {
         let (places, limits) = (options.max_connections.get(), options.limits);
         let shared = WorkerContext {
             pending_logins: PendingLogins::new(places, limits.login_timeout, timers.clone()),
-            header_warnings: HeaderWarnings::default(),
             classification: Classification::new(timers.clone()),
             metrics: Metrics::new(Arc::clone(options.takeover.marks())),
             connected: ClientTable::default(),

@@ -3,9 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
 use pgpalisade_policies::{Network, VerdictCache, Who};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -68,24 +67,6 @@ impl ClientLimits {
     }
 }
 
-/// Time of the last log line about a PROXY protocol header that is missing or not expected. Anybody can cause such
-/// lines, so their rate is limited.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct HeaderWarnings(Arc<Mutex<Option<Instant>>>);
-
-impl HeaderWarnings {
-    /// Whether another line is due, at most one a minute. The caller must then write it.
-    pub(crate) fn is_due(&self) -> bool {
-        const EVERY: Duration = Duration::from_secs(60);
-        let mut told = self.0.lock();
-        let is_due = told.is_none_or(|told| told.elapsed() >= EVERY);
-        if is_due {
-            *told = Some(Instant::now());
-        }
-        is_due
-    }
-}
-
 /// State that all workers share.
 #[derive(Clone)]
 pub struct WorkerContext {
@@ -108,8 +89,6 @@ pub struct WorkerContext {
     pub(crate) logins: Logins,
     pub(crate) pending_logins: PendingLogins,
     pub(crate) limits: ClientLimits,
-    /// Limits the log lines about PROXY protocol headers.
-    pub(crate) header_warnings: HeaderWarnings,
     /// Whether operators hold sessions up.
     pub pause: Pause,
     pub(crate) batching: Batching,

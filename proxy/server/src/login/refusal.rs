@@ -55,7 +55,7 @@ pub(super) async fn refuse(
     error: &LoginError,
 ) {
     if let LoginError::NoStartup(why @ (Silence::NoProxyHeader | Silence::StrayProxyHeader)) = error
-        && shared.header_warnings.is_due()
+        && shared.pending_logins.header_warning_is_due()
     {
         tracing::warn!(%client_addr, error = %why, "closed a connection without an answer");
     }
