@@ -71,7 +71,7 @@ fn out_of_step(messages: &[Message]) -> Option<usize> {
 /// The message then counts as the next request there.
 pub fn refused_the_data(direct: &[Message], proxied: &[Message]) -> bool {
     let refused = |end: usize| direct.get(end).is_some_and(|message| message.tag == b'E');
-    out_of_step(direct).is_none() && out_of_step(proxied).is_some_and(refused)
+    out_of_step(proxied).is_some_and(|end| out_of_step(direct) != Some(end) && refused(end))
 }
 
 /// A message without details that differ between runs: pids, times, object and transaction ids.
@@ -113,4 +113,45 @@ fn without_long_numbers(text: &str) -> String {
         kept.push(letter);
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(tag: u8, text: &str) -> Message {
+        let body = match tag {
+            b'E' => format!("SERROR\0M{text}\0\0"),
+            _ => text.to_owned(),
+        };
+        Message {
+            tag,
+            body: body.into_bytes(),
+        }
+    }
+
+    /// A pipeline of COPY, a wrong row, another COPY and a Parse, of which the proxy ends the session at the second
+    /// COPY, and PostgreSQL at the Parse.
+    #[test]
+    fn a_row_refused_before_a_message_that_a_copy_does_not_accept() {
+        let wrong_row = message(b'E', "extra data after last expected column");
+        let out_of_step = |tag: &str| {
+            message(
+                b'E',
+                &format!("unexpected message type {tag} during COPY from stdin"),
+            )
+        };
+        let (copies, ready) = (message(b'G', ""), message(b'Z', "I"));
+        let direct = [
+            copies.clone(),
+            wrong_row.clone(),
+            ready,
+            copies.clone(),
+            out_of_step("0x50"),
+        ];
+        let proxied = [copies.clone(), out_of_step("0x51")];
+        assert_eq!(difference(&direct, &proxied), None);
+        assert!(difference(&direct, &[copies, message(b'E', "another error")]).is_some());
+        assert!(difference(&direct[..2], &[wrong_row]).is_some());
+    }
 }
