@@ -7,9 +7,10 @@ use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
 
 use bytes::{BufMut as _, BytesMut};
+use der::asn1::AnyRef;
+use der::{Decode as _, Reader as _, SliceReader, Tag, Tagged as _};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::ALPN;
 
@@ -206,16 +207,58 @@ impl TlsState {
 }
 
 fn common_name(certificate: &[u8]) -> Option<String> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    let mut names = certificate.subject().iter_common_name();
+    let mut names = common_names(certificate).ok()?.into_iter();
     // If there are several, programs choose different ones.
     let (Some(name), None) = (names.next(), names.next()) else {
         return None;
     };
-    let name = name.as_str().ok()?;
+    let is_text = matches!(
+        name.tag(),
+        Tag::Utf8String | Tag::PrintableString | Tag::Ia5String
+    );
+    let name = std::str::from_utf8(name.value()).ok().filter(|_| is_text)?;
     // A NUL would end the name for programs that read it as C does (CVE-2009-4034).
     let is_fit = !name.is_empty() && !name.contains(char::is_control);
     is_fit.then(|| name.to_owned())
+}
+
+/// id-at-commonName, 2.5.4.3.
+const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
+
+/// All common names in the subject of a certificate
+/// ([RFC 5280, 4.1](https://www.rfc-editor.org/rfc/rfc5280#section-4.1)).
+fn common_names(certificate: &[u8]) -> der::Result<Vec<AnyRef<'_>>> {
+    let mut certificate = elements(AnyRef::from_der(certificate)?, Tag::Sequence)?;
+    let mut fields = elements(certificate.decode()?, Tag::Sequence)?;
+    let version_or_serial: AnyRef<'_> = fields.decode()?;
+    // Serial number, unless there was no version; then signature, issuer and validity.
+    let skipped = if version_or_serial.tag().is_context_specific() {
+        4
+    } else {
+        3
+    };
+    for _ in 0..skipped {
+        fields.decode::<AnyRef<'_>>()?;
+    }
+    let mut subject = elements(fields.decode()?, Tag::Sequence)?;
+    let mut names = Vec::new();
+    while !subject.is_finished() {
+        let mut relative_name = elements(subject.decode()?, Tag::Set)?;
+        while !relative_name.is_finished() {
+            let mut attribute = elements(relative_name.decode()?, Tag::Sequence)?;
+            let (kind, value): (AnyRef<'_>, AnyRef<'_>) =
+                (attribute.decode()?, attribute.decode()?);
+            if kind.tag() == Tag::ObjectIdentifier && kind.value() == COMMON_NAME {
+                names.push(value);
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn elements<'a>(all: AnyRef<'a>, tag: Tag) -> der::Result<SliceReader<'a>> {
+    all.tag().assert_eq(tag)?;
+    SliceReader::new(all.value())
 }
 
 #[cfg(test)]

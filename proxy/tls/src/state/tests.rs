@@ -132,15 +132,19 @@ fn a_handshake_has_a_limit() {
     println!("{error}");
 }
 
-/// The common name of a certificate whose subject has these.
-fn name_of(names: &[(rcgen::DnType, &str)]) -> Option<String> {
+/// A certificate whose subject has these names.
+fn certificate(names: &[(rcgen::DnType, &str)]) -> rcgen::Certificate {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     for (kind, name) in names {
         params.distinguished_name.push(kind.clone(), *name);
     }
     let key = rcgen::KeyPair::generate().unwrap();
-    common_name(params.self_signed(&key).unwrap().der())
+    params.self_signed(&key).unwrap()
+}
+
+fn name_of(names: &[(rcgen::DnType, &str)]) -> Option<String> {
+    common_name(certificate(names).der())
 }
 
 #[test]
@@ -158,6 +162,8 @@ fn a_common_name_is_taken_where_it_cannot_be_misread() {
     assert_eq!(name_of(&[(CommonName, "")]), None);
     assert_eq!(name_of(&[(CommonName, "admin\0.example")]), None);
     assert_eq!(name_of(&[(CommonName, "admin\n")]), None);
+    let cut = certificate(std::slice::from_ref(&one));
+    assert!((0..cut.der().len()).all(|end| common_name(&cut.der()[..end]).is_none()));
     let second = (CustomDnType(vec![2, 5, 4, 3]), "admin");
     assert_eq!(name_of(&[one, second]), None);
     assert_eq!(common_name(b"nonsense"), None);
