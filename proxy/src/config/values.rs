@@ -36,7 +36,12 @@ impl<'a> Values<'a> {
         })
     }
 
-    /// The same, with an error if no source has the key; `what` says what to write.
+    /// The same for a key with a few possible words.
+    pub(super) fn choice<T: Copy>(&mut self, key: Key, choices: &[(&str, T)]) -> Option<T> {
+        self.last(key, |text| choose(text, choices))
+    }
+
+    /// As [`Self::last`], with an error if no source has the key; `what` says what to write.
     pub(super) fn required<T>(
         &mut self,
         key: Key,
@@ -120,6 +125,16 @@ impl<'a> Values<'a> {
         }
         last
     }
+}
+
+/// The value of a word. The error lists the words.
+pub(super) fn choose<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let known = choices.iter().find(|(word, _)| *word == text);
+    known.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+        let (last, others) = words.split_last().unwrap_or((&"nothing", &[]));
+        format!("{text:?}: write {} or {last}", others.join(", "))
+    })
 }
 
 fn wrong(key: Key, item: &Item, message: &str) -> ConfigError {
