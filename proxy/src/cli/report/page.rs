@@ -36,14 +36,10 @@ pub(super) fn page(summary: &Summary) -> String {
 }
 
 fn head(summary: &Summary) -> String {
-    let Count {
-        refused,
-        observed,
-        first,
-        last,
-    } = summary.total;
-    let mut text = counted(refused + observed, "record");
-    if let (Some(first), Some(last)) = (first, last) {
+    let total = summary.total;
+    let (refused, observed) = (total.refused, total.observed);
+    let mut text = counted(total.total(), "record");
+    if let (Some(first), Some(last)) = (total.first, total.last) {
         let _ = write!(text, ", {} to {} UTC", second(first), second(last));
     }
     let _ = write!(
