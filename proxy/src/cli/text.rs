@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{Failure, failed};
@@ -57,6 +58,11 @@ impl Output {
         };
         printed.map_err(failed)
     }
+}
+
+/// A time in UTC, without its fraction.
+pub(super) fn second(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 fn print_json(value: &impl Serialize) -> io::Result<()> {

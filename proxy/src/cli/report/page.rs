@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use jiff::Timestamp;
-
-use crate::cli::text::{counted, plain, shown, table};
+use crate::cli::text::{counted, plain, second, shown, table};
 use crate::rejection_log::overlaps::Overlap;
 use crate::rejection_log::report::{
     Advice, Count, Deposed, Finding, First, NameKey, Overlapped, StatementShape, Summary, TallyRow,
@@ -264,10 +262,6 @@ fn cells(count: &Count) -> [String; 4] {
         count.first.map(second).unwrap_or_default(),
         count.last.map(second).unwrap_or_default(),
     ]
-}
-
-fn second(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 /// The words, wrapped for a terminal, with all lines but the first indented.
