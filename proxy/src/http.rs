@@ -121,18 +121,13 @@ impl HttpServer {
         facts: Arc<Facts>,
         shutdown: CancellationToken,
     ) -> Result<Self, HttpError> {
-        let HttpListener {
-            listener,
-            address,
-            access,
-        } = listener;
         let takeover = facts.shared.takeover.clone();
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Process::default()));
         registry.register_collector(Box::new(facts.in_force.clone()));
         facts.shared.metrics.register(&takeover, &mut registry);
         let answers = Arc::new(Answers {
-            access,
+            access: listener.access,
             registry,
             facts,
             readiness: Readiness::new(takeover, shutdown),
@@ -146,9 +141,9 @@ impl HttpServer {
         let until = end.clone();
         let thread = std::thread::Builder::new()
             .name(String::from("http"))
-            .spawn(move || run(&runtime, listener, &answers, &until))
+            .spawn(move || run(&runtime, listener.listener, &answers, &until))
             .map_err(HttpError::Thread)?;
-        tracing::info!(%address, "metrics and health are served over HTTP");
+        tracing::info!(address = %listener.address, "metrics and health are served over HTTP");
         Ok(Self {
             end,
             thread: Some(thread),

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::server::metrics::family;
 
 /// Files that a reload reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,23 +70,15 @@ impl InForce {
 impl Collector for InForce {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.lock();
-        let one = ConstGauge::new(1_u32);
-        let (name, help) = (
-            "pgpalisade_policy_info",
-            "The policy in force, by the SHA-256 of its file.",
-        );
-        let mut info = encoder.encode_descriptor(name, help, None, one.metric_type())?;
-        let sha256 = [("sha256", state.policy.as_str())];
-        one.encode(info.encode_family(&sha256)?)?;
-        let (name, help) = (
-            "pgpalisade_reload_ok",
-            "Whether the files read last are in force.",
-        );
-        let mut family = encoder.encode_descriptor(name, help, None, one.metric_type())?;
-        for file in Reread::ALL {
-            let ok = ConstGauge::new(u32::from(!state.refused.contains(&file)));
-            ok.encode(family.encode_family(&[("file", file.name())])?)?;
-        }
-        Ok(())
+        let encoder = &mut encoder;
+        let help = "The policy in force, by the SHA-256 of its file.";
+        let policy = [(state.policy.as_str(), ConstGauge::new(1_u32))];
+        family(encoder, "pgpalisade_policy_info", help, "sha256", policy)?;
+        let help = "Whether the files read last are in force.";
+        let files = Reread::ALL.map(|file| {
+            let is_ok = u32::from(!state.refused.contains(&file));
+            (file.name(), ConstGauge::new(is_ok))
+        });
+        family(encoder, "pgpalisade_reload_ok", help, "file", files)
     }
 }

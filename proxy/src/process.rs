@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use rustix::process::{Resource, geteuid, getrlimit};
 
-use crate::server::metrics::gauge;
+use crate::server::metrics::{family, gauge};
 
 /// The id of the user that this process runs as.
 pub(crate) fn uid() -> u32 {
@@ -98,49 +98,33 @@ fn open_files() -> io::Result<u64> {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let version = [("version", env!("CARGO_PKG_VERSION"))];
-        let one = ConstGauge::new(1_u32);
+        let encoder = &mut encoder;
         let (name, help) = ("pgpalisade_build_info", "The running version.");
-        let mut info = encoder.encode_descriptor(name, help, None, one.metric_type())?;
-        one.encode(info.encode_family(&version)?)?;
+        let version = [(env!("CARGO_PKG_VERSION"), ConstGauge::new(1_u32))];
+        family(encoder, name, help, "version", version)?;
         if let Some(stat) = Stat::read() {
             let cpu = ConstCounter::new(stat.cpu_seconds);
             let (name, help) = ("process_cpu_seconds", "CPU time.");
             let metric = encoder.encode_descriptor(name, help, None, cpu.metric_type())?;
             cpu.encode(metric)?;
-            let encoder = &mut encoder;
-            let resident = stat.resident_bytes;
-            gauge(
-                encoder,
-                "process_resident_memory_bytes",
-                "Resident memory.",
-                resident,
-            )?;
-            let size = stat.virtual_bytes;
-            gauge(
-                encoder,
-                "process_virtual_memory_bytes",
-                "Address space.",
-                size,
-            )?;
+            let (name, help) = ("process_resident_memory_bytes", "Resident memory.");
+            gauge(encoder, name, help, stat.resident_bytes)?;
+            let (name, help) = ("process_virtual_memory_bytes", "Address space.");
+            gauge(encoder, name, help, stat.virtual_bytes)?;
             gauge(encoder, "process_threads", "Threads.", stat.threads)?;
         }
         if let Ok(open) = open_files() {
             let help = "Open files and sockets.";
-            gauge(&mut encoder, "process_open_fds", help, open as f64)?;
+            gauge(encoder, "process_open_fds", help, open as f64)?;
         }
         if let Some(most) = getrlimit(Resource::Nofile).current {
             let help = "Limit of open files and sockets.";
-            gauge(&mut encoder, "process_max_fds", help, most as f64)?;
+            gauge(encoder, "process_max_fds", help, most as f64)?;
         }
         let started = self.started.duration_since(SystemTime::UNIX_EPOCH);
         let (name, help) = ("process_start_time_seconds", "Start time of the proxy.");
-        gauge(
-            &mut encoder,
-            name,
-            help,
-            started.unwrap_or_default().as_secs_f64(),
-        )
+        let started = started.unwrap_or_default().as_secs_f64();
+        gauge(encoder, name, help, started)
     }
 }
 

@@ -95,14 +95,7 @@ pub(crate) async fn serve(
 ) -> Result<(), ServeError> {
     let (shutdown, closing) = (signals.shutdown, signals.closing);
     let mut handover = signals.handover;
-    let Equipment {
-        policy,
-        rejections,
-        certificates,
-        logins,
-        mut listeners,
-        http,
-    } = equipment;
+    let mut listeners = equipment.listeners;
     let starting = start(&config, &listeners, &mut handover);
     // A process that has not taken over leaves everything to its predecessor.
     let Some(takeover) = shutdown.run_until_cancelled(starting).await else {
@@ -110,16 +103,16 @@ pub(crate) async fn serve(
     };
     let takeover = takeover?;
     let reloads = (signals.reload, shutdown.clone());
-    let fence = start_fence(&config, policy, &takeover, &in_force, reloads)?;
+    let fence = start_fence(&config, equipment.policy, &takeover, &in_force, reloads)?;
     let server = Server::start(ServerOptions {
         workers: config.workers,
         max_connections: config.clients.max_connections,
         servers: servers(&config),
         limits: config.clients.limits,
         batching: config.batching,
-        certificates,
-        logins,
-        rejections,
+        certificates: equipment.certificates,
+        logins: equipment.logins,
+        rejections: equipment.rejections,
         takeover: takeover.clone(),
         fence,
     });
@@ -133,7 +126,7 @@ pub(crate) async fn serve(
     if let Some(mut old) = handover.predecessor.take() {
         old.take_over(&listeners).await;
     }
-    let http = start_http(config.http.as_ref(), http, &facts, &closing).await?;
+    let http = start_http(config.http.as_ref(), equipment.http, &facts, &closing).await?;
     let console = config.console.as_ref().and_then(|_| listeners.pop());
     let console = console.map(|listener| OpenConsole::open(listener, signals.console, facts));
     let accepting = server.accept(listeners);

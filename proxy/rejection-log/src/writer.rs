@@ -63,18 +63,11 @@ pub(super) struct Sink {
     out: Box<dyn Write + Send>,
 }
 
-/// State of the last line.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LastLine {
-    Whole,
-    /// A failed write may have left half a line.
-    MaybeTorn,
-}
-
 pub(super) struct LogWriter {
     sink: Option<Sink>,
     shared: Arc<LogState>,
-    last_line: LastLine,
+    /// A failed write may have left half a line.
+    may_be_torn: bool,
     /// Records since the last written line that did not reach the file.
     missing: u64,
     /// Time of the last note about dropped records.
@@ -133,7 +126,7 @@ impl LogWriter {
         Self {
             sink,
             shared,
-            last_line: LastLine::Whole,
+            may_be_torn: false,
             missing: 0,
             dropped_told: None,
             observed_told: None,
@@ -218,7 +211,7 @@ impl LogWriter {
         match open_append(&sink.path) {
             Ok(file) => {
                 sink.out = Box::new(file);
-                self.last_line = LastLine::Whole;
+                self.may_be_torn = false;
                 tracing::info!(path = %sink.path.display(), "rejection log reopened");
             }
             Err(error) => {
@@ -318,22 +311,18 @@ impl LogWriter {
         };
         // A torn line is ended first, so that it spoils only itself. One write per line: other appenders do not cut
         // into it.
-        let start = if self.last_line == LastLine::MaybeTorn {
-            "\n"
-        } else {
-            ""
-        };
+        let start = if self.may_be_torn { "\n" } else { "" };
         match sink.out.write_all(format!("{start}{line}\n").as_bytes()) {
             Ok(()) => {
-                self.last_line = LastLine::Whole;
+                self.may_be_torn = false;
                 true
             }
             Err(error) => {
                 // Once per outage: a full disk is no reason to fill the log.
-                if self.last_line == LastLine::Whole {
+                if !self.may_be_torn {
                     tracing::error!(path = %sink.path.display(), %error, "cannot write to the rejection log");
                 }
-                self.last_line = LastLine::MaybeTorn;
+                self.may_be_torn = true;
                 false
             }
         }

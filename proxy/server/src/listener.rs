@@ -163,9 +163,9 @@ impl SocketFile {
     /// Replaces a stale socket file, but no socket that a process listens on.
     fn bind(path: &Path) -> io::Result<Self> {
         // PostgreSQL does not lock its lock file, so a living socket is looked for before the file is written to.
-        stale(path)?;
+        is_stale(path)?;
         let lock = LockFile::take(path)?;
-        if stale(path)? == Stale::Socket {
+        if is_stale(path)? {
             fs::remove_file(path)?;
         }
         let listener = UnixListener::bind(path)?;
@@ -257,17 +257,10 @@ impl Drop for LockFile {
     }
 }
 
-/// State of the socket's path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stale {
-    Nothing,
-    /// A socket without a listener.
-    Socket,
-}
-
-fn stale(path: &Path) -> io::Result<Stale> {
+/// Whether a socket without a listener is at the path.
+fn is_stale(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Stale::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
         Ok(metadata) if metadata.file_type().is_socket() => {}
         Ok(_) => {
@@ -278,7 +271,7 @@ fn stale(path: &Path) -> io::Result<Stale> {
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match probe.connect(&SockAddr::unix(path)?) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Stale::Socket),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
         // A socket whose queue is full is in use too.
         _ => Err(in_use()),
     }

@@ -92,12 +92,8 @@ pub(crate) async fn serve_client(
         }
         Ok(Ok((LoginOutcome::Replication(replication), _place))) => {
             drop(pending);
-            let ReplicationLogin {
-                label,
-                permit,
-                established,
-            } = replication;
-            let user = label.user.as_str();
+            let (established, permit) = (replication.established, replication.permit);
+            let user = replication.label.user.as_str();
             tracing::info!(%client_addr, user, "a replication connection begins: it is not fenced");
             listed.set_state(ClientState::Streaming);
             let end = Passthrough::run(worker, client, established, permit, listed).await;
@@ -130,24 +126,17 @@ async fn begin(
     within: Duration,
     shown: Publisher,
 ) -> Option<Relay> {
-    let LoggedIn {
-        label,
-        session,
-        wanted,
-        ready,
-        established,
-    } = login;
-    let client_addr = label.client_addr;
+    let client_addr = login.label.client_addr;
     let mut relay = Relay::new(
         Rc::clone(worker),
-        label,
+        login.label,
         shown,
-        session,
+        login.session,
         client,
-        established,
+        login.established,
     );
     let outcome = tokio::select! {
-        outcome = worker.shared.timers.timeout(within, relay.begin(wanted.as_ref(), &ready)) => outcome,
+        outcome = worker.shared.timers.timeout(within, relay.begin(login.wanted.as_ref(), &login.ready)) => outcome,
         () = worker.drain.cancelled() => return None,
     };
     let error = match outcome {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
@@ -182,40 +183,25 @@ impl Collector for Traffic {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let tallies = self.0.lock();
         let total = Total::of(&tallies);
+        let encoder = &mut encoder;
         let help = "Statements sent to PostgreSQL, by the basis of their permit.";
-        let kind = ConstCounter::new(0_u64).metric_type();
-        let mut family = encoder.encode_descriptor("statements", help, None, kind)?;
-        for (basis, count) in total.statements() {
-            let label = [("basis", basis)];
-            ConstCounter::new(count).encode(family.encode_family(&label)?)?;
-        }
+        let counts = total.statements().map(counter);
+        family(encoder, "statements", help, "basis", counts)?;
         let help = "Bytes received, without TLS.";
-        let mut family = encoder.encode_descriptor("received_bytes", help, None, kind)?;
-        for (from, count) in total.received() {
-            let label = [("from", from)];
-            ConstCounter::new(count).encode(family.encode_family(&label)?)?;
-        }
+        let counts = total.received().map(counter);
+        family(encoder, "received_bytes", help, "from", counts)?;
         let help = "Lookups of query texts among the cached verdicts, by result.";
-        let mut family = encoder.encode_descriptor("verdicts", help, None, kind)?;
-        for (known, count) in total.verdicts() {
-            let label = [("known", known)];
-            ConstCounter::new(count).encode(family.encode_family(&label)?)?;
-        }
-        let help = "Cached verdicts.";
-        gauge(
-            &mut encoder,
-            "verdicts_kept",
-            help,
-            total.verdicts_kept() as f64,
-        )?;
+        let counts = total.verdicts().map(counter);
+        family(encoder, "verdicts", help, "known", counts)?;
+        let (kept, bytes) = (total.verdicts_kept() as f64, total.verdict_bytes() as f64);
+        gauge(encoder, "verdicts_kept", "Cached verdicts.", kept)?;
         let help = "Memory of the cached verdicts.";
-        gauge(
-            &mut encoder,
-            "verdicts_kept_bytes",
-            help,
-            total.verdict_bytes() as f64,
-        )
+        gauge(encoder, "verdicts_kept_bytes", help, bytes)
     }
+}
+
+fn counter((name, count): (&str, u64)) -> (&str, ConstCounter<u64>) {
+    (name, ConstCounter::new(count))
 }
 
 /// State of the control connection.
@@ -228,6 +214,21 @@ impl Collector for Standing {
         let is_up = f64::from(u8::from(self.0.primary().is_some()));
         gauge(&mut encoder, "control_connection_up", help, is_up)
     }
+}
+
+/// Encodes metrics of one name that differ in one label.
+pub fn family<'a, M: EncodeMetric + TypedMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &str,
+    metrics: impl IntoIterator<Item = (&'a str, M)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, M::TYPE)?;
+    for (value, metric) in metrics {
+        metric.encode(family.encode_family(&[(label, value)])?)?;
+    }
+    Ok(())
 }
 
 /// Encodes one gauge.

@@ -104,11 +104,15 @@ impl PendingLogins {
         drop(waiting);
         PendingLogin {
             id,
-            owes: Some(Owed {
-                gives_way,
-                patience: Box::pin(self.timers.sleep(self.patience)),
-            }),
+            owes: Some(self.owed(gives_way)),
             pending_logins: self.clone(),
+        }
+    }
+
+    fn owed(&self, gives_way: oneshot::Receiver<()>) -> Owed {
+        Owed {
+            gives_way,
+            patience: Box::pin(self.timers.sleep(self.patience)),
         }
     }
 
@@ -184,14 +188,7 @@ impl PendingLogin {
         let mut waiting = self.pending_logins.waiting.lock();
         waiting.owing.insert(self.id, (Instant::now(), stay));
         drop(waiting);
-        self.owes = Some(Owed {
-            gives_way,
-            patience: Box::pin(
-                self.pending_logins
-                    .timers
-                    .sleep(self.pending_logins.patience),
-            ),
-        });
+        self.owes = Some(self.pending_logins.owed(gives_way));
     }
 
     /// The client has sent what was waited for.

@@ -185,18 +185,14 @@ impl Worker {
         statement: RecordedStatement,
         enforcement: Enforcement,
     ) {
-        let WorkerContext {
-            rejections,
-            metrics,
-            ..
-        } = &self.shared;
+        let metrics = &self.shared.metrics;
         if label.is_authenticated() {
             metrics.rejected(rejection, enforcement)
         } else {
             metrics.rejected_unproved(rejection, enforcement)
         }
         let record = RejectionRecord::new(rejection, label, statement, enforcement);
-        rejections.record(record);
+        self.shared.rejections.record(record);
     }
 
     /// The fence's rules for a session.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
-use super::text::{print, print_json};
+use super::text::Output;
 use super::{Failure, failed, run_to_end, tell};
 use crate::bench::{
     self, BenchConfig, BenchError, BenchReport, BenchTarget, Event, Path, Protocol, TokenFlag,
@@ -64,20 +64,14 @@ pub(super) struct BenchArgs {
     /// Length of a turn, 50ms to 1min
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = round)]
     round: Duration,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let plan = plan(args).map_err(failure)?;
     let report = run_to_end(measure(&plan))?.map_err(failure)?;
-    let printed = if args.json {
-        print_json(&report)
-    } else {
-        print(&page::page(&report))
-    };
-    printed.map_err(failed)
+    args.output.print(&report, page::page)
 }
 
 fn plan(args: &BenchArgs) -> Result<BenchConfig, BenchError> {

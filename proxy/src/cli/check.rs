@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::check_policy::{self, Form, Warnings};
+use super::check_policy::{self, Warnings};
 use super::settings::Settings;
-use super::text::{counted, name, plain, print, print_json};
+use super::text::{Output, counted, name, plain, print};
 use super::{Failure, configuration, failed, run_to_end};
 use crate::inspect::{Check, CheckOutcome, Finding, check};
 
@@ -18,9 +18,8 @@ use crate::inspect::{Check, CheckOutcome, Finding, check};
 /// did, with 2 if the configuration is wrong. With --policy it checks that file and nothing else.
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckArgs {
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
     /// Exit with 1 if there are warnings, too
     #[arg(long)]
     strict: bool,
@@ -45,19 +44,18 @@ struct CheckJson<'a> {
 
 pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     if let Some(path) = &args.policy {
-        let form = if args.json { Form::Json } else { Form::Text };
         let warnings = if args.strict {
             Warnings::Fail
         } else {
             Warnings::Pass
         };
-        return check_policy::run(path, form, warnings);
+        return check_policy::run(path, &args.output, warnings);
     }
     let config = configuration(&args.settings)?;
     let mut findings = Vec::new();
     let mut printed = Ok(());
     run_to_end(check::run(&config, &mut |finding| {
-        if !args.json && printed.is_ok() {
+        if !args.output.json && printed.is_ok() {
             printed = show(&finding);
         }
         findings.push(finding);
@@ -79,12 +77,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
         skipped: count(CheckOutcome::Skip),
         checks: &findings,
     };
-    let told = if args.json {
-        print_json(&report)
-    } else {
-        summarize(&report)
-    };
-    told.map_err(failed)?;
+    args.output.print(&report, summarize)?;
     if passed { Ok(()) } else { Err(Failure::Told) }
 }
 
@@ -109,10 +102,10 @@ fn show(finding: &Finding) -> io::Result<()> {
     print(&text)
 }
 
-fn summarize(report: &CheckJson<'_>) -> io::Result<()> {
+fn summarize(report: &CheckJson<'_>) -> String {
     let warnings = counted(report.warnings, "warning");
-    print(&format!(
+    format!(
         "\n{} ok, {warnings}, {} failed, {} skipped\n",
         report.ok, report.failed, report.skipped
-    ))
+    )
 }

@@ -1,21 +1,14 @@
 //! `pgpalisade check --policy FILE`: whether a policy file is valid, and nothing else.
 
 use std::fmt::Write as _;
-use std::io;
 use std::path::Path;
 
 use pgpalisade_policies::{Policy, Remark, SessionRule};
 use serde::Serialize;
 
-use super::text::{counted, plain, print, print_json};
-use super::{Failure, failed, tell};
+use super::text::{Output, counted, plain};
+use super::{Failure, tell};
 use crate::policy_file::{self, Placed, PolicyFileErrors};
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    Text,
-    Json,
-}
 
 /// Whether warnings fail the check.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,21 +39,16 @@ struct Election<'a> {
     line: u32,
 }
 
-pub(super) fn run(path: &Path, form: Form, warnings: Warnings) -> Result<(), Failure> {
+pub(super) fn run(path: &Path, output: &Output, warnings: Warnings) -> Result<(), Failure> {
     let read = policy_file::read(path);
     let passed = match &read {
         Ok(policy) => policy.warnings().is_empty() || warnings == Warnings::Pass,
         Err(_) => false,
     };
-    let told = match (form, &read) {
-        (Form::Json, read) => print_json(&report(path, passed, read)),
-        (Form::Text, Ok(policy)) => summarize(path, policy),
-        (Form::Text, Err(errors)) => {
-            tell(&errors.to_string());
-            Ok(())
-        }
-    };
-    told.map_err(failed)?;
+    match &read {
+        Err(errors) if !output.json => tell(&errors.to_string()),
+        read => output.print(&report(path, passed, read), summarize)?,
+    }
     if passed { Ok(()) } else { Err(Failure::Told) }
 }
 
@@ -88,12 +76,12 @@ fn report<'a>(
     }
 }
 
-fn summarize(path: &Path, policy: &Policy) -> io::Result<()> {
+fn summarize(policy: &PolicyJson<'_>) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let scopes: Vec<&str> = policy.scopes().iter().map(|name| &**name).collect();
+    let scopes: Vec<&str> = policy.scopes.iter().map(|name| &**name).collect();
     let _ = writeln!(text, "scopes    {}", scopes.join(", "));
-    for rule in policy.rules() {
+    for rule in &policy.rules {
         let name = rule.name.as_deref().unwrap_or("without a name");
         let _ = writeln!(
             text,
@@ -103,29 +91,25 @@ fn summarize(path: &Path, policy: &Policy) -> io::Result<()> {
             rule.line
         );
     }
-    for elected in policy.elected() {
+    for elected in &policy.elections {
         let _ = writeln!(
             text,
             "election  {} for scope {}, of the etcd that keeps the marks",
-            plain(&elected.election),
-            plain(&elected.scope)
+            plain(elected.election),
+            plain(elected.scope)
         );
     }
-    for warning in policy.warnings() {
+    for warning in policy.warnings {
         let _ = writeln!(
             text,
             "warning   {}",
-            plain(&Placed(path, warning).to_string())
+            plain(&Placed(Path::new(&policy.file), warning).to_string())
         );
     }
-    let warnings = match policy.warnings().len() {
+    let warnings = match policy.warnings.len() {
         0 => "no warnings".to_owned(),
         n => counted(n, "warning"),
     };
-    let _ = writeln!(
-        text,
-        "\n{} is valid, {warnings}",
-        plain(&path.display().to_string())
-    );
-    print(&text)
+    let _ = writeln!(text, "\n{} is valid, {warnings}", plain(&policy.file));
+    text
 }

@@ -13,7 +13,7 @@ use pgpalisade_policies::{
 };
 
 use super::explained::{Explained, ExplainedSession, ExplainedStatement};
-use super::text::{print, print_json};
+use super::text::Output;
 use super::{Failure, failed};
 use crate::fence::{Guard, TokenValue};
 use crate::policy_file;
@@ -50,9 +50,8 @@ pub(super) struct ExplainArgs {
     /// The tokens that it has declared: 34, or scheduler=34,billing=7
     #[arg(long, value_name = "TOKENS")]
     token: Option<String>,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
     /// The text; - reads it from standard input
     #[arg(value_name = "SQL")]
     sql: String,
@@ -86,12 +85,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         statements: statements.collect(),
         session: ExplainedSession::of(&session),
     };
-    let told = if args.json {
-        print_json(&explained)
-    } else {
-        print(&explained.describe())
-    };
-    told.map_err(failed)
+    args.output.print(&explained, Explained::describe)
 }
 
 fn text(sql: &str) -> io::Result<Vec<u8>> {

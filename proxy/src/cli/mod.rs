@@ -222,14 +222,13 @@ mod tests {
             .unwrap()
             .render_long_help()
             .to_string();
-        for (_, spec) in &crate::config::KEYS {
+        for spec in crate::config::KEYS {
+            let (flag, env) = (spec.flag(), spec.env());
             assert!(
-                help.contains(&format!("--{} <", spec.flag))
-                    || help.contains(&format!("--{}[=<", spec.flag)),
-                "{}",
-                spec.flag
+                help.contains(&format!("--{flag} <")) || help.contains(&format!("--{flag}[=<")),
+                "{flag}"
             );
-            assert!(help.contains(spec.env), "{}", spec.env);
+            assert!(help.contains(&env), "{env}");
         }
     }
 }

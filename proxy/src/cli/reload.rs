@@ -16,10 +16,8 @@ use crate::service_manager;
 
 /// Reads again what can change while the proxy runs, and names what cannot.
 pub(super) struct Reload {
-    /// The command line.
-    pub(super) settings: Settings,
-    /// The configuration of the start.
-    pub(super) begun_with: RawConfig,
+    /// The command line, and the configuration of the start.
+    pub(super) begun: Arc<(Settings, RawConfig)>,
     /// The rejection log, whose file is reopened.
     pub(super) rejections: RejectionLog,
     /// TLS of both legs.
@@ -34,22 +32,11 @@ pub(super) struct Reload {
 impl Reload {
     /// Reloads once per request, one after the other.
     pub(super) async fn run(self, mut asked: mpsc::Receiver<Option<Reloaded>>) {
-        let Self {
-            settings,
-            begun_with,
-            rejections,
-            certificates,
-            logins,
-            operators,
-            policy,
-            in_force,
-        } = self;
-        let begun = Arc::new((settings, begun_with));
         while let Some(who_asks) = asked.recv().await {
             service_manager::reloading();
-            rejections.reopen();
-            let (begun, certificates) = (Arc::clone(&begun), Arc::clone(&certificates));
-            let (logins, operators) = (logins.clone(), operators.clone());
+            self.rejections.reopen();
+            let (begun, certificates) = (Arc::clone(&self.begun), Arc::clone(&self.certificates));
+            let (logins, operators) = (self.logins.clone(), self.operators.clone());
             // A file may be slow: logins do not wait for it.
             let files = tokio::task::spawn_blocking(move || {
                 let of_users = |accounts: &Accounts| accounts.reload().map_err(|e| e.to_string());
@@ -72,13 +59,13 @@ impl Reload {
                 Reread::ALL.map(|file| (file, error.to_string())).into()
             });
             let (done, is_done) = oneshot::channel();
-            if policy.send(done).await.is_ok() {
+            if self.policy.send(done).await.is_ok() {
                 // A dropped answer means that the proxy ends.
                 let refused = is_done.await.ok().and_then(Result::err);
                 wrong.extend(refused.map(|error| (Reread::Policy, error)));
             }
             let (refused, wrong): (Vec<_>, Vec<_>) = wrong.into_iter().unzip();
-            in_force.set_refused(refused);
+            self.in_force.set_refused(refused);
             service_manager::ready();
             if let Some(who_asks) = who_asks {
                 let reloaded = if wrong.is_empty() {

@@ -10,7 +10,7 @@ use pgpalisade_authority::Scope;
 
 use super::moment::moment;
 use super::rejection_file::{self, RejectionFileError};
-use super::text::{print, print_json};
+use super::text::Output;
 use super::{Failure, failed};
 use crate::rejection::Enforcement;
 use crate::rejection_log::line::Filter;
@@ -48,9 +48,8 @@ pub(super) struct ReportArgs {
     /// Rows of each table
     #[arg(long, value_name = "N", default_value = "10")]
     top: NonZeroUsize,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
@@ -68,12 +67,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
         read(path, &mut report).map_err(failed)?;
     }
     let summary = report.summary(args.top.get());
-    let told = if args.json {
-        print_json(&summary)
-    } else {
-        print(&page::page(&summary))
-    };
-    told.map_err(failed)?;
+    args.output.print(&summary, page::page)?;
     match &args.scope {
         Some(scope) if !report.has_scope() => {
             Err(failed(RejectionFileError::NoRecord(scope.clone())))

@@ -135,9 +135,7 @@ async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
 
 /// The steps to confirm, for the operator.
 fn describe(repair: &ScopeRepair, config: &Config) -> String {
-    let ScopeRepair {
-        scope, mark, to, ..
-    } = repair;
+    let (scope, mark, to) = (&repair.scope, &repair.mark, repair.to);
     let will = match repair.work {
         Work::Repair => format!("set the mark to {to}, in a new incarnation, and end"),
         Work::Finish => "leave the mark, which the last repair has set, and end".to_owned(),

@@ -70,8 +70,7 @@ async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(
     let (orders, reloads, stops) = Orders::new();
     let in_force = InForce::default();
     let reload = Reload {
-        settings: args.settings.clone(),
-        begun_with: written.clone(),
+        begun: Arc::new((args.settings.clone(), written.clone())),
         rejections: equipment.rejections.clone(),
         certificates: Arc::clone(&equipment.certificates),
         logins: equipment.logins.clone(),
@@ -173,15 +172,9 @@ async fn obey(
     announced: impl Future<Output = ()>,
     signalled: Signalled<impl Future<Output = ()>>,
 ) -> Result<(), Failure> {
-    let Signalled {
-        shutdown,
-        closing,
-        reloading,
-        orders,
-        mut stops,
-        upgrades,
-        mut is_replaced,
-    } = signalled;
+    let (shutdown, closing) = (signalled.shutdown, signalled.closing);
+    let (reloading, mut stops) = (signalled.reloading, signalled.stops);
+    let mut is_replaced = signalled.is_replaced;
     let mut replaced = false;
     let heard = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR2];
     let mut signals = Signals::listen(&heard).map_err(failed)?;
@@ -218,11 +211,11 @@ async fn obey(
             signal = signals.next() => match signal {
                 Signal::HUP => {
                     // A reload that already waits serves this request too.
-                    let _ = orders.reload.try_send(None);
+                    let _ = signalled.orders.reload.try_send(None);
                 }
                 Signal::USR2 => {
                     // An upgrade that is under way, or done, serves this request too.
-                    let _ = upgrades.try_send(());
+                    let _ = signalled.upgrades.try_send(());
                 }
                 _ if shutdown.is_cancelled() => return Err(failed(StoppedAtOnce)),
                 _ => stop(replaced),

@@ -46,16 +46,16 @@ impl Args for Settings {
         } else {
             command.arg(config).after_help(OTHERS)
         };
-        KEYS.iter().fold(command, |command, (key, spec)| {
-            if command.get_arguments().any(|arg| arg.get_id() == spec.flag) {
+        KEYS.iter().fold(command, |command, spec| {
+            if command.get_arguments().any(|arg| arg.get_id() == spec.name) {
                 return command;
             }
             let (short, long) = help(spec);
-            let arg = Arg::new(spec.flag)
-                .long(spec.flag)
+            let arg = Arg::new(spec.name)
+                .long(spec.flag())
                 .value_name(spec.value_name)
                 .help_heading(spec.heading)
-                .hide(!serves && !SHARED.contains(key))
+                .hide(!serves && !SHARED.contains(&spec.key))
                 .action(ArgAction::Append)
                 .help(short)
                 .long_help(long);
@@ -77,9 +77,9 @@ impl Args for Settings {
 /// The texts of `-h` and `--help`.
 fn help(spec: &KeySpec) -> (String, String) {
     let default = spec
-        .default
+        .default()
         .map_or_else(String::new, |text| format!(" [default: {text}]"));
-    let mut places = format!("[env: {}] [key: {}]", spec.env, spec.name);
+    let mut places = format!("[env: {}] [key: {}]", spec.env(), spec.name);
     if spec.shape == TomlType::List {
         places.push_str(" (several: commas in the variable, an array in the file)");
     }
@@ -95,18 +95,14 @@ fn help(spec: &KeySpec) -> (String, String) {
 
 impl FromArgMatches for Settings {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = |(key, flag): (_, &str)| {
+        let given = |spec: &&KeySpec| {
             // The type is another: the flag is the command's own.
-            let texts = matches.try_get_many::<String>(flag).ok()??;
-            Some((key, texts.cloned().collect()))
+            let texts = matches.try_get_many::<String>(spec.name).ok()??;
+            Some((spec.key, texts.cloned().collect()))
         };
         Ok(Self(Flags {
             config_file: matches.get_one::<PathBuf>(CONFIG).cloned(),
-            values: KEYS
-                .iter()
-                .map(|(key, spec)| (*key, spec.flag))
-                .filter_map(given)
-                .collect(),
+            values: KEYS.iter().filter_map(given).collect(),
         }))
     }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use pgpalisade_authority::{Scope, TakeoverEnd};
 
 use super::settings::Settings;
-use super::text::{counted, plain, print, print_json, table};
+use super::text::{Output, counted, plain, table};
 use super::{Failure, configuration, failed, run_to_end};
 use crate::fence::readable::without_error_numbers;
 use crate::inspect::cluster::PreparedTransaction;
@@ -26,9 +26,8 @@ const SCOPES_SHOWN: usize = 50;
 /// scope of --scope has no mark.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
     /// Show every scope, not only the first 50
     #[arg(long, conflicts_with = "scope")]
     all: bool,
@@ -54,12 +53,8 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
         (None, false) => ScopeFilter::First(SCOPES_SHOWN),
     };
     let status = run_to_end(status::look(&config, &wanted))?;
-    let told = if args.json {
-        print_json(&status)
-    } else {
-        print(&without_error_numbers(&describe(&status, &wanted)))
-    };
-    told.map_err(failed)?;
+    let page = |status: &Status| without_error_numbers(&describe(status, &wanted));
+    args.output.print(&status, page)?;
     match wanted {
         _ if status.is_incomplete() => Err(Failure::Told),
         ScopeFilter::One(scope) if status.scopes.is_empty() => Err(failed(NoMark(scope))),

@@ -4,8 +4,10 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
+use jiff::Timestamp;
 use serde::Serialize;
 
+use super::{Failure, failed};
 use crate::fence::readable::escaped;
 /// Names in PostgreSQL may hold any character, and a terminal would obey some.
 pub(super) use crate::fence::readable::{counted, without_controls as plain};
@@ -34,7 +36,36 @@ pub(super) fn print(lines: &str) -> io::Result<()> {
     write(&unsteered(lines, |line| plain(line).into()))
 }
 
-pub(super) fn print_json(value: &impl Serialize) -> io::Result<()> {
+// No doc comment: clap would take it for the text of the command.
+#[derive(Debug, clap::Args)]
+pub(super) struct Output {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Output {
+    /// Prints a result as JSON, or as the page for people.
+    pub(super) fn print<T: Serialize>(
+        &self,
+        result: &T,
+        page: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
+        let printed = if self.json {
+            print_json(result)
+        } else {
+            print(&page(result))
+        };
+        printed.map_err(failed)
+    }
+}
+
+/// A time in UTC, without its fraction.
+pub(super) fn second(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+fn print_json(value: &impl Serialize) -> io::Result<()> {
     let mut json = serde_json::to_string_pretty(value)?;
     json.push('\n');
     // JSON has only spaces and line breaks outside of strings.

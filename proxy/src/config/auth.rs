@@ -15,9 +15,15 @@ enum Method {
     Password,
 }
 
+const METHODS: [(&str, Method); 3] = [
+    ("relay", Method::Relay),
+    ("scram", Method::Scram),
+    ("password", Method::Password),
+];
+
 /// Reads all login keys. An error says what does not fit.
 pub(super) fn read(values: &mut Values<'_>, tls: Option<&ClientTls>) -> Option<Auth> {
-    let method = values.last(Key::Auth, method);
+    let method = values.choice(Key::Auth, &METHODS);
     let file = values.last(Key::AuthFile, path);
     let query = values.last(Key::AuthQuery, query);
     let together = fit(method?, file, query, tls);
@@ -52,15 +58,6 @@ fn fit(
     }
 }
 
-fn method(text: &str) -> Result<Method, String> {
-    match text {
-        "relay" => Ok(Method::Relay),
-        "scram" => Ok(Method::Scram),
-        "password" => Ok(Method::Password),
-        _ => Err(format!("{text:?}: write relay, scram or password")),
-    }
-}
-
 fn query(text: &str) -> Result<String, String> {
     if text.contains("$1") {
         Ok(text.to_owned())
@@ -71,6 +68,7 @@ fn query(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::values::choose;
     use super::*;
 
     fn finished(values: &[(Key, &str)]) -> Result<Auth, String> {
@@ -79,7 +77,7 @@ mod tests {
             found.map(|(_, text)| *text)
         };
         let query = last(Key::AuthQuery).map(query).transpose()?;
-        let method = method(last(Key::Auth).unwrap_or("relay"))?;
+        let method = choose(last(Key::Auth).unwrap_or("relay"), &METHODS)?;
         let file = last(Key::AuthFile).map(PathBuf::from);
         fit(method, file, query, Some(&ClientTls::Off)).map_err(str::to_owned)
     }

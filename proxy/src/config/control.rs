@@ -102,10 +102,8 @@ pub(crate) fn complete(
     upstream_ssl: &SslSettings,
     environment: &Environment,
 ) -> Result<Login, String> {
-    let Login {
-        config: mut control,
-        ssl,
-    } = dsn.unwrap_or_default();
+    let dsn = dsn.unwrap_or_default();
+    let (mut control, ssl) = (dsn.config, dsn.ssl);
     if control.get_hosts().is_empty() && control.get_hostaddrs().is_empty() {
         let is_port_given = !control.get_ports().is_empty();
         for host in upstream.all() {

@@ -1,6 +1,6 @@
 //! The configuration file of the package: every key, with its help text, and its default or an example.
 
-use super::key::{KEYS, Key, KeySpec, TomlType};
+use super::key::{KEYS, Key, KeySpec, Sample, TomlType};
 
 /// Columns of a line, as everywhere in this repository.
 const COLUMNS: usize = 120;
@@ -11,47 +11,9 @@ all of it. SIGHUP (systemctl reload) reads policy, certificates and users again;
 upgrade in place (SIGUSR2). Names are written in full, such as connections.max: put more lines anywhere, above any \
 [table].";
 
-/// Form of a key in the file.
-enum Line {
-    /// In force.
-    Set(&'static str),
-    /// Commented out, with this example.
-    Example(&'static str),
-    /// Commented out, with its default.
-    Default,
-}
-
-fn line(key: Key) -> Line {
-    match key {
-        Key::Upstream => Line::Set("postgres://127.0.0.1:5432"),
-        Key::Control => Line::Set("user=pgpalisade dbname=postgres"),
-        Key::Authority => Line::Set("embedded:/var/lib/pgpalisade"),
-        Key::RejectionLog => Line::Set("/var/log/pgpalisade/rejections.jsonl"),
-        // Below PostgreSQL's own default of 100.
-        Key::ConnectionsMax => Line::Set("90"),
-        Key::ProxyProtocol => Line::Example("10.0.0.0/8"),
-        Key::TlsCertificate => Line::Example("/etc/pgpalisade/proxy.crt"),
-        Key::TlsKeyFile => Line::Example("/etc/pgpalisade/proxy.key"),
-        Key::TlsClientCa => Line::Example("/etc/pgpalisade/clients.crt"),
-        Key::AuthFile => Line::Example("/etc/pgpalisade/userlist.txt"),
-        Key::AuthQuery => Line::Example("SELECT usename, passwd FROM pgpalisade_users($1)"),
-        Key::Policy => Line::Example("/etc/pgpalisade/policy.toml"),
-        Key::Http => Line::Example("127.0.0.1:6434"),
-        Key::HttpTokenFile => Line::Example("/etc/pgpalisade/http.token"),
-        Key::HttpCertificate => Line::Example("/etc/pgpalisade/http.crt"),
-        Key::HttpKeyFile => Line::Example("/etc/pgpalisade/http.key"),
-        Key::HttpClientCa => Line::Example("/etc/pgpalisade/monitoring.crt"),
-        Key::Console => Line::Example("/run/pgpalisade"),
-        Key::ConsoleAuthFile => Line::Example("/etc/pgpalisade/console.txt"),
-        Key::ConsoleAdmins => Line::Example("alice"),
-        Key::Workers => Line::Example("2"),
-        _ => Line::Default,
-    }
-}
-
 pub(crate) fn example() -> String {
     let mut text = comment(HEAD);
-    let mut headings: Vec<&str> = KEYS.iter().map(|(_, spec)| spec.heading).collect();
+    let mut headings: Vec<&str> = KEYS.iter().map(|spec| spec.heading).collect();
     let mut seen = Vec::new();
     headings.retain(|heading| {
         let is_new = !seen.contains(heading);
@@ -61,22 +23,23 @@ pub(crate) fn example() -> String {
     for heading in headings {
         let rule = "-".repeat(COLUMNS - 4 - heading.len());
         text.push_str(&format!("\n# {heading} {rule}\n"));
-        for (key, spec) in KEYS.iter().filter(|(_, spec)| spec.heading == heading) {
-            text.push_str(&described(*key, spec));
+        for spec in KEYS.iter().filter(|spec| spec.heading == heading) {
+            text.push_str(&described(spec));
         }
     }
     text
 }
 
-fn described(key: Key, spec: &KeySpec) -> String {
+fn described(spec: &KeySpec) -> String {
     let said = match spec.more {
         "" => format!("{}.", spec.help),
         more => format!("{}. {more}", spec.help),
     };
-    let (mark, value) = match line(key) {
-        Line::Set(value) => ("", value),
-        Line::Example(value) => ("#", value),
-        Line::Default => ("#", spec.default.unwrap_or_default()),
+    let (mark, value) = match (spec.key, spec.sample) {
+        // Below PostgreSQL's own default of 100.
+        (Key::ConnectionsMax, _) => ("", "90"),
+        (_, Sample::Set(value)) => ("", value),
+        (_, Sample::Default(value) | Sample::Example(value)) => ("#", value),
     };
     let value = match spec.shape {
         TomlType::Number => value.to_owned(),
@@ -136,8 +99,8 @@ mod tests {
     fn every_key_is_there_and_read() {
         let (values, errors) = parse(Path::new("x"), &uncommented());
         assert!(errors.is_empty(), "{errors:?}");
-        for (key, spec) in &KEYS {
-            let read = values.iter().filter(|value| value.key == *key);
+        for spec in KEYS {
+            let read = values.iter().filter(|value| value.key == spec.key);
             assert_eq!(read.count(), 1, "{}", spec.name);
         }
         let (set, errors) = parse(Path::new("x"), &example());

@@ -49,8 +49,8 @@ impl ConfigReader<'_> {
     fn table(&mut self, prefix: &str, table: &DeTable<'_>) {
         for (key, value) in table {
             let name = format!("{prefix}{}", key.get_ref());
-            if let Some((key, spec)) = Key::by_name(&name) {
-                self.value(key, spec, value);
+            if let Some(spec) = Key::by_name(&name) {
+                self.value(spec, value);
             } else if let (true, DeValue::Table(inner)) = (is_table(&name), value.get_ref()) {
                 self.table(&format!("{name}."), inner);
             } else {
@@ -59,7 +59,7 @@ impl ConfigReader<'_> {
         }
     }
 
-    fn value(&mut self, key: Key, spec: &KeySpec, value: &Spanned<DeValue<'_>>) {
+    fn value(&mut self, spec: &KeySpec, value: &Spanned<DeValue<'_>>) {
         let items: Option<Vec<Item>> = match (spec.shape, value.get_ref()) {
             (TomlType::List, DeValue::Array(array)) => array
                 .iter()
@@ -89,7 +89,7 @@ impl ConfigReader<'_> {
             );
         }
         self.values.push(RawValue {
-            key,
+            key: spec.key,
             items: items.unwrap_or_default(),
             source: self.source(&value.span()),
         });
@@ -123,7 +123,7 @@ impl ConfigReader<'_> {
             );
             return self.error(at, &why);
         }
-        let names = KEYS.iter().map(|(_, spec)| spec.name);
+        let names = KEYS.iter().map(|spec| spec.name);
         let near = in_a_table(name).or_else(|| nearest(name, names));
         let hint = near.map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
         self.error(at, &format!("unknown key \"{name}\"{hint}"));
@@ -152,18 +152,18 @@ fn misplaced(name: &str) -> Option<(&str, &str)> {
 
 /// The only key of a table that ends with this name, for a user who has left out the table.
 fn in_a_table(name: &str) -> Option<&'static str> {
-    let ends_so = |spec: &&KeySpec| {
+    let ends_so = |spec: &&&KeySpec| {
         let table = spec.name.strip_suffix(name);
         table.is_some_and(|table| table.ends_with('.'))
     };
-    let mut found = KEYS.iter().map(|(_, spec)| spec).filter(ends_so);
+    let mut found = KEYS.iter().filter(ends_so);
     let first = found.next()?;
     found.next().is_none().then_some(first.name)
 }
 
 /// Whether keys exist below this name.
 fn is_table(name: &str) -> bool {
-    KEYS.iter().any(|(_, spec)| {
+    KEYS.iter().any(|spec| {
         spec.name
             .strip_prefix(name)
             .is_some_and(|rest| rest.starts_with('.'))

@@ -10,7 +10,7 @@ use pgpalisade_tls::{OPEN_TO_ALL, is_open_to_all};
 
 use super::error::{ConfigError, ValueOrigin};
 use super::file;
-use super::key::{KEYS, Key, TomlType};
+use super::key::{KEYS, Key, KeySpec, TomlType};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Item {
@@ -89,8 +89,8 @@ impl RawConfig {
     /// Names of keys whose values differ.
     pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
         let keys = KEYS.iter();
-        let differing = keys.filter(|(key, _)| self.texts(*key) != other.texts(*key));
-        differing.map(|(_, spec)| spec.name).collect()
+        let differing = keys.filter(|spec| self.texts(spec.key) != other.texts(spec.key));
+        differing.map(|spec| spec.name).collect()
     }
 
     /// The text of a key that has one value.
@@ -106,9 +106,9 @@ impl RawConfig {
     }
 
     fn add_defaults(&mut self, environment: &Environment) {
-        for (key, spec) in &KEYS {
-            if let Some(default) = spec.default {
-                self.add(*key, vec![default.to_owned()], &ValueOrigin::Default);
+        for spec in KEYS {
+            if let Some(default) = spec.default() {
+                self.add(spec.key, vec![default.to_owned()], &ValueOrigin::Default);
             }
         }
         // Known to everybody who runs Rust programs, so it ranks above the built-in default and below our own names.
@@ -147,9 +147,9 @@ impl RawConfig {
                 continue;
             }
             let source = ValueOrigin::Environment(name.clone().into_owned());
-            let Some((key, spec)) = Key::by_env(&name) else {
-                let names = KEYS.iter().map(|(_, spec)| spec.env);
-                let hint = nearest(&name, names)
+            let Some(KeySpec { key, shape, .. }) = Key::by_env(&name) else {
+                let names: Vec<String> = KEYS.iter().map(|spec| spec.env()).collect();
+                let hint = nearest(&name, names.iter().map(String::as_str))
                     .map_or_else(String::new, |near| format!(" (did you mean {near}?)"));
                 self.errors
                     .push(ConfigError::new(&source, format!("unknown variable{hint}")));
@@ -160,24 +160,19 @@ impl RawConfig {
                     .errors
                     .push(ConfigError::new(&source, "is not valid Unicode")),
                 Some("") => {}
-                Some(value) if spec.shape == TomlType::List => {
+                Some(value) if *shape == TomlType::List => {
                     let items = value.split(',').map(str::to_owned).collect();
-                    self.add(key, items, &source);
+                    self.add(*key, items, &source);
                 }
-                Some(value) => self.add(key, vec![value.to_owned()], &source),
+                Some(value) => self.add(*key, vec![value.to_owned()], &source),
             }
         }
     }
 
     fn add_flags(&mut self, flags: &Flags) {
         for (key, texts) in &flags.values {
-            if let Some((_, spec)) = KEYS.iter().find(|(known, _)| known == key) {
-                self.add(
-                    *key,
-                    texts.clone(),
-                    &ValueOrigin::Flag(spec.flag.to_owned()),
-                );
-            }
+            let source = ValueOrigin::Flag(key.spec().flag());
+            self.add(*key, texts.clone(), &source);
         }
     }
 

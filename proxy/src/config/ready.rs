@@ -30,6 +30,15 @@ use crate::server::listener::ListenAddr;
 use crate::server::transport::Batching;
 use crate::server::worker::ClientLimits;
 
+const BATCHING: [(&str, Batching); 2] = [("auto", Batching::Auto), ("off", Batching::Off)];
+const WITNESS: [(&str, WitnessMode); 2] = [("auto", WitnessMode::Auto), ("off", WitnessMode::Off)];
+const LITERALS: [(&str, Literals); 2] = [("remove", Literals::Remove), ("keep", Literals::Keep)];
+const LOG_FORMAT: [(&str, LogFormat); 3] = [
+    ("auto", LogFormat::Auto),
+    ("text", LogFormat::Text),
+    ("json", LogFormat::Json),
+];
+
 /// Configuration of `serve`, made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -162,7 +171,7 @@ impl Config {
         services.extend(place.map(|http| ("http", ListenAddr::Tcp(http.address))));
         listen::refuse_shared(values, &services);
         let workers = values.last(Key::Workers, |text| count(text, 1024));
-        let batching = values.last(Key::IoUring, batching);
+        let batching = values.choice(Key::IoUring, &BATCHING);
         let grace = |text: &str| time(text, Duration::ZERO, Duration::from_secs(3600));
         let shutdown_grace = values.last(Key::ShutdownGrace, grace);
         let upstream = upstream?;
@@ -231,7 +240,7 @@ impl TakeoverConfig {
                     no default, because an empty store has forgotten the marks";
         let authority = values.required(Key::Authority, what, AuthorityLocation::parse);
         let barrier = values.last(Key::Barrier, barrier);
-        let witness = values.last(Key::Witness, witness);
+        let witness = values.choice(Key::Witness, &WITNESS);
         let within = |text: &str| time(text, Duration::from_millis(100), Duration::from_secs(600));
         let timeout = values.last(Key::TakeoverTimeout, within);
         barrier?;
@@ -254,7 +263,7 @@ impl Policy {
 impl Rejections {
     fn read(values: &mut Values<'_>) -> Option<Self> {
         let file = values.last(Key::RejectionLog, path);
-        let literals = values.last(Key::RejectionLiterals, literals)?;
+        let literals = values.choice(Key::RejectionLiterals, &LITERALS)?;
         Some(Self { file, literals })
     }
 }
@@ -262,7 +271,7 @@ impl Rejections {
 impl Log {
     fn read(values: &mut Values<'_>) -> Option<Self> {
         let filter = values.last(Key::Log, log_filter);
-        let format = values.last(Key::LogFormat, log_format);
+        let format = values.choice(Key::LogFormat, &LOG_FORMAT);
         Some(Self {
             filter: filter?,
             format: format?,
@@ -293,39 +302,6 @@ fn mode(observe: &str) -> Result<Mode, String> {
         "on" | "true" => Ok(Mode::Observe),
         "off" | "false" => Ok(Mode::Enforce),
         _ => Err(format!("{observe:?}: write on or off")),
-    }
-}
-
-fn witness(text: &str) -> Result<WitnessMode, String> {
-    match text {
-        "auto" => Ok(WitnessMode::Auto),
-        "off" => Ok(WitnessMode::Off),
-        _ => Err(format!("{text:?}: write auto or off")),
-    }
-}
-
-fn batching(text: &str) -> Result<Batching, String> {
-    match text {
-        "auto" => Ok(Batching::Auto),
-        "off" => Ok(Batching::Off),
-        _ => Err(format!("{text:?}: write auto or off")),
-    }
-}
-
-fn literals(text: &str) -> Result<Literals, String> {
-    match text {
-        "remove" => Ok(Literals::Remove),
-        "keep" => Ok(Literals::Keep),
-        _ => Err(format!("{text:?}: write remove or keep")),
-    }
-}
-
-fn log_format(text: &str) -> Result<LogFormat, String> {
-    match text {
-        "auto" => Ok(LogFormat::Auto),
-        "text" => Ok(LogFormat::Text),
-        "json" => Ok(LogFormat::Json),
-        _ => Err(format!("{text:?}: write auto, text or json")),
     }
 }
 

@@ -21,10 +21,10 @@ pub(crate) struct ShownKey {
 impl RawConfig {
     /// All keys, in the order of the help.
     pub(crate) fn shown(&self) -> Vec<ShownKey> {
-        let shown = |(key, spec): &(Key, super::KeySpec)| ShownKey {
+        let shown = |spec: &&super::KeySpec| ShownKey {
             name: spec.name,
-            value: self.texts(*key).map(|texts| show(*key, &texts)),
-            default: spec.default,
+            value: self.texts(spec.key).map(|texts| show(spec.key, &texts)),
+            default: spec.default(),
         };
         KEYS.iter().map(shown).collect()
     }

@@ -12,7 +12,7 @@ use crate::fence::statement_text::Literals;
 use crate::server::transport::Batching;
 
 fn key(name: &str) -> Key {
-    Key::by_name(name).expect("a key").0
+    Key::by_name(name).expect("a key").key
 }
 
 fn load(

@@ -16,13 +16,23 @@ enum TlsMode {
     Require,
 }
 
+const MODES: [(&str, TlsMode); 3] = [
+    ("off", TlsMode::Off),
+    ("allow", TlsMode::Allow),
+    ("require", TlsMode::Require),
+];
+const CERTIFICATES: [(&str, ClientCertificates); 2] = [
+    ("optional", ClientCertificates::Optional),
+    ("required", ClientCertificates::Required),
+];
+
 /// Reads all keys of TLS. An error says what does not fit.
 pub(super) fn read(values: &mut Values<'_>) -> Option<ClientTls> {
-    let mode = values.last(Key::TlsMode, mode);
+    let mode = values.choice(Key::TlsMode, &MODES);
     let certificate = values.last(Key::TlsCertificate, path);
     let key = values.last(Key::TlsKeyFile, path);
     let client_ca = values.last(Key::TlsClientCa, path);
-    let certificates = values.last(Key::TlsClientCertificates, certificates);
+    let certificates = values.choice(Key::TlsClientCertificates, &CERTIFICATES);
     let together = fit(mode?, (certificate, key, client_ca), certificates?);
     together.map_err(|message| values.refuse(message)).ok()
 }
@@ -70,25 +80,9 @@ fn fit(
     }
 }
 
-fn mode(text: &str) -> Result<TlsMode, String> {
-    match text {
-        "off" => Ok(TlsMode::Off),
-        "allow" => Ok(TlsMode::Allow),
-        "require" => Ok(TlsMode::Require),
-        _ => Err(format!("{text:?}: write off, allow or require")),
-    }
-}
-
-fn certificates(text: &str) -> Result<ClientCertificates, String> {
-    match text {
-        "optional" => Ok(ClientCertificates::Optional),
-        "required" => Ok(ClientCertificates::Required),
-        _ => Err(format!("{text:?}: write optional or required")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::values::choose;
     use super::*;
 
     fn finished(values: &[(Key, &str)]) -> Result<ClientTls, String> {
@@ -98,13 +92,17 @@ mod tests {
         };
         let files = |key| last(key).map(PathBuf::from);
         fit(
-            mode(last(Key::TlsMode).unwrap_or("off")).unwrap(),
+            choose(last(Key::TlsMode).unwrap_or("off"), &MODES).unwrap(),
             (
                 files(Key::TlsCertificate),
                 files(Key::TlsKeyFile),
                 files(Key::TlsClientCa),
             ),
-            certificates(last(Key::TlsClientCertificates).unwrap_or("optional")).unwrap(),
+            choose(
+                last(Key::TlsClientCertificates).unwrap_or("optional"),
+                &CERTIFICATES,
+            )
+            .unwrap(),
         )
     }
 

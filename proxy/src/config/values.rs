@@ -1,7 +1,7 @@
 //! The written values, read key by key: each is parsed in every source, and the last valid one counts.
 
 use super::error::{ConfigError, ValueOrigin};
-use super::key::{KEYS, Key, KeySpec};
+use super::key::{KEYS, Key};
 use super::raw::{Item, RawConfig, RawValue};
 
 /// Reads keys, and collects the errors of their values.
@@ -30,13 +30,18 @@ impl<'a> Values<'a> {
         self.each(key, |value| match value.items.as_slice() {
             [item] => parse(&item.text).map_err(|message| vec![wrong(key, item, &message)]),
             _ => {
-                let message = format!("{} is given more than once", name(key));
+                let message = format!("{} is given more than once", key.spec().name);
                 Err(vec![ConfigError::new(&value.source, message)])
             }
         })
     }
 
-    /// The same, with an error if no source has the key; `what` says what to write.
+    /// The same for a key with a few possible words.
+    pub(super) fn choice<T: Copy>(&mut self, key: Key, choices: &[(&str, T)]) -> Option<T> {
+        self.last(key, |text| choose(text, choices))
+    }
+
+    /// As [`Self::last`], with an error if no source has the key; `what` says what to write.
     pub(super) fn required<T>(
         &mut self,
         key: Key,
@@ -46,13 +51,9 @@ impl<'a> Values<'a> {
         // A file that cannot be read may have it.
         let may_be_set =
             self.raw.file_unread || self.raw.values.iter().any(|value| value.key == key);
-        if let (
-            false,
-            Some(KeySpec {
-                name, flag, env, ..
-            }),
-        ) = (may_be_set, key.spec())
-        {
+        if !may_be_set {
+            let spec = key.spec();
+            let (name, flag, env) = (spec.name, spec.flag(), spec.env());
             self.refuse(format!(
                 "{name} is not set: give --{flag}, {env} or the key \"{name}\" ({what})"
             ));
@@ -96,7 +97,7 @@ impl<'a> Values<'a> {
     /// The errors, in the order in which the values were written.
     pub(super) fn into_errors(mut self) -> Vec<ConfigError> {
         debug_assert!(
-            KEYS.iter().all(|(key, _)| self.read.contains(key)),
+            KEYS.iter().all(|spec| self.read.contains(&spec.key)),
             "a key that nobody reads"
         );
         self.errors.sort_by_key(|(number, _)| *number);
@@ -126,10 +127,16 @@ impl<'a> Values<'a> {
     }
 }
 
-fn wrong(key: Key, item: &Item, message: &str) -> ConfigError {
-    ConfigError::new(&item.source, format!("{}: {message}", name(key)))
+/// The value of a word. The error lists the words.
+pub(super) fn choose<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let known = choices.iter().find(|(word, _)| *word == text);
+    known.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+        let (last, others) = words.split_last().unwrap_or((&"nothing", &[]));
+        format!("{text:?}: write {} or {last}", others.join(", "))
+    })
 }
 
-fn name(key: Key) -> &'static str {
-    key.spec().map_or("", |spec| spec.name)
+fn wrong(key: Key, item: &Item, message: &str) -> ConfigError {
+    ConfigError::new(&item.source, format!("{}: {message}", key.spec().name))
 }

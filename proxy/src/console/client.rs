@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,21 +41,14 @@ struct Portal {
     rows: Option<std::vec::IntoIter<Row>>,
 }
 
-/// State of the messages up to the next Sync.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pipeline {
-    Goes,
-    /// A message has failed, so the others are skipped.
-    Failed,
-}
-
 pub(super) struct ConsoleClient {
     console: Arc<Console>,
     operator: Operator,
     link: MessageSocket,
     statements: HashMap<String, Option<Command>>,
     portals: HashMap<String, Portal>,
-    pipeline: Pipeline,
+    /// A message has failed, so the others up to Sync are skipped.
+    has_failed: bool,
 }
 
 /// Failures of a message.
@@ -91,7 +85,7 @@ impl ConsoleClient {
             link,
             statements: HashMap::new(),
             portals: HashMap::new(),
-            pipeline: Pipeline::Goes,
+            has_failed: false,
         }
     }
 
@@ -104,8 +98,8 @@ impl ConsoleClient {
                 Err(error) => break error,
             };
             match self.on_message(message).await {
-                Ok(Next::Message) => {}
-                Ok(Next::End) => return,
+                Ok(Continue(())) => {}
+                Ok(Break(())) => return,
                 Err(error) => break error,
             }
         };
@@ -116,31 +110,30 @@ impl ConsoleClient {
         }
     }
 
-    async fn on_message(&mut self, message: Message) -> Result<Next, MessageError> {
+    async fn on_message(&mut self, message: Message) -> Result<ControlFlow<()>, MessageError> {
         let tag = FrontendTag::from_byte(message.tag)?;
-        let is_skipped = self.pipeline == Pipeline::Failed;
         let done = match tag {
-            FrontendTag::Terminate => return Ok(Next::End),
+            FrontendTag::Terminate => return Ok(Break(())),
             FrontendTag::Sync => {
-                self.pipeline = Pipeline::Goes;
+                self.has_failed = false;
                 // Sync ends the transaction, and its portals.
                 self.portals.clear();
                 self.ready().await?;
-                return Ok(Next::Message);
+                return Ok(Continue(()));
             }
-            _ if is_skipped => return Ok(Next::Message),
+            _ if self.has_failed => return Ok(Continue(())),
             FrontendTag::Query => {
                 let done = self.on_query(message.body).await;
                 let done = self.told(done);
                 self.ready().await?;
                 done?;
-                return Ok(Next::Message);
+                return Ok(Continue(()));
             }
             FrontendTag::FunctionCall => {
                 let failure = ConsoleError::new("0A000", "the console has no functions", "");
                 failure.put(Severity::Error, &mut self.link.out);
                 self.ready().await?;
-                return Ok(Next::Message);
+                return Ok(Continue(()));
             }
             FrontendTag::Flush => self.link.flush().await.map_err(Undone::from),
             FrontendTag::Parse => self.on_parse(message.body),
@@ -152,15 +145,12 @@ impl ConsoleClient {
             FrontendTag::CopyData | FrontendTag::CopyDone | FrontendTag::CopyFail => Ok(()),
             FrontendTag::Password => return Err(WireError::UnknownFrontendTag(message.tag).into()),
         };
-        let failed = matches!(done, Err(Undone::Failed(_)));
+        self.has_failed = matches!(done, Err(Undone::Failed(_)));
         self.told(done)?;
-        if failed {
-            self.pipeline = Pipeline::Failed;
-        }
         if self.link.out.len() >= SEND_AT {
             self.link.flush().await?;
         }
-        Ok(Next::Message)
+        Ok(Continue(()))
     }
 
     /// Sends the client an error.
@@ -372,13 +362,6 @@ impl ConsoleClient {
         self.put(&CloseComplete::new());
         Ok(())
     }
-}
-
-/// Continuation after a message.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Message,
-    End,
 }
 
 /// Last error for a client that can still receive one.

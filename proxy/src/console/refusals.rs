@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::Facts;
-use super::table::{Cell, Column, Row, RowIter, columns, rows};
-use super::tables::{time, yes};
+use super::table::{Cell, Row, RowIter, columns, row_of, rows};
+use super::tables::time;
 use crate::rejection_log::RejectionRecord;
 use crate::rejection_log::overlaps::{Overlap, OverlapWriter};
 
@@ -19,23 +17,8 @@ pub(super) const COLUMNS: &str = "\
 
 pub(super) fn rejections(facts: &Facts) -> RowIter {
     let columns = columns(COLUMNS);
-    let row = move |record: Arc<RejectionRecord>| rejection(&columns, &record);
+    let row = move |record: Arc<RejectionRecord>| row_of(&columns, &*record);
     rows(facts.shared.rejections.recent(), row)
-}
-
-/// A record as in the log.
-fn rejection(columns: &[Column], record: &RejectionRecord) -> Row {
-    let fields = serde_json::to_value(record).unwrap_or_default();
-    let cell = |column: &Column| match fields.get(column.name) {
-        Some(Value::String(text)) => text.as_str().into(),
-        Some(Value::Bool(is_so)) => yes(*is_so).into(),
-        Some(Value::Number(number)) => match number.as_i64() {
-            Some(number) => Cell::Number(number),
-            None => number.as_u64().into(),
-        },
-        _ => Cell::Null,
-    };
-    columns.iter().map(cell).collect()
 }
 
 pub(super) fn overlaps(facts: &Facts) -> Vec<Row> {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::pin::Pin;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::Facts;
@@ -169,6 +170,25 @@ pub(super) fn data_row(row: &[Cell], formats: &[i16]) -> DataRow {
         // In both formats.
         Cell::Text(text) => Some(Cow::from(text.as_bytes())),
     }))
+}
+
+/// The row of a record, whose fields have the names of the columns.
+pub(super) fn row_of(columns: &[Column], record: &impl Serialize) -> Row {
+    let fields = serde_json::to_value(record).unwrap_or_default();
+    let cell = |column: &Column| match fields.get(column.name) {
+        Some(Value::String(text)) => text.as_str().into(),
+        Some(Value::Bool(is_so)) => yes(*is_so).into(),
+        Some(Value::Number(number)) => match number.as_i64() {
+            Some(number) => Cell::Number(number),
+            None => number.as_u64().into(),
+        },
+        _ => Cell::Null,
+    };
+    columns.iter().map(cell).collect()
+}
+
+pub(super) const fn yes(is_so: bool) -> &'static str {
+    if is_so { "yes" } else { "no" }
 }
 
 pub(super) fn object(columns: &[Column], row: Row) -> Value {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Facts;
 use super::command::{ORDERS, all_tables};
-use super::table::{Cell, QueryResult, Row, RowIter, Rows, Table, rows};
+use super::table::{Cell, QueryResult, Row, RowIter, Rows, Table, rows, yes};
 use super::{refusals, takeovers};
 use crate::fence::HeldTokens;
 use crate::fence::mark_cache::CachedMark;
@@ -90,10 +90,6 @@ pub(super) const TABLES: [Table; 9] = [
 
 pub(super) fn time(time: SystemTime) -> Cell {
     rfc3339(time).into()
-}
-
-pub(super) const fn yes(is_so: bool) -> &'static str {
-    if is_so { "yes" } else { "no" }
 }
 
 fn help(_: &Facts) -> Vec<Row> {

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::Facts;
-use super::table::{QueryResult, Row};
+use super::table::{QueryResult, columns, row_of};
 use super::tables::ANSWER_WITHIN;
 use crate::server::history::ShownTakeover;
 
@@ -16,30 +16,17 @@ pub(super) fn takeovers(facts: &Facts) -> QueryResult<'_> {
         let deadline = Instant::now() + ANSWER_WITHIN;
         let all = facts.shared.takeover.history(deadline).await;
         let all = all.map_err(|error| error.to_string())?;
-        Ok(all.into_iter().map(|record| row(record.into())).collect())
+        let columns = columns(COLUMNS);
+        let row = |record| row_of(&columns, &ShownTakeover::from(record));
+        Ok(all.into_iter().map(row).collect())
     })
-}
-
-fn row(takeover: ShownTakeover) -> Row {
-    vec![
-        takeover.scope.into(),
-        takeover.from.into(),
-        takeover.to.into(),
-        takeover.raised_at.into(),
-        takeover.raised_by.into(),
-        takeover.outcome.into(),
-        takeover.sessions.into(),
-        takeover.transactions.into(),
-        takeover.took_us.into(),
-        takeover.why.into(),
-    ]
 }
 
 #[cfg(test)]
 mod tests {
     use pgpalisade_authority::{Mark, Scope, TakeoverEnd, TakeoverRecord, Token};
 
-    use super::super::table::{columns, object};
+    use super::super::table::object;
     use super::*;
 
     /// Sessions and operators see takeovers in the same columns.
@@ -54,7 +41,8 @@ mod tests {
         ] {
             let record = TakeoverRecord::new(Some(token(33)), &mark, end);
             let shown = || ShownTakeover::from((scope.clone(), record.clone()));
-            let row = object(&columns(COLUMNS), row(shown()));
+            let columns = columns(COLUMNS);
+            let row = object(&columns, row_of(&columns, &shown()));
             assert_eq!(row, serde_json::to_value(shown()).unwrap());
         }
     }

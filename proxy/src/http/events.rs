@@ -128,9 +128,8 @@ async fn send(
     let mut sent = Bytes::new();
     let mut sent_at = Instant::now();
     while answers.access.rights(peer, &fields) == HttpAccess::Read {
-        let Picture {
-            content, made_at, ..
-        } = answers.pictures.latest(&answers).await;
+        let picture = answers.pictures.latest(&answers).await;
+        let (content, made_at) = (picture.content, picture.made_at);
         // Without the time, which would make every picture differ.
         let event = match content == sent {
             false => format!(

@@ -31,7 +31,8 @@ struct FindingSink<'a> {
 }
 
 impl FindingSink<'_> {
-    fn add(&mut self, id: Check, verdict: CheckResult) {
+    fn add(&mut self, id: Check, verdict: impl Into<CheckResult>) {
+        let verdict = verdict.into();
         (self.tell)(Finding { id, verdict });
     }
 
@@ -104,9 +105,11 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
             let served = proxies.as_deref().unwrap_or_default().to_vec();
             let witnessed = witnessed.as_ref();
             authority::checks(control, location, &store.held, proxies, witnessed, report).await;
-            let ways_in =
-                ways_in::check(control, policy.ok().map(|loaded| &loaded.policy), &served).await;
-            report.add(Check::WaysIn, ways_in);
+            let policy = policy.ok().map(|loaded| &loaded.policy);
+            report.add(
+                Check::WaysIn,
+                ways_in::check(control, policy, &served).await,
+            );
         }
         None => report.skip(Check::Cluster..=Check::WaysIn, WITHOUT_CONTROL),
     }
@@ -165,12 +168,7 @@ async fn upstream(config: &Config, within: Duration) -> CheckResult {
 }
 
 fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
-    let Chosen {
-        rights,
-        server,
-        control,
-        ..
-    } = match chosen {
+    let chosen = match chosen {
         Ok(chosen) => chosen,
         Err(why @ Unseen::Connect(_)) => {
             return CheckResult::fail(
@@ -182,18 +180,12 @@ fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
             return CheckResult::fail(why.to_string(), "look at the server's log");
         }
     };
+    let (rights, server) = (&chosen.rights, &chosen.server);
     let kind = if rights.superuser { ", superuser" } else { "" };
     CheckResult::ok(format!(
-        "role {}{kind}, database {}, at {control}, PostgreSQL {}",
-        rights.role, server.database, server.version
+        "role {}{kind}, database {}, at {}, PostgreSQL {}",
+        rights.role, server.database, chosen.control, server.version
     ))
-}
-
-fn unanswered(error: ControlError) -> CheckResult {
-    CheckResult::fail(
-        format!("the query failed: {error}"),
-        "look at the server's log",
-    )
 }
 
 /// The check of the witness, with its marks.
@@ -235,6 +227,6 @@ async fn witness(config: &Config, control: &Chosen) -> (CheckResult, Witnessed) 
             let advice = "until that is done, a proxy does not start, and a takeover fails";
             (CheckResult::fail(error.to_string(), advice), None)
         }
-        Err(error) => (unanswered(error), None),
+        Err(error) => (CheckResult::unanswered(&error), None),
     }
 }

@@ -4,6 +4,10 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::fence::readable::without_error_numbers;
+use crate::takeover::ControlError;
+
+/// Limit of names in one line.
+const NAMED: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -84,11 +88,37 @@ impl CheckResult {
         Self::new(CheckOutcome::Skip, why.into(), None)
     }
 
+    /// A check whose query failed.
+    pub(super) fn unanswered(error: &ControlError) -> Self {
+        Self::fail(
+            format!("the query failed: {error}"),
+            "look at the server's log",
+        )
+    }
+
     fn new(outcome: CheckOutcome, seen: String, advice: Option<String>) -> Self {
         Self {
             outcome,
             seen: without_error_numbers(&seen),
             advice,
         }
+    }
+}
+
+impl From<Result<Self, ControlError>> for CheckResult {
+    fn from(answered: Result<Self, ControlError>) -> Self {
+        answered.unwrap_or_else(|error| Self::unanswered(&error))
+    }
+}
+
+/// The first names, and the number of the others.
+pub(super) fn listed(names: impl IntoIterator<Item = String>) -> String {
+    let mut names: Vec<String> = names.into_iter().collect();
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    let named = names.join(", ");
+    match more {
+        0 => named,
+        _ => format!("{named} and {more} more"),
     }
 }

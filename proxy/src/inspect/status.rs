@@ -9,7 +9,7 @@ use pgpalisade_authority::{
 use serde::Serialize;
 
 use super::cluster::{self, PreparedTransaction, Witness};
-use super::hosts::{self, Chosen, Host, Survey};
+use super::hosts::{self, Host, Survey};
 use super::probe::Probe;
 use super::step_within;
 use super::store::{self, StoreContents};
@@ -265,15 +265,10 @@ async fn cluster(config: &Config, within: Duration) -> (Option<Probe>, ClusterSn
             return (None, seen);
         }
     };
-    let Chosen {
-        connection,
-        rights,
-        server,
-        ..
-    } = chosen;
+    let (connection, server) = (chosen.connection, chosen.server);
     seen.cluster.version = Some(server.version);
     seen.cluster.system_identifier = Some(server.system_identifier.to_string());
-    if rights.standby {
+    if chosen.rights.standby {
         let note =
             "the control connection leads to a standby, which knows no proxies and no timeline";
         seen.cluster.problems.push(note.to_owned());

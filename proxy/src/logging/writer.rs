@@ -36,14 +36,7 @@ struct WriterState {
     waiting: Vec<u8>,
     /// Lines that found no room.
     dropped: u64,
-    end: End,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum End {
-    #[default]
-    Open,
-    Closed,
+    is_closed: bool,
 }
 
 /// Dropping it writes what waits, for at most a second.
@@ -81,11 +74,11 @@ impl Buffer {
     fn next(&self, storms: &Storms) -> Option<Vec<u8>> {
         loop {
             let mut state = self.0.state.lock();
-            if state.waiting.is_empty() && state.dropped == 0 && state.end == End::Open {
+            if state.waiting.is_empty() && state.dropped == 0 && !state.is_closed {
                 self.0.changed.wait_for(&mut state, TELL_EVERY);
             }
             let dropped = std::mem::take(&mut state.dropped);
-            let (mut lines, end) = (std::mem::take(&mut state.waiting), state.end);
+            let (mut lines, is_closed) = (std::mem::take(&mut state.waiting), state.is_closed);
             drop(state);
             // These come back to the buffer, which has room now.
             if dropped > 0 {
@@ -95,14 +88,14 @@ impl Buffer {
                 );
             }
             storms.tell_old();
-            if end == End::Closed {
+            if is_closed {
                 storms.tell_all();
                 lines.append(&mut self.0.state.lock().waiting);
             }
-            match (lines.is_empty(), end) {
+            match (lines.is_empty(), is_closed) {
                 (false, _) => return Some(lines),
-                (true, End::Closed) => return None,
-                (true, End::Open) => {}
+                (true, true) => return None,
+                (true, false) => {}
             }
         }
     }
@@ -151,7 +144,7 @@ impl Write for &Buffer {
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
-        self.buffer.0.state.lock().end = End::Closed;
+        self.buffer.0.state.lock().is_closed = true;
         self.buffer.0.changed.notify_one();
         // The thread reports its end. A reader that has stopped reading is not waited for.
         let _ = self.ended.recv_timeout(FLUSH_TIMEOUT);

@@ -51,18 +51,6 @@ impl SslSettings {
     }
 }
 
-/// Returns whether the parameter is about TLS.
-fn set(written: &mut Written, name: &str, value: String) -> Result<bool, String> {
-    match written.place(name) {
-        None => Ok(false),
-        Some(place @ None) => {
-            *place = Some(value);
-            Ok(true)
-        }
-        Some(Some(_)) => Err(format!("gives {name} twice")),
-    }
-}
-
 fn from_url(url: &str, written: &mut Written) -> Result<String, String> {
     // Like tokio-postgres: a password before the @ may contain a ?.
     let host_at = url.find('@').map_or(0, |at| at + 1);
@@ -73,11 +61,10 @@ fn from_url(url: &str, written: &mut Written) -> Result<String, String> {
     let mut kept = Vec::new();
     for pair in query.trim_start_matches('?').split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let is_ours = written.place(name).is_some();
-        if is_ours {
+        if Written::takes(name) {
             let value = percent_decode(value)
                 .ok_or_else(|| format!("has an {name} with a % that does not begin an escape"))?;
-            set(written, name, value)?;
+            written.add(name, value)?;
         } else if !pair.is_empty() {
             kept.push(pair);
         }
@@ -119,7 +106,7 @@ fn from_pairs(dsn: &str, written: &mut Written) -> Result<String, String> {
     let mut kept = Vec::new();
     let mut rest = dsn.trim_start();
     while let Some(pair) = first_pair(rest) {
-        if !set(written, pair.name, pair.value)? {
+        if !written.add(pair.name, pair.value)? {
             kept.push(pair.whole);
         }
         rest = pair.rest.trim_start();

@@ -1,6 +1,7 @@
 //! `sslmode` and its files, as libpq means them:
 //! <https://www.postgresql.org/docs/current/libpq-ssl.html#LIBPQ-SSL-PROTECTION>.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Required TLS towards PostgreSQL.
@@ -40,43 +41,44 @@ pub struct SslSettings {
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
+/// The parameters that are about TLS.
+const NAMES: [&str; 4] = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
+
 /// The parameters as written.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
-    pub(crate) mode: Option<String>,
-    pub(crate) root: Option<String>,
-    pub(crate) certificate: Option<String>,
-    pub(crate) key: Option<String>,
-}
+pub(crate) struct Written(BTreeMap<&'static str, String>);
 
 impl Written {
-    /// The value of a parameter, if the parameter is about TLS.
-    pub(crate) fn place(&mut self, name: &str) -> Option<&mut Option<String>> {
-        match name {
-            "sslmode" => Some(&mut self.mode),
-            "sslrootcert" => Some(&mut self.root),
-            "sslcert" => Some(&mut self.certificate),
-            "sslkey" => Some(&mut self.key),
-            _ => None,
+    /// Whether a parameter is about TLS.
+    pub(crate) fn takes(name: &str) -> bool {
+        NAMES.contains(&name)
+    }
+
+    /// Adds a parameter, if it is about TLS. Returns whether it is.
+    pub(crate) fn add(&mut self, name: &str, value: String) -> Result<bool, String> {
+        let Some(name) = NAMES.into_iter().find(|known| *known == name) else {
+            return Ok(false);
+        };
+        match self.0.insert(name, value) {
+            None => Ok(true),
+            Some(_) => Err(format!("gives {name} twice")),
         }
     }
 
     /// Checks the parameters; `None` if none was given.
-    pub(crate) fn settings(self) -> Result<Option<SslSettings>, String> {
-        let Self {
-            mode: None,
-            root: None,
-            certificate: None,
-            key: None,
-        } = self
-        else {
-            return self.checked().map(Some);
-        };
-        Ok(None)
+    pub(crate) fn settings(&self) -> Result<Option<SslSettings>, String> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        self.checked().map(Some)
     }
 
-    fn checked(self) -> Result<SslSettings, String> {
-        let mode = match self.mode.as_deref() {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    fn checked(&self) -> Result<SslSettings, String> {
+        let mode = match self.get("sslmode") {
             None => return Err(String::from("names files for TLS but no sslmode")),
             Some("disable") => SslMode::Disable,
             Some("prefer") => SslMode::Prefer,
@@ -94,7 +96,7 @@ impl Written {
                 ));
             }
         };
-        let root = match self.root.as_deref() {
+        let root = match self.get("sslrootcert") {
             None => None,
             Some("system") => Some(Root::System),
             Some(path) => Some(Root::File(file("sslrootcert", path)?)),
@@ -119,10 +121,10 @@ impl Written {
             }
             _ => {}
         }
-        let certificate = match (self.certificate, self.key) {
+        let certificate = match (self.get("sslcert"), self.get("sslkey")) {
             (None, None) => None,
             (Some(certificate), Some(key)) => {
-                Some((file("sslcert", &certificate)?, file("sslkey", &key)?))
+                Some((file("sslcert", certificate)?, file("sslkey", key)?))
             }
             _ => {
                 return Err(String::from(

@@ -12,6 +12,8 @@ use super::tables::{FORMAT, FORMAT_KEY, META, StepError, StoreTables};
 use crate::{AuthorityError, AuthorityId};
 
 pub(super) const FILE: &str = "authority.redb";
+/// Damage of an empty file.
+pub(super) const EMPTY: &str = "it is empty";
 /// Name of a new file until it is complete.
 const NEW_FILE: &str = "authority.redb.new";
 /// Enough for thousands of scopes and sessions.
@@ -78,10 +80,10 @@ pub enum EmbeddedOpenError {
 }
 
 impl EmbeddedOpenError {
-    pub(super) fn empty(path: &Path) -> Self {
+    pub(super) fn damaged(path: &Path, why: impl Into<String>) -> Self {
         Self::Damaged {
             path: path.to_owned(),
-            why: "it is empty".into(),
+            why: why.into(),
         }
     }
 }
@@ -211,17 +213,12 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), Embedded
         .map_err(io_error(&path))?;
     let metadata = file.metadata().map_err(io_error(&path))?;
     if metadata.len() == 0 {
-        return Err(EmbeddedOpenError::empty(&path));
+        return Err(EmbeddedOpenError::damaged(&path, EMPTY));
     }
     let database = open_database(dir, &path, file)?;
-    let checked =
-        catch_unwind(AssertUnwindSafe(|| check_meta(dir, &path, &database))).map_err(|panic| {
-            EmbeddedOpenError::Damaged {
-                path: path.clone(),
-                why: panic_text(panic.as_ref()),
-            }
-        })?;
-    Ok((database, checked?, FileId::of(&metadata)))
+    let checked = caught(|| check_meta(dir, &path, &database));
+    let identity = checked.map_err(|why| EmbeddedOpenError::damaged(&path, why))??;
+    Ok((database, identity, FileId::of(&metadata)))
 }
 
 /// Checks that this version can read the file, and returns its identity.
@@ -237,21 +234,17 @@ pub(super) fn check_meta(
             dir: dir.to_owned(),
             found: format,
         }),
-        Err(_) => Err(EmbeddedOpenError::Damaged {
-            path: path.to_owned(),
-            why: format!("its format is {format:?}"),
-        }),
+        Err(_) => {
+            let why = format!("its format is {format:?}");
+            Err(EmbeddedOpenError::damaged(path, why))
+        }
     }
 }
 
-/// redb checks what it reads, but can still panic on a file that changes under it.
 fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, EmbeddedOpenError> {
-    let opened = catch_unwind(AssertUnwindSafe(|| {
-        Database::builder()
-            .set_cache_size(CACHE_BYTES)
-            .create_file(file)
-    }));
-    match opened {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    match caught(|| builder.create_file(file)) {
         Ok(Ok(database)) => Ok(database),
         Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(EmbeddedOpenError::Locked {
             dir: dir.to_owned(),
@@ -262,14 +255,8 @@ fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, Embedd
                 source,
             })
         }
-        Ok(Err(error)) => Err(EmbeddedOpenError::Damaged {
-            path: path.to_owned(),
-            why: error.to_string(),
-        }),
-        Err(panic) => Err(EmbeddedOpenError::Damaged {
-            path: path.to_owned(),
-            why: panic_text(panic.as_ref()),
-        }),
+        Ok(Err(error)) => Err(EmbeddedOpenError::damaged(path, error.to_string())),
+        Err(why) => Err(EmbeddedOpenError::damaged(path, why)),
     }
 }
 
@@ -316,10 +303,10 @@ impl StoreFile {
             Some(database) => database,
             None => self.reopen()?,
         };
-        let done = catch_unwind(AssertUnwindSafe(|| {
+        let done = caught(|| {
             commit(&database, &mut steps)?;
             Ok::<_, StepError>(database)
-        }));
+        });
         match done {
             Ok(Ok(database)) => {
                 self.database = Some(database);
@@ -331,9 +318,7 @@ impl StoreFile {
                 Err(AuthorityError::Damaged(self.named(&error.to_string())))
             }
             Ok(Err(error)) => Err(AuthorityError::Storage(self.named(&error.to_string()))),
-            Err(panic) => Err(AuthorityError::Damaged(
-                self.named(&panic_text(panic.as_ref())),
-            )),
+            Err(why) => Err(AuthorityError::Damaged(self.named(&why))),
         }
     }
 
@@ -387,10 +372,7 @@ fn commit(
 }
 
 pub(super) fn fault_error(path: &Path, fault: &StepError) -> EmbeddedOpenError {
-    EmbeddedOpenError::Damaged {
-        path: path.to_owned(),
-        why: fault.to_string(),
-    }
+    EmbeddedOpenError::damaged(path, fault.to_string())
 }
 
 pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> EmbeddedOpenError + use<> {
@@ -398,10 +380,11 @@ pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> EmbeddedOpenErr
     |source| EmbeddedOpenError::Io { path, source }
 }
 
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(|s| (*s).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "the database library panicked".into())
+/// Runs a call of redb, which checks what it reads but can still panic on damaged data. The error is the panic's text.
+pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "the database library panicked".into())
+    })
 }

@@ -4,15 +4,14 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::DirBuilderExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use redb::backends::InMemoryBackend;
 use redb::{Database, StorageBackend};
 
 use super::open::{
-    CACHE_BYTES, EmbeddedOpenError, FILE, check_meta, check_mode, create, fault_error, io_error,
-    no_directory, panic_text,
+    CACHE_BYTES, EMPTY, EmbeddedOpenError, FILE, caught, check_meta, check_mode, create,
+    fault_error, io_error, no_directory,
 };
 use super::tables::{StepError, StoreTables};
 use crate::rule::Records as _;
@@ -56,16 +55,10 @@ pub fn read(dir: &Path) -> Result<Found, EmbeddedOpenError> {
     let bytes = copy(&mut file).map_err(io_error(&path))?;
     drop(file);
     if bytes.is_empty() {
-        return Err(EmbeddedOpenError::empty(&path));
+        return Err(EmbeddedOpenError::damaged(&path, EMPTY));
     }
-    // redb checks what it reads, but a damaged file can still make it panic.
-    let looked = catch_unwind(AssertUnwindSafe(|| look(dir, &path, &bytes)));
-    looked.unwrap_or_else(|panic| {
-        Err(EmbeddedOpenError::Damaged {
-            path: path.clone(),
-            why: panic_text(panic.as_ref()),
-        })
-    })
+    caught(|| look(dir, &path, &bytes))
+        .unwrap_or_else(|why| Err(EmbeddedOpenError::damaged(&path, why)))
 }
 
 /// Checks that this process may open or create the store in `dir`, as [`super::Embedded::open`] would. A missing

@@ -37,6 +37,10 @@ impl EtcdFault {
         }
     }
 
+    pub(super) fn unavailable(text: impl Into<String>) -> Self {
+        Self::new(FaultKind::Unavailable, text)
+    }
+
     pub(super) fn damaged(text: impl Into<String>) -> Self {
         Self::new(FaultKind::Damaged, text)
     }

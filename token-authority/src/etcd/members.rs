@@ -260,7 +260,7 @@ impl Members {
             let options = read.map_err(|error| error.to_string());
             let options = options.and_then(|read| read.map_err(|error| error.to_string()));
             // The files may be in the middle of a replacement.
-            let options = options.map_err(|why| EtcdFault::new(FaultKind::Unavailable, why))?;
+            let options = options.map_err(EtcdFault::unavailable)?;
             Client::connect([url], Some(options))
                 .await
                 .map_err(EtcdFault::from)
@@ -268,10 +268,7 @@ impl Members {
         connecting.spawn_on(connect, &self.runtime);
         match connecting.join_next().await {
             Some(Ok(client)) => Ok(member.put(client?)),
-            _ => Err(EtcdFault::new(
-                FaultKind::Unavailable,
-                "the runtime has ended",
-            )),
+            _ => Err(EtcdFault::unavailable("the runtime has ended")),
         }
     }
 
@@ -304,11 +301,7 @@ impl Members {
 }
 
 fn silent(waited: Duration) -> EtcdFault {
-    let waited = waited.as_millis();
-    EtcdFault::new(
-        FaultKind::Unavailable,
-        format!("no answer within {waited} ms"),
-    )
+    EtcdFault::unavailable(format!("no answer within {} ms", waited.as_millis()))
 }
 
 impl Member {

@@ -96,11 +96,7 @@ pub(super) async fn open(
     .await;
     let opened = opened.unwrap_or_else(|_| {
         let waited = CONNECT_TIMEOUT.as_secs();
-        Err(EtcdFault::new(
-            FaultKind::Unavailable,
-            format!("no answer within {waited} s"),
-        )
-        .into())
+        Err(EtcdFault::unavailable(format!("no answer within {waited} s")).into())
     });
     let prefix = options.prefix.clone();
     let Some(found) = opened.map_err(|failure| failure.explain(prefix))? else {

@@ -1,5 +1,6 @@
 //! Text after `etcd:` in `--authority`: endpoints, then options.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -123,16 +124,11 @@ impl Options {
     }
 }
 
+/// Names that may follow `?`.
+const NAMES: [&str; 6] = ["prefix", "ca", "cert", "key", "user", "password_file"];
+
 /// Values after `?`.
-#[derive(Default)]
-struct Query {
-    prefix: Option<String>,
-    ca: Option<String>,
-    cert: Option<String>,
-    key: Option<String>,
-    user: Option<String>,
-    password_file: Option<String>,
-}
+struct Query(BTreeMap<&'static str, String>);
 
 impl FromStr for Options {
     type Err = OptionsError;
@@ -242,19 +238,12 @@ impl Endpoint {
 
 impl Query {
     fn parse(text: &str) -> Result<Self, OptionsError> {
-        let mut query = Self::default();
+        let mut query = BTreeMap::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (name, place) = match name {
-                "prefix" => ("prefix", &mut query.prefix),
-                "ca" => ("ca", &mut query.ca),
-                "cert" => ("cert", &mut query.cert),
-                "key" => ("key", &mut query.key),
-                "user" => ("user", &mut query.user),
-                "password_file" => ("password_file", &mut query.password_file),
-                other => return Err(OptionsError::Unknown(other.to_owned())),
-            };
-            if place.is_some() {
+            let known = NAMES.into_iter().find(|known| *known == name);
+            let name = known.ok_or_else(|| OptionsError::Unknown(name.to_owned()))?;
+            if query.contains_key(name) {
                 return Err(OptionsError::Twice(name));
             }
             let value = decode(value, name)?;
@@ -262,14 +251,15 @@ impl Query {
                 let why = "it has no value";
                 return Err(OptionsError::Value { name, value, why });
             }
-            *place = Some(value);
+            query.insert(name, value);
         }
-        Ok(query)
+        Ok(Self(query))
     }
 
-    fn prefix(self) -> Result<String, OptionsError> {
-        let Some(mut value) = self.prefix else {
-            return Ok(DEFAULT_PREFIX.to_owned());
+    fn prefix(&self) -> Result<String, OptionsError> {
+        let mut value = match self.0.get("prefix") {
+            Some(value) => value.clone(),
+            None => return Ok(DEFAULT_PREFIX.to_owned()),
         };
         if value.chars().any(|c| !c.is_ascii_graphic()) || value.len() > 200 {
             let (name, why) = (
@@ -285,12 +275,12 @@ impl Query {
     }
 
     fn tls(&self, scheme: &str) -> Result<Option<Tls>, OptionsError> {
-        let client = match (&self.cert, &self.key) {
+        let client = match (self.0.get("cert"), self.0.get("key")) {
             (Some(cert), Some(key)) => Some((cert.into(), key.into())),
             (None, None) => None,
             _ => return Err(OptionsError::HalfIdentity),
         };
-        match (&self.ca, scheme == HTTPS) {
+        match (self.0.get("ca"), scheme == HTTPS) {
             (Some(ca), true) => Ok(Some(Tls {
                 ca: ca.into(),
                 client,
@@ -306,14 +296,14 @@ impl Query {
         in_url: Option<(String, Option<String>)>,
     ) -> Result<Option<Login>, OptionsError> {
         let (url_user, url_password) = in_url.unzip();
-        let user = match (url_user, &self.user) {
+        let user = match (url_user, self.0.get("user")) {
             (Some(_), Some(_)) => return Err(OptionsError::TwoPlaces("the user")),
-            (user, other) => user.or_else(|| other.clone()),
+            (user, other) => user.or_else(|| other.cloned()),
         };
-        let password = match (url_password.flatten(), &self.password_file) {
+        let password = match (url_password.flatten(), self.0.get("password_file")) {
             (Some(_), Some(_)) => return Err(OptionsError::TwoPlaces("the password")),
             (Some(password), None) => Some(Password::Given(password)),
-            (None, file) => file.as_ref().map(|file| Password::File(file.into())),
+            (None, file) => file.map(|file| Password::File(file.into())),
         };
         match (user, password) {
             (Some(user), Some(password)) => Ok(Some(Login { user, password })),

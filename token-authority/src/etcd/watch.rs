@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::fault::{EtcdFault, FaultKind};
+use super::fault::EtcdFault;
 use super::history::Floor;
 use super::keys::{self, Watched};
 use super::members::ATTEMPT_TIMEOUT;
@@ -52,9 +52,7 @@ impl Pause {
 impl From<AuthorityError> for Ended {
     fn from(error: AuthorityError) -> Self {
         match error {
-            AuthorityError::Unavailable(why) => {
-                Self::Broken(EtcdFault::new(FaultKind::Unavailable, why))
-            }
+            AuthorityError::Unavailable(why) => Self::Broken(EtcdFault::unavailable(why)),
             error => Self::Over(error),
         }
     }
@@ -127,7 +125,7 @@ impl EtcdStore {
         let fault = match opening {
             Ok(Ok(stream)) => return Ok((index, stream)),
             Ok(Err(error)) => error.into(),
-            Err(_) => EtcdFault::new(FaultKind::Unavailable, "no watch was opened in time"),
+            Err(_) => EtcdFault::unavailable("no watch was opened in time"),
         };
         self.members.leave(index);
         Err(fault)
@@ -141,7 +139,7 @@ impl EtcdStore {
         }
         if message.canceled() {
             let why = format!("the watch was cancelled: {}", message.cancel_reason());
-            return Err(Ended::Broken(EtcdFault::new(FaultKind::Unavailable, why)));
+            return Err(Ended::Broken(EtcdFault::unavailable(why)));
         }
         Ok(())
     }
@@ -210,16 +208,13 @@ impl EtcdStore {
 
 /// The next message. If none comes, etcd is asked for one.
 pub(super) async fn next(stream: &mut WatchStream) -> Result<WatchResponse, EtcdFault> {
-    let ended = || EtcdFault::new(FaultKind::Unavailable, "the watch has ended");
+    let ended = || EtcdFault::unavailable("the watch has ended");
     match timeout(SILENCE, stream.message()).await {
         Ok(message) => return message?.ok_or_else(ended),
         Err(_) => stream.request_progress().await?,
     }
     match timeout(SILENCE, stream.message()).await {
         Ok(message) => message?.ok_or_else(ended),
-        Err(_) => Err(EtcdFault::new(
-            FaultKind::Unavailable,
-            "the watch is silent",
-        )),
+        Err(_) => Err(EtcdFault::unavailable("the watch is silent")),
     }
 }

@@ -45,21 +45,30 @@ pub(super) struct Heard {
     warning: Mutex<Option<String>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
     /// The connection is unusable.
+    #[error("{0}")]
     Broken(String),
     /// The server refused; the statement is undone.
+    #[error("{} ({})", .0.message(), .0.code().code())]
     Refused(Box<DbError>),
     /// The server is a standby.
+    #[error(
+        "this server is a standby and accepts no writes; name the primary, or all hosts of the cluster"
+    )]
     Standby,
     /// The server is older than [`OLDEST_VERSION`].
+    #[error("this is PostgreSQL {0}; the authority needs {OLDEST_VERSION} or newer")]
     TooOld(String),
     /// The database cannot hold every text.
+    #[error("the database has encoding {0}; the authority needs one with UTF8")]
     Encoding(String),
     /// A row is invalid.
+    #[error("{0}")]
     Record(String),
     /// The store belongs to another role, or has foreign objects attached.
+    #[error("{0}")]
     Strange(Strange),
 }
 
@@ -334,29 +343,6 @@ impl ConnectionError {
             // Violated constraints and wrong values cannot come from a step on intact tables.
             _ if code.starts_with("22") || code.starts_with("23") => AuthorityError::Damaged(said),
             _ => AuthorityError::Unavailable(said),
-        }
-    }
-}
-
-impl std::fmt::Display for ConnectionError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Broken(why) | Self::Record(why) => f.write_str(why),
-            Self::Refused(refusal) => {
-                write!(f, "{} ({})", refusal.message(), refusal.code().code())
-            }
-            Self::Strange(strange) => strange.fmt(f),
-            Self::Standby => f.write_str(
-                "this server is a standby and accepts no writes; name the primary, or all hosts of the cluster",
-            ),
-            Self::TooOld(version) => write!(
-                f,
-                "this is PostgreSQL {version}; the authority needs {OLDEST_VERSION} or newer"
-            ),
-            Self::Encoding(encoding) => write!(
-                f,
-                "the database has encoding {encoding}; the authority needs one with UTF8"
-            ),
         }
     }
 }

@@ -126,15 +126,11 @@ impl Worker {
     }
 
     async fn together(&mut self, batch: Batch) {
-        let Batch {
-            declares,
-            forgets,
-            gone,
-        } = batch;
+        let (declares, forgets) = (batch.declares, batch.forgets);
         if declares.is_empty() && forgets.is_empty() {
             return;
         }
-        let columns = Together::new(&declares, gone);
+        let columns = Together::new(&declares, batch.gone);
         let answers = self
             .step("declare_and_forget", &columns.arguments(), 1)
             .await

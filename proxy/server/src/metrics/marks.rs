@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::{SCOPES_MAX, gauge};
+use super::{SCOPES_MAX, family, gauge};
 use crate::fence::mark_cache::{CachedMark, MarkCache};
 
 /// Exports the cached marks.
@@ -50,37 +50,27 @@ impl MarkCollector {
 impl Collector for MarkCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (marks, count) = self.latest();
-        gauge(
-            &mut encoder,
-            "scopes",
-            "Scopes that have a mark.",
-            count as f64,
-        )?;
+        let encoder = &mut encoder;
+        let help = "Scopes that have a mark.";
+        gauge(encoder, "scopes", help, count as f64)?;
         let left_out = count - marks.len();
         let help = "Scopes with a mark that have no series of their own.";
-        gauge(&mut encoder, "scopes_left_out", help, left_out as f64)?;
+        gauge(encoder, "scopes_left_out", help, left_out as f64)?;
         if marks.is_empty() {
             return Ok(());
         }
-        let kind = ConstGauge::new(0.0).metric_type();
+        let gauges = |value: fn(&Raised) -> f64| {
+            let gauge = move |raised: &Raised| ConstGauge::new(value(raised));
+            let raised = marks.iter();
+            raised.map(move |raised| (raised.mark.scope().as_str(), gauge(raised)))
+        };
         let help = "The mark of a scope, as this proxy knows it.";
-        let mut family = encoder.encode_descriptor("mark", help, None, kind)?;
-        for Raised { mark, token, .. } in &marks {
-            let label = [("scope", mark.scope().as_str())];
-            ConstGauge::new(*token as f64).encode(family.encode_family(&label)?)?;
-        }
+        let tokens = gauges(|raised| raised.token as f64);
+        family(encoder, "mark", help, "scope", tokens)?;
         let help = "When the mark was raised, by the clock of the authority.";
         let name = "mark_raised_timestamp_seconds";
-        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-        for Raised {
-            mark, raised_at, ..
-        } in &marks
-        {
-            let label = [("scope", mark.scope().as_str())];
-            let seconds = *raised_at as f64 / 1e6;
-            ConstGauge::new(seconds).encode(family.encode_family(&label)?)?;
-        }
-        Ok(())
+        let times = gauges(|raised| raised.raised_at as f64 / 1e6);
+        family(encoder, name, help, "scope", times)
     }
 }
 

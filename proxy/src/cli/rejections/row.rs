@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::cli::text::{plain, shown};
+use crate::cli::text::{plain, second, shown};
 use crate::rejection::Enforcement;
 use crate::rejection_log::line::{Line, Record};
 
@@ -58,7 +58,7 @@ pub(super) fn of(line: &Line) -> String {
 fn note(time: Timestamp, records: u64, why: &str) -> String {
     format!(
         "{:<19}  {records} more, not recorded: {why}\n",
-        moment(time)
+        second(time)
     )
 }
 
@@ -83,7 +83,7 @@ fn of_record(record: &Record) -> String {
     }
     let row = TableLine {
         cells: [
-            &moment(record.time),
+            &second(record.time),
             &format!("{} {}", record.sqlstate, record.kind),
             record.scope.as_deref().unwrap_or("-"),
             &number(record.token),
@@ -95,8 +95,4 @@ fn of_record(record: &Record) -> String {
         last: &what.join(" "),
     };
     row.join()
-}
-
-fn moment(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }

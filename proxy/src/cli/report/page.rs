@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use jiff::Timestamp;
-
-use crate::cli::text::{counted, plain, shown, table};
+use crate::cli::text::{counted, plain, second, shown, table};
 use crate::rejection_log::overlaps::Overlap;
 use crate::rejection_log::report::{
     Advice, Count, Deposed, Finding, First, NameKey, Overlapped, StatementShape, Summary, TallyRow,
@@ -36,14 +34,10 @@ pub(super) fn page(summary: &Summary) -> String {
 }
 
 fn head(summary: &Summary) -> String {
-    let Count {
-        refused,
-        observed,
-        first,
-        last,
-    } = summary.total;
-    let mut text = counted(refused + observed, "record");
-    if let (Some(first), Some(last)) = (first, last) {
+    let total = summary.total;
+    let (refused, observed) = (total.refused, total.observed);
+    let mut text = counted(total.total(), "record");
+    if let (Some(first), Some(last)) = (total.first, total.last) {
         let _ = write!(text, ", {} to {} UTC", second(first), second(last));
     }
     let _ = write!(
@@ -268,10 +262,6 @@ fn cells(count: &Count) -> [String; 4] {
         count.first.map(second).unwrap_or_default(),
         count.last.map(second).unwrap_or_default(),
     ]
-}
-
-fn second(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 /// The words, wrapped for a terminal, with all lines but the first indented.

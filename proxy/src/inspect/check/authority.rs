@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
 
 use super::super::cluster;
-use super::super::finding::{Check, CheckResult};
+use super::super::finding::{Check, CheckResult, listed};
 use super::super::hosts::Chosen;
 use super::super::store::{self, StoreContents};
-use super::{FindingSink, unanswered};
+use super::FindingSink;
 use crate::config::AuthorityLocation;
 use crate::rejection::utc;
 use crate::takeover::ControlError;
@@ -18,9 +18,6 @@ use crate::takeover::cluster_lock::{self, Proxy};
 use crate::takeover::error::wrong_cluster_advice;
 use crate::takeover::prepare;
 use crate::takeover::witness::forgotten;
-
-/// Limit of scopes named in one line.
-const NAMED: usize = 5;
 
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Takeovers;
 
@@ -56,7 +53,8 @@ pub(super) async fn checks(
         }
         (.., proxies) => proxies,
     };
-    report.add(Check::Proxies, served(location, held, proxies));
+    let served = proxies.map(|proxies| served(location, held, &proxies));
+    report.add(Check::Proxies, served);
     report.add(Check::Marks, marks(held, witnessed));
     let StoreContents::Contents(contents) = held else {
         return report.skip(Check::Sessions..=Check::Takeovers, why_not(held));
@@ -70,8 +68,8 @@ pub(super) async fn checks(
             report.add(Check::Takeovers, takeovers(contents, &alive));
         }
         Err(error) => {
-            report.add(Check::Sessions, unanswered(error.clone()));
-            report.add(Check::Takeovers, unanswered(error));
+            report.add(Check::Sessions, Err(error.clone()));
+            report.add(Check::Takeovers, Err(error));
         }
     }
 }
@@ -96,16 +94,12 @@ const fn why_not(held: &StoreContents) -> &'static str {
     }
 }
 
-async fn on_record(control: &Chosen, held: &StoreContents) -> CheckResult {
-    let ours = match control.connection.look(prepare::cluster).await {
-        Ok(ours) => ours,
-        Err(error) => return unanswered(error),
+async fn on_record(control: &Chosen, held: &StoreContents) -> Result<CheckResult, ControlError> {
+    let ours = control.connection.look(prepare::cluster).await?;
+    let Some(contents) = held.contents() else {
+        return Ok(CheckResult::skip(why_not(held)));
     };
-    let recorded = match held.contents() {
-        Some(contents) => contents.cluster,
-        None => return CheckResult::skip(why_not(held)),
-    };
-    match recorded {
+    Ok(match contents.cluster {
         None => CheckResult::ok(format!("cluster {ours}; none is on record yet")),
         Some(recorded) if recorded == ours => {
             CheckResult::ok(format!("cluster {ours} is the one on record"))
@@ -117,20 +111,12 @@ async fn on_record(control: &Chosen, held: &StoreContents) -> CheckResult {
             format!("this is cluster {ours}, but the marks are for cluster {recorded}"),
             wrong_cluster_advice(&ours, &recorded),
         ),
-    }
+    })
 }
 
-fn served(
-    location: &AuthorityLocation,
-    held: &StoreContents,
-    proxies: Result<Vec<Proxy>, ControlError>,
-) -> CheckResult {
+fn served(location: &AuthorityLocation, held: &StoreContents, proxies: &[Proxy]) -> CheckResult {
     const SHARE: &str =
         "give all proxies the same store: a cluster with two authorities has two marks";
-    let proxies = match proxies {
-        Ok(proxies) => proxies,
-        Err(error) => return unanswered(error),
-    };
     let served: BTreeSet<u32> = proxies.iter().map(|proxy| proxy.authority).collect();
     let all: Vec<String> = proxies.iter().map(describe).collect();
     let all = all.join("; ");
@@ -209,19 +195,10 @@ fn marks(held: &StoreContents, witnessed: Option<&HashMap<Scope, Mark>>) -> Chec
     CheckResult::fail(
         format!(
             "the authority has forgotten marks: {}",
-            list(lost.iter().map(name))
+            listed(lost.iter().map(name))
         ),
         RECOVER,
     )
-}
-
-fn list(all: impl ExactSizeIterator<Item = String>) -> String {
-    let more = all.len().saturating_sub(NAMED);
-    let mut text = all.take(NAMED).collect::<Vec<_>>().join(", ");
-    if more > 0 {
-        text.push_str(&format!(" and {more} more"));
-    }
-    text
 }
 
 fn sessions(contents: &Contents, alive: &BTreeSet<Backend>) -> CheckResult {
@@ -259,7 +236,7 @@ fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> CheckResult {
     CheckResult::warn(
         format!(
             "a takeover is not complete; alive below the mark: {}",
-            list(old.iter().map(name))
+            listed(old.iter().map(name))
         ),
         "run this again; if they remain, see the proxy's log for the reason. Until they end, no session with the new \
             token may write",

@@ -40,10 +40,8 @@ pub(super) async fn check(
 
 async fn leaders(store: &Etcd, elected: &[ElectedScope]) -> CheckResult {
     let mut seen = Vec::new();
-    for ElectedScope {
-        scope, election, ..
-    } in elected
-    {
+    for of in elected {
+        let (scope, election) = (&of.scope, &of.election);
         match store.leader(election).await {
             Ok(Some(number)) => seen.push(format!("scope {scope}: {number} leads {election}")),
             Ok(None) => seen.push(format!("scope {scope}: nobody leads {election}")),

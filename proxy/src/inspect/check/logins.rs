@@ -9,10 +9,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use super::super::finding::CheckResult;
-use super::super::probe::{self, Opened, ProbeError};
+use super::super::probe::{self, ProbeError};
 use crate::config::Config;
 use crate::server::accounts::{Auth, FileError, Logins, LookupError};
 use crate::server::certificates::ClientTls;
+use crate::server::client_table::Encryption;
 use crate::wire::{backend, header};
 
 /// The method that PostgreSQL requests from a role.
@@ -32,20 +33,8 @@ struct Legs {
     /// Whether clients may have TLS.
     client: Encryption,
     server: Encryption,
-    /// Whether both legs show one certificate.
-    certificates: Certificates,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Encryption {
-    Tls,
-    None,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Certificates {
-    Same,
-    Different,
+    /// Both legs show one certificate.
+    is_one_certificate: bool,
 }
 
 /// Whether a method works, and why not.
@@ -68,9 +57,9 @@ impl Works {
 
 impl Legs {
     const fn relay(self) -> Works {
-        use {Certificates::Different, Encryption::Tls};
-        match (self.method, self.client, self.server, self.certificates) {
-            (Method::Scram, Tls, Tls, Different) => {
+        use Encryption::Tls;
+        match (self.method, self.client, self.server) {
+            (Method::Scram, Tls, Tls) if !self.is_one_certificate => {
                 Works::Limited("works for clients without TLS or with channel_binding=disable only")
             }
             _ => Works::Yes,
@@ -168,11 +157,8 @@ async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, Strin
             break;
         }
     }
-    let Opened {
-        mut stream,
-        certificate,
-        ..
-    } = opened?;
+    let opened = opened?;
+    let (mut stream, certificate) = (opened.stream, opened.certificate);
     let mut packet = BytesMut::new();
     let parameters = [("user", user), ("database", database)];
     postgres_protocol::message::frontend::startup_message(parameters, &mut packet)
@@ -203,11 +189,7 @@ async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, Strin
         method,
         client: encryption(&shown),
         server: encryption(&certificate),
-        certificates: if shown == certificate {
-            Certificates::Same
-        } else {
-            Certificates::Different
-        },
+        is_one_certificate: shown == certificate,
     })
 }
 
@@ -247,18 +229,14 @@ mod tests {
     #[test]
     fn which_of_the_three_works() {
         use CheckOutcome::{Fail, Ok, Warn};
-        let legs = |method, client, server, certificates| Legs {
+        let legs = |method, client, server, is_one_certificate| Legs {
             method,
             client,
             server,
-            certificates,
+            is_one_certificate,
         };
-        let (tls, none, same, other) = (
-            Encryption::Tls,
-            Encryption::None,
-            Certificates::Same,
-            Certificates::Different,
-        );
+        let (tls, none) = (Encryption::Tls, Encryption::None);
+        let (same, other) = (true, false);
         outcomes(legs(Method::Scram, tls, tls, other), [Warn, Ok, Ok]);
         outcomes(legs(Method::Scram, tls, tls, same), [Ok, Ok, Ok]);
         outcomes(legs(Method::Scram, none, tls, other), [Ok, Ok, Fail]);

@@ -6,16 +6,13 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::super::cluster::{self, PreparedTransaction};
-use super::super::finding::{Check, CheckResult};
+use super::super::finding::{Check, CheckResult, listed};
 use super::super::hosts::{Chosen, Host, HostRole};
 use super::super::probe::{Probe, ProbeError};
-use super::{FindingSink, Witnessed, unanswered, witness};
+use super::{FindingSink, Witnessed, witness};
 use crate::config::{AuthorityLocation, Config};
 use crate::server::hosts::UpstreamAddr;
-use crate::takeover::prepare;
-
-/// Limit of prepared transactions named in one line.
-const NAMED: usize = 5;
+use crate::takeover::{ControlError, prepare};
 
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
 
@@ -131,7 +128,7 @@ async fn superusers(control: &Chosen) -> CheckResult {
             ),
             "let applications log in without superuser rights: a takeover over such a session fails with PF006",
         ),
-        Err(error) => unanswered(error),
+        Err(error) => CheckResult::unanswered(&error),
     }
 }
 
@@ -198,7 +195,7 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Che
     match connection.look(cluster::is_pgpalisade).await {
         Ok(false) => {}
         Ok(true) => return another_pgpalisade(addr),
-        Err(error) => return unanswered(error),
+        Err(error) => return CheckResult::unanswered(&error),
     }
     let looked = async {
         let theirs = connection.look(prepare::rights).await?;
@@ -215,7 +212,7 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Che
     };
     let (backend, system_identifier, told, started) = match looked.await {
         Ok(looked) => looked,
-        Err(error) => return unanswered(error),
+        Err(error) => return CheckResult::unanswered(&error),
     };
     let ours = control.server.system_identifier;
     if system_identifier != ours {
@@ -273,7 +270,7 @@ fn another_pgpalisade(addr: &UpstreamAddr) -> CheckResult {
 async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies) -> CheckResult {
     let places = match control.connection.look(cluster::places).await {
         Ok(places) => places,
-        Err(error) => return unanswered(error),
+        Err(error) => return CheckResult::unanswered(&error),
     };
     // Each control connection takes one.
     let all = usize::try_from(places).unwrap_or_default();
@@ -301,25 +298,15 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
     )
 }
 
-async fn prepared(control: &Chosen) -> CheckResult {
-    let found = match control.connection.look(cluster::prepared).await {
-        Ok(found) => found,
-        Err(error) => return unanswered(error),
-    };
+async fn prepared(control: &Chosen) -> Result<CheckResult, ControlError> {
+    let found = control.connection.look(cluster::prepared).await?;
     if found.is_empty() {
-        return CheckResult::ok("there are no prepared transactions");
+        return Ok(CheckResult::ok("there are no prepared transactions"));
     }
     let name = |p: &PreparedTransaction| format!("{:?} of {} in {}", p.gid, p.owner, p.database);
-    let named: Vec<String> = found.iter().take(NAMED).map(name).collect();
-    let more = match found.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    CheckResult::warn(
-        format!(
-            "prepared transactions outlive a takeover: {}{more}",
-            named.join(", ")
-        ),
+    let named = listed(found.iter().map(name));
+    Ok(CheckResult::warn(
+        format!("prepared transactions outlive a takeover: {named}"),
         "finish each with COMMIT PREPARED or ROLLBACK PREPARED and the current token",
-    )
+    ))
 }

@@ -6,30 +6,15 @@ use std::net::IpAddr;
 use pgpalisade_policies::Policy;
 
 use super::super::cluster::{self, Client, HbaRule};
-use super::super::finding::CheckResult;
+use super::super::finding::{CheckResult, listed};
 use super::super::hosts::Chosen;
-use super::unanswered;
 use crate::takeover::ControlError;
 use crate::takeover::cluster_lock::Proxy;
-
-/// Limit of roles and lines named in one line.
-const NAMED: usize = 5;
 
 const ADVICE: &str = "let these roles in from the proxies' addresses only (pg_hba.conf), and point their programs to a \
                       proxy: connections that bypass it are not fenced";
 
 pub(super) async fn check(
-    control: &Chosen,
-    policy: Option<&Policy>,
-    proxies: &[Proxy],
-) -> CheckResult {
-    match look(control, policy, proxies).await {
-        Ok(verdict) => verdict,
-        Err(error) => unanswered(error),
-    }
-}
-
-async fn look(
     control: &Chosen,
     policy: Option<&Policy>,
     proxies: &[Proxy],
@@ -71,7 +56,7 @@ async fn look(
         .map(Client::to_string)
         .collect();
     if !past.is_empty() {
-        let past = listed(past.iter().map(String::as_str));
+        let past = listed(past);
         return Ok(CheckResult::warn(
             format!("connected from where no proxy is: {past}"),
             ADVICE,
@@ -87,7 +72,7 @@ async fn by_file(
     proxies: &BTreeSet<Option<IpAddr>>,
 ) -> Result<CheckResult, ControlError> {
     let connection = &control.connection;
-    let roles = listed(may_lead.iter().map(String::as_str));
+    let roles = listed(may_lead.iter().cloned());
     let Some(rules) = connection.look(cluster::hba_rules).await? else {
         return Ok(CheckResult::ok(format!(
             "{roles}: not connected from elsewhere now; pg_hba.conf is not checked, because role {} may not read \
@@ -107,7 +92,7 @@ async fn by_file(
             "{roles}: pg_hba.conf lets them in from the proxies only"
         )));
     }
-    let open = listed(open.iter().map(String::as_str));
+    let open = listed(open);
     Ok(CheckResult::warn(
         format!("pg_hba.conf lets roles in from elsewhere: {open}"),
         ADVICE,
@@ -148,15 +133,6 @@ fn ways_in<'a>(
         }
     }
     matching.into_iter()
-}
-
-fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
-    let more = names.len().saturating_sub(NAMED);
-    let named: Vec<&str> = names.take(NAMED).collect();
-    match more {
-        0 => named.join(", "),
-        _ => format!("{} and {more} more", named.join(", ")),
-    }
 }
 
 #[cfg(test)]
