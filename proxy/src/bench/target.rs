@@ -12,7 +12,7 @@ use super::BenchError;
 use crate::config::{Environment, address_of, parse_dsn};
 use crate::fence::TokenValue;
 use crate::server::hosts::UpstreamAddr;
-use pgpalisade_session::startup_options;
+use crate::wire::startup_options;
 
 /// The bench's `application_name`, unless the DSN has one.
 const APPLICATION_NAME: &str = "pgpalisade bench";
