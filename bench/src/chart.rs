@@ -4,10 +4,12 @@ use std::error::Error;
 use std::ops::Range;
 use std::path::Path;
 
+use pgpalisade_fence::readable::counted;
+use pgpalisade_load::median;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::record::{ComparedTarget, Figure, Measurement, Record, counted, median};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
+use pgpalisade_fence::readable::counted;
 use pgpalisade_tests::machine::wait_for;
 use pgpalisade_tests::postgres::Postgres;
 
 use crate::pgbench::{self, Load};
 use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::process;
-use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::ways::{Way, server};
 
 const SETUP: &str = "CREATE TABLE ledger (amount int);

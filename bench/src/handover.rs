@@ -5,10 +5,11 @@ use std::fmt;
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
+use pgpalisade_fence::readable::counted;
 use pgpalisade_tests::wire::{Endpoint, Wire};
 
 use crate::plan::{BenchPlan, Cell};
-use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::takeover::{Stage, StoreKind, USER};
 
 /// Time for the next leader to ask for the lease and wait.

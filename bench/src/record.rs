@@ -146,20 +146,3 @@ pub(crate) fn write(path: &Path, records: &[Record]) -> csv::Result<()> {
         .try_for_each(|record| writer.serialize(record))?;
     Ok(writer.flush()?)
 }
-
-/// Number with its noun.
-pub(crate) fn counted(number: u32, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{plural}")
-}
-
-/// Median; `None` without values.
-pub(crate) fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().checked_sub(1)?;
-    Some(f64::midpoint(
-        *sorted.get(last / 2)?,
-        *sorted.get(last.div_ceil(2))?,
-    ))
-}

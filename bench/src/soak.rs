@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
 
+use pgpalisade_load::median;
 use pgpalisade_tests::http::Http;
 use pgpalisade_tests::wire::{Batch, Wire};
 use rustix::process::setpriority_process;
@@ -20,7 +21,7 @@ use crate::flatness::FEW_BUFFERS;
 use crate::pgbench::{self, Load, Moment, Pgbench};
 use crate::plan::Soak;
 use crate::process;
-use crate::record::{Figure, median};
+use crate::record::Figure;
 use crate::transactions::refused;
 use crate::ways::{Way, server};
 

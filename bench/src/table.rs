@@ -1,6 +1,9 @@
 //! Table: a row for each figure, a column for each target, medians over the rounds.
 
-use crate::record::{ComparedTarget, Figure, Measurement, Record, counted, median};
+use pgpalisade_fence::readable::counted;
+use pgpalisade_load::median;
+
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 
 /// Key of a row.
 type Key<'a> = (Measurement, &'a str, u32, Figure);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use pgpalisade_fence::readable::counted;
 use pgpalisade_tests::etcd::Etcd;
 use pgpalisade_tests::machine;
 use pgpalisade_tests::postgres::{Auth, END_ALONE, Postgres};
@@ -12,7 +13,7 @@ use pgpalisade_tests::stage::leader;
 use pgpalisade_tests::wire::{Endpoint, Message, Wire, pretty};
 
 use crate::plan::{BenchPlan, Cell};
-use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 
 const WRITE: &str = "BEGIN; INSERT INTO jobs (who) VALUES (1)";
 pub(crate) const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];

@@ -7,13 +7,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 
+use pgpalisade_fence::readable::counted;
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::tls::{Authority, TlsClient};
 use pgpalisade_tests::wire::{Batch, Wire};
 
 use crate::pgbench::{self, Moment, WARM_UP, micros};
 use crate::plan::{BenchPlan, Cell, in_turn};
-use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::ways::{TlsSettings, Way, server};
 
 /// Rows of pgbench's tables.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
+use pgpalisade_fence::readable::counted;
 use pgpalisade_tests::machine;
 use pgpalisade_tests::postgres::Postgres;
 use pgpalisade_tests::programs::{program, stdout};
@@ -11,7 +12,7 @@ use pgpalisade_tests::wire::{Batch, Wire, pretty};
 use crate::pgbench::{self, Load};
 use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::process;
-use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};
+use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::ways::{Way, server};
 
 const PROTOCOLS: [&str; 3] = ["simple", "extended", "prepared"];

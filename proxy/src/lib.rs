@@ -2,16 +2,13 @@
 //!
 //! Separate crates carry messages, above all `server`. The modules here surround them: `serve` runs listeners,
 //! workers and takeovers, with the configured `store` and policy; `console` and `http` show the state; `inspect`
-//! examines all of it for `check` and `status`; `elect` runs a command while it leads; `bench` measures as a client
-//! does. `config`, `cli`, `logging` and `demo` are the command line. `ARCHITECTURE.md` has the map and the
-//! invariants.
+//! examines all of it for `check` and `status`. `config`, `cli`, `logging` and `demo` are the command line.
+//! `ARCHITECTURE.md` has the map and the invariants.
 
-mod bench;
 pub mod cli;
 mod config;
 mod console;
 pub mod demo;
-mod elect;
 mod elections;
 mod handover;
 mod http;

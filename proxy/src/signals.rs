@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
@@ -22,21 +22,12 @@ impl Signals {
 
     /// Cancel safe.
     pub(crate) async fn next(&mut self) -> Signal {
-        poll_fn(|cx| self.poll_next(cx)).await
-    }
-
-    /// Drops signals that have come.
-    pub(crate) fn forget(&mut self) {
-        let mut cx = Context::from_waker(Waker::noop());
-        while self.poll_next(&mut cx).is_ready() {}
-    }
-
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Signal> {
-        for (signal, comes) in &mut self.0 {
-            if comes.poll_recv(cx).is_ready() {
-                return Poll::Ready(*signal);
-            }
-        }
-        Poll::Pending
+        poll_fn(|cx| {
+            let mut all = self.0.iter_mut();
+            let next =
+                all.find_map(|(signal, comes)| comes.poll_recv(cx).is_ready().then_some(*signal));
+            next.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }

@@ -11,6 +11,10 @@ const LEASE: &str = "lease";
 const COLON: char = ':';
 const NO_WAIT: &str = "nowait";
 
+/// Beginning of the proxy's refusal if another session has the lease. If the store does not answer, the refusal is
+/// another.
+pub const LEASE_IS_ANOTHERS: &str = "another session holds the lease";
+
 /// Time that a lease lives without renewal, and who renews it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseTime {

@@ -22,6 +22,7 @@ pub mod rule;
 mod scope;
 mod takeovers;
 mod token;
+mod token_value;
 mod watchers;
 
 pub use authority::{
@@ -33,7 +34,7 @@ pub use cluster::Cluster;
 pub use contents::Contents;
 pub use embedded::Embedded;
 pub use etcd::Etcd;
-pub use lease::{LeaseId, LeaseStep, LeaseTime, Leased};
+pub use lease::{LEASE_IS_ANOTHERS, LeaseId, LeaseStep, LeaseTime, Leased};
 pub use postgres::Postgres;
 pub use rank::{Incarnation, NoIncarnation, Rank};
 pub use record::{Backend, Mark, Registered, now_us};
@@ -41,3 +42,4 @@ pub use repair::{Repair, RepairRequest, Repaired};
 pub use scope::{Scope, ScopeError};
 pub use takeovers::{TakeoverEnd, TakeoverRecord, TakeoverWork};
 pub use token::{Token, TokenError};
+pub use token_value::{SCOPES_MAX, TokenValue, TokenValueError};

@@ -7,7 +7,7 @@ use pgpalisade_authority::{Backend, Claim, Cluster, Mark, Scope, Token};
 use pgpalisade_policies::TokenBounds;
 
 use super::mark_cache::CachedMark;
-use crate::token_value::TokenValue;
+use crate::TokenValue;
 
 /// One accepted token.
 #[derive(Debug, Clone)]

@@ -15,9 +15,9 @@ mod rules;
 mod state;
 pub mod statement_text;
 mod text_names;
-pub mod token_value;
 pub mod traceparent;
 
+use pgpalisade_authority::SCOPES_MAX;
 use pgpalisade_wire as wire;
 
 pub use decision::{
@@ -26,8 +26,8 @@ pub use decision::{
 };
 pub use guard::{Guard, TransactionAccess, Unguarded, ends_transaction};
 pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};
+pub use pgpalisade_authority::{TokenValue, TokenValueError};
 pub use prepared::{Classified, Name, NameSpace, PreparedNames, PreparedText};
 pub use replication_permit::ReplicationPermit;
 pub use rules::{Fence, SessionFence};
 pub use state::{ServerText, SessionState, end_of_failed};
-pub use token_value::{SCOPES_MAX, TokenValue, TokenValueError};

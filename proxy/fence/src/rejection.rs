@@ -13,8 +13,8 @@ use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::Class;
 
+use crate::TokenValueError;
 use crate::readable::{sentence, without_controls};
-use crate::token_value::TokenValueError;
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 /// Next step of a deposed leader.
@@ -22,7 +22,6 @@ const DEPOSED: &str = "This process is no longer the leader. Stop acting as lead
     declaring again.";
 
 pub use bound::Bound;
-pub use declaring::LEASE_IS_ANOTHERS;
 pub use kind::{Enforcement, OpenTransaction, RejectionKind};
 pub use needs::Needs;
 pub(crate) use needs::WhyWrite;

@@ -58,10 +58,6 @@ pub struct Record {
     pub statement: LoggedStatement,
     /// Reason, if no other field tells it.
     pub reason: Option<String>,
-    /// `read` or `write`, if a token for it was missing.
-    pub(crate) needs: Option<String>,
-    /// Fate of an ended session's transaction.
-    pub(crate) transaction: Option<String>,
     /// Whether the refusal was carried out.
     pub enforced: Enforcement,
     /// Number of refusals that the record stands for.
@@ -151,10 +147,6 @@ struct Fields {
     #[serde(flatten)]
     statement: LoggedStatement,
     reason: Option<String>,
-    #[serde(default, deserialize_with = "name")]
-    needs: Option<String>,
-    #[serde(default, deserialize_with = "name")]
-    transaction: Option<String>,
     enforced: Option<bool>,
     count: Option<u64>,
 }
@@ -212,8 +204,6 @@ pub fn parse(line: &[u8]) -> Line {
             session: fields.session,
             statement: fields.statement,
             reason: fields.reason,
-            needs: fields.needs,
-            transaction: fields.transaction,
             // Before observe mode existed, all refusals were carried out.
             enforced: match fields.enforced {
                 Some(false) => Enforcement::Observed,

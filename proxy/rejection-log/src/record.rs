@@ -21,10 +21,6 @@ const MAX_NAME: usize = 256;
 /// Longest reason. An authority's error may quote another server.
 const MAX_REASON: usize = 1024;
 
-/// Access for which a statement needs a token.
-pub(super) const READ: &str = "read";
-pub(super) const WRITE: &str = "write";
-
 /// The record of a rejection. Its SQLSTATE follows from the kind.
 #[derive(Debug, Clone)]
 pub struct RejectionRecord {
@@ -142,8 +138,8 @@ impl RejectionRecord {
 
     fn needs_as_str(&self) -> Option<&'static str> {
         self.needs.map(|needs| match needs {
-            Class::Read => READ,
-            Class::Write => WRITE,
+            Class::Read => "read",
+            Class::Write => "write",
         })
     }
 

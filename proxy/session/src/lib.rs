@@ -26,7 +26,6 @@ pub mod names;
 pub mod read_only;
 mod refusing;
 mod shown;
-pub mod startup_options;
 pub mod text_settings;
 mod token_text;
 pub mod tokens;

@@ -5,17 +5,19 @@ mod page;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use pgpalisade_load::{
+    BenchConfig, BenchError, BenchReport, BenchTarget, Event, Path, Protocol, TokenFlag, Workload,
+};
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
 use super::text::Output;
 use super::{Failure, failed, run_to_end, tell};
-use crate::bench::{
-    self, BenchConfig, BenchError, BenchReport, BenchTarget, Event, Path, Protocol, TokenFlag,
-    Workload,
-};
-use crate::config::{Environment, parse_time};
+use crate::config::{Environment, address_of, parse_dsn, parse_time};
 use crate::signals::Signals;
+
+/// The `application_name` of all sessions, unless the DSN has one.
+const APPLICATION_NAME: &str = "pgpalisade bench";
 
 const CLIENTS_MAX: usize = 10_000;
 const ROUNDS_MAX: usize = 1_000;
@@ -75,9 +77,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
 }
 
 fn plan(args: &BenchArgs) -> Result<BenchConfig, BenchError> {
-    let environment = Environment::of_this_process();
-    let direct = BenchTarget::parse(Path::Direct, &args.direct, &environment)?;
-    let mut proxied = BenchTarget::parse(Path::Proxied, &args.proxied, &environment)?;
+    let direct = target(Path::Direct, &args.direct)?;
+    let mut proxied = target(Path::Proxied, &args.proxied)?;
     if let Some(token) = &args.token {
         proxied = proxied.declaring(token);
     }
@@ -90,6 +91,13 @@ fn plan(args: &BenchArgs) -> Result<BenchConfig, BenchError> {
         rounds: args.rounds.get(),
         length: args.round,
     })
+}
+
+fn target(path: Path, dsn: &str) -> Result<BenchTarget, BenchError> {
+    let login = parse_dsn(dsn, APPLICATION_NAME, &Environment::of_this_process());
+    let login = login.map_err(|reason| BenchError::Dsn(path, reason))?;
+    let address = address_of(&login.config).to_string();
+    Ok(BenchTarget::new(path, address, login))
 }
 
 async fn measure(plan: &BenchConfig) -> Result<BenchReport, BenchError> {
@@ -115,7 +123,7 @@ async fn measure(plan: &BenchConfig) -> Result<BenchReport, BenchError> {
             plan.rounds, round.direct.throughput, round.proxied.throughput
         )),
     };
-    bench::run(plan, &stop, &mut progress).await
+    pgpalisade_load::run(plan, &stop, &mut progress).await
 }
 
 fn failure(error: BenchError) -> Failure {

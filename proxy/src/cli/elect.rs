@@ -5,16 +5,15 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use pgpalisade_authority::{LeaseTime, Scope, etcd};
+use pgpalisade_elect::{
+    Cluster, ElectConfig, ElectError, Event, HELD, Lock, LockKind, LockSpec, Proxied, Runs,
+};
 use pgpalisade_tls::Secret;
 
 use super::text::plain;
 use super::{Failure, failed, leaders_scope, runtime, tell};
-use crate::config::{Environment, parse_dsn, parse_time, show_time};
-use crate::elect::{
-    self, Cluster, ElectConfig, ElectError, EtcdElection, Event, KubernetesElection, Lock,
-    LockKind, LockSpec, Proxied, Runs,
-};
-use pgpalisade_session::startup_options;
+use crate::config::{Environment, address_of, parse_dsn, parse_time, show_time};
+use crate::wire::startup_options;
 
 /// The `application_name` of the session that holds the lock.
 const APPLICATION_NAME: &str = "pgpalisade elect";
@@ -90,7 +89,7 @@ pub(super) struct ElectArgs {
 pub(super) fn run(args: &ElectArgs) -> Result<(), Failure> {
     let plan = plan(args).map_err(|why| Failure::Usage(format!("pgpalisade: {why}")))?;
     let runtime = runtime()?;
-    let ended = runtime.block_on(elect::run(&plan, &mut |event| say(args, &event)));
+    let ended = runtime.block_on(pgpalisade_elect::run(&plan, &mut |event| say(args, &event)));
     runtime.shutdown_background();
     match ended {
         Ok(0) => Ok(()),
@@ -99,7 +98,7 @@ pub(super) fn run(args: &ElectArgs) -> Result<(), Failure> {
             let code = match &error {
                 ElectError::Signals(_) => return Err(failed(error)),
                 ElectError::Command { error, .. } => not_run(error),
-                ElectError::NotNow(_) if error.is_held() => elect::HELD,
+                ElectError::NotNow(_) if error.is_held() => HELD,
                 ElectError::NotNow(_) => return Err(failed(error)),
             };
             tell(&format!("pgpalisade: {}", plain(&error.to_string())));
@@ -148,16 +147,17 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
             let options = args.etcd.clone();
             let options = options
                 .ok_or("--with etcd:KEY needs etcd's address: --etcd http://10.0.0.1:2379")?;
-            Lock::Etcd(EtcdElection { options, key })
+            Lock::Etcd(options, key)
         }
         LockSpec::Kubernetes(lease) => {
             let cluster = args.kubernetes.clone();
-            let cluster = cluster.or_else(|| Cluster::of_this_pod(&Environment::of_this_process()));
+            let environment = Environment::of_this_process();
+            let cluster = cluster.or_else(|| Cluster::of_this_pod(|name| environment.get(name)));
             let cluster = cluster.ok_or(
                 "this is not a pod: --with kubernetes:NAMESPACE/NAME needs the API's address: \
                  --kubernetes 'https://10.0.0.1:6443?ca=FILE&token_file=FILE'",
             )?;
-            Lock::Kubernetes(KubernetesElection { cluster, lease })
+            Lock::Kubernetes(cluster, lease)
         }
     })
 }
@@ -191,8 +191,10 @@ fn plan(args: &ElectArgs) -> Result<ElectConfig, String> {
 fn proxied(args: &ElectArgs) -> Result<Proxied, String> {
     let dsn = args.proxied.as_deref().unwrap_or_default();
     let login = parse_dsn(dsn, APPLICATION_NAME, &Environment::of_this_process());
+    let login = login.map_err(|why| format!("--proxied {why}"))?;
     Ok(Proxied {
-        login: Secret::new(login.map_err(|why| format!("--proxied {why}"))?),
+        address: address_of(&login.config).to_string(),
+        login: Secret::new(login),
         scope: args.scope.clone(),
         ttl: args.ttl,
     })

@@ -168,7 +168,7 @@ fn unix(path: &str, port: u16) -> Result<UpstreamAddr, String> {
 }
 
 /// Decodes `%2F` and the like (RFC 3986, section 2.1).
-pub(crate) fn percent_decode(text: &str) -> Result<String, String> {
+fn percent_decode(text: &str) -> Result<String, String> {
     pgpalisade_tls::percent_decode(text)
         .ok_or_else(|| String::from("has a % that does not begin two hexadecimal digits of UTF-8"))
 }

@@ -323,4 +323,47 @@ mod tests {
             assert!(!message.contains("hunter2"), "{message}");
         }
     }
+
+    #[test]
+    fn a_client_takes_the_rest_from_the_environment() {
+        let pairs = [
+            ("PGHOST", "/run"),
+            ("PGPORT", "7"),
+            ("PGUSER", "u"),
+            ("PGPASSWORD", "p"),
+            ("PGDATABASE", "d"),
+            ("PGOPTIONS", "-c fencing.token=3"),
+        ];
+        let url = "postgres://me:mine@db:9/x?options=-c%20fencing.token%3D4&application_name=own";
+        let all = [
+            "/run/.s.PGSQL.7",
+            "u",
+            "p",
+            "d",
+            "-c fencing.token=3",
+            "name",
+        ];
+        let none = ["db:9", "me", "mine", "x", "-c fencing.token=4", "own"];
+        for (dsn, expect) in [("", all), (url, none)] {
+            let config = parse_for_client(dsn, "name", &environment(&pairs))
+                .unwrap()
+                .config;
+            let password = config.get_password().map(String::from_utf8_lossy);
+            let found = [
+                Some(&*first_address(&config).to_string()),
+                config.get_user(),
+                password.as_deref(),
+                config.get_dbname(),
+                config.get_options(),
+                config.get_application_name(),
+            ];
+            assert_eq!(found, expect.map(Some), "{dsn}");
+        }
+        for (pairs, address) in [(&[][..], "db:5432"), (&pairs, "db:7")] {
+            let login = parse_for_client("host=db", "name", &environment(pairs)).unwrap();
+            assert_eq!(first_address(&login.config).to_string(), address);
+        }
+        let refused = parse_for_client("host=a,b password=hunter2", "name", &environment(&[]));
+        assert_eq!(refused.unwrap_err(), "names several hosts");
+    }
 }

@@ -24,7 +24,6 @@ mod tests;
 mod tls;
 mod values;
 
-pub(crate) use address::percent_decode;
 pub(crate) use authority::AuthorityLocation;
 pub(crate) use control::{first_address as address_of, parse_for_client as parse_dsn};
 pub(crate) use duration::{parse as parse_time, show as show_time};

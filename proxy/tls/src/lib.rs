@@ -1,11 +1,12 @@
 //! TLS of both legs: certificates and keys from files, a session without I/O, and `sslmode` as libpq means it.
 //!
 //! A listener has an [`Acceptor`], and a connecting side a [`Connector`]. Both make [`TlsState`]s, which turn bytes
-//! into other bytes. [`Login`] is for tokio-postgres, [`Secret`] for values that no log may show, and [`read_file`]
-//! for files with secrets. This crate does not know the proxy.
+//! into other bytes. [`Login`] and [`ClientSession`] are for tokio-postgres, [`Secret`] is for values that no log may
+//! show, and [`read_file`] for files with secrets. This crate does not know the proxy.
 
 mod accept;
 mod client;
+mod client_session;
 mod connect;
 mod dsn;
 mod files;
@@ -16,6 +17,7 @@ mod verifier;
 
 pub use accept::{AcceptFiles, Acceptor};
 pub use client::{ConnectError, ForHost, Login, Negotiated, Stream, words};
+pub use client_session::ClientSession;
 pub use connect::Connector;
 pub use dsn::percent_decode;
 pub use files::{FileError, Holds, OPEN_TO_ALL, is_open_to_all, read_file, read_secret};

@@ -11,6 +11,7 @@ pub mod encode;
 pub mod frontend;
 pub mod header;
 pub mod startup;
+pub mod startup_options;
 
 use std::ffi::CStr;
 

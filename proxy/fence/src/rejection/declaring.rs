@@ -2,16 +2,12 @@
 
 use std::fmt;
 
-use pgpalisade_authority::{Claim, Mark, Scope, Token};
+use pgpalisade_authority::{Claim, LEASE_IS_ANOTHERS, Mark, Scope, Token};
 use pgpalisade_policies::{MayNotDeclare, Mistake, nearest};
 
 use super::RejectionKind;
 use super::{Bound, Rejection, raised_to};
 use crate::readable::sentence;
-
-/// Beginning of the message if another session has the lease. If the authority does not answer, the message is
-/// another.
-pub const LEASE_IS_ANOTHERS: &str = "another session holds the lease";
 
 impl Rejection {
     /// The token exceeds a limit of the policy.

@@ -6,8 +6,8 @@ use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Class, MayNotDeclare, ObjectName, SyntaxError, WriteReason};
 
 use super::{Rejection, RejectionKind};
+use crate::SCOPES_MAX;
 use crate::guard::Unguarded;
-use crate::token_value::SCOPES_MAX;
 
 /// Needs of a statement that was refused for lack of a token.
 pub struct Needs<'a> {

@@ -3,7 +3,6 @@
 //! A log may be larger than memory. So it is read once, line by line, and the number of counters is limited.
 
 mod advice;
-mod deposed;
 mod shape;
 mod tally;
 #[cfg(test)]
@@ -14,15 +13,11 @@ use std::io::{self, BufRead};
 use serde::Serialize;
 
 use crate::line::{self, Filter, Line, Read, Record};
-use crate::overlaps::{Overlap, OverlapWriter, Overlaps};
-use crate::record::WRITE;
 use advice::Who;
-use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::{Literals, StatementText};
 use tally::Tally;
 
 pub use advice::{Advice, Finding};
-pub use deposed::Deposed;
 pub use tally::{Count, TallyRow, Top};
 
 /// Limit of distinct names with a separate count, for each of scope, user, application, database and address.
@@ -73,8 +68,6 @@ pub struct Report {
     statements: Tally<StatementShape, First>,
     without_statement: u64,
     who: Tally<Who>,
-    overlaps: Overlaps,
-    deposed: deposed::Accounts,
 }
 
 /// Kind of a refusal.
@@ -140,8 +133,6 @@ impl Report {
             statements: Tally::new(SHAPES),
             without_statement: 0,
             who: Tally::new(NAMES),
-            overlaps: Overlaps::default(),
-            deposed: deposed::Accounts::default(),
         }
     }
 
@@ -205,8 +196,6 @@ impl Report {
     }
 
     fn count(&mut self, record: Record) {
-        self.note_overlap(&record);
-        self.deposed.note(&record);
         let one = Count::new(record.count, record.time, record.enforced);
         self.total.add(&one);
         let kind = KindKey {
@@ -252,18 +241,6 @@ impl Report {
         self.who.add(who, &one, || ());
     }
 
-    fn note_overlap(&mut self, record: &Record) {
-        let is_let_pass = record.enforced == Enforcement::Observed;
-        let writes = record.needs.as_deref() == Some(WRITE);
-        if let (true, true, Some(scope)) = (is_let_pass, writes, &record.scope) {
-            let writer = OverlapWriter {
-                application: record.session.application.clone(),
-                host: record.session.client.clone(),
-            };
-            self.overlaps.note(scope, writer, record.time);
-        }
-    }
-
     /// The verdict, and the `top` highest counts of each table.
     #[must_use]
     pub fn summary(&self, top: usize) -> Summary {
@@ -280,30 +257,9 @@ impl Report {
                 top: self.statements.top(top),
                 without_statement: self.without_statement,
             },
-            overlaps: self.overlapped(top),
-            deposed: self.deposed.list(top),
             verdict: advice::reach(&self.who, &self.understood, &self.total, top),
         }
     }
-}
-
-impl Report {
-    fn overlapped(&self, top: usize) -> Overlapped {
-        let mut longest = self.overlaps.list();
-        longest.sort_by_key(|overlap| std::cmp::Reverse(overlap.duration()));
-        let count = longest.len();
-        longest.truncate(top);
-        Overlapped { count, longest }
-    }
-}
-
-/// Overlaps of writers without tokens.
-#[derive(Debug, Clone, Serialize)]
-pub struct Overlapped {
-    /// Number of overlaps.
-    pub count: usize,
-    /// The longest overlaps first.
-    pub longest: Vec<Overlap>,
 }
 
 /// A report for display.
@@ -328,10 +284,6 @@ pub struct Summary {
     pub clients: Top<NameKey>,
     /// By shape.
     pub statements: Statements,
-    /// Writers that have taken turns.
-    pub overlaps: Overlapped,
-    /// Fate of the work of deposed leaders, by takeover, the latest first.
-    pub deposed: Vec<Deposed>,
     /// The conclusion.
     pub verdict: Advice,
 }

@@ -239,41 +239,6 @@ fn the_verdict_says_whether_the_fence_can_be_switched_on() {
 }
 
 #[test]
-fn writers_that_take_turns_are_told() {
-    let at = |second: u32, client: &str| {
-        let time = format!("2026-11-21T03:00:{second:02}Z");
-        json!({"time": time, "client_addr": client})
-    };
-    let (one, other) = ("10.0.0.1:5000", "10.0.0.2:5000");
-    let mut lines = vec![at(0, one), at(1, other), at(2, other), at(43, one)];
-    let found = summary(&log(&lines)).overlaps;
-    let longest = found.longest.first().unwrap();
-    assert_eq!(
-        (found.count, longest.duration().as_secs(), longest.turns),
-        (1, 42, 2)
-    );
-    let hosts = longest
-        .writers
-        .each_ref()
-        .map(|writer| writer.host.clone().unwrap());
-    assert_eq!(hosts, ["10.0.0.1", "10.0.0.2"]);
-    // Refused sessions and readers have not written.
-    for change in [
-        ("enforced", json!(true)),
-        ("needs", json!("read")),
-        ("needs", json!(null)),
-    ] {
-        for line in &mut lines {
-            line[change.0] = change.1.clone();
-        }
-        assert_eq!(summary(&log(&lines)).overlaps.count, 0, "{change:?}");
-        for line in &mut lines {
-            line.as_object_mut().unwrap().remove(change.0);
-        }
-    }
-}
-
-#[test]
 fn every_kind_has_its_advice_and_one_that_is_not_known_is_no_ready() {
     for kind in pgpalisade_fence::rejection::RejectionKind::ALL {
         let text = log(&[json!({"kind": kind.as_str()})]);
@@ -368,40 +333,4 @@ fn a_record_stands_for_as_many_as_it_says() {
         (understood.records, understood.filtered_out),
         (4_991, most + 1)
     );
-}
-
-#[test]
-fn the_work_of_deposed_leaders_is_accounted_for() {
-    let ended = |transaction: &str, more: Value| {
-        let kind = match transaction {
-            "unknown" => "outcome_unknown",
-            _ => "session_ended",
-        };
-        let mut line = json!({"kind": kind, "transaction": transaction, "mark": 34, "token": 33, "enforced": true});
-        line.as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        line
-    };
-    let stale =
-        json!({"kind": "stale_token", "mark": 34, "token": 33, "enforced": true, "count": 7});
-    let later = json!({"mark": 35, "time": "2026-11-21T04:00:00Z"});
-    let text = log(&[
-        ended("none", json!({})),
-        ended("none", json!({})),
-        ended("rolled_back", json!({})),
-        ended("unknown", json!({})),
-        stale.clone(),
-        ended("rolled_back", later),
-        // These records deposed no session.
-        ended("none", json!({"enforced": false})),
-        json!({"kind": "outcome_unknown", "scope": null, "enforced": true}),
-        json!({}),
-    ]);
-    let found = serde_json::to_value(summary(&text).deposed).unwrap();
-    let expect = json!([
-        {"scope": "default", "mark": 35, "idle": 0, "rolled_back": 1, "unknown": 0, "refused": 0},
-        {"scope": "default", "mark": 34, "idle": 2, "rolled_back": 1, "unknown": 1, "refused": 7},
-    ]);
-    assert_eq!(found, expect);
 }

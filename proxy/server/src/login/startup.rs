@@ -13,10 +13,10 @@ use crate::fence::TokenValueError;
 use crate::rejection::Rejection;
 use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::session::read_only;
-use crate::session::startup_options::{self, Setting};
 use crate::transport::Socket;
 use crate::wire::WireError;
 use crate::wire::startup::{self, StartupPacket, Version};
+use crate::wire::startup_options::{self, Setting};
 
 /// The purpose of a connection.
 pub(super) enum StartupKind {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::bench::{BenchReport, Comparison, Proof, Survey, Way};
+use pgpalisade_load::{BenchReport, Comparison, Proof, Survey, Way};
+
 use crate::cli::text::{counted, name, plain, table};
 use crate::config::show_time;
 
@@ -89,7 +90,7 @@ fn signed(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::{Protocol, Workload};
+    use pgpalisade_load::{Protocol, Workload};
 
     fn row(name: &'static str, direct: f64, proxied: f64, spread: (f64, f64)) -> Comparison {
         Comparison {

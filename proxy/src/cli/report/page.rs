@@ -3,10 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::cli::text::{counted, plain, second, shown, table};
-use crate::rejection_log::overlaps::Overlap;
 use crate::rejection_log::report::{
-    Advice, Count, Deposed, Finding, First, NameKey, Overlapped, StatementShape, Summary, TallyRow,
-    Top,
+    Advice, Count, Finding, First, NameKey, StatementShape, Summary, TallyRow, Top,
 };
 
 /// Width of lines of text.
@@ -26,8 +24,6 @@ pub(super) fn page(summary: &Summary) -> String {
             text.push_str(&names(name, section));
         }
         text.push_str(&statements(summary));
-        text.push_str(&deposed(&summary.deposed));
-        text.push_str(&overlaps(&summary.overlaps));
     }
     text.push_str(&verdict(&summary.verdict));
     text
@@ -118,77 +114,6 @@ fn statements(summary: &Summary) -> String {
         }
     }
     format!("\nSTATEMENTS\n{text}")
-}
-
-/// Empty without entries.
-fn deposed(found: &[Deposed]) -> String {
-    if found.is_empty() {
-        return String::new();
-    }
-    let head = "What became of the work of leaders when a higher token was declared: sessions that had no transaction \
-                open, whose transaction was rolled back, or whose outcome is unknown; and what \
-                was refused since.";
-    let row = |Deposed { takeover, account }: &Deposed| {
-        let counts = [
-            account.idle,
-            account.rolled_back,
-            account.unknown,
-            account.refused,
-        ];
-        let [idle, rolled_back, unknown, refused] = counts.map(|count| count.to_string());
-        let mark = takeover.mark.to_string();
-        [
-            mark,
-            takeover.scope.clone(),
-            idle,
-            rolled_back,
-            unknown,
-            refused,
-        ]
-    };
-    let rows: Vec<_> = found.iter().map(row).collect();
-    let columns = [
-        "MARK",
-        "SCOPE",
-        "IDLE",
-        "ROLLED BACK",
-        "UNKNOWN",
-        "REFUSED SINCE",
-    ];
-    format!("\nDEPOSED\n{}{}", wrapped(head, ""), table(columns, &rows))
-}
-
-/// Empty without entries.
-fn overlaps(found: &Overlapped) -> String {
-    let Some(longest) = found.longest.first() else {
-        return String::new();
-    };
-    let head = format!(
-        "{}, the longest {} s: two writers without a token took turns in one scope. If only one of them should write, \
-            both believed that they led.",
-        found.count,
-        longest.duration().as_secs()
-    );
-    let rows: Vec<_> = found.longest.iter().map(overlap).collect();
-    let columns = ["SINCE", "SECONDS", "TURNS", "SCOPE", "ONE", "THE OTHER"];
-    format!(
-        "\nOVERLAPS\n{}{}",
-        wrapped(&head, ""),
-        table(columns, &rows)
-    )
-}
-
-fn overlap(overlap: &Overlap) -> [String; 6] {
-    let [one, other] = overlap.writers.each_ref().map(|writer| {
-        let application = writer.application.as_deref().unwrap_or("-");
-        format!(
-            "{application} at {}",
-            writer.host.as_deref().unwrap_or("local")
-        )
-    });
-    let seconds = overlap.duration().as_secs().to_string();
-    let (turns, scope) = (overlap.turns.to_string(), overlap.scope.clone());
-    [second(overlap.since), seconds, turns, scope, one, other]
 }
 
 fn statement(row: &TallyRow<StatementShape, First>) -> String {

@@ -1,4 +1,4 @@
-//! The load: its workload, its protocol, and every statement that the bench ever sends.
+//! The workload, its protocol, and every statement that the bench ever sends.
 //!
 //! All statements are constants, and those that write name only tables of `pg_temp`: the bench cannot change what is
 //! in the database.
@@ -6,18 +6,20 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
+/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Workload {
+pub enum Workload {
     /// SELECT of a parameter; reads no table
     Select,
     /// UPDATE of the one row of a temporary table, which each session creates for itself; needs a token
     Write,
 }
 
+/// How a statement is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Protocol {
+pub enum Protocol {
     /// One message, with the value in the text
     Simple,
     /// Parsed each time, with a parameter
@@ -28,22 +30,22 @@ pub(crate) enum Protocol {
 
 /// The statement of a workload, once with the value in the text and once with a parameter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LoadStatement {
-    pub(super) literal: &'static str,
+pub(crate) struct LoadStatement {
+    pub(crate) literal: &'static str,
     /// `$1` is an integer.
-    pub(super) parameterised: &'static str,
+    pub(crate) parameterised: &'static str,
 }
 
 impl Workload {
     /// Statements that a session sends once, before it is measured.
-    pub(super) const fn preparation(self) -> &'static [&'static str] {
+    pub(crate) const fn preparation(self) -> &'static [&'static str] {
         match self {
             Self::Select => &[],
             Self::Write => &[CREATE_TABLE, FILL_TABLE],
         }
     }
 
-    pub(super) const fn statement(self) -> LoadStatement {
+    pub(crate) const fn statement(self) -> LoadStatement {
         match self {
             Self::Select => LoadStatement {
                 literal: "SELECT 1::pg_catalog.int4",
@@ -63,17 +65,17 @@ const CREATE_TABLE: &str =
 const FILL_TABLE: &str = "INSERT INTO pg_temp.pgpalisade_bench (n) VALUES (0)";
 
 /// The server's version, its start, and whether it is a standby.
-pub(super) const SERVER: &str = "SELECT pg_catalog.current_setting('server_version'), \
+pub(crate) const SERVER: &str = "SELECT pg_catalog.current_setting('server_version'), \
     (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, \
     pg_catalog.pg_is_in_recovery()";
 /// The cluster's identifier, which an administrator may have hidden.
-pub(super) const IDENTIFIER: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
+pub(crate) const IDENTIFIER: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
 /// A proxy's report on the session. PostgreSQL itself does not know the setting.
-pub(super) const STATUS: &str = "SHOW fencing.status";
+pub(crate) const STATUS: &str = "SHOW fencing.status";
 /// The session's own scope: that of a bare number.
-pub(super) const SCOPE: &str = "SHOW fencing.scope";
+pub(crate) const SCOPE: &str = "SHOW fencing.scope";
 /// The mark of that scope; empty before its first token.
-pub(super) const MARK: &str = "SHOW fencing.mark";
+pub(crate) const MARK: &str = "SHOW fencing.mark";
 
 #[cfg(test)]
 mod tests {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pgpalisade_authority::Token;
-use pgpalisade_authority::etcd::{self, CandidateStatus, EtcdOpenError, Options};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use pgpalisade_authority::etcd::{CandidateStatus, ElectionCandidate, EtcdOpenError, Options};
+use tokio::time::{sleep, timeout, timeout_at};
 
-use super::host_and_process;
-use super::lease::Lease;
-use super::lock::{Candidate, LockError, Patience};
+use crate::candidate::{Candidate, LockError, Patience};
+use crate::host_and_process;
+use crate::lease::Lease;
 
 /// Interval between a candidate's looks at its position.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -19,30 +19,21 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// Reported if a candidate's key was removed.
 const REMOVED: &str = "its key in etcd was deleted";
 
-#[derive(Debug)]
-pub(crate) struct EtcdElection {
-    pub(crate) options: Options,
-    /// The prefix of the candidates' keys.
-    pub(crate) key: String,
-}
-
 /// A candidate whose lease is renewed both before and during its term.
-pub(super) struct EtcdCandidate {
-    candidate: etcd::ElectionCandidate,
+pub(crate) struct EtcdCandidate {
+    candidate: ElectionCandidate,
     lease: Lease,
 }
 
 impl EtcdCandidate {
-    pub(super) async fn register(
-        election: &EtcdElection,
+    pub(crate) async fn register(
+        options: &Options,
+        key: &str,
         ttl: Duration,
     ) -> Result<Self, EtcdOpenError> {
-        let EtcdElection { options, key } = election;
-        let asked_at = Instant::now();
-        Ok(Self {
-            candidate: etcd::ElectionCandidate::register(options, key, ttl).await?,
-            lease: Lease { ttl, asked_at },
-        })
+        let lease = Lease::new(ttl);
+        let candidate = ElectionCandidate::register(options, key, ttl).await?;
+        Ok(Self { candidate, lease })
     }
 }
 
@@ -71,7 +62,7 @@ impl Candidate for EtcdCandidate {
         lease.kept_for(turn, async || candidate.renew().await).await
     }
 
-    async fn lost(&mut self) -> String {
+    async fn lost(&self) -> String {
         let removed = async {
             loop {
                 sleep(LOOK_EVERY).await;

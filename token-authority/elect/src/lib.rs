@@ -3,6 +3,7 @@
 //! A leader that loses the lock learns it from the service or by its own clock, and stops its command. That is a
 //! courtesy: the token, which the proxy compares, keeps a leader that slept from writing.
 
+mod candidate;
 mod etcd;
 mod kubernetes;
 mod leader;
@@ -20,20 +21,19 @@ use pgpalisade_authority::Token;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use candidate::{Candidate, LockError, Patience};
 use leader::LeaderCommand;
-use lock::{Candidate, LockError, Patience};
 use signals::{Caught, LeaderSignals};
 
-pub(crate) use etcd::EtcdElection;
-pub(crate) use kubernetes::{Cluster, KubernetesElection};
-pub(crate) use lock::{Lock, LockSpec};
-pub(crate) use proxied::LockKind;
-pub(crate) use session::Proxied;
+pub use kubernetes::Cluster;
+pub use lock::{Lock, LockSpec};
+pub use proxied::LockKind;
+pub use session::Proxied;
 
 /// Exit code if leadership was lost, and the command runs in one term only: EX_TEMPFAIL of `sysexits.h`.
-pub(crate) const LOST: u8 = 75;
+const LOST: u8 = 75;
 /// Exit code if another leads, and the process is not to wait: EX_UNAVAILABLE.
-pub(crate) const HELD: u8 = 69;
+pub const HELD: u8 = 69;
 
 /// Pauses between two attempts to lead, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -41,20 +41,26 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Interval between looks whether everything that the command started has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// Settings of a leader.
 #[derive(Debug)]
-pub(crate) struct ElectConfig {
+pub struct ElectConfig {
     /// The lock, whose holder leads.
-    pub(crate) lock: Lock,
-    pub(crate) proxied: Proxied,
-    pub(crate) program: OsString,
-    pub(crate) arguments: Vec<OsString>,
+    pub lock: Lock,
+    /// The way to the database.
+    pub proxied: Proxied,
+    /// What runs while this process leads.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
     /// Time that the command has to end after a SIGTERM.
-    pub(crate) grace: Duration,
-    pub(crate) runs: Runs,
+    pub grace: Duration,
+    /// In which terms it runs.
+    pub runs: Runs,
 }
 
+/// Terms in which the command runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Runs {
+pub enum Runs {
     /// Once in each term: a new campaign follows a lost one.
     EachTerm,
     /// Only in the first term.
@@ -73,7 +79,7 @@ impl Runs {
 }
 
 /// Progress, for people.
-pub(crate) enum Event<'a> {
+pub enum Event<'a> {
     /// The process waits for the lock.
     Campaigns,
     /// The attempt failed; the next one is after this time.
@@ -86,14 +92,20 @@ pub(crate) enum Event<'a> {
     Kills,
 }
 
+/// Reason why there is no exit code of a command.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ElectError {
+pub enum ElectError {
     /// Signals cannot be received.
     #[error("cannot listen for signals: {0}")]
     Signals(io::Error),
     /// The program does not exist, or may not be run. As in a shell, the exit code is 127, or 126.
     #[error("cannot run {program:?}: {error}")]
-    Command { program: OsString, error: io::Error },
+    Command {
+        /// As it was given.
+        program: OsString,
+        /// The system's.
+        error: io::Error,
+    },
     /// Another leads, or the leader is unknown, and the process is not to wait.
     #[error("the command has not run: {0}")]
     NotNow(LockError),
@@ -101,9 +113,16 @@ pub(crate) enum ElectError {
 
 impl ElectError {
     /// Whether another leads, which is no failure.
-    pub(crate) const fn is_held(&self) -> bool {
+    pub const fn is_held(&self) -> bool {
         matches!(self, Self::NotNow(LockError::Held(_)))
     }
+}
+
+/// End of a campaign without a term.
+enum NotElected {
+    /// A signal has told this process to end.
+    Caught(Caught),
+    Failed(LockError),
 }
 
 /// End of a term.
@@ -118,22 +137,18 @@ enum Ended {
 
 /// Campaigns, leads, and campaigns again, until the command ends on its own or a signal ends this process. Returns
 /// the exit code.
-pub(crate) async fn run(
-    plan: &ElectConfig,
-    say: &mut dyn FnMut(Event<'_>),
-) -> Result<u8, ElectError> {
+pub async fn run(plan: &ElectConfig, say: &mut dyn FnMut(Event<'_>)) -> Result<u8, ElectError> {
     let mut signals = LeaderSignals::listen().map_err(ElectError::Signals)?;
     let mut pause = FIRST_PAUSE;
     loop {
         say(Event::Campaigns);
-        let stood = match stand(plan, &mut signals).await {
-            Ok(stood) => stood,
-            Err(caught) => return Ok(caught.exit_code()),
-        };
-        let (mut candidate, token) = match stood {
+        let (candidate, token) = match stand(plan, &mut signals).await {
             Ok(elected) => elected,
-            Err(error) if plan.runs == Runs::Now => return Err(ElectError::NotNow(error)),
-            Err(error) => {
+            Err(NotElected::Caught(caught)) => return Ok(caught.exit_code()),
+            Err(NotElected::Failed(error)) if plan.runs == Runs::Now => {
+                return Err(ElectError::NotNow(error));
+            }
+            Err(NotElected::Failed(error)) => {
                 say(Event::Failed(&error, pause));
                 match rest(&mut pause, &mut signals).await {
                     Some(caught) => return Ok(caught.exit_code()),
@@ -142,7 +157,7 @@ pub(crate) async fn run(
             }
         };
         let begun = Instant::now();
-        let ended = lead(plan, token, candidate.as_mut(), &mut signals, say).await;
+        let ended = lead(plan, token, candidate.as_ref(), &mut signals, say).await;
         candidate.resign().await;
         match ended? {
             Ended::ByItself(code) => return Ok(code),
@@ -175,31 +190,26 @@ async fn rest(pause: &mut Duration, signals: &mut LeaderSignals) -> Option<Caugh
 async fn stand(
     plan: &ElectConfig,
     signals: &mut LeaderSignals,
-) -> Result<Result<(Box<dyn Candidate>, Token), LockError>, Caught> {
-    let registered = tokio::select! {
-        biased;
-        caught = signals.ending() => return Err(caught),
-        registered = plan.lock.register(&plan.proxied) => registered,
-    };
-    let mut candidate = match registered {
-        Ok(candidate) => candidate,
-        Err(error) => return Ok(Err(error)),
-    };
-    let elected = tokio::select! {
-        biased;
-        caught = signals.ending() => Err(caught),
-        elected = candidate.elected(plan.runs.patience()) => Ok(elected),
-    };
-    match elected {
-        Ok(Ok(token)) => Ok(Ok((candidate, token))),
-        Ok(Err(error)) => {
+) -> Result<(Box<dyn Candidate>, Token), NotElected> {
+    let mut candidate = unless_caught(signals, plan.lock.register(&plan.proxied)).await?;
+    let elected = candidate.elected(plan.runs.patience());
+    match unless_caught(signals, elected).await {
+        Ok(token) => Ok((candidate, token)),
+        Err(error) => {
             candidate.resign().await;
-            Ok(Err(error))
+            Err(error)
         }
-        Err(caught) => {
-            candidate.resign().await;
-            Err(caught)
-        }
+    }
+}
+
+async fn unless_caught<T>(
+    signals: &mut LeaderSignals,
+    step: impl Future<Output = Result<T, LockError>>,
+) -> Result<T, NotElected> {
+    tokio::select! {
+        biased;
+        caught = signals.ending() => Err(NotElected::Caught(caught)),
+        done = step => done.map_err(NotElected::Failed),
     }
 }
 
@@ -207,12 +217,10 @@ async fn stand(
 async fn lead(
     plan: &ElectConfig,
     token: Token,
-    candidate: &mut dyn Candidate,
+    candidate: &dyn Candidate,
     signals: &mut LeaderSignals,
     say: &mut dyn FnMut(Event<'_>),
 ) -> Result<Ended, ElectError> {
-    // Signals of the campaign are not for a command that had not begun.
-    signals.forget();
     say(Event::Leads(token));
     let mut leader = LeaderCommand::start(plan, token)?;
     let mut told = None;

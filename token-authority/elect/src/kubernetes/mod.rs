@@ -18,13 +18,13 @@ use async_trait::async_trait;
 use pgpalisade_authority::{Claim, Leased, Token};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::lease::Lease;
-use super::lock::{Candidate, LockError, Patience};
-use super::session::{Proxied, ProxySession, Unasked};
-use api::Api;
+use crate::candidate::{Candidate, LockError, Patience};
+use crate::lease::Lease;
+use crate::session::{Proxied, ProxySession};
+use api::{Api, KubernetesError};
 use resource::{ObservedLease, Resource};
 
-pub(crate) use api::{Cluster, KubernetesError};
+pub use api::Cluster;
 
 /// Longest interval between a candidate's looks at the Lease, as in client-go.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -35,9 +35,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// For the release of the Lease.
 const GOODBYE: Duration = Duration::from_secs(2);
 
+impl From<KubernetesError> for LockError {
+    fn from(error: KubernetesError) -> Self {
+        Self::Kubernetes(error.to_string())
+    }
+}
+
 /// The name of a Lease: `NAMESPACE/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LeaseName {
+pub struct LeaseName {
     namespace: String,
     name: String,
 }
@@ -71,14 +77,8 @@ fn is_label(text: &str) -> bool {
     in_bounds && text.chars().all(inside) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-#[derive(Debug)]
-pub(crate) struct KubernetesElection {
-    pub(crate) cluster: Cluster,
-    pub(crate) lease: LeaseName,
-}
-
 /// A candidate, which renews the Lease while it leads.
-pub(super) struct KubernetesCandidate {
+pub(crate) struct KubernetesCandidate {
     holder: LeaseHolder,
     /// Source of the leader's token.
     proxied: Proxied,
@@ -96,21 +96,18 @@ struct LeaseHolder {
 }
 
 impl KubernetesCandidate {
-    pub(super) fn register(election: &KubernetesElection, proxied: &Proxied) -> Self {
+    pub(crate) fn register(cluster: &Cluster, lease: &LeaseName, proxied: &Proxied) -> Self {
         let ttl = proxied.ttl;
         let host = rustix::system::uname();
         let host = host.nodename().to_string_lossy();
         Self {
             holder: LeaseHolder {
-                api: Api::new(&election.cluster, &election.lease, ttl / 3),
+                api: Api::new(cluster, lease, ttl / 3),
                 identity: format!("{host}_{:032x}", rand::random::<u128>()),
                 ttl,
             },
             proxied: proxied.clone(),
-            lease: Lease {
-                ttl,
-                asked_at: Instant::now(),
-            },
+            lease: Lease::new(ttl),
             seen: None,
         }
     }
@@ -169,20 +166,16 @@ impl KubernetesCandidate {
 #[async_trait(?Send)]
 impl Candidate for KubernetesCandidate {
     async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
-        self.lease.asked_at = self.turn(patience).await?;
-        let Self {
-            holder,
-            proxied,
-            lease,
-            ..
-        } = self;
-        let token = take(holder, proxied);
-        lease.kept_for(token, async || holder.renew().await).await
+        let asked_at = self.turn(patience).await?;
+        self.lease.renewed_at(asked_at);
+        let token = take(&self.holder, &self.proxied);
+        let renew = async || self.holder.renew().await;
+        self.lease.kept_for(token, renew).await
     }
 
-    async fn lost(&mut self) -> String {
-        let Self { holder, lease, .. } = self;
-        lease.lost(async || holder.renew().await).await
+    async fn lost(&self) -> String {
+        let renew = async || self.holder.renew().await;
+        self.lease.lost(renew).await
     }
 
     async fn leads(&self) -> bool {
@@ -261,8 +254,8 @@ async fn take(holder: &LeaseHolder, proxied: &Proxied) -> Result<Token, LockErro
         match session.claim(Claim::After(mark)).await {
             Ok(()) => break,
             // Another session has declared in between.
-            Err(Unasked::Stale(_)) => {}
-            Err(error) => return Err(error.into()),
+            Err(unasked) if unasked.is_stale() => {}
+            Err(unasked) => return Err(unasked.into()),
         }
     }
     let token = session.token().await?;

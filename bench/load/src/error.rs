@@ -7,41 +7,35 @@ use std::time::Duration;
 use pgpalisade_authority::{Scope, Token};
 use pgpalisade_tls::{FileError, words};
 
-use super::target::Path;
-use crate::server::hosts::UpstreamAddr;
+use crate::target::Path;
 
 /// Each says what to do next.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum BenchError {
+pub enum BenchError {
     /// An invalid connection string. The error does not quote it: it may hold a password.
-    #[error("{} {reason}", path.flag())]
-    Dsn { path: Path, reason: String },
-    #[error("cannot log in at the {path} address {address}: {said}")]
-    Login {
-        path: Path,
-        address: UpstreamAddr,
-        said: Said,
-    },
-    #[error("the {path} address {address} did not answer within {within:?}")]
-    Silent {
-        path: Path,
-        address: UpstreamAddr,
-        within: Duration,
-    },
+    #[error("{flag} {1}", flag = .0.flag())]
+    Dsn(Path, String),
+    /// The server refuses the login, or cannot be reached.
+    #[error("cannot log in at the {0} address {1}: {2}")]
+    Login(Path, String, Said),
+    /// The server does not answer the login.
+    #[error("the {0} address {1} did not answer within {2:?}")]
+    Silent(Path, String, Duration),
     /// `--proxied` leads to PostgreSQL itself, or to another proxy.
     #[error(
         "the server at the proxied address {0} is not pgpalisade: it does not know SHOW fencing.status; give the \
          proxy's address"
     )]
-    NoProxy(UpstreamAddr),
+    NoProxy(String),
     /// `--direct` leads to a pgpalisade.
     #[error("the direct address {0} also leads through pgpalisade: give PostgreSQL's own address")]
-    DirectIsProxied(UpstreamAddr),
+    DirectIsProxied(String),
+    /// The paths lead to two servers, as described.
     #[error(
-        "the two addresses lead to different servers: directly {direct}, through the proxy {proxied}; give two paths \
-         to one server"
+        "the two addresses lead to different servers: directly {0}, through the proxy {1}; give two paths to \
+         one server"
     )]
-    OtherServer { direct: String, proxied: String },
+    OtherServer(String, String),
     /// The benchmark is no leader: it does not raise marks.
     #[error(
         "token {token} would be a takeover: the mark of scope \"{scope}\" is {mark}, and the benchmark must not \
@@ -49,8 +43,11 @@ pub(crate) enum BenchError {
         current(scope, mark)
     )]
     Takeover {
+        /// Scope of both.
         scope: Scope,
+        /// The given token.
         token: Token,
+        /// The current token.
         mark: Token,
     },
     /// Would be a takeover too, in a scope without a mark.
@@ -59,44 +56,42 @@ pub(crate) enum BenchError {
          through the proxy: psql -c \"SET fencing.token = '{0}=1'\""
     )]
     NoMark(Scope),
-    /// The session may not create its table.
+    /// The session may not create its table, as the server said; and a hint.
     #[error(
-        "the proxied session may not write: {said}; the benchmark needs the current token, which it then shares with \
-         the leader: {hint}"
+        "the proxied session may not write: {0}; the benchmark needs the current token, which it then shares with the \
+         leader: {1}"
     )]
-    NoToken { said: Said, hint: String },
+    NoToken(Said, String),
     /// A statement failed, or the server ended its session.
-    #[error("the {path} path failed: {said}")]
-    Failed { path: Path, said: Said },
-    #[error("the {path} path did not answer within {within:?}")]
-    Stuck { path: Path, within: Duration },
+    #[error("the {0} path failed: {1}")]
+    Failed(Path, Said),
+    /// A statement was not answered.
+    #[error("the {0} path did not answer within {1:?}")]
+    Stuck(Path, Duration),
+    /// Nothing was measured.
     #[error("interrupted before the first round was complete")]
     Interrupted,
-    #[error("{what}: {source}")]
-    System {
-        what: &'static str,
-        source: Arc<io::Error>,
-    },
+    /// This machine does not do what was tried.
+    #[error("{0}: {1}")]
+    System(&'static str, #[source] Arc<io::Error>),
 }
 
 impl BenchError {
-    pub(crate) fn system(what: &'static str, source: io::Error) -> Self {
-        let source = Arc::new(source);
-        Self::System { what, source }
+    /// A failure of this machine.
+    #[must_use]
+    pub fn system(what: &'static str, error: io::Error) -> Self {
+        Self::System(what, Arc::new(error))
     }
 
-    pub(super) fn failed(path: Path, error: &tokio_postgres::Error) -> Self {
-        let said = Said::by(error);
-        Self::Failed { path, said }
-    }
-
-    pub(crate) const fn is_usage(&self) -> bool {
-        matches!(self, Self::Dsn { .. })
+    /// Whether the command line is wrong.
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::Dsn(..))
     }
 }
 
 /// A token as `--token` takes it.
-pub(super) fn current(scope: &Scope, mark: &Token) -> String {
+pub(crate) fn current(scope: &Scope, mark: &Token) -> String {
     if *scope == Scope::default() {
         mark.to_string()
     } else {
@@ -106,14 +101,14 @@ pub(super) fn current(scope: &Scope, mark: &Token) -> String {
 
 /// The server's message, in one line without control characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Said {
+pub struct Said {
     /// SQLSTATE; empty if the error is not the server's.
-    pub(super) code: String,
+    pub(crate) code: String,
     text: String,
 }
 
 impl Said {
-    pub(super) fn by(error: &tokio_postgres::Error) -> Self {
+    pub(crate) fn by(error: &tokio_postgres::Error) -> Self {
         let (code, text) = match error.as_db_error() {
             Some(db) => {
                 let code = db.code().code().to_owned();
@@ -133,7 +128,7 @@ impl Said {
     }
 
     /// An error before the server was asked.
-    pub(super) fn of_this_side(error: &FileError) -> Self {
+    pub(crate) fn of_this_side(error: &FileError) -> Self {
         Self {
             code: String::new(),
             text: error.to_string(),

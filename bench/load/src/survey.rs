@@ -1,133 +1,42 @@
 //! Checks before the measurement: both paths work, only one of them is the proxy, both lead to the same server, and a
 //! given token is the current one.
 
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
 use pgpalisade_authority::{Scope, Token};
-use pgpalisade_tls::ConnectError;
+use pgpalisade_fence::rejection::utc;
 use serde::Serialize;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::BenchError;
-use super::error::{Said, current};
-use super::load::{IDENTIFIER, MARK, SCOPE, SERVER, STATUS};
-use super::target::{BenchTarget, Path};
-
-/// Limit for a login, and for an answer.
-pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Time that a session gets to end.
-const GOODBYE: Duration = Duration::from_secs(2);
-
-/// A session, with its driver on this runtime.
-pub(super) struct BenchConnection {
-    pub(super) client: Client,
-    driver: JoinHandle<()>,
-    /// Error that ended the session while it was idle; its next statement only learns that it is closed.
-    last_words: Arc<OnceLock<Said>>,
-}
-
-impl BenchConnection {
-    pub(super) async fn open(target: &BenchTarget) -> Result<Self, BenchError> {
-        let (path, address) = (target.path, target.address.clone());
-        let opened = timeout(ANSWER_WITHIN, target.login().connect()).await;
-        let opened = opened.map_err(|_| BenchError::Silent {
-            path,
-            address: address.clone(),
-            within: ANSWER_WITHIN,
-        })?;
-        let (client, connection) = opened.map_err(|error| BenchError::Login {
-            path,
-            address,
-            said: match error {
-                ConnectError::Server(error) => Said::by(&error),
-                ConnectError::Files(error) => Said::of_this_side(&error),
-            },
-        })?;
-        let last_words = Arc::new(OnceLock::new());
-        let heard = Arc::clone(&last_words);
-        let driver = tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                let _first = heard.set(Said::by(&error));
-            }
-        });
-        Ok(Self {
-            client,
-            driver,
-            last_words,
-        })
-    }
-
-    pub(super) fn failed(&self, path: Path, error: &tokio_postgres::Error) -> BenchError {
-        match self.last_words.get().filter(|_| error.is_closed()) {
-            Some(said) => BenchError::Failed {
-                path,
-                said: said.clone(),
-            },
-            None => BenchError::failed(path, error),
-        }
-    }
-
-    /// Ends the session. The server has heard of it when this returns.
-    pub(super) async fn close(self) {
-        drop(self.client);
-        let abort = self.driver.abort_handle();
-        if timeout(GOODBYE, self.driver).await.is_err() {
-            abort.abort();
-        }
-    }
-
-    /// The one value of a SHOW; `None` if the server does not know the setting.
-    async fn show(&self, path: Path, sql: &str) -> Result<Option<String>, BenchError> {
-        match within(path, self.client.query_typed(sql, &[])).await? {
-            Ok(rows) => {
-                let value = rows.first().map(|row| row.try_get(0));
-                value
-                    .transpose()
-                    .map_err(|error| BenchError::failed(path, &error))
-            }
-            Err(error) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => Ok(None),
-            Err(error) => Err(BenchError::failed(path, &error)),
-        }
-    }
-}
-
-/// Bounds the wait for an answer.
-pub(super) async fn within<T>(
-    path: Path,
-    answer: impl Future<Output = T>,
-) -> Result<T, BenchError> {
-    let stuck = |_| BenchError::Stuck {
-        path,
-        within: ANSWER_WITHIN,
-    };
-    timeout(ANSWER_WITHIN, answer).await.map_err(stuck)
-}
+use crate::connection::{ANSWER_WITHIN, BenchConnection};
+use crate::error::{BenchError, current};
+use crate::statements::{IDENTIFIER, MARK, SCOPE, SERVER, STATUS};
+use crate::target::BenchTarget;
 
 /// Facts about both paths.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Survey {
-    pub(crate) direct: Way,
-    pub(crate) proxied: Way,
-    pub(crate) same_server: Proof,
+pub struct Survey {
+    /// To PostgreSQL itself.
+    pub direct: Way,
+    /// Through pgpalisade.
+    pub proxied: Way,
+    /// Why both have one server.
+    pub same_server: Proof,
 }
 
 /// Facts about one path.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Way {
-    pub(crate) address: String,
-    pub(crate) server_version: String,
+pub struct Way {
+    /// As in the connection string.
+    pub address: String,
+    /// PostgreSQL's, as in `15.20`.
+    pub server_version: String,
     /// `SHOW fencing.status` of the measured sessions; `None` for the direct path.
-    pub(crate) fencing_status: Option<String>,
+    pub fencing_status: Option<String>,
 }
 
 /// Evidence that two sessions have the same server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Proof {
+pub enum Proof {
     /// The cluster's identifier, and the start of the server.
     IdentifierAndStart,
     /// The start only: the role may not read the identifier.
@@ -155,44 +64,44 @@ impl ServerIdentity {
             Some(identifier) => format!(" with system identifier {}", identifier.cast_unsigned()),
             None => String::new(),
         };
-        let started = crate::rejection::utc(self.started_us);
+        let started = utc(self.started_us);
         format!("{kind}{identifier}, started at {started}")
     }
 }
 
 /// Checks both paths without declaring or writing anything.
-pub(super) async fn look(
+pub(crate) async fn look(
     direct: &BenchTarget,
     proxied: &BenchTarget,
 ) -> Result<Survey, BenchError> {
     let direct_server = {
         let connection = BenchConnection::open(direct).await?;
-        let server = server(&connection, Path::Direct).await?;
-        if connection.show(Path::Direct, STATUS).await?.is_some() {
+        let server = server(&connection).await?;
+        if connection.show(STATUS).await?.is_some() {
             return Err(BenchError::DirectIsProxied(direct.address.clone()));
         }
         connection.close().await;
         server
     };
     let connection = BenchConnection::open(&proxied.undeclared(None)).await?;
-    if connection.show(Path::Proxied, STATUS).await?.is_none() {
+    if connection.show(STATUS).await?.is_none() {
         return Err(BenchError::NoProxy(proxied.address.clone()));
     }
-    let proxied_server = server(&connection, Path::Proxied).await?;
+    let proxied_server = server(&connection).await?;
     let same_server = same(&direct_server, &proxied_server)?;
     share_only(proxied, &connection).await?;
     connection.close().await;
     let connection = BenchConnection::open(proxied).await?;
-    let fencing_status = connection.show(Path::Proxied, STATUS).await?;
+    let fencing_status = connection.show(STATUS).await?;
     connection.close().await;
     Ok(Survey {
         direct: Way {
-            address: direct.address.to_string(),
+            address: direct.address.clone(),
             server_version: direct_server.version,
             fencing_status: None,
         },
         proxied: Way {
-            address: proxied.address.to_string(),
+            address: proxied.address.clone(),
             server_version: proxied_server.version,
             fencing_status,
         },
@@ -200,25 +109,20 @@ pub(super) async fn look(
     })
 }
 
-async fn server(connection: &BenchConnection, path: Path) -> Result<ServerIdentity, BenchError> {
-    let client = &connection.client;
-    let failed = |error| BenchError::failed(path, &error);
-    let rows = within(path, client.query_typed(SERVER, &[]))
-        .await?
-        .map_err(failed)?;
-    let row = rows.first().ok_or(BenchError::Stuck {
-        path,
-        within: ANSWER_WITHIN,
-    })?;
+async fn server(connection: &BenchConnection) -> Result<ServerIdentity, BenchError> {
+    let failed = |error| connection.failed(&error);
+    let rows = connection.query(SERVER).await?.map_err(failed)?;
+    let row = rows
+        .first()
+        .ok_or_else(|| connection.stuck(ANSWER_WITHIN))?;
     let version: String = row.try_get(0).map_err(failed)?;
-    let identifier = match within(path, client.query_typed(IDENTIFIER, &[])).await? {
-        Ok(rows) => rows
-            .first()
-            .map(|row| row.try_get(0))
-            .transpose()
-            .map_err(failed)?,
+    let identifier = match connection.query(IDENTIFIER).await? {
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
-        Err(error) => return Err(failed(error)),
+        answer => {
+            let rows = answer.map_err(failed)?;
+            let identifier = rows.first().map(|row| row.try_get(0));
+            identifier.transpose().map_err(failed)?
+        }
     };
     Ok(ServerIdentity {
         // Debian adds its own version in brackets.
@@ -234,10 +138,8 @@ fn same(direct: &ServerIdentity, proxied: &ServerIdentity) -> Result<Proof, Benc
     let identifiers = direct.identifier.zip(proxied.identifier);
     let differ = identifiers.is_some_and(|(some, other)| some != other);
     if differ || (direct.started_us, direct.standby) != (proxied.started_us, proxied.standby) {
-        return Err(BenchError::OtherServer {
-            direct: direct.describe(),
-            proxied: proxied.describe(),
-        });
+        let (direct, proxied) = (direct.describe(), proxied.describe());
+        return Err(BenchError::OtherServer(direct, proxied));
     }
     Ok(match identifiers {
         Some(_) => Proof::IdentifierAndStart,
@@ -269,17 +171,17 @@ async fn share_only(proxied: &BenchTarget, asking: &BenchConnection) -> Result<(
 }
 
 async fn own_scope(connection: &BenchConnection) -> Result<Scope, BenchError> {
-    let own = connection.show(Path::Proxied, SCOPE).await?;
+    let own = connection.show(SCOPE).await?;
     Ok(Scope::new(&own.unwrap_or_default()).unwrap_or_default())
 }
 
 async fn mark(connection: &BenchConnection) -> Result<Option<Token>, BenchError> {
-    let mark = connection.show(Path::Proxied, MARK).await?;
+    let mark = connection.show(MARK).await?;
     Ok(mark.and_then(|mark| mark.parse().ok()))
 }
 
 /// Advice for the command line if a session was refused because it has no token.
-pub(super) async fn token_hint(proxied: &BenchTarget) -> Result<String, BenchError> {
+pub(crate) async fn token_hint(proxied: &BenchTarget) -> Result<String, BenchError> {
     let connection = BenchConnection::open(&proxied.undeclared(None)).await?;
     let own = own_scope(&connection).await?;
     let hint = match mark(&connection).await? {

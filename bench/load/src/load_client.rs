@@ -3,18 +3,16 @@
 use tokio_postgres::Statement as Prepared;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::BenchError;
-use super::error::Said;
-use super::load::{LoadStatement, Protocol, Workload};
-use super::survey::{BenchConnection, within};
-use super::target::{BenchTarget, Path};
+use crate::connection::BenchConnection;
+use crate::error::{BenchError, Said};
+use crate::statements::{LoadStatement, Protocol, Workload};
+use crate::target::{BenchTarget, Path};
 
 /// The value of `$1`.
 const ONE: i32 = 1;
 
 /// A session that is ready to be measured.
-pub(super) struct LoadClient {
-    path: Path,
+pub(crate) struct LoadClient {
     connection: BenchConnection,
     sent: Sent,
 }
@@ -27,17 +25,15 @@ enum Sent {
 
 impl LoadClient {
     /// Logs in, and prepares the session for the workload.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         target: &BenchTarget,
         workload: Workload,
         protocol: Protocol,
     ) -> Result<Self, BenchError> {
-        let path = target.path;
-        let failed = |error| BenchError::failed(path, &error);
         let connection = BenchConnection::open(target).await?;
         for sql in workload.preparation() {
-            let done = within(path, connection.client.execute_typed(sql, &[])).await?;
-            done.map_err(|error| may_not_write(path, &error))?;
+            let done = connection.query(sql).await?;
+            done.map_err(|error| may_not_write(target.path, &error))?;
         }
         let LoadStatement {
             literal,
@@ -48,21 +44,18 @@ impl LoadClient {
             Protocol::Extended => Sent::Extended(parameterised),
             Protocol::Prepared => {
                 let prepared = connection
-                    .client
+                    .client()
                     .prepare_typed(parameterised, &[Type::INT4]);
-                Sent::Prepared(within(path, prepared).await?.map_err(failed)?)
+                let prepared = connection.within(prepared).await?;
+                Sent::Prepared(prepared.map_err(|error| connection.failed(&error))?)
             }
         };
-        Ok(Self {
-            path,
-            connection,
-            sent,
-        })
+        Ok(Self { connection, sent })
     }
 
     /// Sends the statement once and awaits its answer. The turn bounds the wait.
-    pub(super) async fn ask(&self) -> Result<(), BenchError> {
-        let client = &self.connection.client;
+    pub(crate) async fn ask(&self) -> Result<(), BenchError> {
+        let client = self.connection.client();
         let answered = match &self.sent {
             Sent::Simple(sql) => client.simple_query(sql).await.map(drop),
             Sent::Extended(sql) => {
@@ -71,11 +64,11 @@ impl LoadClient {
             }
             Sent::Prepared(statement) => client.execute(statement, &[&ONE]).await.map(drop),
         };
-        answered.map_err(|error| self.connection.failed(self.path, &error))
+        answered.map_err(|error| self.connection.failed(&error))
     }
 
     /// Ends the session, and with it its temporary table.
-    pub(super) async fn close(self) {
+    pub(crate) async fn close(self) {
         self.connection.close().await;
     }
 }
@@ -85,10 +78,7 @@ impl LoadClient {
 fn may_not_write(path: Path, error: &tokio_postgres::Error) -> BenchError {
     let said = Said::by(error);
     match (path, said.code.as_str()) {
-        (Path::Proxied, "PF002") => BenchError::NoToken {
-            said,
-            hint: String::new(),
-        },
-        _ => BenchError::Failed { path, said },
+        (Path::Proxied, "PF002") => BenchError::NoToken(said, String::new()),
+        _ => BenchError::Failed(path, said),
     }
 }

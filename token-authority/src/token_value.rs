@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use pgpalisade_authority::{Claim, Scope, ScopeError, Token, TokenError};
+use crate::{Claim, Scope, ScopeError, Token, TokenError};
 
 /// Number of scopes for which a session can hold tokens.
 pub const SCOPES_MAX: usize = 64;
@@ -36,7 +36,8 @@ pub enum TokenValueError {
 
 impl TokenValueError {
     /// Advice on a valid value.
-    pub(super) const fn hint(&self) -> &'static str {
+    #[must_use]
+    pub const fn hint(&self) -> &'static str {
         match self {
             Self::Token(TokenError::NotADigit {
                 found: '-',
@@ -101,7 +102,7 @@ impl TokenValue {
     }
 
     /// Value that names these tokens, which come from an earlier value.
-    pub(super) fn of(tokens: impl Iterator<Item = (Scope, Token)>) -> Self {
+    pub fn of(tokens: impl Iterator<Item = (Scope, Token)>) -> Self {
         Self {
             claims: tokens
                 .map(|(scope, token)| (scope, Claim::Token(token)))

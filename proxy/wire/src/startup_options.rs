@@ -4,7 +4,7 @@
 //! Source: <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-OPTIONS>,
 //! `pg_split_opts` and `process_postgres_switches` in PostgreSQL's source.
 
-use crate::wire::startup::StartupMessage;
+use crate::startup::StartupMessage;
 
 /// Switches of `postgres` that take an argument; `c` and `-` are settings.
 const WITH_ARGUMENT: &[u8] = b"BCcDdfhkNprStvW-";

@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitStatus, Stdio};
 
 use pgpalisade_authority::{Scope, Token};
-use pgpalisade_session::startup_options;
+use pgpalisade_wire::startup_options;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, wait,
@@ -16,7 +16,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-use super::{ElectConfig, ElectError, Proxied};
+use crate::{ElectConfig, ElectError, Proxied};
 
 /// libpq's options for the server: <https://www.postgresql.org/docs/current/libpq-envars.html>.
 const PGOPTIONS: &str = "PGOPTIONS";
@@ -26,7 +26,7 @@ const PGOPTIONS: &str = "PGOPTIONS";
 /// A thread waits for its end, and for other children of this process: as process 1 of a container it inherits all
 /// orphans. Tokio's process support would cost the proxy, which has no children, at each pause of a worker.
 #[derive(Debug)]
-pub(super) struct LeaderCommand {
+pub(crate) struct LeaderCommand {
     waiting: JoinHandle<u8>,
     /// The exit code, once the command has ended.
     ended: Option<u8>,
@@ -36,7 +36,7 @@ pub(super) struct LeaderCommand {
 
 impl LeaderCommand {
     /// Starts the command of a term. Its environment has the token, for itself and for libpq, and the proxy's address.
-    pub(super) fn start(plan: &ElectConfig, token: Token) -> Result<Self, ElectError> {
+    pub(crate) fn start(plan: &ElectConfig, token: Token) -> Result<Self, ElectError> {
         let Proxied { login, scope, .. } = &plan.proxied;
         let mut command = Command::new(&plan.program);
         command
@@ -66,12 +66,12 @@ impl LeaderCommand {
     }
 
     /// Sends a signal to the command and what it has started. No error if they have ended.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let _gone_already = kill_process_group(self.group, signal);
     }
 
     /// Whether any process of the group is left. A process group keeps its number until the last of it has ended.
-    pub(super) fn lives(&self) -> bool {
+    pub(crate) fn lives(&self) -> bool {
         if self.ended.is_some() || self.waiting.is_finished() {
             // An uncollected child counts as alive, and as process 1 only this process can collect it.
             while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
@@ -80,7 +80,7 @@ impl LeaderCommand {
         test_kill_process_group(self.group) != Err(Errno::SRCH)
     }
 
-    pub(super) async fn exit_code(&mut self) -> u8 {
+    pub(crate) async fn exit_code(&mut self) -> u8 {
         match self.ended {
             Some(code) => code,
             None => {
@@ -91,7 +91,7 @@ impl LeaderCommand {
     }
 
     /// Kills the command, with what it has started.
-    pub(super) async fn kill(&mut self) {
+    pub(crate) async fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.exit_code().await;
     }

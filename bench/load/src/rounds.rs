@@ -10,31 +10,34 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::client::LoadClient;
-use super::survey::{ANSWER_WITHIN, token_hint};
-use super::target::{BenchTarget, Path};
-use super::{BenchConfig, BenchError, Event};
+use crate::connection::ANSWER_WITHIN;
+use crate::load_client::LoadClient;
+use crate::survey::token_hint;
+use crate::target::{BenchTarget, Path};
+use crate::{BenchConfig, BenchError, Event};
 
 /// Upper limit of a warm-up, which otherwise takes as long as a round.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
 
 /// One turn of each path.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Round {
-    pub(crate) direct: Turn,
-    pub(crate) proxied: Turn,
+pub struct Round {
+    /// Turn of the direct path.
+    pub direct: Turn,
+    /// Turn of the proxied path.
+    pub proxied: Turn,
 }
 
 /// Figures of one path's turn. Latencies are in microseconds, from sending a statement to the end of its answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Turn {
+pub struct Turn {
     /// Statements per second.
-    pub(crate) throughput: f64,
-    pub(super) mean: f64,
-    pub(super) p50: f64,
-    pub(super) p90: f64,
-    pub(super) p99: f64,
-    pub(super) max: f64,
+    pub throughput: f64,
+    pub(crate) mean: f64,
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) max: f64,
 }
 
 impl Turn {
@@ -80,16 +83,16 @@ struct Sessions {
 }
 
 /// Opens all sessions, warms both paths up, and lets them take turns. If stopped, it returns the complete rounds.
-pub(super) async fn measure(
+pub(crate) async fn measure(
     plan: &BenchConfig,
     stop: &CancellationToken,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Vec<Round>, BenchError> {
     let direct = unless(stop, Sessions::open(&plan.direct, plan)).await?;
     let proxied = match unless(stop, Sessions::open(&plan.proxied, plan)).await {
-        Err(BenchError::NoToken { said, .. }) => {
+        Err(BenchError::NoToken(said, _)) => {
             let hint = unless(stop, token_hint(&plan.proxied)).await?;
-            return Err(BenchError::NoToken { said, hint });
+            return Err(BenchError::NoToken(said, hint));
         }
         opened => opened?,
     };
@@ -156,10 +159,7 @@ impl Sessions {
         let done = tokio::select! {
             done = join(&mut all) => done,
             () = stop.cancelled() => Err(BenchError::Interrupted),
-            () = tokio::time::sleep(patience) => Err(BenchError::Stuck {
-                path: self.path,
-                within: patience,
-            }),
+            () = tokio::time::sleep(patience) => Err(BenchError::Stuck(self.path, patience)),
         };
         let took = begin.elapsed();
         all.shutdown().await;
@@ -199,7 +199,7 @@ async fn keep_asking(
 }
 
 /// Awaits the step, unless it is interrupted first.
-pub(super) async fn unless<T>(
+pub(crate) async fn unless<T>(
     stop: &CancellationToken,
     step: impl Future<Output = Result<T, BenchError>>,
 ) -> Result<T, BenchError> {

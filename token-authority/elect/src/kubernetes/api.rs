@@ -15,7 +15,7 @@ use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use pgpalisade_tls::{ALPN_HTTP, Connector, FileError, Root, SslMode, SslSettings};
+use pgpalisade_tls::{ALPN_HTTP, Connector, FileError, Root, SslMode, SslSettings, percent_decode};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
@@ -24,7 +24,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::LeaseName;
 use super::resource::Resource;
-use crate::config::{Environment, percent_decode};
 
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
@@ -41,7 +40,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum KubernetesError {
+pub(super) enum KubernetesError {
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
     #[error("cannot connect to {at}: {error}")]
@@ -91,7 +90,7 @@ fn hint(status: StatusCode) -> &'static str {
 /// Address and credentials of the API: `https://host[:port][?ca=FILE&token_file=FILE&cert=FILE&key=FILE]`. In values
 /// `%41` stands for `A`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cluster {
+pub struct Cluster {
     host: String,
     port: u16,
     /// `None` for `http://`, as `kubectl proxy` answers.
@@ -137,10 +136,10 @@ impl FromStr for Cluster {
 }
 
 impl Cluster {
-    /// The cluster whose pod this process runs in.
-    pub(crate) fn of_this_pod(environment: &Environment) -> Option<Self> {
-        let host = environment.get("KUBERNETES_SERVICE_HOST")?;
-        let port = environment.get("KUBERNETES_SERVICE_PORT")?;
+    /// The cluster whose pod this process runs in, by its environment.
+    pub fn of_this_pod<'a>(variable: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
+        let host = variable("KUBERNETES_SERVICE_HOST")?;
+        let port = variable("KUBERNETES_SERVICE_PORT")?;
         let file = |name: &str| Path::new(SERVICE_ACCOUNT).join(name);
         Some(Self {
             host: host.to_owned(),
@@ -201,7 +200,9 @@ fn files(query: &str) -> Result<[Option<PathBuf>; 4], String> {
                 "{name:?} is not an option: the options are ca, token_file, cert and key"
             ));
         };
-        let value = percent_decode(value).map_err(|why| format!("{name} {why}"))?;
+        let value = percent_decode(value).ok_or_else(|| {
+            format!("{name} has a % that does not begin two hexadecimal digits of UTF-8")
+        })?;
         if value.is_empty() || place.replace(value.into()).is_some() {
             return Err(format!("write {name} once, with a file"));
         }
@@ -414,11 +415,10 @@ mod tests {
 
     #[test]
     fn a_pod_is_told_where_it_is() {
-        let pod = |variables: &[(&str, &str)]| {
-            let variables = variables
-                .iter()
-                .map(|&(name, value)| (name.into(), value.into()));
-            Cluster::of_this_pod(&Environment::from_pairs(variables))
+        let pod = |variables: &[(&str, &'static str)]| {
+            let all = variables.iter();
+            let find = |name: &str| all.clone().find(|(known, _)| *known == name);
+            Cluster::of_this_pod(|name| find(name).map(|(_, value)| *value))
         };
         let host = ("KUBERNETES_SERVICE_HOST", "fd00::1");
         let found = pod(&[host, ("KUBERNETES_SERVICE_PORT", "443")]).unwrap();

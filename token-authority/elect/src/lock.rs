@@ -1,20 +1,18 @@
-//! Locks that a leader holds, and their candidates.
+//! Locks that a leader holds.
 
 use std::fmt;
-use std::time::Duration;
 
-use async_trait::async_trait;
-use pgpalisade_authority::{Token, etcd};
+use pgpalisade_authority::etcd;
 
-use super::etcd::{EtcdCandidate, EtcdElection};
-use super::kubernetes::{KubernetesCandidate, KubernetesElection, KubernetesError, LeaseName};
-use super::proxied::{LockKind, ProxiedCandidate};
-use super::session::Proxied;
-use crate::server::hosts::UpstreamAddr;
+use crate::candidate::{Candidate, LockError};
+use crate::etcd::EtcdCandidate;
+use crate::kubernetes::{Cluster, KubernetesCandidate, LeaseName};
+use crate::proxied::{LockKind, ProxiedCandidate};
+use crate::session::Proxied;
 
 /// The value of `--with`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LockSpec {
+pub enum LockSpec {
     /// `lease`.
     Lease,
     /// `etcd:KEY`.
@@ -61,15 +59,18 @@ impl fmt::Display for LockSpec {
 
 /// A lock that one candidate holds at a time.
 #[derive(Debug)]
-pub(crate) enum Lock {
-    Etcd(EtcdElection),
-    Kubernetes(KubernetesElection),
+pub enum Lock {
+    /// An election of etcd, with the prefix of the candidates' keys.
+    Etcd(etcd::Options, String),
+    /// A Lease of Kubernetes.
+    Kubernetes(Cluster, LeaseName),
+    /// A lock that a session through the proxy holds.
     Proxied(LockKind),
 }
 
 impl Lock {
     /// Registers this process as a candidate, if its command will write through pgpalisade. Bounded.
-    pub(super) async fn register(
+    pub(crate) async fn register(
         &self,
         proxied: &Proxied,
     ) -> Result<Box<dyn Candidate>, LockError> {
@@ -78,68 +79,15 @@ impl Lock {
             proxied.check().await?;
         }
         Ok(match self {
-            Self::Etcd(election) => Box::new(EtcdCandidate::register(election, proxied.ttl).await?),
-            Self::Kubernetes(election) => {
-                Box::new(KubernetesCandidate::register(election, proxied))
+            Self::Etcd(options, key) => {
+                Box::new(EtcdCandidate::register(options, key, proxied.ttl).await?)
+            }
+            Self::Kubernetes(cluster, lease) => {
+                Box::new(KubernetesCandidate::register(cluster, lease, proxied))
             }
             Self::Proxied(kind) => Box::new(ProxiedCandidate::log_in(*kind, proxied).await?),
         })
     }
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LockError {
-    /// etcd does not answer, or refuses, or a file for it cannot be read.
-    #[error(transparent)]
-    Etcd(#[from] etcd::EtcdOpenError),
-    /// Kubernetes does not answer, or refuses, or a file for it cannot be read.
-    #[error("Kubernetes: {0}")]
-    Kubernetes(#[from] KubernetesError),
-    /// The session that holds the lock, or takes the token, cannot be had.
-    #[error("the session through the proxy: {0}")]
-    Session(String),
-    /// Writes that pass the proxy are not fenced.
-    #[error(
-        "the server at {0} is not pgpalisade, so it would not fence the command: give the proxy's address to --proxied"
-    )]
-    NotProxied(UpstreamAddr),
-    #[error("no answer from the proxy at {0} within {1:?}")]
-    Silent(UpstreamAddr, Duration),
-    #[error("cannot connect to the proxy at {at}: {error}")]
-    Connect {
-        at: UpstreamAddr,
-        error: pgpalisade_tls::ConnectError,
-    },
-    /// The lease was lost during the campaign.
-    #[error("the candidacy was lost: {0}")]
-    Lost(String),
-    /// Another candidate holds the lock, and this one is not to wait.
-    #[error("another leads: {0}")]
-    Held(String),
-}
-
-/// Behaviour of a candidate while another holds the lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    Waits,
-    /// Gives up without queueing.
-    NoWait,
-}
-
-/// A candidate for the lock, or its holder.
-#[async_trait(?Send)]
-pub(super) trait Candidate {
-    /// Campaigns until this candidate leads, if it is to wait. Returns the token of the new term.
-    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError>;
-
-    /// Waits until the lock may be lost, and says why.
-    async fn lost(&mut self) -> String;
-
-    /// Whether it still leads. `false` if the answer comes too late to be sure.
-    async fn leads(&self) -> bool;
-
-    /// Releases the lock at once, if the service can be reached. Bounded.
-    async fn resign(self: Box<Self>);
 }
 
 #[cfg(test)]

@@ -1,18 +1,19 @@
 //! Measurement of what pgpalisade adds in the environment of a user: two paths to one server, in turns.
 //!
-//! - `target`, `survey`: the two connection strings, and their checks.
-//! - `load`: every statement that is sent. `client`: a session that repeats one.
+//! - `target`, `connection`, `survey`: the two logins, their sessions, and the checks of both.
+//! - `statements`: every statement that is sent. `load_client`: a session that repeats one.
 //! - `rounds`: the turns of a whole measurement, in their order.
 //! - `report`: the result of all rounds.
 //!
 //! The paths take turns, and every second round begins with the other one, so that other load on the machine meets
 //! both. Each round gives one difference; the report is made of these.
 
-mod client;
+mod connection;
 mod error;
-mod load;
+mod load_client;
 mod report;
 mod rounds;
+mod statements;
 mod survey;
 mod target;
 
@@ -20,29 +21,35 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use error::BenchError;
-pub(crate) use load::{Protocol, Workload};
-pub(crate) use report::{BenchReport, Comparison};
-pub(crate) use rounds::Round;
-pub(crate) use survey::{Proof, Survey, Way};
-pub(crate) use target::{BenchTarget, Path, TokenFlag};
+pub use error::BenchError;
+pub use report::{BenchReport, Comparison, median};
+pub use rounds::Round;
+pub use statements::{Protocol, Workload};
+pub use survey::{Proof, Survey, Way};
+pub use target::{BenchTarget, Path, TokenFlag};
 
+/// What to measure, and for how long.
 #[derive(Debug, Clone)]
-pub(crate) struct BenchConfig {
-    pub(crate) direct: BenchTarget,
-    pub(crate) proxied: BenchTarget,
-    pub(crate) workload: Workload,
-    pub(crate) protocol: Protocol,
+pub struct BenchConfig {
+    /// The path to PostgreSQL itself.
+    pub direct: BenchTarget,
+    /// The path through pgpalisade.
+    pub proxied: BenchTarget,
+    /// What is measured.
+    pub workload: Workload,
+    /// How it is sent.
+    pub protocol: Protocol,
     /// Sessions on each path.
-    pub(crate) clients: usize,
-    pub(crate) rounds: usize,
+    pub clients: usize,
+    /// Turns of each path.
+    pub rounds: usize,
     /// Measured time of each path in a round.
-    pub(crate) length: Duration,
+    pub length: Duration,
 }
 
 /// Progress.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Event<'a> {
+pub enum Event<'a> {
     /// Both paths work, and lead to the same server.
     Surveyed,
     /// Both paths have had their turn. Rounds count from 1.
@@ -53,7 +60,7 @@ pub(crate) enum Event<'a> {
 ///
 /// # Errors
 /// If a path is not what it should be, if one fails, or if no round is complete.
-pub(crate) async fn run(
+pub async fn run(
     plan: &BenchConfig,
     stop: &CancellationToken,
     tell: &mut dyn FnMut(Event<'_>),

@@ -1,25 +1,20 @@
-//! The two paths to the server: their connection strings, completed from the environment, and their addresses.
+//! The two paths to the server: their logins, and the tokens that their sessions declare.
 
 use std::fmt;
 use std::str::FromStr;
 
-use pgpalisade_authority::{Claim, Scope, Token};
+use pgpalisade_authority::{Claim, Scope, Token, TokenValue};
 use pgpalisade_tls::{Login, Secret};
+use pgpalisade_wire::startup_options;
 use serde::Serialize;
 use tokio_postgres::Config;
 
-use super::BenchError;
-use crate::config::{Environment, address_of, parse_dsn};
-use crate::fence::TokenValue;
-use crate::server::hosts::UpstreamAddr;
-use pgpalisade_session::startup_options;
+use crate::BenchError;
 
-/// The bench's `application_name`, unless the DSN has one.
-const APPLICATION_NAME: &str = "pgpalisade bench";
-
+/// A path to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Path {
+pub enum Path {
     /// To PostgreSQL itself.
     Direct,
     /// Through pgpalisade.
@@ -47,34 +42,31 @@ impl fmt::Display for Path {
 
 /// Address and login of a path.
 #[derive(Debug, Clone)]
-pub(crate) struct BenchTarget {
-    pub(super) path: Path,
-    pub(super) address: UpstreamAddr,
+pub struct BenchTarget {
+    pub(crate) path: Path,
+    pub(crate) address: String,
     login: Secret<Login>,
 }
 
 impl BenchTarget {
-    /// Parses a DSN, completed from the environment. No error quotes it.
-    pub(crate) fn parse(
-        path: Path,
-        dsn: &str,
-        environment: &Environment,
-    ) -> Result<Self, BenchError> {
-        let login = parse_dsn(dsn, APPLICATION_NAME, environment);
-        let login = login.map_err(|reason| BenchError::Dsn { path, reason })?;
-        Ok(Self {
+    /// The address is for people.
+    #[must_use]
+    pub const fn new(path: Path, address: String, login: Login) -> Self {
+        let login = Secret::new(login);
+        Self {
             path,
-            address: address_of(&login.config),
-            login: Secret::new(login),
-        })
+            address,
+            login,
+        }
     }
 
     /// Declares a token in the startup packet, in place of one in the DSN.
-    pub(crate) fn declaring(self, token: &TokenFlag) -> Self {
+    #[must_use]
+    pub fn declaring(self, token: &TokenFlag) -> Self {
         self.with_options(&format!("-c fencing.token={}", token.0))
     }
 
-    pub(super) const fn login(&self) -> &Login {
+    pub(crate) const fn login(&self) -> &Login {
         self.login.expose()
     }
 
@@ -83,12 +75,11 @@ impl BenchTarget {
     }
 
     /// Tokens that a session declares at its login, each with its scope; a bare number is for the session's own.
-    pub(super) fn tokens(&self, own: &Scope) -> Result<Vec<(Scope, Token)>, BenchError> {
+    pub(crate) fn tokens(&self, own: &Scope) -> Result<Vec<(Scope, Token)>, BenchError> {
         let options = self.config().get_options().unwrap_or_default();
         let settings = startup_options::from_switches(options.as_bytes());
-        let wrong = |reason: &dyn fmt::Display| BenchError::Dsn {
-            path: self.path,
-            reason: format!("declares an invalid token: {reason}"),
+        let wrong = |reason: &dyn fmt::Display| {
+            BenchError::Dsn(self.path, format!("declares an invalid token: {reason}"))
         };
         let text = startup_options::last(&settings, "fencing.token").unwrap_or_default();
         let text = String::from_utf8_lossy(text);
@@ -104,7 +95,7 @@ impl BenchTarget {
     }
 
     /// The same login without a token, in a scope of its choice: it declares nothing, and can read the mark.
-    pub(super) fn undeclared(&self, scope: Option<&Scope>) -> Self {
+    pub(crate) fn undeclared(&self, scope: Option<&Scope>) -> Self {
         let bare = self.clone().with_options("-c fencing.token=");
         match scope {
             Some(scope) => bare.with_options(&format!("-c fencing.scope={scope}")),
@@ -127,7 +118,7 @@ impl BenchTarget {
 
 /// `34`, or `scheduler=34,billing=7`. Without white space, so that it is one word of the options.
 #[derive(Debug, Clone)]
-pub(crate) struct TokenFlag(String);
+pub struct TokenFlag(String);
 
 impl FromStr for TokenFlag {
     type Err = String;
@@ -149,69 +140,12 @@ impl FromStr for TokenFlag {
 mod tests {
     use super::*;
 
-    fn environment(pairs: &[(&str, &str)]) -> Environment {
-        Environment::from_pairs(
-            pairs
-                .iter()
-                .map(|(name, value)| ((*name).into(), (*value).into())),
-        )
-    }
-
-    fn target(dsn: &str, pairs: &[(&str, &str)]) -> BenchTarget {
-        BenchTarget::parse(Path::Proxied, dsn, &environment(pairs)).unwrap()
-    }
-
-    #[test]
-    fn what_is_missing_comes_from_the_environment() {
-        let pairs = [
-            ("PGHOST", "/run"),
-            ("PGPORT", "7"),
-            ("PGUSER", "u"),
-            ("PGPASSWORD", "p"),
-            ("PGDATABASE", "d"),
-            ("PGOPTIONS", "-c fencing.token=3"),
-        ];
-        let all = target("", &pairs);
-        assert_eq!(all.address.to_string(), "/run/.s.PGSQL.7");
-        let config = all.config();
-        assert_eq!(
-            (config.get_user(), config.get_dbname()),
-            (Some("u"), Some("d"))
-        );
-        assert_eq!(config.get_password(), Some(&b"p"[..]));
-        assert_eq!(config.get_options(), Some("-c fencing.token=3"));
-        let none = target(
-            "postgres://me:mine@db:9/x?options=-c%20fencing.token%3D4&application_name=own",
-            &pairs,
-        );
-        assert_eq!(none.address.to_string(), "db:9");
-        let config = none.config();
-        assert_eq!(
-            (config.get_user(), config.get_dbname()),
-            (Some("me"), Some("x"))
-        );
-        assert_eq!(config.get_password(), Some(&b"mine"[..]));
-        assert_eq!(config.get_options(), Some("-c fencing.token=4"));
-        assert_eq!(config.get_application_name(), Some("own"));
-        assert_eq!(target("host=db", &[]).address.to_string(), "db:5432");
-        assert_eq!(target("host=db", &pairs).address.to_string(), "db:7");
-    }
-
-    #[test]
-    fn errors_and_debug_hold_no_secret() {
-        for dsn in [
-            "password=hunter2",
-            "host=a,b password=hunter2",
-            "host=db password=hunter2 x=1",
-        ] {
-            let error = BenchTarget::parse(Path::Direct, dsn, &environment(&[])).unwrap_err();
-            assert!(error.to_string().starts_with("--direct "), "{error}");
-            assert!(
-                !format!("{error} {error:?}").contains("hunter2"),
-                "{error:?}"
-            );
+    fn target(options: Option<&str>) -> BenchTarget {
+        let mut login = Login::default();
+        if let Some(options) = options {
+            login.config.options(options);
         }
-        assert!(!format!("{:?}", target("host=db password=hunter2", &[])).contains("hunter2"));
+        BenchTarget::new(Path::Proxied, "db:5432".to_owned(), login)
     }
 
     fn tokens(target: &BenchTarget) -> Vec<String> {
@@ -225,17 +159,17 @@ mod tests {
     #[test]
     fn tokens_are_those_of_the_startup_packet() {
         let flag = |text: &str| text.parse::<TokenFlag>().unwrap();
-        let plain = target("host=db", &[]);
+        let plain = target(None);
         assert!(tokens(&plain).is_empty());
         assert_eq!(tokens(&plain.clone().declaring(&flag("34"))), ["own=34"]);
-        let own = target("host=db options='-c a.b=1 -c fencing.token=3,b=4'", &[]);
+        let own = target(Some("-c a.b=1 -c fencing.token=3,b=4"));
         assert_eq!(tokens(&own), ["own=3", "b=4"]);
         assert_eq!(
             tokens(&own.clone().declaring(&flag("a=1, b=2"))),
             ["a=1", "b=2"]
         );
         assert!(tokens(&own.undeclared(None)).is_empty());
-        let wrong = target("host=db options='-c fencing.token=x'", &[]);
+        let wrong = target(Some("-c fencing.token=x"));
         assert!(wrong.tokens(&Scope::default()).is_err());
         for wrong in ["", "x", "0", "a=b", "a b=-1"] {
             assert!(wrong.parse::<TokenFlag>().is_err(), "{wrong}");

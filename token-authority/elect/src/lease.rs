@@ -1,12 +1,13 @@
 //! The time for which a holder may rely on a lease.
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::time::Duration;
 
 use pgpalisade_authority::Leased;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::lock::LockError;
+use crate::candidate::LockError;
 
 /// Renewals in the duration of a lease. A failed one can be retried for half of that time: etcd's own election takes
 /// about 2 s.
@@ -17,27 +18,37 @@ const RENEW_EVERY: Duration = Duration::from_millis(2500);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Reported if another may hold the lease by now.
-pub(super) const LATE: &str = "the lease was not renewed in time";
+pub(crate) const LATE: &str = "the lease was not renewed in time";
 
-pub(super) struct Lease {
-    pub(super) ttl: Duration,
+pub(crate) struct Lease {
+    ttl: Duration,
     /// Start of the last successful renewal. The lease lives for its TTL from then on, or longer.
-    pub(super) asked_at: Instant,
+    asked_at: Cell<Instant>,
 }
 
 impl Lease {
-    /// A third of its TTL before its end, the lease counts as lost: nobody else leads before that end.
-    pub(super) fn sure_until(&self) -> Instant {
-        self.asked_at + self.ttl * 2 / 3
+    /// A lease that is requested now.
+    pub(crate) fn new(ttl: Duration) -> Self {
+        let asked_at = Cell::new(Instant::now());
+        Self { ttl, asked_at }
     }
 
-    pub(super) fn is_sure(&self) -> bool {
+    pub(crate) fn renewed_at(&self, asked_at: Instant) {
+        self.asked_at.set(asked_at);
+    }
+
+    /// A third of its TTL before its end, the lease counts as lost: nobody else leads before that end.
+    pub(crate) fn sure_until(&self) -> Instant {
+        self.asked_at.get() + self.ttl * 2 / 3
+    }
+
+    pub(crate) fn is_sure(&self) -> bool {
         Instant::now() < self.sure_until()
     }
 
     /// Renews the lease during `turn`, and returns its result.
-    pub(super) async fn kept_for<T, E: Display>(
-        &mut self,
+    pub(crate) async fn kept_for<T, E: Display>(
+        &self,
         turn: impl Future<Output = Result<T, LockError>>,
         renew: impl AsyncFn() -> Result<Leased, E>,
     ) -> Result<T, LockError> {
@@ -54,12 +65,12 @@ impl Lease {
     }
 
     /// Renews the lease until that fails for good, and says why.
-    pub(super) async fn lost<E: Display>(
-        &mut self,
+    pub(crate) async fn lost<E: Display>(
+        &self,
         renew: impl AsyncFn() -> Result<Leased, E>,
     ) -> String {
         loop {
-            sleep_until(self.asked_at + (self.ttl / RENEWALS).min(RENEW_EVERY)).await;
+            sleep_until(self.asked_at.get() + (self.ttl / RENEWALS).min(RENEW_EVERY)).await;
             let mut last = String::new();
             let renewed = timeout_at(self.sure_until(), async {
                 loop {
@@ -73,7 +84,7 @@ impl Lease {
                 }
             });
             match renewed.await {
-                Ok(Some(asked_at)) => self.asked_at = asked_at,
+                Ok(Some(asked_at)) => self.renewed_at(asked_at),
                 Ok(None) => return "the lease has ended".to_owned(),
                 Err(_) => return format!("{LATE}{last}"),
             }

@@ -2,43 +2,50 @@
 
 use serde::Serialize;
 
-use super::BenchConfig;
-use super::load::{Protocol, Workload};
-use super::rounds::{Round, Turn};
-use super::survey::Survey;
+use crate::BenchConfig;
+use crate::rounds::{Round, Turn};
+use crate::statements::{Protocol, Workload};
+use crate::survey::Survey;
 
 /// Everything that was measured, as `--json` prints it.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct BenchReport {
+pub struct BenchReport {
+    /// Both paths.
     #[serde(flatten)]
-    pub(crate) survey: Survey,
-    pub(crate) workload: Workload,
-    pub(crate) protocol: Protocol,
-    pub(crate) clients: usize,
+    pub survey: Survey,
+    /// What was measured.
+    pub workload: Workload,
+    /// How it was sent.
+    pub protocol: Protocol,
+    /// Sessions on each path.
+    pub clients: usize,
     /// Complete rounds.
-    pub(crate) rounds: usize,
+    pub rounds: usize,
     /// Interrupted, so there are fewer rounds than were asked for.
-    pub(crate) interrupted: bool,
+    pub interrupted: bool,
     /// Measured time of each path in a round.
-    pub(crate) round_ms: u64,
+    pub round_ms: u64,
     /// Statements per second; then the mean, percentiles and maximum of the latency, in microseconds.
-    pub(crate) rows: Vec<Comparison>,
+    pub rows: Vec<Comparison>,
 }
 
 /// One figure on both paths: medians over the rounds, rounded to hundredths.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Comparison {
-    pub(crate) name: &'static str,
-    pub(crate) direct: f64,
-    pub(crate) proxied: f64,
+pub struct Comparison {
+    /// Name with its unit.
+    pub name: &'static str,
+    /// Of the direct path.
+    pub direct: f64,
+    /// Of the proxied path.
+    pub proxied: f64,
     /// Proxied minus direct, round by round.
-    pub(crate) difference: f64,
+    pub difference: f64,
     /// Least and greatest difference of all rounds.
-    pub(crate) spread: (f64, f64),
+    pub spread: (f64, f64),
     /// The difference in percent of direct.
-    pub(crate) percent: f64,
+    pub percent: f64,
     /// More rounds agree on the sign of the difference than chance would explain.
-    pub(crate) significant: bool,
+    pub significant: bool,
 }
 
 type Figure = (&'static str, fn(&Turn) -> f64);
@@ -55,25 +62,26 @@ const FIGURES: [Figure; 6] = [
 impl Comparison {
     /// Each round gives a pair: direct, proxied. `None` without rounds.
     fn of(name: &'static str, rounds: &[(f64, f64)]) -> Option<Self> {
-        let sorted = |figure: &dyn Fn(&(f64, f64)) -> f64| {
-            let mut figures: Vec<f64> = rounds.iter().map(figure).collect();
-            figures.sort_by(f64::total_cmp);
-            figures
+        let middle = |figure: &dyn Fn(&(f64, f64)) -> f64| {
+            let figures: Vec<f64> = rounds.iter().map(figure).collect();
+            median(&figures).map(hundredths)
         };
-        let differences = sorted(&|(direct, proxied)| proxied - direct);
+        let difference = |(direct, proxied): &(f64, f64)| proxied - direct;
+        let mut differences: Vec<f64> = rounds.iter().map(difference).collect();
+        differences.sort_by(f64::total_cmp);
         let percent = |(direct, proxied): &(f64, f64)| {
             (proxied - direct) / direct.max(f64::MIN_POSITIVE) * 100.0
         };
         Some(Self {
             name,
-            direct: middle(&sorted(&|(direct, _)| *direct))?,
-            proxied: middle(&sorted(&|(_, proxied)| *proxied))?,
-            difference: middle(&differences)?,
+            direct: middle(&|(direct, _)| *direct)?,
+            proxied: middle(&|(_, proxied)| *proxied)?,
+            difference: middle(&difference)?,
             spread: (
                 hundredths(*differences.first()?),
                 hundredths(*differences.last()?),
             ),
-            percent: middle(&sorted(&percent))?,
+            percent: middle(&percent)?,
             significant: is_significant(&differences),
         })
     }
@@ -87,11 +95,16 @@ fn is_significant(differences: &[f64]) -> bool {
     more.abs_diff(less) as f64 - 1.0 > 1.96 * ((more + less) as f64).sqrt()
 }
 
-/// Median.
-fn middle(sorted: &[f64]) -> Option<f64> {
+/// Median; `None` without values.
+#[must_use]
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
     let last = sorted.len().checked_sub(1)?;
-    let (below, above) = (*sorted.get(last / 2)?, *sorted.get(last.div_ceil(2))?);
-    Some(hundredths(f64::midpoint(below, above)))
+    Some(f64::midpoint(
+        *sorted.get(last / 2)?,
+        *sorted.get(last.div_ceil(2))?,
+    ))
 }
 
 fn hundredths(value: f64) -> f64 {
@@ -99,7 +112,7 @@ fn hundredths(value: f64) -> f64 {
 }
 
 /// `None` without rounds.
-pub(super) fn of(plan: &BenchConfig, survey: Survey, rounds: &[Round]) -> Option<BenchReport> {
+pub(crate) fn of(plan: &BenchConfig, survey: Survey, rounds: &[Round]) -> Option<BenchReport> {
     let rows = FIGURES.map(|(name, figure)| {
         let both = |round: &Round| (figure(&round.direct), figure(&round.proxied));
         Comparison::of(name, &rounds.iter().map(both).collect::<Vec<_>>())

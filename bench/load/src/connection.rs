@@ -1,0 +1,76 @@
+//! A session on one path, whose every answer is awaited within a time.
+
+use std::time::Duration;
+
+use pgpalisade_tls::{ClientSession, ConnectError};
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error, Row};
+
+use crate::error::{BenchError, Said};
+use crate::target::{BenchTarget, Path};
+
+/// Limit for a login, and for an answer.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Time that a session gets to end.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+pub(crate) struct BenchConnection {
+    path: Path,
+    session: ClientSession,
+}
+
+impl BenchConnection {
+    pub(crate) async fn open(target: &BenchTarget) -> Result<Self, BenchError> {
+        let (path, address) = (target.path, || target.address.clone());
+        let opened = timeout(ANSWER_WITHIN, target.login().open()).await;
+        let opened = opened.map_err(|_| BenchError::Silent(path, address(), ANSWER_WITHIN))?;
+        let session = opened.map_err(|error| {
+            let said = match error {
+                ConnectError::Server(error) => Said::by(&error),
+                ConnectError::Files(error) => Said::of_this_side(&error),
+            };
+            BenchError::Login(path, address(), said)
+        })?;
+        Ok(Self { path, session })
+    }
+
+    pub(crate) const fn client(&self) -> &Client {
+        &self.session.client
+    }
+
+    /// Failure of a statement. If the session had ended before, its own error tells more.
+    pub(crate) fn failed(&self, error: &Error) -> BenchError {
+        let ended = self.session.last_error().filter(|_| error.is_closed());
+        BenchError::Failed(self.path, Said::by(ended.unwrap_or(error)))
+    }
+
+    pub(crate) const fn stuck(&self, within: Duration) -> BenchError {
+        BenchError::Stuck(self.path, within)
+    }
+
+    /// Bounds the wait for an answer.
+    pub(crate) async fn within<T>(&self, answer: impl Future<Output = T>) -> Result<T, BenchError> {
+        let answered = timeout(ANSWER_WITHIN, answer).await;
+        answered.map_err(|_| self.stuck(ANSWER_WITHIN))
+    }
+
+    pub(crate) async fn query(&self, sql: &str) -> Result<Result<Vec<Row>, Error>, BenchError> {
+        self.within(self.client().query_typed(sql, &[])).await
+    }
+
+    /// The one value of a SHOW; `None` if the server does not know the setting.
+    pub(crate) async fn show(&self, sql: &str) -> Result<Option<String>, BenchError> {
+        let answer = match self.query(sql).await? {
+            Ok(rows) => rows.first().map(|row| row.try_get(0)).transpose(),
+            Err(error) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => Ok(None),
+            Err(error) => Err(error),
+        };
+        answer.map_err(|error| self.failed(&error))
+    }
+
+    /// Ends the session. The server has heard of it when this returns.
+    pub(crate) async fn close(self) {
+        self.session.end(GOODBYE).await;
+    }
+}

@@ -1,0 +1,128 @@
+//! Locks that a session through the proxy holds: the lease of a scope, or an advisory lock of PostgreSQL.
+//!
+//! Lock and token belong to one session, and are lost together. An advisory lock is held for as long as its session
+//! lives; a lease also ends if it is not renewed in time, for example by a stopped process. Source:
+//! <https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS>
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pgpalisade_authority::{Claim, LeaseTime, Leased, Token};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::candidate::{Candidate, LockError, Patience};
+use crate::lease::{LATE, Lease};
+use crate::session::{Proxied, ProxySession, Unasked};
+
+/// Interval between attempts to take an advisory lock.
+const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
+
+/// The lock that a session through the proxy holds.
+#[derive(Debug, Clone, Copy)]
+pub enum LockKind {
+    /// `pg_advisory_lock` with this key.
+    AdvisoryLock(i64),
+    /// The scope's lease.
+    Lease(LeaseTime),
+}
+
+/// A session that waits for the lock, or holds it.
+pub(crate) struct ProxiedCandidate {
+    session: ProxySession,
+    kind: LockKind,
+    /// The time for which the lock is surely held.
+    lease: Lease,
+    /// The token of its term.
+    token: Option<Token>,
+}
+
+impl ProxiedCandidate {
+    pub(crate) async fn log_in(kind: LockKind, proxied: &Proxied) -> Result<Self, LockError> {
+        Ok(Self {
+            session: ProxySession::log_in(proxied).await?,
+            kind,
+            lease: Lease::new(proxied.ttl),
+            token: None,
+        })
+    }
+
+    /// Takes the lock and the token.
+    async fn take(&self, patience: Patience) -> Result<(), LockError> {
+        match (self.kind, patience) {
+            (LockKind::AdvisoryLock(id), _) => {
+                // Waiting inside PostgreSQL would keep VACUUM from removing anything for as long as others lead.
+                let attempt = format!("SELECT pg_catalog.pg_try_advisory_lock({id})");
+                while self.session.ask(&attempt).await?.as_deref() != Some("t") {
+                    if patience == Patience::NoWait {
+                        return Err(LockError::Held("its session holds the lock".to_owned()));
+                    }
+                    sleep(ATTEMPT_EVERY).await;
+                }
+                Ok(self.session.claim(Claim::Next).await?)
+            }
+            // The proxy answers once the lease is free, or has not become free within its own duration.
+            (LockKind::Lease(time), Patience::Waits) => loop {
+                match self.session.claim(Claim::Lease(time)).await {
+                    Err(unasked) if unasked.has_no_lease() => {}
+                    taken => return Ok(taken?),
+                }
+            },
+            // The first renewal sets its duration.
+            (LockKind::Lease(_), Patience::NoWait) => {
+                let lease = Claim::Lease(LeaseTime::NoWait);
+                Ok(self.session.claim(lease).await?)
+            }
+        }
+    }
+
+    /// Renews a lease, and checks that the session still holds the token of its term.
+    async fn renew(&self) -> Result<Leased, Unasked> {
+        let LockKind::Lease(time) = self.kind else {
+            self.session.ask("").await?;
+            return Ok(Leased::Held);
+        };
+        self.session.claim(Claim::Lease(time)).await?;
+        // If the lease has ended in between, the session has another token now.
+        Ok(if self.session.own_token().await? == self.token {
+            Leased::Held
+        } else {
+            Leased::NotHeld
+        })
+    }
+}
+
+#[async_trait(?Send)]
+impl Candidate for ProxiedCandidate {
+    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
+        self.take(patience).await?;
+        let token = self.session.token().await?;
+        self.token = Some(token);
+        self.lease.renewed_at(Instant::now());
+        // The answer may have been under way for any time.
+        if self.leads().await && self.lease.is_sure() {
+            Ok(token)
+        } else {
+            Err(LockError::Lost(LATE.to_owned()))
+        }
+    }
+
+    async fn lost(&self) -> String {
+        let lost = tokio::select! {
+            // First, since the renewal may have received the session's last words.
+            biased;
+            why = self.lease.lost(async || self.renew().await) => why,
+            () = self.session.ended() => "the session through the proxy has ended".to_owned(),
+        };
+        self.session.last_words().unwrap_or(lost)
+    }
+
+    async fn leads(&self) -> bool {
+        let renewed = timeout_at(self.lease.sure_until(), self.renew()).await;
+        matches!(renewed, Ok(Ok(Leased::Held)))
+    }
+
+    /// Ending the session releases the lock.
+    async fn resign(self: Box<Self>) {
+        self.session.end().await;
+    }
+}

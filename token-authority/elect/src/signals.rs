@@ -1,0 +1,91 @@
+//! Signals for this process: to end, or to be passed on to its command.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use rustix::process::Signal;
+use tokio::signal::unix::{self, SignalKind};
+
+/// Signals that tell this process to end.
+const ENDING: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::QUIT];
+/// Signals for the command only.
+const USER: [Signal; 2] = [Signal::USR1, Signal::USR2];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Caught(Signal);
+
+impl Caught {
+    pub(crate) const fn signal(self) -> Signal {
+        self.0
+    }
+
+    /// Whether it tells this process to end.
+    pub(crate) fn ends(self) -> bool {
+        ENDING.contains(&self.0)
+    }
+
+    /// A shell's exit code for a process that it has ended.
+    pub(crate) fn exit_code(self) -> u8 {
+        u8::try_from(128 + self.0.as_raw()).unwrap_or(u8::MAX)
+    }
+}
+
+/// Each signal is received once.
+pub(crate) struct LeaderSignals {
+    caught: Vec<(Signal, unix::Signal)>,
+    /// Never awaited. If SIGCHLD were ignored, perhaps by inheritance, the system would not report how the command
+    /// ended.
+    _child: unix::Signal,
+}
+
+impl LeaderSignals {
+    /// From now on none of them ends this process by default. Needs a runtime.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let mut signals = [&ENDING[..], &USER].concat();
+        // An ignored SIGHUP means that this process is to outlive its terminal, as with `nohup`.
+        if !ignores_hangup() {
+            signals.push(Signal::HUP);
+        }
+        let listen = |signal: Signal| {
+            let kind = SignalKind::from_raw(signal.as_raw());
+            Ok((signal, unix::signal(kind)?))
+        };
+        let caught: io::Result<_> = signals.into_iter().map(listen).collect();
+        Ok(Self {
+            caught: caught?,
+            _child: unix::signal(SignalKind::child())?,
+        })
+    }
+
+    /// The next signal that tells this process to end, or that its terminal is gone. Drops those for a command.
+    pub(crate) async fn ending(&mut self) -> Caught {
+        loop {
+            let caught = self.any().await;
+            if !USER.contains(&caught.0) {
+                return caught;
+            }
+        }
+    }
+
+    /// The next signal of any kind. Cancel safe.
+    pub(crate) async fn any(&mut self) -> Caught {
+        poll_fn(|cx| {
+            let mut caught = self.caught.iter_mut();
+            let next = caught
+                .find_map(|(signal, comes)| comes.poll_recv(cx).is_ready().then_some(*signal));
+            next.map_or(Poll::Pending, |signal| Poll::Ready(Caught(signal)))
+        })
+        .await
+    }
+}
+
+/// Whether SIGHUP was ignored when this process began.
+/// <https://www.man7.org/linux/man-pages/man5/proc_pid_status.5.html>
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The lowest bit is that of signal 1, SIGHUP.
+    ignored.is_some_and(|mask| mask & 1 != 0)
+}
