@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::control::Control;
-use super::hosts::{self, HostAddress, HostCandidate, HostConnection, ServerRole};
+use super::hosts::{self, HostAddress, HostCandidate, HostConnection};
 
 /// Interval between rounds. It bounds the delay that a hanging primary adds to a failover.
 const EVERY: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ impl Patrol {
                 continue;
             };
             self.open.insert(at.place, open.link);
-            if let ServerRole::Primary(other) = open.role {
+            if let Some(other) = open.writes {
                 self.on_primary(&at, other, primary);
             }
         }

@@ -30,7 +30,8 @@ pub(in super::super) struct LeaseQueues {
     authority: Arc<dyn Authority>,
     queues: DashMap<Scope, Arc<LeaseQueue>>,
     timeout: Duration,
-    handle: Handle,
+    /// Runtime of the proxy's own tasks.
+    pub(super) handle: Handle,
     /// Leases that are being given back.
     returns: TaskTracker,
     /// Measures how long leases have no holder.
@@ -50,9 +51,9 @@ struct LeaseQueue {
 /// A place in the queue of a scope.
 #[derive(Clone)]
 pub(super) struct QueueTicket {
-    queues: Arc<LeaseQueues>,
+    pub(super) queues: Arc<LeaseQueues>,
     queue: Arc<LeaseQueue>,
-    scope: Scope,
+    pub(super) scope: Scope,
     id: LeaseId,
     /// Extra lifetime of the lease in the store.
     delay: Duration,
@@ -93,11 +94,6 @@ impl LeaseQueues {
         }
     }
 
-    /// Runtime of the proxy's own tasks.
-    pub(super) const fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
     /// Waits until all dropped leases are given back, if the store answers.
     pub(in super::super) async fn close(&self) {
         self.returns.close();
@@ -106,14 +102,6 @@ impl LeaseQueues {
 }
 
 impl QueueTicket {
-    pub(super) const fn scope(&self) -> &Scope {
-        &self.scope
-    }
-
-    pub(super) fn vacancies(&self) -> &Vacancies {
-        &self.queues.vacancies
-    }
-
     /// Waits for the lease until `until`, and asks for it at least once.
     pub(super) async fn acquire(&self, until: Instant) -> Result<Turn, DeclareError> {
         let held = |unanswered| DeclareError::LeaseHeld { unanswered };

@@ -62,13 +62,13 @@ pub(super) struct HeldLease(Arc<Candidacy>);
 
 impl HeldLease {
     pub(super) fn new(candidacy: Arc<Candidacy>) -> Self {
-        candidacy.ticket.vacancies().meters.leases.inc();
+        candidacy.ticket.queues.vacancies.meters.leases.inc();
         Self(candidacy)
     }
 
     /// Records a renewal, or a loss, this long after the renewal was due.
     pub(super) fn renewed(&self, took: Duration) {
-        let meters = &self.0.ticket.vacancies().meters;
+        let meters = &self.0.ticket.queues.vacancies.meters;
         meters.lease_renewed.observe(took.as_secs_f64());
     }
 }
@@ -76,9 +76,9 @@ impl HeldLease {
 impl Drop for HeldLease {
     fn drop(&mut self) {
         let ticket = &self.0.ticket;
-        ticket.vacancies().meters.leases.dec();
+        ticket.queues.vacancies.meters.leases.dec();
         if let Some(token) = self.0.token.get() {
-            ticket.vacancies().ended(ticket.scope(), *token);
+            ticket.queues.vacancies.ended(&ticket.scope, *token);
         }
     }
 }
