@@ -233,55 +233,33 @@ pub(super) fn ended(
 
 #[cfg(test)]
 mod tests {
-    use pgpalisade_authority::{AuthorityError, Incarnation, Token};
+    use pgpalisade_authority::{AuthorityError, Incarnation};
     use tokio_postgres::error::SqlState;
 
     use super::super::error::ServerError;
+    use super::super::machine::tests::{LATER, OURS, backends, registered, token};
     use super::*;
 
     const WITHIN: u64 = 5000;
-
-    fn backend(pid: i32) -> Backend {
-        let started_us = pid.into();
-        Backend { pid, started_us }
-    }
-
-    fn backends(pids: &[i32]) -> Vec<Backend> {
-        pids.iter().copied().map(backend).collect()
-    }
-
-    fn registered(pids: &[i32]) -> Vec<Registered> {
-        let register = |backend| Registered {
-            backend,
-            token: Token::MIN,
-            incarnation: Incarnation::FIRST,
-            since: 0,
-        };
-        backends(pids).into_iter().map(register).collect()
-    }
-
-    fn cluster(postmaster_us: i64) -> Cluster {
-        Cluster {
-            system_identifier: 1,
-            timeline: 1,
-            postmaster_us,
-        }
-    }
 
     fn drain(pids: &[i32]) -> Drain {
         let barrier = Barrier {
             scope: Scope::default(),
             rank: Rank {
                 incarnation: Incarnation::FIRST,
-                token: Token::new(2).unwrap(),
+                token: token(2),
             },
-            cluster: cluster(1),
+            cluster: OURS,
         };
-        Drain::new(&barrier, &registered(pids), Duration::from_millis(WITHIN))
+        Drain::new(
+            &barrier,
+            &registered(backends(pids)),
+            Duration::from_millis(WITHIN),
+        )
     }
 
     fn alive(pids: &[i32]) -> Event {
-        Event::Alive(backends(pids).into_iter().collect(), cluster(1))
+        Event::Alive(backends(pids).into_iter().collect(), OURS)
     }
 
     fn failed(error: ControlError) -> Event {
@@ -394,7 +372,7 @@ mod tests {
 
     #[test]
     fn sessions_registered_since_are_ended_too() {
-        let left = || Event::Drained(Drained::Left(registered(&[9])));
+        let left = || Event::Drained(Drained::Left(registered(backends(&[9]))));
         let to_left = || {
             vec![
                 (0, Event::Begin, "end 7"),
@@ -403,7 +381,7 @@ mod tests {
                 (3, left(), "recorded"),
             ]
         };
-        for recorded in [Some(cluster(1)), None] {
+        for recorded in [Some(OURS), None] {
             let mut script = to_left();
             script.extend([
                 (4, Event::Recorded(recorded), "20 ms, end 9"),
@@ -416,7 +394,7 @@ mod tests {
         }
         // They may be on that other server, which the control connection does not see.
         let mut drain = run(&[7], to_left());
-        let step = drain.handle(Duration::ZERO, Event::Recorded(Some(cluster(2))));
+        let step = drain.handle(Duration::ZERO, Event::Recorded(Some(LATER)));
         assert!(matches!(
             step,
             Step::End(Err(DeclareError::WrongCluster { .. }))
@@ -447,7 +425,7 @@ mod tests {
         let work = drain.work(Duration::ZERO);
         assert_eq!((work.sessions, work.transactions), (0, 1));
         // Only a connection to the barrier's own server says anything.
-        let moved = Event::Alive(BTreeSet::new(), cluster(2));
+        let moved = Event::Alive(BTreeSet::new(), LATER);
         let step = told(drain.handle(Duration::ZERO, moved));
         assert!(
             step.contains("the control connection now leads to"),

@@ -62,17 +62,8 @@ mod tests {
     use pgpalisade_authority::DeclareOutcome;
 
     use super::super::error::DeclareError;
+    use super::super::machine::tests::{OURS, mark, token};
     use super::*;
-
-    const CLUSTER: Cluster = Cluster {
-        system_identifier: 1,
-        timeline: 1,
-        postmaster_us: 1,
-    };
-
-    fn mark(token: u64) -> Mark {
-        Mark::new(Token::new(token).unwrap(), 1, "a test".to_owned())
-    }
 
     /// The next request; empty at the end.
     fn ask(raise: &mut Raise<'_>, event: Event) -> String {
@@ -92,10 +83,10 @@ mod tests {
         for (before, after) in [(None, 1), (Some(4), 5), (Some(Token::MAX), Token::MAX)] {
             let mut raise = Raise::new("us");
             assert_eq!(ask(&mut raise, Event::Begin), is(Request::HasWitness));
-            let usable = Event::HasWitness(Table::Usable, CLUSTER);
+            let usable = Event::HasWitness(Table::Usable, OURS);
             assert_eq!(ask(&mut raise, usable), is(Request::Mark(epoch())));
-            let token = Token::new(after).unwrap();
-            let declaration = Declaration::new(&epoch(), token, NOBODY, CLUSTER, "us");
+            let token = token(after);
+            let declaration = Declaration::new(&epoch(), token, NOBODY, OURS, "us");
             let declared = ask(&mut raise, Event::Mark(before.map(mark)));
             assert_eq!(declared, is(Request::Declare(declaration)));
             let (outcome, lower) = (DeclareOutcome::Raised, Vec::new());
@@ -116,7 +107,7 @@ mod tests {
 
     #[test]
     fn without_a_witness_it_stays() {
-        let missing = Event::HasWitness(Table::Missing, CLUSTER);
+        let missing = Event::HasWitness(Table::Missing, OURS);
         assert_eq!(ask(&mut Raise::new("us"), missing), "");
     }
 

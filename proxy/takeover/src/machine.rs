@@ -1,6 +1,9 @@
 //! Vocabulary of the state machines: each asks for one thing at a time, gets the answer as an event, and ends with a
 //! result. A driver supplies the clock and carries the requests out.
 
+#[cfg(test)]
+pub(super) mod tests;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

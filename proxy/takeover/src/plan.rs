@@ -187,3 +187,192 @@ pub(super) fn check_incarnation(mark: &Mark, newest: Option<Mark>) -> Result<(),
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pgpalisade_authority::{Incarnation, Scope};
+    use pgpalisade_policies::{Numbers, TokenBounds};
+
+    use super::super::machine::tests::{LATER, OURS, backends, mark, registered, token};
+    use super::*;
+
+    fn declaration() -> Declaration {
+        let [backend] = backends(&[9])[..] else {
+            unreachable!("one")
+        };
+        Declaration::new(&Scope::default(), token(5), backend, OURS, "a test")
+    }
+
+    fn terms(purpose: Purpose) -> Terms {
+        let bounds = TokenBounds::default();
+        Terms { purpose, bounds }
+    }
+
+    fn plan(declared: Declared, purpose: Purpose) -> Plan {
+        after(declared, &declaration(), &terms(purpose), Some(token(4)))
+    }
+
+    /// Tasks in short.
+    fn told(tasks: &[Task]) -> String {
+        let word = |task: &Task| match task {
+            Task::TellRaise(from, mark, sessions) => {
+                assert_eq!((*from, mark.token), (Some(token(4)), token(5)));
+                format!("raise-over-{sessions}")
+            }
+            Task::Note(_) => "note".to_owned(),
+            Task::NoteCluster(cluster) => format!("cluster-{}", cluster.postmaster_us),
+            Task::Keep(record) => format!("keep-{:?}", record.end),
+            Task::KeepFound(record) => format!("found-{:?}", record.from),
+            Task::Pass(barrier, lower, record) => {
+                assert_eq!((barrier.rank, barrier.cluster), (mark(5).rank(), OURS));
+                format!("pass-{}-{:?}", lower.len(), record.end)
+            }
+            Task::MeetPrepared(_) => "prepared".to_owned(),
+            Task::ReportPrepared => "report".to_owned(),
+            Task::Witness(_) => "witness".to_owned(),
+            Task::WitnessLater(_) => "later".to_owned(),
+            Task::CheckIncarnation(_) => "check".to_owned(),
+        };
+        tasks.iter().map(word).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_session_is_admitted_after_what_its_purpose_asks_for() {
+        use DeclareOutcome::{Current, Raised};
+        use Purpose::{Admit, Observe, ObserveUnregistered};
+        let after_it = "prepared report witness check";
+        // Purpose; outcome; lower sessions; tasks.
+        for (purpose, outcome, lower, expect) in [
+            (
+                Admit,
+                Raised,
+                2,
+                format!("raise-over-2 note pass-2-Complete {after_it}"),
+            ),
+            (
+                Admit,
+                Raised,
+                0,
+                format!("raise-over-0 note keep-Complete {after_it}"),
+            ),
+            (
+                Admit,
+                Current,
+                1,
+                format!("note pass-1-Complete {after_it}"),
+            ),
+            (
+                Admit,
+                Current,
+                0,
+                "note found-None prepared later".to_owned(),
+            ),
+            (
+                Observe,
+                Raised,
+                2,
+                "raise-over-2 note keep-Observed later".to_owned(),
+            ),
+            (Observe, Current, 2, "note later".to_owned()),
+            (
+                ObserveUnregistered,
+                Raised,
+                2,
+                "raise-over-2 note keep-Observed later".to_owned(),
+            ),
+        ] {
+            let pids: Vec<i32> = (1..=lower).collect();
+            let declared = Declared::Accepted {
+                mark: mark(5),
+                outcome,
+                lower: registered(backends(&pids)),
+            };
+            let plan = plan(declared, purpose);
+            assert_eq!(told(&plan.tasks), expect, "{purpose:?} {outcome:?} {lower}");
+            assert_eq!(plan.answer.unwrap(), mark(5));
+        }
+    }
+
+    #[test]
+    fn a_refusal_tells_the_cache_and_admits_nobody() {
+        let deposed = Cluster {
+            timeline: 1,
+            ..OURS
+        };
+        let foreign = Cluster {
+            system_identifier: 9,
+            ..OURS
+        };
+        let higher = || Some(mark(6));
+        let mark_is_lower = |mark| Declared::MarkIsLower { mark };
+        let elected = |mark| Declared::NotElected { leader: None, mark };
+        let on_record = |recorded| Declared::OtherCluster { recorded };
+        for (declared, tasks, error) in [
+            (
+                Declared::Stale { mark: mark(6) },
+                "note",
+                "the token is stale",
+            ),
+            (Declared::TooFar { mark: mark(1) }, "note", "out of bounds"),
+            (mark_is_lower(higher()), "note", "below the one"),
+            (mark_is_lower(None), "", "below the one"),
+            (elected(higher()), "note", "not the number of the leader"),
+            (elected(None), "", "not the number of the leader"),
+            (on_record(Some(LATER)), "cluster-2", "is on cluster"),
+            (on_record(Some(foreign)), "cluster-1", "is on cluster"),
+            // It has accepted ours before.
+            (on_record(Some(deposed)), "", "does not know the cluster"),
+            (on_record(None), "", "does not know the cluster"),
+        ] {
+            let plan = plan(declared, Purpose::Admit);
+            assert_eq!(told(&plan.tasks), tasks);
+            let text = plan.answer.unwrap_err().to_string();
+            assert!(text.contains(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_authority_judges_by_the_terms() {
+        use Purpose::{Admit, Observe, ObserveUnregistered};
+        let own = declaration().backend;
+        for (purpose, backend, if_stale) in [
+            (Admit, own, IfStale::Refuse),
+            (Observe, own, IfStale::Register),
+            (ObserveUnregistered, NOBODY, IfStale::Refuse),
+        ] {
+            let asked = on_terms(declaration(), &terms(purpose), "us");
+            assert_eq!((asked.backend, asked.if_stale), (backend, if_stale));
+            assert_eq!(asked.by, "a test via us");
+        }
+        let numbers = |numbers| TokenBounds {
+            max_step: Some(7),
+            max_token: Some(8),
+            numbers,
+            ..TokenBounds::default()
+        };
+        for (bounds, max_step, election) in [
+            (numbers(None), 7, None),
+            // Only an issued number is at the mark already.
+            (numbers(Some(Numbers::Issued)), 0, None),
+            (numbers(Some(Numbers::Election("e".into()))), 7, Some("e")),
+        ] {
+            let purpose = Purpose::Admit;
+            let asked = on_terms(declaration(), &Terms { purpose, bounds }, "us");
+            assert_eq!((asked.max_step, asked.max_token), (Some(max_step), Some(8)));
+            assert_eq!(asked.election.as_deref(), election);
+        }
+    }
+
+    #[test]
+    fn a_scope_repaired_meanwhile_admits_nobody() {
+        let repaired = Mark {
+            incarnation: Incarnation::new(1),
+            ..mark(1)
+        };
+        assert!(check_incarnation(&mark(5), Some(mark(6))).is_ok());
+        assert!(check_incarnation(&mark(5), None).is_ok());
+        assert!(check_incarnation(&repaired, Some(repaired.clone())).is_ok());
+        let refused = check_incarnation(&mark(5), Some(repaired)).unwrap_err();
+        assert!(matches!(refused, DeclareError::Stale { .. }), "{refused}");
+    }
+}

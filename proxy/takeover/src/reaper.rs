@@ -57,19 +57,10 @@ impl Round {
 
 #[cfg(test)]
 mod tests {
-    use pgpalisade_authority::{Incarnation, Registered, Scope, Token};
+    use pgpalisade_authority::Scope;
 
+    use super::super::machine::tests::{LATER, OURS, registered};
     use super::*;
-
-    const OURS: Cluster = Cluster {
-        system_identifier: 1,
-        timeline: 1,
-        postmaster_us: 1,
-    };
-    const OTHER: Cluster = Cluster {
-        timeline: 2,
-        ..OURS
-    };
 
     fn backends(of: &[(i32, i64)]) -> Vec<Backend> {
         let backend = |(pid, started_us)| Backend { pid, started_us };
@@ -77,13 +68,7 @@ mod tests {
     }
 
     fn records(of: &[(i32, i64)]) -> Event {
-        let record = |backend| Registered {
-            backend,
-            token: Token::MIN,
-            incarnation: Incarnation::FIRST,
-            since: 0,
-        };
-        let records = backends(of).into_iter().map(record);
+        let records = registered(backends(of)).into_iter();
         Event::Sessions(records.map(|record| (Scope::default(), record)).collect())
     }
 
@@ -99,7 +84,7 @@ mod tests {
     fn only_what_is_gone_from_the_cluster_on_record_is_removed() {
         let wrong = DeclareError::WrongCluster {
             ours: OURS,
-            recorded: OTHER,
+            recorded: LATER,
         };
         let wrong = wrong.to_string();
         // Registered; the cluster on record; found alive, in our cluster; removed, or the error.
@@ -113,13 +98,13 @@ mod tests {
             // In two scopes.
             (&[(7, 1), (7, 1)], Some(OURS), &[], Ok(&[(7, 1)])),
             // It may live on the other server.
-            (&[(7, 1)], Some(OTHER), &[], Err(&wrong)),
+            (&[(7, 1)], Some(LATER), &[], Err(&wrong)),
         ];
-        for (registered, recorded, alive, removed) in table {
+        for (sessions, recorded, alive, removed) in table {
             let mut round = Round::default();
             let ask = |round: &mut Round, event| told(&round.handle(event));
             assert_eq!(ask(&mut round, Event::Begin), "Sessions");
-            assert_eq!(ask(&mut round, records(registered)), "Recorded");
+            assert_eq!(ask(&mut round, records(sessions)), "Recorded");
             let looked = ask(&mut round, Event::Recorded(recorded));
             assert!(looked.starts_with("Alive"), "{looked}");
             let alive = backends(alive).into_iter().collect();
@@ -129,7 +114,7 @@ mod tests {
                 Ok(gone) => format!("{:?}", Request::Forget(backends(gone))),
                 Err(error) => error.to_owned(),
             };
-            assert_eq!(step, expect, "{registered:?} {recorded:?}");
+            assert_eq!(step, expect, "{sessions:?} {recorded:?}");
             assert_eq!(ask(&mut round, Event::Done), "end");
         }
     }
