@@ -348,10 +348,8 @@ async fn in_time<T>(
     deadline: Instant,
 ) -> Result<T, DeclareError> {
     let late = || AuthorityError::Unavailable("it did not answer in time".to_owned());
-    let answer = timeout_at(deadline, answer)
-        .await
-        .unwrap_or_else(|_| Err(late()));
-    Ok(answer?)
+    let answer = timeout_at(deadline, answer).await;
+    Ok(answer.unwrap_or_else(|_| Err(late()))?)
 }
 
 /// Sets what every control connection has, whatever the operator's DSN says.

@@ -73,10 +73,8 @@ impl Patrol {
         let mut looks = JoinSet::new();
         for at in others {
             let open = self.open.remove(&at.place);
-            looks.spawn(timeout(
-                LOOK_WITHIN,
-                hosts::visit(self.login.clone(), at, open),
-            ));
+            let look = hosts::visit(self.login.clone(), at, open);
+            looks.spawn(timeout(LOOK_WITHIN, look));
         }
         while let Some(looked) = looks.join_next().await {
             // The others do not answer, and get a new connection next time.

@@ -34,12 +34,10 @@ pub(super) async fn meet(
     (scope, mark): (&Scope, &Mark),
     deadline: Instant,
 ) -> Result<(), DeclareError> {
-    let mut left = match policy {
-        PreparedTransactions::Report => return Ok(()),
-        PreparedTransactions::Refuse | PreparedTransactions::RollBack => {
-            older(control, mark.raised_at, deadline).await?
-        }
-    };
+    if policy == PreparedTransactions::Report {
+        return Ok(());
+    }
+    let mut left = older(control, mark.raised_at, deadline).await?;
     let mut why = "the policy says prepared_transactions = \"refuse\"".to_owned();
     if policy == PreparedTransactions::RollBack && !left.is_empty() {
         why = roll_back(control, &left, deadline).await;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use parking_lot::Mutex;
 use pgpalisade_authority::{Authority, LeaseId, LeaseStep, Leased, Scope};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -79,7 +80,10 @@ impl LeaseQueues {
             timeout,
             handle: Handle::current(),
             returns: TaskTracker::new(),
-            vacancies: Vacancies::new(meters),
+            vacancies: Vacancies {
+                meters: meters.clone(),
+                ended: Mutex::default(),
+            },
         })
     }
 
@@ -193,9 +197,7 @@ impl QueueTicket {
             ticket.give_back().await;
             ticket.vanish();
         };
-        let LeaseQueues {
-            handle, returns, ..
-        } = &*self.queues;
-        returns.spawn_on(giving_back, handle);
+        let queues = &self.queues;
+        queues.returns.spawn_on(giving_back, &queues.handle);
     }
 }

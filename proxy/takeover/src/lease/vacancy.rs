@@ -16,18 +16,11 @@ const ENDED_MAX: usize = 1000;
 
 /// Leases that have ended at this proxy, each with the token taken under it.
 pub(in super::super) struct Vacancies {
-    meters: Meters,
-    ended: Mutex<HashMap<Scope, (Instant, Token)>>,
+    pub(super) meters: Meters,
+    pub(super) ended: Mutex<HashMap<Scope, (Instant, Token)>>,
 }
 
 impl Vacancies {
-    pub(super) fn new(meters: &Meters) -> Self {
-        Self {
-            meters: meters.clone(),
-            ended: Mutex::default(),
-        }
-    }
-
     fn ended(&self, scope: &Scope, token: Token) {
         let mut ended = self.ended.lock();
         if ended.len() < ENDED_MAX || ended.contains_key(scope) {
@@ -114,7 +107,10 @@ mod tests {
 
     #[test]
     fn names_that_clients_make_up_fill_no_memory() {
-        let vacancies = Vacancies::new(&Meters::default());
+        let vacancies = Vacancies {
+            meters: Meters::default(),
+            ended: Mutex::default(),
+        };
         for number in 0..ENDED_MAX + 10 {
             vacancies.ended(&Scope::new(&format!("s{number}")).unwrap(), token(1));
         }
