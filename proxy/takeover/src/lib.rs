@@ -30,6 +30,9 @@ mod recover;
 mod release;
 mod repair;
 mod sessions;
+#[cfg(test)]
+#[path = "simulation/tests.rs"]
+mod simulation;
 mod upkeep;
 mod watch;
 pub mod witness;
