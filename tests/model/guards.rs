@@ -4,7 +4,7 @@
 /// code would do without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guard {
-    /// A takeover that has terminated the old sessions looks until they are gone. `Barriers::try_end`.
+    /// A takeover that has terminated the old sessions looks until they are gone. `Drain::on_alive`.
     WaitUntilGone,
     /// A session is on the register before it is admitted. `Records::declare`.
     RegisterFirst,
@@ -18,7 +18,7 @@ pub(crate) enum Guard {
     NoExpiry,
     /// The authority decides in the step that writes. A read may be stale.
     DecideByWriting,
-    /// `Reaper::reap` reads the records, then looks.
+    /// `reaper::Round` reads the records, then looks.
     RecordsThenLook,
     /// `Relay::part` removes a record only if nothing was in flight.
     ReleaseQuietOnly,
@@ -53,13 +53,13 @@ pub(crate) enum Guard {
     PostmasterOnRecord,
     /// `Cluster::follows`: an earlier postmaster never replaces a later one.
     PostmasterOnlyRises,
-    /// `Reaper::reap` removes no record if the postmaster on record is not the one that it looks at.
+    /// `reaper::Round` removes no record if the postmaster on record is not the one that it looks at.
     ReaperAsksForPostmaster,
     /// It checks that after reading the records.
     PostmasterAfterRecords,
-    /// `Barriers::try_end`: a look at another postmaster than the takeover's proves nothing. `ControlError::Moved`.
+    /// `Drain::on_alive`: a look at another postmaster than the takeover's proves nothing. `ControlError::Moved`.
     BarrierStays,
-    /// `witness::compare` refuses an authority whose epoch is behind the cluster's. `Epoch::raise`.
+    /// `witness::compare` refuses an authority whose epoch is behind the cluster's. `epoch::Raise`.
     EpochCompared,
     /// `Recovery::perform` ends every session of the cluster first.
     RecoverEndsAll,

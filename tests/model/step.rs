@@ -28,7 +28,7 @@ pub(crate) enum Step {
     Enrol(ProxyId),
     /// Another server takes over the cluster and its address.
     Replace,
-    /// A proxy raises the epoch of the authority, then that of the witness. `Epoch::raise`.
+    /// A proxy raises the epoch of the authority, then that of the witness. `epoch::Raise`.
     RaiseEpoch,
     /// The authority is backed up, restored, and then recovered.
     Restoring(Restoring),

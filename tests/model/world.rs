@@ -224,7 +224,7 @@ pub(crate) enum ProxyLife {
     Dead,
 }
 
-/// Progress of a barrier. `Barriers::drain`.
+/// Progress of a barrier. `barrier::Drain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Barrier {
     None,
@@ -242,7 +242,7 @@ pub(crate) enum Barrier {
     Complete,
 }
 
-/// Progress of the reaper's round. `Reaper::reap`.
+/// Progress of the reaper's round. `reaper::Round`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reaper {
     Idle,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use pgpalisade_authority::{Claim, Declaration, Mark};
 use pgpalisade_policies::{Numbers, TokenBounds};
 
+use tokio::time::Instant;
+
 use super::error::DeclareError;
 use super::pace::{Pace, WINDOW};
 use pgpalisade_fence::mark_cache::{CachedMark, MarkCache};
@@ -72,7 +74,8 @@ pub(super) fn check_growth(
         Some(mark) => {
             let token = declaration.claim.token().or_else(|| mark.token.next());
             let token = token.unwrap_or(mark.token);
-            let too_fast = |most: &u64| !pace.allows(&declaration.scope, token, mark, *most);
+            let too_fast =
+                |most: &u64| !pace.allows(Instant::now(), &declaration.scope, token, mark, *most);
             bounds.max_step.filter(too_fast).map(|most| {
                 let in_one_step = mark.token.get().saturating_add(most) < token.get();
                 if in_one_step {

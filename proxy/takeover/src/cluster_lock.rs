@@ -62,6 +62,12 @@ const LOOK: &str = "l.objid::pg_catalog.int8, l.pid, a.application_name, \
     LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database \
     WHERE l.locktype = 'advisory' AND l.classid BETWEEN $1 AND $2 AND l.objsubid = 2 AND l.granted";
 
+/// Parameters of [`LOOK`] for every class.
+const CLASSES: [(&(dyn ToSql + Sync), Type); 2] = [
+    (SPARE_CLASSES.start(), Type::OID),
+    (SPARE_CLASSES.end(), Type::OID),
+];
+
 /// Leaves out the session that asks.
 const OTHERS: &str = "l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()";
 
@@ -160,18 +166,14 @@ async fn look_around(client: &Client, ours: AuthorityId) -> Result<LockHolders, 
 /// Every other proxy of the cluster. Takes no lock.
 pub async fn proxies(client: &Client) -> Result<Vec<Proxy>, ControlError> {
     let sql = format!("SELECT {LOOK} AND {OTHERS} AND {MAY_SERVE} ORDER BY l.pid");
-    let (first, last) = SPARE_CLASSES.into_inner();
-    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&first, Type::OID), (&last, Type::OID)];
-    let rows = client.query_typed(&sql, &params).await?;
+    let rows = client.query_typed(&sql, &CLASSES).await?;
     rows.iter().map(read).collect()
 }
 
 /// Every proxy of the cluster, including the one with this control connection.
 pub(super) async fn all(control: &Control, deadline: Instant) -> Result<Vec<Proxy>, ControlError> {
     let sql = format!("SELECT {LOOK} AND {MAY_SERVE} ORDER BY l.pid");
-    let (first, last) = SPARE_CLASSES.into_inner();
-    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&first, Type::OID), (&last, Type::OID)];
-    let rows = control.query(&sql, &params, deadline).await?;
+    let rows = control.query(&sql, &CLASSES, deadline).await?;
     rows.iter().map(read).collect()
 }
 

@@ -11,7 +11,6 @@ use std::time::Duration;
 use pgpalisade_authority::Authority;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::error::DeclareError;
 use super::in_time;
 use pgpalisade_fence::mark_cache::MarkCache;
 
@@ -27,15 +26,6 @@ pub(super) struct Confirmer {
 }
 
 impl Confirmer {
-    /// Fills the cache at the start.
-    pub(super) async fn learn_all(&self) -> Result<(), DeclareError> {
-        let deadline = Instant::now() + self.timeout;
-        for (scope, mark) in in_time(self.authority.marks(), deadline).await? {
-            self.marks.note(&scope, &mark);
-        }
-        Ok(())
-    }
-
     /// Runs a round every two seconds.
     pub(super) async fn run(self) {
         let mut ticks = tokio::time::interval(EVERY);

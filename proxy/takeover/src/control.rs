@@ -18,7 +18,7 @@ use super::error::{ControlError, StartError};
 use super::hosts::{self, HostAddress, Open};
 use super::meters::Meters;
 use super::patrol::Patrol;
-use super::prepare::{self, ServerFacts};
+use super::prepare;
 use super::primary_term::{PrimaryTerm, PrimaryTerms};
 use super::witness::Table;
 use super::{WitnessMode, sessions, spawn_until};
@@ -151,7 +151,12 @@ impl Control {
         };
         let patrol = Patrol::new(config.login.clone(), control.clone());
         spawn_until(&cancel, patrol.run(Arc::clone(&control.doubt)));
-        tokio::spawn(supervise(config, first, link, cancel));
+        tokio::spawn(async move {
+            let supervising = supervise(config, first, &link);
+            cancel.run_until_cancelled(supervising).await;
+            // Closes the connection, and so releases the lock.
+            link.send_replace(ControlState::Down("the proxy is shutting down".into()));
+        });
         Ok((control, cluster))
     }
 
@@ -214,10 +219,7 @@ impl Control {
 
     /// Cluster of the connection, while it is up.
     pub(super) fn cluster(&self) -> Option<Cluster> {
-        match &*self.link.borrow() {
-            ControlState::Up(session) => Some(session.cluster),
-            ControlState::Down(_) => None,
-        }
+        self.status().map(|(_, cluster)| cluster)
     }
 
     /// Whether the cluster keeps a witness of the marks, and which cluster that is.
@@ -291,39 +293,19 @@ impl Control {
 }
 
 /// Waits for the connection to end and makes a new one, forever.
-async fn supervise(
-    config: ControlConfig,
-    first: Established,
-    link: watch::Sender<ControlState>,
-    cancel: CancellationToken,
-) {
+async fn supervise(config: ControlConfig, first: Established, link: &watch::Sender<ControlState>) {
     let mut current = first;
     loop {
-        let Established {
-            session,
-            connection,
-        } = current;
-        let backend = session.backend;
-        drop(session);
-        tokio::select! {
-            () = cancel.cancelled() => {
-                // Closes the connection, and so releases the lock.
-                link.send_replace(ControlState::Down("the proxy is shutting down".into()));
-                return;
-            }
-            _ = connection => {}
-        }
+        let backend = current.session.backend;
+        drop(current.session);
+        let _ended = current.connection.await;
         config.meters.control_lost.inc();
         tracing::warn!("the control connection was lost; takeovers wait until it is back");
         link.send_replace(ControlState::Down("it was lost".into()));
         let mut pause = BACKOFF.0;
         let mut told = String::new();
         current = loop {
-            let attempt = tokio::select! {
-                () = cancel.cancelled() => return,
-                attempt = establish(&config, Some(backend)) => attempt,
-            };
-            match attempt {
+            match establish(&config, Some(backend)).await {
                 Ok(established) => break established,
                 Err(error) => {
                     let why = error.to_string();
@@ -335,10 +317,7 @@ async fn supervise(
                     }
                 }
             }
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = sleep(pause) => {}
-            }
+            sleep(pause).await;
             pause = (pause * 2).min(BACKOFF.1);
         };
         link.send_replace(ControlState::Up(Arc::clone(&current.session)));
@@ -373,7 +352,7 @@ async fn of_one_cluster(
     config: &ControlConfig,
     mut found: Vec<Open>,
 ) -> Result<Vec<Open>, StartError> {
-    let system = |open: &Open| open.role.cluster().map(|cluster| cluster.system_identifier);
+    let system = |open: &Open| open.writes.map(|cluster| cluster.system_identifier);
     let first = found.first().and_then(system);
     if found.iter().all(|open| system(open) == first) {
         return Ok(found);
@@ -394,26 +373,16 @@ async fn prepare_session(
     previous: Option<Backend>,
 ) -> Result<Established, StartError> {
     let Open { at, link, .. } = open;
-    let hosts::HostConnection {
-        client,
-        connection,
-        version,
-    } = link;
-    let ServerFacts {
-        backend,
-        cluster,
-        witness,
-    } = match prepare::prepare(config, &client, previous).await {
-        Err(error @ StartError::OtherAuthority { .. }) if previous.is_some() => {
-            end_registered(config, &client).await?;
-            return Err(error);
-        }
-        prepared => prepared?,
-    };
+    let prepared = prepare::prepare(config, &link.client, previous).await;
+    if let (Err(StartError::OtherAuthority { .. }), Some(_)) = (&prepared, previous) {
+        end_registered(config, &link.client).await?;
+    }
+    let facts = prepared?;
+    let (cluster, version) = (facts.cluster, link.version);
     let session = Arc::new(ControlConnection {
-        client,
-        connection: connection.abort_handle(),
-        backend,
+        client: link.client,
+        connection: link.connection.abort_handle(),
+        backend: facts.backend,
         cluster,
         primary: Primary {
             place: at.place,
@@ -421,12 +390,12 @@ async fn prepare_session(
             version: Arc::clone(&version),
             term: config.primary_terms.begin(cluster),
         },
-        witness,
+        witness: facts.witness,
     });
     tracing::info!(primary = %at, postgres = &*version, %cluster, "the control connection leads to the primary");
     Ok(Established {
         session,
-        connection,
+        connection: link.connection,
     })
 }
 

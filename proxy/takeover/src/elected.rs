@@ -13,8 +13,8 @@ use pgpalisade_fence::Terms;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::declare::NOBODY;
 use super::error::{ControlError, DeclareError};
+use super::plan::NOBODY;
 use super::{Takeover, bounds};
 
 /// First pause between attempts at one number. It doubles after each.
@@ -62,17 +62,17 @@ impl Elections {
 }
 
 /// Follows one election until the store is closed.
-async fn follow(takeover: Takeover, Elected { scope, terms }: Elected) {
-    let Some(election) = terms.bounds.election().cloned() else {
+async fn follow(takeover: Takeover, elected: Elected) {
+    let scope = &elected.scope;
+    let Some(election) = elected.terms.bounds.election().cloned() else {
         return;
     };
-    let Some(mut leader) = takeover.inner.authority.follow(&election) else {
+    let Some(mut leader) = takeover.inner.driver.authority.follow(&election) else {
         return tracing::error!(%scope, %election, "the token authority holds no elections to follow");
     };
     let follower = Follower {
         takeover,
-        scope,
-        terms,
+        elected,
         election,
     };
     loop {
@@ -89,15 +89,14 @@ async fn follow(takeover: Takeover, Elected { scope, terms }: Elected) {
 
 struct Follower {
     takeover: Takeover,
-    scope: Scope,
-    terms: Terms,
+    elected: Elected,
     election: Arc<str>,
 }
 
 impl Follower {
     /// Raises the mark to this number. Repeats that until it succeeds or is impossible, or other news arrives.
     async fn put_in_force(&self, number: Token, leader: &Following) {
-        let (scope, election) = (&self.scope, &self.election);
+        let (scope, election) = (&self.elected.scope, &self.election);
         let mut pause = RETRY;
         while !leader.has_changed().unwrap_or(true) {
             match self.declare(number).await {
@@ -133,10 +132,10 @@ impl Follower {
             return Err(DeclareError::Control(ControlError::Down(why)));
         };
         let by = format!("election {}", self.election);
-        let declaration = Declaration::new(&self.scope, number, NOBODY, cluster, &by);
+        let declaration = Declaration::new(&self.elected.scope, number, NOBODY, cluster, &by);
         let deadline = takeover.deadline();
         takeover
-            .declare(declaration, self.terms.clone(), deadline)
+            .declare(declaration, self.elected.terms.clone(), deadline)
             .await
     }
 }

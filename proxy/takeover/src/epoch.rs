@@ -4,89 +4,124 @@
 //! number that has risen since shows this. As a mark, the epoch is in every store and in the witness, compared and
 //! recovered like any other.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use pgpalisade_authority::{AuthorityError, Cluster, Declaration, Declared, Mark, Scope, Token};
 
-use pgpalisade_authority::{Authority, AuthorityError, Declaration, Declared, Scope, Token};
-use tokio::time::Instant;
+use super::machine::{Event, Request, Step};
+use super::plan::NOBODY;
+use super::witness::Table;
 
-use super::control::Control;
-use super::declare::NOBODY;
-use super::error::DeclareError;
-use super::in_time;
-use super::witness::{Table, Witness};
-
-/// The epoch, and what raises it.
-pub(super) struct Epoch {
-    pub(super) control: Control,
-    pub(super) authority: Arc<dyn Authority>,
-    pub(super) witness: Arc<Witness>,
-    declared_by: String,
-    pub(super) timeout: Duration,
-    /// The epoch must rise: this proxy has started, or has registered a session.
-    due: AtomicBool,
+/// One raise of the epoch: in the authority, then in the witness.
+#[derive(Debug)]
+pub(super) struct Raise<'a> {
+    declared_by: &'a str,
+    cluster: Option<Cluster>,
 }
 
-impl Epoch {
-    pub(super) fn new(
-        control: &Control,
-        authority: &Arc<dyn Authority>,
-        declared_by: &str,
-        timeout: Duration,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            control: control.clone(),
-            authority: Arc::clone(authority),
-            witness: Witness::new(control.clone()),
-            declared_by: declared_by.to_owned(),
-            timeout,
-            due: AtomicBool::new(true),
-        })
+impl<'a> Raise<'a> {
+    pub(super) const fn new(declared_by: &'a str) -> Self {
+        Self {
+            declared_by,
+            cluster: None,
+        }
     }
 
-    /// Must be called before a session is registered.
-    pub(super) fn note_joining(&self) {
-        self.due.store(true, Ordering::Release);
+    pub(super) fn handle(&mut self, event: Event) -> Step {
+        match (event, self.cluster) {
+            (Event::Begin, _) => Step::ask(Request::HasWitness),
+            (Event::HasWitness(Table::Missing, _) | Event::Done, _) => Step::End(Ok(())),
+            (Event::HasWitness(Table::Usable, cluster), _) => {
+                self.cluster = Some(cluster);
+                Step::ask(Request::Mark(Scope::epoch()))
+            }
+            (Event::Mark(mark), Some(cluster)) => {
+                Step::ask(Request::Declare(self.above(mark, cluster)))
+            }
+            // Another proxy may have been faster; the epoch has risen all the same.
+            (Event::Declared(Declared::Accepted { mark, .. } | Declared::Stale { mark }), _) => {
+                Step::ask(Request::Witness(Scope::epoch(), mark))
+            }
+            (Event::Declared(_), _) => {
+                let why = "another cluster is on record".to_owned();
+                Step::End(Err(AuthorityError::Unavailable(why).into()))
+            }
+            (other, _) => Step::End(Err(other.into_error())),
+        }
     }
 
-    /// Raises the epoch if that is due: in the authority, then in the witness.
-    pub(super) async fn raise(&self) -> Result<(), DeclareError> {
-        if !self.due.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let raised = self.raise_now().await;
-        if raised.is_err() {
-            self.due.store(true, Ordering::Release);
-        }
-        raised
-    }
-
-    async fn raise_now(&self) -> Result<(), DeclareError> {
-        let deadline = Instant::now() + self.timeout;
-        let (table, cluster) = self.control.witness(deadline).await?;
-        if table == Table::Missing {
-            return Ok(());
-        }
-        let scope = Scope::epoch();
-        let mark = in_time(self.authority.mark(&scope), deadline).await?;
+    fn above(&self, mark: Option<Mark>, cluster: Cluster) -> Declaration {
         let token = match mark {
             None => Token::MIN,
             Some(mark) => mark.token.next().unwrap_or(mark.token),
         };
-        let declaration = Declaration::new(&scope, token, NOBODY, cluster, &self.declared_by);
-        match in_time(self.authority.declare(&declaration), deadline).await? {
-            // Another proxy may have been faster; the epoch has risen all the same.
-            Declared::Accepted { mark, .. } | Declared::Stale { mark } => {
-                self.witness.record(&scope, &mark, deadline).await
+        Declaration::new(&Scope::epoch(), token, NOBODY, cluster, self.declared_by)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgpalisade_authority::DeclareOutcome;
+
+    use super::super::error::DeclareError;
+    use super::super::machine::tests::{OURS, mark, token};
+    use super::*;
+
+    /// The next request; empty at the end.
+    fn ask(raise: &mut Raise<'_>, event: Event) -> String {
+        match raise.handle(event) {
+            Step::Ask(_, request) => format!("{request:?}"),
+            Step::End(end) => end.map_or_else(|error| panic!("{error}"), |()| String::new()),
+        }
+    }
+
+    fn is(request: Request) -> String {
+        format!("{request:?}")
+    }
+
+    #[test]
+    fn rises_in_the_authority_and_then_in_the_witness() {
+        let epoch = Scope::epoch;
+        for (before, after) in [(None, 1), (Some(4), 5), (Some(Token::MAX), Token::MAX)] {
+            let mut raise = Raise::new("us");
+            assert_eq!(ask(&mut raise, Event::Begin), is(Request::HasWitness));
+            let usable = Event::HasWitness(Table::Usable, OURS);
+            assert_eq!(ask(&mut raise, usable), is(Request::Mark(epoch())));
+            let token = token(after);
+            let declaration = Declaration::new(&epoch(), token, NOBODY, OURS, "us");
+            let declared = ask(&mut raise, Event::Mark(before.map(mark)));
+            assert_eq!(declared, is(Request::Declare(declaration)));
+            let (outcome, lower) = (DeclareOutcome::Raised, Vec::new());
+            let mark = mark(after);
+            let accepted = Declared::Accepted {
+                mark: mark.clone(),
+                outcome,
+                lower,
+            };
+            let faster = Declared::Stale { mark: mark.clone() };
+            for declared in [accepted, faster] {
+                let written = ask(&mut raise, Event::Declared(declared));
+                assert_eq!(written, is(Request::Witness(epoch(), mark.clone())));
             }
-            Declared::OtherCluster { .. }
-            | Declared::TooFar { .. }
-            | Declared::NotElected { .. }
-            | Declared::MarkIsLower { .. } => {
-                let why = "another cluster is on record".to_owned();
-                Err(DeclareError::Authority(AuthorityError::Unavailable(why)))
-            }
+            assert_eq!(ask(&mut raise, Event::Done), "");
+        }
+    }
+
+    #[test]
+    fn without_a_witness_it_stays() {
+        let missing = Event::HasWitness(Table::Missing, OURS);
+        assert_eq!(ask(&mut Raise::new("us"), missing), "");
+    }
+
+    #[test]
+    fn what_is_refused_or_unexpected_is_an_error() {
+        let refused = Declared::OtherCluster { recorded: None };
+        for event in [
+            Event::Declared(refused),
+            Event::Mark(None),
+            Event::Recorded(None),
+            Event::Failed(DeclareError::MarkIsLower { mark: None }),
+        ] {
+            let step = Raise::new("us").handle(event);
+            assert!(matches!(step, Step::End(Err(_))), "{step:?}");
         }
     }
 }

@@ -205,8 +205,8 @@ pub enum ControlError {
         now: Cluster,
     },
     /// The server refused the statement.
-    #[error("{}", server_text(.0))]
-    Server(Arc<tokio_postgres::Error>),
+    #[error("{0}")]
+    Server(ServerError),
     /// The witness belongs to another role, or has something attached to it.
     #[error("the witness of the marks is {0}")]
     Strange(Arc<Strange>),
@@ -217,8 +217,8 @@ pub enum ControlError {
     #[error("the server did not answer in time")]
     Timeout,
     /// The answer does not have the expected form.
-    #[error("unexpected answer from the server: {}", server_text(.0))]
-    Answer(Arc<tokio_postgres::Error>),
+    #[error("unexpected answer from the server: {0}")]
+    Answer(ServerError),
     /// The files for TLS to the server are not valid.
     #[error("cannot use TLS to the server: {0}")]
     Files(Arc<pgpalisade_tls::FileError>),
@@ -230,11 +230,43 @@ impl ControlError {
     fn may_pass(&self) -> bool {
         match self {
             Self::Dial(_) | Self::Timeout | Self::Lost => true,
-            Self::Server(error) => match error.code() {
-                Some(code) => PASSING.contains(code),
-                None => error.is_closed(),
-            },
+            Self::Server(error) => error.may_pass,
             _ => false,
+        }
+    }
+
+    /// Whether the server says that the control role may not do it.
+    pub(super) fn is_not_permitted(&self) -> bool {
+        matches!(self, Self::Server(error) if error.code == Some(SqlState::INSUFFICIENT_PRIVILEGE))
+    }
+}
+
+/// Error of a statement or a login, in words.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{text}")]
+pub struct ServerError {
+    pub(super) text: Arc<str>,
+    pub(super) code: Option<SqlState>,
+    pub(super) may_pass: bool,
+}
+
+/// With its cause: tokio-postgres only displays "db error".
+impl From<tokio_postgres::Error> for ServerError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let code = error.code().cloned();
+        let text = match (error.as_db_error(), error.source()) {
+            (Some(db), _) => {
+                let code = db.code().code();
+                format!("{}: {} ({code})", db.severity(), db.message())
+            }
+            (None, Some(source)) => format!("{error}: {source}"),
+            (None, None) => error.to_string(),
+        };
+        let passing = code.as_ref().map(|code| PASSING.contains(code));
+        Self {
+            text: text.into(),
+            may_pass: passing.unwrap_or_else(|| error.is_closed()),
+            code,
         }
     }
 }
@@ -251,15 +283,6 @@ const PASSING: [SqlState; 4] = [
 fn old_sessions(left: usize) -> String {
     let verb = if left == 1 { "remains" } else { "remain" };
     format!("{} {verb}", counted(left, "old session"))
-}
-
-/// The error with its cause: tokio-postgres only displays "db error".
-fn server_text(error: &tokio_postgres::Error) -> String {
-    match (error.as_db_error(), error.source()) {
-        (Some(db), _) => format!("{}: {} ({})", db.severity(), db.message(), db.code().code()),
-        (None, Some(source)) => format!("{error}: {source}"),
-        (None, None) => error.to_string(),
-    }
 }
 
 /// Reason why a declaration was not accepted. The session must not write with its token.

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pgpalisade_authority::{Authority, AuthorityError, Rank, Scope, TakeoverEnd, TakeoverRecord};
+use pgpalisade_authority::{Authority, Rank, Scope, TakeoverEnd, TakeoverRecord};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 use super::error::DeclareError;
-use super::{in_time, spawn_until};
+use super::in_time;
 
 /// Maximum number of waiting records. More are left out.
 const LIMIT: usize = 1024;
@@ -54,17 +53,6 @@ impl Notes {
         (Self { sender, complete }, noted)
     }
 
-    /// Notes that are handed on until `cancel`.
-    pub(super) fn start(
-        authority: &Arc<dyn Authority>,
-        timeout: Duration,
-        cancel: &CancellationToken,
-    ) -> Self {
-        let (notes, noted) = Self::to(authority, timeout);
-        spawn_until(cancel, noted.run());
-        notes
-    }
-
     /// Adds a record. Does not wait.
     pub(super) fn push(&self, scope: &Scope, record: TakeoverRecord) {
         if record.end == TakeoverEnd::Complete {
@@ -91,7 +79,7 @@ impl Notes {
 
 impl Noted {
     /// Hands records on as they come.
-    async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         while let Some(first) = self.waiting.recv().await {
             for (scope, records) in self.collect(Some(first)) {
                 for _ in 0..ATTEMPTS {
@@ -144,7 +132,7 @@ pub(super) async fn of(
     authority: &Arc<dyn Authority>,
     scopes: &[Scope],
     deadline: Instant,
-) -> Result<Vec<(Scope, TakeoverRecord)>, DeclareError> {
+) -> Read {
     let mut all = Vec::new();
     for scope in scopes {
         all.extend(in_time(authority.takeovers(Some(scope)), deadline).await?);
@@ -153,7 +141,7 @@ pub(super) async fn of(
     Ok(all)
 }
 
-type Read = Result<Vec<(Scope, TakeoverRecord)>, AuthorityError>;
+type Read = Result<Vec<(Scope, TakeoverRecord)>, DeclareError>;
 
 /// Takeovers of all scopes, as they were read last. Later callers get the same answer for a while, and only one at a
 /// time asks the authority.
@@ -161,22 +149,15 @@ type Read = Result<Vec<(Scope, TakeoverRecord)>, AuthorityError>;
 pub(super) struct LastRead(tokio::sync::Mutex<Option<(Instant, Read)>>);
 
 impl LastRead {
-    pub(super) async fn get(
-        &self,
-        authority: &Arc<dyn Authority>,
-        deadline: Instant,
-    ) -> Result<Vec<(Scope, TakeoverRecord)>, DeclareError> {
-        let waited = tokio::time::timeout_at(deadline, self.0.lock()).await;
-        let late = || AuthorityError::Unavailable("it did not answer in time".to_owned());
-        let mut last = waited.map_err(|_| late())?;
+    pub(super) async fn get(&self, authority: &Arc<dyn Authority>, deadline: Instant) -> Read {
+        let mut last = in_time(async { Ok(self.0.lock().await) }, deadline).await?;
         if let Some((at, read)) = &*last
             && at.elapsed() < SHOWN_FOR
         {
-            return Ok(read.clone()?);
+            return read.clone();
         }
-        let read = tokio::time::timeout_at(deadline, authority.takeovers(None)).await;
-        let read = read.unwrap_or_else(|_| Err(late()));
+        let read = in_time(authority.takeovers(None), deadline).await;
         *last = Some((Instant::now(), read.clone()));
-        Ok(read?)
+        read
     }
 }

@@ -73,11 +73,11 @@ impl std::fmt::Display for HostCandidate {
     }
 }
 
-/// A connection to a server, with the role of that server.
+/// A connection to a server, with the cluster in which it takes writes, if it does.
 pub(super) struct Open {
     pub(super) at: HostCandidate,
     pub(super) link: HostConnection,
-    pub(super) role: ServerRole,
+    pub(super) writes: Option<Cluster>,
 }
 
 /// A connection, which ends with its client.
@@ -86,25 +86,6 @@ pub(super) struct HostConnection {
     pub(super) connection: JoinHandle<()>,
     /// Version of its PostgreSQL, as the server reports it.
     pub(super) version: Arc<str>,
-}
-
-/// Role that a server reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ServerRole {
-    /// Takes no writes.
-    Standby,
-    /// Takes writes.
-    Primary(Cluster),
-}
-
-impl ServerRole {
-    /// The cluster, if it takes writes.
-    pub(super) const fn cluster(self) -> Option<Cluster> {
-        match self {
-            Self::Primary(cluster) => Some(cluster),
-            Self::Standby => None,
-        }
-    }
 }
 
 /// Both directions of a connection, over any transport.
@@ -217,27 +198,23 @@ fn dial_error(error: io::Error) -> ControlError {
     ControlError::Dial(Arc::new(error))
 }
 
-/// Asks a server for its role, over an open connection or a new one.
+/// Asks a server whether it takes writes, over an open connection or a new one.
 pub(super) async fn visit(
     login: Login,
     at: HostCandidate,
     open: Option<HostConnection>,
 ) -> (HostCandidate, Result<Open, ControlError>) {
-    let asked = ask(&login, at.clone(), open).await;
-    (at, asked)
-}
-
-async fn ask(
-    login: &Login,
-    at: HostCandidate,
-    open: Option<HostConnection>,
-) -> Result<Open, ControlError> {
-    let link = match open {
-        Some(link) => link,
-        None => boxed(connect(login, &at)).await?,
+    let visiting = async {
+        let link = match open {
+            Some(link) => link,
+            None => boxed(connect(&login, &at)).await?,
+        };
+        let writes = boxed(writes(&link.client)).await?;
+        let at = at.clone();
+        Ok(Open { at, link, writes })
     };
-    let role = boxed(role(&link.client)).await?;
-    Ok(Open { at, link, role })
+    let visited = visiting.await;
+    (at, visited)
 }
 
 /// Otherwise the compiler does not see that another thread may continue the future.
@@ -247,13 +224,13 @@ fn boxed<'a, T>(
     Box::pin(step)
 }
 
-async fn role(client: &Client) -> Result<ServerRole, ControlError> {
+async fn writes(client: &Client) -> Result<Option<Cluster>, ControlError> {
     let asked = client.query_typed("SELECT pg_catalog.pg_is_in_recovery()", &[]);
     let rows = asked.await?;
     if answer(rows.first().ok_or(ControlError::Lost)?, 0)? {
-        return Ok(ServerRole::Standby);
+        return Ok(None);
     }
-    prepare::cluster(client).await.map(ServerRole::Primary)
+    prepare::cluster(client).await.map(Some)
 }
 
 /// Connections to the servers that take writes, the newest history first.
@@ -274,14 +251,12 @@ pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Op
         let Ok((at, seen)) = looked else { continue };
         unheard.retain(|one| one.place != at.place);
         let patience = match seen {
-            Ok(Open { role, .. }) if role == ServerRole::Standby && is_only_one => {
-                return Err(StartError::Standby);
-            }
+            Ok(Open { writes: None, .. }) if is_only_one => return Err(StartError::Standby),
             Err(error) if is_only_one => {
                 let at = at.to_string();
                 return Err(StartError::Connect { at, error });
             }
-            Ok(open) if open.role != ServerRole::Standby => {
+            Ok(open) if open.writes.is_some() => {
                 found.push(open);
                 AFTER_A_PRIMARY
             }
@@ -306,10 +281,7 @@ pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Op
             seen: why.join("; "),
         });
     }
-    let age = |open: &Open| {
-        let cluster = open.role.cluster();
-        cluster.map(|cluster| (cluster.timeline, cluster.postmaster_us))
-    };
+    let age = |open: &Open| open.writes.map(|c| (c.timeline, c.postmaster_us));
     found.sort_by_key(|open| std::cmp::Reverse(age(open)));
     Ok(found)
 }

@@ -85,7 +85,7 @@ impl Acquired {
     /// Scope of the lease.
     #[must_use]
     pub fn scope(&self) -> &Scope {
-        self.candidacy.ticket.scope()
+        &self.candidacy.ticket.scope
     }
 }
 
@@ -93,7 +93,7 @@ impl Lease {
     /// Scope of the lease.
     #[must_use]
     pub fn scope(&self) -> &Scope {
-        self.candidacy.ticket.scope()
+        &self.candidacy.ticket.scope
     }
 
     /// The mark that was raised under the lease.
@@ -216,7 +216,7 @@ impl Takeover {
         });
         let waits = Arc::clone(&candidacy);
         let waiting = queues
-            .handle()
+            .handle
             .spawn(async move { waits.ticket.acquire(until).await });
         // A caller that goes away leaves the queue.
         let acquired = AbortOnDropHandle::new(waiting).await;
@@ -225,7 +225,7 @@ impl Takeover {
         Ok(Acquired {
             candidacy,
             others_at: turn.others_at,
-            renewing: AbortOnDropHandle::new(queues.handle().spawn(keeping)),
+            renewing: AbortOnDropHandle::new(queues.handle.spawn(keeping)),
         })
     }
 
@@ -240,19 +240,14 @@ impl Takeover {
         terms: Terms,
     ) -> Result<Lease, DeclareError> {
         let mark = self.take_after_the_mark(declaration, terms).await?;
-        let Acquired {
-            candidacy,
-            others_at,
-            renewing,
-        } = acquired;
-        let vacancies = &self.inner.lease_queues.vacancies;
-        vacancies.over(candidacy.ticket.scope(), mark.token, others_at);
+        let (candidacy, vacancies) = (acquired.candidacy, &self.inner.lease_queues.vacancies);
+        vacancies.over(&candidacy.ticket.scope, mark.token, acquired.others_at);
         let _first = candidacy.token.set(mark.token);
         let _just_acquired = candidacy.want(time);
         Ok(Lease {
             candidacy,
             mark,
-            _renewing: renewing,
+            _renewing: acquired.renewing,
         })
     }
 
@@ -293,7 +288,7 @@ impl Takeover {
         loop {
             let (inner, scope) = (Arc::clone(&self.inner), declaration.scope.clone());
             let deadline = self.deadline();
-            let read = async move { in_time(inner.authority.mark(&scope), deadline).await };
+            let read = async move { in_time(inner.driver.authority.mark(&scope), deadline).await };
             let mark = self.run(read).await?.map(|mark| mark.token);
             let take = Declaration {
                 claim: Claim::After(mark),

@@ -2,22 +2,26 @@
 //! fence rests on them: `docs/guarantee.md`, under "Why it holds".
 
 mod barrier;
+mod barriers;
 mod bounds;
 pub mod cluster_lock;
 mod confirm;
 pub mod control;
 mod declare;
+mod driver;
 mod elected;
 mod epoch;
 pub mod error;
 mod history;
 mod hosts;
 mod lease;
+mod machine;
 mod metered_authority;
 mod meters;
 mod options;
 mod pace;
 mod patrol;
+mod plan;
 pub mod prepare;
 mod prepared;
 mod primary_term;
@@ -26,6 +30,10 @@ mod recover;
 mod release;
 mod repair;
 mod sessions;
+#[cfg(test)]
+#[path = "simulation/tests.rs"]
+mod simulation;
+mod upkeep;
 mod watch;
 pub mod witness;
 
@@ -38,6 +46,7 @@ use pgpalisade_authority::{
 };
 use pgpalisade_tls::Login;
 use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -47,12 +56,12 @@ pub use pgpalisade_fence::rejection::Bound;
 pub use recover::{RecoverError, Recovery};
 pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
-use barrier::Barriers;
+use barriers::Barriers;
 use confirm::Confirmer;
 pub use control::Primary;
 use control::{Control, ControlConfig};
+use driver::Driver;
 pub use elected::{Elected, Elections};
-use epoch::Epoch;
 use history::{LastRead, Notes};
 pub use hosts::HostAddress;
 use lease::LeaseQueues;
@@ -65,11 +74,9 @@ use pgpalisade_fence::mark_cache::MarkCache;
 pub use pgpalisade_fence::{Identified, Purpose, Terms};
 pub use primary_term::PrimaryTerm;
 use primary_term::PrimaryTerms;
-use reaper::Reaper;
-use release::Releases;
 pub use sessions::SessionProbe;
+use upkeep::Upkeep;
 use watch::Watcher;
-use witness::Witness;
 
 /// Serves declarations. Clones share one service and work on any thread and runtime. Its own tasks run on the runtime
 /// that started it, until the last clone is dropped or on cancellation.
@@ -83,13 +90,11 @@ struct Inner {
     timeout: Duration,
     declared_by: String,
     marks: Arc<MarkCache>,
-    control: Control,
-    authority: Arc<dyn Authority>,
+    driver: Driver,
     barriers: Arc<Barriers>,
-    releases: Arc<Releases>,
+    releases: mpsc::Sender<Backend>,
     lease_queues: Arc<LeaseQueues>,
-    witness: Arc<Witness>,
-    epoch: Arc<Epoch>,
+    upkeep: Arc<Upkeep>,
     pace: Pace,
     history: LastRead,
     meters: Meters,
@@ -98,10 +103,7 @@ struct Inner {
 
 impl std::fmt::Debug for Takeover {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let authority = self.inner.authority.identity();
-        f.debug_struct("Takeover")
-            .field("authority", &authority)
-            .finish_non_exhaustive()
+        write!(f, "Takeover({})", self.inner.driver.authority.identity())
     }
 }
 
@@ -116,12 +118,7 @@ impl Takeover {
         authority: Arc<dyn Authority>,
         cancel: CancellationToken,
     ) -> Result<Self, StartError> {
-        let TakeoverOptions {
-            timeout,
-            declared_by,
-            meters,
-            ..
-        } = options;
+        let (timeout, declared_by, meters) = (options.timeout, options.declared_by, options.meters);
         let tasks = cancel.child_token();
         let guard = tasks.clone().drop_guard();
         let marks = Arc::new(MarkCache::default());
@@ -140,38 +137,47 @@ impl Takeover {
             meters: meters.clone(),
         };
         let (control, ours) = Control::start(config, tasks.clone()).await?;
-        let watcher = Watcher::new(&control, &marks, ours, &declared_by);
+        let watcher = Watcher {
+            control: control.clone(),
+            marks: Arc::clone(&marks),
+            ours,
+            declared_by: declared_by.clone(),
+        };
         spawn_until(&tasks, watcher.run(changes));
         let confirmer = Confirmer {
             authority: Arc::clone(&authority),
             marks: Arc::clone(&marks),
             timeout,
         };
-        confirmer.learn_all().await?;
+        let deadline = Instant::now() + timeout;
+        for (scope, mark) in in_time(authority.marks(), deadline).await? {
+            marks.note(&scope, &mark);
+        }
         spawn_until(&tasks, confirmer.run());
-        let epoch = Epoch::new(&control, &authority, &declared_by, timeout);
-        epoch.raise().await?;
-        let reaper = Reaper(Arc::clone(&epoch));
-        reaper.reap().await?;
-        spawn_until(&tasks, reaper.run(options.reap_every));
-        let releases = Arc::new(Releases::default());
-        let notes = Notes::start(&authority, timeout, &tasks);
-        let releasing = Arc::clone(&releases).run(Arc::clone(&authority), timeout);
-        spawn_until(&tasks, releasing);
+        let driver = Driver::new(&control, &authority);
+        let upkeep = Arc::new(Upkeep::new(&driver, &declared_by, timeout));
+        upkeep.raise().await?;
+        upkeep.reap().await?;
+        spawn_until(&tasks, Arc::clone(&upkeep).run(options.reap_every));
+        let (releases, waiting) = mpsc::channel(release::LIMIT);
+        spawn_until(
+            &tasks,
+            release::run(waiting, Arc::clone(&authority), timeout),
+        );
+        let (notes, noted) = Notes::to(&authority, timeout);
+        spawn_until(&tasks, noted.run());
         let lease_queues = LeaseQueues::new(&authority, timeout, &meters);
-        let barriers = Barriers::new(&control, &authority, &meters, notes);
+        let barriers = Barriers::new(&driver, &meters, notes);
         let inner = Inner {
             handle: Handle::current(),
             timeout,
             declared_by,
             marks,
-            witness: Arc::clone(&epoch.witness),
-            epoch,
-            control,
-            authority,
+            driver,
             barriers,
             releases,
             lease_queues,
+            upkeep,
             pace: Pace::default(),
             history: LastRead::default(),
             meters,
@@ -194,7 +200,7 @@ impl Takeover {
 
     /// Cluster of the control connection, while it is up.
     pub fn cluster(&self) -> Option<Cluster> {
-        self.inner.control.cluster()
+        self.inner.driver.control.cluster()
     }
 
     /// Deadline of a declaration that begins now, whatever number of scopes it is for.
@@ -216,10 +222,10 @@ impl Takeover {
     ) -> Result<Identified, DeclareError> {
         let inner = Arc::clone(&self.inner);
         let find = async move {
-            let found = sessions::identify(&inner.control, pid, &probe, deadline).await;
+            let found = sessions::identify(&inner.driver.control, pid, &probe, deadline).await;
             if let Err(DeclareError::Backend { .. }) = found {
                 // The address may lead to another server by now.
-                inner.control.look_again();
+                inner.driver.control.look_again();
             }
             found
         };
@@ -231,7 +237,7 @@ impl Takeover {
     /// Errors: those of the authority; it has time until the deadline.
     pub async fn ask_authority(&self, deadline: Instant) -> Result<(), DeclareError> {
         let inner = Arc::clone(&self.inner);
-        let ask = async move { in_time(inner.authority.cluster(), deadline).await };
+        let ask = async move { in_time(inner.driver.authority.cluster(), deadline).await };
         self.run(ask).await.map(drop)
     }
 
@@ -243,7 +249,7 @@ impl Takeover {
         deadline: Instant,
     ) -> Result<Vec<(Scope, TakeoverRecord)>, DeclareError> {
         let inner = Arc::clone(&self.inner);
-        let ask = async move { inner.history.get(&inner.authority, deadline).await };
+        let ask = async move { inner.history.get(&inner.driver.authority, deadline).await };
         self.run(ask).await
     }
 
@@ -256,7 +262,7 @@ impl Takeover {
         deadline: Instant,
     ) -> Result<Vec<(Scope, TakeoverRecord)>, DeclareError> {
         let inner = Arc::clone(&self.inner);
-        self.run(async move { history::of(&inner.authority, &scopes, deadline).await })
+        self.run(async move { history::of(&inner.driver.authority, &scopes, deadline).await })
             .await
     }
 
@@ -268,23 +274,23 @@ impl Takeover {
         deadline: Instant,
     ) -> Result<Vec<cluster_lock::Proxy>, DeclareError> {
         let inner = Arc::clone(&self.inner);
-        let ask = async move { Ok(cluster_lock::all(&inner.control, deadline).await?) };
+        let ask = async move { Ok(cluster_lock::all(&inner.driver.control, deadline).await?) };
         self.run(ask).await
     }
 
     /// The primary, while the control connection is up.
     pub fn primary(&self) -> Option<Primary> {
-        self.inner.control.primary()
+        self.inner.driver.control.primary()
     }
 
     /// Waits until a primary is known; `None` if the proxy stops.
     pub async fn find_primary(&self) -> Option<Primary> {
-        self.inner.control.find_primary().await
+        self.inner.driver.control.find_primary().await
     }
 
     /// Reason why no primary is known.
     pub fn why_no_primary(&self) -> Arc<str> {
-        self.inner.control.why_down()
+        self.inner.driver.control.why_down()
     }
 
     /// Declares a token, or takes the next one. After success the session may write: the mark is its token, and no
@@ -318,7 +324,7 @@ impl Takeover {
     /// Reports that a session has ended normally: nothing in flight, Terminate sent, and the connection closed by the
     /// server. Does not wait. No other session is released: a session that lives stays registered, whatever it holds.
     pub fn release(&self, backend: Backend) {
-        self.inner.releases.push(backend);
+        release::push(&self.inner.releases, backend);
     }
 
     /// Runs a step on the takeover's own runtime, even if the caller goes away.
@@ -345,10 +351,8 @@ async fn in_time<T>(
     deadline: Instant,
 ) -> Result<T, DeclareError> {
     let late = || AuthorityError::Unavailable("it did not answer in time".to_owned());
-    let answer = timeout_at(deadline, answer)
-        .await
-        .unwrap_or_else(|_| Err(late()));
-    Ok(answer?)
+    let answer = timeout_at(deadline, answer).await;
+    Ok(answer.unwrap_or_else(|_| Err(late()))?)
 }
 
 /// Sets what every control connection has, whatever the operator's DSN says.

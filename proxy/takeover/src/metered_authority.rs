@@ -80,16 +80,12 @@ struct Asked<'a> {
 impl Asked<'_> {
     fn ends(self, error: Option<&AuthorityError>) {
         let asked = ManuallyDrop::new(self);
-        let Self {
-            metered,
-            operation,
-            at,
-        } = &*asked;
+        let metered = asked.metered;
         let Some(error) = error else {
-            metered.meters.answered(operation, at.elapsed());
+            metered.meters.answered(asked.operation, asked.at.elapsed());
             return metered.is_back();
         };
-        metered.meters.unanswered(operation);
+        metered.meters.unanswered(asked.operation);
         // A closed authority means that the proxy stops.
         if !matches!(error, AuthorityError::Closed) {
             metered.is_lost(error);

@@ -38,11 +38,7 @@ impl Pace {
     /// Whether a declaration keeps the mark within `max_step` of its value at the start of the window. The first
     /// raise begins a window, and so does a repair. `mark` is the known mark; an outdated one makes the answer
     /// stricter.
-    pub(super) fn allows(&self, scope: &Scope, token: Token, mark: &Mark, max_step: u64) -> bool {
-        self.allows_at(Instant::now(), scope, token, mark, max_step)
-    }
-
-    fn allows_at(
+    pub(super) fn allows(
         &self,
         now: Instant,
         scope: &Scope,
@@ -84,7 +80,7 @@ mod tests {
         let scope = Scope::new("jobs").unwrap();
         let began = Instant::now();
         let allows = |token: u64, known: u64, now| {
-            pace.allows_at(now, &scope, Token::new(token).unwrap(), &mark(known), 10)
+            pace.allows(now, &scope, Token::new(token).unwrap(), &mark(known), 10)
         };
         assert!(allows(15, 10, began));
         assert!(allows(20, 15, began));
@@ -98,6 +94,6 @@ mod tests {
         assert!(!allows(31, 30, later));
         let mut repaired = mark(3);
         repaired.incarnation = Incarnation::new(1);
-        assert!(pace.allows_at(later, &scope, Token::new(13).unwrap(), &repaired, 10));
+        assert!(pace.allows(later, &scope, Token::new(13).unwrap(), &repaired, 10));
     }
 }

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::control::Control;
-use super::hosts::{self, HostAddress, HostCandidate, HostConnection, ServerRole};
+use super::hosts::{self, HostAddress, HostCandidate, HostConnection};
 
 /// Interval between rounds. It bounds the delay that a hanging primary adds to a failover.
 const EVERY: Duration = Duration::from_secs(1);
@@ -73,10 +73,8 @@ impl Patrol {
         let mut looks = JoinSet::new();
         for at in others {
             let open = self.open.remove(&at.place);
-            looks.spawn(timeout(
-                LOOK_WITHIN,
-                hosts::visit(self.login.clone(), at, open),
-            ));
+            let look = hosts::visit(self.login.clone(), at, open);
+            looks.spawn(timeout(LOOK_WITHIN, look));
         }
         while let Some(looked) = looks.join_next().await {
             // The others do not answer, and get a new connection next time.
@@ -84,7 +82,7 @@ impl Patrol {
                 continue;
             };
             self.open.insert(at.place, open.link);
-            if let ServerRole::Primary(other) = open.role {
+            if let Some(other) = open.writes {
                 self.on_primary(&at, other, primary);
             }
         }

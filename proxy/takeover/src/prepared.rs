@@ -8,8 +8,7 @@
 use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::PreparedTransactions;
 use tokio::time::Instant;
-use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::control::{Control, answer};
 use super::error::{ControlError, DeclareError};
@@ -35,12 +34,10 @@ pub(super) async fn meet(
     (scope, mark): (&Scope, &Mark),
     deadline: Instant,
 ) -> Result<(), DeclareError> {
-    let mut left = match policy {
-        PreparedTransactions::Report => return Ok(()),
-        PreparedTransactions::Refuse | PreparedTransactions::RollBack => {
-            older(control, mark.raised_at, deadline).await?
-        }
-    };
+    if policy == PreparedTransactions::Report {
+        return Ok(());
+    }
+    let mut left = older(control, mark.raised_at, deadline).await?;
     let mut why = "the policy says prepared_transactions = \"refuse\"".to_owned();
     if policy == PreparedTransactions::RollBack && !left.is_empty() {
         why = roll_back(control, &left, deadline).await;
@@ -105,27 +102,18 @@ async fn older(
                FROM pg_catalog.pg_prepared_xacts \
                WHERE (extract(epoch FROM prepared) * 1000000)::pg_catalog.int8 < $1 \
                ORDER BY prepared LIMIT $2";
-    let params = [
-        (
-            &than_us as &(dyn tokio_postgres::types::ToSql + Sync),
-            Type::INT8,
-        ),
-        (&MOST, Type::INT8),
-    ];
+    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&than_us, Type::INT8), (&MOST, Type::INT8)];
     let rows = control.query(sql, &params, deadline).await?;
-    rows.iter().map(PreparedTransaction::read).collect()
-}
-
-impl PreparedTransaction {
-    fn read(row: &Row) -> Result<Self, ControlError> {
-        Ok(Self {
+    let read = |row| {
+        Ok(PreparedTransaction {
             gid: answer(row, 0)?,
             literal: answer(row, 1)?,
             owner: answer(row, 2)?,
             database: answer(row, 3)?,
             is_here: answer(row, 4)?,
         })
-    }
+    };
+    rows.iter().map(read).collect()
 }
 
 impl std::fmt::Display for PreparedTransaction {

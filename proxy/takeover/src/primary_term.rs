@@ -21,14 +21,6 @@ struct Inner {
 }
 
 impl PrimaryTerm {
-    fn new(cluster: Cluster) -> Self {
-        Self(Arc::new(Inner {
-            cluster,
-            is_over: AtomicBool::new(false),
-            over: CancellationToken::new(),
-        }))
-    }
-
     /// Whether the term is over. One atomic load.
     #[inline]
     #[must_use]
@@ -62,7 +54,11 @@ impl PrimaryTerms {
         match &*last {
             Some(term) if term.0.cluster == cluster && !term.is_over() => term.clone(),
             _ => {
-                let term = PrimaryTerm::new(cluster);
+                let term = PrimaryTerm(Arc::new(Inner {
+                    cluster,
+                    is_over: AtomicBool::new(false),
+                    over: CancellationToken::new(),
+                }));
                 if let Some(before) = last.replace(term.clone()) {
                     before.end();
                 }

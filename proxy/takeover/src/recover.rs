@@ -172,7 +172,7 @@ impl Recovery {
 async fn the_primary(login: &Login, deadline: Instant) -> Result<Client, RecoverError> {
     let mut found = hosts::primaries(login, deadline).await?;
     // One server may have several addresses.
-    found.dedup_by_key(|open| open.role);
+    found.dedup_by_key(|open| open.writes);
     if found.len() > 1 {
         let named: Vec<String> = found.iter().map(|open| open.at.to_string()).collect();
         return Err(RecoverError::SeveralPrimaries {

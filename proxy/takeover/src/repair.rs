@@ -9,19 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{
-    Authority, AuthorityError, Cluster, Drained, Mark, Registered, Repair, RepairRequest, Repaired,
-    Scope, TakeoverEnd, TakeoverRecord, Token, now_us,
+    Authority, AuthorityError, Cluster, Mark, Registered, Repair, RepairRequest, Repaired, Scope,
+    TakeoverEnd, TakeoverRecord, Token, now_us,
 };
 use pgpalisade_tls::Login;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::barrier::{Barrier, Barriers};
+use super::barrier::Barrier;
+use super::barriers::Barriers;
 use super::control::{Control, ControlConfig};
+use super::driver::Driver;
 use super::error::{DeclareError, StartError};
 use super::history::Notes;
 use super::meters::Meters;
-use super::witness::Witness;
 use super::{StoreLock, WitnessMode, control_login, in_time};
 
 /// Time for which the start waits for the cluster's lock.
@@ -123,8 +124,7 @@ pub struct ScopeRepair {
     pub sessions: Vec<Registered>,
     /// Work that is left to do.
     pub work: Work,
-    authority: Arc<dyn Authority>,
-    control: Control,
+    driver: Driver,
     options: RepairOptions,
     _tasks: DropGuard,
 }
@@ -178,8 +178,7 @@ impl ScopeRepair {
             to,
             cluster,
             work,
-            authority,
-            control,
+            driver: Driver::new(&control, &authority),
             options,
             _tasks: guard,
         })
@@ -205,7 +204,7 @@ impl ScopeRepair {
         };
         let ended = self.end_sessions(&report.mark, lower, deadline).await;
         // Even if sessions are left: an authority that forgets the repair must be found out.
-        let witness = Witness::new(self.control.clone());
+        let witness = &self.driver.witness;
         let witnessed = match self.options.witness {
             WitnessMode::Auto => witness.record(&self.scope, &report.mark, deadline).await,
             WitnessMode::Off => Ok(()),
@@ -234,7 +233,7 @@ impl ScopeRepair {
             repair,
         };
         loop {
-            match in_time(self.authority.repair(&request), deadline).await {
+            match in_time(self.driver.authority.repair(&request), deadline).await {
                 Ok(Repaired::Done { mark, lower }) => return Ok((mark, lower)),
                 Ok(Repaired::Changed { mark }) => {
                     let scope = self.scope.clone();
@@ -254,11 +253,11 @@ impl ScopeRepair {
     async fn end_sessions(
         &self,
         mark: &Mark,
-        mut lower: Vec<Registered>,
+        lower: Vec<Registered>,
         deadline: Instant,
     ) -> Result<(), DeclareError> {
-        let (notes, noted) = Notes::to(&self.authority, self.options.step_timeout);
-        let barriers = Barriers::new(&self.control, &self.authority, &Meters::default(), notes);
+        let (notes, noted) = Notes::to(&self.driver.authority, self.options.step_timeout);
+        let barriers = Barriers::new(&self.driver, &Meters::default(), notes);
         let barrier = Barrier {
             scope: self.scope.clone(),
             rank: mark.rank(),
@@ -266,13 +265,6 @@ impl ScopeRepair {
         };
         let before = mark.repair.as_ref().map(|repair| repair.from);
         let record = TakeoverRecord::new(before, mark, TakeoverEnd::Complete);
-        if lower.is_empty() {
-            // No session seems to be left. The authority confirms that and puts it on record.
-            let told = self.authority.drained(&self.scope, mark.rank(), &[]);
-            if let Drained::Left(left) = in_time(told, deadline).await? {
-                lower = left;
-            }
-        }
         let passed = barriers.pass(&barrier, &lower, record, deadline).await;
         noted.flush().await;
         passed

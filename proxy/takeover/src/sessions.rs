@@ -25,23 +25,14 @@ const SESSIONS: &str = "pg_catalog.pg_stat_get_activity(NULL)";
 const HOLDOUTS_NAMED: usize = 3;
 
 /// The two arrays of [`OLD`].
-struct Arrays {
-    pids: Vec<i32>,
-    started: Vec<i64>,
+type Arrays = (Vec<i32>, Vec<i64>);
+
+fn arrays(backends: &[Backend]) -> Arrays {
+    backends.iter().map(|b| (b.pid, b.started_us)).unzip()
 }
 
-impl Arrays {
-    fn of(backends: &[Backend]) -> Self {
-        let (pids, started) = backends.iter().map(|b| (b.pid, b.started_us)).unzip();
-        Self { pids, started }
-    }
-
-    fn params(&self) -> [(&(dyn ToSql + Sync), Type); 2] {
-        [
-            (&self.pids, Type::INT4_ARRAY),
-            (&self.started, Type::INT8_ARRAY),
-        ]
-    }
+fn params((pids, started): &Arrays) -> [(&(dyn ToSql + Sync), Type); 2] {
+    [(pids, Type::INT4_ARRAY), (started, Type::INT8_ARRAY)]
 }
 
 /// The session of a row whose pid and [`STARTED_US`] are in two columns, beginning with this one.
@@ -67,15 +58,12 @@ pub(super) async fn terminate(
     backends: &[Backend],
     deadline: Instant,
 ) -> Result<u64, ControlError> {
-    let old = Arrays::of(backends);
+    let old = arrays(backends);
     let told = control
-        .query(&terminate_statement(), &old.params(), deadline)
+        .query(&terminate_statement(), &params(&old), deadline)
         .await?;
-    let mut open = 0;
-    for row in &told {
-        open += u64::from(answer::<bool>(row, 0)?);
-    }
-    Ok(open)
+    let is_open = |row| Ok(u64::from(answer::<bool>(row, 0)?));
+    told.iter().map(is_open).sum()
 }
 
 /// The same over a connection that may not serve.
@@ -83,9 +71,9 @@ pub(super) async fn terminate_over(
     client: &Client,
     backends: &[Backend],
 ) -> Result<(), ControlError> {
-    let old = Arrays::of(backends);
+    let old = arrays(backends);
     client
-        .query_typed(&terminate_statement(), &old.params())
+        .query_typed(&terminate_statement(), &params(&old))
         .await?;
     Ok(())
 }
@@ -105,9 +93,9 @@ pub(super) async fn alive(
     backends: &[Backend],
     deadline: Instant,
 ) -> Result<(BTreeSet<Backend>, Cluster), ControlError> {
-    let old = Arrays::of(backends);
+    let old = arrays(backends);
     let (rows, cluster) = control
-        .query_on_cluster(&alive_statement(), &old.params(), deadline)
+        .query_on_cluster(&alive_statement(), &params(&old), deadline)
         .await?;
     let alive: Result<_, _> = rows.iter().map(|row| backend(row, 0)).collect();
     Ok((alive?, cluster))
@@ -118,9 +106,9 @@ pub(super) async fn count_alive_over(
     client: &Client,
     backends: &[Backend],
 ) -> Result<usize, ControlError> {
-    let old = Arrays::of(backends);
+    let old = arrays(backends);
     let rows = client
-        .query_typed(&alive_statement(), &old.params())
+        .query_typed(&alive_statement(), &params(&old))
         .await?;
     Ok(rows.len())
 }
@@ -129,11 +117,11 @@ pub(super) async fn count_alive_over(
 #[derive(Debug, Clone)]
 pub(super) struct Holdout {
     pub(super) backend: Backend,
-    user: String,
-    state: String,
-    since: String,
-    waits_for: String,
-    query: String,
+    pub(super) user: String,
+    pub(super) state: String,
+    pub(super) since: String,
+    pub(super) waits_for: String,
+    pub(super) query: String,
 }
 
 /// For the client that declares. The session's statement is another client's business.
@@ -181,8 +169,8 @@ pub(super) async fn holdouts(
          FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
          WHERE {STARTED_US} = o.started ORDER BY a.backend_start LIMIT {HOLDOUTS_NAMED}"
     );
-    let old = Arrays::of(backends);
-    let rows = control.query(&sql, &old.params(), deadline).await?;
+    let old = arrays(backends);
+    let rows = control.query(&sql, &params(&old), deadline).await?;
     let holdout = |row| {
         Ok(Holdout {
             backend: backend(row, 0)?,

@@ -10,29 +10,15 @@ use pgpalisade_fence::mark_cache::MarkCache;
 
 /// Applies the changes that the watch reports.
 pub(super) struct Watcher {
-    control: Control,
-    marks: Arc<MarkCache>,
+    pub(super) control: Control,
+    pub(super) marks: Arc<MarkCache>,
     /// The cluster for which this proxy was started.
-    ours: Cluster,
+    pub(super) ours: Cluster,
     /// Name of this proxy in its declarations.
-    declared_by: String,
+    pub(super) declared_by: String,
 }
 
 impl Watcher {
-    pub(super) fn new(
-        control: &Control,
-        marks: &Arc<MarkCache>,
-        ours: Cluster,
-        declared_by: &str,
-    ) -> Self {
-        Self {
-            control: control.clone(),
-            marks: Arc::clone(marks),
-            ours,
-            declared_by: declared_by.to_owned(),
-        }
-    }
-
     /// Follows the watch until it ends.
     pub(super) async fn run(self, mut watch: Watch) {
         while let Some(change) = watch.recv().await {

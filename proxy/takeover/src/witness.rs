@@ -252,7 +252,7 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
     {
         Ok(()) => {}
         // Another proxy creates it at the same moment: the catalog's unique index allows only one.
-        Err(ControlError::Server(error)) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => {}
+        Err(ControlError::Server(error)) if error.code == Some(SqlState::UNIQUE_VIOLATION) => {}
         Err(ControlError::Server(error)) => {
             tracing::warn!(
                 %error,

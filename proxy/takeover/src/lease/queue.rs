@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use parking_lot::Mutex;
 use pgpalisade_authority::{Authority, LeaseId, LeaseStep, Leased, Scope};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -30,7 +31,8 @@ pub(in super::super) struct LeaseQueues {
     authority: Arc<dyn Authority>,
     queues: DashMap<Scope, Arc<LeaseQueue>>,
     timeout: Duration,
-    handle: Handle,
+    /// Runtime of the proxy's own tasks.
+    pub(super) handle: Handle,
     /// Leases that are being given back.
     returns: TaskTracker,
     /// Measures how long leases have no holder.
@@ -50,9 +52,9 @@ struct LeaseQueue {
 /// A place in the queue of a scope.
 #[derive(Clone)]
 pub(super) struct QueueTicket {
-    queues: Arc<LeaseQueues>,
+    pub(super) queues: Arc<LeaseQueues>,
     queue: Arc<LeaseQueue>,
-    scope: Scope,
+    pub(super) scope: Scope,
     id: LeaseId,
     /// Extra lifetime of the lease in the store.
     delay: Duration,
@@ -78,7 +80,10 @@ impl LeaseQueues {
             timeout,
             handle: Handle::current(),
             returns: TaskTracker::new(),
-            vacancies: Vacancies::new(meters),
+            vacancies: Vacancies {
+                meters: meters.clone(),
+                ended: Mutex::default(),
+            },
         })
     }
 
@@ -93,11 +98,6 @@ impl LeaseQueues {
         }
     }
 
-    /// Runtime of the proxy's own tasks.
-    pub(super) const fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
     /// Waits until all dropped leases are given back, if the store answers.
     pub(in super::super) async fn close(&self) {
         self.returns.close();
@@ -106,14 +106,6 @@ impl LeaseQueues {
 }
 
 impl QueueTicket {
-    pub(super) const fn scope(&self) -> &Scope {
-        &self.scope
-    }
-
-    pub(super) fn vacancies(&self) -> &Vacancies {
-        &self.queues.vacancies
-    }
-
     /// Waits for the lease until `until`, and asks for it at least once.
     pub(super) async fn acquire(&self, until: Instant) -> Result<Turn, DeclareError> {
         let held = |unanswered| DeclareError::LeaseHeld { unanswered };
@@ -205,9 +197,7 @@ impl QueueTicket {
             ticket.give_back().await;
             ticket.vanish();
         };
-        let LeaseQueues {
-            handle, returns, ..
-        } = &*self.queues;
-        returns.spawn_on(giving_back, handle);
+        let queues = &self.queues;
+        queues.returns.spawn_on(giving_back, &queues.handle);
     }
 }

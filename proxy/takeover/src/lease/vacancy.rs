@@ -16,18 +16,11 @@ const ENDED_MAX: usize = 1000;
 
 /// Leases that have ended at this proxy, each with the token taken under it.
 pub(in super::super) struct Vacancies {
-    meters: Meters,
-    ended: Mutex<HashMap<Scope, (Instant, Token)>>,
+    pub(super) meters: Meters,
+    pub(super) ended: Mutex<HashMap<Scope, (Instant, Token)>>,
 }
 
 impl Vacancies {
-    pub(super) fn new(meters: &Meters) -> Self {
-        Self {
-            meters: meters.clone(),
-            ended: Mutex::default(),
-        }
-    }
-
     fn ended(&self, scope: &Scope, token: Token) {
         let mut ended = self.ended.lock();
         if ended.len() < ENDED_MAX || ended.contains_key(scope) {
@@ -62,13 +55,13 @@ pub(super) struct HeldLease(Arc<Candidacy>);
 
 impl HeldLease {
     pub(super) fn new(candidacy: Arc<Candidacy>) -> Self {
-        candidacy.ticket.vacancies().meters.leases.inc();
+        candidacy.ticket.queues.vacancies.meters.leases.inc();
         Self(candidacy)
     }
 
     /// Records a renewal, or a loss, this long after the renewal was due.
     pub(super) fn renewed(&self, took: Duration) {
-        let meters = &self.0.ticket.vacancies().meters;
+        let meters = &self.0.ticket.queues.vacancies.meters;
         meters.lease_renewed.observe(took.as_secs_f64());
     }
 }
@@ -76,9 +69,9 @@ impl HeldLease {
 impl Drop for HeldLease {
     fn drop(&mut self) {
         let ticket = &self.0.ticket;
-        ticket.vacancies().meters.leases.dec();
+        ticket.queues.vacancies.meters.leases.dec();
         if let Some(token) = self.0.token.get() {
-            ticket.vacancies().ended(ticket.scope(), *token);
+            ticket.queues.vacancies.ended(&ticket.scope, *token);
         }
     }
 }
@@ -114,7 +107,10 @@ mod tests {
 
     #[test]
     fn names_that_clients_make_up_fill_no_memory() {
-        let vacancies = Vacancies::new(&Meters::default());
+        let vacancies = Vacancies {
+            meters: Meters::default(),
+            ended: Mutex::default(),
+        };
         for number in 0..ENDED_MAX + 10 {
             vacancies.ended(&Scope::new(&format!("s{number}")).unwrap(), token(1));
         }
