@@ -4,12 +4,12 @@ use std::fmt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine;
-use pgpalisade_tests::postgres::{Auth, END_ALONE, Postgres};
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Endpoint, Message, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine;
+use pgpalisade_test_servers::postgres::{Auth, END_ALONE, Postgres};
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Endpoint, Message, Wire, pretty};
 
 use crate::plan::{BenchPlan, Cell};
 use crate::record::{ComparedTarget, Figure, Measurement, Record, counted};

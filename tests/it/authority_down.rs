@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 /// `--takeover-timeout` of these tests.
 const TIMEOUT: Duration = Duration::from_secs(2);

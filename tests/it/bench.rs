@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{self, Signal, wait_for};
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::proxy::subcommand;
-use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::Endpoint;
+use pgpalisade_test_servers::machine::{self, Signal, wait_for};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::proxy::subcommand;
+use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::wire::Endpoint;
 use serde_json::Value;
 
 /// Default flags. A run takes two seconds.
@@ -349,7 +349,7 @@ fn a_takeover_in_the_middle_is_told() {
 fn passwords_are_not_printed() {
     let postgres = Postgres::start_with(Auth::Scram, &[]);
     postgres.sql("CREATE ROLE app LOGIN PASSWORD 'hunter2'");
-    let proxy = pgpalisade_tests::proxy::Proxy::start(&postgres);
+    let proxy = pgpalisade_test_servers::proxy::Proxy::start(&postgres);
     let with = |endpoint: &Endpoint, more: &str| {
         format!(
             "{} {more}",

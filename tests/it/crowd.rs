@@ -6,12 +6,12 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{self, Signal, free_port, signal, wait_for};
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::programs::{program, stdout};
-use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
-use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::machine::{self, Signal, free_port, signal, wait_for};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::programs::{program, stdout};
+use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
+use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];

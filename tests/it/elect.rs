@@ -13,13 +13,13 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use pgpalisade_harness::child::{Running, TERM};
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{PATIENCE, Signal, repository, signal, wait_for};
-use pgpalisade_tests::postgres::bin;
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::proxy::subcommand;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Endpoint, Wire};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{PATIENCE, Signal, repository, signal, wait_for};
+use pgpalisade_test_servers::postgres::bin;
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::proxy::subcommand;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Endpoint, Wire};
 use tempfile::TempDir;
 
 const SETUP: &str = "CREATE TABLE jobs (token int)";
@@ -142,7 +142,8 @@ fn assert_fenced(stage: &Stage, deposed: &Candidate, [old, new]: [&str; 2]) {
 }
 
 fn governed() -> Stage {
-    let policy = pgpalisade_tests::policy::PolicyFile::new("[scope.jobs]\ntables = [\"*.jobs\"]\n");
+    let policy =
+        pgpalisade_test_servers::policy::PolicyFile::new("[scope.jobs]\ntables = [\"*.jobs\"]\n");
     Stage::governed(SETUP, &policy)
 }
 

@@ -6,11 +6,11 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{seed, wait_for};
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty, startup_packet};
+use pgpalisade_test_servers::machine::{seed, wait_for};
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty, startup_packet};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 

@@ -1,8 +1,8 @@
 //! The query of docs/elections.md finds rows written around the proxy, and no others.
 
-use pgpalisade_tests::machine::{repository, wait_for};
-use pgpalisade_tests::programs::{feed, program, stdout};
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::machine::{repository, wait_for};
+use pgpalisade_test_servers::programs::{feed, program, stdout};
+use pgpalisade_test_servers::stage::Stage;
 
 const SETUP: &str = "CREATE TABLE outbox (item text,
     token bigint DEFAULT nullif(current_setting('fencing.token', true), '')::bigint,

@@ -7,12 +7,12 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Proxy, Store, subcommand};
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for};
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Proxy, Store, subcommand};
+use pgpalisade_test_servers::stage::Stage;
 
 /// Far above the duration of an undelayed scrape or probe.
 const AT_ONCE: Duration = Duration::from_secs(3);

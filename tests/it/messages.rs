@@ -111,7 +111,7 @@ fn markup(path: &Path, source: &str) -> Vec<Text> {
 fn texts() -> Vec<Text> {
     let mut all = Vec::new();
     let shipped = ["policies/src", "proxy", "token-authority/src"];
-    let tests = ["tests", "tests.rs", "conformance"];
+    let tests = ["tests", "tests.rs"];
     for (path, source) in [".rs", ".js", ".html"].into_iter().flat_map(files) {
         let is_test = path
             .iter()

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
-use pgpalisade_tests::http::{Answer, Http};
-use pgpalisade_tests::machine::{Signal, repository, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::tls::Authority;
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::http::{Answer, Http};
+use pgpalisade_test_servers::machine::{Signal, repository, signal, wait_for};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::tls::Authority;
+use pgpalisade_test_servers::wire::Wire;
 use serde_json::Value;
 
 use schema::{faults, names, resolve};

@@ -1,11 +1,11 @@
 //! Overlaps of writers without tokens, shown before anybody has declared one.
 
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Proxy, subcommand};
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Proxy, subcommand};
+use pgpalisade_test_servers::wire::Wire;
 use serde_json::Value;
 
 const SETUP: &str = "CREATE TABLE jobs (id int); CREATE TABLE notes (id int)";

@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use pgpalisade_tests::machine::{PATIENCE, Signal, signal, wait_for};
-use pgpalisade_tests::proxy::{Proxy, subcommand};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Wire};
+use pgpalisade_test_servers::machine::{PATIENCE, Signal, signal, wait_for};
+use pgpalisade_test_servers::proxy::{Proxy, subcommand};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Wire};
 use serde_json::Value;
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";

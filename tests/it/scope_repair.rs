@@ -2,12 +2,12 @@
 
 use std::process::Output;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Endpoint, Message, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Endpoint, Message, Wire, pretty};
 use serde_json::Value;
 
 const POISON: &str = "9223372036854775807";

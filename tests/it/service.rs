@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use pgpalisade_tests::machine::{PATIENCE, Signal, repository, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Options, Proxy, binary};
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::machine::{PATIENCE, Signal, repository, signal, wait_for};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Options, Proxy, binary};
+use pgpalisade_test_servers::stage::Stage;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tempfile::TempDir;

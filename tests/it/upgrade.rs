@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pgpalisade_harness::child::{Running, TERM};
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::{Signal, free_port, signal, wait_at_most, wait_for};
-use pgpalisade_tests::postgres::{Auth, Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Options, Proxy, Store, subcommand};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Batch, Endpoint, PROTOCOL_3_0, Wire, cancel_request, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::{Signal, free_port, signal, wait_at_most, wait_for};
+use pgpalisade_test_servers::postgres::{Auth, Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store, subcommand};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, PROTOCOL_3_0, Wire, cancel_request, pretty};
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 const TAKEN: &str = "the new process has taken over";

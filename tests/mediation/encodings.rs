@@ -1,6 +1,6 @@
 //! Texts that PostgreSQL reads in another encoding than the last reported one (C2).
 
-use pgpalisade_tests::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::conversation::{Message, Session};
 
 use super::script::{Script, Worth, check, grouped};
 

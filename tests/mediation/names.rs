@@ -1,7 +1,7 @@
 //! Names that PostgreSQL interprets differently: truncated to 63 bytes (C1), redefined (C5), or not compared by their
 //! bytes (N4).
 
-use pgpalisade_tests::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::conversation::{Message, Session};
 
 use super::script::{Script, Worth, check, grouped, payloads};
 

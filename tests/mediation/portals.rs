@@ -1,7 +1,7 @@
 //! Portals and statements that are not what they seem. Either a message after an error was skipped (C3), or a cursor
 //! of SQL is a portal of the protocol (C4).
 
-use pgpalisade_tests::mediation::conversation::Session;
+use pgpalisade_judges::mediation::conversation::Session;
 
 use super::script::{Script, Worth, check, grouped, payloads};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pgpalisade_tests::machine;
-use pgpalisade_tests::mediation::conversation::Session;
-use pgpalisade_tests::mediation::run::{LOOKED_AT, Plan, run};
+use pgpalisade_judges::mediation::conversation::Session;
+use pgpalisade_judges::mediation::run::{LOOKED_AT, Plan, run};
+use pgpalisade_test_servers::machine;
 
 /// Includes the start of the servers.
 const DURATION: Duration = Duration::from_secs(80);

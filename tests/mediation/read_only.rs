@@ -1,6 +1,6 @@
 //! Read-only mode that is off and not reported yet: C6, C7, and findings of the oracle.
 
-use pgpalisade_tests::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::conversation::{Message, Session};
 
 use super::script::{HIDDEN, Script, Worth, check, grouped};
 

@@ -1,9 +1,9 @@
 //! Conversations written by hand.
 
-use pgpalisade_tests::mediation::conversation::{
+use pgpalisade_judges::mediation::conversation::{
     Conversation, Database, Message, Name, Session, Sql, Step, Target,
 };
-use pgpalisade_tests::mediation::trial::Trial;
+use pgpalisade_judges::mediation::trial::Trial;
 
 /// Builder of a conversation.
 #[derive(Clone, Debug)]

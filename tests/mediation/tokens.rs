@@ -1,6 +1,6 @@
 //! Tokens that a transaction has given up: changed to the next (H1), or cleared (L2).
 
-use pgpalisade_tests::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::conversation::{Message, Session};
 
 use super::script::{HIDDEN, Script, Worth, check, grouped};
 

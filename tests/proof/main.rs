@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pgpalisade_tests::machine::{profile_dir, seed};
-use pgpalisade_tests::proof::checker::Rule;
-use pgpalisade_tests::proof::plan::{Faults, Plan, Route};
-use pgpalisade_tests::proof::run::{Outcome, run};
-use pgpalisade_tests::proof::store::StoreKind;
+use pgpalisade_judges::proof::checker::Rule;
+use pgpalisade_judges::proof::plan::{Faults, Plan, Route};
+use pgpalisade_judges::proof::run::{Outcome, run};
+use pgpalisade_judges::proof::store::StoreKind;
+use pgpalisade_test_servers::machine::{profile_dir, seed};
 
 /// A run needs the whole machine. `cargo test` would start all of them at once; nextest's configuration prevents it.
 static MACHINE: Mutex<()> = Mutex::new(());

@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::programs::program;
-use pgpalisade_tests::wire::{Batch, Endpoint, SSL_REQUEST, Wire, startup_packet};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for};
+use pgpalisade_test_servers::programs::program;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, SSL_REQUEST, Wire, startup_packet};
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
 use super::{Scene, on_a_port, on_a_socket, show};

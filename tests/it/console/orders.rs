@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::proxy::Options;
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::proxy::Options;
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
 
 use super::{Scene, on_a_port, on_a_socket, show};
 

@@ -3,8 +3,8 @@
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
 
 use super::{Scene, on_a_socket};
 

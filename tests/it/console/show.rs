@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire};
 
 use super::{Scene, columns, on_a_port, on_a_socket, show};
 

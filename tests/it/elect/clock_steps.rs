@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use pgpalisade_tests::clock::{Clock, seconds_now};
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
+use pgpalisade_test_servers::clock::{Clock, seconds_now};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
 
 use super::{Candidate, token_of};
 

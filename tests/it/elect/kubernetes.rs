@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::kubernetes::Kubernetes;
-use pgpalisade_tests::machine::{PATIENCE, Signal, repository, wait_for};
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::proxy::binary;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::tls::Authority;
+use pgpalisade_test_servers::kubernetes::Kubernetes;
+use pgpalisade_test_servers::machine::{PATIENCE, Signal, repository, wait_for};
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::proxy::binary;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::tls::Authority;
 use serde_json::{Value, json};
 
 use super::{

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{Signal, wait_for};
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::proxy::binary;
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{Signal, wait_for};
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::proxy::binary;
+use pgpalisade_test_servers::stage::Stage;
 
 use super::{Candidate, etcd_arguments, pause, resume, token_of, wait_for_terms, writer};
 

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::kubernetes::Kubernetes;
-use pgpalisade_tests::machine::{Signal, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::Endpoint;
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::kubernetes::Kubernetes;
+use pgpalisade_test_servers::machine::{Signal, wait_for};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::Endpoint;
 
 use super::kubernetes::url;
 use super::{Candidate, etcd_arguments, kubernetes, pause, token_of};

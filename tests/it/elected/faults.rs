@@ -1,8 +1,8 @@
 //! Elections during an outage of etcd, and after changes that the proxy has missed.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::pretty;
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::pretty;
 
 use super::{POLICY, Scene, assert_ended, assert_refused};
 

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use pgpalisade_tests::machine::PATIENCE;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_test_servers::machine::PATIENCE;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 use super::{SETUP, assert_ended};
 

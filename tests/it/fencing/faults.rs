@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::held_relay::{Direction, HeldRelay};
-use pgpalisade_tests::machine::{Signal, signal, wait_at_most, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Endpoint, Wire, pretty};
+use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_at_most, wait_for};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Wire, pretty};
 
 use super::{SETUP, assert_ended, committed, take_over};
 
@@ -184,7 +184,7 @@ fn a_backend_that_cannot_be_ended() {
     assert!(refused, "{}", pretty(&answer));
     assert!(took.as_secs() < 4, "bounded by takeover.timeout: {took:?}");
     assert_eq!(write[0].sqlstate(), "PF002", "{}", pretty(&write));
-    wait_at_most(pgpalisade_tests::machine::PATIENCE, || {
+    wait_at_most(pgpalisade_test_servers::machine::PATIENCE, || {
         let alive = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
         (stage.postgres.value(&alive) == "0").then_some(())
     })

@@ -1,8 +1,8 @@
 //! `SHOW fencing.history`: earlier leaders, in any session.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Wire};
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Wire};
 use serde_json::{Value, json};
 
 use super::{SETUP, assert_refused, take_over};

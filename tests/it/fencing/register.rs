@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::process::Command;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{PATIENCE, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Batch, Endpoint, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{PATIENCE, wait_for};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Wire, pretty};
 
 use super::SETUP;
 

@@ -1,9 +1,9 @@
 //! The old leader (token 33) in every state in which a takeover by 34 can find it.
 
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty, tags};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, pretty, tags};
 
 use super::{SETUP, assert_ended, assert_refused, committed, take_over};
 

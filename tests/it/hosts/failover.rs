@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{Signal, wait_for};
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::machine::{Signal, wait_for};
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
 
 use super::{
     AT_MOST, Pair, assert_clear, assert_ended, attempt, first_write, ids, options, servers,

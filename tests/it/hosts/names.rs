@@ -5,13 +5,13 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Endpoint, Wire};
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Endpoint, Wire};
 
 use super::{AT_MOST, SETUP, assert_clear, assert_ended, attempt, first_write, ids, servers};
-use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_test_servers::postgres::Postgres;
 
 /// Makes the C library resolve names by a file of the test: <https://cwrap.org/nss_wrapper.html>.
 fn resolving(mut options: Options, hosts: &Path) -> Options {

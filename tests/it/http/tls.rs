@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::tls::{Authority, Pair, TlsClient, Validity, reload};
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::tls::{Authority, Pair, TlsClient, Validity, reload};
 
 use super::{AT_ONCE, closed};
 

@@ -1,10 +1,10 @@
 //! `pgpalisade status`.
 
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::stage::leader;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::stage::leader;
 
 use super::{Settings, fresh_store};
 

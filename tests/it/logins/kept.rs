@@ -1,9 +1,9 @@
 //! Other features work with every login method: tokens, cancel requests, exemptions, replication.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::Auth;
-use pgpalisade_tests::wire::{Batch, Wire, cancel_request, pretty};
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::Auth;
+use pgpalisade_test_servers::wire::{Batch, Wire, cancel_request, pretty};
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
 use super::{PASSWORD, Stage, Way};

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{Signal, reap, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::{Auth, Postgres, bin, scratch_dir, unprivileged};
-use pgpalisade_tests::programs::{connect_by_environment, stdout};
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::machine::{Signal, reap, signal, wait_for};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::{Auth, Postgres, bin, scratch_dir, unprivileged};
+use pgpalisade_test_servers::programs::{connect_by_environment, stdout};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
 
 use super::SETUP;
 

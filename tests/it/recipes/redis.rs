@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pgpalisade_harness::child::Running;
-use pgpalisade_tests::machine::{free_port, repository, wait_for};
-use pgpalisade_tests::postgres::{scratch_dir, unprivileged};
-use pgpalisade_tests::programs::{connect_by_environment, stdout};
+use pgpalisade_test_servers::machine::{free_port, repository, wait_for};
+use pgpalisade_test_servers::postgres::{scratch_dir, unprivileged};
+use pgpalisade_test_servers::programs::{connect_by_environment, stdout};
 use tempfile::TempDir;
 
 use super::{Candidate, KILL, stage, who_sleeps_is_refused};

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::{PATIENCE, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::{PATIENCE, wait_for};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
 
 use super::{SETUP, assert_holds, assert_refused, stage, value};
 

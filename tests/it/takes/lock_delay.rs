@@ -3,10 +3,10 @@
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::wire::{Batch, Wire};
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::wire::{Batch, Wire};
 
 use super::lease::{Pair, SOON};
 use super::{assert_refused, value};

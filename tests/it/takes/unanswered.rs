@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::held_relay::{Direction, HeldRelay};
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 use super::{SETUP, assert_holds, assert_refused, value};
 

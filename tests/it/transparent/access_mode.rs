@@ -1,11 +1,11 @@
 //! SHOW of the access mode: a session without a token runs read-only internally, and sees the values that it
 //! requested.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire, pretty};
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire, pretty};
 
 use super::{TRUSTED, check as check_holder, compare};
 

@@ -1,7 +1,7 @@
 //! Messages outside of replies: notifications while idle, cancelling, the server ending a session.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::wire::{Batch, Wire, cancel_request};
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::wire::{Batch, Wire, cancel_request};
 
 use super::{Talk, check};
 
