@@ -135,6 +135,14 @@ pub(crate) fn grouped(what: &str, script: Script) -> Vec<(String, Script)> {
         .collect()
 }
 
+/// Pairs in which each element of both lists comes at least once. Each shows the fault by itself;
+/// `make mediation` combines them at random.
+pub(crate) fn pairs<A: Clone, B: Clone>(first: &[A], second: &[B]) -> Vec<(A, B)> {
+    let count = first.len().max(second.len());
+    let (first, second) = (first.iter().cloned(), second.iter().cloned());
+    first.cycle().zip(second.cycle()).take(count).collect()
+}
+
 /// Whether a conversation must write without the proxy: otherwise it tests nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Worth {

@@ -50,7 +50,7 @@ fn assert_at_least(what: &str, least: usize, count: usize) {
 /// G1 to G6, and the shared row, with all faults.
 #[test]
 fn leaders_under_faults() {
-    let outcome = run_alone("leaders", Route::Proxied(StoreKind::Etcd), 90, |_| {});
+    let outcome = run_alone("leaders", Route::Proxied(StoreKind::Etcd), 45, |_| {});
     assert_holds(&outcome);
     let counts = &outcome.report.counts;
     assert_at_least("takeovers", 15, counts.takeovers);
@@ -63,7 +63,7 @@ fn leaders_under_faults() {
 /// killed and networks fail, but no number may be missing.
 #[test]
 fn two_writers_on_one_row() {
-    let outcome = run_alone("row", Route::Proxied(StoreKind::Postgres), 45, |plan| {
+    let outcome = run_alone("row", Route::Proxied(StoreKind::Postgres), 25, |plan| {
         plan.scopes = 0;
         plan.faults = Faults::Partitions;
     });

@@ -13,7 +13,7 @@ use super::{Candidate, token_of};
 
 const HOUR: i64 = 3_600;
 /// Longer than each lock lives without its holder.
-const TTL_AND_MORE: Duration = Duration::from_secs(9);
+const TTL_AND_MORE: Duration = Duration::from_secs(6);
 
 /// Prints the time of day repeatedly.
 const TELLS_THE_TIME: &str = "echo runs as $$; while :; do date +time=%s; sleep 0.1; done";
@@ -22,7 +22,7 @@ fn candidate(with: &[&str], proxy: &Proxy, clock: &Clock) -> Candidate {
     let mut command = subcommand("elect");
     connect_by_environment(&mut command, &proxy.endpoint());
     command
-        .args(["jobs", "--ttl", "8s"])
+        .args(["jobs", "--ttl", "5s"])
         .args(with)
         .args(["--", "sh", "-c", TELLS_THE_TIME])
         .envs(clock.environment());
