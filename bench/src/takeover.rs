@@ -170,9 +170,9 @@ impl Stage {
     /// control connection and ours use the unix socket.
     fn settle(&self) {
         let mut admin = self.postgres.admin();
-        machine::wait_for("the sessions of a round to end", || {
+        machine::wait_until("the sessions of a round to end", || {
             let sessions = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
-            (admin.rows(sessions) == [["0"]]).then_some(())
+            admin.rows(sessions) == [["0"]]
         });
         assert_eq!(
             admin.rows("SELECT count(*) FROM jobs"),

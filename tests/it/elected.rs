@@ -5,7 +5,7 @@ mod faults;
 use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::etcd::Etcd;
-use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store, subcommand};
@@ -77,9 +77,9 @@ impl Scene {
     fn reaches(&self, number: u64) {
         let mut wire = self.plain();
         wire.ok("SET fencing.scope = 'jobs'");
-        wait_for("the mark to rise", || {
+        wait_until("the mark to rise", || {
             let mark = wire.rows("SHOW fencing.mark").concat().concat();
-            (mark == number.to_string()).then_some(())
+            mark == number.to_string()
         });
     }
 }

@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use pgpalisade_test_servers::etcd::Etcd;
-use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::machine::{wait_for, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::leader;
@@ -164,8 +164,8 @@ fn a_poisoned_scope_comes_back_under_two_proxies(store: Store) {
     assert_gone(&postgres, &mut poisoned);
     // Both have cached the poison. They hear of the repair, or look it up.
     for (proxy, token) in [(&second, "35"), (&first, "36")] {
-        wait_for("the proxy to hear of the repair", || {
-            refusal(&proxy.endpoint(), token).is_none().then_some(())
+        wait_until("the proxy to hear of the repair", || {
+            refusal(&proxy.endpoint(), token).is_none()
         });
         let mut now = leader(&proxy.endpoint(), token);
         now.ok(&format!("INSERT INTO jobs VALUES ({token})"));

@@ -1,6 +1,6 @@
 //! The control role runs no foreign code, whatever was created first or attached later.
 
-use pgpalisade_test_servers::machine::{PATIENCE, wait_for};
+use pgpalisade_test_servers::machine::{PATIENCE, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::wire::{Wire, pretty};
@@ -422,9 +422,9 @@ fn a_trigger_that_is_just_made_is_waited_for() {
     );
     let refused = std::thread::scope(|threads| {
         let declaring = threads.spawn(|| declare(&proxy, 1));
-        wait_for("the declaration to wait for the lock", || {
+        wait_until("the declaration to wait for the lock", || {
             let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'pgpalisade.mark'::regclass";
-            (den.postgres.value(waiting) != "0").then_some(())
+            den.postgres.value(waiting) != "0"
         });
         mallory.ok("COMMIT");
         declaring.join().unwrap()

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_test_servers::machine::{Signal, wait_for};
+use pgpalisade_test_servers::machine::{Signal, wait_for, wait_until};
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
@@ -87,11 +87,8 @@ fn a_primary_that_is_killed() {
 
     // It returns unchanged, a primary of the old timeline with a later start.
     pair.primary.start_again(&[]);
-    wait_for("the old primary to be noticed", || {
-        pair.proxy
-            .output()
-            .contains("is not the primary on record")
-            .then_some(())
+    wait_until("the old primary to be noticed", || {
+        pair.proxy.output().contains("is not the primary on record")
     });
     pair.leader("34").ok("INSERT INTO jobs VALUES (6)");
     pair.proxy.terminate();

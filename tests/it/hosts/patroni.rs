@@ -7,7 +7,7 @@ use std::time::Instant;
 use pgpalisade_judges::proof::client::Client;
 use pgpalisade_judges::proof::history::Answer;
 use pgpalisade_judges::proof::stop::Stop;
-use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::patroni::Patroni;
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::leader;
@@ -49,8 +49,8 @@ fn survive(
     let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| write(proxy, &old, &confirmed, &stop));
-        wait_for("a confirmed write", || {
-            (!confirmed.lock().unwrap().is_empty()).then_some(())
+        wait_until("a confirmed write", || {
+            !confirmed.lock().unwrap().is_empty()
         });
         event(servers, primary);
         let promoted = Instant::now();

@@ -1,7 +1,7 @@
 //! Observe mode: nothing is refused, no session is ended, and the record shows what enforcing would do.
 
 use pgpalisade_test_servers::etcd::Etcd;
-use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::{Stage, leader};
@@ -273,12 +273,9 @@ fn a_declaration_that_fails_for_a_statement_prepared_before() {
         stage.records(3),
         vec![("authority_unavailable".to_owned(), true); 3]
     );
-    wait_for("the declaration to succeed", || {
+    wait_until("the declaration to succeed", || {
         let answer = wire.run(&execute("by_sql"));
-        answer
-            .iter()
-            .all(|message| message.tag != b'E')
-            .then_some(())
+        answer.iter().all(|message| message.tag != b'E')
     });
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }
@@ -313,8 +310,8 @@ fn a_stale_statement_in_flight_when_it_is_enforced() {
     let insert = "INSERT INTO notes SELECT 1 FROM pg_sleep(60)";
     old.send(&Batch::new().query(insert));
     let running = format!("SELECT count(*) FROM pg_stat_activity WHERE query = '{insert}'");
-    wait_for("the statement to run", || {
-        (stage.postgres.value(&running) == "1").then_some(())
+    wait_until("the statement to run", || {
+        stage.postgres.value(&running) == "1"
     });
     policy.reload(&stage.proxy, "");
     new.ok("INSERT INTO notes VALUES (2)");

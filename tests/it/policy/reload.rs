@@ -90,9 +90,9 @@ fn a_bad_file_leaves_the_old_policy_in_force() {
         stage.proxy.pid(),
         pgpalisade_test_servers::machine::Signal::HUP,
     );
-    pgpalisade_test_servers::machine::wait_for("the missing file to be said", || {
+    pgpalisade_test_servers::machine::wait_until("the missing file to be said", || {
         let said = stage.proxy.output().contains("cannot open the file");
-        said.then_some(())
+        said
     });
     wire.ok("INSERT INTO notes VALUES (3)");
     policy.reload(&stage.proxy, "");

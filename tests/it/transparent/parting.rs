@@ -113,7 +113,7 @@ fn what_a_client_has_sent_is_done_when_it_is_gone() {
                 .terminate(),
         );
     }
-    pgpalisade_test_servers::machine::wait_for("the rows", || {
-        (stage.postgres.value("SELECT count(*) FROM items") == "20").then_some(())
+    pgpalisade_test_servers::machine::wait_until("the rows", || {
+        stage.postgres.value("SELECT count(*) FROM items") == "20"
     });
 }

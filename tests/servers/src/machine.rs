@@ -28,6 +28,15 @@ pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Waits until `is_so`, polling as [`wait_for`] does.
+///
+/// # Panics
+/// On timeout; `what` names the missing event.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    wait_for(what, || is_so().then_some(()));
+}
+
 /// Waits until `look` returns a value, for at most `bound`.
 pub fn wait_at_most<T>(bound: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
     Patience::at_most(bound)

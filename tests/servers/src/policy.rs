@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::machine::{Signal, signal, wait_for};
+use crate::machine::{Signal, signal, wait_until};
 use crate::proxy::Proxy;
 
 /// A policy file in its own directory.
@@ -41,8 +41,8 @@ impl PolicyFile {
         let before = said(&proxy.output());
         self.write(text);
         signal(proxy.pid(), Signal::HUP);
-        wait_for("the proxy to read its policy again", || {
-            (said(&proxy.output()) > before).then_some(())
+        wait_until("the proxy to read its policy again", || {
+            said(&proxy.output()) > before
         });
     }
 }

@@ -15,8 +15,8 @@ use crate::machine::{self, Signal};
 use crate::wire::{Endpoint, Wire};
 
 use program::programs;
-pub use program::{bin, scratch_dir, unprivileged};
-pub(crate) use program::{copy_tree, template};
+pub(crate) use program::template;
+pub use program::{bin, copy_tree, scratch_dir, unprivileged};
 pub use replica::Frozen;
 
 /// Ends the sessions of application `alone` with SQL and waits until they are gone, polling every 5 ms.
@@ -168,16 +168,13 @@ impl Postgres {
     /// Saves a copy of the data, as a volume snapshot would, replacing an earlier one.
     pub fn back_up(&mut self) {
         self.crash();
-        let kept = self.dir.path().join("kept");
-        let _not_there = std::fs::remove_dir_all(&kept);
-        copy_tree(&self.data(), &kept);
+        copy_tree(&self.data(), &self.dir.path().join("kept"));
         self.start_again(&[]);
     }
 
     /// Restores the copy.
     pub fn restore(&mut self) {
         self.crash();
-        std::fs::remove_dir_all(self.data()).expect("remove the data");
         copy_tree(&self.dir.path().join("kept"), &self.data());
         self.start_again(&[]);
     }

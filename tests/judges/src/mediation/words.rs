@@ -47,7 +47,7 @@ pub const ENCODINGS: [&str; 12] = [
 ];
 
 /// Bytes that in this encoding swallow a following backslash as half of a character; alone they are valid UTF-8.
-const SWALLOWING: [(&str, &[u8]); 5] = [
+pub const SWALLOWING: [(&str, &[u8]); 5] = [
     ("SJIS", b"\xc2\x83"),
     ("SHIFT_JIS_2004", b"\xc2\x83"),
     ("BIG5", b"\xe1\xa1\xa1"),

@@ -34,7 +34,9 @@ pub fn scratch_dir() -> TempDir {
     dir
 }
 
-pub(crate) fn copy_tree(from: &Path, to: &Path) {
+/// Copies a directory with owners and permissions, replacing an earlier copy.
+pub fn copy_tree(from: &Path, to: &Path) {
+    let _not_there = std::fs::remove_dir_all(to);
     let status = Command::new("cp")
         .arg("-a")
         .arg(from)

@@ -67,9 +67,9 @@ impl Postgres {
     pub fn wait_for_synchronous(&self, replica: &Self) {
         self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.sql("SELECT pg_reload_conf()");
-        machine::wait_for("the replica to be synchronous", || {
+        machine::wait_until("the replica to be synchronous", || {
             let synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
-            (self.value(synchronous) == "1").then_some(())
+            self.value(synchronous) == "1"
         });
         // Commits confirmed before that.
         replica.wait_for_replay(self);
@@ -85,9 +85,9 @@ impl Postgres {
     pub fn stop_following(&self) {
         self.sql("ALTER SYSTEM SET primary_conninfo = ''");
         self.sql("SELECT pg_reload_conf()");
-        machine::wait_for("the replica to stop following", || {
+        machine::wait_until("the replica to stop following", || {
             let receivers = self.value("SELECT count(*) FROM pg_stat_wal_receiver");
-            (receivers == "0").then_some(())
+            receivers == "0"
         });
     }
 
@@ -95,9 +95,7 @@ impl Postgres {
     pub fn wait_for_replay(&self, primary: &Self) {
         let position = primary.value("SELECT pg_current_wal_lsn()");
         let caught_up = format!("SELECT pg_last_wal_replay_lsn() >= '{position}'::pg_lsn");
-        machine::wait_for("the replica to catch up", || {
-            (self.value(&caught_up) == "t").then_some(())
-        });
+        machine::wait_until("the replica to catch up", || self.value(&caught_up) == "t");
     }
 }
 

@@ -155,11 +155,9 @@ impl<'a> Lane<'a> {
         let options = Options::new(&self.all.cluster.postgres()).flag("--witness", "off");
         let beside = Proxy::start_with(options);
         self.control_links().for_each(|link| link.set(Flow::Open));
-        machine::wait_for("the proxies to find the second authority", || {
+        machine::wait_until("the proxies to find the second authority", || {
             let all = self.found().into_iter().zip(&found);
-            all.into_iter()
-                .all(|(now, before)| now > *before)
-                .then_some(())
+            all.into_iter().all(|(now, before)| now > *before)
         });
         self.all.stop.sleep(Duration::from_secs(1));
         self.exempt_all((begin, first));
