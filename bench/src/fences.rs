@@ -6,8 +6,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use pgpalisade_fence::readable::counted;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::postgres::Postgres;
 
 use crate::pgbench::{self, Load};
 use crate::plan::{BenchPlan, Cell, in_turn};

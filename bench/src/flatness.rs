@@ -7,9 +7,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use pgpalisade_authority::{Authority, Cluster, Embedded, Mark, Scope, Token, now_us};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Store};
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Store};
+use pgpalisade_test_servers::wire::Wire;
 use tempfile::TempDir;
 
 use crate::pgbench::{self, Load};

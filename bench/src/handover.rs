@@ -6,7 +6,7 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use pgpalisade_fence::readable::counted;
-use pgpalisade_tests::wire::{Endpoint, Wire};
+use pgpalisade_test_servers::wire::{Endpoint, Wire};
 
 use crate::plan::{BenchPlan, Cell};
 use crate::record::{ComparedTarget, Figure, Measurement, Record};

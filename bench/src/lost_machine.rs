@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::wire::Wire;
 
 use crate::plan::{BenchPlan, Cell};
 use crate::record::{ComparedTarget, Figure, Measurement, Record};

@@ -37,9 +37,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use clap::{Parser, ValueEnum};
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::postgres::bin;
-use pgpalisade_tests::programs;
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::postgres::bin;
+use pgpalisade_test_servers::programs;
 use plan::{BenchPlan, Size};
 use procfs::Current;
 use record::{Measurement, Record};

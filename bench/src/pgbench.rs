@@ -6,9 +6,9 @@ use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pgpalisade_tests::machine::{self, Signal};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::programs::{program, stdout};
+use pgpalisade_test_servers::machine::{self, Signal};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::programs::{program, stdout};
 use tempfile::TempDir;
 
 use crate::process;

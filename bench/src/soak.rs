@@ -13,8 +13,8 @@ use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
 
 use pgpalisade_load::median;
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::wire::{Batch, Wire};
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::wire::{Batch, Wire};
 use rustix::process::setpriority_process;
 
 use crate::flatness::FEW_BUFFERS;

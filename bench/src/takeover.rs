@@ -5,12 +5,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use pgpalisade_fence::readable::counted;
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine;
-use pgpalisade_tests::postgres::{Auth, END_ALONE, Postgres};
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Endpoint, Message, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine;
+use pgpalisade_test_servers::postgres::{Auth, END_ALONE, Postgres};
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Endpoint, Message, Wire, pretty};
 
 use crate::plan::{BenchPlan, Cell};
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
@@ -171,9 +171,9 @@ impl Stage {
     /// control connection and ours use the unix socket.
     fn settle(&self) {
         let mut admin = self.postgres.admin();
-        machine::wait_for("the sessions of a round to end", || {
+        machine::wait_until("the sessions of a round to end", || {
             let sessions = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
-            (admin.rows(sessions) == [["0"]]).then_some(())
+            admin.rows(sessions) == [["0"]]
         });
         assert_eq!(
             admin.rows("SELECT count(*) FROM jobs"),

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 
 use pgpalisade_fence::readable::counted;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::tls::{Authority, TlsClient};
-use pgpalisade_tests::wire::{Batch, Wire};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::tls::{Authority, TlsClient};
+use pgpalisade_test_servers::wire::{Batch, Wire};
 
 use crate::pgbench::{self, Moment, WARM_UP, micros};
 use crate::plan::{BenchPlan, Cell, in_turn};

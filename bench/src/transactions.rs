@@ -4,10 +4,10 @@ use std::fs;
 use std::time::Instant;
 
 use pgpalisade_fence::readable::counted;
-use pgpalisade_tests::machine;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::programs::{program, stdout};
-use pgpalisade_tests::wire::{Batch, Wire, pretty};
+use pgpalisade_test_servers::machine;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::programs::{program, stdout};
+use pgpalisade_test_servers::wire::{Batch, Wire, pretty};
 
 use crate::pgbench::{self, Load};
 use crate::plan::{BenchPlan, Cell, in_turn};

@@ -4,12 +4,12 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
-use pgpalisade_tests::machine::{self, Running, TERM};
-use pgpalisade_tests::pooler::Pooler;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::programs::haproxy;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::wire::{Endpoint, Wire};
+use pgpalisade_test_servers::machine::{self, Running, TERM};
+use pgpalisade_test_servers::pooler::Pooler;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::programs::haproxy;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::wire::{Endpoint, Wire};
 use tempfile::TempDir;
 
 use crate::record::ComparedTarget;
@@ -60,7 +60,7 @@ pub(crate) fn server(sessions_max: u32, settings: &[&str]) -> Postgres {
         "max_wal_size=16GB",
     ];
     let postgres = Postgres::start_with(
-        pgpalisade_tests::postgres::Auth::Trust,
+        pgpalisade_test_servers::postgres::Auth::Trust,
         &[&ours, settings].concat(),
     );
     // The first statements on a cluster fill its caches.

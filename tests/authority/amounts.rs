@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgpalisade_authority::{Authority, Backend, Drained, Mark};
-use pgpalisade_tests::etcd;
+use pgpalisade_test_servers::etcd;
 use tokio::task::JoinSet;
 
 use crate::stage::{CLUSTER, backend, connect, declare, lower, scope, timed, token};

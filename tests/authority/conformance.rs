@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use pgpalisade_authority::{Authority, conformance};
-use pgpalisade_tests::etcd;
-use pgpalisade_tests::machine;
+use pgpalisade_authority::Authority;
+use pgpalisade_conformance as conformance;
+use pgpalisade_test_servers::etcd;
+use pgpalisade_test_servers::machine;
 
 use crate::stage::connect_to;
 
@@ -43,5 +44,8 @@ async fn two_writers() {
     let etcd = etcd::Etcd::start(3);
     let authority = etcd.authority();
     let (one, other) = tokio::join!(connect_to(&authority), connect_to(&authority));
-    conformance::run_two(Arc::new(one), Arc::new(other), machine::seed()).await;
+    let two: [Arc<dyn Authority>; 2] = [Arc::new(one), Arc::new(other)];
+    conformance::leases_lapse(&two).await;
+    let [one, other] = two;
+    conformance::run_two(one, other, machine::seed()).await;
 }

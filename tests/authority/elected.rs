@@ -7,10 +7,10 @@ use pgpalisade_authority::{
     Authority, AuthorityError, Declaration, DeclareOutcome, Declared, Embedded, Etcd, Following,
     IfStale, Scope, Token,
 };
-use pgpalisade_tests::etcd;
-use pgpalisade_tests::held_relay::{Direction, HeldRelay};
-use pgpalisade_tests::machine::PATIENCE;
-use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_test_servers::etcd;
+use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
+use pgpalisade_test_servers::machine::PATIENCE;
+use pgpalisade_test_servers::postgres::Postgres;
 use tokio::time::{sleep, timeout};
 
 use crate::stage::{CLUSTER, backend, connect, connect_to, declare, scope, token};

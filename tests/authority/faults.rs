@@ -8,9 +8,9 @@ use pgpalisade_authority::{
     Authority, AuthorityError, Declared, Drained, Etcd, Mark, Registered, TakeoverEnd,
     TakeoverRecord,
 };
-use pgpalisade_tests::etcd;
-use pgpalisade_tests::held_relay::{Direction, HeldRelay};
-use pgpalisade_tests::machine;
+use pgpalisade_test_servers::etcd;
+use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
+use pgpalisade_test_servers::machine;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};

@@ -1,7 +1,7 @@
 //! A store that was wiped or restored under a running proxy must never accept: one test for each way to notice.
 
 use pgpalisade_authority::{Authority, AuthorityError, Etcd};
-use pgpalisade_tests::etcd;
+use pgpalisade_test_servers::etcd;
 
 use crate::stage::{CLUSTER, connect, declare, scope};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use pgpalisade_authority::etcd::{EtcdOpenError, MemberRole, Options};
 use pgpalisade_authority::{Authority, AuthorityError, Etcd};
-use pgpalisade_tests::etcd::{self, Setup, TlsFiles};
-use pgpalisade_tests::machine;
+use pgpalisade_test_servers::etcd::{self, Setup, TlsFiles};
+use pgpalisade_test_servers::machine;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use crate::stage::{CLUSTER, connect, connect_to, declare, scope, timed};

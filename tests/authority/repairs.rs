@@ -1,7 +1,7 @@
 //! A scope is repaired through one handle, and the others go on.
 
 use pgpalisade_authority::{Authority, Declared, Repair, RepairRequest, Repaired};
-use pgpalisade_tests::etcd;
+use pgpalisade_test_servers::etcd;
 
 use crate::stage::{CLUSTER, connect, declare, lower, scope, token};
 

@@ -7,7 +7,7 @@ use pgpalisade_authority::{
     Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Etcd, Registered, Scope,
     Token,
 };
-use pgpalisade_tests::etcd;
+use pgpalisade_test_servers::etcd;
 
 /// Cluster of all declarations here.
 pub(crate) const CLUSTER: Cluster = Cluster {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pgpalisade_authority::{Authority, Change, Cluster, Scope, Token, Watch};
-use pgpalisade_tests::etcd;
-use pgpalisade_tests::machine::PATIENCE;
+use pgpalisade_test_servers::etcd;
+use pgpalisade_test_servers::machine::PATIENCE;
 use tokio::time::timeout;
 
 use crate::stage::{CLUSTER, connect, connect_to, declare, scope, token};

@@ -1,6 +1,6 @@
 //! The alerts: each leads to a section of the runbooks.
 
-use pgpalisade_tests::machine::repository;
+use pgpalisade_test_servers::machine::repository;
 
 use crate::page::{Page, broken_links};
 

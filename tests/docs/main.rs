@@ -21,7 +21,7 @@ mod walk;
 use std::collections::BTreeSet;
 
 use page::Kind;
-use pgpalisade_tests::proxy::subcommand;
+use pgpalisade_test_servers::proxy::subcommand;
 
 /// One test for each walked page, with the pages that its reader has followed before.
 macro_rules! walks {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pgpalisade_tests::machine;
+use pgpalisade_test_servers::machine;
 
 /// A Markdown file of the repository.
 pub(crate) struct Page {

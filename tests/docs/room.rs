@@ -5,9 +5,9 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use pgpalisade_tests::machine;
-use pgpalisade_tests::programs::feed;
-use pgpalisade_tests::proxy::binary;
+use pgpalisade_test_servers::machine;
+use pgpalisade_test_servers::programs::feed;
+use pgpalisade_test_servers::proxy::binary;
 use tempfile::TempDir;
 
 /// Sets up the room in directory `$1` for repository `$2` with binary `$3`, and keeps it until its input ends.

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use pgpalisade_tests::machine::{self, Running, TERM};
+use pgpalisade_test_servers::machine::{self, Running, TERM};
 
 use crate::page::{self, Block, Kind};
 use crate::room::{Printed, Room};

@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 /// `--takeover-timeout` of these tests.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -88,9 +88,9 @@ impl Scene {
 
     /// Asserts the recovery: declarations succeed again without a restart, and the old session is ended.
     fn assert_back(&mut self) {
-        wait_for("a declaration to succeed again", || {
+        wait_until("a declaration to succeed again", || {
             let answer = self.plain.query("SET fencing.token = 35");
-            (answer[0].tag != b'E').then_some(())
+            answer[0].tag != b'E'
         });
         self.assert_told("the authority is back");
         self.plain.ok("INSERT INTO jobs DEFAULT VALUES");
@@ -197,13 +197,13 @@ fn less_than_a_declaration_without_an_answer() {
     let answer = scene.plain.query("SET fencing.token = 36");
     assert_eq!(answer[0].severity(), "ERROR", "{}", pretty(&answer));
     etcd.resume(0);
-    wait_for("the authority to be back", || {
+    wait_until("the authority to be back", || {
         let mut other = Wire::login(
             &scene.proxy.endpoint(),
             &[("user", "postgres"), ("database", "postgres")],
         );
         let answer = other.query("SET fencing.token = 'billing=7'");
-        (answer[0].tag != b'E').then_some(())
+        answer[0].tag != b'E'
     });
     let answer = scene.plain.query("SET fencing.token = 35");
     assert_eq!(answer[0].severity(), "FATAL", "{}", pretty(&answer));
@@ -230,13 +230,13 @@ fn a_token_that_was_laid_down() {
         .plain
         .ok("BEGIN; SET LOCAL fencing.token = 34; INSERT INTO jobs DEFAULT VALUES; COMMIT");
     etcd.resume(0);
-    wait_for("a takeover", || {
+    wait_until("a takeover", || {
         let mut next = Wire::login(
             &scene.proxy.endpoint(),
             &[("user", "postgres"), ("database", "postgres")],
         );
         let answer = next.query("SET fencing.token = 35");
-        (answer[0].tag != b'E').then_some(())
+        answer[0].tag != b'E'
     });
     let answer = scene.plain.query("SELECT 1");
     assert_eq!(answer[0].severity(), "FATAL", "{}", pretty(&answer));

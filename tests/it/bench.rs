@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{self, Signal, wait_for};
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::proxy::subcommand;
-use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::Endpoint;
+use pgpalisade_test_servers::machine::{self, Signal, wait_until};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::proxy::subcommand;
+use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::wire::Endpoint;
 use serde_json::Value;
 
 /// Default flags. A run takes two seconds.
@@ -75,8 +75,8 @@ fn nothing_is_left(postgres: &Postgres) {
                 (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpalisade bench'), \
                 (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                  WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgpalisade'))";
-    wait_for("the bench's sessions to be gone", || {
-        (postgres.sql(look) == [["0", "0", "0"]]).then_some(())
+    wait_until("the bench's sessions to be gone", || {
+        postgres.sql(look) == [["0", "0", "0"]]
     });
 }
 
@@ -136,9 +136,9 @@ fn agrees_with_the_server(report: &Value, postgres: &Postgres, before: f64) {
     let row = &report["rows"][0];
     let throughput = row["direct"].as_f64().unwrap() + row["proxied"].as_f64().unwrap();
     let said = throughput * report["round_ms"].as_f64().unwrap() / 1e3;
-    wait_for("the server's count to be that of the bench", || {
+    wait_until("the server's count to be that of the bench", || {
         let rounds = (transactions(postgres) - before) / said;
-        (1.0..40.0).contains(&rounds).then_some(())
+        (1.0..40.0).contains(&rounds)
     });
 }
 
@@ -349,7 +349,7 @@ fn a_takeover_in_the_middle_is_told() {
 fn passwords_are_not_printed() {
     let postgres = Postgres::start_with(Auth::Scram, &[]);
     postgres.sql("CREATE ROLE app LOGIN PASSWORD 'hunter2'");
-    let proxy = pgpalisade_tests::proxy::Proxy::start(&postgres);
+    let proxy = pgpalisade_test_servers::proxy::Proxy::start(&postgres);
     let with = |endpoint: &Endpoint, more: &str| {
         format!(
             "{} {more}",

@@ -10,12 +10,12 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 
-use pgpalisade_tests::machine::free_port;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::programs::{feed, program, stdout};
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Endpoint, Wire};
+use pgpalisade_test_servers::machine::free_port;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::programs::{feed, program, stdout};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Endpoint, Wire};
 use tempfile::TempDir;
 
 /// Verifier of the password `pencil`.

@@ -6,12 +6,12 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{self, Signal, free_port, signal, wait_for};
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::programs::{program, stdout};
-use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
-use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::machine::{self, Signal, free_port, signal, wait_for, wait_until};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::programs::{program, stdout};
+use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
+use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
@@ -295,9 +295,9 @@ fn texts_that_never_end() {
         "nobody was told to go in {:?}",
         begin.elapsed()
     );
-    wait_for("room", || {
+    wait_until("room", || {
         let answer = plain.query(&format!("SELECT '{}'", "x".repeat(800_000)));
-        (answer[0].tag == b'T').then_some(())
+        answer[0].tag == b'T'
     });
 }
 
@@ -362,8 +362,8 @@ fn a_takeover_while_the_standby_is_away() {
     let postgres = Postgres::start();
     postgres.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
     postgres.sql("SELECT pg_reload_conf()");
-    wait_for("the setting", || {
-        (postgres.value("SHOW synchronous_standby_names") == "nobody").then_some(())
+    wait_until("the setting", || {
+        postgres.value("SHOW synchronous_standby_names") == "nobody"
     });
     let proxy = Proxy::start_with(Options::new(&postgres).flag("--takeover-timeout", "2s"));
     for token in ["1", "2"] {

@@ -3,13 +3,13 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 
-use pgpalisade_tests::browser::Browser;
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::Signal;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::browser::Browser;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::Signal;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::Wire;
 
 /// A possible application_name of a client.
 const MARKUP: &str = "<img src=x onerror=\"document.title='broken'\">";
@@ -40,7 +40,7 @@ impl Scene {
             ("application_name", name),
             ("fencing.token", token),
         ];
-        wire.startup(pgpalisade_tests::wire::PROTOCOL_3_0, &session);
+        wire.startup(pgpalisade_test_servers::wire::PROTOCOL_3_0, &session);
         wire.until_ready();
         wire
     }
@@ -121,7 +121,7 @@ async fn it_shows_what_there_is_and_what_to_do() {
     assert_eq!(browser.value(strangers).await, 0);
     // A takeover that cannot be completed.
     let backend = first_backend(&scene);
-    pgpalisade_tests::machine::signal(backend, Signal::STOP);
+    pgpalisade_test_servers::machine::signal(backend, Signal::STOP);
     let mut third = Wire::connect(&scene.stage.proxy.endpoint());
     third.start_as_leader("35");
     browser
@@ -131,7 +131,7 @@ async fn it_shows_what_there_is_and_what_to_do() {
         .until("document.querySelectorAll('#line circle.incomplete').length === 1")
         .await;
     keep(&browser, "dashboard.png").await;
-    pgpalisade_tests::machine::signal(backend, Signal::CONT);
+    pgpalisade_test_servers::machine::signal(backend, Signal::CONT);
 }
 
 /// Backend of the second leader.

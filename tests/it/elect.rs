@@ -13,13 +13,15 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use pgpalisade_harness::child::{Running, TERM};
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{PATIENCE, Signal, repository, signal, wait_for};
-use pgpalisade_tests::postgres::bin;
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::proxy::subcommand;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Endpoint, Wire};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{
+    PATIENCE, Signal, repository, signal, wait_for, wait_until,
+};
+use pgpalisade_test_servers::postgres::bin;
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::proxy::subcommand;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Endpoint, Wire};
 use tempfile::TempDir;
 
 const SETUP: &str = "CREATE TABLE jobs (token int)";
@@ -51,7 +53,7 @@ impl Candidate {
 
     #[track_caller]
     fn wait_for(&self, words: &str) {
-        wait_for(words, || self.output().contains(words).then_some(()));
+        wait_until(words, || self.output().contains(words));
     }
 
     /// Process groups of its commands, one for each term.
@@ -125,9 +127,7 @@ fn resume(candidate: &Candidate) {
 
 #[track_caller]
 fn wait_for_terms(candidate: &Candidate, count: usize) {
-    wait_for("another term", || {
-        (candidate.groups().len() == count).then_some(())
-    });
+    wait_until("another term", || candidate.groups().len() == count);
 }
 
 /// Asserts that the leader of the first token is refused, and only that of the second one writes.
@@ -135,14 +135,13 @@ fn wait_for_terms(candidate: &Candidate, count: usize) {
 fn assert_fenced(stage: &Stage, deposed: &Candidate, [old, new]: [&str; 2]) {
     deposed.wait_for("PF001");
     let before = rows_of(stage, old);
-    wait_for("rows of the next", || {
-        (rows_of(stage, new) > 1).then_some(())
-    });
+    wait_until("rows of the next", || rows_of(stage, new) > 1);
     assert_eq!(rows_of(stage, old), before, "a deposed leader has written");
 }
 
 fn governed() -> Stage {
-    let policy = pgpalisade_tests::policy::PolicyFile::new("[scope.jobs]\ntables = [\"*.jobs\"]\n");
+    let policy =
+        pgpalisade_test_servers::policy::PolicyFile::new("[scope.jobs]\ntables = [\"*.jobs\"]\n");
     Stage::governed(SETUP, &policy)
 }
 
@@ -154,16 +153,14 @@ fn a_leader_that_slept_is_fenced_and_told_to_end() {
     let arguments = etcd_arguments(&urls, &["--ttl", "3s"]);
     let first = Candidate::start(&arguments, &writer(), &proxy);
     let token = token_of(&first);
-    wait_for("its rows", || (rows_of(&stage, &token) > 1).then_some(()));
+    wait_until("its rows", || rows_of(&stage, &token) > 1);
     let second = Candidate::start(&arguments, &writer(), &proxy);
     second.wait_for("waiting for etcd:/elections/jobs");
     pause(&first);
     // Its command goes on: nothing stops it, nor needs to until the next one leads.
     let later = token_of(&second);
     assert!(later.parse::<u64>().unwrap() > token.parse().unwrap());
-    wait_for("rows of the next", || {
-        (rows_of(&stage, &later) > 1).then_some(())
-    });
+    wait_until("rows of the next", || rows_of(&stage, &later) > 1);
     let before = rows_of(&stage, &token);
     first.wait_for("PF001");
     assert_eq!(
@@ -195,8 +192,8 @@ fn the_next_one_leads_as_soon_as_the_command_has_ended() {
     let mut gives_up = Candidate::start(&arguments, "echo never", &proxy);
     gives_up.wait_for("waiting for");
     let candidacies = || etcd.ctl(&["get", "--prefix", "--keys-only", "/elections/jobs"]);
-    wait_for("its candidacy", || {
-        (candidacies().split_whitespace().count() == 2).then_some(())
+    wait_until("its candidacy", || {
+        candidacies().split_whitespace().count() == 2
     });
     gives_up.process.signal(Signal::TERM);
     assert_eq!(gives_up.exit_code(), 143);
@@ -222,7 +219,7 @@ fn an_advisory_lock_gives_the_next_token() {
     let arguments = ["jobs", "--with", "advisory-lock:42"];
     let mut first = Candidate::start(&arguments, &writer(), &proxy);
     assert_eq!(token_of(&first), "1");
-    wait_for("its rows", || (rows_of(&stage, "1") > 1).then_some(()));
+    wait_until("its rows", || rows_of(&stage, "1") > 1);
     let second = Candidate::start(&arguments, &writer(), &proxy);
     second.wait_for("waiting for advisory-lock:42");
     // Its session ends with it; its command goes on.
@@ -260,9 +257,9 @@ fn a_lease_ends_where_its_holder_sleeps() {
     resume(&first);
     first.wait_for("lost lease: ");
     first.wait_for("told to end");
-    wait_for("another candidacy", || {
+    wait_until("another candidacy", || {
         let waits = first.output().matches("waiting for").count();
-        (waits == 2).then_some(())
+        waits == 2
     });
     // A released lease is available immediately, though its session lives a moment longer.
     second.process.signal(Signal::TERM);

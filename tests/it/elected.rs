@@ -4,13 +4,13 @@ mod faults;
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store, subcommand};
-use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::{PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store, subcommand};
+use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::wire::{PROTOCOL_3_0, Wire, pretty};
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 const ELECTION: &str = "/elections/jobs";
@@ -77,9 +77,9 @@ impl Scene {
     fn reaches(&self, number: u64) {
         let mut wire = self.plain();
         wire.ok("SET fencing.scope = 'jobs'");
-        wait_for("the mark to rise", || {
+        wait_until("the mark to rise", || {
             let mark = wire.rows("SHOW fencing.mark").concat().concat();
-            (mark == number.to_string()).then_some(())
+            mark == number.to_string()
         });
     }
 }

@@ -9,8 +9,8 @@ mod register;
 mod stale;
 mod two_proxies;
 
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Message, Wire, pretty};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Message, Wire, pretty};
 
 const SETUP: &str = "CREATE TABLE jobs (id int PRIMARY KEY, who text DEFAULT 'a leader')";
 

@@ -6,11 +6,11 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{seed, wait_for};
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty, startup_packet};
+use pgpalisade_test_servers::machine::{seed, wait_for, wait_until};
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty, startup_packet};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
@@ -427,8 +427,8 @@ fn a_client_that_never_reads() {
         wire.send(&Batch::new().query("SELECT repeat('x', 1000000) FROM generate_series(1, 400)"));
     }
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";
-    wait_for("the server to wait for the clients", || {
-        (stage.postgres.value(waiting) == "5").then_some(())
+    wait_until("the server to wait for the clients", || {
+        stage.postgres.value(waiting) == "5"
     });
     let grown = stage.proxy.resident_kib().saturating_sub(before);
     println!("{grown} KiB for 5 clients that do not read");
@@ -468,8 +468,8 @@ fn a_thousand_connections_that_close_at_once() {
         }
     }
     assert_serves(&stage);
-    wait_for("the sessions to be gone", || {
-        (stage.postgres.value(THROUGH_TCP) == "0").then_some(())
+    wait_until("the sessions to be gone", || {
+        stage.postgres.value(THROUGH_TCP) == "0"
     });
 }
 
@@ -487,7 +487,7 @@ fn a_statement_that_did_not_arrive_whole_is_not_run() {
         leader.send_bytes(&query.bytes()[..query.bytes().len() - missing]);
         drop(leader);
         let count = || stage.postgres.value(THROUGH_TCP);
-        wait_for("the end of the session", || (count() == "0").then_some(()));
+        wait_until("the end of the session", || count() == "0");
         let rows = stage.postgres.value("SELECT count(*) FROM jobs");
         assert_eq!(rows, "0", "without the last {missing} bytes");
     }
@@ -509,7 +509,7 @@ fn a_client_that_leaves_within_a_copy_is_gone_at_once() {
         let begin = Instant::now();
         drop(leader);
         let count = || stage.postgres.value(THROUGH_TCP);
-        wait_for("the end of the session", || (count() == "0").then_some(()));
+        wait_until("the end of the session", || count() == "0");
         let took = begin.elapsed();
         assert!(
             took < Duration::from_secs(3),

@@ -1,8 +1,8 @@
 //! The query of docs/elections.md finds rows written around the proxy, and no others.
 
-use pgpalisade_tests::machine::{repository, wait_for};
-use pgpalisade_tests::programs::{feed, program, stdout};
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::machine::{repository, wait_until};
+use pgpalisade_test_servers::programs::{feed, program, stdout};
+use pgpalisade_test_servers::stage::Stage;
 
 const SETUP: &str = "CREATE TABLE outbox (item text,
     token bigint DEFAULT nullif(current_setting('fencing.token', true), '')::bigint,
@@ -28,9 +28,9 @@ fn lead(stage: &Stage, token: u32) {
     let mut leader = stage.leader(&token.to_string());
     let mut looking = stage.plain();
     let noted = format!("\"to\":{token},");
-    wait_for("the takeover to be noted", || {
+    wait_until("the takeover to be noted", || {
         let history = &looking.rows("SHOW fencing.history")[0][0];
-        (history.contains(&noted) && !history.contains("incomplete")).then_some(())
+        history.contains(&noted) && !history.contains("incomplete")
     });
     leader.ok(&format!("INSERT INTO outbox VALUES ('by leader {token}')"));
 }

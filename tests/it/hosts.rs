@@ -7,10 +7,10 @@ mod patroni;
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::PATIENCE;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::wire::{Message, Wire, pretty};
+use pgpalisade_test_servers::machine::PATIENCE;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::wire::{Message, Wire, pretty};
 
 const SETUP: &str = "CREATE TABLE jobs (id int PRIMARY KEY)";
 
@@ -57,7 +57,7 @@ impl Pair {
     }
 
     fn leader(&self, token: &str) -> Wire {
-        pgpalisade_tests::stage::leader(&self.proxy.endpoint(), token)
+        pgpalisade_test_servers::stage::leader(&self.proxy.endpoint(), token)
     }
 
     /// Waits until the standby has everything from the primary.

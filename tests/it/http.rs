@@ -7,28 +7,28 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Proxy, Store, subcommand};
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Proxy, Store, subcommand};
+use pgpalisade_test_servers::stage::Stage;
 
 /// Far above the duration of an undelayed scrape or probe.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 #[track_caller]
 fn wait_until_ready(http: Http) {
-    wait_for("the proxy to be ready", || {
-        (http.get("/readyz").status == 200).then_some(())
+    wait_until("the proxy to be ready", || {
+        http.get("/readyz").status == 200
     });
 }
 
 #[track_caller]
 fn wait_until_not_ready(http: Http, why: &str) {
-    wait_for(why, || {
+    wait_until(why, || {
         let answer = http.get("/readyz");
-        (answer.status == 503 && answer.body.contains(why)).then_some(())
+        answer.status == 503 && answer.body.contains(why)
     });
     // It is alive all the same, and can be scraped.
     assert_eq!(http.get("/healthz").body, "alive\n");
@@ -135,7 +135,7 @@ fn a_drain_is_not_ready_and_is_seen_to_its_end() {
     wait_until_not_ready(http, "shutting down");
     assert_eq!(http.metrics().of("pgpalisade_connections_open"), 1.0);
     leader.ok("COMMIT");
-    wait_for("its end", || http.connect().is_err().then_some(()));
+    wait_until("its end", || http.connect().is_err());
     assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs"), "1");
 }
 
@@ -213,9 +213,7 @@ fn without_the_token_nothing_is_told() {
     assert_eq!(http.get("/healthz").body, "alive\n");
     assert_eq!(http.get("/readyz").body, "ready\n");
     postgres.crash();
-    wait_for("the status", || {
-        (http.get("/readyz").status == 503).then_some(())
-    });
+    wait_until("the status", || http.get("/readyz").status == 503);
     assert_eq!(http.get("/readyz").body, "not ready\n");
     assert!(
         with(right, "/readyz")

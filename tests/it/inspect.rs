@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::subcommand;
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::subcommand;
 use serde_json::Value;
 
 /// Ids of all checks, in the order in which they run.

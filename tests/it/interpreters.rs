@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pgpalisade_tests::machine::repository;
+use pgpalisade_test_servers::machine::repository;
 
 /// Runs a program in Debian's Python, which finds Debian's packages.
 pub(crate) fn python(program: &Path) -> Command {

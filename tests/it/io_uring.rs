@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::stage::Stage;
 
 /// Number of rings that a proxy of two workers holds, and whether its log says that the kernel allows none.
 fn rings(mode: &str) -> (usize, bool) {

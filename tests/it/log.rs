@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{repository, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::{Stage, leader};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{repository, wait_for};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::{Stage, leader};
 use serde_json::{Value, json};
 
 const SEEN: &str = "the mark was raised through another proxy";

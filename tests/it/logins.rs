@@ -12,10 +12,10 @@ use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::programs::stdout;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::tls::Authority;
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::programs::stdout;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::tls::Authority;
 
 use crate::tls::{ENCRYPTED, create_app, psql, refused, server_with, upstream, with_tls};
 

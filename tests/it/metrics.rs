@@ -8,13 +8,13 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pgpalisade_tests::http::{Http, Metrics};
-use pgpalisade_tests::machine::{Signal, repository, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::http::{Http, Metrics};
+use pgpalisade_test_servers::machine::{Signal, repository, signal, wait_for};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::Wire;
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
+use pgpalisade_test_servers::wire::Wire;
 
 /// Room for about twenty sessions.
 const SOFT_LIMIT: u32 = 64;

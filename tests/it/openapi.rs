@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
-use pgpalisade_tests::http::{Answer, Http};
-use pgpalisade_tests::machine::{Signal, repository, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::tls::Authority;
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::http::{Answer, Http};
+use pgpalisade_test_servers::machine::{Signal, repository, signal, wait_for, wait_until};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::tls::Authority;
+use pgpalisade_test_servers::wire::Wire;
 use serde_json::Value;
 
 use schema::{faults, names, resolve};
@@ -188,9 +188,7 @@ fn act(stage: &Stage) -> Vec<Wire> {
     signal(pid, Signal::CONT);
     // On a busy machine its end takes longer than the next takeover may wait.
     let is_there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-    wait_for("its end", || {
-        (stage.postgres.value(&is_there) == "0").then_some(())
-    });
+    wait_until("its end", || stage.postgres.value(&is_there) == "0");
     assert!(
         answer.iter().any(|message| message.sqlstate() == "PF006"),
         "{answer:?}"
@@ -211,9 +209,9 @@ fn answers_are_as_described() {
     let proxy = Proxy::start_with(options);
     let mut stage = Stage { proxy, postgres };
     let _sessions = act(&stage);
-    wait_for("both takeovers to be noted", || {
+    wait_until("both takeovers to be noted", || {
         let answer = http.get("/api/v1/takeovers").body;
-        (answer.contains("\"incomplete\"") && answer.contains("\"complete\"")).then_some(())
+        answer.contains("\"incomplete\"") && answer.contains("\"complete\"")
     });
     for path in description.paths() {
         let body = description.check(&path, 200, &http.get(&path));
@@ -232,8 +230,8 @@ fn answers_are_as_described() {
     without_the_token(&mut description, &stage.postgres);
     without_a_certificate(&mut description, &stage.postgres);
     stage.postgres.crash();
-    wait_for("the end of the control connection", || {
-        (http.get("/readyz").status == 503).then_some(())
+    wait_until("the end of the control connection", || {
+        http.get("/readyz").status == 503
     });
     for path in ["/readyz", "/api/v1/takeovers", "/api/v1/proxies"] {
         // Results are cached for a second.

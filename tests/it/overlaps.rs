@@ -1,10 +1,10 @@
 //! Overlaps of writers without tokens, shown before anybody has declared one.
 
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::wire::Wire;
 use serde_json::Value;
 
 const SETUP: &str = "CREATE TABLE jobs (id int); CREATE TABLE notes (id int)";

@@ -6,10 +6,10 @@ mod trial;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::postgres::scratch_dir;
-use pgpalisade_tests::programs::feed;
-use pgpalisade_tests::proxy::binary;
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::postgres::scratch_dir;
+use pgpalisade_test_servers::programs::feed;
+use pgpalisade_test_servers::proxy::binary;
 
 /// Output of a program that must succeed.
 fn stdout(command: &mut Command) -> String {

@@ -12,7 +12,7 @@ mod replication;
 mod sessions;
 mod unqualified;
 
-use pgpalisade_tests::wire::{Message, Wire, pretty};
+use pgpalisade_test_servers::wire::{Message, Wire, pretty};
 
 const SETUP: &str = "CREATE SCHEMA jobs; CREATE TABLE jobs.queue (id int); CREATE TABLE notes (id int); \
     CREATE TABLE jobs.notes (id int); \

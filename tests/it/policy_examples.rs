@@ -1,10 +1,10 @@
 //! The shipped policies, each in front of a real PostgreSQL: which user can write what with which token.
 
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Message, Wire, pretty};
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Message, Wire, pretty};
 
 /// A stage with one of the shipped policies, and the roles of all of them, with full privileges.
 fn stage(example: &str, setup: &str) -> Stage {

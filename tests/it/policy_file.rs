@@ -5,8 +5,8 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::proxy::subcommand;
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::proxy::subcommand;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

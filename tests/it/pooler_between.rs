@@ -1,9 +1,9 @@
 //! A pooler between the proxy and PostgreSQL: state that the proxy sets in one backend says nothing about the next.
 
-use pgpalisade_tests::pooler::Pooler;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::wire::{PROTOCOL_3_0, Wire};
+use pgpalisade_test_servers::pooler::Pooler;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::wire::{PROTOCOL_3_0, Wire};
 
 #[test]
 fn a_session_that_cannot_be_guarded_is_ended() {

@@ -6,11 +6,13 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use pgpalisade_tests::machine::{Running, TERM, wait_for};
-use pgpalisade_tests::postgres::scratch_dir;
-use pgpalisade_tests::programs::haproxy;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Endpoint, Message, PROTOCOL_3_0, SSL_REQUEST, Wire, startup_packet};
+use pgpalisade_test_servers::machine::{Running, TERM, wait_for, wait_until};
+use pgpalisade_test_servers::postgres::scratch_dir;
+use pgpalisade_test_servers::programs::haproxy;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{
+    Endpoint, Message, PROTOCOL_3_0, SSL_REQUEST, Wire, startup_packet,
+};
 use rustix::net::sockopt::set_socket_linger;
 
 const GSSENC_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 48];
@@ -245,9 +247,9 @@ fn connections_that_are_reset_make_no_noise() {
             drop(stream);
         }
     }
-    wait_for("the sessions to end", || {
+    wait_until("the sessions to end", || {
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
-        (stage.postgres.value(sessions) == "0").then_some(())
+        stage.postgres.value(sessions) == "0"
     });
     stage.plain().ok("SELECT 1");
     std::thread::sleep(A_LINE_LATER);

@@ -2,10 +2,10 @@
 
 use std::process::{Command, Output};
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::bin;
-use pgpalisade_tests::programs::{connect_by_environment, feed, program, stdout};
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::postgres::bin;
+use pgpalisade_test_servers::programs::{connect_by_environment, feed, program, stdout};
+use pgpalisade_test_servers::stage::Stage;
 
 const TOKEN: &str = "-c fencing.token=1";
 

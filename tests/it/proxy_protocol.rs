@@ -1,12 +1,12 @@
 //! The PROXY protocol: whose statement of a client's address counts.
 
-use pgpalisade_tests::machine::{self, Running, TERM, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::programs::haproxy;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::tls::Authority;
-use pgpalisade_tests::wire::{Endpoint, PROTOCOL_3_0, Wire, startup_packet};
+use pgpalisade_test_servers::machine::{self, Running, TERM, wait_for};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::programs::haproxy;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::tls::Authority;
+use pgpalisade_test_servers::wire::{Endpoint, PROTOCOL_3_0, Wire, startup_packet};
 
 const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 const LINE: &[u8] = b"PROXY TCP4 10.1.2.3 10.0.0.1 5000 6432\r\n";
@@ -30,14 +30,17 @@ fn write(proxy: &Proxy, header: &[u8]) -> String {
     let answer = wire.until_ready();
     if answer
         .last()
-        .is_some_and(pgpalisade_tests::wire::Message::is_closed)
+        .is_some_and(pgpalisade_test_servers::wire::Message::is_closed)
     {
         assert_eq!(answer.len(), 1, "closed without a word");
         return "closed".to_owned();
     }
     let answer = wire.query("CREATE TEMP TABLE t ()");
     let error = answer.iter().find(|message| message.tag == b'E');
-    error.map_or_else(String::new, pgpalisade_tests::wire::Message::sqlstate)
+    error.map_or_else(
+        String::new,
+        pgpalisade_test_servers::wire::Message::sqlstate,
+    )
 }
 
 fn binary(command: u8, family: u8, body: &[u8]) -> Vec<u8> {

@@ -9,11 +9,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use pgpalisade_harness::child::{Farewell, Running};
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{PATIENCE, Signal, pause, repository, signal, wait_for};
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::Endpoint;
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{PATIENCE, Signal, pause, repository, signal, wait_for};
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::Endpoint;
 use tempfile::TempDir;
 
 use crate::interpreters::{node, node_packages, python};

@@ -4,8 +4,8 @@
 //! runs a write that fails at execution (a duplicate key). The message types and the ReadyForQuery states must be the
 //! same, before and after; only the error differs.
 
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty, tags};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty, tags};
 
 const SETUP: &str = "CREATE TABLE taken (id int PRIMARY KEY); INSERT INTO taken VALUES (1)";
 const WRITE: &str = "INSERT INTO taken VALUES (1)";

@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use pgpalisade_tests::machine::{PATIENCE, Signal, signal, wait_for};
-use pgpalisade_tests::proxy::{Proxy, subcommand};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Wire};
+use pgpalisade_test_servers::machine::{PATIENCE, Signal, signal, wait_until};
+use pgpalisade_test_servers::proxy::{Proxy, subcommand};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Wire};
 use serde_json::Value;
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
@@ -57,7 +57,7 @@ fn a_log_that_is_rotated_loses_nothing() {
             number += 1;
         }
         signal(stage.proxy.pid(), Signal::HUP);
-        wait_for("the new file", || log.exists().then_some(()));
+        wait_until("the new file", || log.exists());
         // The follower polls five times a second: it would miss two rotations in that time.
         while followed.len() < number {
             followed.push(next());

@@ -2,9 +2,9 @@
 
 use std::process::Output;
 
-use pgpalisade_tests::proxy::subcommand;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::proxy::subcommand;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::Wire;
 use serde_json::Value;
 
 fn session(stage: &Stage, parameters: &[(&str, &str)]) -> Wire {

@@ -2,12 +2,12 @@
 
 use std::process::Output;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Endpoint, Message, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{wait_for, wait_until};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Endpoint, Message, Wire, pretty};
 use serde_json::Value;
 
 const POISON: &str = "9223372036854775807";
@@ -164,8 +164,8 @@ fn a_poisoned_scope_comes_back_under_two_proxies(store: Store) {
     assert_gone(&postgres, &mut poisoned);
     // Both have cached the poison. They hear of the repair, or look it up.
     for (proxy, token) in [(&second, "35"), (&first, "36")] {
-        wait_for("the proxy to hear of the repair", || {
-            refusal(&proxy.endpoint(), token).is_none().then_some(())
+        wait_until("the proxy to hear of the repair", || {
+            refusal(&proxy.endpoint(), token).is_none()
         });
         let mut now = leader(&proxy.endpoint(), token);
         now.ok(&format!("INSERT INTO jobs VALUES ({token})"));

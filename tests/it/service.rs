@@ -9,11 +9,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use pgpalisade_tests::machine::{PATIENCE, Signal, repository, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Options, Proxy, binary};
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::machine::{
+    PATIENCE, Signal, repository, signal, wait_for, wait_until,
+};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Options, Proxy, binary};
+use pgpalisade_test_servers::stage::Stage;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tempfile::TempDir;
@@ -110,9 +112,7 @@ fn the_watchdog_is_fed_as_long_as_it_runs() {
         let len = manager.socket.recv(&mut buffer)?;
         Ok::<_, std::io::Error>(buffer[..len].starts_with(b"WATCHDOG=1"))
     };
-    wait_for("five times", || {
-        (0..5).all(|_| fed().unwrap()).then_some(())
-    });
+    wait_until("five times", || (0..5).all(|_| fed().unwrap()));
     // A hanging proxy sends none.
     proxy.pause();
     manager.socket.set_nonblocking(true).unwrap();
@@ -149,8 +149,8 @@ fn systemd_is_told_of_an_upgrade() {
         let (sender, text) = manager.hear();
         assert_eq!((sender, text.trim()), (new, "WATCHDOG=1"));
     }
-    wait_for("the end of the old process", || {
-        proxy.output().contains("stopped").then_some(())
+    wait_until("the end of the old process", || {
+        proxy.output().contains("stopped")
     });
     signal(new, Signal::TERM);
     assert_eq!(manager.told().trim(), "STOPPING=1");
@@ -177,7 +177,7 @@ fn a_reload_says_what_needs_a_restart() {
         assert_eq!(manager.told().trim(), "READY=1");
     };
     let says = |part: &str| {
-        wait_for(part, || proxy.output().contains(part).then_some(()));
+        wait_until(part, || proxy.output().contains(part));
     };
     reload("workers = 1\n[takeover]\ntimeout = \"5s\"\n");
     // PGPALISADE_SHUTDOWN_GRACE overrides the file, and 5s is the default of takeover.timeout.

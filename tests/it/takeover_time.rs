@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::postgres::END_ALONE;
-use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_test_servers::postgres::END_ALONE;
+use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 const SESSIONS: usize = 100;
 const ROUNDS: usize = 15;

@@ -5,9 +5,9 @@ mod lock_delay;
 mod race;
 mod unanswered;
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
 
 const SETUP: &str =
     "CREATE TABLE jobs (id int, token text DEFAULT current_setting('fencing.token', true))";

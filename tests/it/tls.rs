@@ -9,11 +9,11 @@ mod server_leg;
 
 use std::process::Output;
 
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::programs::{feed, program};
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::tls::{Authority, Pair};
-use pgpalisade_tests::wire::Endpoint;
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::programs::{feed, program};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::tls::{Authority, Pair};
+use pgpalisade_test_servers::wire::Endpoint;
 
 const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 

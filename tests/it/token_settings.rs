@@ -7,9 +7,9 @@
 
 use std::fmt::Write as _;
 
-use pgpalisade_tests::machine::seed;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::machine::seed;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

@@ -14,8 +14,8 @@ mod parting;
 mod queries;
 mod startup;
 
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
 
 /// Created once before the scenario, so that object ids are the same in every run of it.
 const SETUP: &str = "

@@ -1,9 +1,9 @@
 //! The control role runs no foreign code, whatever was created first or attached later.
 
-use pgpalisade_tests::machine::{PATIENCE, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_test_servers::machine::{PATIENCE, wait_until};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 /// Objects that an ordinary role can create. The log shows the role of each call, even if that was undone.
 const TRAPS: &str = "CREATE SCHEMA traps; GRANT USAGE ON SCHEMA traps TO PUBLIC;
@@ -422,9 +422,9 @@ fn a_trigger_that_is_just_made_is_waited_for() {
     );
     let refused = std::thread::scope(|threads| {
         let declaring = threads.spawn(|| declare(&proxy, 1));
-        wait_for("the declaration to wait for the lock", || {
+        wait_until("the declaration to wait for the lock", || {
             let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'pgpalisade.mark'::regclass";
-            (den.postgres.value(waiting) != "0").then_some(())
+            den.postgres.value(waiting) != "0"
         });
         mallory.ok("COMMIT");
         declaring.join().unwrap()

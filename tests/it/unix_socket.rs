@@ -4,12 +4,12 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::programs::{feed, program, stdout};
-use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
-use pgpalisade_tests::tls::Authority;
-use pgpalisade_tests::wire::{Endpoint, SSL_REQUEST, Wire};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::programs::{feed, program, stdout};
+use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
+use pgpalisade_test_servers::tls::Authority;
+use pgpalisade_test_servers::wire::{Endpoint, SSL_REQUEST, Wire};
 use tempfile::TempDir;
 
 const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];

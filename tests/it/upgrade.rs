@@ -8,13 +8,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pgpalisade_harness::child::{Running, TERM};
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::{Signal, free_port, signal, wait_at_most, wait_for};
-use pgpalisade_tests::postgres::{Auth, Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Options, Proxy, Store, subcommand};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Batch, Endpoint, PROTOCOL_3_0, Wire, cancel_request, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::{
+    Signal, free_port, signal, wait_at_most, wait_for, wait_until,
+};
+use pgpalisade_test_servers::postgres::{Auth, Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store, subcommand};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, PROTOCOL_3_0, Wire, cancel_request, pretty};
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 const TAKEN: &str = "the new process has taken over";
@@ -193,8 +195,8 @@ fn with_an_embedded_store_new_connections_wait() {
             wire.ok("COMMIT");
         }
         wait_for("the end of the old process", || ended(old));
-        wait_for("a connection that has waited", || {
-            (waiting.committed.load(Ordering::Relaxed) > 0).then_some(())
+        wait_until("a connection that has waited", || {
+            waiting.committed.load(Ordering::Relaxed) > 0
         });
         waiting.end();
     }
@@ -268,15 +270,15 @@ fn sessions_of_the_old_process_are_within_reach_of_the_new_one() {
     let mut line = Line::start(shared(&postgres, &etcd));
     let mut open = open_transactions(&line.endpoint(), 2);
     let old = line.upgrade();
-    wait_for("the end of the old listeners", || {
+    wait_until("the end of the old listeners", || {
         let accepting = "waiting for open transactions";
-        line.proxy.output().contains(accepting).then_some(())
+        line.proxy.output().contains(accepting)
     });
     let mut slow = open.remove(0);
     slow.send(&Batch::new().query("SELECT pg_sleep(30)"));
-    wait_for("the statement", || {
+    wait_until("the statement", || {
         let running = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'";
-        (!postgres.sql(running).is_empty()).then_some(())
+        !postgres.sql(running).is_empty()
     });
     Wire::connect(&line.endpoint()).send_bytes(&cancel_request(slow.backend_key()));
     let answer = slow.until_ready();
@@ -378,9 +380,7 @@ fn an_embedded_store_that_cannot_be_opened_stops_nobody() {
         |mode| std::fs::set_permissions(line.proxy.store(), Permissions::from_mode(mode)).unwrap();
     permissions(0o777);
     line.ask();
-    wait_for("the failure", || {
-        line.proxy.output().contains(FAILED).then_some(())
-    });
+    wait_until("the failure", || line.proxy.output().contains(FAILED));
     permissions(0o700);
     leader(&line.endpoint(), "1").ok("INSERT INTO jobs VALUES (1)");
 }
@@ -404,9 +404,9 @@ fn the_old_process_goes_on_where_the_new_one_fails() {
     std::fs::write(&file, "workers = \"many\"\n").unwrap();
     for round in 1..=2 {
         line.ask();
-        wait_for("the failure", || {
+        wait_until("the failure", || {
             let failures = line.proxy.output().matches(FAILED).count();
-            (failures == round).then_some(())
+            failures == round
         });
     }
     for endpoint in [&socket, &line.endpoint()] {

@@ -1,17 +1,9 @@
 //! Texts that PostgreSQL reads in another encoding than the last reported one (C2).
 
-use pgpalisade_tests::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::words::SWALLOWING;
 
 use super::script::{Script, Worth, check, grouped};
-
-/// UTF-8 bytes before a backslash that make it the second byte of a character in this encoding.
-const SWALLOWING: [(&str, &[u8]); 5] = [
-    ("SJIS", b"\xc2\x83"),
-    ("SHIFT_JIS_2004", b"\xc2\x83"),
-    ("BIG5", b"\xe1\xa1\xa1"),
-    ("GBK", b"\xe1\x80\x81"),
-    ("GB18030", b"\xe1\x80\x81"),
-];
 
 /// One SELECT in UTF-8. In the other encoding the string ends early, and `payload` follows.
 fn smuggled(lead: &[u8], payload: &str) -> Vec<u8> {
@@ -71,8 +63,10 @@ fn changes(encoding: &str) -> Vec<(Vec<String>, Option<&'static str>)> {
 #[test]
 fn c2_an_encoding_that_is_on_its_way() {
     let mut scripts = Vec::new();
-    for (encoding, lead) in SWALLOWING {
-        for (texts, from_startup) in changes(encoding) {
+    for (number, (encoding, lead)) in SWALLOWING.into_iter().enumerate() {
+        // Each change with one of the encodings.
+        let own = changes(encoding).into_iter().skip(number);
+        for (texts, from_startup) in own.step_by(SWALLOWING.len()) {
             for (session, payload) in [
                 (Session::Bare, "NOTIFY news"),
                 (Session::Neighbour, "INSERT INTO a.jobs DEFAULT VALUES"),

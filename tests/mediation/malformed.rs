@@ -1,7 +1,7 @@
 //! L3: messages that violate the protocol. PostgreSQL answers each with an error, and the session goes on.
 
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty, tags};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty, tags};
 
 /// Type and body. The test needs only some answer; PostgreSQL decides which.
 const MALFORMED: [(u8, &[u8]); 24] = [

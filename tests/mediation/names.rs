@@ -1,9 +1,9 @@
 //! Names that PostgreSQL interprets differently: truncated to 63 bytes (C1), redefined (C5), or not compared by their
 //! bytes (N4).
 
-use pgpalisade_tests::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::conversation::{Message, Session};
 
-use super::script::{Script, Worth, check, grouped, payloads};
+use super::script::{Script, Worth, check, grouped, pairs, payloads};
 
 /// Pairs of names that PostgreSQL considers equal.
 fn cut_names() -> Vec<(String, String)> {
@@ -25,11 +25,8 @@ fn cut_names() -> Vec<(String, String)> {
 #[test]
 fn c1_statements_whose_names_are_cut() {
     let mut scripts = Vec::new();
-    for (session, payload) in [Session::Bare, Session::Neighbour]
-        .into_iter()
-        .flat_map(|session| payloads(session).map(|payload| (session, payload)))
-    {
-        for (one, other) in cut_names() {
+    for session in [Session::Bare, Session::Neighbour] {
+        for ((one, other), payload) in pairs(&cut_names(), &payloads(session)) {
             let made = Script::of(session)
                 .parse(one.clone(), "SELECT 1")
                 .sync()
@@ -58,11 +55,8 @@ fn c1_statements_whose_names_are_cut() {
 #[test]
 fn c1_portals_whose_names_are_cut() {
     let mut scripts = Vec::new();
-    for (session, payload) in [Session::Bare, Session::Neighbour]
-        .into_iter()
-        .flat_map(|session| payloads(session).map(|payload| (session, payload)))
-    {
-        for (one, other) in cut_names() {
+    for session in [Session::Bare, Session::Neighbour] {
+        for ((one, other), payload) in pairs(&cut_names(), &payloads(session)) {
             let script = Script::of(session)
                 .query("BEGIN")
                 .parse("r", "SELECT 1")
@@ -79,20 +73,19 @@ fn c1_portals_whose_names_are_cut() {
     check(Worth::Writes, scripts);
 }
 
+const WAYS_TO_GO: [&str; 4] = [
+    "DEALLOCATE z",
+    "DEALLOCATE ALL",
+    "DEALLOCATE PREPARE z",
+    "DISCARD ALL",
+];
+
 /// C5: a name is redefined before it is executed, in one text and in one pipeline.
 #[test]
 fn c5_a_name_that_is_made_anew() {
     let mut scripts = Vec::new();
-    for (session, payload) in [Session::Bare, Session::Neighbour]
-        .into_iter()
-        .flat_map(|session| payloads(session).map(|payload| (session, payload)))
-    {
-        for gone in [
-            "DEALLOCATE z",
-            "DEALLOCATE ALL",
-            "DEALLOCATE PREPARE z",
-            "DISCARD ALL",
-        ] {
+    for session in [Session::Bare, Session::Neighbour] {
+        for (gone, payload) in pairs(&WAYS_TO_GO, &payloads(session)) {
             let prepare = format!("PREPARE z AS {payload}");
             let begun = Script::of(session).query("PREPARE z AS SELECT 1");
             if gone != "DISCARD ALL" {
@@ -119,6 +112,7 @@ fn c5_a_name_that_is_made_anew() {
                 .sync();
             scripts.extend(grouped(&format!("{gone}, bound"), bound));
         }
+        let [payload, ..] = payloads(session);
         let parsed = Script::of(session)
             .query(format!("PREPARE z AS {payload}"))
             .parse("z", "SELECT 1")

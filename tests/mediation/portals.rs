@@ -1,9 +1,9 @@
 //! Portals and statements that are not what they seem. Either a message after an error was skipped (C3), or a cursor
 //! of SQL is a portal of the protocol (C4).
 
-use pgpalisade_tests::mediation::conversation::Session;
+use pgpalisade_judges::mediation::conversation::Session;
 
-use super::script::{Script, Worth, check, grouped, payloads};
+use super::script::{Script, Worth, check, grouped, pairs, payloads};
 
 /// Failures before the skipped messages: in a Parse, in a Bind, in an Execute.
 fn failures() -> [(&'static str, Script); 3] {
@@ -22,11 +22,8 @@ fn failures() -> [(&'static str, Script); 3] {
 #[test]
 fn c3_what_is_skipped_behind_an_error() {
     let mut scripts = Vec::new();
-    for (session, payload) in [Session::Bare, Session::Neighbour]
-        .into_iter()
-        .flat_map(|session| payloads(session).map(|payload| (session, payload)))
-    {
-        for (what, failure) in failures() {
+    for session in [Session::Bare, Session::Neighbour] {
+        for ((what, failure), payload) in pairs(&failures(), &payloads(session)) {
             let made = Script::of(session).parse("", payload).sync();
             let skipped = made.then(&failure).parse("", "SELECT 1").sync();
             let executed = skipped.bind("", "").execute("").sync();
@@ -72,45 +69,44 @@ fn c3_what_is_skipped_behind_an_error() {
 #[test]
 fn c4_a_portal_as_a_cursor() {
     let mut scripts = Vec::new();
+    let runs = [
+        "FETCH p",
+        "FETCH ALL FROM p",
+        "MOVE p",
+        "MOVE ALL FROM p",
+        "FETCH \"p\"",
+    ];
     for session in [Session::Bare, Session::Elsewhere, Session::Neighbour] {
-        for payload in payloads(session) {
-            for run in [
-                "FETCH p",
-                "FETCH ALL FROM p",
-                "MOVE p",
-                "MOVE ALL FROM p",
-                "FETCH \"p\"",
-            ] {
-                let bound = Script::of(session)
-                    .query("BEGIN")
-                    .parse("s", payload)
-                    .bind("p", "s");
-                let simple = bound.clone().sync().query(run).query("COMMIT");
-                scripts.extend(grouped(&format!("{run}, simple"), simple));
-                let extended = bound.clone().extended(run).sync().query("COMMIT");
-                scripts.extend(grouped(&format!("{run}, extended"), extended));
-                let prepared = Script::of(session)
-                    .parse("f", run)
-                    .sync()
-                    .query("BEGIN")
-                    .parse("s", payload)
-                    .bind("p", "s")
-                    .bind("", "f")
-                    .execute("")
-                    .sync()
-                    .query("COMMIT");
-                // A Parse of FETCH does not look up the portal, so it may come first.
-                scripts.extend(grouped(&format!("{run}, prepared before"), prepared));
-                let outside = Script::of(session)
-                    .parse("s", payload)
-                    .bind("p", "s")
-                    .extended(run)
-                    .sync();
-                scripts.extend(grouped(
-                    &format!("{run}, in a pipeline without a block"),
-                    outside,
-                ));
-            }
+        for (run, payload) in pairs(&runs, &payloads(session)) {
+            let bound = Script::of(session)
+                .query("BEGIN")
+                .parse("s", payload)
+                .bind("p", "s");
+            let simple = bound.clone().sync().query(run).query("COMMIT");
+            scripts.extend(grouped(&format!("{run}, simple"), simple));
+            let extended = bound.clone().extended(run).sync().query("COMMIT");
+            scripts.extend(grouped(&format!("{run}, extended"), extended));
+            let prepared = Script::of(session)
+                .parse("f", run)
+                .sync()
+                .query("BEGIN")
+                .parse("s", payload)
+                .bind("p", "s")
+                .bind("", "f")
+                .execute("")
+                .sync()
+                .query("COMMIT");
+            // A Parse of FETCH does not look up the portal, so it may come first.
+            scripts.extend(grouped(&format!("{run}, prepared before"), prepared));
+            let outside = Script::of(session)
+                .parse("s", payload)
+                .bind("p", "s")
+                .extended(run)
+                .sync();
+            scripts.extend(grouped(
+                &format!("{run}, in a pipeline without a block"),
+                outside,
+            ));
         }
     }
     check(Worth::Writes, scripts);

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use pgpalisade_tests::machine;
-use pgpalisade_tests::mediation::conversation::Session;
-use pgpalisade_tests::mediation::run::{LOOKED_AT, Plan, run};
+use pgpalisade_judges::mediation::conversation::Session;
+use pgpalisade_judges::mediation::run::{LOOKED_AT, Plan, run};
+use pgpalisade_test_servers::machine;
 
 /// Includes the start of the servers.
-const DURATION: Duration = Duration::from_secs(80);
+const DURATION: Duration = Duration::from_secs(40);
 
 #[test]
 fn no_conversation_changes_what_its_session_may_not() {

@@ -1,8 +1,8 @@
 //! Read-only mode that is off and not reported yet: C6, C7, and findings of the oracle.
 
-use pgpalisade_tests::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::conversation::{Message, Session};
 
-use super::script::{HIDDEN, Script, Worth, check, grouped};
+use super::script::{HIDDEN, Script, Worth, check, grouped, pairs};
 
 /// Sessions that may change nothing at all.
 const STRICT: [Session; 3] = [Session::Bare, Session::Elsewhere, Session::Ungoverned];
@@ -18,10 +18,7 @@ const LIFTS: [&str; 3] = [
 fn c6_a_default_that_is_on_its_way() {
     let mut scripts = Vec::new();
     for session in STRICT {
-        for (lift, hidden) in LIFTS
-            .into_iter()
-            .flat_map(|lift| HIDDEN.map(|hidden| (lift, hidden)))
-        {
+        for (lift, hidden) in pairs(&LIFTS, &HIDDEN) {
             let begun = Script::of(session);
             for texts in [
                 &["BEGIN", lift, "COMMIT", hidden][..],

@@ -1,9 +1,9 @@
 //! Conversations written by hand.
 
-use pgpalisade_tests::mediation::conversation::{
+use pgpalisade_judges::mediation::conversation::{
     Conversation, Database, Message, Name, Session, Sql, Step, Target,
 };
-use pgpalisade_tests::mediation::trial::Trial;
+use pgpalisade_judges::mediation::trial::Trial;
 
 /// Builder of a conversation.
 #[derive(Clone, Debug)]
@@ -133,6 +133,14 @@ pub(crate) fn grouped(what: &str, script: Script) -> Vec<(String, Script)> {
         .zip(script.groupings())
         .map(|(way, script)| (format!("{what}, {way}"), script))
         .collect()
+}
+
+/// Pairs in which each element of both lists comes at least once. Each shows the fault by itself;
+/// `make mediation` combines them at random.
+pub(crate) fn pairs<A: Clone, B: Clone>(first: &[A], second: &[B]) -> Vec<(A, B)> {
+    let count = first.len().max(second.len());
+    let (first, second) = (first.iter().cloned(), second.iter().cloned());
+    first.cycle().zip(second.cycle()).take(count).collect()
 }
 
 /// Whether a conversation must write without the proxy: otherwise it tests nothing.

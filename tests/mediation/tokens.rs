@@ -1,8 +1,8 @@
 //! Tokens that a transaction has given up: changed to the next (H1), or cleared (L2).
 
-use pgpalisade_tests::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::conversation::{Message, Session};
 
-use super::script::{HIDDEN, Script, Worth, check, grouped};
+use super::script::{HIDDEN, Script, Worth, check, grouped, pairs};
 
 /// H1: a transaction has written under one token and continues under the next, which another session holds by then.
 #[test]
@@ -13,41 +13,38 @@ fn h1_a_transaction_that_moves_to_another_token() {
         "SET LOCAL fencing.token = '@1'",
         "SELECT set_config('fencing.token', '@1', false)",
     ];
-    for written in ["INSERT INTO log VALUES ('x')", "SELECT w()", "TABLE v"] {
-        for (set, by) in next
-            .into_iter()
-            .flat_map(|set| ["@1", "@2"].map(|by| (set, by)))
-        {
-            for texts in [
-                &["BEGIN", written, set][..],
-                &["BEGIN", written, "SELECT 1", set],
-                &["BEGIN", "SAVEPOINT s", "RELEASE s", written, set],
-                &["BEGIN", "SAVEPOINT s", written, "SAVEPOINT t", set],
-                &[
-                    "BEGIN",
-                    written,
-                    "SAVEPOINT s",
-                    "SELECT 1/0",
-                    "ROLLBACK TO s",
-                    set,
-                ],
-                &["BEGIN", written, "SAVEPOINT s", set, "ROLLBACK TO s"],
-            ] {
-                let what = format!("{}; then {by}", texts.join("; "));
-                let begun = Script::of(Session::Holder);
-                let simple = begun.clone().queries(texts);
-                let parts = texts.iter().map(|sql| sql.as_bytes().to_vec()).collect();
-                let text = begun.clone().say(Message::Query(parts));
-                let pipeline = texts
-                    .iter()
-                    .fold(begun, |script, sql| script.extended(*sql))
-                    .sync();
-                for script in simple.groupings().into_iter().chain([text, pipeline]) {
-                    scripts.push((
-                        what.clone(),
-                        script.wait().declare(by).query("COMMIT").wait(),
-                    ));
-                }
+    let next = next.map(|set| ["@1", "@2"].map(|by| (set, by)));
+    let writes = ["INSERT INTO log VALUES ('x')", "SELECT w()", "TABLE v"];
+    for (written, (set, by)) in pairs(&writes, next.as_flattened()) {
+        for texts in [
+            &["BEGIN", written, set][..],
+            &["BEGIN", written, "SELECT 1", set],
+            &["BEGIN", "SAVEPOINT s", "RELEASE s", written, set],
+            &["BEGIN", "SAVEPOINT s", written, "SAVEPOINT t", set],
+            &[
+                "BEGIN",
+                written,
+                "SAVEPOINT s",
+                "SELECT 1/0",
+                "ROLLBACK TO s",
+                set,
+            ],
+            &["BEGIN", written, "SAVEPOINT s", set, "ROLLBACK TO s"],
+        ] {
+            let what = format!("{}; then {by}", texts.join("; "));
+            let begun = Script::of(Session::Holder);
+            let simple = begun.clone().queries(texts);
+            let parts = texts.iter().map(|sql| sql.as_bytes().to_vec()).collect();
+            let text = begun.clone().say(Message::Query(parts));
+            let pipeline = texts
+                .iter()
+                .fold(begun, |script, sql| script.extended(*sql))
+                .sync();
+            for script in simple.groupings().into_iter().chain([text, pipeline]) {
+                scripts.push((
+                    what.clone(),
+                    script.wait().declare(by).query("COMMIT").wait(),
+                ));
             }
         }
     }
@@ -63,10 +60,7 @@ fn l2_what_writes_after_the_token_is_laid_down() {
         "SELECT set_config('fencing.token', '', false)",
         "SET SESSION fencing.token TO ''",
     ];
-    for (down, hidden) in down
-        .into_iter()
-        .flat_map(|down| HIDDEN.map(|hidden| (down, hidden)))
-    {
+    for (down, hidden) in pairs(&down, &HIDDEN) {
         let held = format!(
             "DECLARE h CURSOR WITH HOLD FOR {}",
             if hidden == "TABLE v" {
@@ -206,14 +200,12 @@ fn n3_a_token_laid_down_by_a_portal_that_is_suspended() {
 fn n5_a_write_in_front_of_a_declaration() {
     let mut scripts = Vec::new();
     let declare = "SELECT set_config('fencing.token', '@1', false)";
-    for (hidden, set) in [HIDDEN[0], HIDDEN[2]].into_iter().flat_map(|hidden| {
-        [
-            "SET fencing.token = '@1'",
-            "SET LOCAL fencing.token = '@1'",
-            declare,
-        ]
-        .map(|set| (hidden, set))
-    }) {
+    let sets = [
+        "SET fencing.token = '@1'",
+        "SET LOCAL fencing.token = '@1'",
+        declare,
+    ];
+    for (set, hidden) in pairs(&sets, &[HIDDEN[0], HIDDEN[2]]) {
         let text = |parts: &[&str]| {
             Message::Query(parts.iter().map(|sql| sql.as_bytes().to_vec()).collect())
         };

@@ -1,9 +1,9 @@
 //! Texts that the proxy cannot read: they count as the worst case, even if the server would not run most others.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
 
 const SETUP: &str = "CREATE TABLE log (what text); CREATE SCHEMA jobs; CREATE TABLE jobs.queue (id int); \
     CREATE FUNCTION w() RETURNS int LANGUAGE sql AS $$INSERT INTO log VALUES ('w') RETURNING 1$$";
@@ -92,9 +92,9 @@ fn a_reload_behind_a_reset() {
     let reload = |sql: &str, value: &str| {
         stage.postgres.sql(sql);
         stage.postgres.sql("SELECT pg_reload_conf()");
-        wait_for("the server to read its files", || {
+        wait_until("the server to read its files", || {
             let shown = stage.postgres.value("SHOW default_transaction_read_only");
-            (shown == value).then_some(())
+            shown == value
         });
     };
     for reset in [

@@ -2,7 +2,7 @@
 //! random ones with places nested in each other.
 
 use pgpalisade_policies::Class;
-use pgpalisade_tests::machine::seed;
+use pgpalisade_test_servers::machine::seed;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};

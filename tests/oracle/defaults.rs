@@ -1,11 +1,11 @@
 //! Read-only mode requested or set elsewhere: in the startup packet, for a role, a database, the server. Also the
 //! values that clients find when they query it.
 
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::programs::program;
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::programs::program;
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Message, PROTOCOL_3_0, Wire, pretty};
 
 use super::world::stage;
 

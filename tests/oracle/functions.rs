@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgpalisade_policies::Class;
-use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_test_servers::postgres::Postgres;
 
 use super::world::class_of;
 

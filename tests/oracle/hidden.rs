@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use pgpalisade_policies::Class;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Message, Wire, pretty};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Message, Wire, pretty};
 
 use super::corpus::{self, cases};
 use super::world::{Around, Outcome, Protocol, Runner, Watch, changed, class_of, stage};
@@ -75,7 +75,7 @@ fn each_of_them_writes_where_nothing_stops_it() {
 /// A FunctionCall has no text at all.
 #[test]
 fn function_calls_are_refused_by_oid() {
-    use pgpalisade_tests::wire::Batch;
+    use pgpalisade_test_servers::wire::Batch;
     let stage = stage();
     let mut watch = Watch::new(&stage);
     let before = watch.fingerprint();

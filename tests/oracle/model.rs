@@ -17,8 +17,8 @@ mod sql;
 
 use std::collections::BTreeMap;
 
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 

@@ -1,7 +1,7 @@
 //! Code that PostgreSQL runs before any Execute: parsing and planning a text and reading its parameters call
 //! functions of the database. So Parse, Bind and Describe can hide a write too, and so can PREPARE.
 
-use pgpalisade_tests::wire::{Batch, pretty};
+use pgpalisade_test_servers::wire::{Batch, pretty};
 
 use super::read_only_guard::{LIFTING, run_all};
 use super::world::stage;

@@ -1,8 +1,8 @@
 //! Every way out of read-only mode, tried by a session without a token. Afterwards PostgreSQL must still refuse a
 //! write that no parser sees.
 
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
 
 use super::world::stage;
 

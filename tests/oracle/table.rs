@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
 
 use super::world::{Watch, stage};
 

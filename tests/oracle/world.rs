@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use pgpalisade_policies::{Class, Control, TextEncoding, WriteReason, classify};
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire};
 
 use super::corpus::WORLD;
 

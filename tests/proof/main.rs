@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pgpalisade_tests::machine::{profile_dir, seed};
-use pgpalisade_tests::proof::checker::Rule;
-use pgpalisade_tests::proof::plan::{Faults, Plan, Route};
-use pgpalisade_tests::proof::run::{Outcome, run};
-use pgpalisade_tests::proof::store::StoreKind;
+use pgpalisade_judges::proof::checker::Rule;
+use pgpalisade_judges::proof::plan::{Faults, Plan, Route};
+use pgpalisade_judges::proof::run::{Outcome, run};
+use pgpalisade_judges::proof::store::StoreKind;
+use pgpalisade_test_servers::machine::{profile_dir, seed};
 
 /// A run needs the whole machine. `cargo test` would start all of them at once; nextest's configuration prevents it.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -50,7 +50,7 @@ fn assert_at_least(what: &str, least: usize, count: usize) {
 /// G1 to G6, and the shared row, with all faults.
 #[test]
 fn leaders_under_faults() {
-    let outcome = run_alone("leaders", Route::Proxied(StoreKind::Etcd), 90, |_| {});
+    let outcome = run_alone("leaders", Route::Proxied(StoreKind::Etcd), 45, |_| {});
     assert_holds(&outcome);
     let counts = &outcome.report.counts;
     assert_at_least("takeovers", 15, counts.takeovers);
@@ -63,7 +63,7 @@ fn leaders_under_faults() {
 /// killed and networks fail, but no number may be missing.
 #[test]
 fn two_writers_on_one_row() {
-    let outcome = run_alone("row", Route::Proxied(StoreKind::Postgres), 45, |plan| {
+    let outcome = run_alone("row", Route::Proxied(StoreKind::Postgres), 25, |plan| {
         plan.scopes = 0;
         plan.faults = Faults::Partitions;
     });

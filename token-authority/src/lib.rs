@@ -6,8 +6,6 @@
 mod authority;
 mod claim;
 mod cluster;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 mod contents;
 pub mod embedded;
 pub mod etcd;

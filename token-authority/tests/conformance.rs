@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use pgpalisade_authority::conformance::{self, Scale};
 use pgpalisade_authority::{Authority, Embedded};
-use pgpalisade_tests::machine;
+use pgpalisade_conformance::{self as conformance, Scale};
+use pgpalisade_test_servers::machine;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn embedded() {
@@ -20,8 +20,10 @@ async fn embedded() {
 async fn embedded_by_two_handles() {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(dir.path()).unwrap();
+    let two: [Arc<dyn Authority>; 2] = [Arc::new(store.clone()), Arc::new(store)];
+    conformance::leases_lapse(&two).await;
     for seed in 0..3 {
-        let (a, b) = (Arc::new(store.clone()), Arc::new(store.clone()));
+        let [a, b] = two.clone();
         conformance::run_two(a, b, seed).await;
     }
 }
@@ -38,7 +40,7 @@ async fn embedded_at_scale() {
     let dir = tempfile::tempdir().unwrap();
     let scale = Scale {
         sessions: 10_000,
-        scopes: 100_000,
+        scopes: 20_000,
     };
     let store = Embedded::open(dir.path()).unwrap();
     conformance::at_scale(Arc::new(store), scale).await;

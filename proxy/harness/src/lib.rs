@@ -1,6 +1,6 @@
 //! Private servers as child processes: PostgreSQL, and the proxy in front of it.
 //!
-//! `pgpalisade demo` uses them, and so do the servers of tests and benchmarks (`tests/src`), which add etcd and
+//! `pgpalisade demo` uses them, and so do the servers of tests and benchmarks (`tests/servers`), which add etcd and
 //! pgbouncer. This crate is shipped: it returns errors and does not panic.
 //!
 //! - [`child`]: a process with a log file that ends on drop.

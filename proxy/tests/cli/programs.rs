@@ -10,8 +10,8 @@ use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::check;
-use pgpalisade_tests::machine::{Signal, signal};
-use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_test_servers::machine::{Signal, signal};
+use pgpalisade_test_servers::postgres::Postgres;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Output};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{Signal, signal};
+use pgpalisade_test_servers::machine::{Signal, signal};
 use serde_json::{Value, json};
 
 use crate::{Place, check};

@@ -1,7 +1,7 @@
 //! The console with Python drivers.
 
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::programs::{connect_by_environment, feed, stdout};
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::programs::{connect_by_environment, feed, stdout};
 
 use super::{Scene, on_a_port};
 use crate::interpreters::python;

@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::programs::program;
-use pgpalisade_tests::wire::{Batch, Endpoint, SSL_REQUEST, Wire, startup_packet};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
+use pgpalisade_test_servers::programs::program;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, SSL_REQUEST, Wire, startup_packet};
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
 use super::{Scene, on_a_port, on_a_socket, show};
@@ -50,10 +50,10 @@ fn so_many_operators_and_no_more() {
     let said = one_more.until_closed();
     assert_eq!(said[0].sqlstate(), "53300");
     drop(all.pop());
-    wait_for("a place", || {
+    wait_until("a place", || {
         let mut again = Wire::connect(&scene.console);
         again.startup(196_608, &[("user", "me"), ("database", "pgpalisade")]);
-        (again.read().tag == b'R').then_some(())
+        again.read().tag == b'R'
     });
     show(&mut all[0], "VERSION");
 }
@@ -69,9 +69,9 @@ fn readers_take_no_place_of_an_admin() {
     let said = scene.refused("ann", "pencil", "SHOW VERSION");
     assert!(said.contains("16 admins"), "{said}");
     drop(admins);
-    wait_for("a place of an admin", || {
+    wait_until("a place of an admin", || {
         let output = scene.psql("ann", "pencil", &["RELOAD"]);
-        output.status.success().then_some(())
+        output.status.success()
     });
     show(&mut readers[0], "VERSION");
 }
@@ -213,9 +213,9 @@ fn an_upgrade_takes_the_console_along() {
         let mut before = is_local.then(|| scene.operator());
         let old = scene.stage.proxy.pid();
         signal(old, Signal::USR2);
-        wait_for("a new process", || {
+        wait_until("a new process", || {
             let output = scene.stage.proxy.output();
-            output.contains("a new process starts").then_some(())
+            output.contains("a new process starts")
         });
         // With an embedded store the new process waits for the old one.
         leader.ok("COMMIT");
@@ -244,8 +244,8 @@ fn an_upgrade_takes_the_console_along() {
             assert_eq!(scene.printed("bob", &["SHOW SESSIONS"]), "");
         }
         signal(pid, Signal::TERM);
-        wait_for("the end of the new process", || {
-            Wire::try_connect(&scene.console).is_err().then_some(())
+        wait_until("the end of the new process", || {
+            Wire::try_connect(&scene.console).is_err()
         });
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::proxy::Options;
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::proxy::Options;
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
 
 use super::{Scene, on_a_port, on_a_socket, show};
 
@@ -18,9 +18,7 @@ fn id(scene: &Scene) -> String {
 
 fn kill(scene: &Scene, id: &str) {
     scene.operator().ok(&format!("KILL {id}"));
-    wait_for("the client to be gone", || {
-        scene.show("CLIENTS").is_empty().then_some(())
-    });
+    wait_until("the client to be gone", || scene.show("CLIENTS").is_empty());
 }
 
 #[track_caller]
@@ -66,8 +64,8 @@ fn a_kill_says_whether_anything_may_have_been_committed() {
     // A statement is in flight: its result is unknown.
     let mut leader = scene.stage.leader("1");
     leader.send(&Batch::new().query("INSERT INTO jobs SELECT 2 FROM pg_sleep(3)"));
-    wait_for("the statement", || {
-        (scene.show("SESSIONS")[0]["state"] == "active").then_some(())
+    wait_until("the statement", || {
+        scene.show("SESSIONS")[0]["state"] == "active"
     });
     kill(&scene, &id(&scene));
     assert_eq!(told(&leader.until_closed()), "08007");
@@ -79,9 +77,9 @@ fn a_kill_says_whether_anything_may_have_been_committed() {
     kill(&scene, &id(&scene));
     assert_eq!(told(&leader.until_closed()), "08007");
     let postgres = &scene.stage.postgres;
-    wait_for("the servers to be gone", || {
+    wait_until("the servers to be gone", || {
         let left = "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'jobs' AND pid <> pg_backend_pid()";
-        (postgres.value(left) == "0").then_some(())
+        postgres.value(left) == "0"
     });
     assert_eq!(
         postgres.value("SELECT count(*) FROM jobs WHERE id IN (1, 3)"),
@@ -98,8 +96,8 @@ fn a_client_that_does_not_cooperate_is_killed() {
     let mut reader = scene.stage.plain();
     reader.send(&Batch::new().query("SELECT repeat('x', 1000) FROM generate_series(1, 100000)"));
     let stuck = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";
-    wait_for("all buffers to be full", || {
-        (scene.stage.postgres.value(stuck) == "1").then_some(())
+    wait_until("all buffers to be full", || {
+        scene.stage.postgres.value(stuck) == "1"
     });
     // Permanently.
     std::thread::sleep(Duration::from_millis(500));
@@ -112,9 +110,7 @@ fn a_client_that_does_not_cooperate_is_killed() {
         begun.elapsed()
     );
     let mut stranger = Wire::connect(&scene.stage.proxy.endpoint());
-    wait_for("it to be there", || {
-        (scene.show("CLIENTS").len() == 1).then_some(())
-    });
+    wait_until("it to be there", || scene.show("CLIENTS").len() == 1);
     kill(&scene, &id(&scene));
     assert_eq!(told(&stranger.until_closed()), "57P01");
 }
@@ -162,9 +158,9 @@ fn a_reload_says_what_is_wrong() {
     // A RELOAD that others wait for too.
     signal(scene.stage.proxy.pid(), Signal::HUP);
     policy.write("");
-    wait_for("the empty policy", || {
+    wait_until("the empty policy", || {
         operator.ok("RELOAD");
-        (names(&mut operator) == 1).then_some(())
+        names(&mut operator) == 1
     });
 }
 
@@ -186,9 +182,7 @@ fn a_shutdown_lets_transactions_end_and_is_seen() {
     });
     leader.ok("COMMIT");
     assert_eq!(told(&leader.until_closed()), "57P01");
-    wait_for("its end", || {
-        scene.stage.proxy.output().contains("stopped").then_some(())
-    });
+    wait_until("its end", || scene.stage.proxy.output().contains("stopped"));
     assert!(Wire::try_connect(&scene.console).is_err());
     assert_eq!(scene.stage.postgres.value("SELECT count(*) FROM jobs"), "1");
 }
@@ -199,19 +193,15 @@ fn a_shutdown_can_wait_for_the_last_client() {
     let mut session = scene.stage.plain();
     let mut operator = scene.operator();
     operator.ok("SHUTDOWN WAIT_FOR_CLIENTS");
-    wait_for("no more clients to be taken", || {
-        Wire::try_connect(&scene.stage.proxy.endpoint())
-            .is_err()
-            .then_some(())
+    wait_until("no more clients to be taken", || {
+        Wire::try_connect(&scene.stage.proxy.endpoint()).is_err()
     });
     std::thread::sleep(Duration::from_millis(500));
     // The session is idle, and is not ended for that.
     session.ok("SELECT 1");
     assert_eq!(show(&mut operator, "SESSIONS").len(), 1);
     session.send(&Batch::new().terminate());
-    wait_for("its end", || {
-        scene.stage.proxy.output().contains("stopped").then_some(())
-    });
+    wait_until("its end", || scene.stage.proxy.output().contains("stopped"));
 }
 
 #[test]
@@ -222,7 +212,5 @@ fn a_shutdown_that_waits_can_be_hurried() {
     operator.ok("SHUTDOWN WAIT_FOR_CLIENTS");
     operator.ok("SHUTDOWN");
     assert_eq!(told(&session.until_closed()), "57P01");
-    wait_for("its end", || {
-        scene.stage.proxy.output().contains("stopped").then_some(())
-    });
+    wait_until("its end", || scene.stage.proxy.output().contains("stopped"));
 }

@@ -3,8 +3,8 @@
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
 
 use super::{Scene, on_a_socket};
 
@@ -20,7 +20,7 @@ fn paused(scene: &Scene) -> bool {
 fn pause(scene: &Scene) -> JoinHandle<Vec<Message>> {
     let mut operator = scene.operator();
     let answer = thread::spawn(move || operator.query("PAUSE"));
-    wait_for("the pause", || paused(scene).then_some(()));
+    wait_until("the pause", || paused(scene));
     answer
 }
 
@@ -86,8 +86,8 @@ fn what_was_sent_ahead_is_answered() {
     let scene = Scene::new(on_a_socket);
     let mut leader = scene.stage.leader("1");
     leader.send(&Batch::new().query("SELECT pg_sleep(0.5)").then(&insert(1)));
-    wait_for("the statement", || {
-        (scene.show("SESSIONS")[0]["state"] == "active").then_some(())
+    wait_until("the statement", || {
+        scene.show("SESSIONS")[0]["state"] == "active"
     });
     assert_done(pause(&scene));
     assert_eq!(jobs(&scene), "1");
@@ -166,9 +166,7 @@ fn who_leaves_meanwhile_is_let_go() {
     waits.startup(196_608, &[("user", "postgres"), ("database", "postgres")]);
     holder.send(&insert(1).terminate());
     drop((holder, clients, waits));
-    wait_for("all to be gone", || {
-        scene.show("CLIENTS").is_empty().then_some(())
-    });
+    wait_until("all to be gone", || scene.show("CLIENTS").is_empty());
     assert_eq!(jobs(&scene), "NULL", "it had begun nothing");
     let next = thread::spawn(move || {
         let session = [("user", "postgres"), ("database", "postgres")];
@@ -180,9 +178,7 @@ fn who_leaves_meanwhile_is_let_go() {
     assert_done(pause(&scene));
     scene.operator().ok("SHUTDOWN WAIT_FOR_CLIENTS");
     drop(last);
-    wait_for("its end", || {
-        scene.stage.proxy.output().contains("stopped").then_some(())
-    });
+    wait_until("its end", || scene.stage.proxy.output().contains("stopped"));
 }
 
 /// The timeout of an incomplete message starts again after a pause.

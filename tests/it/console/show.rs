@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire};
 
 use super::{Scene, columns, on_a_port, on_a_socket, show};
 
@@ -142,9 +142,7 @@ fn a_session_is_shown_with_what_it_does_and_its_tokens() {
     let raised_by = scope("scheduler")["raised_by"].as_str().unwrap().to_owned();
     assert!(raised_by.starts_with("postgres@"), "{raised_by}");
     drop(leader);
-    wait_for("the session to go", || {
-        scene.show("SESSIONS").is_empty().then_some(())
-    });
+    wait_until("the session to go", || scene.show("SESSIONS").is_empty());
 }
 
 #[test]
@@ -317,8 +315,8 @@ fn the_authority_and_the_policy_are_shown() {
     assert_eq!(proxies[0]["pid"], scene.stage.postgres.value(pids));
     assert_eq!((proxies.len(), &proxies[0]["this_one"]), (1, &"yes".into()));
     scene.stage.postgres.crash();
-    wait_for("the control connection to be down", || {
-        (value(&scene, "control_connection") != "up").then_some(())
+    wait_until("the control connection to be down", || {
+        value(&scene, "control_connection") != "up"
     });
     assert_eq!(value(&scene, "primary"), serde_json::Value::Null);
     let answer = scene.operator().query("SHOW PROXIES");

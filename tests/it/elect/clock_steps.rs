@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use pgpalisade_tests::clock::{Clock, seconds_now};
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
+use pgpalisade_test_servers::clock::{Clock, seconds_now};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
 
 use super::{Candidate, token_of};
 
 const HOUR: i64 = 3_600;
 /// Longer than each lock lives without its holder.
-const TTL_AND_MORE: Duration = Duration::from_secs(9);
+const TTL_AND_MORE: Duration = Duration::from_secs(6);
 
 /// Prints the time of day repeatedly.
 const TELLS_THE_TIME: &str = "echo runs as $$; while :; do date +time=%s; sleep 0.1; done";
@@ -22,7 +22,7 @@ fn candidate(with: &[&str], proxy: &Proxy, clock: &Clock) -> Candidate {
     let mut command = subcommand("elect");
     connect_by_environment(&mut command, &proxy.endpoint());
     command
-        .args(["jobs", "--ttl", "8s"])
+        .args(["jobs", "--ttl", "5s"])
         .args(with)
         .args(["--", "sh", "-c", TELLS_THE_TIME])
         .envs(clock.environment());

@@ -1,10 +1,10 @@
 //! Effects of a command's environment.
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::bin;
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::proxy::subcommand;
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::bin;
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::proxy::subcommand;
+use pgpalisade_test_servers::stage::Stage;
 
 use super::Candidate;
 

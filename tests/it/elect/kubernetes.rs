@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::kubernetes::Kubernetes;
-use pgpalisade_tests::machine::{PATIENCE, Signal, repository, wait_for};
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::proxy::binary;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::tls::Authority;
+use pgpalisade_test_servers::kubernetes::Kubernetes;
+use pgpalisade_test_servers::machine::{PATIENCE, Signal, repository, wait_until};
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::proxy::binary;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::tls::Authority;
 use serde_json::{Value, json};
 
 use super::{
@@ -43,7 +43,7 @@ fn a_leader_of_kubernetes_that_slept_is_fenced_and_told_to_end() {
     let arguments = arguments(&url, &["--ttl", "3s"]);
     let first = Candidate::start(&arguments, &writer(), &proxy);
     assert_eq!(token_of(&first), "1");
-    wait_for("its rows", || (rows_of(&stage, "1") > 1).then_some(()));
+    wait_until("its rows", || rows_of(&stage, "1") > 1);
     let second = Candidate::start(&arguments, &writer(), &proxy);
     // Longer than the Lease lives: it is renewed.
     std::thread::sleep(Duration::from_secs(5));
@@ -76,9 +76,9 @@ fn a_leader_of_kubernetes_that_was_killed_is_followed() {
     let no_wait = [&arguments[..], &["--no-wait"]].concat();
     let second = Candidate::start(&no_wait, &writer(), &proxy);
     let begun = Instant::now();
-    wait_for("the next leader, or its refusal", || {
+    wait_until("the next leader, or its refusal", || {
         let output = second.output();
-        (output.contains("leads") || output.contains("another leads")).then_some(())
+        output.contains("leads") || output.contains("another leads")
     });
     if second.output().contains("another leads") {
         // The Lease was renewed just before.
@@ -132,9 +132,7 @@ fn it_stands_in_one_line_with_client_go() {
     first.process.signal(Signal::TERM);
     assert_eq!(first.exit_code(), 143);
     let begun = Instant::now();
-    wait_for("its lead", || {
-        (spec("holderIdentity") == "python").then_some(())
-    });
+    wait_until("its lead", || spec("holderIdentity") == "python");
     assert!(begun.elapsed() < Duration::from_secs(10));
     let third = Candidate::start(&elect, "sleep 60", &proxy);
     std::thread::sleep(Duration::from_secs(6));

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{Signal, wait_for};
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::proxy::binary;
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{Signal, wait_until};
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::proxy::binary;
+use pgpalisade_test_servers::stage::Stage;
 
 use super::{Candidate, etcd_arguments, pause, resume, token_of, wait_for_terms, writer};
 
@@ -83,9 +83,7 @@ fn a_key_that_was_deleted_ends_its_term() {
     let next = Candidate::start(&arguments, &writer(), &proxy);
     next.wait_for("waiting for");
     let keys = || etcd.ctl(&["get", "--prefix", "--keys-only", "/elections/jobs"]);
-    wait_for("its candidacy", || {
-        (keys().split_whitespace().count() == 2).then_some(())
-    });
+    wait_until("its candidacy", || keys().split_whitespace().count() == 2);
     let keys = keys();
     etcd.ctl(&["del", keys.split_whitespace().last().unwrap()]);
     next.wait_for("the candidacy was lost: its key in etcd was deleted");
@@ -186,7 +184,7 @@ fn what_the_command_has_started_is_ended_too() {
         .find_map(|line| line.strip_prefix("works as "));
     let worker = format!("/proc/{}/cmdline", worker.unwrap());
     let command = || std::fs::read(Path::new(&worker)).unwrap_or_default();
-    wait_for("the worker's end", || command().is_empty().then_some(()));
+    wait_until("the worker's end", || command().is_empty());
 }
 
 #[test]

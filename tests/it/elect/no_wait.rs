@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::kubernetes::Kubernetes;
-use pgpalisade_tests::machine::{Signal, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::Endpoint;
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::kubernetes::Kubernetes;
+use pgpalisade_test_servers::machine::{Signal, wait_for, wait_until};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::Endpoint;
 
 use super::kubernetes::url;
 use super::{Candidate, etcd_arguments, kubernetes, pause, token_of};
@@ -96,7 +96,14 @@ fn of_many_at_once_one_runs() {
     let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
     let kubernetes = Kubernetes::start();
     for lock in locks(&urls, &url(&kubernetes)) {
-        let mut all: Vec<Candidate> = (0..6).map(|_| now(&lock, "sleep 8", &proxy)).collect();
+        let over = tempfile::NamedTempFile::new().unwrap();
+        let leads = format!("while [ -e {} ]; do sleep 0.1; done", over.path().display());
+        let mut all: Vec<Candidate> = (0..6).map(|_| now(&lock, &leads, &proxy)).collect();
+        wait_until("the others to give up", || {
+            let ended = all.iter_mut().map(|one| one.process.ended());
+            ended.flatten().count() == 5
+        });
+        drop(over);
         let mut codes: Vec<i32> = all.iter_mut().map(Candidate::exit_code).collect();
         codes.sort_unstable();
         assert_eq!(codes, [0, 69, 69, 69, 69, 69], "{lock:?}");
@@ -145,7 +152,7 @@ fn where_nobody_knows_who_leads_it_fails() {
     ] {
         let mut candidate = now(lock, "echo never", &proxy.endpoint());
         assert_eq!(candidate.exit_code(), 1, "{}", candidate.output());
-        wait_for(words, || candidate.output().contains(words).then_some(()));
+        wait_until(words, || candidate.output().contains(words));
         assert!(!candidate.output().contains("never"));
     }
     assert!(

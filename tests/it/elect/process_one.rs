@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use pgpalisade_tests::kubernetes::Kubernetes;
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::proxy::binary;
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::kubernetes::Kubernetes;
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for};
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::proxy::binary;
+use pgpalisade_test_servers::stage::Stage;
 
 use super::{Candidate, kubernetes};
 

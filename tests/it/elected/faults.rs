@@ -1,8 +1,8 @@
 //! Elections during an outage of etcd, and after changes that the proxy has missed.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::pretty;
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::pretty;
 
 use super::{POLICY, Scene, assert_ended, assert_refused};
 
@@ -64,8 +64,8 @@ fn a_proxy_that_starts_later_ends_the_old_leader() {
     assert_eq!(scene.postgres.value(&lives), "1");
     scene.leaves("a");
     let second = Scene::proxy(&scene.postgres, &scene.etcd, &scene.policy);
-    wait_for("the old leader's process to end", || {
-        (scene.postgres.value(&lives) == "0").then_some(())
+    wait_until("the old leader's process to end", || {
+        scene.postgres.value(&lives) == "0"
     });
     leader(&second.endpoint(), &format!("jobs={b}")).ok("INSERT INTO jobs VALUES (1)");
     scene.proxy.resume();
@@ -82,11 +82,9 @@ fn a_number_below_the_mark_raises_nothing() {
     wire.ok("SET fencing.token = 'jobs=1000000'");
     let a = scene.stands("a");
     scene.policy.reload(&scene.proxy, POLICY);
-    wait_for("a word about it", || {
+    wait_until("a word about it", || {
         let output = scene.proxy.output();
-        output
-            .contains("the leader's number is below the mark")
-            .then_some(())
+        output.contains("the leader's number is below the mark")
     });
     assert_refused(
         &mut scene.plain(),
@@ -106,7 +104,7 @@ fn what_cannot_be_followed_is_said() {
     scene.stands("a");
     scene.etcd.kill(0);
     let says = |scene: &Scene, words: &str| {
-        wait_for(words, || scene.proxy.output().contains(words).then_some(()));
+        wait_until(words, || scene.proxy.output().contains(words));
     };
     says(&scene, "cannot follow the election");
     scene.etcd.restart(0);

@@ -1,13 +1,13 @@
 //! G3: marks only rise, whatever is promoted, restored or lost; otherwise the refusal says what to do.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
-use pgpalisade_tests::machine::PATIENCE;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_test_servers::machine::PATIENCE;
+use pgpalisade_test_servers::postgres::{Postgres, copy_tree};
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 use super::{SETUP, assert_ended};
 
@@ -43,12 +43,6 @@ fn assert_does_not_start(proxy: &mut Proxy, parts: &[&str]) {
     for part in parts {
         assert!(said.contains(part), "{part:?} is missing in: {said}");
     }
-}
-
-fn copy(from: &Path, to: &Path) {
-    let _ = std::fs::remove_dir_all(to);
-    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
-    assert!(copied.unwrap().success());
 }
 
 fn recover(proxy: &Proxy, flags: &[&str]) -> Output {
@@ -160,7 +154,7 @@ fn forgetful(spoil: impl Fn(&Path, &Path)) -> Stage {
     stage.proxy.terminate();
     let store = stage.proxy.store();
     let snapshot = store.with_extension("snapshot");
-    copy(&store, &snapshot);
+    copy_tree(&store, &snapshot);
     stage.proxy.restart();
     stage.leader("34").ok("INSERT INTO jobs VALUES (2)");
     stage.proxy.terminate();
@@ -170,7 +164,7 @@ fn forgetful(spoil: impl Fn(&Path, &Path)) -> Stage {
 
 #[test]
 fn an_authority_restored_from_an_older_snapshot() {
-    let mut stage = forgetful(|store, snapshot| copy(snapshot, store));
+    let mut stage = forgetful(|store, snapshot| copy_tree(snapshot, store));
     let parts = [
         "scope default is at 33",
         "but 34 was accepted before",

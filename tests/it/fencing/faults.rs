@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::held_relay::{Direction, HeldRelay};
-use pgpalisade_tests::machine::{Signal, signal, wait_at_most, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Endpoint, Wire, pretty};
+use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_at_most, wait_until};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Wire, pretty};
 
 use super::{SETUP, assert_ended, committed, take_over};
 
@@ -48,8 +48,8 @@ fn a_write_that_arrives_after_the_takeover() {
         old.ok(before);
         relay.hold(Direction::ToServer);
         old.send(&write);
-        wait_for("the write to be in the relay", || {
-            (relay.held_bytes(Direction::ToServer) > 0).then_some(())
+        wait_until("the write to be in the relay", || {
+            relay.held_bytes(Direction::ToServer) > 0
         });
         let mut new = take_over(&stage, "34");
         new.ok("SELECT 1");
@@ -74,8 +74,8 @@ fn a_server_process_that_does_not_answer_is_not_declared() {
     let mut session = stage.plain();
     relay.hold(Direction::ToServer);
     session.send(&Batch::new().query("SET fencing.token = 33"));
-    wait_for("the question to be in the relay", || {
-        (relay.held_bytes(Direction::ToServer) > 0).then_some(())
+    wait_until("the question to be in the relay", || {
+        relay.held_bytes(Direction::ToServer) > 0
     });
     // Ten times as long as a declaration takes.
     std::thread::sleep(Duration::from_millis(300));
@@ -95,8 +95,8 @@ fn a_commit_whose_answer_is_lost() {
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
     relay.hold(Direction::ToClient);
     old.send(&Batch::new().query("COMMIT"));
-    wait_for("the answer to be in the relay", || {
-        (relay.held_bytes(Direction::ToClient) > 0).then_some(())
+    wait_until("the answer to be in the relay", || {
+        relay.held_bytes(Direction::ToClient) > 0
     });
     let _new = take_over(&stage, "34");
     assert_eq!(committed(&stage), ["1"]);
@@ -117,8 +117,8 @@ fn a_server_connection_that_dies_in_flight() {
     let mut leader = stage.leader("33");
     relay.hold(Direction::ToClient);
     leader.send(&Batch::new().query("INSERT INTO jobs VALUES (1)"));
-    wait_for("the answer to be in the relay", || {
-        (relay.held_bytes(Direction::ToClient) > 0).then_some(())
+    wait_until("the answer to be in the relay", || {
+        relay.held_bytes(Direction::ToClient) > 0
     });
     relay.cut();
     let answer = leader.until_closed();
@@ -141,8 +141,8 @@ fn the_proxy_is_killed_with_a_statement_running() {
     old.send(&Batch::new().query("INSERT INTO jobs SELECT 1 FROM pg_sleep(30)"));
     let alive =
         format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'");
-    wait_for("the statement to run", || {
-        (stage.postgres.value(&alive) == "1").then_some(())
+    wait_until("the statement to run", || {
+        stage.postgres.value(&alive) == "1"
     });
     stage.proxy.kill();
     stage.proxy.restart();
@@ -184,7 +184,7 @@ fn a_backend_that_cannot_be_ended() {
     assert!(refused, "{}", pretty(&answer));
     assert!(took.as_secs() < 4, "bounded by takeover.timeout: {took:?}");
     assert_eq!(write[0].sqlstate(), "PF002", "{}", pretty(&write));
-    wait_at_most(pgpalisade_tests::machine::PATIENCE, || {
+    wait_at_most(pgpalisade_test_servers::machine::PATIENCE, || {
         let alive = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
         (stage.postgres.value(&alive) == "0").then_some(())
     })

@@ -1,7 +1,7 @@
 //! Sessions without a token: they read freely and write nothing, in whatever form.
 
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
 
 use super::{SETUP, assert_refused, committed};
 

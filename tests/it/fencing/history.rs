@@ -1,8 +1,8 @@
 //! `SHOW fencing.history`: earlier leaders, in any session.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Wire};
+use pgpalisade_test_servers::machine::{wait_for, wait_until};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Wire};
 use serde_json::{Value, json};
 
 use super::{SETUP, assert_refused, take_over};
@@ -82,9 +82,7 @@ fn a_prepared_statement_tells_what_is_so_by_now() {
     };
     assert_eq!(told(), "[]");
     let _leader = take_over(&stage, "33");
-    wait_for("the takeover to be noted", || {
-        told().contains("\"to\":33").then_some(())
-    });
+    wait_until("the takeover to be noted", || told().contains("\"to\":33"));
 }
 
 /// PostgreSQL refuses it in a failed transaction, like everything.

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{PATIENCE, seed};
-use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire, pretty};
+use pgpalisade_test_servers::machine::{PATIENCE, seed};
+use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire, pretty};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

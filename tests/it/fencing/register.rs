@@ -1,15 +1,13 @@
 //! G1: a takeover misses no living session, despite copies, restores, and other proxies.
 
 use std::cell::RefCell;
-use std::path::Path;
-use std::process::Command;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{PATIENCE, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Batch, Endpoint, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{PATIENCE, wait_until};
+use pgpalisade_test_servers::postgres::{Postgres, copy_tree};
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Wire, pretty};
 
 use super::SETUP;
 
@@ -58,9 +56,9 @@ fn a_copy_is_served(store: &Store) {
     old.ok("BEGIN; INSERT INTO jobs VALUES (2)");
     postgres.crash();
     postgres.start_again(&[]);
-    wait_for("the server to take its place back", || {
+    wait_until("the server to take its place back", || {
         let answer = plain(&proxy.endpoint()).query("SET fencing.token = 34");
-        (answer[0].tag != b'E').then_some(())
+        answer[0].tag != b'E'
     });
     leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (3)");
     let rows = postgres.sql("SELECT id FROM jobs ORDER BY id").concat();
@@ -88,9 +86,9 @@ fn a_copy_of_the_cluster_was_served() {
     let mut proxy = Proxy::start(&postgres);
     let mut old = leader(&proxy.endpoint(), "33");
     old.send(&Batch::new().query("BEGIN; INSERT INTO jobs VALUES (1); SELECT pg_sleep(4); COMMIT"));
-    wait_for("the statement to run", || {
+    wait_until("the statement to run", || {
         let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-        (postgres.value(sleeps) == "1").then_some(())
+        postgres.value(sleeps) == "1"
     });
     proxy.kill();
     let lead = |proxy: &mut Proxy, postgres: &Postgres| {
@@ -104,13 +102,6 @@ fn a_copy_of_the_cluster_was_served() {
     proxy.terminate();
     let said = lead(&mut proxy, &postgres).unwrap_err();
     assert!(said.contains("was started later"), "{said}");
-}
-
-/// Copies files, with their owners and permissions.
-fn copy(from: &Path, to: &Path) {
-    let _ = std::fs::remove_dir_all(to);
-    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
-    assert!(copied.unwrap().success());
 }
 
 /// The store is restored to a copy with the same mark, without a session that has joined at it since.
@@ -128,9 +119,9 @@ fn a_session_is_forgotten(
     old.send(
         &Batch::new().query("BEGIN; INSERT INTO jobs VALUES (2); SELECT pg_sleep(60); COMMIT"),
     );
-    wait_for("the statement to run", || {
+    wait_until("the statement to run", || {
         let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-        (postgres.value(sleeps) == "1").then_some(())
+        postgres.value(sleeps) == "1"
     });
     proxy.kill();
     restore(&proxy);
@@ -161,8 +152,8 @@ fn a_restored_file_has_the_mark_and_lacks_a_session() {
     let postgres = server();
     let proxy = Proxy::start(&postgres);
     let snapshot = proxy.store().with_extension("snapshot");
-    let back_up = |proxy: &Proxy| copy(&proxy.store(), &snapshot);
-    let restore = |proxy: &Proxy| copy(&snapshot, &proxy.store());
+    let back_up = |proxy: &Proxy| copy_tree(&proxy.store(), &snapshot);
+    let restore = |proxy: &Proxy| copy_tree(&snapshot, &proxy.store());
     a_session_is_forgotten(&postgres, proxy, back_up, restore);
 }
 
@@ -196,13 +187,13 @@ fn a_restored_postgresql_has_the_mark_and_lacks_a_session() {
     let back_up = |_: &Proxy| {
         let mut marks = marks.borrow_mut();
         marks.crash();
-        copy(&marks.data(), &snapshot);
+        copy_tree(&marks.data(), &snapshot);
         marks.start_again(&[]);
     };
     let restore = |_: &Proxy| {
         let mut marks = marks.borrow_mut();
         marks.crash();
-        copy(&snapshot, &marks.data());
+        copy_tree(&snapshot, &marks.data());
         marks.start_again(&[]);
     };
     a_session_is_forgotten(&postgres, proxy, back_up, restore);
@@ -236,16 +227,15 @@ fn a_second_authority_gets_in() {
     let second = Proxy::start_with(unseen);
     leader(&second.endpoint(), "5").ok("INSERT INTO jobs VALUES (2)");
     postgres.sql("ALTER ROLE control LOGIN");
-    wait_for("the first proxy to see the second", || {
+    wait_until("the first proxy to see the second", || {
         first
             .output()
             .contains("another authority serves this cluster")
-            .then_some(())
     });
     let pid = old.backend_pid();
-    wait_for("the old session to be gone", || {
+    wait_until("the old session to be gone", || {
         let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-        (postgres.value(&left) == "0").then_some(())
+        postgres.value(&left) == "0"
     });
     assert_not_admitted(&first.endpoint(), 34, &["PF006"]);
     let rows = postgres.sql("SELECT id FROM jobs ORDER BY id").concat();

@@ -1,9 +1,9 @@
 //! The old leader (token 33) in every state in which a takeover by 34 can find it.
 
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty, tags};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, pretty, tags};
 
 use super::{SETUP, assert_ended, assert_refused, committed, take_over};
 
@@ -12,7 +12,7 @@ fn wait_until_active(stage: &Stage, part: &str) {
     let look = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '{part}%'"
     );
-    wait_for(part, || (stage.postgres.value(&look) == "1").then_some(()));
+    wait_until(part, || stage.postgres.value(&look) == "1");
 }
 
 /// A leader deposed during its own declaration: at login and at SET, with a given token and with a taken one.
@@ -34,9 +34,9 @@ fn deposed_while_it_declares() {
             let mut last = stage.plain();
             last.send(&Batch::new().query("SET fencing.token = 35"));
             wait_until_registered(&stage, "35");
-            wait_for("the ends of both", || {
+            wait_until("the ends of both", || {
                 let left = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
-                (stage.postgres.value(left) == "2").then_some(())
+                stage.postgres.value(left) == "2"
             });
             signal(oldest.backend_pid(), Signal::CONT);
             let through = last.until_ready();
@@ -80,15 +80,13 @@ fn deposed_after_a_declaration_that_was_not_complete() {
 /// Waits until the proxy knows this mark.
 fn wait_until_registered(stage: &Stage, mark: &str) {
     let mut look = stage.plain();
-    wait_for("the mark", || {
-        (look.rows("SHOW fencing.mark") == [[mark]]).then_some(())
-    });
+    wait_until("the mark", || look.rows("SHOW fencing.mark") == [[mark]]);
     // Its own session does not count.
     let pid = look.backend_pid();
     look.send(&Batch::new().terminate());
-    wait_for("the end of a look", || {
+    wait_until("the end of a look", || {
         let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-        (stage.postgres.value(&left) == "0").then_some(())
+        stage.postgres.value(&left) == "0"
     });
 }
 
@@ -327,9 +325,7 @@ fn call_with_inner_commits() {
     let stage = Stage::with(&format!("{SETUP}; {procedure}"));
     let mut old = stage.leader("33");
     old.send(&Batch::new().query("CALL fill()"));
-    wait_for("some inner commits", || {
-        (committed(&stage).len() > 5).then_some(())
-    });
+    wait_until("some inner commits", || committed(&stage).len() > 5);
     let mut new = take_over(&stage, "34");
     let seen = new.rows("SELECT count(*) FROM jobs");
     let answer = old.until_closed();

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::held_relay::{Direction, HeldRelay};
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
+use pgpalisade_test_servers::machine::{wait_for, wait_until};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
 
 use super::{SETUP, assert_ended};
 
@@ -90,8 +90,8 @@ fn paused_between_the_check_and_the_write() {
         old.send(&Batch::new().query(&big));
         old
     });
-    wait_for("the write to be on its way", || {
-        (pair.relay.held_bytes(Direction::ToServer) > 0).then_some(())
+    wait_until("the write to be on its way", || {
+        pair.relay.held_bytes(Direction::ToServer) > 0
     });
     pair.first.pause();
     let mut new = pair.new_leader();
@@ -142,8 +142,8 @@ fn killed_with_a_statement_running() {
     old.send(&Batch::new().query("INSERT INTO jobs SELECT 1 FROM pg_sleep(30)"));
     let active =
         format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'");
-    wait_for("the statement to run", || {
-        (pair.postgres.value(&active) == "1").then_some(())
+    wait_until("the statement to run", || {
+        pair.postgres.value(&active) == "1"
     });
     pair.first.kill();
     let mut new = pair.new_leader();

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{Signal, wait_for};
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::machine::{Signal, wait_for, wait_until};
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
 
 use super::{
     AT_MOST, Pair, assert_clear, assert_ended, attempt, first_write, ids, options, servers,
@@ -87,11 +87,8 @@ fn a_primary_that_is_killed() {
 
     // It returns unchanged, a primary of the old timeline with a later start.
     pair.primary.start_again(&[]);
-    wait_for("the old primary to be noticed", || {
-        pair.proxy
-            .output()
-            .contains("is not the primary on record")
-            .then_some(())
+    wait_until("the old primary to be noticed", || {
+        pair.proxy.output().contains("is not the primary on record")
     });
     pair.leader("34").ok("INSERT INTO jobs VALUES (6)");
     pair.proxy.terminate();

@@ -5,13 +5,13 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::{Endpoint, Wire};
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::{Endpoint, Wire};
 
 use super::{AT_MOST, SETUP, assert_clear, assert_ended, attempt, first_write, ids, servers};
-use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_test_servers::postgres::Postgres;
 
 /// Makes the C library resolve names by a file of the test: <https://cwrap.org/nss_wrapper.html>.
 fn resolving(mut options: Options, hosts: &Path) -> Options {
@@ -122,11 +122,8 @@ fn one_address_that_leads_elsewhere() {
     // It is on the new server, which the barrier does not see.
     let refused = attempt(&proxy, "34", "INSERT INTO jobs VALUES (2)");
     assert_eq!(refused, Err("PF006".to_owned()));
-    wait_for("the control connection to follow", || {
-        proxy
-            .output()
-            .contains("another server became the primary")
-            .then_some(())
+    wait_until("the control connection to follow", || {
+        proxy.output().contains("another server became the primary")
     });
     assert_ended(&mut old, "PF007");
     let (_, refusals) = first_write(&proxy, "34", 3);

@@ -4,13 +4,13 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::patroni::Patroni;
-use pgpalisade_tests::proof::client::Client;
-use pgpalisade_tests::proof::history::Answer;
-use pgpalisade_tests::proof::stop::Stop;
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::stage::leader;
+use pgpalisade_judges::proof::client::Client;
+use pgpalisade_judges::proof::history::Answer;
+use pgpalisade_judges::proof::stop::Stop;
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::patroni::Patroni;
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::stage::leader;
 
 use super::{AT_MOST, SETUP, assert_clear, attempt, first_write};
 
@@ -49,8 +49,8 @@ fn survive(
     let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| write(proxy, &old, &confirmed, &stop));
-        wait_for("a confirmed write", || {
-            (!confirmed.lock().unwrap().is_empty()).then_some(())
+        wait_until("a confirmed write", || {
+            !confirmed.lock().unwrap().is_empty()
         });
         event(servers, primary);
         let promoted = Instant::now();

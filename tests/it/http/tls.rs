@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::tls::{Authority, Pair, TlsClient, Validity, reload};
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::tls::{Authority, Pair, TlsClient, Validity, reload};
 
 use super::{AT_ONCE, closed};
 
@@ -83,7 +83,7 @@ fn a_certificate_admits_and_nothing_else_does() {
         let theirs = certified(&authority, by, validity);
         let refused = http.get_tls(&theirs, "/healthz", HOST);
         assert!(refused.is_err(), "{why}: {refused:?}");
-        wait_for(why, || proxy.output().contains(why).then_some(()));
+        wait_until(why, || proxy.output().contains(why));
     }
     let other_protocol = ours.speaking(&["h2"]);
     assert!(http.get_tls(&other_protocol, "/metrics", HOST).is_err());

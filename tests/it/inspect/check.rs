@@ -4,12 +4,12 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use pgpalisade_tests::held_relay::HeldRelay;
-use pgpalisade_tests::pooler::Pooler;
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::proxy::subcommand;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Endpoint, Wire};
+use pgpalisade_test_servers::held_relay::HeldRelay;
+use pgpalisade_test_servers::pooler::Pooler;
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::proxy::subcommand;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Endpoint, Wire};
 
 use super::{Settings, fresh_store};
 

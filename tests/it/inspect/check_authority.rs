@@ -5,12 +5,12 @@ use std::path::Path;
 use pgpalisade_authority::{
     Authority, Backend, Cluster, Declaration, Declared, Embedded, Scope, Token,
 };
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::wire::Wire;
 
 use super::{Settings, fresh_store};
 
@@ -216,7 +216,7 @@ async fn a_takeover_that_is_not_completed() {
     assert_eq!(status["authority"]["alive_sessions"], 1);
     drop(old);
     let ended = || (settings.status()["scopes"][0]["alive_below_mark"] == 0).then_some(());
-    pgpalisade_tests::machine::wait_for("the session to end", ended);
+    pgpalisade_test_servers::machine::wait_for("the session to end", ended);
     settings.check().expect("takeovers", "ok", "no session", "");
 }
 
@@ -244,7 +244,10 @@ fn cluster(postgres: &Postgres) -> Cluster {
 /// A store shared by several proxies can be read while they run.
 #[test]
 fn a_store_in_postgresql() {
-    let postgres = Postgres::start_with(pgpalisade_tests::postgres::Auth::Trust, &["fsync=on"]);
+    let postgres = Postgres::start_with(
+        pgpalisade_test_servers::postgres::Auth::Trust,
+        &["fsync=on"],
+    );
     let (_dir, store) = fresh_store();
     let place = format!("postgres:{}", postgres.admin_dsn());
     let settings = Settings::new(&postgres, &store).authority(place.clone());

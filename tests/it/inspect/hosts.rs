@@ -1,7 +1,7 @@
 //! Results of `check` and `status` for several hosts.
 
-use pgpalisade_tests::machine::free_port;
-use pgpalisade_tests::postgres::Postgres;
+use pgpalisade_test_servers::machine::free_port;
+use pgpalisade_test_servers::postgres::Postgres;
 
 use super::{Settings, fresh_store};
 

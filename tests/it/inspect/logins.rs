@@ -1,6 +1,6 @@
 //! Results of `check` for the login methods.
 
-use pgpalisade_tests::postgres::Auth;
+use pgpalisade_test_servers::postgres::Auth;
 
 use super::{Settings, fresh_store};
 use crate::logins::Stage;

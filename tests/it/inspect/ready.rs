@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use pgpalisade_tests::machine::{
-    PATIENCE, Signal, free_port, signal, wait_at_most, wait_for, write_secret,
+use pgpalisade_test_servers::machine::{
+    PATIENCE, Signal, free_port, signal, wait_at_most, wait_until, write_secret,
 };
-use pgpalisade_tests::postgres::{Postgres, scratch_dir, unprivileged};
-use pgpalisade_tests::proxy::{Options, Proxy, Store, binary};
-use pgpalisade_tests::tls::Authority;
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir, unprivileged};
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store, binary};
+use pgpalisade_test_servers::tls::Authority;
 
 use super::{Settings, fresh_store, text_of};
 
@@ -47,7 +47,7 @@ impl Serve {
     }
 
     fn wait_until_it_says(&self, part: &str) {
-        wait_for(part, || self.output().contains(part).then_some(()));
+        wait_until(part, || self.output().contains(part));
     }
 
     /// Its exit status, if it fails to serve.

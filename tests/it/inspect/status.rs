@@ -1,10 +1,10 @@
 //! `pgpalisade status`.
 
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::stage::leader;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::stage::leader;
 
 use super::{Settings, fresh_store};
 
@@ -45,9 +45,9 @@ fn what_is_there_while_a_proxy_runs_and_after() {
     assert!(shown.contains("\nscopes\ncannot be read\n"), "{shown}");
     assert!(shown.contains("\nprepared transactions\nnone\n"), "{shown}");
     assert!(!text.contains("last takeovers"), "{text}");
-    wait_for("both takeovers to be noted", || {
+    wait_until("both takeovers to be noted", || {
         let noted = http.get("/api/v1/takeovers").body;
-        (noted.contains("\"to\":34") && noted.contains("\"to\":7")).then_some(())
+        noted.contains("\"to\":34") && noted.contains("\"to\":7")
     });
     proxy.kill();
 

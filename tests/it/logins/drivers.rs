@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::postgres::Auth;
-use pgpalisade_tests::programs::connect_by_environment;
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::postgres::Auth;
+use pgpalisade_test_servers::programs::connect_by_environment;
 
 use crate::interpreters::{java, node, node_packages, python};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use pgpalisade_tests::postgres::Auth;
-use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::postgres::Auth;
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
 
 use super::{PASSWORD, Stage, Way};
 

@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty, tags};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty, tags};
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
 use super::{PASSWORD, Stage, Way};

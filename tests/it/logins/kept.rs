@@ -1,9 +1,9 @@
 //! Other features work with every login method: tokens, cancel requests, exemptions, replication.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::Auth;
-use pgpalisade_tests::wire::{Batch, Wire, cancel_request, pretty};
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::Auth;
+use pgpalisade_test_servers::wire::{Batch, Wire, cancel_request, pretty};
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
 use super::{PASSWORD, Stage, Way};
@@ -107,9 +107,9 @@ fn cancel_requests() {
         let mut wire = way.session(&[]).unwrap();
         let key = wire.backend_key().to_vec();
         wire.send(&Batch::new().query("SELECT pg_sleep(30)"));
-        wait_for("the statement to run", || {
+        wait_until("the statement to run", || {
             let running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(30)' AND usename = 'app'";
-            (way.stage.postgres.value(running) == "1").then_some(())
+            way.stage.postgres.value(running) == "1"
         });
         let client = way.stage.authority.client();
         let mut cancel = Wire::connect_tls(&way.proxy.endpoint(), &client).unwrap();

@@ -3,10 +3,10 @@
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use pgpalisade_tests::machine::{Signal, signal, wait_for};
-use pgpalisade_tests::postgres::Auth;
-use pgpalisade_tests::programs::stdout;
-use pgpalisade_tests::proxy::Proxy;
+use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
+use pgpalisade_test_servers::postgres::Auth;
+use pgpalisade_test_servers::programs::stdout;
+use pgpalisade_test_servers::proxy::Proxy;
 
 use super::{PASSWORD, Stage, Way, refused};
 
@@ -56,10 +56,10 @@ fn a_file_that_changes() {
     way.denied("app", "new", &failed("app"));
     // The client with the old password learns nothing by it; the operator does.
     way.denied("app", PASSWORD, &failed("app"));
-    wait_for("the log to say why", || {
+    wait_until("the log to say why", || {
         let output = way.proxy.output();
         let why = "the verifier known here is not PostgreSQL's";
-        output.contains(why).then_some(())
+        output.contains(why)
     });
 
     way.stage.write_users("app");
@@ -180,8 +180,9 @@ fn a_query_with_least_rights() {
 
 /// The function from docs/tls.md.
 fn function() -> String {
-    let page = std::fs::read_to_string(pgpalisade_tests::machine::repository().join("docs/tls.md"))
-        .unwrap();
+    let page =
+        std::fs::read_to_string(pgpalisade_test_servers::machine::repository().join("docs/tls.md"))
+            .unwrap();
     let from = page.find("CREATE SCHEMA pgpalisade_auth").unwrap();
     let until = page[from..].find("```").unwrap();
     page[from..from + until].to_owned()
@@ -263,8 +264,6 @@ fn queries_that_are_wrong() {
             said.contains("See the log of pgpalisade") && !said.contains(log),
             "{said}"
         );
-        wait_for("the log to say why", || {
-            way.proxy.output().contains(log).then_some(())
-        });
+        wait_until("the log to say why", || way.proxy.output().contains(log));
     }
 }

@@ -1,6 +1,6 @@
 //! The table: each login method, TLS on either leg or not, and each `channel_binding` of libpq.
 
-use pgpalisade_tests::postgres::Auth;
+use pgpalisade_test_servers::postgres::Auth;
 
 use super::{Stage, Way};
 

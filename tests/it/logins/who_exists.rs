@@ -1,7 +1,7 @@
 //! Challenges: neither their contents nor their changes show which users exist.
 
-use pgpalisade_tests::postgres::Auth;
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_test_servers::postgres::Auth;
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 use super::hostile::{Client, by_hand};
 use super::sources::{OF_PG_AUTHID, by_query};

@@ -1,7 +1,7 @@
 //! The dashboard for Grafana: Prometheus accepts each of its queries, and their metrics exist.
 
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::postgres::scratch_dir;
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::postgres::scratch_dir;
 use serde_json::{Value, json};
 
 use super::{families, metrics_of_all_families, named, promtool};

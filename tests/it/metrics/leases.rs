@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::postgres::scratch_dir;
-use pgpalisade_tests::wire::Batch;
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::postgres::scratch_dir;
+use pgpalisade_test_servers::wire::Batch;
 use serde_json::{Value, json};
 
 use super::{promtool, stage, wait_until};

@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::{repository, write_secret};
-use pgpalisade_tests::postgres::{Postgres, scratch_dir};
-use pgpalisade_tests::proxy::{Options, Proxy};
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::{repository, write_secret};
+use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
 use serde_json::Value;
 
 /// Prints the documents of a YAML file as JSON, and fields unknown to Kubernetes' client to standard error.

@@ -5,9 +5,9 @@
 use std::ffi::OsStr;
 use std::process::{Command, Output};
 
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::postgres::{bin, scratch_dir};
-use pgpalisade_tests::proxy::binary;
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::postgres::{bin, scratch_dir};
+use pgpalisade_test_servers::proxy::binary;
 
 const OWN: &str = include_str!("own.sh");
 const OVERLAY: &str = include_str!("overlay.sh");

@@ -1,7 +1,7 @@
 //! A statement needs the tokens of every table that it alters, locks or opens to writes, not only of its main one.
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
 
 use super::{SETUP, assert_refused};
 

@@ -1,8 +1,8 @@
 //! Bounds for tokens: a poison token is refused, in whatever way it comes, and the mark stays.
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Message, PROTOCOL_3_0, Wire, pretty};
 
 use super::{SETUP, assert_refused};
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
 
 use super::{SETUP, assert_passes, assert_refused};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pgpalisade_tests::machine::PATIENCE;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::Batch;
+use pgpalisade_test_servers::machine::PATIENCE;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::Batch;
 
 use super::{SETUP, assert_passes, assert_refused};
 

@@ -1,11 +1,11 @@
 //! Observe mode: nothing is refused, no session is ended, and the record shows what enforcing would do.
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::{Stage, leader};
-use pgpalisade_tests::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
 
 use super::{SETUP, assert_passes, assert_refused};
 
@@ -109,7 +109,7 @@ fn an_invalid_scope_at_login_is_recorded_once() {
 #[test]
 fn a_declaration_that_nobody_stores_passes() {
     let etcd = Etcd::start(1);
-    let postgres = pgpalisade_tests::postgres::Postgres::start();
+    let postgres = pgpalisade_test_servers::postgres::Postgres::start();
     postgres.sql(SETUP);
     let mut options = Options::new(&postgres)
         .flag("--observe=on", "--log=info")
@@ -229,7 +229,7 @@ fn a_stale_session_is_refused_once_it_is_enforced() {
 /// A proxy that observes, with a store that can be paused.
 fn observing_with_etcd(policy: &PolicyFile) -> (Stage, Etcd) {
     let etcd = Etcd::start(1);
-    let postgres = pgpalisade_tests::postgres::Postgres::start();
+    let postgres = pgpalisade_test_servers::postgres::Postgres::start();
     postgres.sql(SETUP);
     let mut options = Options::new(&postgres)
         .flag("--policy", &policy.path().display().to_string())
@@ -273,12 +273,9 @@ fn a_declaration_that_fails_for_a_statement_prepared_before() {
         stage.records(3),
         vec![("authority_unavailable".to_owned(), true); 3]
     );
-    wait_for("the declaration to succeed", || {
+    wait_until("the declaration to succeed", || {
         let answer = wire.run(&execute("by_sql"));
-        answer
-            .iter()
-            .all(|message| message.tag != b'E')
-            .then_some(())
+        answer.iter().all(|message| message.tag != b'E')
     });
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }
@@ -313,8 +310,8 @@ fn a_stale_statement_in_flight_when_it_is_enforced() {
     let insert = "INSERT INTO notes SELECT 1 FROM pg_sleep(60)";
     old.send(&Batch::new().query(insert));
     let running = format!("SELECT count(*) FROM pg_stat_activity WHERE query = '{insert}'");
-    wait_for("the statement to run", || {
-        (stage.postgres.value(&running) == "1").then_some(())
+    wait_until("the statement to run", || {
+        stage.postgres.value(&running) == "1"
     });
     policy.reload(&stage.proxy, "");
     new.ok("INSERT INTO notes VALUES (2)");

@@ -1,8 +1,8 @@
 //! Prepared transactions: refused by default, and their handling by a takeover.
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 use super::{SETUP, assert_refused};
 

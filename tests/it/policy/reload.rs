@@ -1,8 +1,8 @@
 //! SIGHUP: a new policy applies to the next statement of every session, or the old one stays.
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, pretty};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, pretty};
 
 use super::{SETUP, assert_passes, assert_refused};
 
@@ -86,10 +86,13 @@ fn a_bad_file_leaves_the_old_policy_in_force() {
     assert!(output.contains(&place), "{output}");
     assert!(output.contains("the old policy stays in force"), "{output}");
     std::fs::remove_file(policy.path()).unwrap();
-    pgpalisade_tests::machine::signal(stage.proxy.pid(), pgpalisade_tests::machine::Signal::HUP);
-    pgpalisade_tests::machine::wait_for("the missing file to be said", || {
+    pgpalisade_test_servers::machine::signal(
+        stage.proxy.pid(),
+        pgpalisade_test_servers::machine::Signal::HUP,
+    );
+    pgpalisade_test_servers::machine::wait_until("the missing file to be said", || {
         let said = stage.proxy.output().contains("cannot open the file");
-        said.then_some(())
+        said
     });
     wire.ok("INSERT INTO notes VALUES (3)");
     policy.reload(&stage.proxy, "");

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::{Signal, reap, signal, wait_for};
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::{Auth, Postgres, bin, scratch_dir, unprivileged};
-use pgpalisade_tests::programs::{connect_by_environment, stdout};
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::machine::{Signal, reap, signal, wait_until};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::{Auth, Postgres, bin, scratch_dir, unprivileged};
+use pgpalisade_test_servers::programs::{connect_by_environment, stdout};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
 
 use super::SETUP;
 
@@ -123,9 +123,9 @@ fn follow(endpoint: &Endpoint, to: &Path) -> Running {
 
 #[track_caller]
 fn wait_for_text(file: &Path, text: &str) {
-    wait_for(text, || {
+    wait_until(text, || {
         let found = std::fs::read_to_string(file).unwrap_or_default();
-        found.contains(text).then_some(())
+        found.contains(text)
     });
 }
 
@@ -209,8 +209,8 @@ fn a_stream_lives_until_the_proxy_is_gone() {
             let status = proxy.terminate();
             (status, begun.elapsed())
         });
-        wait_for("the proxy to accept nobody any more", || {
-            TcpStream::connect(address).is_err().then_some(())
+        wait_until("the proxy to accept nobody any more", || {
+            TcpStream::connect(address).is_err()
         });
         postgres.sql("INSERT INTO notes VALUES (2)");
         wait_for_text(&file, "table public.notes: INSERT: id[integer]:2");
@@ -219,8 +219,8 @@ fn a_stream_lives_until_the_proxy_is_gone() {
         assert!(took >= Duration::from_secs(3), "ended after {took:?}");
         assert!(took < Duration::from_secs(10), "ended after {took:?}");
     });
-    wait_for("PostgreSQL to see the stream end", || {
-        (postgres.value(streams) == "0").then_some(())
+    wait_until("PostgreSQL to see the stream end", || {
+        postgres.value(streams) == "0"
     });
 }
 
@@ -244,8 +244,8 @@ fn a_slow_reader() {
     let grown = stage.proxy.resident_kib().saturating_sub(before);
     assert!(grown < 8 * 1024, "it has grown by {grown} KiB");
     let stalled = Instant::now();
-    wait_for("the client to be given up", || {
-        (alive(&stage.postgres, &wire) == "0").then_some(())
+    wait_until("the client to be given up", || {
+        alive(&stage.postgres, &wire) == "0"
     });
     let took = stalled.elapsed();
     assert!(took > Duration::from_secs(1), "given up after {took:?}");
@@ -305,11 +305,11 @@ fn both_ends() {
     );
     wire.send(&Batch::new().query(&last).terminate());
     drop(wire);
-    wait_for("the last statement to be carried out", || {
+    wait_until("the last statement to be carried out", || {
         let found = stage
             .postgres
             .value("SELECT count(*) FROM notes WHERE id = 8");
-        (found == "1").then_some(())
+        found == "1"
     });
     // The server says why it ends.
     let mut wire = open(&stage, "postgres");

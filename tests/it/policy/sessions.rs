@@ -1,8 +1,8 @@
 //! Session rules: exempt users, users that never write, and users that may read only as the current leader.
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Wire, pretty};
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Wire, pretty};
 
 use super::{SETUP, assert_passes, assert_refused};
 

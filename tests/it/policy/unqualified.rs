@@ -1,8 +1,8 @@
 //! Tables without a schema: each counts as every listed table of its name, whatever the search path.
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::Batch;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::Batch;
 
 use super::{SETUP, assert_refused};
 

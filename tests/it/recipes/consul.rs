@@ -1,8 +1,8 @@
 //! Consul: the ModifyIndex of a key that a session holds, with a small server of that API.
 
 use pgpalisade_harness::child::Running;
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::{repository, wait_for};
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::{repository, wait_for};
 
 use super::{Candidate, KILL, stage, who_sleeps_is_refused};
 use crate::interpreters::python;

@@ -1,9 +1,9 @@
 //! Kubernetes: a Lease to take the next number under; and why `leaseTransitions` is a bad token.
 
-use pgpalisade_tests::kubernetes::Kubernetes;
-use pgpalisade_tests::machine::repository;
-use pgpalisade_tests::programs::connect_by_environment;
-use pgpalisade_tests::stage::Stage;
+use pgpalisade_test_servers::kubernetes::Kubernetes;
+use pgpalisade_test_servers::machine::repository;
+use pgpalisade_test_servers::programs::connect_by_environment;
+use pgpalisade_test_servers::stage::Stage;
 
 use super::{Candidate, assert_only_allowed_rows, stage, who_sleeps_is_refused};
 use crate::interpreters::python;

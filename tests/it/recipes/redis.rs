@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pgpalisade_harness::child::Running;
-use pgpalisade_tests::machine::{free_port, repository, wait_for};
-use pgpalisade_tests::postgres::{scratch_dir, unprivileged};
-use pgpalisade_tests::programs::{connect_by_environment, stdout};
+use pgpalisade_test_servers::machine::{free_port, repository, wait_until};
+use pgpalisade_test_servers::postgres::{scratch_dir, unprivileged};
+use pgpalisade_test_servers::programs::{connect_by_environment, stdout};
 use tempfile::TempDir;
 
 use super::{Candidate, KILL, stage, who_sleeps_is_refused};
@@ -34,9 +34,7 @@ impl Redis {
             _process: process,
             _dir: dir,
         };
-        wait_for("Redis to answer", || {
-            (redis.says("PING") == "PONG").then_some(())
-        });
+        wait_until("Redis to answer", || redis.says("PING") == "PONG");
         redis
     }
 
@@ -97,9 +95,7 @@ fn a_counter_of_redis_gives_a_number_twice() {
     let (primary, standby) = (Redis::start(), Redis::start());
     standby.says(&format!("REPLICAOF 127.0.0.1 {}", primary.port));
     assert_eq!(primary.says("INCR token"), "1");
-    wait_for("the standby", || {
-        (standby.says("GET token") == "1").then_some(())
-    });
+    wait_until("the standby", || standby.says("GET token") == "1");
     // It loses its primary.
     assert_eq!(
         standby.says(&format!("REPLICAOF 127.0.0.1 {}", free_port())),

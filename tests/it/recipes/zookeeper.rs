@@ -1,6 +1,6 @@
 //! ZooKeeper: the czxid of the lock's node.
 
-use pgpalisade_tests::zookeeper::ZooKeeper;
+use pgpalisade_test_servers::zookeeper::ZooKeeper;
 
 use super::{Candidate, stage, who_sleeps_is_refused};
 

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::http::Http;
-use pgpalisade_tests::machine::{PATIENCE, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::machine::{PATIENCE, wait_for, wait_until};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
 
 use super::{SETUP, assert_holds, assert_refused, stage, value};
 
@@ -313,11 +313,8 @@ fn who_does_not_wait_is_told_at_once() {
     std::thread::sleep(LIVES + Duration::from_secs(1));
     assert_refused(&wire.query(NO_WAIT), "55P03");
     holder.ok("RESET fencing.token");
-    wait_for("the lease", || {
-        wire.query(NO_WAIT)
-            .iter()
-            .all(|m| m.tag != b'E')
-            .then_some(())
+    wait_until("the lease", || {
+        wire.query(NO_WAIT).iter().all(|m| m.tag != b'E')
     });
     assert_holds(&mut wire, "2");
 }
@@ -362,8 +359,8 @@ fn a_lease_without_a_time_is_the_proxys_to_renew() {
     let stage = stage();
     let mut holder = stage.plain();
     holder.ok(LEASE);
-    for _ in 0..2 {
-        assert_refused(&stage.plain().query(LEASE), "55P03");
+    for waits in [LEASE, "SET fencing.token = 'lease:4s'"] {
+        assert_refused(&stage.plain().query(waits), "55P03");
     }
     assert_holds(&mut holder, "1");
     // A number deposes a lease holder too, and its lease ends with its session.
@@ -509,8 +506,8 @@ fn a_proxy_that_stops_leaves_no_lease() {
             wire
         })
         .collect();
-    wait_for("all leases", || {
-        (pair.kept().split_whitespace().count() == 10).then_some(())
+    wait_until("all leases", || {
+        pair.kept().split_whitespace().count() == 10
     });
     assert!(pair.first.terminate().success());
     assert_eq!(pair.kept().trim(), "");

@@ -3,19 +3,19 @@
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::wire::{Batch, Wire};
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::wire::{Batch, Wire};
 
 use super::lease::{Pair, SOON};
 use super::{assert_refused, value};
 
-const POLICY: &str = "[tokens]\nlock_delay = \"10s\"\n";
+const POLICY: &str = "[tokens]\nlock_delay = \"5s\"\n";
 /// Without a delay even an unreleased lease would be free by then.
 const LEAST: Duration = Duration::from_secs(17);
 /// Its lifetime without renewal, its delay, and a busy machine's overhead.
-const MOST: Duration = Duration::from_secs(15 + 10 + 8);
+const MOST: Duration = Duration::from_secs(15 + 5 + 8);
 
 fn start() -> (Pair, PolicyFile) {
     let policy = PolicyFile::new(POLICY);
@@ -96,11 +96,8 @@ fn who_gives_it_back_keeps_nobody_waiting() {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     // That one has vanished.
     let mut next = Pair::plain(proxy);
-    wait_for("its connection to end", || {
+    wait_until("its connection to end", || {
         let refused = next.query("SET fencing.token = 'jobs=lease:nowait'");
-        refused
-            .iter()
-            .any(|message| message.tag == b'E')
-            .then_some(())
+        refused.iter().any(|message| message.tag == b'E')
     });
 }

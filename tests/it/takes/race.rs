@@ -2,11 +2,11 @@
 
 use std::sync::Barrier;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::machine::{Signal, wait_for};
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::wire::{Endpoint, PROTOCOL_3_0, Wire};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::machine::{Signal, wait_for};
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::wire::{Endpoint, PROTOCOL_3_0, Wire};
 
 use super::SETUP;
 
@@ -67,7 +67,7 @@ fn take(proxy: &Endpoint, claim: &str, start: &Barrier) -> Option<(Wire, String)
         }
     }
     wire.try_send_bytes(
-        pgpalisade_tests::wire::Batch::new()
+        pgpalisade_test_servers::wire::Batch::new()
             .query("SHOW fencing.token")
             .bytes(),
     )

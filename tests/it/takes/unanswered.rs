@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use pgpalisade_tests::etcd::Etcd;
-use pgpalisade_tests::held_relay::{Direction, HeldRelay};
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::wire::{Wire, pretty};
+use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 use super::{SETUP, assert_holds, assert_refused, value};
 
@@ -74,8 +74,8 @@ fn of_the_same_session() {
     lossy.relay.hold(Direction::ToClient);
     assert_refused(&one.query(take), "PF004");
     lossy.relay.release(Direction::ToClient);
-    wait_for("the take to be heard of", || {
-        (value(&mut other, "SHOW fencing.mark") == "1").then_some(())
+    wait_until("the take to be heard of", || {
+        value(&mut other, "SHOW fencing.mark") == "1"
     });
     assert_refused(&other.query(take), "PF001");
     one.ok(take);
@@ -97,8 +97,8 @@ fn whatever_came_next() {
     assert_refused(&answer, "PF004");
     assert_eq!(answer[0].severity(), "FATAL", "{}", pretty(&answer));
     let mut other = lossy.session();
-    wait_for("the take to be heard of", || {
-        (value(&mut other, "SHOW fencing.mark") == "1").then_some(())
+    wait_until("the take to be heard of", || {
+        value(&mut other, "SHOW fencing.mark") == "1"
     });
     other.ok("SET fencing.token = 'after:1'");
     assert_holds(&mut other, "2");

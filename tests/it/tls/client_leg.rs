@@ -3,13 +3,13 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::machine::free_port;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::programs::stdout;
-use pgpalisade_tests::proxy::{Options, Proxy, subcommand};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::tls::{Authority, TlsClient, Validity, reload};
-use pgpalisade_tests::wire::{
+use pgpalisade_test_servers::machine::free_port;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::programs::stdout;
+use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::tls::{Authority, TlsClient, Validity, reload};
+use pgpalisade_test_servers::wire::{
     Endpoint, Message, PROTOCOL_3_0, SSL_REQUEST, Wire, cancel_request, pretty, startup_packet,
 };
 
@@ -283,7 +283,7 @@ fn cancel_requests() {
     for encrypted in [true, false] {
         let mut wire = Wire::login_tls(&scene.endpoint(), &client, &TRUSTED);
         let key = wire.backend_key().to_vec();
-        wire.send(&pgpalisade_tests::wire::Batch::new().query("SELECT pg_sleep(30)"));
+        wire.send(&pgpalisade_test_servers::wire::Batch::new().query("SELECT pg_sleep(30)"));
         std::thread::sleep(Duration::from_millis(300));
         let mut other = if encrypted {
             Wire::connect_tls(&scene.endpoint(), &client).unwrap()
@@ -313,7 +313,7 @@ fn much_in_both_directions() {
         &[TRUSTED.as_slice(), &[("fencing.token", "1")]].concat(),
     );
     wire.send(
-        &pgpalisade_tests::wire::Batch::new()
+        &pgpalisade_test_servers::wire::Batch::new()
             .query("SELECT i, repeat('x', 1000) FROM generate_series(1, 30000) i"),
     );
     std::thread::sleep(Duration::from_millis(500));

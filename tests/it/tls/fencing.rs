@@ -1,9 +1,9 @@
 //! The guarantee holds on encrypted connections too: on the client's leg, and on both.
 
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::tls::Authority;
-use pgpalisade_tests::wire::{Batch, Wire, pretty};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::tls::Authority;
+use pgpalisade_test_servers::wire::{Batch, Wire, pretty};
 
 use super::{TRUSTED, server, upstream, with_tls};
 

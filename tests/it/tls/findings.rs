@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::tls::{Authority, Pair, reload};
-use pgpalisade_tests::wire::{Batch, PROTOCOL_3_0, Wire, startup_packet};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::tls::{Authority, Pair, reload};
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, startup_packet};
 
 use super::{TRUSTED, proxy, server_with, upstream, with_tls};
 

@@ -1,9 +1,9 @@
 //! Relayed logins, with TLS on neither, either or both legs.
 
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::programs::stdout;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::tls::{Authority, Pair};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::programs::stdout;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::tls::{Authority, Pair};
 
 use super::{ENCRYPTED, create_app, psql, refused, server_with, upstream, with_tls};
 

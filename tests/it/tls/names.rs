@@ -1,10 +1,10 @@
 //! Policy rules that require a name in a client's certificate.
 
-use pgpalisade_tests::policy::PolicyFile;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::tls::{Authority, TlsClient, Validity};
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::tls::{Authority, TlsClient, Validity};
+use pgpalisade_test_servers::wire::Wire;
 
 use super::{TRUSTED, with_tls};
 

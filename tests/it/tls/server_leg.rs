@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::proxy::{Options, Proxy, Store};
-use pgpalisade_tests::stage::leader;
-use pgpalisade_tests::tls::{Authority, Validity};
-use pgpalisade_tests::wire::{
+use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::stage::leader;
+use pgpalisade_test_servers::tls::{Authority, Validity};
+use pgpalisade_test_servers::wire::{
     Batch, Message, PROTOCOL_3_0, SSL_REQUEST, Wire, cancel_request, pretty,
 };
 
@@ -227,7 +227,7 @@ fn a_server_that_takes_nothing_else() {
         );
         assert!(!said.contains("FAIL"), "{said}");
     }
-    let dsn = |endpoint: &pgpalisade_tests::wire::Endpoint, tls: &str| {
+    let dsn = |endpoint: &pgpalisade_test_servers::wire::Endpoint, tls: &str| {
         format!(
             "host=localhost port={} user=postgres dbname=postgres {tls}",
             endpoint.port()
@@ -237,7 +237,7 @@ fn a_server_that_takes_nothing_else() {
         "sslmode=verify-full sslrootcert='{}'",
         authority.certificate().display()
     );
-    let mut bench = pgpalisade_tests::proxy::subcommand("bench");
+    let mut bench = pgpalisade_test_servers::proxy::subcommand("bench");
     bench.args([
         "--direct",
         &dsn(&postgres.tcp(), &tls),

@@ -1,11 +1,11 @@
 //! SHOW of the access mode: a session without a token runs read-only internally, and sees the values that it
 //! requested.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire, pretty};
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire, pretty};
 
 use super::{TRUSTED, check as check_holder, compare};
 
@@ -274,7 +274,7 @@ fn show_on_a_standby() {
     let mut wire = Wire::login(&proxy.endpoint(), &TRUSTED);
     assert_eq!(wire.rows(BOTH), [["on"], ["off"]]);
     standby.promote();
-    wait_for("the server to say that it is a primary", || {
-        (wire.rows(BOTH) == [["off"], ["off"]]).then_some(())
+    wait_until("the server to say that it is a primary", || {
+        wire.rows(BOTH) == [["off"], ["off"]]
     });
 }

@@ -1,9 +1,9 @@
 //! Authentication is relayed unchanged: the proxy knows no password.
 
-use pgpalisade_tests::postgres::{Auth, Postgres};
-use pgpalisade_tests::programs::{feed, program, stdout};
-use pgpalisade_tests::proxy::Proxy;
-use pgpalisade_tests::wire::{Batch, Endpoint, PROTOCOL_3_0, Wire};
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
+use pgpalisade_test_servers::programs::{feed, program, stdout};
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, PROTOCOL_3_0, Wire};
 
 use super::compare;
 

@@ -1,7 +1,7 @@
 //! Replies whose command tag differs from the statement's own: the proxy compares tags with its decision.
 
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Endpoint, Message, Wire};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire};
 
 use super::{TRUSTED, check, compare};
 

@@ -1,6 +1,6 @@
 //! COPY in both directions and both protocols.
 
-use pgpalisade_tests::wire::Batch;
+use pgpalisade_test_servers::wire::Batch;
 
 use super::{Talk, check};
 

@@ -1,6 +1,6 @@
 //! Large messages pass in both directions.
 
-use pgpalisade_tests::wire::Batch;
+use pgpalisade_test_servers::wire::Batch;
 
 use super::check_once;
 

@@ -1,7 +1,7 @@
 //! Messages outside of replies: notifications while idle, cancelling, the server ending a session.
 
-use pgpalisade_tests::machine::wait_for;
-use pgpalisade_tests::wire::{Batch, Wire, cancel_request};
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::wire::{Batch, Wire, cancel_request};
 
 use super::{Talk, check};
 
@@ -20,8 +20,8 @@ fn notifications_while_idle() {
 fn wait_until_running(talk: &Talk<'_>, sql: &str) {
     let look =
         format!("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = '{sql}'");
-    wait_for("the statement to run", || {
-        (talk.stage.postgres.value(&look) == "1").then_some(())
+    wait_until("the statement to run", || {
+        talk.stage.postgres.value(&look) == "1"
     });
 }
 
@@ -86,8 +86,8 @@ fn a_client_that_vanishes() {
         talk.wire.shut_down_writing();
         talk.read_until(0);
         let look = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-        wait_for("the session to end", || {
-            (talk.stage.postgres.value(&look) == "0").then_some(())
+        wait_until("the session to end", || {
+            talk.stage.postgres.value(&look) == "0"
         });
     });
 }

@@ -1,7 +1,7 @@
 //! Clients that send Terminate or close their sending side right after a request get all replies.
 
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{Batch, Wire};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Wire};
 
 use super::{SETUP, Talk, check_on, compare};
 
@@ -113,7 +113,7 @@ fn what_a_client_has_sent_is_done_when_it_is_gone() {
                 .terminate(),
         );
     }
-    pgpalisade_tests::machine::wait_for("the rows", || {
-        (stage.postgres.value("SELECT count(*) FROM items") == "20").then_some(())
+    pgpalisade_test_servers::machine::wait_until("the rows", || {
+        stage.postgres.value("SELECT count(*) FROM items") == "20"
     });
 }

@@ -1,6 +1,6 @@
 //! Queries in the simple and the extended protocol, pipelines, portals, errors.
 
-use pgpalisade_tests::wire::Batch;
+use pgpalisade_test_servers::wire::Batch;
 
 use super::check;
 

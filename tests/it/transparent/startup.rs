@@ -2,10 +2,10 @@
 
 use std::io::{Read as _, Write as _};
 
-use pgpalisade_tests::postgres::Postgres;
-use pgpalisade_tests::proxy::{Options, Proxy};
-use pgpalisade_tests::stage::Stage;
-use pgpalisade_tests::wire::{
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{
     Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty, startup_packet,
 };
 

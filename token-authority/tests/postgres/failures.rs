@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 
 use crate::machine::{self, PATIENCE, Signal};
 use crate::stage::{CLUSTER, Server, backend, connect, declare, impatient, options, scope, token};
-use pgpalisade_tests::held_relay::{Direction, HeldRelay};
-use pgpalisade_tests::postgres::Auth;
+use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
+use pgpalisade_test_servers::postgres::Auth;
 
 /// Repeats a declaration until it is answered.
 async fn healed(store: &Postgres, name: &str, value: u64, pid: i32) -> Declared {
@@ -214,12 +214,12 @@ async fn a_lock_that_somebody_holds_is_an_error_in_time() {
 }
 
 fn wait_for_waiting(server: &Server) {
-    machine::wait_for("a step that waits for a lock", || {
+    machine::wait_until("a step that waits for a lock", || {
         let waiting = server.value(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
              AND application_name = 'pgpalisade authority'",
         );
-        (waiting == "1").then_some(())
+        waiting == "1"
     });
 }
 
@@ -253,10 +253,10 @@ async fn a_step_that_gave_way_in_a_deadlock_is_taken_again() {
     spawn(&mut calls, "b");
     tokio::time::sleep(Duration::from_millis(200)).await;
     first.rows("ROLLBACK");
-    machine::wait_for("the step on a and b", || {
+    machine::wait_until("the step on a and b", || {
         // While the step holds a, no other session gets it.
         let free = server.sql(&format!("{} SKIP LOCKED", lock("a")));
-        free.is_empty().then_some(())
+        free.is_empty()
     });
     wait_for_waiting(&server);
     second.rows(&lock("a"));
@@ -321,12 +321,12 @@ async fn a_commit_that_no_standby_has_is_not_answered() {
         let options = options(&server).with_timeout(Duration::from_secs(20));
         async move { Postgres::connect(&options).await }
     });
-    machine::wait_for("the end of a commit whose wait was cut short", || {
+    machine::wait_until("the end of a commit whose wait was cut short", || {
         server.sql(
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' \
              AND application_name = 'pgpalisade authority'",
         );
-        connecting.is_finished().then_some(())
+        connecting.is_finished()
     });
     let error = connecting.await.unwrap().unwrap_err();
     assert!(error.to_string().contains("may not be durable"), "{error}");

@@ -6,7 +6,7 @@
     reason = "tests"
 )]
 
-use pgpalisade_tests::machine;
+use pgpalisade_test_servers::machine;
 
 mod failures;
 mod first_use;

@@ -7,7 +7,7 @@ use pgpalisade_authority::{
     Authority, AuthorityError, Backend, Cluster, Declaration, Declared, Scope, Token,
 };
 
-pub(crate) use pgpalisade_tests::postgres::Postgres as Server;
+pub(crate) use pgpalisade_test_servers::postgres::Postgres as Server;
 
 pub(crate) const CLUSTER: Cluster = Cluster {
     system_identifier: 7,

@@ -2,7 +2,7 @@
 
 use pgpalisade_authority::postgres::{Options, PostgresOpenError, read};
 use pgpalisade_authority::{Authority, AuthorityError, Postgres};
-use pgpalisade_tests::wire::Wire;
+use pgpalisade_test_servers::wire::Wire;
 
 use crate::stage::{CLUSTER, Server, connect, declare};
 

@@ -5,13 +5,13 @@ use std::path::Path;
 use pgpalisade_authority::{Declaration, Mark, Scope, Token};
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{DeclareError, Identified, Purpose, Takeover, Terms};
-use pgpalisade_tests::machine;
-use pgpalisade_tests::postgres::{Auth, scratch_dir};
+use pgpalisade_test_servers::machine;
+use pgpalisade_test_servers::postgres::{Auth, scratch_dir};
 use tokio_postgres::{Client, Config, NoTls};
 
 /// A running server.
 pub struct Postgres {
-    server: pgpalisade_tests::postgres::Postgres,
+    server: pgpalisade_test_servers::postgres::Postgres,
     dir: tempfile::TempDir,
 }
 
@@ -19,7 +19,7 @@ impl Postgres {
     /// Starts a server with these extra settings, such as `max_connections=300`.
     pub async fn start(settings: &[&str]) -> Self {
         Self {
-            server: pgpalisade_tests::postgres::Postgres::start_with(Auth::Trust, settings),
+            server: pgpalisade_test_servers::postgres::Postgres::start_with(Auth::Trust, settings),
             dir: scratch_dir(),
         }
     }

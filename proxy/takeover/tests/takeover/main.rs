@@ -29,7 +29,7 @@ use pgpalisade_takeover::{
     BackendFault, DeclareError, Identified, SessionProbe, StartError, StoreLock, Takeover,
     TakeoverOptions,
 };
-use pgpalisade_tests::machine::Signal;
+use pgpalisade_test_servers::machine::Signal;
 use support::Postgres;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;

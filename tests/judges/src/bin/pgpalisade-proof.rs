@@ -1,0 +1,118 @@
+//! The proof under faults as a command: runs it for as long as asked, and prints the result.
+//!
+//! It starts itself for each leader, with the first argument `lead`.
+
+#![expect(
+    clippy::expect_used,
+    reason = "a helper of tests that cannot go on fails them"
+)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use pgpalisade_judges::proof::leader::{self, Task};
+use pgpalisade_judges::proof::leaders::LEAD;
+use pgpalisade_judges::proof::plan::{Faults, Plan, Route};
+use pgpalisade_judges::proof::run::run;
+use pgpalisade_judges::proof::store::StoreKind;
+use pgpalisade_test_servers::machine;
+
+/// Leaders of several scopes write through several proxies while everything fails at random, and a checker reads what
+/// was acknowledged and what was committed.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// For how long, in minutes.
+    #[arg(long, default_value_t = 30.0)]
+    minutes: f64,
+    /// What all choices come from. Without it the clock gives one; it is printed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where the proxies keep their marks: etcd (three members), postgres (a server of its own) or embedded.
+    #[arg(long, default_value = "etcd", value_parser = store)]
+    store: StoreKind,
+    /// What is broken: all, partitions, store, operators, or failovers (of two servers that Patroni keeps).
+    #[arg(long, default_value = "all", value_parser = faults)]
+    faults: Faults,
+    /// How many proxies. Without it two, or one if the store is its own.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
+    proxies: Option<u8>,
+    /// How many scopes.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=4))]
+    scopes: u8,
+    /// Past the proxies, straight to PostgreSQL: the checker must find violations.
+    #[arg(long)]
+    direct: bool,
+    /// Where the history is kept. Without it: a directory under target/proof.
+    #[arg(long)]
+    history: Option<PathBuf>,
+}
+
+fn store(name: &str) -> Result<StoreKind, String> {
+    let known = StoreKind::ALL.into_iter().find(|kind| kind.name() == name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = StoreKind::ALL.map(StoreKind::name).to_vec();
+        format!("there is no store {name}; there is: {}", names.join(", "))
+    })
+}
+
+fn faults(name: &str) -> Result<Faults, String> {
+    let known = Faults::ALL.into_iter().find(|faults| faults.name() == name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = Faults::ALL.map(Faults::name).to_vec();
+        format!(
+            "there are no faults {name}; there are: {}",
+            names.join(", ")
+        )
+    })
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().as_deref() == Some(LEAD) {
+        let task = arguments.next().expect("a task");
+        let task: Task = serde_json::from_str(&task).expect("a task is JSON");
+        std::thread::spawn(end_with_the_run);
+        leader::lead(&task);
+        return ExitCode::SUCCESS;
+    }
+    let arguments = Arguments::parse();
+    let seed = arguments.seed.unwrap_or_else(machine::seed);
+    let route = if arguments.direct {
+        Route::Direct
+    } else {
+        Route::Proxied(arguments.store)
+    };
+    let mut plan = Plan::new(
+        seed,
+        route,
+        Duration::from_secs_f64(arguments.minutes * 60.0),
+    );
+    plan.proxies = arguments.proxies.map_or(plan.proxies, usize::from);
+    plan.scopes = usize::from(arguments.scopes);
+    plan.faults = arguments.faults;
+    let target = machine::profile_dir()
+        .parent()
+        .expect("target")
+        .join("proof");
+    let dir = arguments
+        .history
+        .unwrap_or_else(|| target.join(format!("seed-{seed}")));
+    println!("seed {seed}, {route}, {} minutes", arguments.minutes);
+    let outcome = run(&plan, &dir);
+    print!("\nseed           {seed}\n{}", outcome.report);
+    println!("history        {}", outcome.history.display());
+    if outcome.report.violations.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// The run holds the other end of this process's standard input. Without this, an orphaned leader would write for
+/// ever.
+fn end_with_the_run() {
+    let _closed = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    std::process::exit(0);
+}

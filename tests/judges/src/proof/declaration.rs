@@ -1,0 +1,204 @@
+//! All ways in which a leader declares its token and records it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use pgpalisade_test_servers::wire::{Batch, Endpoint};
+
+use super::client::Client;
+use super::history::{Answer, Event, Recorder, now};
+
+/// A leader that declares.
+#[derive(Debug)]
+pub struct Declarer<'a> {
+    /// Number, unique in a run.
+    pub leader: u32,
+    /// Scope that it leads.
+    pub scope: &'a str,
+    /// Its fencing token.
+    pub token: u64,
+    /// Database that it writes to.
+    pub database: &'a str,
+    /// Its route to the proxies.
+    pub reach: Reach<'a>,
+}
+
+/// Route of declarations to the proxies, and the recorder of events.
+#[derive(Clone, Copy, Debug)]
+pub struct Reach<'a> {
+    /// Addresses of the proxies.
+    pub proxies: &'a [SocketAddr],
+    /// Number of the first proxy.
+    pub first: usize,
+    /// Wait for the answer.
+    pub patience: Duration,
+    /// Recorder of events.
+    pub recorder: &'a Recorder,
+    /// Ids of requests.
+    pub ids: &'a AtomicU64,
+}
+
+/// An admitted session.
+#[derive(Debug)]
+pub struct Accepted {
+    /// Client of the session.
+    pub client: Client,
+    /// Id of the declaration.
+    pub id: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Startup,
+    Options,
+    Set,
+    ExtendedSet,
+    SetInBlock,
+}
+
+const WAYS: [Way; 5] = [
+    Way::Startup,
+    Way::Options,
+    Way::Set,
+    Way::ExtendedSet,
+    Way::SetInBlock,
+];
+
+impl<'a> Declarer<'a> {
+    /// Records itself in the history.
+    pub fn announced(
+        leader: u32,
+        (scope, token): (&'a str, u64),
+        database: &'a str,
+        reach: Reach<'a>,
+    ) -> Self {
+        reach.recorder.record(&Event::Leader {
+            leader,
+            scope: scope.to_owned(),
+            token,
+        });
+        Self {
+            leader,
+            scope,
+            token,
+            database,
+            reach,
+        }
+    }
+
+    /// A new request id.
+    pub fn next_id(&self) -> u64 {
+        u64::from(self.leader) << 32 | self.reach.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Connects to one of the proxies and declares.
+    ///
+    /// # Errors
+    /// The client's answer, if it was not admitted.
+    pub fn declare(&self, random: &mut StdRng) -> Result<Accepted, Answer> {
+        let recorder = self.reach.recorder;
+        let door = self.reach.door(random);
+        let proxy = door.proxy;
+        // Every write also needs a token of scope `default`, so all leaders share one there.
+        let value = format!("default=1,{}={}", self.scope, self.token);
+        let id = self.next_id();
+        let begin = |pid| {
+            recorder.record(&Event::Declare {
+                at: now(),
+                id,
+                leader: self.leader,
+                proxy,
+                pid,
+            });
+        };
+        let end = |answer: &Answer| {
+            recorder.record(&Event::Declared {
+                at: now(),
+                id,
+                answer: answer.clone(),
+            });
+        };
+        let client = door.declare(self.database, &value, random, &begin, &end)?;
+        Ok(Accepted { client, id })
+    }
+}
+
+/// The proxy for a session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Door {
+    pub(super) proxy: usize,
+    address: SocketAddr,
+    patience: Duration,
+}
+
+impl Reach<'_> {
+    /// A random proxy.
+    pub(super) fn door(&self, random: &mut StdRng) -> Door {
+        let choice = random.random_range(0..self.proxies.len());
+        Door {
+            proxy: self.first + choice,
+            address: self.proxies[choice],
+            patience: self.patience,
+        }
+    }
+}
+
+impl Door {
+    /// A session on a database.
+    pub(super) fn login(&self, database: &str, more: &[(&str, &str)]) -> Result<Client, Answer> {
+        let all = [&[("database", database)], more].concat();
+        Client::login(&Endpoint::Tcp(self.address), &all, self.patience)
+    }
+
+    /// A session that declares a value in one of the ways. Calls `begin` before it, with the backend pid if known,
+    /// and `end` with the answer.
+    pub(super) fn declare(
+        &self,
+        database: &str,
+        value: &str,
+        random: &mut StdRng,
+        begin: &dyn Fn(Option<u32>),
+        end: &dyn Fn(&Answer),
+    ) -> Result<Client, Answer> {
+        let at_login = |name, value: &str| {
+            begin(None);
+            let accepted = self.login(database, &[(name, value)]);
+            end(accepted.as_ref().err().unwrap_or(&Answer::Ok));
+            accepted
+        };
+        let by_set = |before: &[&str], set: &Batch, after: &[&str]| {
+            let mut client = self.login(database, &[])?;
+            for sql in before {
+                good(client.query(sql).answer)?;
+            }
+            begin(Some(client.backend_pid()));
+            let answer = client.exchange(set, 1).answer;
+            end(&answer);
+            good(answer)?;
+            for sql in after {
+                good(client.query(sql).answer)?;
+            }
+            Ok(client)
+        };
+        let set = format!("SET fencing.token = '{value}'");
+        let query = Batch::new().query(&set);
+        match WAYS[random.random_range(0..WAYS.len())] {
+            Way::Startup => at_login("fencing.token", value),
+            Way::Options => at_login("options", &format!("-c fencing.token={value}")),
+            Way::Set => by_set(&[], &query, &[]),
+            Way::ExtendedSet => by_set(&[], &Batch::new().statement(&set).sync(), &[]),
+            Way::SetInBlock => by_set(&["BEGIN"], &query, &["COMMIT"]),
+        }
+    }
+}
+
+fn good(answer: Answer) -> Result<(), Answer> {
+    match answer {
+        Answer::Ok => Ok(()),
+        other => Err(other),
+    }
+}

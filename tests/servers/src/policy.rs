@@ -1,0 +1,48 @@
+//! A policy file, and a proxy that reloads it.
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use crate::machine::{Signal, signal, wait_until};
+use crate::proxy::Proxy;
+
+/// A policy file in its own directory.
+#[derive(Debug)]
+pub struct PolicyFile {
+    dir: TempDir,
+}
+
+impl PolicyFile {
+    /// Creates the file with this text.
+    pub fn new(text: &str) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("pgp-")
+            .tempdir()
+            .expect("a scratch directory");
+        let file = Self { dir };
+        file.write(text);
+        file
+    }
+
+    /// Path for `--policy`.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("policy.toml")
+    }
+
+    /// Replaces the text.
+    pub fn write(&self, text: &str) {
+        std::fs::write(self.path(), text).expect("write the policy file");
+    }
+
+    /// Replaces the text and makes the proxy reload it. Returns once the proxy has logged the result.
+    pub fn reload(&self, proxy: &Proxy, text: &str) {
+        let said = |output: &str| output.matches("the policy file").count();
+        let before = said(&proxy.output());
+        self.write(text);
+        signal(proxy.pid(), Signal::HUP);
+        wait_until("the proxy to read its policy again", || {
+            said(&proxy.output()) > before
+        });
+    }
+}
