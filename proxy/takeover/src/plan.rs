@@ -356,7 +356,7 @@ mod tests {
             (numbers(Some(Numbers::Issued)), 0, None),
             (numbers(Some(Numbers::Election("e".into()))), 7, Some("e")),
         ] {
-            let purpose = Purpose::Admit;
+            let purpose = Admit;
             let asked = on_terms(declaration(), &Terms { purpose, bounds }, "us");
             assert_eq!((asked.max_step, asked.max_token), (Some(max_step), Some(8)));
             assert_eq!(asked.election.as_deref(), election);

@@ -102,6 +102,7 @@ struct Call {
     work: Work,
 }
 
+#[expect(clippy::large_enum_variant, reason = "few calls run at a time")]
 enum Work {
     Reap(Round),
     Declare {
