@@ -91,8 +91,7 @@ fn a_bad_file_leaves_the_old_policy_in_force() {
         pgpalisade_test_servers::machine::Signal::HUP,
     );
     pgpalisade_test_servers::machine::wait_until("the missing file to be said", || {
-        let said = stage.proxy.output().contains("cannot open the file");
-        said
+        stage.proxy.output().contains("cannot open the file")
     });
     wire.ok("INSERT INTO notes VALUES (3)");
     policy.reload(&stage.proxy, "");

@@ -158,7 +158,7 @@ mod tests {
         let proxied = [copies.clone(), out_of_step("0x51")];
         assert_eq!(difference(&direct, &proxied), None);
         assert!(difference(&direct, &[copies.clone(), message(b'E', "another error")]).is_some());
-        assert!(difference(&direct[..2], &[wrong_row.clone()]).is_some());
+        assert!(difference(&direct[..2], std::slice::from_ref(&wrong_row)).is_some());
         let synced = [copies.clone(), wrong_row.clone(), out_of_step("0x53")];
         assert_eq!(difference(&direct[..3], &synced), None);
         let synced = [copies, wrong_row, out_of_step("0x51")];
