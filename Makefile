@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`, both with the dev profile. The demo installs and builds only what it
-# needs itself, and leaves PostgreSQL's grammar as slow as it is quick to build.
+# needs itself: without etcd, and with PostgreSQL's grammar as slow as it is quick to build.
 # `make release` and the benchmarks alone build for release. What they measure is what `make release` makes.
 
 CARGO ?= cargo
@@ -13,7 +13,7 @@ MEDIATION := $(abspath $(TARGET_DIR))/debug/pgpalisade-mediation
 RELEASE := $(abspath $(TARGET_DIR))/release/pgpalisade
 BENCH := $(abspath $(TARGET_DIR))/release/pgpalisade-bench
 
-QUICK := --config profile.dev.debug=0 --config profile.dev.package.pg_query.opt-level=0
+QUICK := --no-default-features --config profile.dev.debug=0 --config profile.dev.package.pg_query.opt-level=0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test unit it proof outage mediation release release-profiled deb bench bench-micro check fuzz-build build

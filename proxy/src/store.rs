@@ -54,7 +54,7 @@ pub(crate) async fn open(
             lock: StoreLock::Exclusive,
         },
         AuthorityLocation::Etcd(options) => OpenStore {
-            authority: Arc::new(Etcd::connect(options.as_ref().clone()).await?),
+            authority: Etcd::open(options.as_ref().clone()).await?,
             lock: StoreLock::Shared,
         },
         AuthorityLocation::Postgres(options) => {

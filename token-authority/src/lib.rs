@@ -8,6 +8,10 @@ mod claim;
 mod cluster;
 mod contents;
 pub mod embedded;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+#[cfg(not(feature = "etcd"))]
+#[path = "etcd/absent.rs"]
 pub mod etcd;
 mod lease;
 mod leases;

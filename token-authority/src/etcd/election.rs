@@ -15,6 +15,7 @@ use super::members::Members;
 use super::open::{EtcdOpenError, IdentityError, client_options};
 use super::options::Options;
 use super::store::found;
+use super::reported::CandidateStatus;
 use crate::{Leased, Token};
 
 /// Lease, and its key in the queue of an election. Every call is limited in time, and tries one member after another.
@@ -23,17 +24,6 @@ pub struct ElectionCandidate {
     members: Members,
     election: String,
     lease: i64,
-}
-
-/// Status of a candidate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CandidateStatus {
-    /// The candidate is first.
-    Leads,
-    /// Others are in front of the candidate.
-    Waits,
-    /// The candidate has left the queue.
-    Gone,
 }
 
 impl ElectionCandidate {

@@ -90,6 +90,7 @@ mod open;
 mod options;
 mod removal;
 mod repair;
+mod reported;
 mod scope_step;
 mod status;
 mod store;
@@ -101,10 +102,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::task::AbortHandle;
 
-pub use election::{CandidateStatus, ElectionCandidate};
+pub use election::ElectionCandidate;
 pub use open::EtcdOpenError;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
-pub use status::{Endpoint, Member, MemberRole};
+pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};
 
 use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
@@ -146,6 +147,13 @@ impl Etcd {
                 "no store was created".to_owned(),
             )),
         }
+    }
+
+    /// As [`Self::connect`], for whoever needs no more than a store.
+    ///
+    /// Errors: as [`Self::connect`].
+    pub async fn open(options: Options) -> Result<Arc<dyn Authority>, EtcdOpenError> {
+        Ok(Arc::new(Self::connect(options).await?))
     }
 
     /// As [`Self::connect`], but `None` if there is no store; creates none.

@@ -1,0 +1,88 @@
+//! A build without the feature `etcd`. Addresses of etcd are read; whatever would connect says what is missing.
+
+mod options;
+mod reported;
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use options::{DEFAULT_PREFIX, Options, OptionsError};
+pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};
+
+use crate::{Answer, Authority, Leased, Token};
+
+/// This build cannot connect to etcd.
+#[derive(Debug, thiserror::Error)]
+#[error("this pgpalisade was built without etcd; build it with the feature \"etcd\", which is on by default")]
+pub struct EtcdOpenError;
+
+/// A store that cannot be opened, so there is none.
+#[derive(Debug, Clone, Copy)]
+pub enum Etcd {}
+
+impl Etcd {
+    /// Always fails.
+    pub async fn open(_: Options) -> Result<Arc<dyn Authority>, EtcdOpenError> {
+        Err(EtcdOpenError)
+    }
+
+    /// Always fails.
+    pub async fn find(_: Options) -> Result<Option<Self>, EtcdOpenError> {
+        Err(EtcdOpenError)
+    }
+
+    /// Never called.
+    pub async fn endpoints(&self) -> Vec<Endpoint> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub async fn leader(&self, _: &str) -> Answer<Option<Token>> {
+        match *self {}
+    }
+}
+
+impl Deref for Etcd {
+    type Target = dyn Authority;
+
+    fn deref(&self) -> &Self::Target {
+        match *self {}
+    }
+}
+
+/// A candidate that cannot be registered, so there is none.
+#[derive(Debug)]
+pub enum ElectionCandidate {}
+
+impl ElectionCandidate {
+    /// Always fails.
+    pub async fn register(_: &Options, _: &str, _: Duration) -> Result<Self, EtcdOpenError> {
+        Err(EtcdOpenError)
+    }
+
+    /// Never called.
+    pub async fn join(&self, _: &str) -> Result<Token, EtcdOpenError> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub async fn join_alone(&self, _: &str) -> Result<Option<Token>, EtcdOpenError> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub async fn status(&self) -> Result<CandidateStatus, EtcdOpenError> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub async fn renew(&self) -> Result<Leased, EtcdOpenError> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub async fn resign(&self) -> Result<(), EtcdOpenError> {
+        match *self {}
+    }
+}

@@ -1,0 +1,66 @@
+//! What etcd reports: the state of its members, and of a candidate in an election.
+
+use std::fmt;
+
+/// Current state of an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// URL, without user and password.
+    pub url: String,
+    /// Report of the member, or why it did not answer within a second.
+    pub state: Result<Member, String>,
+}
+
+/// Report of a member of the etcd cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Version, for example `3.4.23`.
+    pub version: String,
+    /// Cluster of the member. All endpoints should name the same one.
+    pub cluster_id: u64,
+    /// Whether the member leads, follows a leader, or knows none.
+    pub role: MemberRole,
+    /// Bytes of the data file.
+    pub db_size: i64,
+    /// Alarms and other errors. Empty if the member is healthy.
+    pub errors: Vec<String>,
+    /// Whether this version may answer a linearizable read with an old value after a pause
+    /// (<https://github.com/etcd-io/etcd/issues/20418>). This store decides nothing by a read, so it is safe there
+    /// too; other programs may not be.
+    pub stale_reads: bool,
+}
+
+/// Role of a member in the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberRole {
+    /// The member leads.
+    Leader,
+    /// The member follows a leader.
+    Follower,
+    /// The member copies the data and has no vote yet.
+    Learner,
+    /// The member knows no leader: it is cut off, or no majority is left. It cannot store anything.
+    NoLeader,
+}
+
+impl fmt::Display for MemberRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+            Self::Learner => "learner",
+            Self::NoLeader => "without a leader",
+        })
+    }
+}
+
+/// Status of a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CandidateStatus {
+    /// The candidate is first.
+    Leads,
+    /// Others are in front of the candidate.
+    Waits,
+    /// The candidate has left the queue.
+    Gone,
+}
