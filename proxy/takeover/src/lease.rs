@@ -20,6 +20,7 @@ use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, T
 use pgpalisade_fence::{Purpose, Terms};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::error::DeclareError;
@@ -214,12 +215,12 @@ impl Takeover {
             changed: Notify::new(),
             token: OnceLock::new(),
         });
-        let waits = Arc::clone(&candidacy);
-        let waiting = queues
-            .handle
-            .spawn(async move { waits.ticket.acquire(until).await });
-        // A caller that goes away leaves the queue.
-        let acquired = AbortOnDropHandle::new(waiting).await;
+        let (waits, gone) = (Arc::clone(&candidacy), CancellationToken::new());
+        // A caller that goes away leaves the queue. A request to the store is not cut off by that: it could overtake
+        // the release that follows.
+        let _leaves = gone.clone().drop_guard();
+        let waiting = async move { waits.ticket.acquire(until, &gone).await };
+        let acquired = queues.tasks.spawn_on(waiting, &queues.handle).await;
         let turn = acquired.unwrap_or(Err(DeclareError::LeaseHeld { unanswered: None }))?;
         let keeping = Arc::clone(&candidacy).keep(turn.asked_at, lost);
         Ok(Acquired {

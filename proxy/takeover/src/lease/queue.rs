@@ -10,6 +10,7 @@ use pgpalisade_authority::{Authority, LeaseId, LeaseStep, Leased, Scope};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::super::error::DeclareError;
@@ -33,8 +34,8 @@ pub(in super::super) struct LeaseQueues {
     timeout: Duration,
     /// Runtime of the proxy's own tasks.
     pub(super) handle: Handle,
-    /// Leases that are being given back.
-    returns: TaskTracker,
+    /// Leases that are being acquired or given back.
+    pub(super) tasks: TaskTracker,
     /// Measures how long leases have no holder.
     pub(super) vacancies: Vacancies,
 }
@@ -79,7 +80,7 @@ impl LeaseQueues {
             queues: DashMap::new(),
             timeout,
             handle: Handle::current(),
-            returns: TaskTracker::new(),
+            tasks: TaskTracker::new(),
             vacancies: Vacancies {
                 meters: meters.clone(),
                 ended: Mutex::default(),
@@ -100,18 +101,22 @@ impl LeaseQueues {
 
     /// Waits until all dropped leases are given back, if the store answers.
     pub(in super::super) async fn close(&self) {
-        self.returns.close();
-        let _late = tokio::time::timeout(GIVEN_BACK_WITHIN, self.returns.wait()).await;
+        self.tasks.close();
+        let _late = tokio::time::timeout(GIVEN_BACK_WITHIN, self.tasks.wait()).await;
     }
 }
 
 impl QueueTicket {
-    /// Waits for the lease until `until`, and asks for it at least once.
-    pub(super) async fn acquire(&self, until: Instant) -> Result<Turn, DeclareError> {
+    /// Waits for the lease until `until` or its session is gone, and asks for it at least once.
+    pub(super) async fn acquire(
+        &self,
+        until: Instant,
+        gone: &CancellationToken,
+    ) -> Result<Turn, DeclareError> {
         let held = |unanswered| DeclareError::LeaseHeld { unanswered };
         let within = until.max(Instant::now() + LOOK_EVERY);
-        let front = timeout_at(within, self.queue.front.lock()).await;
-        let _front = front.map_err(|_| held(None))?;
+        let front = gone.run_until_cancelled(timeout_at(within, self.queue.front.lock()));
+        let _front = front.await.and_then(Result::ok).ok_or_else(|| held(None))?;
         // The holder is unknown until the authority has answered once.
         let mut unanswered = Some("no answer in time".to_owned());
         let mut others_at = None;
@@ -136,6 +141,7 @@ impl QueueTicket {
                     return None;
                 }
                 tokio::select! {
+                    () = gone.cancelled() => return None,
                     () = self.queue.freed.notified() => self.let_others().await,
                     () = sleep(LOOK_EVERY) => {}
                 }
@@ -198,6 +204,6 @@ impl QueueTicket {
             ticket.vanish();
         };
         let queues = &self.queues;
-        queues.returns.spawn_on(giving_back, &queues.handle);
+        queues.tasks.spawn_on(giving_back, &queues.handle);
     }
 }
