@@ -153,7 +153,7 @@ async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> StoreSn
             Err(error) => return unknown(error.to_string(), NEEDED),
         };
         let endpoints = store.endpoints().await;
-        match Contents::read(&store).await {
+        match Contents::read(store.authority()).await {
             Ok(contents) => StoreSnapshot {
                 verdict: of_members(&endpoints, read(place, &contents, began.elapsed())),
                 held: StoreContents::Contents(contents),

@@ -174,6 +174,11 @@ impl Etcd {
         }
     }
 
+    /// The store by its trait, which a build without etcd does not implement.
+    pub fn authority(&self) -> &dyn Authority {
+        self
+    }
+
     /// Current state of every endpoint, in the given order. Takes about a second at most.
     pub async fn endpoints(&self) -> Vec<Endpoint> {
         self.inner.store.endpoints().await
