@@ -49,13 +49,9 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let report = &mut FindingSink { tell };
     report.add(Check::Config, CheckResult::ok("every value is valid"));
     let tried = machine::checks(config, report).await;
-    report.add(
-        Check::Declare,
-        match &tried.policy {
-            Ok(loaded) => who_may_declare(&loaded.policy),
-            Err(errors) => invalid(errors),
-        },
-    );
+    let policy = tried.policy.as_ref();
+    let declare = policy.map_or_else(invalid, |loaded| who_may_declare(&loaded.policy));
+    report.add(Check::Declare, declare);
     let upstream = upstream(config, within).await;
     let answers = upstream.outcome != CheckOutcome::Fail;
     report.add(Check::Upstream, upstream);
@@ -95,7 +91,6 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let store = store::look(location, protected, within).await;
     let store = store::try_open(location, store, within).await;
     report.add(Check::Authority, store.verdict);
-    let policy = tried.policy.as_ref();
     let elected = policy.map_or(&[][..], |loaded| loaded.policy.elected());
     let elections = elections::check(location, elected, within).await;
     report.add(Check::Elections, elections);

@@ -160,15 +160,13 @@ impl Takeover {
         upkeep.reap().await?;
         spawn_until(&tasks, Arc::clone(&upkeep).run(options.reap_every));
         let (releases, waiting) = mpsc::channel(release::LIMIT);
-        spawn_until(
-            &tasks,
-            release::run(waiting, Arc::clone(&authority), timeout),
-        );
+        let releasing = release::run(waiting, Arc::clone(&authority), timeout);
+        spawn_until(&tasks, releasing);
         let (notes, noted) = Notes::to(&authority, timeout);
         spawn_until(&tasks, noted.run());
         let lease_queues = LeaseQueues::new(&authority, timeout, &meters);
         let barriers = Barriers::new(&driver, &meters, notes);
-        let inner = Inner {
+        let inner = Arc::new(Inner {
             handle: Handle::current(),
             timeout,
             declared_by,
@@ -182,10 +180,8 @@ impl Takeover {
             history: LastRead::default(),
             meters,
             _tasks: guard,
-        };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        });
+        Ok(Self { inner })
     }
 
     /// Marks that this proxy knows.

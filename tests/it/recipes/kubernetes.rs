@@ -57,10 +57,12 @@ fn one_identity_of_two_processes_is_one_token() {
     for leader in &both {
         assert_eq!(leader.token(), 1);
         leader.rows(&stage);
+        leader.pause(&stage);
     }
     // A taken number is not shared.
     assert_eq!(start("third", "take").token(), 2);
     for leader in &both {
+        leader.resume();
         leader.says("PF001");
     }
     assert_only_allowed_rows(&stage);

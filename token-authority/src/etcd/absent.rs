@@ -13,7 +13,9 @@ use crate::{Answer, Authority, Leased, Token};
 
 /// This build cannot connect to etcd.
 #[derive(Debug, thiserror::Error)]
-#[error("this pgpalisade was built without etcd; build it with the feature \"etcd\", which is on by default")]
+#[error(
+    "this pgpalisade was built without etcd; build it with the feature \"etcd\", which is on by default"
+)]
 pub struct EtcdOpenError;
 
 /// A store that cannot be opened, so there is none.

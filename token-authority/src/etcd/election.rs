@@ -14,8 +14,8 @@ use super::lease;
 use super::members::Members;
 use super::open::{EtcdOpenError, IdentityError, client_options};
 use super::options::Options;
-use super::store::found;
 use super::reported::CandidateStatus;
+use super::store::found;
 use crate::{Leased, Token};
 
 /// Lease, and its key in the queue of an election. Every call is limited in time, and tries one member after another.
