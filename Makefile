@@ -13,18 +13,24 @@ MEDIATION := $(abspath $(TARGET_DIR))/debug/pgpalisade-mediation
 RELEASE := $(abspath $(TARGET_DIR))/release/pgpalisade
 BENCH := $(abspath $(TARGET_DIR))/release/pgpalisade-bench
 
-QUICK := --no-default-features --config profile.dev.debug=0 --config profile.dev.package.pg_query.opt-level=0
+QUICK := --no-default-features $(addprefix --config profile.dev.,debug=0 debug-assertions=false overflow-checks=false \
+	package.pg_query.opt-level=0)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test unit it proof outage mediation release release-profiled deb bench bench-micro check fuzz-build build
-.PHONY: packages-build packages-demo packages-test
+.PHONY: packages-build packages-test
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 demo: export CARGO_INCREMENTAL := 0
-demo: packages-demo ## Install what it needs, build, and play the story: a stale leader is refused
-	$(CARGO) build --package pgpalisade --bins --locked $(QUICK)
+# Two things at a time: crates come while the compiler is installed, PostgreSQL while the crates are built.
+demo: ## Install what it needs, build, and play the story: a stale leader is refused
+	@$(CARGO) tree --package pgpalisade --edges normal,build --no-default-features --locked --quiet >/dev/null & \
+		scripts/install-packages build && wait $$!
+	@scripts/install-packages demo & packages=$$!; \
+		$(CARGO) build --package pgpalisade --bins --locked $(QUICK); built=$$?; \
+		wait $$packages && exit $$built
 	@"$(BINARY)" demo $(ARGS)
 
 # Names the binary that was just built, so that no test builds it again.
@@ -101,5 +107,5 @@ fuzz-build: packages-build ## Build the fuzz targets (nightly and cargo-fuzz whe
 build: packages-test
 	$(CARGO) build --workspace --bins --locked
 
-packages-build packages-demo packages-test: packages-%:
+packages-build packages-test: packages-%:
 	@scripts/install-packages $*
