@@ -27,7 +27,7 @@ demo: export CARGO_INCREMENTAL := 0
 # Two things at a time: crates come while the compiler is installed, PostgreSQL while the crates are built.
 demo: ## Install what it needs, build, and play the story: a stale leader is refused
 	@$(CARGO) tree --package pgpalisade --edges normal,build --no-default-features --locked --quiet >/dev/null & \
-		scripts/install-packages build && wait $$!
+		scripts/install-packages demo-build && wait $$!
 	@scripts/install-packages demo & packages=$$!; \
 		$(CARGO) build --package pgpalisade --bins --locked $(QUICK); built=$$?; \
 		wait $$packages && exit $$built
