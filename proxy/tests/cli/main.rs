@@ -1,5 +1,5 @@
 //! The binary as a user runs it.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 #![allow(clippy::allow_attributes, reason = "a whole file of tests")]
 
 mod programs;

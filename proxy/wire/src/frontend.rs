@@ -15,7 +15,6 @@ use super::{WireError, split_cstr, split_text};
 ///
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the protocol's own names")]
 pub enum FrontendTag {
     Bind,
     Close,

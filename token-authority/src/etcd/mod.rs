@@ -149,7 +149,7 @@ impl Etcd {
         }
     }
 
-    /// As [`Self::connect`], for whoever needs no more than a store.
+    /// As [`Self::connect`], as a trait object.
     ///
     /// Errors: as [`Self::connect`].
     pub async fn open(options: Options) -> Result<Arc<dyn Authority>, EtcdOpenError> {
