@@ -10,14 +10,12 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::server::metrics::family;
 
-/// Files that a reload reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reread {
     /// Applies at the next start.
     Config,
     Policy,
     Tls,
-    /// The users of `auth_file`.
     Users,
     ConsoleUsers,
 }
@@ -56,12 +54,10 @@ struct State {
 }
 
 impl InForce {
-    /// Records a policy that is in force from now on.
     pub(crate) fn set_policy(&self, sha256: String) {
         self.0.lock().policy = sha256;
     }
 
-    /// Records a reload in which these files had errors.
     pub(crate) fn set_refused(&self, refused: Vec<Reread>) {
         self.0.lock().refused = refused;
     }

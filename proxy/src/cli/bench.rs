@@ -16,7 +16,6 @@ use super::{Failure, failed, run_to_end, tell};
 use crate::config::{Environment, address_of, parse_dsn, parse_time};
 use crate::signals::Signals;
 
-/// The `application_name` of all sessions, unless the DSN has one.
 const APPLICATION_NAME: &str = "pgpalisade bench";
 
 const CLIENTS_MAX: usize = 10_000;

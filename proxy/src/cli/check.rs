@@ -30,10 +30,8 @@ pub(super) struct CheckArgs {
     settings: Settings,
 }
 
-/// The output of `--json`.
 #[derive(Serialize)]
 struct CheckJson<'a> {
-    /// Whether the exit code is 0.
     passed: bool,
     ok: usize,
     warnings: usize,

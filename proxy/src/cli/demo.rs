@@ -25,7 +25,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
         Afterwards::End
     };
     match demo::run(afterwards) {
-        // A reader that has gone, such as `head`, has seen enough.
+        // A reader that closed the pipe, such as `head`, is no failure.
         Err(DemoError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         played => played.map_err(failed),
     }

@@ -15,10 +15,9 @@ use super::{Failure, failed, leaders_scope, runtime, tell};
 use crate::config::{Environment, address_of, parse_dsn, parse_time, show_time};
 use crate::wire::startup_options;
 
-/// The `application_name` of the session that holds the lock.
 const APPLICATION_NAME: &str = "pgpalisade elect";
 
-/// A shorter lease may end before etcd notices the loss of one of its own members.
+/// A shorter lease may end before etcd notices that it lost a member.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
 const GRACE_MAX: Duration = Duration::from_secs(3600);
 
@@ -85,7 +84,6 @@ pub(super) struct ElectArgs {
     command: Vec<OsString>,
 }
 
-/// Campaigns and leads; ends with the command.
 pub(super) fn run(args: &ElectArgs) -> Result<(), Failure> {
     let plan = plan(args).map_err(|why| Failure::Usage(format!("pgpalisade: {why}")))?;
     let runtime = runtime()?;

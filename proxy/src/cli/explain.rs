@@ -130,7 +130,7 @@ fn scopes(value: Option<TokenValue>) -> Vec<Scope> {
     claims.into_iter().map(|(scope, _)| scope).collect()
 }
 
-/// Applies a statement to those after it: declared tokens and prepared statements. ROLLBACK is not simulated.
+/// Applies a statement: declared tokens and prepared statements. ROLLBACK is not simulated.
 fn follow(
     statement: &Statement,
     holder: &mut SimulatedSession,
@@ -170,7 +170,7 @@ fn explain(
     let executed = statement.controls.iter().find_map(|control| match control {
         Control::Execute { name } => Some(match prepared.get(name) {
             Some(effects) => Effects::clone(effects),
-            // The proxy treats an unknown name in the same way.
+            // As the proxy does.
             None => Effects::unknown(None),
         }),
         _ => None,
@@ -244,8 +244,8 @@ fn refused(mode: Mode, why: &str) -> (String, &'static str) {
     }
 }
 
-/// Refusal for what the statement does to the session: a control that only looks like a declaration, or one that is
-/// not allowed.
+/// Refusal for what the statement does to the session: a control that only looks like a declaration, or a forbidden
+/// one.
 fn refused_for_controls(
     session: &SessionPolicy,
     statement: &Statement,

@@ -1,4 +1,4 @@
-//! `pgpalisade recover`: after a disaster, on an operator's word.
+//! `pgpalisade recover`: reconciles the authority with the cluster after a disaster.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::takeover::{Recovery, WitnessMode};
 use crate::{logging, store};
 
-/// Far more than a healthy cluster needs to end its sessions.
+/// Ample for a healthy cluster to end its sessions.
 const WITHIN: Duration = Duration::from_secs(60);
 /// Printed if the marks and the record show nothing to do.
 const IN_STEP: &str = "Nothing to reconcile. After a restore of the authority run it with --end-all-sessions all the \

@@ -1,4 +1,4 @@
-//! `pgpalisade scope repair`: sets the mark of a scope, on an operator's word.
+//! `pgpalisade scope repair`: sets the mark of a scope.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::rejection::utc;
 use crate::store::{self, StoreError};
 use crate::takeover::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
-/// Far more than a healthy cluster needs to end its sessions.
+/// Ample for a healthy cluster to end its sessions.
 const WITHIN: Duration = Duration::from_secs(60);
 /// Sessions that are listed one by one.
 const LISTED: usize = 20;
@@ -73,7 +73,6 @@ enum NotDone {
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     event: &'static str,
-    /// Whether every earlier session is gone.
     completed: bool,
     /// Whether an earlier run has set the mark.
     resumed: bool,
@@ -133,7 +132,7 @@ async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
     }
 }
 
-/// The steps to confirm, for the operator.
+/// The steps that the operator confirms.
 fn describe(repair: &ScopeRepair, config: &Config) -> String {
     let (scope, mark, to) = (&repair.scope, &repair.mark, repair.to);
     let will = match repair.work {

@@ -1,4 +1,4 @@
-//! Address and access of HTTP: the keys that begin with `http`, which must fit each other.
+//! Address and access of HTTP: the keys that begin with `http`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,11 +12,10 @@ use super::values::Values;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HttpAddr {
-    /// Port 0 lets the system choose. Without token and CA, an address of this machine.
+    /// Without token and CA, an address of this machine.
     pub address: SocketAddr,
     /// File of the token that grants access.
     pub token_file: Option<PathBuf>,
-    /// TLS, with the CA of the certificates that grant access.
     pub tls: Option<AcceptFiles>,
 }
 

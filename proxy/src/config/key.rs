@@ -1,6 +1,5 @@
-//! The one table of configuration keys. Flags, environment variables, help texts and defaults all come from it.
+//! The one table of configuration keys, for flags, environment variables, help texts and defaults.
 
-/// Form of a value in the TOML file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TomlType {
     Text,
@@ -13,18 +12,15 @@ pub(crate) enum TomlType {
     Switch,
 }
 
-/// The default, or what stands for it in the package's configuration file.
+/// The default, or its replacement in the package's configuration file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sample {
-    /// The default as a user would write it.
     Default(&'static str),
-    /// There is no fixed default; the file shows this, commented out.
     Example(&'static str),
     /// There is no default; the file sets this.
     Set(&'static str),
 }
 
-/// Description of a key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeySpec {
     pub key: Key,
@@ -43,12 +39,10 @@ pub(crate) struct KeySpec {
 }
 
 impl KeySpec {
-    /// The flag, without the dashes.
     pub(crate) fn flag(&self) -> String {
         self.name.replace(['.', '_'], "-")
     }
 
-    /// The environment variable.
     pub(crate) fn env(&self) -> String {
         format!("PGPALISADE_{}", self.name.replace('.', "_").to_uppercase())
     }

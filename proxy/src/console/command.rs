@@ -11,7 +11,6 @@ pub(super) enum Command {
     Pause,
     Resume,
     Shutdown(Stop),
-    /// A driver's setting of how values look, at its connect. It has no effect.
     Set,
 }
 
@@ -49,7 +48,7 @@ const SETTINGS: [&str; 5] = [
     "extra_float_digits",
 ];
 
-/// Commands of PostgreSQL, which clients may try.
+/// Commands of PostgreSQL that clients may try.
 const SQL: [&str; 18] = [
     "abort",
     "begin",
@@ -81,7 +80,7 @@ pub(super) fn all_tables() -> impl Iterator<Item = &'static Table> {
 }
 
 impl Command {
-    /// Parses a text: as many commands as there are between semicolons.
+    /// Parses the commands between semicolons.
     pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, ConsoleError> {
         let statements = statements(text)?;
         statements.iter().map(|words| Self::parse(words)).collect()
@@ -135,7 +134,6 @@ impl Command {
         }
     }
 
-    /// Whether an operator with read-only rights may run it.
     pub(super) const fn only_reads(self) -> bool {
         matches!(self, Self::Show(_) | Self::Set)
     }

@@ -1,4 +1,4 @@
-//! The check of login methods: which work here, by PostgreSQL's own method and TLS on both legs.
+//! The check of login methods, by PostgreSQL's own method and TLS on both legs.
 
 use std::time::Duration;
 
@@ -16,7 +16,6 @@ use crate::server::certificates::ClientTls;
 use crate::server::client_table::Encryption;
 use crate::wire::{backend, header};
 
-/// The method that PostgreSQL requests from a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     Nothing,
@@ -37,7 +36,6 @@ struct Legs {
     is_one_certificate: bool,
 }
 
-/// Whether a method works, and why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Works {
     Yes,
