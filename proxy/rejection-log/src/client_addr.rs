@@ -15,7 +15,6 @@ pub enum ClientAddr {
 }
 
 impl ClientAddr {
-    /// The IP address; `None` for a unix socket.
     pub const fn ip(self) -> Option<IpAddr> {
         match self {
             Self::Tcp(address) => Some(address.ip()),

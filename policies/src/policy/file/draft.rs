@@ -17,9 +17,7 @@ pub(in crate::policy) struct Draft {
     pub(in crate::policy) tokens: TokenBounds,
     pub(in crate::policy) max_scopes: Option<u64>,
     pub(in crate::policy) scopes_may_be: Option<Spanned<Listing>>,
-    /// In the order of the file.
     pub(in crate::policy) scopes: Vec<ScopeDraft>,
-    /// In the order of the file.
     pub(in crate::policy) rules: Vec<RuleDraft>,
 }
 
@@ -36,19 +34,16 @@ pub(in crate::policy) struct Section {
     pub(in crate::policy) declare: Option<Spanned<Declare>>,
 }
 
-/// Scopes that may exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::policy) enum Listing {
     Any,
     Listed,
 }
 
-/// Value of `declare`.
 #[derive(Debug)]
 pub(in crate::policy) enum Declare {
-    /// The duration.
     For(DeclareFor),
-    /// These scopes, perhaps none.
+    /// Perhaps none.
     Scopes(Vec<Spanned<Box<str>>>),
 }
 
@@ -64,10 +59,8 @@ pub(in crate::policy) struct ScopeDraft {
     pub(in crate::policy) holders: Option<Spanned<WhoPattern>>,
 }
 
-/// One `[[session]]`.
 #[derive(Debug)]
 pub(in crate::policy) struct RuleDraft {
-    /// Place in the file.
     pub(in crate::policy) at: Spanned<()>,
     pub(in crate::policy) name: Option<Box<str>>,
     pub(in crate::policy) who: WhoPattern,
