@@ -2,7 +2,6 @@
 
 use super::conversation::{Conversation, Message, Step};
 
-/// Removes parts of a conversation as long as `fails` holds.
 pub fn shrink(
     conversation: &Conversation,
     fails: &mut dyn FnMut(&Conversation) -> bool,
@@ -77,7 +76,6 @@ fn simplify_steps(shortest: &mut Conversation, fails: &mut dyn FnMut(&Conversati
     }
 }
 
-/// Simpler replacements for a step.
 fn simpler(step: &Step) -> Vec<Step> {
     match step {
         Step::Wait => vec![Step::Send],
