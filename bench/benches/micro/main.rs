@@ -1,6 +1,6 @@
 //! Cost of each part of the data path, call by call: `make bench-micro`.
 //!
-//! Each benchmark does only what the proxy does for one message.
+//! Each benchmark does what the proxy does for one message.
 
 #![expect(
     clippy::expect_used,

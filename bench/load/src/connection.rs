@@ -1,4 +1,4 @@
-//! A session on one path, whose every answer is awaited within a time.
+//! A session on one path. Every wait is bounded.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl BenchConnection {
         &self.session.client
     }
 
-    /// Failure of a statement. If the session had ended before, its own error tells more.
+    /// If the session had ended before, its own error tells more.
     pub(crate) fn failed(&self, error: &Error) -> BenchError {
         let ended = self.session.last_error().filter(|_| error.is_closed());
         BenchError::Failed(self.path, Said::by(ended.unwrap_or(error)))
@@ -49,7 +49,6 @@ impl BenchConnection {
         BenchError::Stuck(self.path, within)
     }
 
-    /// Bounds the wait for an answer.
     pub(crate) async fn within<T>(&self, answer: impl Future<Output = T>) -> Result<T, BenchError> {
         let answered = timeout(ANSWER_WITHIN, answer).await;
         answered.map_err(|_| self.stuck(ANSWER_WITHIN))
@@ -59,7 +58,7 @@ impl BenchConnection {
         self.within(self.client().query_typed(sql, &[])).await
     }
 
-    /// The one value of a SHOW; `None` if the server does not know the setting.
+    /// The value of a SHOW; `None` if the server does not know the setting.
     pub(crate) async fn show(&self, sql: &str) -> Result<Option<String>, BenchError> {
         let answer = match self.query(sql).await? {
             Ok(rows) => rows.first().map(|row| row.try_get(0)).transpose(),
@@ -69,7 +68,7 @@ impl BenchConnection {
         answer.map_err(|error| self.failed(&error))
     }
 
-    /// Ends the session. The server has heard of it when this returns.
+    /// Ends the session. Then the server knows.
     pub(crate) async fn close(self) {
         self.session.end(GOODBYE).await;
     }
