@@ -39,15 +39,15 @@ pub trait Authority: Send + Sync + 'static {
     /// - mark below by more than the declaration allows: nothing changes, [`Declared::TooFar`];
     /// - mark below, or none: the mark rises and the session is registered, [`DeclareOutcome::Raised`].
     ///
-    /// A take asks for the token after the mark of this very step. A take that names another mark changes nothing: it
-    /// is [`Declared::Stale`] if the mark is above the named one, [`Declared::MarkIsLower`] if below. A take whose
-    /// [`TakeId`] has already raised the mark is [`DeclareOutcome::Current`].
+    /// A take gets the token after the mark. One that names another mark changes nothing: [`Declared::Stale`] if the
+    /// mark is above the named one, [`Declared::MarkIsLower`] if below. A take whose [`TakeId`] has already raised the
+    /// mark is [`DeclareOutcome::Current`].
     ///
-    /// If the declaration names an election, the token must also be the number of its leader in this very step.
-    /// Otherwise nothing changes: [`Declared::NotElected`]. A store without elections accepts no such declaration.
+    /// If the declaration names an election, the token must be the number of its leader in this very step, else
+    /// nothing changes: [`Declared::NotElected`]. A store without elections accepts no such declaration.
     ///
-    /// The token belongs to the scope's present incarnation. A session that is registered in the scope at a lower
-    /// rank moves up, and is not in its own `lower`. It never moves down.
+    /// The token belongs to the scope's present incarnation. A session registered in the scope at a lower rank moves
+    /// up, and is not in its own `lower`. It never moves down.
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared>;
 
     /// Lists every registered session, for the reaper.

@@ -1,14 +1,14 @@
-//! Judges the changes of a conversation: what it changed in the database, and whether its session was allowed to.
+//! Judges the changes of a conversation.
 //!
 //! Nobody else uses the server, so comparing before and after is enough:
+//!
 //! - Every session answers to its end.
 //! - A strict session changes nothing. It takes no transaction id, and adds nothing to the write-ahead log except
-//!   what reads add. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL
-//!   message may not.
+//!   what reads add.
 //! - The neighbour changes only rows of tables of scope `b`, and no sequence, catalog, large object, notification or
 //!   WAL message. The free session changes no row of a table listed by a scope. The reader neither changes nor sees a
 //!   row of the tables of scope `a`.
-//! - A session with a twin gets the same replies from PostgreSQL as without the proxy.
+//! - A session with a twin gets the same replies as without the proxy.
 //! - The holder: each new row of `log` has a token that the session has had, `@0` or more. G1 and G2: after another
 //!   session's declaration of `n` is answered, no new row with a token below `n` may appear.
 
