@@ -1,7 +1,7 @@
-//! Hands the listening sockets from one process to the next. No connection is refused.
+//! Hands the listening sockets from one process to the next.
 //!
 //! The old process starts the new one and sends it the sockets through its standard input. The new process reports
-//! when it serves; until then the old one does. If the new one fails, nothing changes.
+//! when it serves; until then the old one does.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

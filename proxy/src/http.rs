@@ -1,7 +1,7 @@
 //! HTTP: metrics, liveness and readiness, and some tables of the console.
 //!
-//! A separate thread and runtime, so that no scrape delays a session. It answers as long as the process lives, even
-//! while the proxy drains. A client's time is limited, and at the limit of connections a new one replaces the oldest.
+//! A separate thread and runtime, so that no scrape delays a session. It answers even while the proxy drains. At the
+//! limit of connections a new one replaces the oldest.
 
 mod access;
 mod answers;

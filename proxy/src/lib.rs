@@ -1,7 +1,5 @@
 //! The program pgpalisade.
 //!
-//! `serve` runs the server, with the configured `store` and policy; `console` and `http` show the state; `inspect`
-//! examines all of it for `check` and `status`. `config`, `cli`, `logging` and `demo` are the command line.
 //! `ARCHITECTURE.md` has the map and the invariants.
 
 pub mod cli;

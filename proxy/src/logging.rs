@@ -1,7 +1,7 @@
 //! The log: to standard error, as text on a terminal and as JSON lines otherwise.
 //!
 //! Lines go to a bounded buffer, and a separate thread writes them, so no caller waits. Lines without room are
-//! counted and reported. Of a storm of similar lines, the first ones are written and the others counted.
+//! counted and reported.
 
 mod storm;
 mod writer;

@@ -2,7 +2,7 @@
 //!
 //! Every table of every statement is looked up, so the time must not grow with the number of scopes. A pattern is
 //! found by whichever of its two parts is a plain name; only patterns with a `*` in both are tried one by one. A name
-//! without a schema is compared with all patterns for its table, because any SET or function can change its schema.
+//! without a schema is compared with all patterns for its table.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};

@@ -1,7 +1,7 @@
 //! Rules that decide what a session must hold for a statement.
 //!
-//! A [`Policy`] is read from an operator's file ([`Policy::parse`]), or is the default. [`Policy::for_session`] finds
-//! the rules for one session. [`SessionPolicy::requirement`] then decides each statement.
+//! [`Policy::for_session`] finds the rules for one session, and [`SessionPolicy::requirement`] decides each
+//! statement.
 
 mod compile;
 mod decide;

@@ -1,13 +1,13 @@
 //! The record of every rejection: a JSON line in a file, an event in the log, and counters.
 //!
 //! In observe mode every write of an application can be a record, so an observed rejection is an event only at level
-//! DEBUG. An INFO event gives their number, with the first one and then at most once a minute.
+//! DEBUG, and an INFO event gives their number.
 //!
-//! Of repeated refusals only the first ones are recorded, and the others counted. Refusals before authentication are
-//! marked, and count as one kind: the name in them is not proved.
+//! Of repeated refusals only the first ones are recorded, and the others counted. Refusals before authentication
+//! count as one kind: the name in them is not proved.
 //!
 //! The last records are also in memory, and so are writers without a token that have taken turns ([`overlaps`]).
-//! [`line`](mod@line) parses the lines of a file, and [`report`] sums them up.
+//! [`report`] sums up a file.
 
 mod client_addr;
 mod counts;

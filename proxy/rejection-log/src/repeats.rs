@@ -1,7 +1,7 @@
 //! Repeated refusals: the first ones are recorded, the others counted.
 //!
-//! A deposed leader that retries in a loop can be refused 10,000 times a second. Its records must not fill the disk,
-//! displace others, or take the writer's time.
+//! A deposed leader that retries in a loop can be refused 10,000 times a second. Its records must not fill the disk
+//! or displace others.
 //!
 //! Refusals before authentication are all of one kind: anybody can cause any number of them, under any name.
 

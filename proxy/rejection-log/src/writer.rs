@@ -25,8 +25,8 @@ const OBSERVED_EVERY: Duration = Duration::from_secs(60);
 /// Interval of the checks for repeated refusals.
 const REPEATS_EVERY: Duration = Duration::from_secs(1);
 
-/// Pause before the writer waits, so that in a flood the sessions' threads seldom have to wake it. The first record
-/// after a quiet time is written at once. The queue holds a flood's records of that time.
+/// Pause before the writer waits, so that in a flood the sessions' threads seldom have to wake it. The queue holds a
+/// flood's records of that time.
 pub(super) const REST: Duration = Duration::from_millis(10);
 
 const TARGET: &str = "pgpalisade::rejection";

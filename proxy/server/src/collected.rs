@@ -1,7 +1,6 @@
 //! Incomplete texts: limits for their memory together, and for the time of each.
 //!
-//! A text is judged as a whole, so its first parts are kept. Long texts need room from a budget; one without room
-//! counts as unreadable, which holds up no session that may send any statement.
+//! A text is judged as a whole. Long texts need room from a budget; one without room counts as unreadable.
 
 use std::cell::Cell;
 use std::future::Future;

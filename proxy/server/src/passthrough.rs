@@ -2,11 +2,9 @@
 //! side closes.
 //!
 //! As in [`relay`](crate::relay) one task drives both sockets and nothing blocks. While one side accepts nothing, the
-//! other side is not read, so at most [`OUTBOX_HIGH_WATER`](crate::transport::OUTBOX_HIGH_WATER) bytes and one read
-//! wait for each.
+//! other side is not read.
 //!
-//! A stopping proxy gives the connection the time of open transactions, then closes it: it cannot insert a message
-//! into bytes that it does not parse.
+//! A stopping proxy gives the connection the time of open transactions, then closes it.
 
 use std::io;
 use std::rc::Rc;

@@ -14,8 +14,8 @@ use crate::inspect::{Check, CheckOutcome, Finding, check};
 
 /// Check the set-up: PostgreSQL, the control role, the authority, and whether they fit together
 ///
-/// Changes nothing, so run it before the proxy starts or while it runs. Exits with 0 if no check failed, with 1 if one
-/// did, with 2 if the configuration is wrong. With --policy it checks that file and nothing else.
+/// Changes nothing. Exits with 0 if no check failed, with 1 if one did, with 2 if the configuration is wrong. With
+/// --policy it checks only that file.
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckArgs {
     #[command(flatten)]

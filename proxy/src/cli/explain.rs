@@ -24,9 +24,9 @@ const SQL_BYTES_MAX: u64 = MAX_PARSED as u64 + 1;
 
 /// Show what a policy does with a statement, and why
 ///
-/// Asks no server and needs no other setting. For each statement of the text: what it does, the rule that decides,
-/// what the session must hold, and what happens. Exits with 0 whatever the answer is, with 1 if the
-/// text cannot be read, with 2 if the command line or the policy file is wrong.
+/// Asks no server. For each statement of the text: what it does, the rule that decides, what the session must hold,
+/// and what happens. Exits with 1 if the text cannot be read, with 2 if the command line or the policy file is wrong,
+/// else with 0.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainArgs {
     /// The policy file; without it, the default policy

@@ -42,9 +42,9 @@ const EXIT_USAGE: u8 = 2;
 
 /// PostgreSQL proxy that refuses the writes of a deposed leader
 ///
-/// Point the application at pgpalisade instead of PostgreSQL and let each leader declare its fencing token:
-/// `SET fencing.token = 34`, or PGOPTIONS='-c fencing.token=34'. Once a leader with token 34 has been admitted,
-/// a leader with token 33 can no longer write, wherever it is stuck.
+/// Point the application at pgpalisade instead of PostgreSQL and let each leader declare its fencing token: `SET
+/// fencing.token = 34`, or PGOPTIONS='-c fencing.token=34'. Once a leader with token 34 has been admitted, a leader
+/// with token 33 can no longer write.
 #[derive(Debug, Parser)]
 #[command(name = "pgpalisade", version, max_term_width = 110)]
 #[command(after_help = "See it work; it needs only installed PostgreSQL binaries: pgpalisade demo")]

@@ -21,8 +21,8 @@ use follow::Followed;
 
 /// Show the records of a rejection log, and follow it
 ///
-/// Prints one line for each refused or observed request, the oldest first. No server is needed, and nothing is
-/// changed. --follow keeps printing new records, across rotations of the file, until Ctrl-C.
+/// Prints one line for each refused or observed request, the oldest first, without a server. --follow keeps printing
+/// new records, across rotations of the file, until Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     pgpalisade rejections --since 10m /var/log/pgpalisade/rejections.jsonl\n  \

@@ -36,11 +36,10 @@ enum ScopeCommand {
 /// Set the mark of a scope, down or up, and end every earlier session
 ///
 /// For a scope whose mark was raised to a token that no election will ever reach, such as 9223372036854775807, so
-/// that every leader is refused. The mark is set in a new incarnation of the scope: everything accepted before is below
-/// it, and every session registered in the scope is ended, whatever its token, before the command reports success.
-/// Nothing else can lower a mark. The repair is recorded in the authority, where "status" shows it, and one line of
-/// JSON is printed. An embedded store is in use while its proxy runs, so stop the proxy first; with etcd and PostgreSQL
-/// the proxies keep running.
+/// that every leader is refused. The mark is set in a new incarnation of the scope: everything accepted before is
+/// below it, and every session registered in the scope is ended before the command reports success. The repair is
+/// recorded in the authority, where "status" shows it, and one line of JSON is printed. An embedded store is in use
+/// while its proxy runs, so stop the proxy first; with etcd and PostgreSQL the proxies keep running.
 #[derive(Debug, clap::Args)]
 pub(super) struct RepairArgs {
     /// The scope

@@ -25,9 +25,9 @@ use crate::{logging, service_manager};
 
 /// Run the proxy
 ///
-/// Every flag is also a key of the TOML file (--config) and an environment variable; a flag wins over the variable, the
-/// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP reads the policy file,
-/// the files for TLS and the users file again, and reopens the rejection log; SIGUSR2 starts the installed program,
+/// Every flag is also a key of the TOML file (--config) and an environment variable; a flag wins over the variable,
+/// the variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP rereads the policy
+/// file, the files for TLS and the users file, and reopens the rejection log; SIGUSR2 starts the installed program,
 /// which takes over the listeners, and ends this process cleanly.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \

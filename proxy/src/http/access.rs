@@ -67,8 +67,8 @@ impl Access {
     /// Whether a request is meant for this proxy. A Web page whose name now resolves to this address (DNS rebinding)
     /// has no token, but its browser may be on this machine.
     ///
-    /// With a CA the Host is not compared: that would refuse a Prometheus that finds its targets by address
-    /// (`server_name`). A browser shows its certificate only after the proxy's has matched the page's name.
+    /// With a CA the Host is not compared, because Prometheus may find its targets by address. A browser shows its
+    /// certificate only after the proxy's has matched the page's name.
     pub(super) fn is_meant(&self, fields: &HeaderMap) -> bool {
         match self {
             Self::Local => names_this_machine(fields),

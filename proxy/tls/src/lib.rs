@@ -1,8 +1,8 @@
 //! TLS of both legs: certificates and keys from files, a session without I/O, and libpq's `sslmode`.
 //!
-//! A listener has an [`Acceptor`], and a connecting side a [`Connector`]. Both make [`TlsState`]s, which turn bytes
-//! into other bytes. [`Login`] and [`ClientSession`] are for tokio-postgres, [`Secret`] is for values that no log may
-//! show, and [`read_file`] for files with secrets.
+//! An [`Acceptor`] and a [`Connector`] make [`TlsState`]s, which turn bytes into other bytes. [`Login`] and
+//! [`ClientSession`] are for tokio-postgres, [`Secret`] is for values that no log may show, and [`read_file`] for
+//! files with secrets.
 
 mod accept;
 mod client;

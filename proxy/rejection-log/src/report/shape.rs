@@ -1,7 +1,7 @@
 //! The shape of a statement: its text with everything folded that differs between executions.
 //!
-//! Records have `?` in place of literals, and long texts are cut, so PostgreSQL's grammar cannot parse them, and
-//! shapes are built from tokens. Shapes are for counting, and decide nothing.
+//! Records have `?` in place of literals, and long texts are cut, so PostgreSQL's grammar cannot parse them: shapes
+//! are built from tokens.
 
 use pgpalisade_fence::statement_text::{Literals, StatementText};
 

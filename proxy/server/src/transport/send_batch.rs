@@ -1,8 +1,7 @@
 //! Batches the sends of a worker's turn into one system call.
 //!
 //! A small message waits until the ready tasks have run. The processes woken by the kernel then do not displace the
-//! worker after each message (`docs/decisions/0011`). Without io_uring, each message is a separate call at the same
-//! point.
+//! worker after each message (`docs/decisions/0011`).
 
 use std::cell::RefCell;
 use std::future::Future;
