@@ -18,7 +18,6 @@ use crate::process;
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::ways::{TOKEN, Way, server};
 
-/// Working sessions beside the idle ones.
 const ACTIVE: u32 = 16;
 
 /// For memory to be given back, and written data to be read.
@@ -119,7 +118,6 @@ fn cost(
     figures.find(|(figure, _)| *figure == Figure::Cpu)
 }
 
-/// PostgreSQL behind a proxy that knows many scopes.
 struct ManyScopes {
     way: Way,
     _postgres: Postgres,

@@ -63,7 +63,6 @@ pub(crate) struct Pgbench {
 }
 
 impl Pgbench {
-    /// Starts pgbench, and waits for the first transactions.
     pub(crate) fn start(way: &Way, load: &Load) -> Self {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let mut command = program("pgbench", way.endpoint());
@@ -142,7 +141,6 @@ pub(crate) fn micros() -> u64 {
     u64::try_from(micros).expect("before the year 500,000")
 }
 
-/// Figures between two moments, from pgbench's log.
 pub(crate) fn figures(log: &str, from: &Moment, to: &Moment) -> Vec<(Figure, f64)> {
     summary(log.lines().filter_map(transaction), from, to)
 }

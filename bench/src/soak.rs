@@ -32,7 +32,6 @@ const TICK: Duration = Duration::from_millis(100);
 const LOWEST: i32 = 19;
 const TOKEN: &str = "a-token-of-the-benchmark";
 
-/// Clients of a phase besides the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Phase {
     name: &'static str,
@@ -188,7 +187,6 @@ fn scrape(_: &Way, http: Http, end: &AtomicBool) -> u64 {
     count
 }
 
-/// Runs a dashboard, and counts its pictures.
 fn watch(_: &Way, http: Http, end: &AtomicBool) -> u64 {
     be_elsewhere();
     let mut stream = http.connect().expect("a connection");

@@ -47,7 +47,6 @@ pub(crate) struct Stage {
     proxy: Proxy,
     postgres: Postgres,
     _store: RunningStore,
-    /// Last declared token.
     token: u64,
 }
 

@@ -16,7 +16,6 @@ use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::ways::{TlsSettings, Way, server};
 
-/// Rows of pgbench's tables.
 const SCALE: u32 = 1;
 const ROWS: u32 = SCALE * 100_000;
 
@@ -159,7 +158,6 @@ pub(crate) fn tls(plan: &BenchPlan) -> Vec<Record> {
     records
 }
 
-/// A thread for each client.
 fn run(
     stage: &Stage,
     way: &Way,

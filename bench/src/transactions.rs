@@ -17,13 +17,11 @@ use crate::ways::{Way, server};
 
 const PROTOCOLS: [&str; 3] = ["simple", "extended", "prepared"];
 
-/// A million rows.
 const SCALE: u32 = 10;
 
 /// Bytes of a COPY row, with its line feed.
 const ROW: usize = 100;
 
-/// Concurrent sessions with refused writes.
 const CROWDS: [u32; 2] = [1, 16];
 
 /// Every way to a server, and the server.
@@ -44,7 +42,6 @@ impl Ways {
     }
 }
 
-/// One SELECT by primary key in every protocol.
 pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
     let ways = Ways::open(plan.clients.iter().copied().max().unwrap_or_default());
     pgbench::initialise(&ways.postgres, SCALE);
@@ -117,7 +114,6 @@ pub(crate) fn copy(plan: &BenchPlan) -> Vec<Record> {
     records
 }
 
-/// Must copy all rows.
 fn psql(way: &Way, command: &str) {
     let mut psql = program("psql", way.endpoint());
     psql.args(["-X", "-q", "-c", command])

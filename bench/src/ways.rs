@@ -179,7 +179,6 @@ struct Other {
 }
 
 impl Other {
-    /// Threads, buffers and polling have their defaults.
     fn haproxy(server: &str, sessions_max: u32, tls: &str) -> Self {
         Self::start(|dir, port| {
             let settings = format!(

@@ -47,7 +47,6 @@ const LOGIN_WITHIN: Duration = Duration::from_secs(10);
 /// Pause of the listener after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// For all files that RELOAD reads.
 const RELOAD_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,10 +57,8 @@ pub(crate) enum Stop {
     WhenClientsHaveLeft,
 }
 
-/// Receives the errors of a reload.
 pub(crate) type Reloaded = oneshot::Sender<Result<(), String>>;
 
-/// Orders for the task that also obeys signals.
 #[derive(Debug, Clone)]
 pub(crate) struct Orders {
     pub(crate) reload: mpsc::Sender<Option<Reloaded>>,
@@ -76,9 +73,7 @@ impl Orders {
     }
 }
 
-/// Facts that tables show.
 pub(crate) struct Facts {
-    /// Clients, rejections, counters, the policy, and the like.
     pub(crate) shared: WorkerContext,
     pub(crate) settings: Vec<ShownKey>,
     pub(crate) authority: String,
@@ -246,7 +241,6 @@ impl Console {
         Ok((operator, place))
     }
 
-    /// Carries out a command other than SHOW.
     async fn obey(&self, command: Command, operator: &Operator) -> Result<(), ConsoleError> {
         if command.only_reads() {
             return Ok(());

@@ -34,10 +34,8 @@ const TAKEN: u8 = b'+';
 /// A listener is a socket and, for a unix socket, the lock of its file.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// Limit for the old process to send them.
 const RECEIVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Limit for the new process to start.
 const START_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
@@ -226,7 +224,6 @@ impl Predecessor {
         Some(self.listeners.swap_remove(index))
     }
 
-    /// Reports that its listeners are served here.
     pub(crate) async fn take_over(&mut self, listeners: &[Listener]) {
         claim(listeners.iter());
         if let Err(error) = self.channel.write_u8(TAKEN).await {

@@ -39,9 +39,7 @@ use readiness::Readiness;
 
 const CONNECTIONS_MAX: usize = 64;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
-/// For the head of a request.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// For the whole request, with the answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// For a dashboard, which then reconnects.
 const WATCHED_WITHIN: Duration = Duration::from_secs(3600);

@@ -21,7 +21,6 @@ pub(crate) enum Reread {
 }
 
 impl Reread {
-    /// In the order of the metric.
     pub(crate) const ALL: [Self; 5] = [
         Self::Config,
         Self::Policy,
@@ -47,7 +46,6 @@ pub(crate) struct InForce(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// SHA-256 of the policy file; empty without one.
     policy: String,
     /// Files whose present contents are not in force.
     refused: Vec<Reread>,

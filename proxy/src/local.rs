@@ -16,7 +16,6 @@ use crate::server::timers::Timers;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To use it.
     Serve,
     /// Everything is released, and no file is created.
     Check,

@@ -136,7 +136,6 @@ pub(crate) struct Reloads {
 }
 
 impl Reloads {
-    /// Runs until the proxy ends.
     pub(crate) async fn run(
         self,
         mut asked: mpsc::Receiver<oneshot::Sender<Result<(), String>>>,

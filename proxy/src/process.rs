@@ -48,7 +48,6 @@ impl Default for Process {
     }
 }
 
-/// Fields of <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>.
 struct Stat {
     cpu_seconds: f64,
     virtual_bytes: f64,

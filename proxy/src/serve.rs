@@ -28,7 +28,6 @@ use crate::server::{SETTLE_WITHIN, Server, ServerOptions};
 use crate::store::{self, OpenStore, StoreError};
 use crate::takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
 
-/// Pause between attempts to serve HTTP.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
@@ -50,13 +49,11 @@ pub(crate) enum ServeError {
     Scope(#[from] pgpalisade_authority::ScopeError),
 }
 
-/// Orders for a running proxy.
 #[derive(Debug)]
 pub(crate) struct Signals {
     pub shutdown: CancellationToken,
     /// Cancelled: to end after the last client. Also cancelled with `shutdown`.
     pub closing: CancellationToken,
-    /// Requests to read the policy file again.
     pub reload: mpsc::Receiver<PolicyReloaded>,
     /// Source and destination of the listeners.
     pub handover: Handover,

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use pgpalisade_test_servers::machine;
 
-/// A Markdown file of the repository.
 pub(crate) struct Page {
     /// From the root of the repository.
     pub(crate) name: String,
@@ -177,7 +176,6 @@ impl Page {
         blocks
     }
 
-    /// Lines outside of fenced blocks.
     fn prose(&self) -> impl Iterator<Item = &str> {
         let mut fenced = false;
         self.text.lines().filter(move |line| {

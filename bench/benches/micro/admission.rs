@@ -149,7 +149,6 @@ fn copy_data(bencher: Bencher<'_, '_>) {
     bencher.bench_local(admit);
 }
 
-/// Rules of a session at its login.
 #[divan::bench(args = SCOPES)]
 fn start_of_a_session(bencher: Bencher<'_, '_>, scopes: u32) {
     let fence = fence(policy_of(scopes));

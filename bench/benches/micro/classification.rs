@@ -7,7 +7,6 @@ use pgpalisade_policies::{Class, VerdictCache, Weight, classify, scan, weigh};
 
 use super::{INSERT, POINT_SELECT, SAFE};
 
-/// With its values in the text.
 const CONSTANTS: &str = "SELECT id FROM job WHERE kind = 'mail' AND id = 00000001 ORDER BY x";
 
 const CACHE: usize = 16 << 20;

@@ -11,7 +11,6 @@ use pgpalisade_wire::header::{self, HEADER_LEN, Header};
 
 use super::INSERT;
 
-/// Bytes that the proxy reads at once.
 const BUFFER: usize = 16 * 1024;
 
 /// Of a prepared statement with one parameter.

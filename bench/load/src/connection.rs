@@ -10,9 +10,7 @@ use tokio_postgres::{Client, Error, Row};
 use crate::error::{BenchError, Said};
 use crate::target::{BenchTarget, Path};
 
-/// Limit for a login, and for an answer.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Time that a session gets to end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 pub(crate) struct BenchConnection {

@@ -69,7 +69,6 @@ impl BenchError {
         Self::System(what, Arc::new(error))
     }
 
-    /// Whether the command line is wrong.
     #[must_use]
     pub const fn is_usage(&self) -> bool {
         matches!(self, Self::Dsn(..))
@@ -113,7 +112,6 @@ impl Said {
         Self { code, text }
     }
 
-    /// An error before the server was asked.
     pub(crate) fn of_this_side(error: &FileError) -> Self {
         Self {
             code: String::new(),

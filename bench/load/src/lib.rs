@@ -31,7 +31,6 @@ pub struct BenchConfig {
     pub protocol: Protocol,
     pub clients: usize,
     pub rounds: usize,
-    /// Measured time of each path in a round.
     pub length: Duration,
 }
 

@@ -8,7 +8,6 @@ use crate::error::{BenchError, Said};
 use crate::statements::{LoadStatement, Protocol, Workload};
 use crate::target::{BenchTarget, Path};
 
-/// The value of `$1`.
 const ONE: i32 = 1;
 
 pub(crate) struct LoadClient {

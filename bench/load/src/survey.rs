@@ -62,7 +62,6 @@ impl ServerIdentity {
     }
 }
 
-/// Checks both paths without declaring or writing anything.
 pub(crate) async fn look(
     direct: &BenchTarget,
     proxied: &BenchTarget,

@@ -27,7 +27,6 @@ pub(super) enum DeclareFor {
     Transaction,
 }
 
-/// The sessions that may declare a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Holders {
     pub(super) who: WhoPattern,
@@ -84,7 +83,6 @@ impl Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MayNotDeclare {
     pub why: String,
-    /// With the key of the policy file.
     pub hint: String,
 }
 

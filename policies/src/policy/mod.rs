@@ -41,7 +41,6 @@ use listing::TablePatterns;
 use terms::Terms;
 use who::WhoPattern;
 
-/// The scope of a session that names none.
 pub const DEFAULT_SCOPE: &str = "default";
 
 /// A scope that a policy names, as an index into [`Policy::scopes`].
@@ -80,7 +79,6 @@ pub struct TokenBounds {
 }
 
 impl TokenBounds {
-    /// The election whose number is the token.
     #[must_use]
     pub const fn election(&self) -> Option<&Arc<str>> {
         match &self.numbers {
@@ -124,7 +122,6 @@ pub enum PreparedTransactions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     scopes: Vec<Box<str>>,
-    /// Index of each name in `scopes`.
     ids: HashMap<Box<str>, ScopeId>,
     tables: TablePatterns,
     /// The scopes that list tables, in their order.

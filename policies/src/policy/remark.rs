@@ -63,7 +63,6 @@ impl fmt::Display for ValueError {
 #[derive(Debug)]
 pub(super) struct Lines<'a> {
     text: &'a str,
-    /// Start of each line.
     starts: Vec<usize>,
 }
 

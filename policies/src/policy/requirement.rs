@@ -7,7 +7,6 @@ use super::ScopeId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Requirement {
     Free,
-    /// The current tokens of all these scopes.
     Current(ScopeSet),
     /// Refused, whatever the session holds.
     Refuse(Reason),

@@ -39,7 +39,6 @@ pub enum ReadOnlyGuard<'a> {
 }
 
 impl Policy {
-    /// The first rule that matches, else the defaults.
     #[must_use]
     pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionPolicy {
         let mut rules = self.rules.iter();

@@ -37,7 +37,6 @@ pub(super) enum UnknownTables {
     SessionScope,
 }
 
-/// A session rule, as messages name it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionRule {
     pub number: usize,
@@ -56,12 +55,12 @@ impl fmt::Display for SessionRule {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum By {
-    /// The built-in default.
     #[default]
     Nobody,
     /// This line of `[defaults]`.
-    Defaults { line: u32 },
-    /// The rule of the session.
+    Defaults {
+        line: u32,
+    },
     Rule,
 }
 

@@ -34,7 +34,6 @@ impl ProcessGroup {
 /// Signals that end a child, each with its time limit, before SIGKILL.
 pub type Farewell = &'static [(Signal, Duration)];
 
-/// SIGTERM, and time for an orderly end.
 pub const TERM: Farewell = &[(Signal::TERM, Duration::from_secs(10))];
 
 /// Child process, ended on drop. It is signalled by pid only until it is reaped, so that the pid is its own.
@@ -85,7 +84,6 @@ impl Running {
         ended.ok().flatten()
     }
 
-    /// Sends a signal, unless the process has ended.
     pub fn signal(&mut self, signal: Signal) {
         if self.ended().is_none() {
             // It may end now, but is not reaped before `ended`, so the signal cannot hit another process.

@@ -11,7 +11,6 @@ use tempfile::TempDir;
 use crate::HarnessError;
 use crate::error::system;
 
-/// Below the kernel's range for outgoing connections.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u16 = 12_000;
 

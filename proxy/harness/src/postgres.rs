@@ -21,7 +21,6 @@ pub const SUPERUSER: &str = "postgres";
 /// Another process can take a free port before PostgreSQL binds it.
 const PORT_ATTEMPTS: usize = 5;
 
-/// initdb takes about a second.
 const INITDB_LIMIT: Duration = Duration::from_secs(30);
 
 /// Immediate shutdown: <https://www.postgresql.org/docs/current/server-shutdown.html>.
@@ -127,7 +126,6 @@ impl Programs {
     }
 }
 
-/// Running PostgreSQL, shut down on drop.
 #[derive(Debug)]
 pub struct PrivatePostgres {
     process: Running,

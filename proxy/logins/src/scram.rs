@@ -21,12 +21,10 @@ use zeroize::Zeroize as _;
 pub const SCRAM: &str = "SCRAM-SHA-256";
 pub const SCRAM_PLUS: &str = "SCRAM-SHA-256-PLUS";
 
-/// The largest SCRAM message that PostgreSQL takes (`PG_MAX_SASL_MESSAGE_LENGTH`).
 pub(crate) const MESSAGE_MAX: usize = 1024;
 
 pub(crate) const KEY_LEN: usize = 32;
 
-/// The GS2 header that binds to a certificate.
 const BOUND: &str = "p=tls-server-end-point,,";
 
 /// A key, a signature or a proof. Overwritten on drop, and compared in constant time.

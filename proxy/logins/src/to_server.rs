@@ -12,7 +12,6 @@ use crate::scram::{Keys, Leg};
 
 #[derive(Debug, Clone)]
 pub enum Credentials {
-    /// Keys from a client's SCRAM proof.
     Keys(Keys),
     Password(Password),
 }
@@ -30,7 +29,6 @@ pub enum ServerLoginError {
     Readable,
     #[error("PostgreSQL asks for an authentication method that is not supported (code {0})")]
     Method(i32),
-    /// SCRAM with keys failed.
     #[error("SCRAM with PostgreSQL failed: {0}")]
     Scram(#[from] ServerFault),
     /// SCRAM with a password failed, in the library's words.
@@ -58,12 +56,10 @@ pub struct ServerLogin {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Channel {
-    /// The channel that SCRAM can be bound to.
     pub leg: Leg,
     pub readers: Readers,
 }
 
-/// Parties that can read a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readers {
     Ends,
@@ -72,7 +68,6 @@ pub enum Readers {
 
 enum LoginState {
     Begun,
-    /// The answer is sent, and the server decides.
     Answered,
     ByKeys(Begun),
     ByKeysAnswered(Answered),

@@ -17,7 +17,6 @@ pub struct UsersFile {
 pub enum UsersFileError {
     #[error("line {0}: write \"user\" \"SCRAM-SHA-256$...\", each in double quotes")]
     Form(usize),
-    /// The verifier is not valid.
     #[error("line {line}: the password of user {user:?} {error}")]
     Verifier {
         line: usize,

@@ -5,10 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Serialize, Serializer};
 
-/// Address of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAddr {
-    /// A network address.
     Tcp(SocketAddr),
     /// A unix socket on this machine. As for `pg_hba.conf`, such a client is in no network.
     Local,

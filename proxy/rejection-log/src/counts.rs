@@ -82,7 +82,6 @@ impl RejectionCounts {
         self.total(Enforcement::Refused) + self.total(Enforcement::Observed) + self.unproved == 0
     }
 
-    /// Text for people: `3 (no_token 2, policy 1)`.
     pub(super) const fn by_kind(&self, enforced: Enforcement) -> ByKind<'_> {
         ByKind {
             counts: self,
@@ -98,7 +97,6 @@ impl RejectionCounts {
     }
 }
 
-/// A total, with its kinds.
 pub(super) struct ByKind<'a> {
     counts: &'a RejectionCounts,
     enforced: Enforcement,

@@ -90,12 +90,10 @@ struct LogState {
 
 enum Message {
     Record(Arc<RejectionRecord>),
-    /// Tells the writer to look at [`LogState`].
     Wake,
 }
 
 impl LogState {
-    /// Notes an observed write without a token.
     fn note_overlap(&self, record: &RejectionRecord) {
         let session = &record.session;
         let is_let_pass = record.enforced == Enforcement::Observed && session.is_authenticated();

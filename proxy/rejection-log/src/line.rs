@@ -14,15 +14,19 @@ const MAX_LINE: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub enum Line {
-    /// One refusal, or several alike.
     Record(Box<Record>),
     /// Number of refusals before authentication.
-    Unauthenticated { time: Timestamp, records: u64 },
+    Unauthenticated {
+        time: Timestamp,
+        records: u64,
+    },
     /// Number of missing records.
-    Dropped { time: Timestamp, records: u64 },
+    Dropped {
+        time: Timestamp,
+        records: u64,
+    },
     /// An empty line, as after a torn line.
     Empty,
-    /// Not a line of a rejection log.
     Foreign,
 }
 
@@ -38,10 +42,8 @@ pub struct Record {
     pub mark: Option<u64>,
     pub session: RecordedClient,
     pub statement: LoggedStatement,
-    /// Reason, if no other field tells it.
     pub reason: Option<String>,
     pub enforced: Enforcement,
-    /// Number of refusals that the record counts.
     pub count: u64,
 }
 
@@ -138,7 +140,6 @@ const fn yes() -> bool {
     true
 }
 
-/// Parses a line of any origin.
 pub fn parse(line: &[u8]) -> Line {
     if line.trim_ascii().is_empty() {
         return Line::Empty;

@@ -27,7 +27,6 @@ pub struct OverlapWriter {
     pub host: Option<String>,
 }
 
-/// Two writers that have taken turns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Overlap {
     pub scope: String,
@@ -54,14 +53,11 @@ pub(crate) struct Overlaps {
 
 #[derive(Debug, Default)]
 struct ScopeWriters {
-    /// Writers with their last write.
     last: Vec<(OverlapWriter, Timestamp)>,
-    /// Pairs of writers that have met within `IDLE`.
     pairs: Vec<Overlap>,
 }
 
 impl Overlaps {
-    /// Notes a write without a token.
     pub(crate) fn note(&mut self, scope: &str, writer: OverlapWriter, at: Timestamp) {
         if !self.scopes.contains_key(scope) && self.scopes.len() >= SCOPES {
             return;

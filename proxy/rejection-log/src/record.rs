@@ -34,14 +34,11 @@ pub struct RejectionRecord {
     pub(crate) raised_by: Option<String>,
     pub(crate) session: SessionLabel,
     pub(crate) statement: RecordedStatement,
-    /// Reason, if no other field tells it.
     pub(crate) reason: Option<String>,
-    /// The access for which a token was missing.
     pub(crate) needs: Option<Class>,
     /// Fate of an ended session's transaction.
     pub(crate) transaction: Option<OpenTransaction>,
     pub(crate) enforced: Enforcement,
-    /// Number of refusals that the record counts.
     pub(crate) count: u64,
 }
 

@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 
 use super::record::RejectionRecord;
 
-/// Records of one kind in each [`WINDOW`].
 pub(super) const FIRST: u64 = 10;
 
 /// After this time the first ones are recorded again, and the others reported.
@@ -44,7 +43,6 @@ struct RepeatedRefusal {
 pub(super) enum LeftOut {
     /// A number of refusals like this record, which has the time of the last one.
     Repeated(Box<RejectionRecord>),
-    /// Number of refusals before authentication.
     Unauthenticated(u64),
 }
 

@@ -16,13 +16,10 @@ use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::StatementText;
 use pgpalisade_fence::traceparent::Traceparent;
 
-/// Interval of notes about dropped records.
 const DROPPED_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval of log entries about observed rejections.
 const OBSERVED_EVERY: Duration = Duration::from_secs(60);
 
-/// Interval of the checks for repeated refusals.
 const REPEATS_EVERY: Duration = Duration::from_secs(1);
 
 /// Pause before the writer waits, so that in a flood the sessions' threads seldom have to wake it. The queue holds a
@@ -70,11 +67,8 @@ pub(super) struct LogWriter {
     may_be_torn: bool,
     /// Records since the last written line that did not reach the file.
     missing: u64,
-    /// Last note about dropped records.
     dropped_told: Option<Instant>,
-    /// Last note about observed rejections.
     observed_told: Option<Instant>,
-    /// Last check for repeated refusals.
     repeats_told: Instant,
 }
 
@@ -220,7 +214,6 @@ impl LogWriter {
         }
     }
 
-    /// Reports records that found the queue full.
     fn report_dropped(&mut self) {
         let dropped = self.shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
@@ -238,7 +231,6 @@ impl LogWriter {
         }
     }
 
-    /// Logs the final counts, unless all are zero.
     fn report_counts(&self) {
         let counts = self.shared.counters.read();
         if !counts.is_zero() {

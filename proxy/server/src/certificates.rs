@@ -36,7 +36,6 @@ pub(crate) struct ClientLeg {
     pub(crate) certificates: ClientCertificates,
 }
 
-/// TLS settings from one reading of the files.
 #[derive(Debug)]
 pub struct Loaded {
     pub(crate) client: Option<ClientLeg>,

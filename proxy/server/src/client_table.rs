@@ -15,12 +15,10 @@ use crate::fence::HeldTokens;
 use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::session::Activity;
 
-/// Activity of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientState {
     LoggingIn,
     Session(Activity),
-    /// A replication connection.
     Streaming,
 }
 
@@ -74,7 +72,6 @@ pub enum Encryption {
     Tls,
 }
 
-/// All client connections. Clones share one table.
 #[derive(Debug, Clone, Default)]
 pub struct ClientTable {
     entries: Arc<DashMap<u64, Arc<ClientEntry>>>,

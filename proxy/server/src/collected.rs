@@ -42,7 +42,6 @@ impl Budget {
     }
 }
 
-/// Room for one message, returned on drop.
 #[derive(Debug)]
 struct Share {
     of: Budget,
@@ -55,7 +54,6 @@ impl Drop for Share {
     }
 }
 
-/// The incomplete message of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Collecting(Option<(Share, Pin<Box<Sleep>>)>);
 

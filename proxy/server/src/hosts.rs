@@ -6,11 +6,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpstreamAddr {
     /// A host name or IP address, resolved for each connection.
-    Tcp {
-        /// Name or address, IPv6 without brackets.
-        host: String,
-        port: u16,
-    },
+    Tcp { host: String, port: u16 },
     /// The socket file, `DIR/.s.PGSQL.PORT`.
     Unix(PathBuf),
 }

@@ -17,7 +17,6 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::rejection_log::ClientAddr;
 
-/// An address that clients or operators connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddr {
     /// Port 0 lets the system choose.
@@ -93,7 +92,6 @@ impl Listener {
         }))
     }
 
-    /// Descriptors for a process that inherits this listener.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Tcp(listener) => vec![listener.as_fd()],

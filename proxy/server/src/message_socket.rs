@@ -13,7 +13,6 @@ use crate::wire::WireError;
 use crate::wire::header::{self, HEADER_LEN};
 use crate::wire::startup;
 
-/// Size limit of a message body.
 const BODY_MAX: usize = 16 * 1024;
 
 /// Limit for a client that accepts no answer.
@@ -41,7 +40,6 @@ pub struct MessageSocket {
 }
 
 impl MessageSocket {
-    /// Registers a socket with this runtime.
     pub fn new(stream: ClientStream) -> io::Result<Self> {
         let stream = match stream {
             ClientStream::Tcp(stream) => Either::Left(TcpStream::from_std(stream)?),

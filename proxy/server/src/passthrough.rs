@@ -101,7 +101,6 @@ impl Passthrough {
         }
     }
 
-    /// Ready when bytes have moved.
     fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let waiting = self.client_outbox.waiting();
         self.poll_flush(cx)?;

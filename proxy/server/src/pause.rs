@@ -80,7 +80,6 @@ impl Pause {
     }
 }
 
-/// Holds up the idle sessions of one worker.
 #[derive(Debug)]
 pub(crate) struct Gate {
     traffic: Cell<Traffic>,
@@ -100,7 +99,6 @@ impl Gate {
         matches!(self.traffic.get(), Traffic::Held)
     }
 
-    /// Obeys orders until the worker ends.
     pub(crate) async fn obey(&self, mut orders: watch::Receiver<Order>) {
         loop {
             let Order { traffic, obeyed } = orders.borrow_and_update().clone();
@@ -126,7 +124,6 @@ impl Gate {
 mod tests {
     use super::*;
 
-    /// Whether waiting for the workers ends.
     async fn is_obeyed(pause: &Pause) -> bool {
         let soon = Duration::from_millis(50);
         tokio::time::timeout(soon, pause.obeyed()).await.is_ok()

@@ -168,7 +168,6 @@ impl PendingLogin {
         place?.ok()
     }
 
-    /// Runs password hashing.
     pub(crate) const fn hashing(&self) -> &Aside {
         &self.pending_logins.hashing
     }

@@ -30,7 +30,6 @@ const FIRST_TRANSACTION: Duration = Duration::from_secs(1);
 
 pub const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Interval of the checks whether clients have left.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 pub struct ServerOptions {

@@ -16,7 +16,6 @@ use crate::wire::startup::{self, StartupPacket};
 /// Limit of clients told at a time; others are closed silently.
 const AT_A_TIME: usize = 256;
 
-/// PostgreSQL's code for too many clients.
 const SQLSTATE: &str = "53300";
 
 /// Time limit for a client's startup packet and for reading the answer.
@@ -91,7 +90,6 @@ async fn tell(mut socket: MessageSocket, offer: TlsOffer) -> Result<(), MessageE
     Ok(())
 }
 
-/// PostgreSQL's own words for one client too many.
 fn too_many(out: &mut BytesMut) {
     let error = ErrorFields {
         severity: Severity::Fatal,

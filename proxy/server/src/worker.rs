@@ -64,7 +64,6 @@ impl ClientLimits {
 pub struct WorkerContext {
     pub takeover: Takeover,
     pub fence: watch::Receiver<Arc<Fence>>,
-    /// Classification on a separate thread.
     pub(crate) classification: Classification,
     pub rejections: RejectionLog,
     pub metrics: Metrics,

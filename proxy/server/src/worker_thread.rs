@@ -24,7 +24,6 @@ const QUEUE: usize = 1024;
 /// Interval at which a worker publishes the statistics of its verdict cache.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
-/// Counts a connection until dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {

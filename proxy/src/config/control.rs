@@ -12,7 +12,6 @@ use crate::server::hosts::{Hosts, UpstreamAddr};
 const APPLICATION_NAME: &str = "pgpalisade control";
 const DEFAULT_PORT: u16 = 5432;
 
-/// Parses a DSN of one server.
 pub(crate) fn parse_one(text: &str) -> Result<Login, String> {
     let login = parse(text)?;
     match login.config.get_hosts().len() {
@@ -143,7 +142,6 @@ fn name_host(control: &mut Config, host: &UpstreamAddr) -> u16 {
     }
 }
 
-/// Addresses of control connections, without user or password.
 pub(crate) fn addresses(control: &Config) -> Hosts {
     let most = control.get_hosts().len().max(control.get_hostaddrs().len());
     Hosts::new((0..most).map(|at| address(control, at)).collect())

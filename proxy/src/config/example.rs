@@ -73,7 +73,6 @@ mod tests {
     use super::super::{Config, Environment, Flags, RawConfig};
     use super::*;
 
-    /// Path of the file that the package installs.
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/pgpalisade.toml");
 
     #[test]

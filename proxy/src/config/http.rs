@@ -14,7 +14,6 @@ use super::values::Values;
 pub(crate) struct HttpAddr {
     /// Without token and CA, an address of this machine.
     pub address: SocketAddr,
-    /// File of the token that grants access.
     pub token_file: Option<PathBuf>,
     pub tls: Option<AcceptFiles>,
 }
@@ -93,7 +92,6 @@ fn fit(
 mod tests {
     use super::*;
 
-    /// The keys: address, token file, certificate, key, CA.
     fn finished(keys: [Option<&str>; 5]) -> Result<Option<HttpAddr>, String> {
         let address = keys[0].map(|text| text.parse().unwrap());
         let [_, token_file, certificate, key, client_ca] = keys.map(|key| key.map(PathBuf::from));

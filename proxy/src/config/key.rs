@@ -26,11 +26,9 @@ pub(crate) struct KeySpec {
     pub key: Key,
     /// Name in the TOML file; a dot leads into a table.
     pub name: &'static str,
-    /// Placeholder of the value in the help.
     pub value_name: &'static str,
     pub shape: TomlType,
     pub sample: Sample,
-    /// Heading in the help.
     pub heading: &'static str,
     /// One sentence without a full stop.
     pub help: &'static str,
@@ -47,7 +45,6 @@ impl KeySpec {
         format!("PGPALISADE_{}", self.name.replace('.', "_").to_uppercase())
     }
 
-    /// The default, if it is fixed.
     pub(crate) const fn default(&self) -> Option<&'static str> {
         match self.sample {
             Sample::Default(text) => Some(text),

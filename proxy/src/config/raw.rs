@@ -35,7 +35,6 @@ pub(crate) struct RawConfig {
     pub(crate) file_unread: bool,
 }
 
-/// Environment variables, replaceable by tests.
 #[derive(Clone, Default)]
 pub(crate) struct Environment(BTreeMap<OsString, OsString>);
 

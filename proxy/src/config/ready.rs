@@ -55,7 +55,6 @@ pub(crate) struct Config {
     pub console: Option<ConsoleAddr>,
     pub workers: NonZeroUsize,
     pub batching: Batching,
-    /// Time that open transactions get at shutdown.
     pub shutdown_grace: Duration,
 }
 
@@ -78,7 +77,6 @@ pub(crate) struct Upstream {
 #[derive(Debug, Clone)]
 pub(crate) struct TakeoverConfig {
     pub authority: AuthorityLocation,
-    /// Whether marks are copied into the protected cluster.
     pub witness: WitnessMode,
     pub timeout: Duration,
 }
@@ -94,7 +92,6 @@ pub(crate) struct Policy {
 pub(crate) struct Rejections {
     /// File of records; without it they are only logged.
     pub file: Option<PathBuf>,
-    /// Whether records keep the literals of a statement.
     pub literals: Literals,
 }
 

@@ -6,12 +6,10 @@ use super::control;
 use super::key::{KEYS, Key};
 use super::raw::{RawConfig, RawValue};
 
-/// Replaces what is not shown.
 const HIDDEN: &str = "(not shown)";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShownKey {
-    /// The key's name in the file.
     pub name: &'static str,
     /// As written; `None` if it is not set and has no default.
     pub value: Option<String>,

@@ -60,7 +60,6 @@ impl<'a> Values<'a> {
         self.last(key, parse)
     }
 
-    /// The list of highest rank, without repeated values.
     pub(super) fn last_list<T: PartialEq + std::fmt::Display>(
         &mut self,
         key: Key,
@@ -87,7 +86,6 @@ impl<'a> Values<'a> {
         })
     }
 
-    /// Records that values do not fit each other.
     pub(super) fn refuse(&mut self, message: String) {
         let error = ConfigError::new(&ValueOrigin::Nowhere, message);
         self.errors.push((usize::MAX, error));

@@ -32,12 +32,10 @@ const IDLE_MAX: Duration = Duration::from_secs(600);
 /// Rows are sent in pieces of about this size.
 const SEND_AT: usize = 64 * 1024;
 
-/// A bound statement, always without parameters.
 struct Portal {
     /// `None` for an empty text.
     command: Option<Command>,
     formats: Vec<i16>,
-    /// Remaining rows, once executed.
     rows: Option<std::vec::IntoIter<Row>>,
 }
 
@@ -54,7 +52,6 @@ pub(super) struct ConsoleClient {
 enum Undone {
     /// The client receives the error and continues.
     Failed(ConsoleError),
-    /// The connection has ended.
     Ended(MessageError),
 }
 
@@ -88,7 +85,6 @@ impl ConsoleClient {
         }
     }
 
-    /// Answers until the client leaves.
     pub(super) async fn run(mut self) {
         let ended = loop {
             let message = match self.link.message_within(IDLE_MAX).await {
@@ -152,7 +148,6 @@ impl ConsoleClient {
         Ok(Continue(()))
     }
 
-    /// Sends the client an error.
     fn told(&mut self, done: Result<(), Undone>) -> Result<(), MessageError> {
         match done {
             Ok(()) => Ok(()),

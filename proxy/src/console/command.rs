@@ -14,7 +14,6 @@ pub(super) enum Command {
     Set,
 }
 
-/// Commands other than SHOW, for SHOW HELP.
 pub(super) const ORDERS: [(&str, &str); 6] = [
     (
         "RELOAD",
@@ -39,7 +38,6 @@ pub(super) const ORDERS: [(&str, &str); 6] = [
     ),
 ];
 
-/// Settings that drivers make.
 const SETTINGS: [&str; 5] = [
     "application_name",
     "client_encoding",
@@ -138,7 +136,6 @@ impl Command {
         matches!(self, Self::Show(_) | Self::Set)
     }
 
-    /// The command tag of its answer.
     pub(super) const fn tag(self) -> &'static str {
         match self {
             Self::Show(_) => "SHOW",

@@ -8,7 +8,6 @@ use super::{Console, ConsoleError};
 use crate::fence::readable::counted;
 use crate::server::pause::Traffic;
 
-/// For all open transactions that PAUSE waits for.
 const PAUSED_WITHIN: Duration = Duration::from_secs(60);
 const PAUSED_LOOK_EVERY: Duration = Duration::from_millis(50);
 

@@ -87,7 +87,6 @@ pub(super) const TABLES: [Table; 9] = [
 /// pgbouncer's name for sessions that keep their server connection.
 const POOL_MODE: &str = "session";
 
-/// User and database of a client, once authenticated.
 fn authenticated(facts: &ClientFacts) -> Option<(String, String)> {
     let label = facts
         .label
@@ -148,7 +147,6 @@ fn clients(facts: &Facts) -> Vec<Row> {
     all.iter().map(|entry| row(entry)).collect()
 }
 
-/// The primary's host and port, if known.
 fn primary(facts: &Facts) -> (Cell, Cell) {
     let primary = facts.shared.takeover.primary();
     let host = primary.map(|primary| primary.place.host);

@@ -86,7 +86,6 @@ pub(super) struct Table {
     pub(super) rows: Rows,
 }
 
-/// Source of a table's rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rows {
     Known(fn(&Facts) -> Vec<Row>),
@@ -96,7 +95,6 @@ pub(super) enum Rows {
     Asked(for<'a> fn(&'a Facts) -> QueryResult<'a>),
 }
 
-/// Future rows, or why there are none.
 pub(super) type QueryResult<'a> =
     Pin<Box<dyn Future<Output = Result<Vec<Row>, String>> + Send + 'a>>;
 
@@ -110,7 +108,6 @@ pub(super) fn rows<T: Send + 'static>(
     Box::new(of.into_iter().map(row))
 }
 
-/// The format code of binary values.
 const BINARY: i16 = 1;
 
 fn format(formats: &[i16], number: usize) -> i16 {
@@ -149,7 +146,6 @@ impl Table {
     }
 }
 
-/// A row in these formats.
 pub(super) fn data_row(row: &[Cell], formats: &[i16]) -> DataRow {
     encode::data_row(row.iter().enumerate().map(|(number, cell)| match cell {
         Cell::Null => None,

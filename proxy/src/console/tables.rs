@@ -18,7 +18,6 @@ use crate::rejection_log::{moment, rfc3339};
 use crate::server::client_table::{ClientEntry, Encryption};
 use crate::takeover::cluster_lock::Proxy;
 
-/// Time that SHOW AUTHORITY waits for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) const TABLES: [Table; 9] = [

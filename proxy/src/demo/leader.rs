@@ -108,7 +108,6 @@ impl From<&DbError> for ServerError {
 }
 
 impl ServerError {
-    /// As psql prints it.
     pub(super) fn as_psql(&self) -> Vec<String> {
         let mut lines = vec![format!("{}:  {}", self.severity, self.message)];
         lines.extend(self.detail.iter().map(|text| format!("DETAIL:  {text}")));

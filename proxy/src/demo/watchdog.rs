@@ -38,7 +38,6 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts to watch over a directory.
     pub(super) fn start(directory: &Path) -> io::Result<Self> {
         let shell = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "pgpalisade-demo-watchdog"])

@@ -185,7 +185,6 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     respond(status, "text/plain; charset=utf-8", text)
 }
 
-/// A file of the dashboard, without data.
 fn page(content_type: &'static str, text: &'static str) -> Response<Body> {
     let mut response = respond(StatusCode::OK, content_type, text);
     let fields = response.headers_mut();

@@ -31,7 +31,6 @@ const SIGN_EVERY: Duration = Duration::from_secs(5);
 /// Rows of one table in a picture. The total is reported too.
 const ROWS_MAX: usize = 200;
 
-/// Tables of a picture.
 const TABLES: [&str; 6] = [
     "scopes",
     "takeovers",

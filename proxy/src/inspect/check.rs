@@ -182,7 +182,6 @@ fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
     ))
 }
 
-/// The check of the witness, with its marks.
 async fn witness(config: &Config, control: &Chosen) -> (CheckResult, Witnessed) {
     if config.takeover.witness == WitnessMode::Off {
         let verdict = CheckResult::warn(

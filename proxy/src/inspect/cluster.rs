@@ -114,7 +114,6 @@ pub(super) async fn groups(client: &PgClient, role: &str) -> Result<Vec<String>,
     rows.iter().map(|row| answer(row, 0)).collect()
 }
 
-/// A line of pg_hba.conf for TCP connections.
 #[derive(Debug, Clone)]
 pub(super) struct HbaRule {
     pub(super) line: i32,

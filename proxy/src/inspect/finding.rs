@@ -6,7 +6,6 @@ use serde::Serialize;
 use crate::fence::readable::without_error_numbers;
 use crate::takeover::ControlError;
 
-/// Limit of names in one line.
 const NAMED: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

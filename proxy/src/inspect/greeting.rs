@@ -9,9 +9,7 @@ const LOGIN_MAX: usize = 64 * 1024;
 /// The part of a login that has been read.
 #[derive(Debug)]
 pub(super) enum Greeting {
-    /// Bytes before BackendKeyData.
     Listening(Vec<u8>),
-    /// The pid in BackendKeyData.
     Told(i32),
     Silent,
 }
@@ -30,7 +28,6 @@ impl Greeting {
         }
     }
 
-    /// Reads until the pid has come.
     pub(super) fn hear(&mut self, bytes: &[u8]) {
         if let Self::Listening(heard) = self {
             heard.extend_from_slice(bytes);

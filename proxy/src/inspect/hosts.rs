@@ -31,7 +31,6 @@ pub(crate) enum HostRole {
 pub(crate) struct Host {
     pub(crate) host: String,
     pub(crate) role: HostRole,
-    /// The role in words, with what is wrong.
     pub(crate) seen: String,
 }
 

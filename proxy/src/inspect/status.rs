@@ -39,7 +39,6 @@ pub(crate) struct Status {
     pub(crate) unread: Vec<&'static str>,
 }
 
-/// The source of the marks shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MarksFrom {
@@ -136,7 +135,6 @@ pub(crate) enum ScopeFilter {
     One(Scope),
 }
 
-/// Reports of the control connection.
 #[derive(Default)]
 struct ClusterSnapshot {
     cluster: ClusterStatus,
@@ -216,7 +214,6 @@ impl Status {
 }
 
 impl ClusterSnapshot {
-    /// Returns the answer, or notes the problem.
     fn keep<T>(&mut self, answer: Result<T, ControlError>, what: &str) -> Option<T> {
         match answer {
             Ok(answer) => Some(answer),

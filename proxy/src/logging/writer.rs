@@ -18,7 +18,6 @@ const BUFFER_MAX: usize = 1024 * 1024;
 /// Time for unwritten lines at the end of the process.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Interval of reports about dropped lines.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Lines that wait for the writer. Clones share them.
@@ -47,7 +46,6 @@ pub(crate) struct LogGuard {
 }
 
 impl Buffer {
-    /// Starts the thread.
     pub(super) fn write_to(
         self,
         mut out: impl Write + Send + 'static,

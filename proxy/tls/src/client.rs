@@ -31,7 +31,6 @@ pub enum Negotiated<S> {
     Encrypted(Box<Stream<S>>),
 }
 
-/// A connector for one connection to a host.
 #[derive(Debug)]
 pub struct ForHost {
     connector: Connector,

@@ -93,7 +93,6 @@ pub fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// One `key=value` pair, and the text after it.
 struct Pair<'a> {
     name: &'a str,
     value: String,

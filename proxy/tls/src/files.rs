@@ -99,7 +99,6 @@ pub fn read_secret(path: &Path) -> Result<String, FileError> {
     text.map_err(|_| content(path, "is not UTF-8"))
 }
 
-/// Whether everybody has some access to a file.
 #[must_use]
 pub fn is_open_to_all(metadata: &Metadata) -> bool {
     metadata.mode() & 0o007 != 0

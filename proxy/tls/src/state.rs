@@ -129,7 +129,6 @@ impl TlsState {
         Ok(())
     }
 
-    /// Appends TLS's close message to `out`.
     pub fn close(&mut self, out: &mut BytesMut) -> Result<(), TlsError> {
         self.connection.send_close_notify();
         self.take_output(out)

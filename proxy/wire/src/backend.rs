@@ -10,7 +10,6 @@ pub const fn body_max(_tag: u8) -> usize {
     LARGE_BODY_MAX
 }
 
-/// Type bytes of messages that the proxy distinguishes.
 pub mod tag {
     pub const AUTHENTICATION: u8 = b'R';
     pub const BACKEND_KEY_DATA: u8 = b'K';

@@ -119,7 +119,6 @@ pub fn data_row<T: AsRef<[u8]>>(values: impl IntoIterator<Item = Option<T>>) -> 
     DataRow::new(data, count)
 }
 
-/// Appends a message with this body.
 pub fn put_raw(out: &mut BytesMut, tag: u8, body: &[u8]) {
     out.put_u8(tag);
     // Bodies fit: they were received in a message, or made for one.

@@ -108,7 +108,6 @@ pub const fn body_max(tag: u8) -> usize {
     }
 }
 
-/// Target of a Describe or Close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target<'a> {
     Statement(&'a [u8]),
@@ -190,7 +189,6 @@ fn is_whole(tag: u8, body: &[u8]) -> bool {
     rest.is_some_and(<[u8]>::is_empty)
 }
 
-/// Skips the value of a parameter.
 fn value(body: &[u8]) -> Option<&[u8]> {
     let (len, rest) = body.split_first_chunk()?;
     // A negative length means NULL.

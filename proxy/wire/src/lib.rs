@@ -14,7 +14,6 @@ pub mod startup_options;
 
 use std::ffi::CStr;
 
-/// Error in the bytes that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A length word below four (it counts itself) or above PostgreSQL's limit.

@@ -21,7 +21,6 @@ pub(in crate::policy) struct Draft {
     pub(in crate::policy) rules: Vec<RuleDraft>,
 }
 
-/// Keys that `[defaults]` and rules share.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Section {
     pub(in crate::policy) writes: Option<Spanned<Writes>>,
@@ -47,14 +46,12 @@ pub(in crate::policy) enum Declare {
     Scopes(Vec<Spanned<Box<str>>>),
 }
 
-/// One `[scope.NAME]`.
 #[derive(Debug)]
 pub(in crate::policy) struct ScopeDraft {
     pub(in crate::policy) name: Spanned<Box<str>>,
     pub(in crate::policy) tables: Vec<Spanned<TablePattern>>,
     pub(in crate::policy) mode: Option<Spanned<Mode>>,
     pub(in crate::policy) bounds: TokenBounds,
-    /// The election whose number is the token.
     pub(in crate::policy) election: Option<Spanned<Arc<str>>>,
     pub(in crate::policy) holders: Option<Spanned<WhoPattern>>,
 }

@@ -9,7 +9,6 @@ use super::draft::ScopeDraft;
 use super::reader::{KeyName, PolicyReader};
 use crate::policy::remark::ValueError;
 
-/// Each is followed on a separate stream.
 const ELECTIONS_MAX: usize = 100;
 /// Bytes of an election's name, which begins keys and is quoted in errors.
 const NAME_MAX: usize = 200;

@@ -36,7 +36,6 @@ const DEFAULTS: &str = "the value of [defaults]";
 const TOKENS: &str = "the value of [tokens]";
 const ANY: &str = "any";
 
-/// All keys, in the order of the documentation.
 #[rustfmt::skip] // One key, one row: it is a table.
 pub const POLICY_KEYS: [PolicyKey; 39] = [
     key("defaults.writes", WRITES, "\"token\""),

@@ -13,7 +13,6 @@ use crate::policy::remark::{Lines, Remark, ValueError};
 /// PostgreSQL's `int8`.
 const NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
 
-/// Seconds.
 const SECONDS: RangeInclusive<u64> = 1..=3600;
 
 pub(super) struct PolicyReader<'a> {

@@ -86,7 +86,6 @@ impl Begun {
         (begun, first)
     }
 
-    /// Answers a challenge.
     pub(crate) fn answer(self, challenge: &[u8]) -> Result<(Answered, String), ServerFault> {
         let challenge = text(challenge)?;
         let (nonce, rest) = attribute(challenge, 'r').ok_or(ServerFault::Malformed)?;
@@ -113,7 +112,6 @@ impl Begun {
 }
 
 impl Answered {
-    /// Checks the server's proof.
     pub(crate) fn verify(self, last: &[u8]) -> Result<(), ServerFault> {
         let (signature, _) = attribute(text(last)?, 'v').ok_or(ServerFault::Signature)?;
         match ScramKey::from_base64(signature) {

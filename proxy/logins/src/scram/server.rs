@@ -91,7 +91,6 @@ pub struct Challenged {
 
 #[derive(Debug)]
 pub struct Proven {
-    /// Keys for a login in the client's name.
     pub keys: Keys,
     /// Data of AuthenticationSASLFinal, which proves that the server knows the password too.
     pub last: String,
@@ -226,7 +225,6 @@ fn client_nonce(bare: &str) -> Result<&str, LoginRefusal> {
 }
 
 impl Challenged {
-    /// Takes the body of the last SASLResponse.
     pub fn prove(self, body: &[u8]) -> Result<Proven, LoginRefusal> {
         const FORM: LoginRefusal =
             LoginRefusal::Malformed("Attribute expected, but found something else.");

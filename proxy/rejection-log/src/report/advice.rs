@@ -17,7 +17,6 @@ pub struct Who {
     pub database: String,
 }
 
-/// Conclusion about switching the fence on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Readiness {
@@ -53,7 +52,6 @@ pub struct Finding {
     pub others: Count,
 }
 
-/// Whether a kind of rejection needs work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Todo {
     Nothing,

@@ -26,7 +26,6 @@ const NAMES: usize = 10_000;
 /// Limit of distinct statement shapes with a separate count. Each may take 2 KiB.
 const SHAPES: usize = 5_000;
 
-/// Summary of how the input was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Understood {
     pub(crate) records: u64,

@@ -8,7 +8,6 @@ use pgpalisade_fence::statement_text::{Literals, StatementText};
 /// In place of literals, parameters, and lists of them.
 const VALUE: &str = "?";
 
-/// The mark of [`StatementText`] for a cut.
 const CUT: &str = "...";
 
 /// Operator characters, without `?`, which replaces a literal.
@@ -37,7 +36,6 @@ pub(super) fn shape(statement: &str) -> String {
     folded.render()
 }
 
-/// The next token and the text after it.
 fn next(text: &str) -> Option<(String, &str)> {
     let text = text.trim_start();
     let first = text.chars().next()?;
@@ -86,11 +84,9 @@ fn operator_length(text: &str) -> usize {
     operator.trim_end_matches(['+', '-']).len().max(1)
 }
 
-/// Tokens so far, lists folded.
 #[derive(Default)]
 struct Folded {
     tokens: Vec<String>,
-    /// Positions of open brackets.
     open: Vec<usize>,
 }
 
@@ -179,7 +175,6 @@ impl Folded {
     }
 }
 
-/// Whether no space belongs between the two.
 fn is_glued(before: &str, token: &str) -> bool {
     let call = before.starts_with(|c| is_word(c) || c == '"') && !BEFORE_BRACKET.contains(&before);
     matches!(before, "" | "(" | "[" | "." | "::")

@@ -160,7 +160,6 @@ async fn connect(login: &Secret<Login>) -> Result<(Client, Shapes), LookupError>
     Ok((client, Shapes::of_server(iterations)))
 }
 
-/// Whether the error ends the session.
 fn is_end(error: &tokio_postgres::Error) -> bool {
     let severity = error.as_db_error().and_then(DbError::parsed_severity);
     matches!(severity, Some(Severity::Fatal | Severity::Panic))

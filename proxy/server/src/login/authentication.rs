@@ -23,16 +23,13 @@ const AHEAD_MAX: usize = 64 * 1024;
 pub(super) struct Authenticated {
     pub(crate) backend_pid: i32,
     pub(crate) texts: Reports,
-    /// Reported settings of read-only mode.
     pub(crate) reported: Reported,
     /// ReadyForQuery, held back.
     pub(crate) ready: Bytes,
-    /// Bytes after ReadyForQuery.
     pub(crate) server_carry: BytesMut,
 }
 
 enum Progress {
-    /// The client chooses a SASL mechanism.
     Choosing,
     Authenticating,
     /// The client is authenticated.
@@ -41,11 +38,9 @@ enum Progress {
 
 pub(super) struct Legs<'a> {
     pub(super) client: &'a mut Socket,
-    /// Bytes that the client has already sent.
     pub(super) carry: &'a mut BytesMut,
     pub(super) server: &'a mut Socket,
     pub(super) binding: Binding,
-    /// Certificates for the client.
     pub(super) shown: &'a Loaded,
 }
 
@@ -136,7 +131,6 @@ pub(super) async fn relay(
     }
 }
 
-/// Follows whose turn it is.
 fn on_authentication(body: &[u8], pending: &mut PendingLogin) -> Progress {
     match backend::authentication_kind(body) {
         Some(kind::OK) => {

@@ -10,7 +10,6 @@ use crate::certificates::Loaded;
 use crate::transport::Socket;
 use crate::wire::encode::{self, Authentication};
 
-/// State of channel binding between two sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Binding {
     /// Binding works, or the server does not offer it.

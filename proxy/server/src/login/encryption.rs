@@ -95,7 +95,6 @@ pub(super) fn check(client: &Socket, leg: &ClientLeg) -> Result<(), Unmet> {
     Ok(())
 }
 
-/// A requirement that a session does not meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unmet {
     Encryption,

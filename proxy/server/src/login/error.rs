@@ -19,7 +19,6 @@ pub(super) enum LoginError {
     /// The server's refusal was passed on.
     #[error("the connection was answered")]
     Answered,
-    /// No valid startup packet came. PostgreSQL closes silently.
     #[error("no startup packet was received: {0}")]
     NoStartup(Silence),
     #[error("canceling authentication due to timeout")]
@@ -52,7 +51,6 @@ pub(super) enum LoginError {
     Unproved(Unproved),
     #[error("expected {0}, got message type {1}")]
     OutOfTurn(&'static str, u8),
-    /// The client's connection would expose the password.
     #[error("pgpalisade asks for the password over TLS only")]
     ReadablePassword,
     #[error("pgpalisade cannot look up how clients log in")]

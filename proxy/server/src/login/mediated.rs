@@ -50,7 +50,6 @@ struct Mediator<'a, 'b> {
     legs: &'a mut Legs<'b>,
     user: &'a [u8],
     pending: &'a mut PendingLogin,
-    /// Bytes of the server, not read yet.
     bytes: BytesMut,
 }
 

@@ -85,7 +85,6 @@ fn parse_line(bytes: &[u8]) -> Header {
     address.map_or(Header::Nonsense, |address| Header::Whole(end + 2, address))
 }
 
-/// The source address, if all words are valid.
 fn written_source<A: FromStr + Into<IpAddr>>(words: &[&str]) -> Option<SocketAddr> {
     let [source, to, port, to_port] = words else {
         return None;

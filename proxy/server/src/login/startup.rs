@@ -20,7 +20,6 @@ use crate::wire::startup_options::{self, Setting};
 
 pub(super) enum StartupKind {
     Startup(StartupRequest),
-    /// A cancel request for another session's statement.
     Cancel(Bytes),
 }
 

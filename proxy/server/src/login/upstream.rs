@@ -20,7 +20,6 @@ use crate::worker::Worker;
 /// Limit of a cancel request, which has no answer.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause before the primary is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]

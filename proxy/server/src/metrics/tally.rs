@@ -55,7 +55,6 @@ pub(super) struct Tally {
     verdicts: Verdicts,
 }
 
-/// Statistics of the verdict cache.
 #[derive(Debug, Default)]
 struct Verdicts {
     by_text: Count,
@@ -118,7 +117,6 @@ impl WorkerTally {
     }
 }
 
-/// Sums over all workers.
 pub(super) struct Total<'a>(&'a [Arc<Tally>]);
 
 impl<'a> Total<'a> {

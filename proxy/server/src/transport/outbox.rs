@@ -181,7 +181,6 @@ impl Outbox {
         Poll::Ready(Ok(()))
     }
 
-    /// Number of bytes that wait.
     #[must_use]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()

@@ -19,7 +19,6 @@ pub(super) const PART_MAX: usize = 4 * 1024;
 /// Limit of sends in a batch, and so of the first one's wait.
 const PARTS_MAX: u32 = 32;
 
-/// Limit of the bytes in a batch.
 const BYTES_MAX: usize = 32 * 1024;
 
 /// After this many lone sends in a row, the next ones are made at once: with one busy session, waiting costs a tenth
@@ -64,7 +63,6 @@ struct Queue {
     /// `None`: each message is sent alone.
     ring: Option<SendRing>,
     parts: Vec<BatchedWrite>,
-    /// All messages in order.
     bytes: Vec<u8>,
     /// Lone sends in a row.
     alone: u32,

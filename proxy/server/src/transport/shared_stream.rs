@@ -54,7 +54,6 @@ impl SharedStream {
         self.task.borrow().is_some()
     }
 
-    /// Handles the system's answer for the queued `bytes`.
     #[inline]
     pub(super) fn on_sent(&self, bytes: &[u8], sent: io::Result<usize>) {
         match sent {

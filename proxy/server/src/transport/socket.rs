@@ -49,7 +49,6 @@ impl Lookout {
     }
 }
 
-/// The task that is woken when something arrives.
 #[derive(Debug, Default)]
 struct Wakeup {
     task: Option<Waker>,

@@ -25,11 +25,9 @@ enum Method {
     Other(i32),
 }
 
-/// Facts about both legs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Legs {
     method: Method,
-    /// Whether clients may have TLS.
     client: Encryption,
     server: Encryption,
     /// Both legs show one certificate.
@@ -39,7 +37,6 @@ struct Legs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Works {
     Yes,
-    /// Not for every client.
     Limited(&'static str),
     No(&'static str),
 }
@@ -191,7 +188,6 @@ async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, Strin
     })
 }
 
-/// The method, once the first message is complete.
 fn method(answer: &[u8]) -> Result<Option<Method>, String> {
     let Some(header) = header::parse(answer, |_| 64 * 1024).map_err(|error| error.to_string())?
     else {

@@ -16,7 +16,6 @@ use crate::policy_file::{Loaded, PolicyFileErrors};
 use crate::process;
 use crate::server::accounts::{FileError, Logins};
 
-/// Results that later checks need.
 pub(super) struct Tried {
     pub(super) policy: Result<Loaded, PolicyFileErrors>,
     pub(super) logins: Result<Logins, FileError>,

@@ -131,7 +131,6 @@ fn a_handshake_has_a_limit() {
     println!("{error}");
 }
 
-/// A certificate whose subject has these names.
 fn certificate(names: &[(rcgen::DnType, &str)]) -> rcgen::Certificate {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();

@@ -4,7 +4,6 @@ use std::fmt;
 
 use pgpalisade_test_servers::wire::Batch;
 
-/// A session, and everything that it sends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
     pub session: Session,

@@ -74,7 +74,6 @@ impl Generator {
         self.sync();
     }
 
-    /// Two names for one statement.
     fn names_that_are_cut(&mut self) {
         if !once_in(&mut self.random, 4) {
             self.words.names = long_names();

@@ -95,7 +95,6 @@ impl Judge {
         Counters { xid, lsn, sequence }
     }
 
-    /// Changes in the write-ahead log between two readings.
     pub fn written(&mut self, before: &Counters, after: &Counters) -> Vec<String> {
         let mut found = Vec::new();
         if before.lsn != after.lsn {
@@ -150,7 +149,6 @@ impl Judge {
         answer.iter().filter(|message| message.tag == b'A').count()
     }
 
-    /// Writer and token.
     pub fn rows(&mut self) -> Vec<[String; 2]> {
         let sql = "SELECT xmin::text, coalesce(token, '') FROM log";
         self.inside.rows(sql).into_iter().map(pair).collect()
@@ -205,7 +203,6 @@ impl Judge {
         world.admin(&name_of(self.database, Copy::Twin)).ok(CLEAN);
     }
 
-    /// Recreates the database, whatever was written.
     pub fn restore(&mut self, world: &World) {
         self.inside
             .send(&pgpalisade_test_servers::wire::Batch::new().terminate());

@@ -14,10 +14,8 @@ use super::runner::Heard;
 use super::shrinker::shrink;
 use super::trial::{SILENT, Trial};
 
-/// Default of [`Plan::looked_at`].
 pub const LOOKED_AT: u64 = 40;
 
-/// Conversations between progress reports.
 const TOLD_OF: u64 = 5000;
 
 #[derive(Clone, Debug)]

@@ -14,7 +14,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub struct ReportedError {
-    /// Step of the message that failed.
     pub step: usize,
     pub sqlstate: String,
     pub words: String,
@@ -83,7 +82,6 @@ fn told(text: &str, number: u64) -> String {
 
 struct Client {
     wire: Wire,
-    /// With the indexes of their steps.
     pending: VecDeque<(usize, Message)>,
     /// PostgreSQL waits for the data of a COPY.
     copying: bool,

@@ -38,7 +38,6 @@ fn try_with(
     better
 }
 
-/// Removes runs of steps, long ones first.
 fn drop_steps(shortest: &mut Conversation, fails: &mut dyn FnMut(&Conversation) -> bool) {
     let mut length = shortest.steps.len().div_ceil(2);
     while length > 0 {

@@ -53,7 +53,6 @@ pub const NAMES: [&str; 5] = ["jobs", "queue", "invoices", "shared", "done"];
 
 pub const SCHEMAS: [&str; 7] = ["a", "b", "public", "jobs", "bill", LETTER, LONGER];
 
-/// Truncated to `LONG`.
 const LONGER: &str = "llllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll";
 
 /// Names that read differently in another encoding of the client or database.

@@ -98,7 +98,6 @@ pub const SILENT: &str = "it no longer answers";
 /// Above all stale tokens.
 const FIRST: u64 = 100;
 
-/// Some sessions must not see it.
 const SECRET: &str = "secret";
 
 impl Court {

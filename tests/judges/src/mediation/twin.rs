@@ -2,7 +2,6 @@
 
 use pgpalisade_test_servers::wire::{Message, pretty};
 
-/// Messages shown before a difference.
 const SHOWN: usize = 3;
 
 /// First difference between the direct replies and those through the proxy.

@@ -69,7 +69,6 @@ impl Stride {
     }
 }
 
-/// Steps of a march, one from each line.
 const MARCH: [&[Stride]; 9] = [
     &[Stride::Begin],
     &[Stride::Save],
@@ -322,7 +321,6 @@ impl Generator {
         [declare, &query].concat()
     }
 
-    /// A portal to execute later, or never.
     fn bound(&mut self, state: &mut WalkState) -> Part {
         let name: Name = if state.bound.is_empty() {
             "p".into()

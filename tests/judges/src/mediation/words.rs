@@ -71,7 +71,6 @@ const READS: [&str; 14] = [
     "",
 ];
 
-/// Calls that read-only mode lets pass.
 const PIERCING_CALLS: [&str; 5] = [
     "SELECT pg_notify('news', 'x')",
     "SELECT lo_create(0)",
@@ -215,7 +214,6 @@ pub struct Words {
     pub encodings: [&'static str; 2],
     /// Settings that it changes without the text showing it.
     pub aims: [Aim; 2],
-    /// Tables that a name may mean.
     pub tables: Vec<String>,
 }
 

@@ -48,7 +48,6 @@ enum ClusterServers {
     },
     Pair {
         servers: Mutex<Box<Patroni>>,
-        /// Log position before any write.
         first: u64,
         /// To the primary, in runs without proxies.
         balancer: Option<(Running, TempDir)>,

@@ -22,7 +22,6 @@ use tokio::time::{sleep, timeout};
 
 use pgpalisade_test_servers::wire::Endpoint;
 
-/// Bound of the relay's connection attempt.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time for which a stranded connection stays open after its last byte: as long as a store may take to process it.
@@ -204,7 +203,6 @@ struct Valve {
     number: u64,
     /// Bytes of replies that the connection may carry.
     answers_max: Option<usize>,
-    /// Bytes sent by the client since the stranding.
     sent: Arc<AtomicUsize>,
 }
 
@@ -353,7 +351,6 @@ mod tests {
 
     use super::*;
 
-    /// A link with one connection through it.
     fn pair() -> (Network, Link, TcpStream, TcpStream) {
         limited_pair(None)
     }

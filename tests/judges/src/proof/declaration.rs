@@ -25,14 +25,12 @@ pub struct Declarer<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Reach<'a> {
     pub proxies: &'a [SocketAddr],
-    /// Number of the first proxy.
     pub first: usize,
     pub patience: Duration,
     pub recorder: &'a Recorder,
     pub ids: &'a AtomicU64,
 }
 
-/// An admitted session.
 #[derive(Debug)]
 pub struct Accepted {
     pub client: Client,
@@ -81,7 +79,6 @@ impl<'a> Declarer<'a> {
         u64::from(self.leader) << 32 | self.reach.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Connects to one of the proxies and declares.
     pub fn declare(&self, random: &mut StdRng) -> Result<Accepted, Answer> {
         let recorder = self.reach.recorder;
         let door = self.reach.door(random);

@@ -18,11 +18,9 @@ pub enum Event {
     Run {
         seed: u64,
         route: String,
-        /// Of the proxies.
         takeover_timeout_ms: u64,
         slack_ms: u64,
     },
-    /// A process that believes that it leads.
     Leader {
         leader: u32,
         scope: String,
@@ -84,7 +82,6 @@ pub enum Event {
         id: u64,
         answer: Answer,
     },
-    /// A transaction in PostgreSQL's log.
     Commit {
         /// End of its commit record, which orders all commits.
         lsn: u64,
@@ -95,7 +92,6 @@ pub enum Event {
     Survived {
         timelines: Vec<(u32, u64)>,
     },
-    /// Final contents of the table.
     Table {
         rows: Tally,
     },
@@ -115,7 +111,6 @@ pub enum Event {
         /// Writer and number.
         entries: Vec<(u32, u64)>,
     },
-    /// A period without promises in a scope.
     Exempt {
         scope: String,
         why: Exemption,

@@ -53,7 +53,6 @@ pub(super) struct Write<'a> {
     pub(super) answer: Option<(u64, &'a Answer)>,
 }
 
-/// Commit position and contents of a row.
 #[derive(Clone, Debug)]
 pub(super) struct Committed<'a> {
     pub(super) id: u64,

@@ -39,7 +39,6 @@ pub struct Counts {
     pub confirmed: usize,
     pub refused: usize,
     pub unknown: usize,
-    /// Transactions that inserted rows.
     pub commits: usize,
     /// Numbers in the shared row.
     pub appended: usize,
