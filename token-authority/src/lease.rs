@@ -96,6 +96,7 @@ impl fmt::Display for LeaseId {
     }
 }
 
+/// Step with a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseStep {
     /// Acquires a free lease, or renews one's own.

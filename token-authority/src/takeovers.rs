@@ -70,6 +70,7 @@ impl TakeoverRecord {
         }
     }
 
+    /// The record with this end, and the work until then.
     #[must_use]
     pub fn ended(mut self, end: TakeoverEnd, work: TakeoverWork) -> Self {
         self.end = match end {
