@@ -16,7 +16,6 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 const SIZE: (u32, u32) = (1080, 400);
 const FONT: &str = "sans-serif";
 
-/// Targets with a process, with their colours.
 const BARS: [(ComparedTarget, RGBColor); 4] = [
     (ComparedTarget::Pgpalisade, RGBColor(38, 105, 171)),
     (ComparedTarget::Pgbouncer, RGBColor(226, 134, 43)),
@@ -24,10 +23,9 @@ const BARS: [(ComparedTarget, RGBColor); 4] = [
     (ComparedTarget::Relay, RGBColor(150, 150, 150)),
 ];
 
-/// Share of a protocol's width, which is 1.
+/// A protocol's width is 1.
 const BAR_WIDTH: f64 = 0.2;
 
-/// Draws the file, unless no transactions were measured.
 pub(crate) fn draw(path: &Path, records: &[Record]) -> Result<(), Box<dyn Error>> {
     let records: Vec<&Record> = records
         .iter()

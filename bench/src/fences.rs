@@ -54,7 +54,7 @@ const FENCES: [(&str, ComparedTarget, &str); 4] = [
 /// Time for PostgreSQL to reap the process of an ended session.
 const REAPED: Duration = Duration::from_millis(100);
 
-/// Measures transactions of one INSERT.
+/// Of one INSERT.
 pub(crate) fn fences(plan: &BenchPlan) -> Vec<Record> {
     let clients_max = plan.clients.iter().copied().max().unwrap_or_default();
     // Avoids whole pages in the log after each checkpoint, for every target alike.
@@ -129,7 +129,6 @@ fn run(postgres: &Postgres, way: &Way, load: &Load) -> Vec<(Figure, f64)> {
     figures
 }
 
-/// Resources used by PostgreSQL and the proxy.
 struct Used {
     cpu: Duration,
     wal: f64,

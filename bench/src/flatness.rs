@@ -18,27 +18,24 @@ use crate::process;
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::ways::{TOKEN, Way, server};
 
-/// Sessions that work while others are idle.
 const ACTIVE: u32 = 16;
 
-/// Time for memory to be given back, and written data to be read.
+/// For memory to be given back, and written data to be read.
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// Each session of PostgreSQL maps all buffers.
 pub(crate) const FEW_BUFFERS: &str = "shared_buffers=16MB";
 
-/// Idle sessions behind a proxy, with a separate PostgreSQL. Fields are dropped from first to last.
+/// Idle sessions behind a proxy, with a separate PostgreSQL.
 struct Crowd {
     _idle: Vec<Wire>,
     way: Way,
     _postgres: Postgres,
     number: u32,
-    /// Proxy memory for each idle session, in KiB.
     memory: f64,
 }
 
-/// Measures the memory of idle sessions. For pgpalisade also the cost of a transaction, without idle sessions and
-/// with more and more of them, in turns.
+/// Measures the memory of idle sessions. For pgpalisade also the cost of a transaction beside ever more of them.
 pub(crate) fn sessions(plan: &BenchPlan) -> Vec<Record> {
     let cell = |number, round| Cell {
         measurement: Measurement::Sessions,
@@ -80,7 +77,7 @@ impl Crowd {
         pgbench::initialise(&postgres, 1);
         let way = Way::open(target, &postgres, number + ACTIVE);
         let pid = way.pid().unwrap_or_default();
-        // Caches and the allocator's reserve are filled before the idle sessions come.
+        // Fills caches and the allocator's reserve.
         cost(&way, None, &way.options(), SETTLE);
         sleep(SETTLE);
         let before = process::resident_kib(pid);
@@ -121,7 +118,6 @@ fn cost(
     figures.find(|(figure, _)| *figure == Figure::Cpu)
 }
 
-/// PostgreSQL behind a proxy that knows many scopes. Fields are dropped from first to last.
 struct ManyScopes {
     way: Way,
     _postgres: Postgres,
@@ -185,10 +181,9 @@ impl ManyScopes {
     }
 }
 
-/// Policy with a table of one schema for each scope.
+/// With a table of one schema for each scope.
 fn policy(scopes: u32) -> String {
     (1..=scopes).fold(String::new(), |mut text, number| {
-        // Writing to a String does not fail.
         let _ = writeln!(
             text,
             "[scope.scope-{number}]\ntables = [\"public.t{number}\"]"

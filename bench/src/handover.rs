@@ -1,5 +1,5 @@
 //! Time without a leader when a scope's lease changes hands: from the end of one leader to the first write of the
-//! next. The next leader is already waiting.
+//! next, which already waits.
 
 use std::fmt;
 use std::thread::{sleep, spawn};
@@ -12,18 +12,15 @@ use crate::plan::{BenchPlan, Cell};
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::takeover::{Stage, StoreKind, USER};
 
-/// Time for the next leader to ask for the lease and wait.
+/// For the next leader to ask for the lease and wait.
 const IN_LINE: Duration = Duration::from_millis(300);
 
-/// A paused leader costs its lease's whole time, so few rounds suffice.
+/// A paused leader costs its lease's whole time.
 const PAUSED_ROUNDS: u32 = 3;
 
-/// End of a leader.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// The leader releases its lease.
     Released,
-    /// The leader's process and connection are gone.
     Killed,
     /// The leader does not renew its lease of 3 s.
     Paused,
@@ -32,7 +29,6 @@ enum End {
 impl End {
     const ALL: [Self; 3] = [Self::Released, Self::Killed, Self::Paused];
 
-    /// Statement that asks for the lease.
     const fn lease(self) -> &'static str {
         match self {
             Self::Released | Self::Killed => "SET fencing.token = 'lease'",
@@ -51,7 +47,6 @@ impl fmt::Display for End {
     }
 }
 
-/// Measures handovers with each store.
 pub(crate) fn handover(plan: &BenchPlan) -> Vec<Record> {
     let mut records = Vec::new();
     for kind in StoreKind::ALL {

@@ -12,7 +12,7 @@ use crate::plan::{BenchPlan, Cell};
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::takeover::{USER, durable};
 
-/// Time until PostgreSQL gives up a silent client: idle, and two probes.
+/// Idle time, and two probes.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
 const KEEP_ALIVES: [&str; 3] = [
     "tcp_keepalives_idle=1",
@@ -48,7 +48,6 @@ const FENCES: [(&str, ComparedTarget, &str, &str); 3] = [
     ),
 ];
 
-/// Measures each fence.
 pub(crate) fn lost_machine(plan: &BenchPlan) -> Vec<Record> {
     let postgres = durable(2, &KEEP_ALIVES);
     postgres.sql(SETUP);

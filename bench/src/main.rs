@@ -1,13 +1,6 @@
 //! Cost of the proxy, compared with PostgreSQL reached directly, pgbouncer, haproxy and a bare relay.
 //!
-//! - `plan`: amount of measurements. `record`: one measured value; the CSV file has all of them.
-//! - `ways`: the targets, started by the test harness. `process`: their CPU time and memory.
-//! - `pgbench`: the load. `transactions`, `flatness`, `takeover`, `handover`, `tls`, `fences`, `lost_machine`: the
-//!   measurements.
-//! - `table`, `chart`: views of the records.
-//! - `soak`: a separate run of minutes under load, with monitoring.
-//!
-//! A run that cannot go on panics with the reason, as the test harness does.
+//! A run that cannot continue panics with the reason.
 
 #![expect(
     clippy::expect_used,
@@ -90,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut records = Vec::new();
     for measurement in flags.only {
         records.extend(measure(measurement, &plan));
-        // Written after each measurement, so that a later failure loses nothing.
+        // After each measurement, so that a later failure loses nothing.
         record::write(&out.join("overhead.csv"), &records)?;
     }
     chart::draw(&out.join("overhead.svg"), &records)?;
@@ -116,7 +109,7 @@ fn measure(measurement: Measurement, plan: &BenchPlan) -> Vec<Record> {
     }
 }
 
-/// Raises the limit of open files as far as this user may: proxies inherit it, and need two for each session.
+/// Proxies inherit the limit, and need two files for each session.
 fn raise_open_files() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limit = Rlimit {
@@ -128,7 +121,6 @@ fn raise_open_files() {
     }
 }
 
-/// Machine and versions of the measurement.
 fn machine() -> Result<String, Box<dyn Error>> {
     let cpus = procfs::CpuInfo::current()?;
     let kernel = procfs::sys::kernel::Version::current()?;

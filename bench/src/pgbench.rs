@@ -15,29 +15,27 @@ use crate::process;
 use crate::record::Figure;
 use crate::ways::Way;
 
-/// Time from the first transactions until caches are warm and all clients run.
+/// Until caches are warm and all clients run.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 
 /// pgbench logs clients in one after another, which takes time on a busy machine.
 const LOGIN_MAX: Duration = Duration::from_millis(200);
 
-/// Load that pgbench generates.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     /// `simple`, `extended` or `prepared`.
     pub(crate) protocol: &'static str,
     pub(crate) clients: u32,
-    /// Script; without one, one SELECT by primary key, as `pgbench -S`.
+    /// Without a script, one SELECT by primary key, as `pgbench -S`.
     pub(crate) script: Option<PathBuf>,
     /// `PGOPTIONS` of the sessions.
     pub(crate) options: String,
-    /// Transactions per second of all clients together. Without it, as many as possible.
+    /// Transactions per second of all clients together; `None`: as many as possible.
     pub(crate) rate: Option<u32>,
-    /// Time during which transactions are counted.
+    /// Transactions that end in it are counted.
     pub(crate) window: Duration,
 }
 
-/// Creates pgbench's tables.
 pub(crate) fn initialise(postgres: &Postgres, scale: u32) {
     let mut command = program("pgbench", &postgres.socket());
     let output = command
@@ -46,10 +44,8 @@ pub(crate) fn initialise(postgres: &Postgres, scale: u32) {
     stdout(&output.expect("start pgbench"));
 }
 
-/// Runs pgbench and returns the figures of the window: transactions per second, their latencies, and their CPU time.
-///
-/// The window begins after all clients have logged in, so no login is in it. pgbench logs the end of each
-/// transaction. Those that end in the window count.
+/// Runs pgbench and returns the figures of the window, which begins after all clients have logged in: transactions
+/// per second, their latencies, and their CPU time.
 pub(crate) fn run(way: &Way, load: &Load) -> Vec<(Figure, f64)> {
     let pgbench = Pgbench::start(way, load);
     sleep(WARM_UP);
@@ -60,7 +56,6 @@ pub(crate) fn run(way: &Way, load: &Load) -> Vec<(Figure, f64)> {
     figures(&log, &from, &to)
 }
 
-/// A pgbench that runs until stopped.
 #[derive(Debug)]
 pub(crate) struct Pgbench {
     process: Child,
@@ -68,7 +63,6 @@ pub(crate) struct Pgbench {
 }
 
 impl Pgbench {
-    /// Starts pgbench, and waits for the first transactions.
     pub(crate) fn start(way: &Way, load: &Load) -> Self {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let mut command = program("pgbench", way.endpoint());
@@ -102,7 +96,7 @@ impl Pgbench {
         pgbench
     }
 
-    /// Ends pgbench, and returns its log.
+    /// Returns the log.
     pub(crate) fn end(mut self) -> String {
         // pgbench's own timer sends the same signal.
         machine::signal(self.process.id(), Signal::ALARM);
@@ -141,19 +135,17 @@ impl Moment {
     }
 }
 
-/// Microseconds since the Unix epoch.
 pub(crate) fn micros() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let micros = since.expect("after 1970").as_micros();
     u64::try_from(micros).expect("before the year 500,000")
 }
 
-/// Figures between two moments, from pgbench's log.
 pub(crate) fn figures(log: &str, from: &Moment, to: &Moment) -> Vec<(Figure, f64)> {
     summary(log.lines().filter_map(transaction), from, to)
 }
 
-/// Figures between two moments, from the end and the latency of each transaction in microseconds.
+/// From the end and the latency of each transaction in microseconds.
 pub(crate) fn summary(
     transactions: impl Iterator<Item = (u64, f64)>,
     from: &Moment,

@@ -17,40 +17,32 @@ pub(crate) enum Size {
     Smoke,
 }
 
-/// Numbers of a size.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchPlan {
-    /// Rounds of everything but takeovers.
+    /// Of everything but takeovers.
     pub(crate) rounds: u32,
-    /// Time during which transactions are counted in a round.
+    /// Transactions that end in it are counted.
     pub(crate) window: Duration,
-    /// Clients of `pgbench -S`. With TLS only the second number.
+    /// Of `pgbench -S`. With TLS only the second number.
     pub(crate) clients: &'static [u32],
     pub(crate) megabytes: u32,
     pub(crate) refusals: u32,
-    /// Idle sessions, fewest first. Other targets have only the fewest.
+    /// Fewest first. Other targets have only the fewest.
     pub(crate) sessions: &'static [u32],
-    /// Scopes that the store and the policy file know, fewest first.
+    /// That the store and the policy file know, fewest first.
     pub(crate) scopes: &'static [u32],
     pub(crate) takeovers: u32,
-    /// Sessions that a takeover ends.
     pub(crate) old_sessions: &'static [u32],
-    /// Used only with `--soak`.
     pub(crate) soak: Soak,
 }
 
-/// Numbers of a soak.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Soak {
-    /// Idle sessions.
     pub(crate) idle: u32,
-    /// Sessions of pgbench.
     pub(crate) active: u32,
     /// Transactions per second of all sessions together: below capacity, so that latency is not a queue.
     pub(crate) rate: u32,
-    /// How often the phases repeat.
     pub(crate) cycles: u32,
-    /// Duration of a phase.
     pub(crate) phase: Duration,
 }
 
@@ -115,16 +107,12 @@ impl Size {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell<'a> {
     pub(crate) measurement: Measurement,
-    /// As in [`Record`].
     pub(crate) variant: &'a str,
-    /// As in [`Record`].
     pub(crate) number: u32,
-    /// From 1.
     pub(crate) round: u32,
 }
 
 impl Cell<'_> {
-    /// Records of a target's figures.
     pub(crate) fn records(
         self,
         target: ComparedTarget,
@@ -142,7 +130,7 @@ impl Cell<'_> {
     }
 }
 
-/// The items, beginning with another one each round, so that none is always first.
+/// The items, beginning with another one each round.
 pub(crate) fn in_turn<T>(items: &[T], round: u32) -> impl Iterator<Item = &T> {
     let (front, back) = items.split_at((round as usize - 1) % items.len().max(1));
     back.iter().chain(front)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use procfs::ProcResult;
 use procfs::process::Process;
 
-/// CPU time of all threads so far, in nanoseconds of the scheduler's clock.
+/// Of all threads so far, in nanoseconds of the scheduler's clock.
 pub(crate) fn cpu_time(pid: u32) -> Duration {
     read(pid, "CPU time", |process| {
         let times = process
@@ -16,7 +16,7 @@ pub(crate) fn cpu_time(pid: u32) -> Duration {
     })
 }
 
-/// CPU time of a process and of all children that it has waited for, in ticks of the kernel.
+/// With all children that it has waited for, in ticks of the kernel.
 pub(crate) fn cpu_time_with_children(pid: u32) -> Duration {
     read(pid, "CPU time", |process| {
         let stat = process.stat()?;
@@ -27,7 +27,6 @@ pub(crate) fn cpu_time_with_children(pid: u32) -> Duration {
     })
 }
 
-/// Resident memory, in KiB.
 pub(crate) fn resident_kib(pid: u32) -> u64 {
     read(pid, "memory", |process| {
         Ok(process.status()?.vmrss.unwrap_or_default())

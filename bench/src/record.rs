@@ -4,7 +4,6 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Line of the CSV file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) measurement: Measurement,
@@ -12,12 +11,11 @@ pub(crate) struct Record {
     pub(crate) target: ComparedTarget,
     /// The protocol, the direction of a COPY, or the store. May be empty.
     pub(crate) variant: String,
-    /// Number of clients, megabytes, idle sessions, scopes, or old sessions.
+    /// Of clients, megabytes, idle sessions, scopes, or old sessions.
     pub(crate) number: u32,
-    /// From 1. Values of the same round were measured within seconds of each other.
+    /// From 1. Values of one round were measured within seconds of each other.
     pub(crate) round: u32,
     pub(crate) figure: Figure,
-    /// Value in the figure's unit.
     pub(crate) value: f64,
 }
 
@@ -46,24 +44,21 @@ pub(crate) enum Measurement {
     LostMachine,
 }
 
-/// Way to PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ComparedTarget {
-    /// PostgreSQL itself.
     Direct,
     /// `pgpalisade serve` with default settings; sessions hold the current token, unless noted.
     Pgpalisade,
-    /// pgbouncer in session mode, without logging.
+    /// In session mode, without logging.
     Pgbouncer,
-    /// haproxy in `mode tcp`, without logging.
+    /// In `mode tcp`, without logging.
     Haproxy,
     /// `bare-relay` of this package.
     Relay,
 }
 
 impl ComparedTarget {
-    /// All targets, in the order of the table.
     pub(crate) const ALL: [Self; 5] = [
         Self::Direct,
         Self::Pgpalisade,
@@ -72,7 +67,6 @@ impl ComparedTarget {
         Self::Relay,
     ];
 
-    /// Name in tables and charts.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -84,7 +78,7 @@ impl ComparedTarget {
     }
 }
 
-/// Kind of value, with its unit.
+/// With its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Figure {
     /// User and system time of the target's process, for each transaction, refusal or megabyte.
@@ -93,13 +87,12 @@ pub(crate) enum Figure {
     /// Transactions per second.
     #[serde(rename = "per second")]
     Rate,
-    /// Megabytes per second.
+    /// Per second.
     #[serde(rename = "MB/s")]
     Megabytes,
-    /// Latency that half of the transactions do not exceed.
     #[serde(rename = "p50 us")]
     Median,
-    /// Latency that all but one in a hundred do not exceed.
+    /// The 99th percentile of the latency.
     #[serde(rename = "p99 us")]
     Tail,
     /// Resident memory of the target's process, for each idle session.
@@ -121,7 +114,7 @@ pub(crate) enum Figure {
 }
 
 impl Figure {
-    /// Name in the CSV file.
+    /// In the CSV file.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cpu => "CPU us",
@@ -138,7 +131,6 @@ impl Figure {
     }
 }
 
-/// Writes all records, with a header.
 pub(crate) fn write(path: &Path, records: &[Record]) -> csv::Result<()> {
     let mut writer = csv::Writer::from_path(path)?;
     records

@@ -32,7 +32,6 @@ const TICK: Duration = Duration::from_millis(100);
 const LOWEST: i32 = 19;
 const TOKEN: &str = "a-token-of-the-benchmark";
 
-/// Clients of a phase besides the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Phase {
     name: &'static str,
@@ -58,7 +57,6 @@ const PHASES: [Phase; 4] = [
     phase("storm, watched", 1, 1, 10),
 ];
 
-/// Result of a phase.
 #[derive(Debug)]
 struct Done {
     name: &'static str,
@@ -69,7 +67,6 @@ struct Done {
     counts: [u64; 3],
 }
 
-/// Runs all phases, and returns a table of them.
 pub(crate) fn soak(plan: &Soak) -> String {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let postgres = server(plan.idle + plan.active, &[FEW_BUFFERS]);
@@ -190,7 +187,6 @@ fn scrape(_: &Way, http: Http, end: &AtomicBool) -> u64 {
     count
 }
 
-/// Runs a dashboard, and counts its pictures.
 fn watch(_: &Way, http: Http, end: &AtomicBool) -> u64 {
     be_elsewhere();
     let mut stream = http.connect().expect("a connection");
@@ -239,7 +235,6 @@ fn table(plan: &Soak, all: &[Done], log: &str) -> String {
         let (p50, p99, rate) = (of(Figure::Median), of(Figure::Tail), of(Figure::Rate));
         let (minute, name) = ((number + 1) as f64 * seconds / 60.0, done.name);
         let [refusals, scrapes, pictures] = done.counts;
-        // Writing to a String does not fail.
         let _ = writeln!(
             text,
             "| {minute:.1} | {name} | {p50:.0} | {p99:.0} | {rate:.0} | {cpu:.2} | {mib:.1} | {refusals} | {scrapes} \

@@ -5,10 +5,8 @@ use pgpalisade_load::median;
 
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
 
-/// Key of a row.
 type Key<'a> = (Measurement, &'a str, u32, Figure);
 
-/// Table as Markdown.
 pub(crate) fn markdown(records: &[Record]) -> String {
     let mut keys: Vec<Key<'_>> = Vec::new();
     for key in records.iter().map(key) {
@@ -100,7 +98,7 @@ fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
         return "-".to_owned();
     };
     let base = match (wanted.0, wanted.3) {
-        // A bare relay does not encrypt what it carries.
+        // A bare relay does not encrypt.
         (Measurement::Tls, Figure::Cpu) => ComparedTarget::Pgbouncer,
         (_, Figure::Cpu) => ComparedTarget::Relay,
         _ => ComparedTarget::Direct,
@@ -122,7 +120,7 @@ fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
     }
 }
 
-/// Formats only significant digits.
+/// Only significant digits.
 fn number(value: f64) -> String {
     match value {
         small if small < 99.95 => format!("{value:.1}"),

@@ -21,7 +21,6 @@ pub(crate) const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "
 /// The proxy removes records of ended sessions in the background, which must not overlap with the next round.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Store of marks and sessions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StoreKind {
     Embedded,
@@ -43,23 +42,20 @@ impl fmt::Display for StoreKind {
     }
 }
 
-/// Servers of one store. Fields are dropped from first to last, so that the proxy outlives none of its servers.
+/// Servers of one store. Fields are dropped in order: the proxy outlives none of its servers.
 pub(crate) struct Stage {
     proxy: Proxy,
     postgres: Postgres,
     _store: RunningStore,
-    /// Last declared token.
     token: u64,
 }
 
-/// Kept until dropped.
 enum RunningStore {
     InTheProxy,
     Etcd(#[expect(dead_code, reason = "dropped")] Etcd),
     Postgres(#[expect(dead_code, reason = "dropped")] Postgres),
 }
 
-/// Measures takeovers with each store.
 pub(crate) fn takeover(plan: &BenchPlan) -> Vec<Record> {
     let mut records = Vec::new();
     for kind in StoreKind::ALL {
@@ -95,7 +91,7 @@ pub(crate) fn takeover(plan: &BenchPlan) -> Vec<Record> {
 }
 
 impl Stage {
-    /// Starts the servers, with room for the sessions.
+    /// With room for the sessions.
     pub(crate) fn start(kind: StoreKind, sessions_max: u32) -> Self {
         let postgres = durable(sessions_max, &[]);
         postgres.sql("CREATE TABLE jobs (who int)");
@@ -125,7 +121,6 @@ impl Stage {
         }
     }
 
-    /// Address for clients.
     pub(crate) fn endpoint(&self) -> Endpoint {
         self.proxy.endpoint()
     }
@@ -184,8 +179,7 @@ impl Stage {
     }
 }
 
-/// A server that survives a crash, like an operator's. Turns fsync on, which the test harness turns off; the later
-/// setting wins.
+/// Turns fsync on, which the test harness turns off; the later setting wins.
 pub(crate) fn durable(sessions_max: u32, settings: &[&str]) -> Postgres {
     let connections = format!("max_connections={}", sessions_max + 50);
     let ours = ["fsync=on", &connections];

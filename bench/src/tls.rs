@@ -1,8 +1,7 @@
 //! SELECTs with TLS on no leg, on the client's, and on both: TLS 1.3 with `TLS_AES_256_GCM_SHA384` for every target.
 //!
-//! The load is our own, since haproxy does not know PostgreSQL's SSLRequest: it needs TLS from the first byte, which
-//! pgbench supports since 17. Towards PostgreSQL it would need a server of that version. So with TLS on both legs
-//! haproxy and the bare relay carry encrypted bytes.
+//! The load is our own, since haproxy needs TLS from the first byte, which pgbench and PostgreSQL support since 17.
+//! So with TLS on both legs haproxy and the bare relay carry encrypted bytes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
@@ -17,7 +16,6 @@ use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::ways::{TlsSettings, Way, server};
 
-/// Rows of pgbench's tables.
 const SCALE: u32 = 1;
 const ROWS: u32 = SCALE * 100_000;
 
@@ -45,7 +43,7 @@ impl Legs {
     }
 }
 
-/// A server and its ways, with TLS on these legs. Fields are dropped from first to last.
+/// A server and its ways, with TLS on these legs.
 struct Stage {
     legs: Legs,
     ways: Vec<Way>,
@@ -100,7 +98,7 @@ impl Stage {
         }
     }
 
-    /// A session, encrypted if the client's leg is.
+    /// Encrypted if the client's leg is.
     fn login(&self, way: &Way) -> Wire {
         let connected = match (self.legs, way.target) {
             (Legs::None, _) => Ok(Wire::connect(way.endpoint())),
@@ -130,7 +128,6 @@ impl Stage {
     }
 }
 
-/// Measures one SELECT by primary key.
 pub(crate) fn tls(plan: &BenchPlan) -> Vec<Record> {
     // Enough clients to keep the cores awake.
     let clients = plan.clients.get(1).copied().unwrap_or(1);
@@ -161,7 +158,6 @@ pub(crate) fn tls(plan: &BenchPlan) -> Vec<Record> {
     records
 }
 
-/// Runs one window, with a thread for each client.
 fn run(
     stage: &Stage,
     way: &Way,
@@ -195,7 +191,7 @@ fn run(
     pgbench::summary(done.into_iter(), &from, &to)
 }
 
-/// Runs a client until the end. Returns end and latency of each transaction.
+/// Returns end and latency of each transaction.
 fn transactions(
     mut session: Wire,
     protocol: &str,

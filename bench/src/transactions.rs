@@ -17,16 +17,14 @@ use crate::ways::{Way, server};
 
 const PROTOCOLS: [&str; 3] = ["simple", "extended", "prepared"];
 
-/// pgbench's tables with a million rows.
 const SCALE: u32 = 10;
 
 /// Bytes of a COPY row, with its line feed.
 const ROW: usize = 100;
 
-/// Concurrent sessions with refused writes.
 const CROWDS: [u32; 2] = [1, 16];
 
-/// Every way to a server, and the server. Fields are dropped from first to last.
+/// Every way to a server, and the server.
 struct Ways {
     ways: Vec<Way>,
     postgres: Postgres,
@@ -44,7 +42,6 @@ impl Ways {
     }
 }
 
-/// Measures one SELECT by primary key in every protocol.
 pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
     let ways = Ways::open(plan.clients.iter().copied().max().unwrap_or_default());
     pgbench::initialise(&ways.postgres, SCALE);
@@ -80,7 +77,7 @@ pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
     records
 }
 
-/// Measures COPY out of and into PostgreSQL, with psql as the client.
+/// COPY out of and into PostgreSQL, with psql as the client.
 pub(crate) fn copy(plan: &BenchPlan) -> Vec<Record> {
     let ways = Ways::open(16);
     let rows = plan.megabytes as usize * 1_000_000 / ROW;
@@ -117,7 +114,6 @@ pub(crate) fn copy(plan: &BenchPlan) -> Vec<Record> {
     records
 }
 
-/// Runs a psql command that must copy all rows.
 fn psql(way: &Way, command: &str) {
     let mut psql = program("psql", way.endpoint());
     psql.args(["-X", "-q", "-c", command])
@@ -125,7 +121,7 @@ fn psql(way: &Way, command: &str) {
     stdout(&psql.output().expect("start psql"));
 }
 
-/// Measures writes of sessions without a token. PostgreSQL never sees them.
+/// Writes of sessions without a token. PostgreSQL never sees them.
 pub(crate) fn refusals(plan: &BenchPlan) -> Vec<Record> {
     let postgres = server(32, &[]);
     postgres.sql("CREATE TABLE ledger (id int)");
@@ -161,7 +157,6 @@ pub(crate) fn refusals(plan: &BenchPlan) -> Vec<Record> {
     records
 }
 
-/// Reads the answer to a write without a token.
 pub(crate) fn refused(client: &mut Wire) {
     let answer = client.until_ready();
     let is_refusal = answer

@@ -17,10 +17,9 @@ use crate::record::ComparedTarget;
 /// Connections that end while the next ones begin, and the proxy's own.
 const CONNECTIONS_MORE: u32 = 60;
 
-/// Token of the sessions: the first of its scope, and always the current one.
+/// The first of its scope, and always the current one.
 pub(crate) const TOKEN: &str = "1";
 
-/// Open way.
 #[derive(Debug)]
 pub(crate) struct Way {
     pub(crate) target: ComparedTarget,
@@ -28,7 +27,6 @@ pub(crate) struct Way {
     process: Process,
 }
 
-/// Process of a way, ended on drop.
 #[derive(Debug)]
 enum Process {
     None,
@@ -37,16 +35,15 @@ enum Process {
     Other(Other),
 }
 
-/// TLS settings of a way; none by default.
+/// None by default.
 #[derive(Debug, Default)]
 pub(crate) struct TlsSettings {
     /// Suffix of the URL of pgpalisade's `upstream`.
     pub(crate) upstream: &'static str,
-    /// Flags of pgpalisade with their values.
     pub(crate) flags: Vec<(&'static str, String)>,
     /// Lines of pgbouncer's settings.
     pub(crate) pgbouncer: String,
-    /// Words after haproxy's `bind`.
+    /// After haproxy's `bind`.
     pub(crate) haproxy: String,
 }
 
@@ -63,18 +60,16 @@ pub(crate) fn server(sessions_max: u32, settings: &[&str]) -> Postgres {
         pgpalisade_test_servers::postgres::Auth::Trust,
         &[&ours, settings].concat(),
     );
-    // The first statements on a cluster fill its caches.
     postgres.sql("SELECT count(*) FROM pg_class, pg_attribute");
     postgres
 }
 
 impl Way {
-    /// Opens a way for at most this many sessions.
+    /// For at most this many sessions.
     pub(crate) fn open(target: ComparedTarget, postgres: &Postgres, sessions_max: u32) -> Self {
         Self::encrypted(target, postgres, sessions_max, &TlsSettings::default())
     }
 
-    /// As [`Self::open`], with TLS.
     pub(crate) fn encrypted(
         target: ComparedTarget,
         postgres: &Postgres,
@@ -112,7 +107,6 @@ impl Way {
         }
     }
 
-    /// Opens the way through a pgpalisade with these options.
     pub(crate) fn pgpalisade(options: Options) -> Self {
         let proxy = Proxy::start_with(options);
         Self {
@@ -130,7 +124,6 @@ impl Way {
         }
     }
 
-    /// Address for clients.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -154,12 +147,12 @@ impl Way {
         }
     }
 
-    /// A session, with the token if there is a fence.
+    /// With the token if there is a fence.
     pub(crate) fn login(&self) -> Wire {
         self.login_over(Wire::connect(&self.endpoint))
     }
 
-    /// As [`Self::login`], over an existing connection.
+    /// Over an existing connection.
     pub(crate) fn login_over(&self, mut wire: Wire) -> Wire {
         let mut parameters = vec![("user", "postgres"), ("database", "postgres")];
         if self.target == ComparedTarget::Pgpalisade {
@@ -174,10 +167,10 @@ fn tcp(port: u16) -> Endpoint {
     Endpoint::Tcp(([127, 0, 0, 1], port).into())
 }
 
-/// Attempts to find a free port.
+/// To find a free port.
 const ATTEMPTS: usize = 3;
 
-/// Process that only the benchmarks start, ended on drop.
+/// Ended on drop.
 #[derive(Debug)]
 struct Other {
     process: Running,
@@ -186,7 +179,6 @@ struct Other {
 }
 
 impl Other {
-    /// Threads, buffers and polling have their defaults.
     fn haproxy(server: &str, sessions_max: u32, tls: &str) -> Self {
         Self::start(|dir, port| {
             let settings = format!(
@@ -207,7 +199,7 @@ impl Other {
         })
     }
 
-    /// Starts the process on a free port. If another process took the port, tries the next one.
+    /// Starts the process on a free port. If another process took it, tries the next one.
     fn start(command: impl Fn(&Path, u16) -> Command) -> Self {
         let dir = scratch_dir();
         for _ in 0..ATTEMPTS {

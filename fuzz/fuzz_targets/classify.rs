@@ -1,8 +1,8 @@
 //! SQL texts from any client.
 //!
-//! Beyond "no panic": a read has no writing effect, and a text that PostgreSQL's grammar refuses is a write. The
-//! cache agrees with the classifier, also for texts with other digits and letters in their constants. A text that the
-//! scan passes has no statement to follow.
+//! A read has no writing effect, and a text that PostgreSQL's grammar refuses is a write. The cache agrees with the
+//! classifier, also for texts with other digits and letters in their constants. A text that the scan passes has no
+//! statement to follow.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ use pgpalisade_policies::{
 const SAFE: TextEncoding = TextEncoding::Utf8;
 
 fuzz_target!(|data: &[u8]| {
-    // Longer texts are read the same way, only slower.
+    // Longer texts are only slower.
     if data.len() > MAX_PARSED_INLINE {
         return;
     }
@@ -90,7 +90,7 @@ fn with_other_digits(text: &[u8]) -> Vec<u8> {
     text.iter().map(other).collect()
 }
 
-/// Replaces letters between quotes by the next ones. Some quotes may not be real ones, which does not matter.
+/// Replaces letters between quotes by the next ones. Some quotes may not be real ones.
 fn with_other_strings(text: &[u8]) -> Vec<u8> {
     let mut quotes = 0;
     let other = |byte: &u8| {

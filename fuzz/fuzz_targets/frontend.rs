@@ -1,7 +1,7 @@
-//! A stream of messages from a client, after its session has begun.
+//! A stream of messages from a client in a session.
 //!
-//! Beyond "no panic": the stream is cut into the same frames wherever the network cuts it. No frame is larger than
-//! PostgreSQL accepts, and no decoder returns bytes from outside its body.
+//! The stream is cut into the same frames wherever the network cuts it. No frame is larger than PostgreSQL accepts,
+//! and no decoder returns bytes from outside its body.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! Logins that end at the proxy: input of a client, a server, an operator and a certificate.
 //!
-//! Beyond "no panic": no client gets in without the key, and a server without proof is not believed.
+//! No client gets in without the key, and a server without proof is not believed.
 
 #![no_main]
 
@@ -12,7 +12,7 @@ use pgpalisade_logins::{
     Verifier, end_point,
 };
 
-/// Verifier of the password `pencil`: <https://www.rfc-editor.org/rfc/rfc7677#section-3>.
+/// Password `pencil`: <https://www.rfc-editor.org/rfc/rfc7677#section-3>.
 const VERIFIER: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:\
                         wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
 

@@ -1,7 +1,7 @@
 //! Messages of both sides for one session, in any order.
 //!
-//! Beyond "no panic": the session's own output stays within bounds and consists of whole messages. A message passes
-//! without a token only if its type or text allows it. A message that ends the session ends it for good.
+//! The session's own output stays within bounds and consists of whole messages. A message passes without a token only
+//! if its type or text allows it. A message that ends the session ends it for good.
 
 #![no_main]
 
@@ -22,7 +22,7 @@ use pgpalisade_session::{Beginning, Session};
 use pgpalisade_wire::frontend;
 use pgpalisade_wire::header::{self, HEADER_LEN, Header};
 
-/// Maximum of the session's own output for a message: a few statements, or one error with an excerpt.
+/// A few statements, or one error with an excerpt.
 const SAID_MAX: usize = 64 * 1024;
 
 /// Messages that run a statement, or carry its data. Each needs a permit.
@@ -148,7 +148,6 @@ fn satisfy(session: &mut Session, prerequisite: Prerequisite) {
     }
 }
 
-/// Takes the session's output.
 fn said(session: &mut Session) {
     let output = session.output();
     assert!(output.to_server.len() <= SAID_MAX && output.to_client.len() <= SAID_MAX);
@@ -197,7 +196,6 @@ fn raise(fence: &SessionFence, mark: u64) {
     fence.fence().mark(&Scope::default()).raise(&mark);
 }
 
-/// Rules of a session under a policy by which every write needs the token of the default scope.
 fn fence() -> SessionFence {
     let fence = session_fence();
     raise(&fence, 5);

@@ -1,7 +1,6 @@
-//! Input of a client before its session has begun: length word, request codes, parameter list.
+//! Input of a client before its session: length word, request codes, parameter list.
 //!
-//! Beyond "no panic": an accepted list reads back the same, and a parameter that the proxy adds must be the one that
-//! counts.
+//! An accepted list reads back the same, and a parameter that the proxy adds must be the one that counts.
 
 #![no_main]
 

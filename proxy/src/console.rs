@@ -1,8 +1,7 @@
-//! The console: the proxy's state, and orders to it, for psql and the programs that read pgbouncer's console.
+//! The console: the proxy's state, and orders to it, for psql and programs that read pgbouncer's console.
 //!
-//! It runs on the main runtime, which has no sessions; slow work runs on other threads. It speaks with the messages
-//! of [`wire`](crate::wire), whose lengths are checked before they are trusted: a client may be hostile, even before
-//! its login.
+//! Runs on the main runtime, which has no sessions; slow work runs on other threads. A client may be hostile, even
+//! before its login.
 
 mod client;
 mod command;
@@ -35,7 +34,6 @@ pub(crate) use login::Users;
 use login::{Operator, OperatorRole, Refused};
 use table::{RowIter, Rows, columns, object};
 
-/// The only database.
 const DATABASE: &str = "pgpalisade";
 
 /// Limit of admins, and separately of readers, so that readers keep no admin out.
@@ -49,22 +47,18 @@ const LOGIN_WITHIN: Duration = Duration::from_secs(10);
 /// Pause of the listener after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// For all files that RELOAD reads.
 const RELOAD_WITHIN: Duration = Duration::from_secs(30);
 
-/// Ways to stop the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// As soon as open transactions are over, or their time is up.
+    /// Once open transactions are over, or their time is up.
     Now,
-    /// After the last client has left on its own.
+    /// After the last client has left.
     WhenClientsHaveLeft,
 }
 
-/// Receives the result of a reload: what is wrong with the files, if anything.
 pub(crate) type Reloaded = oneshot::Sender<Result<(), String>>;
 
-/// Orders for the task that also obeys signals.
 #[derive(Debug, Clone)]
 pub(crate) struct Orders {
     pub(crate) reload: mpsc::Sender<Option<Reloaded>>,
@@ -72,27 +66,23 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// Returns the receivers too. Capacity 1: a waiting reload serves later requests as well.
+    /// Capacity 1: a waiting reload serves later requests as well.
     pub(crate) fn new() -> (Self, mpsc::Receiver<Option<Reloaded>>, mpsc::Receiver<Stop>) {
         let ((reload, reloads), (stop, stops)) = (mpsc::channel(1), mpsc::channel(1));
         (Self { reload, stop }, reloads, stops)
     }
 }
 
-/// Facts that tables show.
 pub(crate) struct Facts {
-    /// Clients, rejections, counters, the policy, and the like.
     pub(crate) shared: WorkerContext,
     pub(crate) settings: Vec<ShownKey>,
-    /// The store, without passwords.
     pub(crate) authority: String,
     /// The policy in force, and the result of the last reload.
     pub(crate) in_force: InForce,
 }
 
 impl Facts {
-    /// The rows of a table as JSON, if HTTP shows that table; its name is in lower case. An error says why it cannot
-    /// be read now.
+    /// The rows of a table as JSON, if HTTP shows that table; its name is in lower case.
     pub(crate) async fn rows(
         &self,
         name: &str,
@@ -121,7 +111,6 @@ pub(crate) struct ConsoleParts {
     pub(crate) orders: Orders,
 }
 
-/// An error for the client.
 #[derive(Debug)]
 struct ConsoleError {
     sqlstate: &'static str,
@@ -140,14 +129,13 @@ impl ConsoleError {
     }
 }
 
-/// Accepts connections until it is dropped; those that are open then are served until the process ends.
+/// Accepts connections until dropped; open ones are served until the process ends.
 #[derive(Debug)]
 pub(crate) struct OpenConsole {
     pub(crate) listener: Arc<Listener>,
     _accepts: DropGuard,
 }
 
-/// Shared by all connections.
 struct Console {
     facts: Arc<Facts>,
     orders: Orders,
@@ -205,7 +193,7 @@ async fn accept(listener: &Listener, console: &Arc<Console>) {
     }
 }
 
-/// Handles a client's login. The session after it is a separate task, never evicted.
+/// Handles a login. The session after it is a separate task, never evicted.
 async fn log_in(accepted: Accepted, console: Arc<Console>) {
     let client_addr = accepted.client_addr;
     let mut link = match MessageSocket::new(accepted.stream) {
@@ -253,7 +241,6 @@ impl Console {
         Ok((operator, place))
     }
 
-    /// Carries out a command other than SHOW.
     async fn obey(&self, command: Command, operator: &Operator) -> Result<(), ConsoleError> {
         if command.only_reads() {
             return Ok(());

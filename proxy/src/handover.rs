@@ -1,8 +1,7 @@
-//! The change from one process of the proxy to the next, in which no connection is refused.
+//! Hands the listening sockets from one process to the next.
 //!
-//! The old process starts the new one and sends it the listening sockets, through a socket that is the standard input
-//! of the new one. They are never closed, so no client in their queues is lost. The new process reports when it
-//! serves; until then the old one does. If the new one fails, nothing changes.
+//! The old process starts the new one and sends it the sockets through its standard input. The new process reports
+//! when it serves; until then the old one does.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -35,15 +34,13 @@ const TAKEN: u8 = b'+';
 /// A listener is a socket and, for a unix socket, the lock of its file.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// Limit for the old process to send them.
 const RECEIVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Limit for the new process to start.
 const START_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandoverError {
-    /// A container ends with its first process, and takes the new one along.
+    /// A container ends with its first process.
     #[error(
         "this is process 1, and a process that it starts would end with it: replace the container instead"
     )]
@@ -59,19 +56,16 @@ pub(crate) enum HandoverError {
     Unknown,
 }
 
-/// Predecessor and successor of a process, for its listeners.
 #[derive(Debug)]
 pub(crate) struct Handover {
-    /// The process that has started this one.
     pub(crate) predecessor: Option<Predecessor>,
-    /// Requests for a new process.
     pub(crate) asked: mpsc::Receiver<()>,
     /// Receives the new process's id once it has taken over.
     pub(crate) done: Option<oneshot::Sender<u32>>,
 }
 
 impl Handover {
-    /// Handover of a first process, with a sender of requests and a receiver of the new process's id.
+    /// Handover of a first process.
     pub(crate) fn new() -> (Self, mpsc::Sender<()>, oneshot::Receiver<u32>) {
         let ((ask, asked), (done, is_done)) = (mpsc::channel(1), oneshot::channel());
         let handover = Self {
@@ -82,7 +76,7 @@ impl Handover {
         (handover, ask, is_done)
     }
 
-    /// Waits until a new process has taken over. A failed one is only logged. Cancel safe.
+    /// Waits until a new process has taken over. Failures are only logged. Cancel safe.
     pub(crate) async fn successor(&mut self, listeners: &[Arc<Listener>]) -> Successor {
         loop {
             if self.asked.recv().await.is_none() {
@@ -106,7 +100,7 @@ impl Handover {
     }
 }
 
-/// Makes the files of the listeners belong to this process.
+/// Makes this process the owner of the sockets' files.
 fn claim<'a>(listeners: impl Iterator<Item = &'a Listener>) {
     for listener in listeners {
         if let Err(error) = listener.claim() {
@@ -119,14 +113,14 @@ fn claim<'a>(listeners: impl Iterator<Item = &'a Listener>) {
 #[derive(Debug)]
 pub(crate) struct Successor {
     process: Child,
-    /// Closed when the old process has ended, at the latest.
+    /// Closed at the latest when the old process ends.
     channel: UnixStream,
     has_taken: bool,
 }
 
 impl Successor {
-    /// Starts the program that is installed now, with the same arguments, hands it the listeners, and waits until it
-    /// has taken them.
+    /// Starts the installed program with the same arguments, hands it the listeners, and waits until it has taken
+    /// them.
     async fn start(listeners: &[Arc<Listener>]) -> Result<Self, HandoverError> {
         if std::process::id() == 1 {
             return Err(HandoverError::FirstProcess);
@@ -198,7 +192,6 @@ fn send(channel: &StdUnixStream, word: u8, descriptors: &[BorrowedFd<'_>]) -> io
     Ok(())
 }
 
-/// The old process, as the new one sees it.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     channel: UnixStream,
@@ -225,14 +218,12 @@ impl Predecessor {
         Ok(Self { channel, listeners })
     }
 
-    /// Removes and returns its listener on an address.
     pub(crate) fn listener(&mut self, address: &ListenAddr) -> Option<Listener> {
         let is_there = |one: &Listener| one.address().is_ok_and(|there| there == *address);
         let index = self.listeners.iter().position(is_there)?;
         Some(self.listeners.swap_remove(index))
     }
 
-    /// Reports that its listeners are served here from now on.
     pub(crate) async fn take_over(&mut self, listeners: &[Listener]) {
         claim(listeners.iter());
         if let Err(error) = self.channel.write_u8(TAKEN).await {
@@ -240,9 +231,8 @@ impl Predecessor {
         }
     }
 
-    /// Waits until it has ended.
     pub(crate) async fn gone(&mut self) {
-        // The old process sends nothing; the read fails once it has closed its end.
+        // The read fails once the old process has closed its end.
         while self.channel.read_u8().await.is_ok() {}
     }
 }
@@ -250,7 +240,7 @@ impl Predecessor {
 fn receive(channel: &StdUnixStream) -> io::Result<(Option<u8>, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    // One byte at a time, so that descriptors stay with their word.
+    // One byte at a time, to keep descriptors with their message.
     let mut word = [0];
     let received = recvmsg(
         channel,

@@ -1,8 +1,7 @@
 //! HTTP: metrics, liveness and readiness, and some tables of the console.
 //!
-//! It has its own thread and runtime, so that no scrape delays a session. It answers as long as the process lives,
-//! even while the proxy drains. A slow or silent client delays no other: its time is limited, and at the limit of
-//! connections a new one replaces the oldest.
+//! A separate thread and runtime, so that no scrape delays a session. It answers even while the proxy drains. At the
+//! limit of connections a new one replaces the oldest.
 
 mod access;
 mod answers;
@@ -40,9 +39,7 @@ use readiness::Readiness;
 
 const CONNECTIONS_MAX: usize = 64;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
-/// For the head of a request.
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
-/// For the whole request, with the answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// For a dashboard, which then reconnects.
 const WATCHED_WITHIN: Duration = Duration::from_secs(3600);
@@ -58,15 +55,12 @@ pub(crate) enum HttpError {
         address: SocketAddr,
         source: io::Error,
     },
-    /// The token file is not usable.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The thread did not start.
     #[error("cannot start the thread for HTTP: {0}")]
     Thread(io::Error),
 }
 
-/// The listener, and who has access.
 #[derive(Debug)]
 pub(crate) struct HttpListener {
     listener: StdListener,
@@ -220,7 +214,7 @@ async fn begin(stream: TcpStream, answers: Arc<Answers>) {
     }
 }
 
-/// One request and its answer: a connection that is kept would only hold a place.
+/// One request and its answer; the connection then closes to free its place.
 async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, peer: Peer, answers: Arc<Answers>) {
     let (bytes, fields) = HEAD_MAX;
     let mut protocol = http1::Builder::new();

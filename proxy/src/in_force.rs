@@ -10,20 +10,17 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::server::metrics::family;
 
-/// Files that a reload reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reread {
     /// Applies at the next start.
     Config,
     Policy,
     Tls,
-    /// The users of `auth_file`.
     Users,
     ConsoleUsers,
 }
 
 impl Reread {
-    /// In the order of the metric.
     pub(crate) const ALL: [Self; 5] = [
         Self::Config,
         Self::Policy,
@@ -49,19 +46,16 @@ pub(crate) struct InForce(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// SHA-256 of the policy file; empty without one.
     policy: String,
     /// Files whose present contents are not in force.
     refused: Vec<Reread>,
 }
 
 impl InForce {
-    /// Records a policy that is in force from now on.
     pub(crate) fn set_policy(&self, sha256: String) {
         self.0.lock().policy = sha256;
     }
 
-    /// Records a reload in which these files had errors.
     pub(crate) fn set_refused(&self, refused: Vec<Reread>) {
         self.0.lock().refused = refused;
     }

@@ -1,5 +1,4 @@
-//! Needs of a start on this machine: files, the rejection log, listeners. `serve` takes all of it here, and `check`
-//! tries it here, so both have the same needs.
+//! Needs of a start on this machine: files, the rejection log, listeners. `serve` takes them, `check` tries them.
 
 use std::io;
 use std::sync::Arc;
@@ -17,21 +16,18 @@ use crate::server::timers::Timers;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To use it.
     Serve,
-    /// To try it: everything is released, and no file is created.
+    /// Everything is released, and no file is created.
     Check,
 }
 
-/// Resources that could be taken, and errors for the others. Both commands name every field, so that neither misses a
+/// Resources, and errors for those that could not be taken. Both commands name every field, so that neither misses a
 /// new one.
 pub(crate) struct Local {
     pub(crate) policy: Result<Loaded, PolicyFileErrors>,
     pub(crate) rejections: Result<RejectionLog, RejectionLogError>,
-    /// TLS of all legs.
     pub(crate) certificates: Result<Certificates, pgpalisade_tls::FileError>,
     pub(crate) logins: Result<Logins, FileError>,
-    /// Users of the console.
     pub(crate) users: Result<Users, FileError>,
     /// In the order of the configuration; the console's comes last.
     pub(crate) listeners: Vec<(ListenAddr, io::Result<Listener>)>,

@@ -1,7 +1,7 @@
 //! The log: to standard error, as text on a terminal and as JSON lines otherwise.
 //!
-//! No caller waits for standard error: lines go to a bounded buffer, and a separate thread writes them. Lines without
-//! room are counted and reported. Of a storm of similar lines, the first ones are written and the others counted.
+//! Lines go to a bounded buffer, and a separate thread writes them, so no caller waits. Lines without room are
+//! counted and reported.
 
 mod storm;
 mod writer;
@@ -24,7 +24,6 @@ pub(crate) use writer::LogGuard;
 pub(crate) enum LoggingError {
     #[error("the log is set up already")]
     Twice(#[from] tracing_subscriber::util::TryInitError),
-    /// No thread, or no second handle of standard error.
     #[error("the log cannot be started")]
     Start(#[from] io::Error),
 }
@@ -49,7 +48,7 @@ pub(crate) fn init(log: &Log) -> Result<LogGuard, LoggingError> {
     let layer = if json {
         layer.json().flatten_event(true).boxed()
     } else {
-        // Without colours: a line's control characters are never the log's own.
+        // Without colours: control characters of a line come from others.
         layer.with_ansi(false).boxed()
     };
     let calmed = registry().with(layer).with(storms.clone());

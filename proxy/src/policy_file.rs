@@ -16,7 +16,7 @@ use crate::fence::Fence;
 use crate::fence::mark_cache::MarkCache;
 use crate::in_force::InForce;
 
-/// Everything that is wrong with a policy file, never empty. Displays as one line for each.
+/// Everything that is wrong with a policy file, never empty. One line for each.
 #[derive(Debug)]
 pub(crate) struct PolicyFileErrors {
     pub path: PathBuf,
@@ -24,7 +24,6 @@ pub(crate) struct PolicyFileErrors {
     pub remarks: Vec<Remark>,
 }
 
-/// A policy, and its hash.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     pub policy: Policy,
@@ -96,7 +95,7 @@ fn check_scope(name: &str) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// Reads at most one byte above the limit, which is enough for the error.
+/// Reads one byte above the limit at most.
 fn text(path: &Path) -> Result<String, String> {
     let file =
         std::fs::File::open(path).map_err(|error| format!("cannot open the file: {error}"))?;
@@ -107,7 +106,7 @@ fn text(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// A remark with its file in front, as compilers print it, without the control characters that a terminal would obey.
+/// A remark after its file, as compilers print it, without control characters.
 pub(crate) struct Placed<'a>(pub(crate) &'a Path, pub(crate) &'a Remark);
 
 impl fmt::Display for Placed<'_> {
@@ -137,7 +136,6 @@ pub(crate) struct Reloads {
 }
 
 impl Reloads {
-    /// Runs until the proxy ends.
     pub(crate) async fn run(
         self,
         mut asked: mpsc::Receiver<oneshot::Sender<Result<(), String>>>,
@@ -157,7 +155,7 @@ impl Reloads {
 
     async fn reload(&self) -> Result<(), String> {
         let (file, authority) = (self.path.clone(), self.authority.clone());
-        // A file may be slow: logins do not wait for it.
+        // Reads elsewhere, because a file may be slow.
         let read = tokio::task::spawn_blocking(move || read_for(&file, &authority)).await;
         let path = self.path.display();
         let loaded = match read {

@@ -20,13 +20,12 @@ pub(crate) fn user() -> String {
     name_of(uid())
 }
 
-/// The name of a user, or `uid 998`.
 pub(crate) fn name_of(uid: u32) -> String {
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     find_name(&users, uid).unwrap_or_else(|| format!("uid {uid}"))
 }
 
-/// The first name of a user id in /etc/passwd. Users of a directory service are not in it.
+/// The first name of a user id in /etc/passwd.
 fn find_name(users: &str, uid: u32) -> Option<String> {
     let uid = uid.to_string();
     let mut users = users.lines().map(|line| line.split(':'));
@@ -49,7 +48,6 @@ impl Default for Process {
     }
 }
 
-/// Fields of <https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html>.
 struct Stat {
     cpu_seconds: f64,
     virtual_bytes: f64,
@@ -63,7 +61,7 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name of the program may contain spaces and brackets. Field 3 follows its last bracket.
+        // The program's name may contain spaces and brackets. Field 3 follows its last bracket.
         let (_, behind) = text.rsplit_once(')')?;
         let fields: Vec<f64> = behind
             .split_whitespace()
@@ -81,14 +79,13 @@ impl Stat {
     }
 }
 
-/// Bytes of resident memory, and of address space.
 pub(crate) fn memory() -> Option<(f64, f64)> {
     let stat = Stat::read()?;
     Some((stat.resident_bytes, stat.virtual_bytes))
 }
 
 /// Number of open files and sockets. Linux 6.2 and later report it as a size; before, the size is 0, and counting
-/// them takes 10 ms for 10,000. <https://docs.kernel.org/filesystems/proc.html>
+/// takes 10 ms for 10,000. <https://docs.kernel.org/filesystems/proc.html>
 fn open_files() -> io::Result<u64> {
     match fs::metadata("/proc/self/fd")?.len() {
         0 => Ok(fs::read_dir("/proc/self/fd")?.count() as u64),

@@ -28,7 +28,6 @@ use crate::server::{SETTLE_WITHIN, Server, ServerOptions};
 use crate::store::{self, OpenStore, StoreError};
 use crate::takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
 
-/// Pause between attempts to serve HTTP.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
@@ -46,26 +45,21 @@ pub(crate) enum ServeError {
     Worker(io::Error),
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// The policy has an invalid name of a scope.
     #[error("the policy names an invalid scope: {0}")]
     Scope(#[from] pgpalisade_authority::ScopeError),
 }
 
-/// Orders for a running proxy.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    /// Cancelled: to end.
     pub shutdown: CancellationToken,
-    /// Cancelled: to end when the last client has left. Also cancelled with `shutdown`.
+    /// Cancelled: to end after the last client. Also cancelled with `shutdown`.
     pub closing: CancellationToken,
-    /// To read the policy file again.
     pub reload: mpsc::Receiver<PolicyReloaded>,
     /// Source and destination of the listeners.
     pub handover: Handover,
     pub console: ConsoleParts,
 }
 
-/// Resources that the proxy has taken of this machine.
 pub(crate) struct Equipment {
     pub policy: Loaded,
     pub rejections: RejectionLog,
@@ -77,11 +71,10 @@ pub(crate) struct Equipment {
     pub http: Option<HttpListener>,
 }
 
-/// Receives the result of a reload.
 pub(crate) type PolicyReloaded = oneshot::Sender<Result<(), String>>;
 
-/// Serves until `signals.shutdown` is cancelled, or a new process takes over. Then it lets sessions finish their
-/// transactions for the configured time. `ready` gets the addresses once connections are accepted.
+/// Serves until `signals.shutdown` is cancelled, or a new process takes over. Then sessions get the configured time
+/// to finish their transactions. `ready` gets the addresses once connections are accepted.
 ///
 /// # Errors
 ///
@@ -205,7 +198,7 @@ fn start_fence(
     });
     let following = elections::follow(takeover.clone(), fence.clone(), shutdown.clone());
     drop(tokio::spawn(following));
-    // Without a file, answer requests for a reload too.
+    // Answers requests for a reload even without a file.
     match reloads {
         Some(reloads) => drop(tokio::spawn(reloads.run(asked, shutdown))),
         None => drop(asked),
@@ -213,7 +206,6 @@ fn start_fence(
     Ok(fence)
 }
 
-/// Serves HTTP, if that is configured and the predecessor has released the address.
 async fn start_http(
     config: Option<&HttpAddr>,
     listener: Option<HttpListener>,
@@ -228,7 +220,7 @@ async fn start_http(
     listener.map(start).transpose()
 }
 
-/// Listens for HTTP as soon as the predecessor has released the address. Without it sessions are served all the same.
+/// Listens for HTTP once the predecessor has released the address. Sessions are served meanwhile.
 async fn inherit_http(config: &HttpAddr, closing: &CancellationToken) -> Option<HttpListener> {
     let begun = Instant::now();
     loop {
@@ -265,7 +257,6 @@ async fn start_takeover(
     Ok(takeover)
 }
 
-/// Logs the one line that describes this proxy.
 fn log_start(config: &Config, takeover: &Takeover) {
     let primary = takeover.primary();
     let primary = primary.as_ref();

@@ -1,4 +1,4 @@
-//! Notifications to systemd, if it has started the proxy with `Type=notify`.
+//! Notifications to systemd, for `Type=notify`.
 //!
 //! Source: <https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html>
 
@@ -28,7 +28,7 @@ pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Reports for ever that the main thread lives, at the interval that systemd requests.
+/// Reports for ever that the main thread lives, at systemd's interval.
 pub(crate) async fn feed_watchdog() {
     let Some(patience) = sd_notify::watchdog_enabled() else {
         return std::future::pending().await;

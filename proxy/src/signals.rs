@@ -11,7 +11,7 @@ use tokio::signal::unix::{self, SignalKind};
 pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// From now on none of them ends this process by default. Needs a runtime.
+    /// Replaces the default action of these signals. Needs a runtime.
     pub(crate) fn listen(to: &[Signal]) -> io::Result<Self> {
         let listen = |&signal: &Signal| {
             let kind = SignalKind::from_raw(signal.as_raw());

@@ -32,7 +32,6 @@ impl StoreError {
 
 pub(crate) struct OpenStore {
     pub authority: Arc<dyn Authority>,
-    /// Whether it serves one proxy or several.
     pub lock: StoreLock,
 }
 
@@ -67,7 +66,7 @@ pub(crate) async fn open(
     })
 }
 
-/// Whether an embedded store could be opened, except that it may be in use.
+/// Checks that an embedded store could be opened, except that it may be in use.
 pub(crate) fn look(directory: &Path) -> Result<(), StoreError> {
     embedded::try_open(directory)?;
     embedded::read(directory).map(drop).map_err(Into::into)

@@ -64,7 +64,7 @@ async fn ten_thousand_sessions_in_one_scope() {
     let left = lower(declare(&store, &s, 2, 100_001).await.unwrap());
     assert!(left.is_empty());
     assert_eq!(store.sessions().await.unwrap().len(), 2);
-    // The records by backend are gone too; only those of the remaining two are left.
+    // The records by backend are gone too, except those of the remaining two.
     let records = etcd.ctl(&["get", "/pgpalisade/backend/", "--prefix", "--keys-only"]);
     assert_eq!(records.split_whitespace().count(), 2, "{records}");
 }

@@ -28,7 +28,7 @@ async fn three_members() {
     passes(Arc::new(connect_to(&etcd.authority()).await)).await;
 }
 
-/// Two proxies: steps alternate between the handles, so that neither knows the store's contents.
+/// Steps alternate between the handles, so that neither knows the store's contents.
 #[tokio::test]
 async fn etcd_follows_the_rule() {
     let etcd = etcd::Etcd::start(1);

@@ -93,7 +93,7 @@ async fn only_the_leader_is_accepted() {
     assert_eq!(refused(&store, &s, b).await, (None, Some(b)));
 }
 
-/// The mark is compared as always, so an election that has gone back admits nobody.
+/// An election that has gone back admits nobody.
 #[tokio::test]
 async fn a_leader_below_the_mark_is_stale() {
     let etcd = etcd::Etcd::start(1);
@@ -146,7 +146,6 @@ async fn a_leader_that_loses_meanwhile_raises_nothing() {
     assert_eq!(store.marks().await.unwrap(), []);
 }
 
-/// Waits until this leader is reported.
 async fn heard(following: &mut Following, leader: Option<u64>) {
     let leader = leader.map(token);
     let told = following.wait_for(|told| *told == leader);
@@ -184,7 +183,6 @@ async fn whoever_leads_is_told() {
     heard(&mut following, Some(f)).await;
 }
 
-/// A store without elections admits no declaration that names one.
 #[tokio::test]
 async fn without_elections_nobody_is_accepted() {
     let dir = tempfile::tempdir().unwrap();

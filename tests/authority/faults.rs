@@ -1,4 +1,4 @@
-//! Members that hang, die or are cut off: declarations go on, or fail within a bound, and nothing is lost.
+//! Members that hang, die or are cut off: declarations continue, or fail within a bound, and nothing is lost.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::stage::{CLUSTER, backend, connect, connect_to, declare, lower, scope,
 /// The store's own bound for a call is 4 s.
 const BOUND: Duration = Duration::from_millis(4500);
 
-/// Declares until it succeeds, as a client with retries would; at most twice.
+/// Declares until it succeeds; at most twice.
 async fn goes_on(what: &str, store: &Etcd, value: u64) {
     let s = scope("faults");
     let (first, took) = timed(what, declare(store, &s, value, 1)).await;
@@ -86,7 +86,7 @@ async fn a_first_endpoint_that_hangs_costs_one_attempt_once() {
     }
 }
 
-/// As while etcd elects a leader or waits for its disk: the reply is late, and the other endpoints are silent.
+/// As while etcd elects a leader or waits for its disk.
 #[tokio::test]
 async fn a_late_answer_counts_when_the_others_are_silent() {
     let etcd = etcd::Etcd::start(1);
@@ -151,8 +151,8 @@ async fn one_member_that_hangs() {
     declare(&store, &s, 3, 1).await.expect("well again");
 }
 
-/// The network drops a connection silently. The next attempt opens a new one; earlier requests may still arrive after
-/// others have gone on.
+/// The network drops a connection silently. The next attempt opens a new one; earlier requests may still arrive
+/// later.
 #[tokio::test]
 async fn a_connection_that_leads_nowhere() {
     let etcd = etcd::Etcd::start(1);
@@ -212,8 +212,7 @@ async fn answers_go_through_the_log() {
     moved_on("drained, again");
 }
 
-/// Another handle goes on while this one, with its runtime stopped, misses the changes. Its cached marks are then
-/// old.
+/// Another handle continues while this one, with its runtime stopped, misses the changes.
 #[tokio::test]
 async fn what_is_known_is_only_compared() {
     let etcd = etcd::Etcd::start(1);
@@ -253,7 +252,7 @@ async fn interrupted_steps_break_nothing() {
     let mut answered = Vec::new();
     let (mut value, mut accepted, mut dropped, mut drained) = (1, 0, 0, 0);
     // Up to four times the duration of a step on this machine, so that some are cut at every point and others finish.
-    // Takes the shortest of a few: with a delayed one nearly all later steps would finish.
+    // The shortest of a few: with a delayed one nearly all later steps would finish.
     let mut shortest = Duration::MAX;
     for _ in 0..9 {
         let (first, took) = timed("one step", declare(&store, &s, value, 0)).await;
@@ -277,8 +276,7 @@ async fn interrupted_steps_break_nothing() {
                     let patience = Duration::from_micros(rng.random_range(0..most));
                     let step = store.drained(&s, token(value).into(), &gone);
                     drained += i32::from(timeout(patience, step).await.is_ok());
-                    // Repeating is harmless, whether interrupted or not. A dropped declaration may still arrive
-                    // meanwhile.
+                    // Repeating is harmless. A dropped declaration may still arrive meanwhile.
                     let again = store.drained(&s, token(value).into(), &gone).await;
                     again.expect("drained answers");
                     answered.retain(|(pid, _)| !gone.contains(&backend(*pid)));

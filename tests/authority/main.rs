@@ -1,4 +1,4 @@
-//! The etcd store against real etcd: the suite that every store must pass, faults, and stores that have gone back.
+//! The etcd store against real etcd.
 
 #![expect(
     clippy::unwrap_used,

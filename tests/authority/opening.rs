@@ -14,7 +14,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 
 use crate::stage::{CLUSTER, connect, connect_to, declare, scope, timed};
 
-/// Error of opening, which comes within 6 s.
+/// Comes within 6 s.
 async fn open_error(text: &str) -> EtcdOpenError {
     let options: Options = text.parse().unwrap();
     let (opened, took) = timed(text, Etcd::connect(options)).await;
@@ -183,7 +183,6 @@ async fn other_certificates() {
     declare(&store, &s, 2, 1).await.unwrap();
 }
 
-/// An authority, and a certificate for 127.0.0.1 signed by it.
 fn certificates(dir: &Path, name: &str) -> TlsFiles {
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -278,7 +277,7 @@ async fn endpoints_tell_of_themselves() {
     assert!(endpoints[paused].state.is_err());
 }
 
-/// etcd limits the size of its file. Beyond that it refuses writes, and the error says what to do.
+/// Beyond its size limit etcd refuses writes, and the error says what to do.
 #[tokio::test]
 async fn a_full_etcd() {
     let arguments = vec!["--quota-backend-bytes=300000".to_owned()];

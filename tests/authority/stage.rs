@@ -1,4 +1,4 @@
-//! Shared by the tests of this target: a store on an etcd, and short names for declarations.
+//! A store on an etcd, and short names for declarations.
 
 use std::time::{Duration, Instant};
 
@@ -9,25 +9,22 @@ use pgpalisade_authority::{
 };
 use pgpalisade_test_servers::etcd;
 
-/// Cluster of all declarations here.
 pub(crate) const CLUSTER: Cluster = Cluster {
     system_identifier: 7,
     timeline: 1,
     postmaster_us: 1_700_000_000_000_000,
 };
 
-/// Options in a value of `--authority`.
 pub(crate) fn options(authority: &str) -> Options {
     let text = authority.strip_prefix("etcd:").expect("etcd:");
     text.parse().expect("good options")
 }
 
-/// A store on these endpoints.
 pub(crate) async fn connect_to(authority: &str) -> Etcd {
     Etcd::connect(options(authority)).await.expect("connected")
 }
 
-/// A store on this etcd, with the cluster enrolled.
+/// With the cluster enrolled.
 pub(crate) async fn connect(etcd: &etcd::Etcd) -> Etcd {
     let store = connect_to(&etcd.authority()).await;
     store.enrol(CLUSTER).await.expect("enrol answers");
@@ -56,7 +53,6 @@ pub(crate) async fn declare(
     store.declare(&declaration).await
 }
 
-/// Lower sessions of an accepted declaration.
 #[track_caller]
 pub(crate) fn lower(declared: Declared) -> Vec<Registered> {
     match declared {
@@ -65,7 +61,6 @@ pub(crate) fn lower(declared: Declared) -> Vec<Registered> {
     }
 }
 
-/// Runs a step and measures its duration.
 pub(crate) async fn timed<T>(what: &str, step: impl Future<Output = T>) -> (T, Duration) {
     let began = Instant::now();
     let answer = step.await;

@@ -81,7 +81,7 @@ async fn changes_that_were_compacted() {
     let mut watch = listener.watch();
     declare(&other, &unchanged, 1, 1).await.expect("an answer");
     until(&mut watch, &unchanged, 1).await;
-    // Longer than the listener tolerates a silent stream: it has given up on it.
+    // Longer than the listener tolerates a silent stream.
     etcd.pause(cut);
     tokio::time::sleep(Duration::from_secs(3)).await;
     for value in 1..=20 {

@@ -11,7 +11,7 @@ fn each_alert_leads_to_a_section() {
     let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
     assert!(alerts.len() > 5, "the alerts are read wrongly");
     for alert in alerts {
-        // The package contains the pages as they are in the repository.
+        // The package contains the pages of the repository.
         let (_, link) = alert
             .split_once("runbook_url: \"file:///usr/share/doc/pgpalisade/")
             .unwrap_or_else(|| panic!("no runbook_url: {alert}"));

@@ -1,9 +1,9 @@
 //! The documentation is tested like the code. A reader walks each page: its blocks run in their order, on a separate
 //! machine, after those of the pages before it.
 //!
-//! The words after each fence say what the reader does with the block ([`page::Kind`]). They are for tests only:
-//! people see at most the first word. A `text` block after it is its expected output, with `..` for anything; without
-//! one the block must succeed. A block that cannot be run is marked `shown:` with the reason.
+//! The words after each fence say what the reader does with the block ([`page::Kind`]). A `text` block after it is
+//! its expected output, with `..` for anything; without one the block must succeed. A block that cannot be run is
+//! marked `shown:` with the reason.
 //!
 //! Links between pages must lead somewhere, and the table of flags must match `serve --help`.
 

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use pgpalisade_test_servers::machine;
 
-/// A Markdown file of the repository.
 pub(crate) struct Page {
-    /// Path from the root of the repository.
+    /// From the root of the repository.
     pub(crate) name: String,
     pub(crate) text: String,
 }
@@ -17,11 +16,9 @@ pub(crate) struct Block {
     pub(crate) line: usize,
     pub(crate) kind: Kind,
     pub(crate) text: String,
-    /// Expected output, from the `text` block after it.
     pub(crate) prints: Option<String>,
 }
 
-/// Action given after a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `sh run`: in a root shell, in the repository. Later blocks see its exported variables.
@@ -38,7 +35,6 @@ pub(crate) enum Kind {
     Sql(String),
     /// `sql admin`: as PostgreSQL's superuser, directly on the server.
     Admin,
-    /// `.. file PATH`: the file's contents.
     File(String),
     /// `.. top PATH`: inserted at the top of the file.
     Top(String),
@@ -46,7 +42,6 @@ pub(crate) enum Kind {
     Set,
     /// `toml policy`: must pass `check --policy`.
     Policy,
-    /// `.. shown: REASON`: not run.
     Shown,
 }
 
@@ -83,7 +78,7 @@ impl Kind {
     }
 }
 
-/// Whether a text matches the page, where `..` stands for anything.
+/// `..` stands for anything.
 pub(crate) fn fits(shown: &str, text: &str) -> bool {
     let parts: Vec<&str> = shown.trim_end().split("..").collect();
     let [first, middle @ .., last] = parts.as_slice() else {
@@ -98,7 +93,7 @@ pub(crate) fn fits(shown: &str, text: &str) -> bool {
         .is_some_and(|rest| rest.trim_end().ends_with(last))
 }
 
-/// Every page at the root and under `docs`.
+/// At the root and under `docs`.
 pub(crate) fn all() -> Vec<Page> {
     let mut names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
         .map(PathBuf::from)
@@ -133,14 +128,14 @@ pub(crate) fn read(name: &str) -> Page {
 }
 
 impl Page {
-    /// Fenced blocks in their order.
+    /// In their order.
     ///
     /// # Panics
     ///
     /// When a fence is not closed, or a block does not say what to do with it.
     pub(crate) fn blocks(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
-        // Whether only blank lines came since the last block, so that a `text` block belongs to it.
+        // Only blank lines came since the last block, so a `text` block belongs to it.
         let mut adjacent = false;
         let mut lines = self.text.lines().enumerate();
         while let Some((number, line)) = lines.next() {
@@ -181,7 +176,6 @@ impl Page {
         blocks
     }
 
-    /// Lines outside of fenced blocks.
     fn prose(&self) -> impl Iterator<Item = &str> {
         let mut fenced = false;
         self.text.lines().filter(move |line| {
@@ -191,7 +185,7 @@ impl Page {
         })
     }
 
-    /// Anchors of the headings, as GitHub makes them.
+    /// As GitHub makes them.
     fn anchors(&self) -> Vec<String> {
         let headings = self.prose().filter(|line| line.starts_with('#'));
         headings
@@ -215,7 +209,7 @@ impl Page {
     }
 }
 
-/// Links of a page to a missing file or heading. Links out of the repository are not followed.
+/// Links to a missing file or heading. Links out of the repository are not followed.
 pub(crate) fn broken_links(page: &Page) -> Vec<String> {
     let root = machine::repository();
     let here = Path::new(&page.name);

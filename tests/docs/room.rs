@@ -1,5 +1,5 @@
 //! A machine for one page: a private view of this one's file system, processes and network, which the reader may
-//! change as root. It is gone when dropped. PostgreSQL runs in it, as Debian's package starts it.
+//! change as root. Gone when dropped. PostgreSQL runs in it, as Debian's package starts it.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
@@ -36,7 +36,6 @@ chroot root sh -euc 'pg_createcluster --start --encoding UTF8 --locale C.UTF-8 \
 exec chroot root bash -c 'echo ready; read -r _'
 "#;
 
-/// Output of a command, standard output and error in their order of arrival.
 pub(crate) struct Printed {
     pub(crate) text: String,
     pub(crate) succeeded: bool,
@@ -85,7 +84,7 @@ impl Room {
         }
     }
 
-    /// A command of the room's root shell, in the repository.
+    /// In the room's root shell, in the repository.
     pub(crate) fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -109,12 +108,11 @@ impl Room {
         }
     }
 
-    /// Path from outside of a file in the room.
     pub(crate) fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{inside}", self.pid))
     }
 
-    /// A file outside of the room, for the output of its programs.
+    /// Outside of the room, for the output of its programs.
     pub(crate) fn log(&self) -> PathBuf {
         self.scratch.path().join("log")
     }

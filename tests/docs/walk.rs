@@ -1,4 +1,4 @@
-//! Walks pages: runs their blocks in their order in one room, as a reader would.
+//! Walks pages: runs their blocks in their order in one room.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,7 +10,6 @@ use pgpalisade_test_servers::machine::{self, Running, TERM};
 use crate::page::{self, Block, Kind};
 use crate::room::{Printed, Room};
 
-/// Walks these pages, one after the other.
 pub(crate) fn walk(pages: &[&str]) {
     let mut reader = Reader::new();
     for name in pages {
@@ -25,16 +24,13 @@ pub(crate) fn walk(pages: &[&str]) {
 }
 
 struct Reader {
-    /// Open psqls by name.
     sessions: BTreeMap<String, Psql>,
-    /// Command that opens a psql.
     psql: String,
     proxy: Option<Running>,
-    /// Command that starts the proxy.
     start: String,
-    /// Path of the proxy's configuration: the first file that was written.
+    /// The first file that was written.
     configuration: Option<String>,
-    /// Whether the proxy still runs with an older configuration.
+    /// The proxy still runs with an older configuration.
     is_changed: bool,
     room: Room,
 }
@@ -102,13 +98,12 @@ impl Reader {
         }
     }
 
-    /// Runs a script in a shell that has the variables exported by earlier ones.
     fn run(&self, script: &str, input: &str) -> Printed {
         let script = format!("{ENVIRONMENT}\n{script}");
         self.room.run(&script, input)
     }
 
-    /// Types into the psql of this name, which stays open, or into a temporary one. psql asks for a password.
+    /// Types into the psql of this name, which stays open, or into a temporary one.
     fn type_into(&mut self, name: &str, text: &str) -> Printed {
         let command = format!(
             "{ENVIRONMENT}\nPGPASSWORD=pencil exec stdbuf -oL {}",
@@ -175,7 +170,7 @@ impl Reader {
     }
 }
 
-/// Key of a configuration line, even of a commented one.
+/// Even if it is commented out.
 fn key(line: &str) -> Option<&str> {
     let (key, _) = line.split_once(" = ")?;
     Some(key.trim_start_matches("# "))
@@ -206,7 +201,7 @@ impl Psql {
         }
     }
 
-    /// Types the text and returns psql's output.
+    /// Returns psql's output.
     fn type_in(&mut self, text: &str) -> Printed {
         const END: &str = "-- end of the block --";
         let _it_may_have_ended = writeln!(self.input, "{text}\\echo '{END}'");

@@ -1,5 +1,5 @@
 //! Generated combinations: each listed expression and query in each place where SQL allows it, and about a thousand
-//! random ones with places nested in each other.
+//! random ones with nested places.
 
 use pgpalisade_policies::Class;
 use pgpalisade_test_servers::machine::seed;
@@ -10,7 +10,6 @@ use rand::{Rng, SeedableRng};
 use super::corpus::Case;
 use super::world::{Around, Outcome, Protocol, Runner, Watch, changed, class_of, stage};
 
-/// Whether the text shows every write of an ingredient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Shows {
     Everything,
@@ -80,7 +79,7 @@ const EXPRESSIONS: &[(Shows, &str)] = &[
     (NotAll, "(SELECT p FROM pairs ORDER BY p LIMIT 1)::text"),
 ];
 
-/// Places for a value. Each is a query again.
+/// Each is a query again.
 const AROUND_EXPRESSIONS: &[&str] = &[
     "SELECT {} AS id",
     "SELECT ({}) IS NULL",
@@ -295,7 +294,7 @@ struct Counts {
     hidden: usize,
     reads: usize,
     strict: usize,
-    /// Combinations that mean nothing: PostgreSQL reports an error in the text itself.
+    /// PostgreSQL reports an error in the text itself.
     senseless: usize,
 }
 
@@ -312,7 +311,7 @@ fn no_combination_is_a_write_called_a_read() {
     let mut wrong = Vec::new();
     let mut plain = Runner::without_token(&stage);
     let mut outcomes = Vec::new();
-    // Through the proxy first: writes that the server lets pass would change the rows that are checked.
+    // Through the proxy first: writes that the server lets pass would change the checked rows.
     let xid = watch.next_xid();
     for (_, text) in &all {
         let case = Case::new(text);

@@ -2,14 +2,14 @@
 
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// Words in brackets before the case.
+    /// In brackets before the case.
     pub(crate) tag: Option<String>,
-    /// Texts that are sent one after the other.
+    /// Texts, sent one after the other.
     pub(crate) script: Vec<String>,
 }
 
 impl Case {
-    /// Parses a line without its bracketed tag. `;;` separates the texts of a script.
+    /// `;;` separates the texts of a script.
     pub(crate) fn new(line: &str) -> Self {
         let (tag, rest) = match line
             .strip_prefix('[')
@@ -29,7 +29,6 @@ impl Case {
         self.tag.as_deref()?.strip_prefix(word).map(str::trim)
     }
 
-    /// Text as in the file.
     pub(crate) fn text(&self) -> String {
         self.script.join(" ;; ")
     }

@@ -1,5 +1,5 @@
 //! Read-only mode requested or set elsewhere: in the startup packet, for a role, a database, the server. Also the
-//! values that clients find when they query it.
+//! values that clients find.
 
 use pgpalisade_test_servers::postgres::{Auth, Postgres};
 use pgpalisade_test_servers::programs::program;
@@ -101,7 +101,6 @@ fn values_of_roles_and_databases_do_not_lift_it() {
     assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
 }
 
-/// Value that the server reports at login, by name.
 fn reported(answer: &[Message], name: &str) -> Option<String> {
     answer.iter().rev().find_map(|message| {
         let mut parts = message.body.split(|byte| *byte == 0);
@@ -147,17 +146,15 @@ fn read_only_mode_set_by_the_operator() {
         };
         let proxy = Proxy::start(&postgres);
         let stage = Stage { proxy, postgres };
-        // Without a token: read-only, and the operator's value is reported.
         let (mut wire, told) = greeting(&stage, &[]);
         println!("{whole_server}: without a token told {told:?}");
         assert_closed(&mut wire, "set by the operator");
-        // With a token from the start, the proxy adds nothing to the packet, and the operator's value applies.
+        // With a token from the start, the proxy adds nothing to the packet.
         let (mut wire, told) = greeting(&stage, &[("fencing.token", "5")]);
         let by_startup = write(&mut wire);
         println!("{whole_server}: token in the packet: told {told:?}, {by_startup}");
         assert_eq!(told.as_deref(), Some("on"));
         assert_eq!(by_startup, "25006");
-        // The same by SET.
         let (mut wire, _) = greeting(&stage, &[]);
         wire.ok("SET fencing.token = 5");
         let by_set = write(&mut wire);
@@ -175,7 +172,7 @@ fn psql(stage: &Stage, attributes: &str, host: &str) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// libpq considers a session without a token read-write, since it checks the value reported at login.
+/// libpq considers a session without a token read-write by the value reported at login.
 #[test]
 fn target_session_attributes_of_libpq() {
     let stage = stage();
@@ -191,7 +188,7 @@ fn target_session_attributes_of_libpq() {
     }
 }
 
-/// tokio-postgres asks the server instead, with SHOW transaction_read_only.
+/// tokio-postgres asks the server, with SHOW transaction_read_only.
 #[test]
 fn target_session_attributes_of_tokio_postgres() {
     let stage = stage();
@@ -219,7 +216,7 @@ fn target_session_attributes_of_tokio_postgres() {
     connect("").unwrap();
 }
 
-/// A client that queries the setting: SHOW returns the requested value, other queries the real one.
+/// SHOW returns the requested value, other queries the real one.
 #[test]
 fn looking_at_the_setting() {
     let stage = stage();

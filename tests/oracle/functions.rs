@@ -1,6 +1,5 @@
-//! Every volatile function of the server and its extensions is a write by name, or was reviewed. A reviewed one
-//! changes nothing, or only what read-only mode protects. A new PostgreSQL version with a new function fails this
-//! test.
+//! Every volatile function of the server and its extensions is a write by name, or was reviewed: it changes nothing,
+//! or only what read-only mode protects. A new function fails this test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +8,7 @@ use pgpalisade_test_servers::postgres::Postgres;
 
 use super::world::class_of;
 
-/// Reviewed functions: `extension: names`, or only names for those of the server.
+/// `extension: names`, or only names for those of the server.
 const HARMLESS: &str = include_str!("corpus/harmless_functions.txt");
 
 fn harmless() -> BTreeMap<String, BTreeSet<String>> {
@@ -54,7 +53,7 @@ fn every_volatile_function_was_looked_at() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The same for the extensions shipped with PostgreSQL, as far as they are installed here.
+/// The extensions shipped with PostgreSQL, as far as they are installed here.
 #[test]
 fn every_volatile_function_of_an_extension_was_looked_at() {
     let postgres = Postgres::start();

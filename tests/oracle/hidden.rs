@@ -1,5 +1,5 @@
 //! Writes that the text does not show. The classifier calls them reads, so PostgreSQL's read-only mode must refuse
-//! them, end to end, in a session without a token.
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -146,7 +146,7 @@ fn own_dsn(stage: &Stage) -> String {
     stage.postgres.admin_dsn()
 }
 
-/// COPY of a hidden write ends like every other refusal: the session goes on.
+/// COPY of a hidden write ends like every other refusal: the session continues.
 #[test]
 fn a_session_goes_on_after_each() {
     let stage = stage();

@@ -1,5 +1,4 @@
-//! The model of PostgreSQL in the session's own tests, compared with the real one: both get the same scripts and must
-//! give the same replies.
+//! The model of PostgreSQL in the session's own tests, compared with the real one by the same scripts.
 //!
 //! `PGPALISADE_MODEL_SCRIPTS=100000 PGPALISADE_MODEL_SEED=7` runs more of them. The model's files are those of
 //! `proxy/session/src/tests`.
@@ -26,10 +25,8 @@ use conversation::{Client, Kind};
 use frames::{empty, message, parts, query};
 use sql::{DEFAULT_ACCESS, TOKEN};
 
-/// Default number of scripts.
 const SCRIPTS: u64 = 1000;
 
-/// Objects that the model knows.
 const WORLD: &str = "
     CREATE TABLE t (n int);
     CREATE FUNCTION f() RETURNS text LANGUAGE plpgsql AS $$ BEGIN INSERT INTO t VALUES (1); RETURN 'f'; END $$;
@@ -48,7 +45,7 @@ const LOOKS: [&str; 3] = [
     "SHOW fencing.token",
 ];
 
-/// Excluded from the scripts: such a name may stand for any prepared statement, even itself.
+/// Excluded from the scripts: such a name may be any prepared statement, even itself.
 const BY_NAME: [&[u8]; 2] = [b"EXECUTE r", b"EXECUTE s"];
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -150,7 +147,7 @@ fn really(
     said
 }
 
-/// First difference: its kind, and the replies before it.
+/// Its kind, and the replies before it.
 fn difference(expect: &[Message], found: &[Message]) -> Option<(String, String)> {
     let compared = |said: &[Message]| -> Vec<(String, Message)> {
         let told = said

@@ -5,7 +5,7 @@ use pgpalisade_policies::Class;
 use super::corpus::{self, cases};
 use super::world::{Around, Protocol, Runner, class_of, stage, why};
 
-/// Ordinary reads that count as writes, with the reason. Everything else must be a read.
+/// With the reason. Everything else must be a read.
 const REFUSED: &[(&str, &str)] = &[
     (
         "SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings",

@@ -1,5 +1,4 @@
-//! Changes that PostgreSQL allows in a read-only session. Read-only mode does not help here, so each must be a write
-//! by name.
+//! Changes that PostgreSQL allows in a read-only session, so each must be a write by name.
 
 use pgpalisade_policies::Class;
 

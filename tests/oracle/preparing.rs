@@ -1,5 +1,5 @@
 //! Code that PostgreSQL runs before any Execute: parsing and planning a text and reading its parameters call
-//! functions of the database. So Parse, Bind and Describe can hide a write too, and so can PREPARE.
+//! functions of the database. So Parse, Bind, Describe and PREPARE can hide a write too.
 
 use pgpalisade_test_servers::wire::{Batch, pretty};
 
@@ -64,7 +64,6 @@ fn shapes(oid: &str) -> Vec<(&'static str, Batch)> {
     ]
 }
 
-/// Statements prepared in advance.
 fn before() -> Batch {
     Batch::new()
         .query("SET search_path = calm, public")
@@ -73,7 +72,7 @@ fn before() -> Batch {
         .sync()
 }
 
-/// PostgreSQL is the oracle: without protection they write, and read-only mode refuses them.
+/// Without protection they write, and read-only mode refuses them.
 #[test]
 fn each_of_them_writes_where_nothing_stops_it() {
     let stage = stage();
@@ -124,7 +123,7 @@ fn they_are_refused_behind_what_lifts_read_only_mode() {
                 Batch::new().parse("", lifting_literal).statement("COMMIT"),
             ),
         ] {
-            // The earlier statements are answered, so only the change of the mode is in flight.
+            // Only the change of the mode is in flight.
             let mut wire = stage.plain();
             run_all(&mut wire, &before());
             let answers = run_all(&mut wire, &lift.then(&shape).sync());

@@ -164,7 +164,7 @@ fn statements_that_would_lift_it() {
     }
 }
 
-/// Messages of the extended protocol, with the setting's name as a parameter or in a prepared statement.
+/// With the setting's name as a parameter or in a prepared statement.
 #[test]
 fn by_the_extended_protocol() {
     let stage = stage();
@@ -220,7 +220,7 @@ pub(super) fn run_all(wire: &mut Wire, batch: &Batch) -> Vec<Message> {
     wire.run_all(&batch.clone().query("ROLLBACK"))
 }
 
-/// Functions that switch read-only mode off where no text shows it.
+/// Switch read-only mode off where no text shows it.
 pub(super) const LIFTING: &str = "
     CREATE FUNCTION lifts() RETURNS text LANGUAGE sql AS $$ SELECT set_config('transaction_read_only', 'off', true) $$;
     CREATE FUNCTION lifts_default() RETURNS text LANGUAGE sql

@@ -12,22 +12,19 @@ use super::world::{Watch, stage};
 const PAGE: &str = "docs/policies.md";
 const BEGIN: &str = "<!-- generated: statements -->";
 const END: &str = "<!-- end of generated: statements -->";
-/// If this variable is set, the test writes the page instead of comparing it.
+/// The test then writes the page instead of comparing it.
 const WRITE: &str = "WRITE_DOCS";
 
-/// Text above the table.
 const ABOVE: &str = "\
 Without a policy file. Every cell was tried on PostgreSQL behind the proxy. A code is that of the refusal; 25006 and
 42601 are PostgreSQL's own. A takeover ends sessions with lower tokens (FATAL PF001), so only a session whose ROLLBACK
 undid a higher token can hold a stale one.
 ";
 
-/// Text below the table.
 const BELOW: &str = "\
 `WRITE_DOCS=1 cargo test -p pgpalisade-tests --test oracle table` writes this table.
 ";
 
-/// One row: words for the reader, and scripts that must all end alike. ` ;; ` separates the texts of a script.
 type Row = (&'static str, &'static [&'static str]);
 
 const ROWS: &[Row] = &[
@@ -214,14 +211,13 @@ const ROWS: &[Row] = &[
     ("a text that PostgreSQL's grammar refuses", &["SELEKT 1"]),
 ];
 
-/// Tokens of a row: the mark, held by its current sessions, and one below it.
 struct Tokens {
     lower: String,
     current: String,
 }
 
 impl Tokens {
-    /// Tokens of a row by its number. Each is above those of earlier rows: a mark never falls.
+    /// Above those of earlier rows: a mark never falls.
     fn of(row: usize) -> Self {
         Self {
             lower: (2 * row + 1).to_string(),
@@ -229,14 +225,12 @@ impl Tokens {
         }
     }
 
-    /// Inserts the tokens into a text.
     fn put_into(&self, text: &str) -> String {
         text.replace("{lower}", &self.lower)
             .replace("{current}", &self.current)
     }
 }
 
-/// Sessions without a token, with a stale one, and with the current one.
 fn sessions(stage: &Stage, tokens: &Tokens) -> [Wire; 3] {
     let mut stale = stage.leader(&tokens.lower);
     stale.ok("BEGIN");
@@ -245,7 +239,6 @@ fn sessions(stage: &Stage, tokens: &Tokens) -> [Wire; 3] {
     [stage.plain(), stale, stage.leader(&tokens.current)]
 }
 
-/// Result of a script, in the words of the table.
 fn cell(answer: &[Message]) -> String {
     let Some(error) = answer.iter().find(|message| message.tag == b'E') else {
         return "passes".to_owned();
@@ -277,8 +270,7 @@ fn send(wire: &mut Wire, scripts: &[&str], tokens: &Tokens) -> String {
     cells.concat()
 }
 
-/// Rows that are not texts: a FunctionCall, a replication connection, a connection with a token in its startup
-/// packet.
+/// A FunctionCall, a replication connection, a connection with a token in its startup packet.
 fn other_rows(stage: &Stage, tokens: &Tokens) -> Vec<(String, [String; 3])> {
     let oid = stage
         .postgres

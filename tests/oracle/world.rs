@@ -12,8 +12,8 @@ use super::corpus::WORLD;
 
 const SAFE: TextEncoding = TextEncoding::Utf8;
 
-/// Function with a line for every table, sequence and system catalog with a checksum of its rows. It also covers
-/// state outside of the catalogs: replication slots, prepared transactions, settings in files.
+/// A line for every table, sequence and system catalog with a checksum of its rows. It also covers state outside of
+/// the catalogs: replication slots, prepared transactions, settings in files.
 const FINGERPRINT: &str = "
     CREATE FUNCTION fingerprint() RETURNS SETOF text LANGUAGE plpgsql AS $$
     DECLARE
@@ -35,7 +35,6 @@ const FINGERPRINT: &str = "
         END LOOP;
     END $$";
 
-/// A server with the database, and a proxy in front.
 pub(crate) fn stage() -> Stage {
     let postgres = Postgres::start_with(Auth::Trust, &["autovacuum=off"]);
     postgres.sql(WORLD);
@@ -44,7 +43,7 @@ pub(crate) fn stage() -> Stage {
     Stage { proxy, postgres }
 }
 
-/// Observes the database from outside: its contents, and whether anything was written.
+/// Observes the database from outside.
 #[derive(Debug)]
 pub(crate) struct Watch {
     admin: Wire,
@@ -57,7 +56,6 @@ impl Watch {
         }
     }
 
-    /// Checksums of everything, by name.
     pub(crate) fn fingerprint(&mut self) -> Vec<String> {
         self.admin.rows("SELECT fingerprint()").concat()
     }
@@ -72,7 +70,6 @@ impl Watch {
     }
 }
 
-/// Differences between two fingerprints.
 pub(crate) fn changed(before: &[String], after: &[String]) -> Vec<String> {
     let gone = before.iter().filter(|line| !after.contains(line));
     let new = after.iter().filter(|line| !before.contains(line));
@@ -81,7 +78,6 @@ pub(crate) fn changed(before: &[String], after: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Result of a script: the SQLSTATE of its first error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
@@ -103,21 +99,18 @@ impl Outcome {
     }
 }
 
-/// Protocol for the texts of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Simple,
     Extended,
 }
 
-/// Whether to open a transaction block around a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Around {
     Block,
     Nothing,
 }
 
-/// A session that runs scripts, each from a clean start.
 #[derive(Debug)]
 pub(crate) struct Runner {
     wire: Wire,
@@ -138,7 +131,6 @@ impl Runner {
         Self::new(stage.postgres.tcp(), READ_ONLY)
     }
 
-    /// Through the proxy, without a token.
     pub(crate) fn without_token(stage: &Stage) -> Self {
         Self::new(stage.proxy.endpoint(), PLAIN)
     }
@@ -182,7 +174,7 @@ impl Runner {
     }
 }
 
-/// Class of a script, following PREPARE and EXECUTE as the proxy does.
+/// Follows PREPARE and EXECUTE as the proxy does.
 pub(crate) fn class_of(script: &[String]) -> Class {
     let mut prepared = HashMap::new();
     let mut class = Class::Read;
@@ -206,7 +198,6 @@ pub(crate) fn class_of(script: &[String]) -> Class {
     class
 }
 
-/// Reason for which a text is a write, in words.
 pub(crate) fn why(text: &str) -> String {
     let verdict = classify(text.as_bytes(), SAFE);
     verdict

@@ -1,4 +1,4 @@
-//! The proof under faults, in short: `make proof` makes the same runs long.
+//! The proof under faults, in short.
 //!
 //! `PGPALISADE_SEED` repeats the choices of a failed run. Its history is kept, and the failure says where.
 
@@ -74,7 +74,7 @@ fn two_writers_on_one_row() {
     assert_at_least("kinds of faults", 5, counts.faults.len());
 }
 
-/// The same directly on PostgreSQL: if this passes, the tests above test nothing.
+/// If this passes, the tests above test nothing.
 #[test]
 fn without_the_proxy_it_is_violated() {
     let outcome = run_alone("direct", Route::Direct, 12, |_| {});

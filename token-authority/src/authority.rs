@@ -16,19 +16,18 @@ pub type Answer<T> = Result<T, AuthorityError>;
 
 /// Durable, linearizable store of marks and of the sessions registered for them.
 ///
-/// Every method is one atomic step, durable before it answers. If its future is dropped or it fails, the step may or
-/// may not have been taken. Every step can be repeated. The caller limits the wait.
+/// Every method is one atomic step, durable before it answers, and can be repeated. If its future is dropped or it
+/// fails, the step may or may not have been taken. The caller limits the wait.
 #[async_trait]
 pub trait Authority: Send + Sync + 'static {
     /// Identity of this store: random, made with the store, the same for all who share it.
     fn identity(&self) -> AuthorityId;
 
-    /// Records which cluster the marks are for, and the latest point of its history.
+    /// Records the cluster of the marks, and the latest point of its history.
     ///
-    /// Accepted if no cluster is recorded. Also accepted if the same cluster is recorded on an older timeline, or on
-    /// the same timeline with a server start that is not later. A primary that a failover deposed is on an older
-    /// timeline than its successor, so it is refused once the successor is recorded. So is a server after a copy of
-    /// its storage was started, until that server restarts.
+    /// Accepted if none is recorded, or the same cluster on an older timeline, or on the same timeline with a server
+    /// start that is not later. So a primary that a failover deposed is refused once its successor is recorded, and a
+    /// server once a copy of its storage was started, until it restarts.
     async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled>;
 
     /// Registers a session for a token.
@@ -40,15 +39,15 @@ pub trait Authority: Send + Sync + 'static {
     /// - mark below by more than the declaration allows: nothing changes, [`Declared::TooFar`];
     /// - mark below, or none: the mark rises and the session is registered, [`DeclareOutcome::Raised`].
     ///
-    /// A take asks for the token after the mark of this very step. A take that names another mark changes nothing: it
-    /// is [`Declared::Stale`] if the mark is above the named one, [`Declared::MarkIsLower`] if below. A take whose
-    /// [`TakeId`] has already raised the mark is [`DeclareOutcome::Current`].
+    /// A take gets the token after the mark. One that names another mark changes nothing: [`Declared::Stale`] if the
+    /// mark is above the named one, [`Declared::MarkIsLower`] if below. A take whose [`TakeId`] has already raised the
+    /// mark is [`DeclareOutcome::Current`].
     ///
-    /// If the declaration names an election, the token must also be the number of its leader in this very step.
-    /// Otherwise nothing changes: [`Declared::NotElected`]. A store without elections accepts no such declaration.
+    /// If the declaration names an election, the token must be the number of its leader in this very step, else
+    /// nothing changes: [`Declared::NotElected`]. A store without elections accepts no such declaration.
     ///
-    /// The token belongs to the scope's present incarnation. A session that is registered in the scope at a lower
-    /// rank moves up, and is not in its own `lower`. It never moves down.
+    /// The token belongs to the scope's present incarnation. A session registered in the scope at a lower rank moves
+    /// up, and is not in its own `lower`. It never moves down.
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared>;
 
     /// Lists every registered session, for the reaper.
@@ -60,32 +59,30 @@ pub trait Authority: Send + Sync + 'static {
     /// The mark of one scope.
     async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>>;
 
-    /// Reports that these sessions are gone from PostgreSQL. Removes their records of a lower rank in the scope, and
-    /// no others. Marks the scope as drained if no lower record is left and the rank is still the mark's.
+    /// Reports that these sessions are gone from PostgreSQL. Removes only their records of a lower rank in the scope.
+    /// Marks the scope as drained if no lower record is left and the rank is still the mark's.
     async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained>;
 
     /// Removes all records of ended sessions, in every scope. Unknown sessions are no error.
     ///
-    /// An ended session never comes back: no other has its process id and start. So the report may come late, and
-    /// more than once. Only [`Self::drained`] removes records too, also of ended sessions.
+    /// No other session has their process id and start, so the report may come late or repeatedly.
     async fn forget(&self, gone: &[Backend]) -> Answer<()>;
 
-    /// Sets the mark of a scope, down or up, in the next incarnation of the scope; for an operator. All earlier
-    /// registrations are below the new mark. So an earlier declaration is among those to be ended, and a later one is
-    /// judged by the new mark. No other step lowers a mark's token; the rank rises here too.
+    /// Sets the mark of a scope, down or up, in the scope's next incarnation; for an operator. All earlier
+    /// registrations are below the new mark. No other step lowers a mark's token; the rank rises here too.
     ///
-    /// A repeated request with the same record changes nothing. It answers as before, with the sessions that are
+    /// A repeated request with the same record changes nothing and gets the same answer, with the sessions that are
     /// left.
     async fn repair(&self, request: &RepairRequest) -> Answer<Repaired>;
 
     /// The recorded cluster.
     async fn cluster(&self) -> Answer<Option<Cluster>>;
 
-    /// Takes a step with the lease of a scope. At most one candidate holds the lease, and loses it unless it renews
-    /// in time. The store counts the time from this step, by its own clock, so a holder that counts from before its
+    /// Acquires, renews or releases the lease of a scope. One candidate at most holds it, and loses it unless it
+    /// renews in time. The store counts from this step by its own clock, so a holder that counts from before its
     /// request steps down first. A lapsed lease can be renewed until another candidate acquires it.
     ///
-    /// Raises no mark and decides nothing about writes: the token fences a holder that sleeps, the lease does not.
+    /// Decides nothing about writes: the token fences a holder that sleeps.
     async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased>;
 
     /// Records how takeovers of a scope went; keeps the last [`TakeoverRecord::KEPT`]. Attempts at one takeover share
@@ -96,25 +93,25 @@ pub trait Authority: Send + Sync + 'static {
     /// reads those with the latest records; the last takeover of each is in the list.
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>>;
 
-    /// Reports changes in the store from now on, through any proxy.
+    /// Reports changes in the store from now on, through any proxy. Ends when the store is closed.
     ///
-    /// For speed, never for safety: reports may be late, repeated, or skip what was overtaken. What happened during
-    /// an outage of the store is reported after it. Ends when the store is closed.
+    /// For speed, never for safety: reports may be late, repeated, or skip what was overtaken. Changes during an
+    /// outage of the store are reported after it.
     fn watch(&self) -> Watch;
 
-    /// Follows the leader of an election in this store from now on. `None`: the store holds no elections.
-    ///
-    /// For speed, never for safety, as [`Self::watch`]: the leader may have changed already. Needs a runtime. Ends
+    /// Follows the leader of an election in this store; `None`: the store holds no elections. Needs a runtime. Ends
     /// with the receiver, or when the store accepts nothing more.
+    ///
+    /// For speed, never for safety: the leader may have changed already.
     fn follow(&self, _election: &str) -> Option<Following> {
         None
     }
 
-    /// Records the cluster, and raises marks to these if they are missing or lower in rank. For an operator, when no
-    /// proxy serves. No mark falls and no session is registered. A scope whose mark rises is not drained.
+    /// Records the cluster, and raises marks to these if they are missing or lower in rank; for an operator, when no
+    /// proxy serves. A scope whose mark rises is not drained.
     ///
-    /// `seen` is what was on record when the operator decided. If another cluster is on record by now, the step is
-    /// refused and nothing changes. So a late or repeated step reverts nothing that came after it.
+    /// `seen` is what was on record when the operator decided. If another cluster is recorded by now, nothing
+    /// changes.
     async fn recover(
         &self,
         seen: Option<Cluster>,
@@ -222,7 +219,7 @@ impl Declaration {
 pub enum IfStale {
     /// Nothing changes.
     Refuse,
-    /// The session may go on, because its refusal is only observed. It is registered at its own rank and the scope is
+    /// The session continues, because its refusal is only observed. It is registered at its own rank and the scope is
     /// no longer drained, so the next takeover ends it. The mark stays.
     Register,
 }

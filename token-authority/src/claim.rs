@@ -83,8 +83,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// Identity of a take, kept with the mark that the take raised. A repeated take whose answer was lost is recognized
-/// by it. Two takes answered with success never share one.
+/// Identity of a take, kept with the mark that it raised, to recognize a repeated take whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakeId {
     pid: i32,

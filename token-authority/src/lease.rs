@@ -22,7 +22,7 @@ pub enum LeaseTime {
     WhileHeld,
     /// The client renews, by asking again within this many seconds.
     Asked(u16),
-    /// As [`Self::WhileHeld`], for a client that does not wait while another holds the lease.
+    /// As [`Self::WhileHeld`], without waiting while another holds the lease.
     NoWait,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for LeaseTime {
     }
 }
 
-/// Candidacy for a lease. Random and new each time, so what one asked for says nothing of another.
+/// Candidacy for a lease: random, and new for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseId(u128);
 

@@ -12,7 +12,6 @@ use crate::{LeaseId, LeaseStep, Leased, Scope};
 pub(crate) struct Leases(Mutex<HashMap<Scope, (LeaseId, Instant)>>);
 
 impl Leases {
-    /// See [`crate::Authority::lease`].
     pub(crate) fn step(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Leased {
         let now = Instant::now();
         let mut held = self.0.lock();

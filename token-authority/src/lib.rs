@@ -2,6 +2,7 @@
 //!
 //! This crate knows tokens, scopes and server sessions, and nothing of the proxy. `docs/index.md` explains the words,
 //! "Why it holds" in `docs/guarantee.md` the protocol of an [`Authority`].
+#![warn(missing_docs)]
 
 mod authority;
 mod claim;

@@ -2,20 +2,20 @@
 //! another role's statement runs code as that role: by a trigger, rule, policy, default, check, index, domain, view
 //! or function (<https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATTERNS>).
 //!
-//! So names without a schema mean PostgreSQL's own ([`NAMES`]). A transaction that uses tables and functions locks
-//! them first and then checks their owners. A ROW EXCLUSIVE lock keeps out every statement that would add a trigger
-//! or the like (<https://www.postgresql.org/docs/current/explicit-locking.html#LOCKING-TABLES>).
+//! So names without a schema mean PostgreSQL's own ([`NAMES`]), and a transaction locks the tables and functions it
+//! uses, then checks their owners. A ROW EXCLUSIVE lock keeps out every statement that would add a trigger or the
+//! like (<https://www.postgresql.org/docs/current/explicit-locking.html#LOCKING-TABLES>).
 
 use std::fmt;
 
 use tokio_postgres::{Error, Row};
 
 /// First statement of a session. PostgreSQL prefers an operator or function with the exact argument types, from any
-/// schema of the path, so its own schema must be the only one. If a policy hides rows, that is an error.
+/// schema of the path, so its own schema must be the only one. A policy that hides rows is an error.
 pub const NAMES: &str = "SET search_path = pg_catalog, pg_temp; SET row_security = off";
 
-/// Query with `@schema@`, `@tables@` and `@expressions@`: one row for each foreign object, with its owner. It uses
-/// none of them. Only expressions of our own tables are shown, because that locks the table.
+/// Query with `@schema@`, `@tables@` and `@expressions@`: one row for each foreign object, with its owner. Only
+/// expressions of our own tables are shown, because that locks the table.
 const QUESTION: &str = include_str!("owned.sql");
 
 /// Tables and functions of a schema.

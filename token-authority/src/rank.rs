@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Token;
 
-/// Number of repairs of a scope. Tokens of different incarnations are never compared by their numbers: everything of
-/// a later incarnation is above everything of an earlier one.
+/// Number of repairs of a scope. Everything of a later incarnation is above everything of an earlier one, whatever
+/// the tokens.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -43,8 +43,7 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// Token with the incarnation of its scope. Ranks order leaders, and the order is total. A scope's mark only ever
-/// rises in it, by a declaration or a repair.
+/// Token with the incarnation of its scope. Ranks are totally ordered, and a scope's mark only ever rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank {
     /// Compared first.

@@ -63,7 +63,6 @@ impl Mark {
         }
     }
 
-    /// The mark after a repair.
     pub(crate) fn repaired(request: &RepairRequest) -> Result<Self, NoIncarnation> {
         let repair = &request.repair;
         let by = format!("repair by {}: {}", repair.by, repair.reason);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::record::cut;
 use crate::{Cluster, Mark, Rank, Registered, Scope, Token};
 
-/// Record of a repair, kept with the mark until a later repair replaces it. For people; it only decides whether two
+/// Record of a repair, kept with the mark until a later repair replaces it. For people; only decides whether two
 /// repairs are the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repair {
@@ -61,8 +61,8 @@ pub enum Repaired {
     Done {
         /// The new mark.
         mark: Mark,
-        /// Every session of the scope registered before, with any token, in the order of [`crate::Backend`]. They are
-        /// to be ended, for none may write any more.
+        /// Every session of the scope registered before, with any token, in the order of [`crate::Backend`]. They
+        /// must be ended.
         lower: Vec<Registered>,
     },
     /// The mark is not the expected one. Nothing changed.

@@ -1,6 +1,6 @@
-//! The rule of every step: what a store answers, and what it writes.
+//! The rule of every step: what a store answers and writes.
 //!
-//! A store of [`Records`] gets its steps from here. Etcd writes a [`Ruling`] if what it has read is unchanged. The
+//! A store of [`Records`] takes its steps from here. Etcd writes a [`Ruling`] if what it has read is unchanged. The
 //! PostgreSQL store has the same rule in `postgres/functions.sql`; generated cases compare the two.
 
 use crate::record::cut_by;
@@ -25,7 +25,6 @@ pub struct Ruling<A> {
 }
 
 impl<A> Ruling<A> {
-    /// A ruling that changes nothing.
     const fn refused(answer: A) -> Self {
         Self {
             writes: None,
@@ -90,11 +89,9 @@ pub fn declare(
 
 /// Effect of a declaration on a mark.
 enum Judged {
-    /// The mark rises to this.
     Raise(MarkRow),
     /// The mark stays, and the session joins it.
     Join(MarkRow),
-    /// The mark is above the token.
     Stale(MarkRow),
     /// The mark stays: the token is too far above it, or the mark is below the one that a take names.
     Refused(Declared),
@@ -170,8 +167,7 @@ fn is_too_far(mark: Token, token: Token, asked: &Declaration) -> bool {
     asked.max_step.is_some_and(|most| step > most) || (is_high && asked.claim.is_take())
 }
 
-/// Refuses a declaration below the mark. If the session is to be registered all the same, the scope is no longer
-/// drained.
+/// Refuses a declaration below the mark. If the session is registered all the same, the scope is no longer drained.
 fn stale(row: MarkRow, asked: &Declaration, now: i64) -> Ruling<Declared> {
     let token = asked.stale_token();
     let undrains = token.is_some() && row.drained;
@@ -183,8 +179,7 @@ fn stale(row: MarkRow, asked: &Declaration, now: i64) -> Ruling<Declared> {
     }
 }
 
-/// Registration of a session at a token of the scope's present incarnation. Never at a lower rank than before: a
-/// session that moved up and now declares a stale token stays.
+/// Registration at a token of the scope's present incarnation, never at a lower rank than before.
 const fn registration(row: &MarkRow, token: Token, asked: &Declaration, now: i64) -> Registered {
     Registered {
         backend: asked.backend,

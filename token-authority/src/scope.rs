@@ -49,7 +49,7 @@ impl Scope {
     }
 
     /// Scope for the proxies' own use: its mark counts up. A store whose mark is lower than the cluster has seen is
-    /// an old copy. No session declares this scope.
+    /// an old copy.
     #[must_use]
     pub fn epoch() -> Self {
         Self(EPOCH.into())

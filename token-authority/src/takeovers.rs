@@ -54,7 +54,6 @@ impl TakeoverRecord {
     pub const KEPT: usize = 16;
     /// Records listed for all scopes.
     pub const LISTED: usize = 200;
-    /// Maximum bytes of a reason.
     const WHY_MAX: usize = 300;
 
     /// A record without work.
@@ -93,7 +92,7 @@ impl TakeoverRecord {
         }
     }
 
-    /// Merges another attempt at the same takeover. For each field, the value that says the most is kept.
+    /// Merges another attempt at the same takeover. Each field keeps the value that says the most.
     fn attempted(&mut self, again: Self) {
         self.from = self.from.or(again.from);
         if self.end != TakeoverEnd::Complete && again.end != TakeoverEnd::Observed {
@@ -133,7 +132,7 @@ impl History {
         }
     }
 
-    /// Reads stored records. Unreadable records are skipped: they are for people, and must not block anything else.
+    /// Reads stored records. Unreadable ones are skipped, because no decision depends on them.
     pub(crate) fn read(scope: &Scope, json: &[u8]) -> Self {
         let all: Vec<serde_json::Value> = serde_json::from_slice(json).unwrap_or_else(|error| {
             tracing::debug!(%scope, %error, "the stored takeovers of a scope cannot be read");
@@ -148,8 +147,8 @@ impl History {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The last takeovers of several scopes, newest first, up to the limit. The last one of each scope takes
-    /// precedence over earlier ones, so that a busy scope does not hide a quiet one.
+    /// The last takeovers of several scopes, newest first, up to the limit. The last one of each scope comes before
+    /// earlier ones, so that a busy scope does not hide a quiet one.
     pub(crate) fn list(
         all: impl IntoIterator<Item = (Scope, Self)>,
     ) -> Vec<(Scope, TakeoverRecord)> {

@@ -1,5 +1,5 @@
-//! Value of `fencing.token`: `34`, or `scheduler=34`, or `scheduler=34,billing=7`. In place of a number, `after:33`
-//! and `next` take the token after the mark; `lease` does so once the lease of the scope is held.
+//! Value of `fencing.token`: `34`, `scheduler=34`, or `scheduler=34,billing=7`. In place of a number, `after:33` and
+//! `next` take the token after the mark; `lease` does so once the scope's lease is held.
 
 use std::str::FromStr;
 

@@ -14,12 +14,10 @@ const QUEUE: usize = 1024;
 /// How long a watcher with a full queue may delay the others before it misses changes.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The watchers of a handle.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers(Mutex<Vec<mpsc::Sender<Change>>>);
 
 impl Watchers {
-    /// Adds a watcher.
     pub(crate) fn watch(&self) -> Watch {
         let (sender, watch) = mpsc::channel(QUEUE);
         self.0.lock().push(sender);

@@ -1,5 +1,5 @@
 //! Acknowledged steps of the embedded store survive kill -9 during commits, and a full disk does not stop the store.
-//! The store runs in a child process: this test binary, started again.
+//! The store runs in a child process: this test binary again.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ fn backend(pid: i32) -> Backend {
     }
 }
 
-/// Starts this binary again with one of the `child_` tests, through `shell` (which gets the command as `"$@"`).
+/// Starts this binary with one of the `child_` tests, through `shell` (the command is `"$@"`).
 fn child(test: &str, dir: &Path, shell: &str) -> Child {
     Command::new("sh")
         .args(["-c", shell, "sh"])

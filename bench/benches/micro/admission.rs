@@ -1,4 +1,4 @@
-//! Cost of a permit or a refusal for a message.
+//! Cost of a permit or a refusal.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use pgpalisade_wire::header::Header;
 use super::policy::{SCOPES, WHO, insert_into, policy_of};
 use super::{INSERT, POINT_SELECT, SAFE};
 
-/// A session without prepared statements.
 struct NoNames;
 
 impl PreparedNames for NoNames {
@@ -31,7 +30,6 @@ const QUERY: Header = Header {
     body_len: INSERT.len() + 1,
 };
 
-/// A session and its state.
 struct BenchSession {
     fence: SessionFence,
     state: SessionState,
@@ -44,7 +42,7 @@ fn fence(policy: Policy) -> Arc<Fence> {
 }
 
 impl BenchSession {
-    /// A session with a token of a scope, whose mark is 34, or without one.
+    /// With a token of a scope, whose mark is 34, or without one.
     fn new(policy: Policy, token: Option<(&str, u64)>) -> Self {
         let fence = fence(policy).for_session(&WHO);
         let of = |token: u64| Token::new(token).expect("a token");
@@ -95,7 +93,7 @@ impl BenchSession {
     }
 }
 
-/// As `session/judgement.rs` decides for a session with the current token: without a verdict.
+/// As for a session with the current token: without a verdict.
 #[divan::bench]
 fn write_by_the_token_alone(bencher: Bencher<'_, '_>) {
     let session = BenchSession::new(Policy::default(), Some(("default", 34)));
@@ -151,7 +149,6 @@ fn copy_data(bencher: Bencher<'_, '_>) {
     bencher.bench_local(admit);
 }
 
-/// Rules of a session at its login.
 #[divan::bench(args = SCOPES)]
 fn start_of_a_session(bencher: Bencher<'_, '_>, scopes: u32) {
     let fence = fence(policy_of(scopes));

@@ -7,14 +7,11 @@ use pgpalisade_policies::{Class, VerdictCache, Weight, classify, scan, weigh};
 
 use super::{INSERT, POINT_SELECT, SAFE};
 
-/// Text of a client that writes its values into the text.
 const CONSTANTS: &str = "SELECT id FROM job WHERE kind = 'mail' AND id = 00000001 ORDER BY x";
 
-/// Bytes of one worker's cache.
 const CACHE: usize = 16 << 20;
 
-/// Number of two-token items in a text with almost the most tokens that the session's thread classifies, and that are
-/// classified at all.
+/// Almost the most tokens that the session's thread classifies, and that are classified at all.
 const LIGHT_ITEMS: usize = 2_040;
 const ITEMS: usize = 32_760;
 
@@ -36,7 +33,7 @@ fn cached(bencher: Bencher<'_, '_>, text: &str) {
     bencher.bench_local(|| cache.find(divan::black_box(text.as_bytes()), SAFE));
 }
 
-/// Each text has another number, so none comes twice.
+/// Each text has another number.
 #[divan::bench]
 fn cached_with_other_constants(bencher: Bencher<'_, '_>) {
     let mut cache = cache_with(CONSTANTS);
@@ -64,7 +61,7 @@ fn classified(text: &str) {
     divan::black_box(classify(text.as_bytes(), SAFE));
 }
 
-/// The most work in the session's thread, and the most at all, in a separate thread.
+/// The most work in the session's thread, and the most in a separate thread.
 #[divan::bench(args = [LIGHT_ITEMS, ITEMS], sample_count = 10)]
 fn classified_at_most(bencher: Bencher<'_, '_>, items: usize) {
     let text = heaviest(items);
@@ -78,8 +75,8 @@ fn classified_at_most(bencher: Bencher<'_, '_>, items: usize) {
     bencher.bench(|| classify(divan::black_box(text.as_bytes()), SAFE));
 }
 
-/// Of two tokens, a star in a list takes longest: it is a column, a list of fields and a field. With one backslash in
-/// a string, the whole text is read twice.
+/// Of two tokens, a star in a list takes longest: it is a column, a list of fields and a field. With a backslash in a
+/// string, the whole text is read twice.
 fn heaviest(items: usize) -> String {
     format!(r"select e'\\'{}", ",*".repeat(items))
 }

@@ -11,10 +11,9 @@ use pgpalisade_wire::header::{self, HEADER_LEN, Header};
 
 use super::INSERT;
 
-/// Bytes that the proxy reads at once.
 const BUFFER: usize = 16 * 1024;
 
-/// Bind, Describe, Execute, Sync of a prepared statement with one parameter.
+/// Of a prepared statement with one parameter.
 const REQUEST: [(u8, &[u8]); 4] = [
     (b'B', b"\0s1\0\0\0\0\x01\0\0\0\x0212\0\0"),
     (b'D', b"P\0"),
@@ -22,7 +21,6 @@ const REQUEST: [(u8, &[u8]); 4] = [
     (b'S', b""),
 ];
 
-/// Answer to the request: BindComplete, RowDescription, DataRow, CommandComplete, ReadyForQuery.
 const ANSWER: [(u8, &[u8]); 5] = [
     (b'2', b""),
     (
@@ -97,7 +95,7 @@ fn parse_message(bencher: Bencher<'_, '_>) {
     bencher.bench(|| frontend::parse(divan::black_box(&body)).is_ok());
 }
 
-/// Bind and Execute requests that are all sent before the first reply.
+/// All sent before the first reply.
 #[divan::bench(args = [1, 1_000])]
 fn ledger_of_a_pipeline(bencher: Bencher<'_, '_>, requests: usize) {
     let mut ledger = Ledger::default();

@@ -1,6 +1,6 @@
 //! Cost of each part of the data path, call by call: `make bench-micro`.
 //!
-//! Each benchmark does only what the proxy does for one message.
+//! Each benchmark does what the proxy does for one message.
 
 #![expect(
     clippy::expect_used,
@@ -18,7 +18,6 @@ use pgpalisade_policies::TextEncoding;
 const INSERT: &str = "INSERT INTO job_result (job_id, worker, finished_at, result) \
     VALUES ($1, $2, now(), $3) RETURNING id";
 
-/// The query of pgbench -S.
 const POINT_SELECT: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = $1";
 
 const SAFE: TextEncoding = TextEncoding::Utf8;

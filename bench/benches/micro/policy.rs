@@ -11,7 +11,6 @@ use super::{POINT_SELECT, SAFE};
 
 pub(crate) const SCOPES: [u32; 3] = [1, 100, 10_000];
 
-/// A session for the policy.
 pub(crate) const WHO: Who<'static> = Who {
     user: "app",
     database: "shop",
@@ -52,7 +51,6 @@ fn required(bencher: Bencher<'_, '_>, scopes: u32, text: &str) {
     bencher.bench_local(ask);
 }
 
-/// A write to the table of one scope of [`policy_of`].
 pub(crate) fn insert_into(scope: u32) -> String {
     format!("INSERT INTO public.job_{scope} (job_id, worker) VALUES ($1, $2)")
 }

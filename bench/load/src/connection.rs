@@ -1,4 +1,4 @@
-//! A session on one path, whose every answer is awaited within a time.
+//! A session on one path. Every wait is bounded.
 
 use std::time::Duration;
 
@@ -10,9 +10,7 @@ use tokio_postgres::{Client, Error, Row};
 use crate::error::{BenchError, Said};
 use crate::target::{BenchTarget, Path};
 
-/// Limit for a login, and for an answer.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Time that a session gets to end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 pub(crate) struct BenchConnection {
@@ -39,7 +37,7 @@ impl BenchConnection {
         &self.session.client
     }
 
-    /// Failure of a statement. If the session had ended before, its own error tells more.
+    /// If the session had ended before, its own error tells more.
     pub(crate) fn failed(&self, error: &Error) -> BenchError {
         let ended = self.session.last_error().filter(|_| error.is_closed());
         BenchError::Failed(self.path, Said::by(ended.unwrap_or(error)))
@@ -49,7 +47,6 @@ impl BenchConnection {
         BenchError::Stuck(self.path, within)
     }
 
-    /// Bounds the wait for an answer.
     pub(crate) async fn within<T>(&self, answer: impl Future<Output = T>) -> Result<T, BenchError> {
         let answered = timeout(ANSWER_WITHIN, answer).await;
         answered.map_err(|_| self.stuck(ANSWER_WITHIN))
@@ -59,7 +56,7 @@ impl BenchConnection {
         self.within(self.client().query_typed(sql, &[])).await
     }
 
-    /// The one value of a SHOW; `None` if the server does not know the setting.
+    /// The value of a SHOW; `None` if the server does not know the setting.
     pub(crate) async fn show(&self, sql: &str) -> Result<Option<String>, BenchError> {
         let answer = match self.query(sql).await? {
             Ok(rows) => rows.first().map(|row| row.try_get(0)).transpose(),
@@ -69,7 +66,7 @@ impl BenchConnection {
         answer.map_err(|error| self.failed(&error))
     }
 
-    /// Ends the session. The server has heard of it when this returns.
+    /// Ends the session. Then the server knows.
     pub(crate) async fn close(self) {
         self.session.end(GOODBYE).await;
     }

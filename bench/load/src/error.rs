@@ -1,4 +1,4 @@
-//! Errors of the benchmark, by who is at fault.
+//! Errors of the benchmark.
 
 use std::io;
 use std::sync::Arc;
@@ -9,16 +9,12 @@ use pgpalisade_tls::{FileError, words};
 
 use crate::target::Path;
 
-/// Each says what to do next.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BenchError {
-    /// An invalid connection string. The error does not quote it: it may hold a password.
     #[error("{flag} {1}", flag = .0.flag())]
     Dsn(Path, String),
-    /// The server refuses the login, or cannot be reached.
     #[error("cannot log in at the {0} address {1}: {2}")]
     Login(Path, String, Said),
-    /// The server does not answer the login.
     #[error("the {0} address {1} did not answer within {2:?}")]
     Silent(Path, String, Duration),
     /// `--proxied` leads to PostgreSQL itself, or to another proxy.
@@ -27,70 +23,59 @@ pub enum BenchError {
          proxy's address"
     )]
     NoProxy(String),
-    /// `--direct` leads to a pgpalisade.
     #[error("the direct address {0} also leads through pgpalisade: give PostgreSQL's own address")]
     DirectIsProxied(String),
-    /// The paths lead to two servers, as described.
     #[error(
         "the two addresses lead to different servers: directly {0}, through the proxy {1}; give two paths to \
          one server"
     )]
     OtherServer(String, String),
-    /// The benchmark is no leader: it does not raise marks.
+    /// The benchmark never raises marks.
     #[error(
         "token {token} would be a takeover: the mark of scope \"{scope}\" is {mark}, and the benchmark must not \
          end anybody's sessions; give the current token: --token {}",
         current(scope, mark)
     )]
     Takeover {
-        /// Scope of both.
         scope: Scope,
-        /// The given token.
         token: Token,
-        /// The current token.
         mark: Token,
     },
-    /// Would be a takeover too, in a scope without a mark.
+    /// A takeover too, in a scope without a mark.
     #[error(
         "no token has been declared in scope \"{0}\" yet, and the benchmark must not be its first leader; declare one \
          through the proxy: psql -c \"SET fencing.token = '{0}=1'\""
     )]
     NoMark(Scope),
-    /// The session may not create its table, as the server said; and a hint.
+    /// With the server's message, and a hint.
     #[error(
         "the proxied session may not write: {0}; the benchmark needs the current token, which it then shares with the \
          leader: {1}"
     )]
     NoToken(Said, String),
-    /// A statement failed, or the server ended its session.
     #[error("the {0} path failed: {1}")]
     Failed(Path, Said),
-    /// A statement was not answered.
     #[error("the {0} path did not answer within {1:?}")]
     Stuck(Path, Duration),
-    /// Nothing was measured.
     #[error("interrupted before the first round was complete")]
     Interrupted,
-    /// This machine does not do what was tried.
     #[error("{0}: {1}")]
     System(&'static str, #[source] Arc<io::Error>),
 }
 
 impl BenchError {
-    /// A failure of this machine.
     #[must_use]
     pub fn system(what: &'static str, error: io::Error) -> Self {
         Self::System(what, Arc::new(error))
     }
 
-    /// Whether the command line is wrong.
     #[must_use]
     pub const fn is_usage(&self) -> bool {
         matches!(self, Self::Dsn(..))
     }
 }
 
-/// A token as `--token` takes it.
+/// In the form of `--token`.
 pub(crate) fn current(scope: &Scope, mark: &Token) -> String {
     if *scope == Scope::default() {
         mark.to_string()
@@ -99,10 +84,10 @@ pub(crate) fn current(scope: &Scope, mark: &Token) -> String {
     }
 }
 
-/// The server's message, in one line without control characters.
+/// In one line without control characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// SQLSTATE; empty if the error is not the server's.
+    /// Empty if the error is not the server's.
     pub(crate) code: String,
     text: String,
 }
@@ -127,7 +112,6 @@ impl Said {
         Self { code, text }
     }
 
-    /// An error before the server was asked.
     pub(crate) fn of_this_side(error: &FileError) -> Self {
         Self {
             code: String::new(),

@@ -1,11 +1,6 @@
-//! Measurement of what pgpalisade adds in the environment of a user: two paths to one server, in turns.
+//! Measurement of what pgpalisade adds in a user's environment: two paths to one server, in turns.
 //!
-//! - `target`, `connection`, `survey`: the two logins, their sessions, and the checks of both.
-//! - `statements`: every statement that is sent. `load_client`: a session that repeats one.
-//! - `rounds`: the turns of a whole measurement, in their order.
-//! - `report`: the result of all rounds.
-//!
-//! The paths take turns, and every second round begins with the other one, so that other load on the machine meets
+//! The paths take turns, and every second round begins with the other one, so that other load on the machine affects
 //! both. Each round gives one difference; the report is made of these.
 
 mod connection;
@@ -28,38 +23,26 @@ pub use statements::{Protocol, Workload};
 pub use survey::{Proof, Survey, Way};
 pub use target::{BenchTarget, Path, TokenFlag};
 
-/// What to measure, and for how long.
 #[derive(Debug, Clone)]
 pub struct BenchConfig {
-    /// The path to PostgreSQL itself.
     pub direct: BenchTarget,
-    /// The path through pgpalisade.
     pub proxied: BenchTarget,
-    /// What is measured.
     pub workload: Workload,
-    /// How it is sent.
     pub protocol: Protocol,
-    /// Sessions on each path.
     pub clients: usize,
-    /// Turns of each path.
     pub rounds: usize,
-    /// Measured time of each path in a round.
     pub length: Duration,
 }
 
-/// Progress.
 #[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
     /// Both paths work, and lead to the same server.
     Surveyed,
-    /// Both paths have had their turn. Rounds count from 1.
+    /// Rounds count from 1.
     Round(usize, &'a Round),
 }
 
-/// Measures, and reports progress. If `stop` is cancelled, it ends with the rounds that are complete.
-///
-/// # Errors
-/// If a path is not what it should be, if one fails, or if no round is complete.
+/// Measures, and reports progress. If `stop` is cancelled, it ends with the complete rounds.
 pub async fn run(
     plan: &BenchConfig,
     stop: &CancellationToken,

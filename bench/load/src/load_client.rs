@@ -8,10 +8,8 @@ use crate::error::{BenchError, Said};
 use crate::statements::{LoadStatement, Protocol, Workload};
 use crate::target::{BenchTarget, Path};
 
-/// The value of `$1`.
 const ONE: i32 = 1;
 
-/// A session that is ready to be measured.
 pub(crate) struct LoadClient {
     connection: BenchConnection,
     sent: Sent,
@@ -73,8 +71,7 @@ impl LoadClient {
     }
 }
 
-/// Error of a session's first write. Through the proxy, PF002 means that the session has no token; the hint is added
-/// later.
+/// Error of a session's first write. Through the proxy, PF002 means that it has no token; the hint is added later.
 fn may_not_write(path: Path, error: &tokio_postgres::Error) -> BenchError {
     let said = Said::by(error);
     match (path, said.code.as_str()) {

@@ -1,4 +1,4 @@
-//! The result of all rounds. Pure.
+//! The result of all rounds.
 
 use serde::Serialize;
 
@@ -7,23 +7,17 @@ use crate::rounds::{Round, Turn};
 use crate::statements::{Protocol, Workload};
 use crate::survey::Survey;
 
-/// Everything that was measured, as `--json` prints it.
+/// As `--json` prints it.
 #[derive(Debug, Clone, Serialize)]
 pub struct BenchReport {
-    /// Both paths.
     #[serde(flatten)]
     pub survey: Survey,
-    /// What was measured.
     pub workload: Workload,
-    /// How it was sent.
     pub protocol: Protocol,
-    /// Sessions on each path.
     pub clients: usize,
-    /// Complete rounds.
     pub rounds: usize,
-    /// Interrupted, so there are fewer rounds than were asked for.
+    /// There are fewer rounds than requested.
     pub interrupted: bool,
-    /// Measured time of each path in a round.
     pub round_ms: u64,
     /// Statements per second; then the mean, percentiles and maximum of the latency, in microseconds.
     pub rows: Vec<Comparison>,
@@ -32,17 +26,14 @@ pub struct BenchReport {
 /// One figure on both paths: medians over the rounds, rounded to hundredths.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Name with its unit.
     pub name: &'static str,
-    /// Of the direct path.
     pub direct: f64,
-    /// Of the proxied path.
     pub proxied: f64,
     /// Proxied minus direct, round by round.
     pub difference: f64,
     /// Least and greatest difference of all rounds.
     pub spread: (f64, f64),
-    /// The difference in percent of direct.
+    /// Percent of direct.
     pub percent: f64,
     /// More rounds agree on the sign of the difference than chance would explain.
     pub significant: bool,
@@ -60,7 +51,7 @@ const FIGURES: [Figure; 6] = [
 ];
 
 impl Comparison {
-    /// Each round gives a pair: direct, proxied. `None` without rounds.
+    /// Each round gives a pair: direct, proxied.
     fn of(name: &'static str, rounds: &[(f64, f64)]) -> Option<Self> {
         let middle = |figure: &dyn Fn(&(f64, f64)) -> f64| {
             let figures: Vec<f64> = rounds.iter().map(figure).collect();
@@ -95,7 +86,6 @@ fn is_significant(differences: &[f64]) -> bool {
     more.abs_diff(less) as f64 - 1.0 > 1.96 * ((more + less) as f64).sqrt()
 }
 
-/// Median; `None` without values.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -111,7 +101,6 @@ fn hundredths(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// `None` without rounds.
 pub(crate) fn of(plan: &BenchConfig, survey: Survey, rounds: &[Round]) -> Option<BenchReport> {
     let rows = FIGURES.map(|(name, figure)| {
         let both = |round: &Round| (figure(&round.direct), figure(&round.proxied));
@@ -133,7 +122,7 @@ pub(crate) fn of(plan: &BenchConfig, survey: Survey, rounds: &[Round]) -> Option
 mod tests {
     use super::*;
 
-    /// A slow minute of the machine, which both paths have in common, cancels out.
+    /// A slow minute of the machine affects both paths and cancels out.
     #[test]
     fn rounds_are_compared_in_pairs() {
         let rounds = [

@@ -1,5 +1,4 @@
-//! The turns of a whole measurement, in their order. In a turn each session of one path sends its next statement when
-//! the last is answered.
+//! The turns of a measurement. In a turn each session of one path sends its next statement when the last is answered.
 
 use std::io;
 use std::sync::Arc;
@@ -16,22 +15,18 @@ use crate::survey::token_hint;
 use crate::target::{BenchTarget, Path};
 use crate::{BenchConfig, BenchError, Event};
 
-/// Upper limit of a warm-up, which otherwise takes as long as a round.
+/// A warm-up otherwise takes as long as a round.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
 
-/// One turn of each path.
 #[derive(Debug, Clone, Copy)]
 pub struct Round {
-    /// Turn of the direct path.
     pub direct: Turn,
-    /// Turn of the proxied path.
     pub proxied: Turn,
 }
 
 /// Figures of one path's turn. Latencies are in microseconds, from sending a statement to the end of its answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Turn {
-    /// Statements per second.
     pub throughput: f64,
     pub(crate) mean: f64,
     pub(crate) p50: f64,
@@ -65,7 +60,7 @@ impl Latencies {
         Ok(Self(Mutex::new(empty)))
     }
 
-    /// The histogram resizes itself. Its `saturating_record` would clamp instead.
+    /// The histogram resizes itself. Its `saturating_record` would clamp.
     fn record(&self, latency: Duration) -> Result<(), BenchError> {
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.0.lock().record(nanos).map_err(not_counted)
@@ -76,13 +71,12 @@ fn not_counted(error: impl std::error::Error + Send + Sync + 'static) -> BenchEr
     BenchError::system("cannot record latencies", io::Error::other(error))
 }
 
-/// Open sessions of one path.
 struct Sessions {
     path: Path,
     open: Vec<Arc<LoadClient>>,
 }
 
-/// Opens all sessions, warms both paths up, and lets them take turns. If stopped, it returns the complete rounds.
+/// Opens all sessions, warms both paths up, and lets them take turns. If stopped, returns the complete rounds.
 pub(crate) async fn measure(
     plan: &BenchConfig,
     stop: &CancellationToken,
@@ -198,7 +192,7 @@ async fn keep_asking(
     Ok(())
 }
 
-/// Awaits the step, unless it is interrupted first.
+/// Awaits the step, unless interrupted.
 pub(crate) async fn unless<T>(
     stop: &CancellationToken,
     step: impl Future<Output = Result<T, BenchError>>,
@@ -214,7 +208,7 @@ pub(crate) async fn unless<T>(
 mod tests {
     use super::*;
 
-    /// Figures of known distributions: even latencies, a few, and a stall that lasts until the timeout.
+    /// Even latencies, a few, and a stall that lasts until the timeout.
     #[test]
     fn a_known_distribution_has_known_figures() {
         const STALL: u64 = 70_000_000;

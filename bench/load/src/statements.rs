@@ -1,12 +1,11 @@
-//! The workload, its protocol, and every statement that the bench ever sends.
+//! The workload, its protocol, and every statement of the bench.
 //!
-//! All statements are constants, and those that write name only tables of `pg_temp`: the bench cannot change what is
-//! in the database.
+//! All statements are constants, and those that write name only tables of `pg_temp`: the bench cannot change the
+//! database.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
@@ -16,7 +15,6 @@ pub enum Workload {
     Write,
 }
 
-/// How a statement is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -28,7 +26,7 @@ pub enum Protocol {
     Prepared,
 }
 
-/// The statement of a workload, once with the value in the text and once with a parameter.
+/// Once with the value in the text, once with a parameter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LoadStatement {
     pub(crate) literal: &'static str,
@@ -37,7 +35,7 @@ pub(crate) struct LoadStatement {
 }
 
 impl Workload {
-    /// Statements that a session sends once, before it is measured.
+    /// Sent once, before the measurement.
     pub(crate) const fn preparation(self) -> &'static [&'static str] {
         match self {
             Self::Select => &[],
@@ -59,7 +57,7 @@ impl Workload {
     }
 }
 
-/// Rows survive COMMIT, since every statement is a transaction. The table ends with its session.
+/// Rows survive COMMIT, since every statement is a transaction.
 const CREATE_TABLE: &str =
     "CREATE TEMPORARY TABLE pg_temp.pgpalisade_bench (n pg_catalog.int8) ON COMMIT PRESERVE ROWS";
 const FILL_TABLE: &str = "INSERT INTO pg_temp.pgpalisade_bench (n) VALUES (0)";
@@ -68,13 +66,13 @@ const FILL_TABLE: &str = "INSERT INTO pg_temp.pgpalisade_bench (n) VALUES (0)";
 pub(crate) const SERVER: &str = "SELECT pg_catalog.current_setting('server_version'), \
     (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, \
     pg_catalog.pg_is_in_recovery()";
-/// The cluster's identifier, which an administrator may have hidden.
+/// An administrator may have hidden the identifier.
 pub(crate) const IDENTIFIER: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
-/// A proxy's report on the session. PostgreSQL itself does not know the setting.
+/// Only the proxy knows the setting.
 pub(crate) const STATUS: &str = "SHOW fencing.status";
-/// The session's own scope: that of a bare number.
+/// The scope of a bare number.
 pub(crate) const SCOPE: &str = "SHOW fencing.scope";
-/// The mark of that scope; empty before its first token.
+/// Empty before the first token of that scope.
 pub(crate) const MARK: &str = "SHOW fencing.mark";
 
 #[cfg(test)]
@@ -83,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// Tables that one statement writes, by the fence's own classifier; empty for a read.
+    /// By the fence's own classifier; empty for a read.
     fn written(sql: &str) -> Vec<String> {
         let verdict = classify(sql.as_bytes(), TextEncoding::Utf8);
         assert_eq!(verdict.statements.len(), 1, "{sql}");

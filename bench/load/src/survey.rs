@@ -11,21 +11,16 @@ use crate::error::{BenchError, current};
 use crate::statements::{IDENTIFIER, MARK, SCOPE, SERVER, STATUS};
 use crate::target::BenchTarget;
 
-/// Facts about both paths.
 #[derive(Debug, Clone, Serialize)]
 pub struct Survey {
-    /// To PostgreSQL itself.
     pub direct: Way,
-    /// Through pgpalisade.
     pub proxied: Way,
     /// Why both have one server.
     pub same_server: Proof,
 }
 
-/// Facts about one path.
 #[derive(Debug, Clone, Serialize)]
 pub struct Way {
-    /// As in the connection string.
     pub address: String,
     /// PostgreSQL's, as in `15.20`.
     pub server_version: String,
@@ -33,7 +28,6 @@ pub struct Way {
     pub fencing_status: Option<String>,
 }
 
-/// Evidence that two sessions have the same server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
@@ -43,7 +37,6 @@ pub enum Proof {
     Start,
 }
 
-/// The server of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ServerIdentity {
     version: String,
@@ -69,7 +62,6 @@ impl ServerIdentity {
     }
 }
 
-/// Checks both paths without declaring or writing anything.
 pub(crate) async fn look(
     direct: &BenchTarget,
     proxied: &BenchTarget,
@@ -125,7 +117,7 @@ async fn server(connection: &BenchConnection) -> Result<ServerIdentity, BenchErr
         }
     };
     Ok(ServerIdentity {
-        // Debian adds its own version in brackets.
+        // Debian appends its own version in brackets.
         version: version.split(' ').next().unwrap_or_default().to_owned(),
         started_us: row.try_get(1).map_err(failed)?,
         standby: row.try_get(2).map_err(failed)?,
@@ -180,7 +172,7 @@ async fn mark(connection: &BenchConnection) -> Result<Option<Token>, BenchError>
     Ok(mark.and_then(|mark| mark.parse().ok()))
 }
 
-/// Advice for the command line if a session was refused because it has no token.
+/// Advice for a session that was refused because it has no token.
 pub(crate) async fn token_hint(proxied: &BenchTarget) -> Result<String, BenchError> {
     let connection = BenchConnection::open(&proxied.undeclared(None)).await?;
     let own = own_scope(&connection).await?;

@@ -1,4 +1,4 @@
-//! The two paths to the server: their logins, and the tokens that their sessions declare.
+//! The two paths to the server: their logins, and the tokens of their sessions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,18 +11,14 @@ use tokio_postgres::Config;
 
 use crate::BenchError;
 
-/// A path to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Path {
-    /// To PostgreSQL itself.
     Direct,
-    /// Through pgpalisade.
     Proxied,
 }
 
 impl Path {
-    /// The flag that names the path.
     pub(crate) const fn flag(self) -> &'static str {
         match self {
             Self::Direct => "--direct",
@@ -40,7 +36,6 @@ impl fmt::Display for Path {
     }
 }
 
-/// Address and login of a path.
 #[derive(Debug, Clone)]
 pub struct BenchTarget {
     pub(crate) path: Path,
@@ -94,7 +89,7 @@ impl BenchTarget {
         claims.iter().map(number).collect()
     }
 
-    /// The same login without a token, in a scope of its choice: it declares nothing, and can read the mark.
+    /// The same login without a token, in a scope of its choice, to read the mark.
     pub(crate) fn undeclared(&self, scope: Option<&Scope>) -> Self {
         let bare = self.clone().with_options("-c fencing.token=");
         match scope {
@@ -116,7 +111,6 @@ impl BenchTarget {
     }
 }
 
-/// `34`, or `scheduler=34,billing=7`. Without white space, so that it is one word of the options.
 #[derive(Debug, Clone)]
 pub struct TokenFlag(String);
 

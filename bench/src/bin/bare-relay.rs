@@ -1,12 +1,11 @@
 //! The floor of the comparison: copies bytes between clients and a server without reading them.
 //!
-//! One thread, tokio's plain copy in both directions. `bare-relay LISTEN SERVER`, both `ADDRESS:PORT`.
+//! One thread, tokio's plain copy. `bare-relay LISTEN SERVER`, both `ADDRESS:PORT`.
 
 use std::io;
 
 use tokio::net::{TcpListener, TcpStream};
 
-/// Buffer size of a proxy that reads messages.
 const BUFFER: usize = 16 * 1024;
 
 #[tokio::main(flavor = "current_thread")]
@@ -27,7 +26,6 @@ async fn main() -> io::Result<()> {
     }
 }
 
-/// Copies both directions of one connection until both end.
 async fn carry(mut client: TcpStream, server: &str) -> io::Result<()> {
     let mut server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;

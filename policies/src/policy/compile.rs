@@ -16,7 +16,7 @@ use super::warn::warnings;
 use super::{DEFAULT_SCOPE, ElectedScope, Modes, Numbers, Policy, Rule, ScopeId, TokenBounds};
 use crate::effects::Category;
 
-/// Default limit on scopes that the policy does not name. A store with a small quota holds this many.
+/// Limit on scopes that the policy does not name. A store with a small quota holds this many.
 const MAX_SCOPES: u64 = 10_000;
 
 impl Default for Policy {
@@ -232,7 +232,7 @@ fn declarers(draft: &Draft, lines: &Lines<'_>) -> Declarers {
     }
 }
 
-/// Scopes and duration of declarations. A value sets one of the two and leaves the other as it was.
+/// Scopes and duration of declarations. A value sets one of the two.
 fn declares(
     section: &Section,
     by: impl Fn(&Spanned<Declare>) -> By,
@@ -258,7 +258,7 @@ fn bounds(scopes: &[ScopeDraft], general: &TokenBounds) -> BTreeMap<Box<str>, To
         let own = &scope.bounds;
         let election = scope.election.as_ref();
         let election = election.map(|election| Numbers::Election(Arc::clone(election.get_ref())));
-        // The number of an election jumps with every change in etcd, and it is compared exactly.
+        // The number of an election jumps with every change in etcd, and is compared exactly.
         let limits = match election {
             Some(_) => (None, None),
             None => (

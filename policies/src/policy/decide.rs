@@ -10,12 +10,10 @@ use crate::effects::Class;
 use crate::effects::{Category, Effects, Tables};
 use crate::object_name::ObjectName;
 
-/// A requirement and its reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Tokens that the statement needs.
     pub requirement: Requirement,
-    /// The reasons, one sentence each, at least one.
+    /// At least one sentence.
     pub because: Vec<String>,
 }
 
@@ -24,7 +22,7 @@ trait Explanation {
     fn say(&mut self, words: impl FnOnce() -> String);
 }
 
-/// Records and allocates nothing, for sessions.
+/// For sessions: records and allocates nothing.
 struct Silent;
 
 impl Explanation for Silent {
@@ -41,7 +39,6 @@ impl Explanation for Vec<String> {
     }
 }
 
-/// Whether refusals apply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusals {
     Count,
@@ -49,7 +46,6 @@ enum Refusals {
     Ignored,
 }
 
-/// Requirement of a table or statement that no scope lists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unlisted {
     SessionScope,
@@ -57,7 +53,6 @@ enum Unlisted {
     Refused,
 }
 
-/// The side of a statement that is examined.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Writes,
@@ -84,7 +79,6 @@ struct Half {
 #[derive(Default)]
 struct Needs {
     first: Option<ScopeId>,
-    /// All scopes, if there are several.
     several: Vec<ScopeId>,
 }
 
@@ -97,7 +91,7 @@ impl Needs {
                     self.several = vec![first.min(scope), first.max(scope)];
                 }
             }
-            // Usually in order, as a policy returns them.
+            // Usually in order.
             Some(_) if self.several.last() < Some(&scope) => self.several.push(scope),
             Some(_) => {
                 if let Err(place) = self.several.binary_search(&scope) {
@@ -124,7 +118,7 @@ impl SessionPolicy {
         self.decide(effects, &mut Silent)
     }
 
-    /// Like [`Self::requirement`], with the reasons. Slower, for people.
+    /// Like [`Self::requirement`], with the reasons. Slower.
     #[must_use]
     pub fn decision(&self, effects: &Effects) -> Decision {
         let mut because = Vec::new();
@@ -136,10 +130,6 @@ impl SessionPolicy {
     }
 
     /// Whether the session may run statements of this category, whatever it holds.
-    ///
-    /// # Errors
-    ///
-    /// The reason of the refusal.
     pub fn allows(&self, category: Category) -> Result<(), Reason> {
         match self.terms().refuses(category) {
             None => Ok(()),
@@ -156,8 +146,8 @@ impl SessionPolicy {
         }
     }
 
-    /// A refusal that is only observed must not let a write bypass a scope that is enforced. Then the statement needs
-    /// the tokens of its scopes.
+    /// An observed refusal must not let a write bypass an enforced scope. Then the statement needs the tokens of its
+    /// scopes.
     fn enforced_behind_refusal<T: Explanation>(
         &self,
         effects: &Effects,

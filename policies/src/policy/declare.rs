@@ -21,40 +21,34 @@ pub(super) enum Declarable {
 /// Duration for which the sessions of a rule may declare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum DeclareFor {
-    /// The session, or a transaction.
     #[default]
     Session,
-    /// A transaction only: the server connection may serve another client in the next.
+    /// The server connection may serve another client in the next transaction.
     Transaction,
 }
 
-/// The sessions that may declare a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Holders {
     pub(super) who: WhoPattern,
-    /// Line in the file.
     pub(super) line: u32,
 }
 
-/// Scopes that may exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum AllowedScopes {
-    /// Any that a session declares.
     #[default]
     Any,
     /// Only those that the policy names, because of this line.
     Listed { line: u32 },
 }
 
-/// Rules of one policy about declarations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Declarers {
-    /// Holders, of the scopes that name them.
+    /// By scope.
     pub(super) holders: BTreeMap<Box<str>, Holders>,
     pub(super) scopes: AllowedScopes,
 }
 
-/// Identity of a session, kept for scopes that name their holders.
+/// Identity of a session, for scopes that name their holders.
 #[derive(Debug)]
 pub(super) struct Identity {
     user: Box<str>,
@@ -86,12 +80,9 @@ impl Identity {
     }
 }
 
-/// Reason why a session may not declare a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MayNotDeclare {
-    /// The reason, as a sentence without its period.
     pub why: String,
-    /// Advice, with the key of the policy file.
     pub hint: String,
 }
 
@@ -112,11 +103,6 @@ impl Policy {
 }
 
 impl SessionPolicy {
-    /// Whether the session may declare a token of this scope for this lifetime.
-    ///
-    /// # Errors
-    ///
-    /// The reason of the refusal.
     pub fn may_declare(&self, scope: &str, lifetime: Lifetime) -> Result<(), MayNotDeclare> {
         let policy = self.policy();
         if let AllowedScopes::Listed { line } = policy.declarers.scopes
@@ -152,7 +138,6 @@ impl SessionPolicy {
         self.terms().may_declare_for(lifetime)
     }
 
-    /// Describes which scopes the session may declare.
     #[must_use]
     pub fn declares(&self) -> String {
         let terms = self.terms();

@@ -2,10 +2,9 @@
 
 use wildmatch::WildMatchPattern;
 
-/// `*` stands for any characters. The sign for a single character is NUL, which no name contains.
 type Stars = WildMatchPattern<'*', '\0'>;
 
-/// A pattern for one name: `*` stands for any characters or none. Nothing else is special.
+/// A pattern for one name: `*` stands for any characters or none.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Glob {
     written: Box<str>,
@@ -21,7 +20,6 @@ enum GlobPattern {
 }
 
 impl Glob {
-    /// A pattern in which every `*` is special.
     pub(super) fn new(written: &str) -> Self {
         let pattern = if written.contains('*') {
             GlobPattern::Stars(Stars::new(written))
@@ -32,7 +30,6 @@ impl Glob {
         Self { written, pattern }
     }
 
-    /// A name in which nothing is special.
     pub(super) fn of_name(written: &str, name: &str) -> Self {
         Self {
             written: written.into(),
@@ -52,7 +49,6 @@ impl Glob {
         }
     }
 
-    /// Whether it matches every name.
     pub(super) fn is_any(&self) -> bool {
         matches!(&self.pattern, GlobPattern::Stars(stars) if stars.pattern_chars() == ['*'])
     }
@@ -64,8 +60,8 @@ impl Glob {
         }
     }
 
-    /// Whether it matches everything that the other does. Both must be made by [`Glob::new`]. Their texts have no `*`
-    /// that stands for itself, so only a star can match a star of the other.
+    /// Whether it matches everything that the other does. Both must be made by [`Glob::new`]: without a literal `*`,
+    /// only a star can match a star of the other.
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.matches(&other.written)
     }

@@ -1,9 +1,8 @@
 //! Finds the scopes that list a table.
 //!
 //! Every table of every statement is looked up, so the time must not grow with the number of scopes. A pattern is
-//! found by whichever of its two parts is a plain name. Only patterns with a `*` in both are tried one by one. A name
-//! without a schema is compared with all patterns for its table. Every SET and every function can change the schema
-//! in which PostgreSQL finds it, so it counts as each of them.
+//! found by whichever of its two parts is a plain name; only patterns with a `*` in both are tried one by one. A name
+//! without a schema is compared with all patterns for its table.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -12,17 +11,12 @@ use super::glob::Glob;
 use super::tables::Listed;
 use crate::object_name::ObjectName;
 
-/// Index by a name of the policy. The operator chooses these names, so no secret key is needed, and a lookup takes
-/// the same steps in every run.
 type ByName<T> = HashMap<Box<str>, T, BuildHasherDefault<DefaultHasher>>;
 
-/// Index of a pattern in `all`.
 type PatternIndex = u32;
 
-/// All patterns of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TablePatterns {
-    /// In the order of the file.
     all: Box<[Listed]>,
     /// Patterns whose schema is a plain name.
     by_schema: ByName<ByTable>,
@@ -156,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Random policies and names. `PGPALISADE_SEED` repeats one run.
+    /// `PGPALISADE_SEED` repeats one run.
     #[test]
     fn the_index_says_what_going_through_all_patterns_says() {
         let given = std::env::var("PGPALISADE_SEED").ok();

@@ -1,18 +1,7 @@
 //! Rules that decide what a session must hold for a statement.
 //!
-//! A [`Policy`] is read from an operator's file ([`Policy::parse`]), or is the default. [`Policy::for_session`] finds
-//! the rules for one session. [`SessionPolicy::requirement`] then decides each statement.
-//!
-//! | file | what it does |
-//! | --- | --- |
-//! | `file` | reads the TOML text: every error at once, with its place |
-//! | `compile` | turns the file into rules for sessions |
-//! | `needed_scopes` | finds the scopes whose tokens a session may need |
-//! | `glob`, `tables`, `network`, `who` | match patterns |
-//! | `listing` | finds the scopes that list a table, as fast among many as among few |
-//! | `terms`, `session` | hold the rules of a session |
-//! | `decide` | decides what a statement needs, and why |
-//! | `declare` | decides who may declare which scope, and for how long |
+//! [`Policy::for_session`] finds the rules for one session, and [`SessionPolicy::requirement`] decides each
+//! statement.
 
 mod compile;
 mod decide;
@@ -52,7 +41,6 @@ use listing::TablePatterns;
 use terms::Terms;
 use who::WhoPattern;
 
-/// The scope of a session that names none.
 pub const DEFAULT_SCOPE: &str = "default";
 
 /// A scope that a policy names, as an index into [`Policy::scopes`].
@@ -60,42 +48,37 @@ pub const DEFAULT_SCOPE: &str = "default";
 pub struct ScopeId(u32);
 
 impl ScopeId {
-    /// Index into [`Policy::scopes`].
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Whether refusals are carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Refusals are carried out.
     #[default]
     Enforce,
-    /// Refusals are only recorded.
     Observe,
 }
 
 /// Limits on a declaration, and on the takeover that it causes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenBounds {
-    /// Maximum by which one declaration may raise an existing mark; `None` for no limit.
+    /// Maximum by which one declaration may raise an existing mark.
     pub max_step: Option<u64>,
-    /// Highest accepted token; `None` for no limit.
+    /// Highest accepted token.
     pub max_token: Option<u64>,
     /// Numbers that a session may declare; `None` for any.
     pub numbers: Option<Numbers>,
     /// Treatment of prepared transactions by a takeover; `None` to report them.
     pub prepared: Option<PreparedTransactions>,
-    /// Extra time before the lease of a vanished holder is free; `None` for none.
+    /// Extra time before the lease of a vanished holder is free.
     pub lock_delay: Option<Duration>,
     /// Maximum number of scopes, checked when this one is created; `None` if the policy names it.
     pub max_scopes: Option<u64>,
 }
 
 impl TokenBounds {
-    /// The election whose number is the token; `None` if the token comes from elsewhere.
     #[must_use]
     pub const fn election(&self) -> Option<&Arc<str>> {
         match &self.numbers {
@@ -108,7 +91,6 @@ impl TokenBounds {
 /// Numbers that a session may declare as its token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Numbers {
-    /// Any number, such as that of its own election.
     #[default]
     Any,
     /// Numbers that were issued to a session that took the next one.
@@ -117,43 +99,35 @@ pub enum Numbers {
     Election(Arc<str>),
 }
 
-/// A scope whose token is the number of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElectedScope {
-    /// The scope.
     pub scope: Box<str>,
-    /// The election.
     pub election: Arc<str>,
-    /// Line of the setting in the file, from 1.
     pub line: u32,
-    /// Character in the line, from 1.
     pub column: u32,
 }
 
 /// Treatment of the prepared transactions that a takeover finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PreparedTransactions {
-    /// Names them in the log.
     #[default]
     Report,
     /// Fails while there are older ones.
     Refuse,
-    /// Rolls older ones back.
     RollBack,
 }
 
-/// The rules of one proxy. Without a policy file the default applies: every write needs the current token of scope
-/// [`DEFAULT_SCOPE`], and reads are free.
+/// The rules of one proxy. By default every write needs the current token of scope [`DEFAULT_SCOPE`], and reads are
+/// free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     scopes: Vec<Box<str>>,
-    /// Index of each name in `scopes`.
     ids: HashMap<Box<str>, ScopeId>,
     tables: TablePatterns,
     /// The scopes that list tables, in their order.
     table_scopes: Box<[ScopeId]>,
     modes: Modes,
-    /// Complete bounds of the scopes that set some of their own.
+    /// Complete bounds of the scopes that set some.
     bounds: BTreeMap<Box<str>, TokenBounds>,
     default_bounds: TokenBounds,
     max_scopes: u64,
@@ -164,12 +138,10 @@ pub struct Policy {
     warnings: Vec<Remark>,
 }
 
-/// Modes by scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Modes {
-    /// Modes of scopes that set one.
     of_scopes: BTreeMap<Box<str>, Mode>,
-    /// Mode of `[defaults]`, for all other scopes.
+    /// Mode of `[defaults]`.
     default: Mode,
 }
 
@@ -186,7 +158,6 @@ impl Modes {
     }
 }
 
-/// A rule for sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     who: WhoPattern,
@@ -194,13 +165,12 @@ struct Rule {
 }
 
 impl Policy {
-    /// Names of all known scopes. The first is that of a session that names none.
+    /// The first is that of a session that names none.
     #[must_use]
     pub fn scopes(&self) -> &[Box<str>] {
         &self.scopes
     }
 
-    /// Ids of all known scopes, in the same order.
     pub fn ids(&self) -> impl Iterator<Item = ScopeId> {
         (0..).zip(&self.scopes).map(|(place, _)| ScopeId(place))
     }
@@ -219,7 +189,7 @@ impl Policy {
         is_listed
     }
 
-    /// Whether a scope lists a table by exactly this name.
+    /// By exactly this name.
     fn lists_by_name(&self, name: &ObjectName) -> bool {
         let mut is_listed = false;
         self.tables.matching(name, &mut |listed| {
@@ -228,14 +198,12 @@ impl Policy {
         is_listed
     }
 
-    /// Rules for sessions, in their order.
     pub fn rules(&self) -> impl Iterator<Item = &SessionRule> {
         self.rules
             .iter()
             .filter_map(|rule| rule.terms.rule.as_ref())
     }
 
-    /// Limits on the tokens of a scope, even one that the policy does not name.
     #[must_use]
     pub fn bounds(&self, scope: &str) -> TokenBounds {
         let own = self.bounds.get(scope).unwrap_or(&self.default_bounds);
@@ -246,7 +214,7 @@ impl Policy {
         }
     }
 
-    /// The scopes whose tokens are the numbers of elections, in the order of the file.
+    /// In the order of the file.
     #[must_use]
     pub fn elected(&self) -> &[ElectedScope] {
         &self.elected
@@ -258,13 +226,11 @@ impl Policy {
         &self.warnings
     }
 
-    /// Whether the policy names this scope.
     #[must_use]
     pub(crate) fn names(&self, scope: &str) -> bool {
         self.ids.contains_key(scope)
     }
 
-    /// Whether the policy limits who may declare.
     #[must_use]
     pub fn says_who_may_declare(&self) -> bool {
         let mut terms = self

@@ -9,10 +9,9 @@ use crate::effects::Category;
 
 pub(super) struct PolicyScopes {
     pub(super) names: Vec<Box<str>>,
-    /// Scopes that list tables, sorted.
     pub(super) with_tables: Box<[ScopeId]>,
     pub(super) modes: Modes,
-    /// Sets computed so far. Many rules need the same scopes, which may be very many.
+    /// Sets computed so far, which many rules share.
     sets: HashMap<Needed, SharedScopes>,
 }
 
@@ -20,9 +19,7 @@ pub(super) struct PolicyScopes {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Needed {
     Nothing,
-    /// Scopes that list tables.
     Tables,
-    /// Scopes that list tables, and this one.
     TablesAnd(ScopeId),
 }
 
@@ -55,8 +52,8 @@ impl PolicyScopes {
     }
 
     pub(super) fn follows(&mut self, terms: &Terms) -> Follows {
-        // Replication is a connection of its own kind, not a text. PREPARE TRANSACTION has a control, so every text
-        // with it is examined, and read-only mode does not refuse it.
+        // Replication is a separate kind of connection. PREPARE TRANSACTION has a control, so every text with it is
+        // examined, and read-only mode does not refuse it.
         let looked_at =
             |kind: Category| !matches!(kind, Category::Replication | Category::PrepareTransaction);
         let refuses_a_text = terms.refused.iter().any(|(kind, _)| looked_at(*kind));

@@ -21,7 +21,6 @@ impl Network {
         Self::read(text).map_err(|fault| fault.to_string())
     }
 
-    /// Like [`Self::parse`].
     pub(super) fn read(text: &str) -> Result<Self, ValueError> {
         let single = || text.parse::<IpAddr>().map(IpNet::from);
         let Ok(written) = text.parse::<IpNet>().or_else(|_| single()) else {
@@ -47,7 +46,6 @@ impl Network {
         self.0.contains(&client.to_canonical())
     }
 
-    /// Whether it contains every address of the other.
     pub(super) fn covers(&self, other: &Self) -> bool {
         self.0.contains(&other.0)
     }

@@ -9,9 +9,7 @@ use serde::Serialize;
 /// An error in a policy file, or something legal but surprising.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remark {
-    /// The line, from 1.
     pub line: u32,
-    /// The character in the line, from 1.
     pub column: u32,
     /// The problem, and in parentheses what to do.
     pub message: String,
@@ -23,7 +21,7 @@ impl fmt::Display for Remark {
     }
 }
 
-/// All errors in a policy file, from its top, never empty. Displays as one line for each.
+/// All errors in a policy file, never empty. One line for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyErrors(pub Vec<Remark>);
 
@@ -65,7 +63,6 @@ impl fmt::Display for ValueError {
 #[derive(Debug)]
 pub(super) struct Lines<'a> {
     text: &'a str,
-    /// Start of each line.
     starts: Vec<usize>,
 }
 
@@ -78,7 +75,6 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// A remark about these bytes.
     pub(super) fn remark(&self, at: &Range<usize>, message: impl fmt::Display) -> Remark {
         let line = self.starts.partition_point(|start| *start <= at.start);
         let begin = self.starts.get(line.saturating_sub(1)).copied();
@@ -90,7 +86,6 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The line of these bytes, from 1.
     pub(super) fn line(&self, at: &Range<usize>) -> u32 {
         count(self.starts.partition_point(|start| *start <= at.start))
     }

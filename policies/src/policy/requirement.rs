@@ -4,12 +4,9 @@ use std::fmt;
 
 use super::ScopeId;
 
-/// Tokens that a session must hold for a message to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Requirement {
-    /// No token.
     Free,
-    /// The current tokens of all these scopes.
     Current(ScopeSet),
     /// Refused, whatever the session holds.
     Refuse(Reason),
@@ -18,14 +15,11 @@ pub enum Requirement {
 /// At least one scope, each once, in the order of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopeSet {
-    /// One scope, the usual case.
     One(ScopeId),
-    /// Several scopes.
     Several(Box<[ScopeId]>),
 }
 
 impl ScopeSet {
-    /// The scopes as a slice.
     #[must_use]
     pub fn as_slice(&self) -> &[ScopeId] {
         match self {
@@ -35,12 +29,10 @@ impl ScopeSet {
     }
 }
 
-/// Reason for a refusal, in words for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason(Box<str>);
 
 impl Reason {
-    /// Takes the words as the client will see them.
     #[must_use]
     pub(crate) fn new(words: impl Into<Box<str>>) -> Self {
         Self(words.into())

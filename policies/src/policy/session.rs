@@ -10,15 +10,13 @@ use super::{Mode, Policy, ScopeId};
 /// Identity of a session, from its startup packet and its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who<'a> {
-    /// User name of the login.
     pub user: &'a str,
-    /// The database.
     pub database: &'a str,
-    /// `application_name` of the startup packet. Later changes do not count.
+    /// As in the startup packet. Later changes do not count.
     pub application_name: Option<&'a str>,
-    /// Common name in the client's certificate, if it has shown a valid one.
+    /// Of a valid client certificate.
     pub common_name: Option<&'a str>,
-    /// Address of the client; `None` on a unix socket.
+    /// `None` on a unix socket.
     pub client: Option<IpAddr>,
 }
 
@@ -34,14 +32,13 @@ pub struct SessionPolicy {
 /// Read-only guard of a session: PostgreSQL's own read-only mode refuses writes that no text shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOnlyGuard<'a> {
-    /// Off: the session may write without a token, or its writes are only observed.
+    /// The session may write without a token, or its writes are only observed.
     Off,
-    /// On until the session holds the current token of one of these scopes, which are in order.
+    /// On until the session holds the current token of one of these scopes.
     UntilHolding(&'a [ScopeId]),
 }
 
 impl Policy {
-    /// Rules for a session: the first that matches, else the defaults.
     #[must_use]
     pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionPolicy {
         let mut rules = self.rules.iter();
@@ -57,13 +54,11 @@ impl Policy {
 }
 
 impl SessionPolicy {
-    /// The whole policy.
     #[must_use]
     pub const fn policy(&self) -> &Arc<Policy> {
         &self.policy
     }
 
-    /// The rule of the file that matches the session; `None` if the defaults apply.
     #[must_use]
     pub fn rule(&self) -> Option<&SessionRule> {
         self.terms.rule.as_ref()
@@ -75,14 +70,13 @@ impl SessionPolicy {
         self.terms.scope
     }
 
-    /// Scopes whose current tokens together let the session send anything, without a look at its texts. `None` if
-    /// every text needs a look, because some kind of statement is refused.
+    /// Scopes whose current tokens together let the session send anything, unexamined. `None` if some kind of
+    /// statement is refused.
     #[must_use]
     pub fn unlooked(&self) -> Option<&[ScopeId]> {
         self.terms.follows.unlooked.as_deref()
     }
 
-    /// Condition under which the session's transactions are read-only.
     #[must_use]
     pub fn read_only_guard(&self) -> ReadOnlyGuard<'_> {
         match &self.terms.follows.read_only_until {
@@ -91,14 +85,14 @@ impl SessionPolicy {
         }
     }
 
-    /// Mode for refusals that concern this scope, or no scope. The mode of the session's rule takes precedence over
-    /// that of the scope, and that one over `[defaults]`.
+    /// Mode for refusals that concern this scope, or no scope. The session's rule takes precedence over the scope,
+    /// and the scope over `[defaults]`.
     #[must_use]
     pub fn mode(&self, scope: Option<&str>) -> Mode {
         self.policy.modes.of(&self.terms, scope)
     }
 
-    /// Whether a rule only observes the session itself. Then no takeover may end it.
+    /// Whether a rule only observes the session itself, so that no takeover may end it.
     #[must_use]
     pub fn observes_session(&self) -> bool {
         self.terms.mode == Some(Mode::Observe)

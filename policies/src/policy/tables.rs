@@ -8,7 +8,6 @@ use crate::object_name::ObjectName;
 /// PostgreSQL truncates longer names: <https://www.postgresql.org/docs/current/sql-syntax-lexical.html>.
 const NAME_BYTES_MAX: usize = 63;
 
-/// `schema.table`, each with `*` for any characters. Text in double quotes is literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TablePattern {
     pub(super) schema: Glob,
@@ -41,13 +40,11 @@ impl TablePattern {
         name.schema.is_some() || self.table.exact().is_some() || self.schema.is_any()
     }
 
-    /// The pattern as a user would write it.
     pub(super) fn written(&self) -> String {
         format!("{}.{}", self.schema.written(), self.table.written())
     }
 }
 
-/// The parts of a pattern between its dots.
 fn split(text: &str) -> Result<Vec<Glob>, ValueError> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -141,12 +138,10 @@ fn check_length(text: &str, name: &str) -> Result<(), ValueError> {
     Ok(())
 }
 
-/// A pattern of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) pattern: TablePattern,
     pub(super) scope: ScopeId,
-    /// Line in the file.
     pub(super) line: u32,
 }
 

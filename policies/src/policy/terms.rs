@@ -15,16 +15,12 @@ pub(super) enum Writes {
     /// The current token of the session's scope.
     #[default]
     Token,
-    /// Nothing.
     Allow,
-    /// Always refused.
     Refuse,
 }
 
-/// Requirement of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// Nothing.
     #[default]
     Allow,
     /// The same token as a write.
@@ -41,14 +37,10 @@ pub(super) enum UnknownTables {
     SessionScope,
 }
 
-/// A session rule, as messages name it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionRule {
-    /// Position among the rules of the file, from 1.
     pub number: usize,
-    /// Name, if the rule has one.
     pub name: Option<Box<str>>,
-    /// Line of its `[[session]]`, from 1.
     pub line: u32,
 }
 
@@ -61,19 +53,17 @@ impl fmt::Display for SessionRule {
     }
 }
 
-/// Origin of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum By {
-    /// The built-in default: the file is silent.
     #[default]
     Nobody,
     /// This line of `[defaults]`.
-    Defaults { line: u32 },
-    /// The rule of the session.
+    Defaults {
+        line: u32,
+    },
     Rule,
 }
 
-/// A value and its origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said<T> {
     pub(super) value: T,
@@ -82,12 +72,11 @@ pub(super) struct Said<T> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// The matching rule; `None` for the defaults.
     pub(super) rule: Option<SessionRule>,
     pub(super) writes: Said<Writes>,
     pub(super) reads: Said<Reads>,
     pub(super) unknown_tables: Said<UnknownTables>,
-    /// Mode of the rule, which takes precedence over that of the scopes.
+    /// Takes precedence over that of the scopes.
     pub(super) mode: Option<Mode>,
     pub(super) scope: ScopeId,
     pub(super) refused: Box<[(Category, By)]>,
@@ -113,7 +102,6 @@ impl Terms {
         self.writes.value == Writes::Allow && self.writes.by == By::Rule
     }
 
-    /// Whether a rule refuses every write of its sessions.
     pub(super) fn refuses_all_writes(&self) -> bool {
         self.writes.value == Writes::Refuse && self.writes.by == By::Rule
     }
@@ -125,13 +113,11 @@ impl Terms {
             .map(|(_, by)| *by)
     }
 
-    /// Origin of a value, in words.
     pub(super) fn source(&self, by: By) -> RuleOrigin<'_> {
         RuleOrigin(by, self.rule.as_ref())
     }
 }
 
-/// Origin of a value, in words.
 pub(super) struct RuleOrigin<'a>(By, Option<&'a SessionRule>);
 
 impl fmt::Display for RuleOrigin<'_> {

@@ -1,4 +1,4 @@
-//! Requirements of statements, in tables of cases. Effects are literals, so they do not depend on classification.
+//! Requirements of statements, in tables of cases. Effects are literals, independent of classification.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -38,7 +38,6 @@ fn named(names: &[&str]) -> Tables {
     Tables::Named(names.iter().map(|text| name(text)).collect())
 }
 
-/// Effects that write these tables and read none.
 fn write(tables: &[&str]) -> Effects {
     Effects {
         class: Class::Write,
@@ -87,7 +86,7 @@ fn names(session: &SessionPolicy, scopes: &[ScopeId]) -> String {
     names.join(" ")
 }
 
-/// Checks requirement and decision at once: they must agree, and a decision has a reason.
+/// Requirement and decision must agree, and a decision has a reason.
 #[track_caller]
 fn check(session: &SessionPolicy, effects: &Effects, expect: &str) {
     let decision = session.decision(effects);
@@ -257,8 +256,8 @@ fn defaults_free_or_refuse_only_what_no_scope_lists() {
     check_frame(&only, Some(""), None);
 }
 
-/// The search path does not matter. A pattern for a whole schema does not settle the name: it may be a table of that
-/// schema, or one that no scope lists.
+/// The search path does not matter. A pattern for a whole schema does not settle the name: it may be in that schema,
+/// or a table that no scope lists.
 #[test]
 fn a_name_without_schema_stands_for_every_listed_table_of_that_name() {
     let app = session(SCOPES, "app");
@@ -470,7 +469,7 @@ fn what_is_only_observed_switches_the_read_only_guard_off() {
     check_frame(&session(kinds, "app"), None, None);
 }
 
-/// A refusal that is only observed lets the statement through, so it must not hide a scope that is enforced.
+/// An observed refusal lets the statement through, so it must not hide an enforced scope.
 #[test]
 fn an_observed_refusal_does_not_hide_an_enforced_scope() {
     let text = format!("{MODES}[[session]]\nmatch = {{ user = \"r\" }}\nwrites = \"refuse\"\n");
@@ -527,7 +526,7 @@ fn decisions_name_what_decided() {
     );
 }
 
-/// The hot path: one lookup, and nothing on the heap.
+/// The hot path.
 #[test]
 fn a_requirement_without_table_scopes_does_not_allocate() {
     let text = "[defaults]\nreads = \"current\"\n[[session]]\nmatch = { user = \"m\" }\nwrites = \"allow\"\n";
@@ -561,7 +560,7 @@ fn a_requirement_without_table_scopes_does_not_allocate() {
     assert_eq!(counted.count_total, 0);
 }
 
-/// Every statement that a session may send unlooked needs only the scopes that it holds.
+/// A session may send a statement unlooked only if it needs no other scopes.
 #[test]
 fn unlooked_sessions_need_no_look() {
     for text in [

@@ -10,7 +10,6 @@ use super::terms::{Reads, Writes};
 use super::{Mode, PreparedTransactions};
 use crate::effects::Category;
 
-/// All warnings, from the top of the file.
 pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
     let mut found = Vec::new();
     let mut warn = |at: &Range<usize>, message: &str| found.push(lines.remark(at, message));
@@ -71,7 +70,6 @@ pub(super) fn warnings(draft: &Draft, lines: &Lines<'_>) -> Vec<Remark> {
     found
 }
 
-/// Warnings about declarations.
 fn who_may_declare(draft: &Draft, warn: &mut impl FnMut(&Range<usize>, &str)) {
     let mut sections = draft.rules.iter().map(|rule| &rule.section);
     let said = sections.any(|section| section.declare.is_some())
@@ -122,7 +120,6 @@ fn observed(key: &str, whom: &str) -> String {
     )
 }
 
-/// Place where replication connections are allowed.
 fn replication(section: &Section) -> Option<Range<usize>> {
     let mut allowed = section.allow.iter();
     let found = allowed.find(|kind| *kind.get_ref() == Category::Replication)?;

@@ -16,14 +16,12 @@ use crate::patience::Patience;
 /// Recipient of signals from the terminal, or to the caller's process group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessGroup {
-    /// Children get them too.
     Shared,
     /// Only the caller gets them, and ends its children in order.
     Own,
 }
 
 impl ProcessGroup {
-    /// Creates a command in this group.
     pub fn command(self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         if self == Self::Own {
@@ -33,14 +31,12 @@ impl ProcessGroup {
     }
 }
 
-/// Signals that end a child, each with its time limit. SIGKILL follows.
+/// Signals that end a child, each with its time limit, before SIGKILL.
 pub type Farewell = &'static [(Signal, Duration)];
 
-/// SIGTERM, and time for an orderly end.
 pub const TERM: Farewell = &[(Signal::TERM, Duration::from_secs(10))];
 
-/// Child process, ended on drop. It is signalled by pid only until it has been waited for, so that the pid is still
-/// its own.
+/// Child process, ended on drop. It is signalled by pid only until it is reaped, so that the pid is its own.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -51,10 +47,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a command without input. Its output is appended to a log file.
-    ///
-    /// # Errors
-    /// The program cannot be run.
+    /// Starts a command without input, and appends its output to a log file.
     pub fn spawn(
         command: &mut Command,
         log: PathBuf,
@@ -78,23 +71,19 @@ impl Running {
         })
     }
 
-    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Exit status, once the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits for the end, up to a limit.
     pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let ended = Patience::at_most(limit).until(|| self.ended());
         ended.ok().flatten()
     }
 
-    /// Sends a signal, unless the process has ended.
     pub fn signal(&mut self, signal: Signal) {
         if self.ended().is_none() {
             // It may end now, but is not reaped before `ended`, so the signal cannot hit another process.
@@ -102,7 +91,7 @@ impl Running {
         }
     }
 
-    /// Ends the process: by each signal in turn, finally by SIGKILL. `None` if its status is unknown even then.
+    /// Ends the process: by each signal in turn, finally by SIGKILL.
     pub fn end(&mut self) -> Option<ExitStatus> {
         for (signal, limit) in self.farewell {
             self.signal(*signal);
@@ -114,14 +103,12 @@ impl Running {
         self.child.wait().ok()
     }
 
-    /// Output since the start.
     pub fn output(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let own = log.get(self.log_begins..).unwrap_or_default();
         String::from_utf8_lossy(own).into_owned()
     }
 
-    /// Error with the end of the output.
     pub(crate) fn failure(&self) -> HarnessError {
         let output = self.output();
         let lines: Vec<&str> = output.lines().collect();

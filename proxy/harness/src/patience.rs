@@ -8,7 +8,6 @@ use crate::HarnessError;
 
 const POLL: Duration = Duration::from_millis(5);
 
-/// Limit of a wait, with a token that ends it earlier.
 #[derive(Debug, Clone)]
 pub struct Patience {
     limit: Duration,
@@ -16,12 +15,10 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Waits at most this long.
     pub fn at_most(limit: Duration) -> Self {
         Self::unless(limit, &CancellationToken::new())
     }
 
-    /// Waits at most this long, and no longer once `stop` is cancelled.
     pub fn unless(limit: Duration, stop: &CancellationToken) -> Self {
         let stop = stop.clone();
         Self { limit, stop }
@@ -29,8 +26,7 @@ impl Patience {
 
     /// Polls every few milliseconds until there is an answer; `None` after the limit.
     ///
-    /// # Errors
-    /// [`HarnessError::Interrupted`] once cancelled.
+    /// # Errors [`HarnessError::Interrupted`] once cancelled.
     pub fn until<T>(&self, mut ask: impl FnMut() -> Option<T>) -> Result<Option<T>, HarnessError> {
         let start = Instant::now();
         loop {

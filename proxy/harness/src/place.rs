@@ -11,17 +11,14 @@ use tempfile::TempDir;
 use crate::HarnessError;
 use crate::error::system;
 
-/// Below the kernel's range for outgoing connections.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u16 = 12_000;
 
-/// Temporary directory, removed on drop. Other users can reach their own files inside.
+/// Temporary directory, removed on drop, or kept with `PGPALISADE_KEEP`. Other users can reach their own files
+/// inside.
 ///
 /// Created in the usual place, unless that does not suit PostgreSQL: a socket's path has at most 107 bytes, and if
-/// root starts PostgreSQL, another user must reach the directory. `PGPALISADE_KEEP` keeps it, to read the logs.
-///
-/// # Errors
-/// The directory cannot be created.
+/// root starts PostgreSQL, another user must reach the directory.
 pub fn scratch_directory(prefix: &str) -> Result<TempDir, HarnessError> {
     const LONGEST_PARENT: usize = 50;
     let mut parent = std::env::temp_dir();
@@ -44,10 +41,7 @@ fn open_to_all(directory: &Path) -> bool {
     found.is_ok_and(|found| found.permissions().mode() & SEARCH_BY_OTHERS != 0)
 }
 
-/// A free TCP port on 127.0.0.1. The kernel does not use it for outgoing connections.
-///
-/// # Errors
-/// All ports are taken.
+/// A free TCP port on 127.0.0.1, outside the kernel's range for outgoing connections.
 pub fn free_port() -> Result<u16, HarnessError> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Concurrent processes begin at different ports.

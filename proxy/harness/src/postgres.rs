@@ -16,19 +16,16 @@ use crate::error::system;
 use crate::patience::Patience;
 use crate::place::free_port;
 
-/// Superuser that [`Programs::init`] creates.
 pub const SUPERUSER: &str = "postgres";
 
 /// Another process can take a free port before PostgreSQL binds it.
 const PORT_ATTEMPTS: usize = 5;
 
-/// initdb takes about a second.
 const INITDB_LIMIT: Duration = Duration::from_secs(30);
 
-/// Immediate shutdown, since no data is kept: <https://www.postgresql.org/docs/current/server-shutdown.html>.
+/// Immediate shutdown: <https://www.postgresql.org/docs/current/server-shutdown.html>.
 const FAREWELL: Farewell = &[(Signal::QUIT, Duration::from_secs(10))];
 
-/// Directory of PostgreSQL's programs, and their user.
 #[derive(Debug, Clone)]
 pub struct Programs {
     directory: PathBuf,
@@ -41,8 +38,7 @@ pub struct Programs {
 impl Programs {
     /// Finds the programs in `$PG_BIN`, by `pg_config`, or in Debian's directories, newest first.
     ///
-    /// # Errors
-    /// The programs are missing, or this process is root and there is no other user to run them.
+    /// # Errors The programs are missing, or this process is root and no other user can run them.
     pub fn find(group: ProcessGroup) -> Result<Self, HarnessError> {
         let directory = find_programs().ok_or(HarnessError::NotInstalled)?;
         let user = if geteuid().is_root() {
@@ -58,14 +54,12 @@ impl Programs {
         })
     }
 
-    /// Adds an environment variable for servers.
     #[must_use]
     pub fn with_environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Path of a program.
     pub fn path(&self, program: &str) -> PathBuf {
         self.directory.join(program)
     }
@@ -80,15 +74,11 @@ impl Programs {
         command
     }
 
-    /// Id of the programs' user.
     pub fn uid(&self) -> u32 {
         self.user.map_or_else(|| geteuid().as_raw(), |(uid, _)| uid)
     }
 
     /// Gives a directory to the programs' user, and closes it to all others.
-    ///
-    /// # Errors
-    /// The system refuses it.
     pub fn give(&self, directory: &Path) -> Result<(), HarnessError> {
         let give = || {
             fs::set_permissions(directory, Permissions::from_mode(0o700))?;
@@ -103,9 +93,6 @@ impl Programs {
     }
 
     /// Creates a cluster in `directory/data`, with more options for `initdb`.
-    ///
-    /// # Errors
-    /// `initdb` fails.
     pub fn init(
         &self,
         directory: &Path,
@@ -117,7 +104,7 @@ impl Programs {
         let mut initdb = Running::spawn(initdb.args(options), directory.join("log"), FAREWELL)?;
         let ended = patience.until(|| initdb.ended());
         if ended.is_err() {
-            // A signal would leave the children of initdb running. It ends soon.
+            // A signal would leave the children of initdb running.
             initdb.wait(INITDB_LIMIT);
         }
         match ended? {
@@ -126,7 +113,6 @@ impl Programs {
         }
     }
 
-    /// A command on `directory/data`.
     fn at_home(&self, program: &str, directory: &Path) -> Command {
         let mut command = self.unprivileged(self.path(program));
         command
@@ -140,7 +126,6 @@ impl Programs {
     }
 }
 
-/// Running PostgreSQL, shut down on drop. The caller removes its files.
 #[derive(Debug)]
 pub struct PrivatePostgres {
     process: Running,
@@ -151,9 +136,6 @@ pub struct PrivatePostgres {
 impl PrivatePostgres {
     /// Starts a server on `directory/data` with these settings (`name=value`; the last one counts). Socket and log
     /// are in `directory`, the port is a free one of 127.0.0.1. Nothing is durable: fsync is off.
-    ///
-    /// # Errors
-    /// The server does not start.
     pub fn start<S: AsRef<str>>(
         programs: &Programs,
         directory: &Path,
@@ -174,9 +156,6 @@ impl PrivatePostgres {
     }
 
     /// As [`start`](Self::start), on this port.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
     pub fn start_at<S: AsRef<str>>(
         port: u16,
         programs: &Programs,
@@ -208,29 +187,25 @@ impl PrivatePostgres {
         })
     }
 
-    /// Port on 127.0.0.1, and number of the socket.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Path of the socket.
     pub fn socket(&self) -> PathBuf {
         self.directory.join(format!(".s.PGSQL.{}", self.port))
     }
 
-    /// First process of the server.
     pub fn process(&mut self) -> &mut Running {
         &mut self.process
     }
 
-    /// Id of the first process.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 }
 
-/// Whether this server is ready. The file begins with the id of the server's first process and ends with its state
-/// (PostgreSQL source, miscadmin.h, `LOCK_FILE_LINE_PM_STATUS`). It may be left from a killed server.
+/// Whether this server is ready. The file, perhaps of a killed server, begins with the id of the server's first
+/// process and ends with its state (PostgreSQL source, miscadmin.h, `LOCK_FILE_LINE_PM_STATUS`).
 fn is_ready(directory: &Path, pid: u32) -> bool {
     let file = fs::read_to_string(directory.join("data/postmaster.pid")).unwrap_or_default();
     let own = file.lines().next() == Some(&pid.to_string());
@@ -242,7 +217,7 @@ fn find_programs() -> Option<PathBuf> {
         directory.join("initdb").is_file() && directory.join("postgres").is_file()
     };
     if let Some(directory) = std::env::var_os("PG_BIN").filter(|value| !value.is_empty()) {
-        // An explicit choice of the user excludes all others.
+        // An explicit choice excludes all others.
         return Some(PathBuf::from(directory)).filter(complete);
     }
     let mut pg_config = Command::new("pg_config");

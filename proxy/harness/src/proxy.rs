@@ -7,7 +7,7 @@ use crate::HarnessError;
 use crate::child::{ProcessGroup, Running};
 use crate::patience::Patience;
 
-/// A command of the proxy without the caller's settings, which are for another proxy.
+/// A command of the proxy, without the caller's settings for another proxy.
 pub fn command(binary: &Path, group: ProcessGroup) -> Command {
     let mut command = group.command(binary);
     for (name, _) in std::env::vars_os() {
@@ -19,9 +19,6 @@ pub fn command(binary: &Path, group: ProcessGroup) -> Command {
 }
 
 /// Waits until a proxy accepts connections, and returns its port.
-///
-/// # Errors
-/// The proxy has ended, or does not listen in time: with its output.
 pub fn wait_until_listening(proxy: &mut Running, patience: &Patience) -> Result<u16, HarnessError> {
     let port = patience.until(|| match proxy.ended() {
         Some(_) => Some(None),

@@ -11,8 +11,8 @@ const ECDSA: &[u8] = b"\x06\x08\x2a\x86\x48\xce\x3d\x04\x03";
 
 /// The hash of a certificate (DER), by the hash function of its signature.
 ///
-/// `None` unless that is SHA-256, SHA-384 or SHA-512 with RSA (PKCS #1) or ECDSA. For others OpenSSL, and so
-/// PostgreSQL and libpq, has none either, except for some that are no longer used.
+/// `None` unless that is SHA-256, SHA-384 or SHA-512 with RSA (PKCS #1) or ECDSA: OpenSSL, and so PostgreSQL and
+/// libpq, has none for the others in use.
 #[must_use]
 pub fn hash(certificate: &[u8]) -> Option<Vec<u8>> {
     let (SEQUENCE, content, _) = element(certificate)? else {

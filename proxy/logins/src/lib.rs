@@ -1,7 +1,7 @@
-//! Logins that end at the proxy. It authenticates a client as PostgreSQL would, and logs in to PostgreSQL for it.
+//! Logins that end at the proxy: it authenticates a client as PostgreSQL would, and logs in to PostgreSQL for it.
 //!
-//! Pure: message bodies go in and come out, and random bytes are passed in. It knows no other crate of the proxy.
-//! Passwords and keys never appear in errors or `Debug` output.
+//! Pure: message bodies go in and come out, and random bytes are passed in. Passwords and keys never appear in errors
+//! or `Debug` output.
 
 pub mod end_point;
 mod password;
@@ -18,16 +18,10 @@ pub use verifier::{Account, Mocks, Shapes, Verifier, VerifierError};
 /// Kinds of authentication messages:
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
 pub mod kind {
-    /// AuthenticationOk.
     pub const OK: i32 = 0;
-    /// AuthenticationCleartextPassword.
     pub const CLEARTEXT_PASSWORD: i32 = 3;
-    /// AuthenticationMD5Password.
     pub const MD5_PASSWORD: i32 = 5;
-    /// AuthenticationSASL.
     pub const SASL: i32 = 10;
-    /// AuthenticationSASLContinue.
     pub const SASL_CONTINUE: i32 = 11;
-    /// AuthenticationSASLFinal.
     pub const SASL_FINAL: i32 = 12;
 }

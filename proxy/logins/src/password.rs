@@ -4,17 +4,15 @@ use std::fmt;
 
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// A password. It is overwritten on drop, and hidden from `Debug`.
+/// Overwritten on drop, and hidden from `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(Zeroizing<Vec<u8>>);
 
-/// Errors of a PasswordMessage, in PostgreSQL's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PasswordError {
     /// The body does not end with its only NUL.
     #[error("invalid password packet size")]
     Size,
-    /// The password is empty.
     #[error("empty password returned by client")]
     Empty,
 }
@@ -27,10 +25,6 @@ impl fmt::Debug for Password {
 
 impl Password {
     /// Takes the password out of the body of a PasswordMessage, and overwrites the body.
-    ///
-    /// # Errors
-    ///
-    /// [`PasswordError`].
     pub fn take(body: &mut [u8]) -> Result<Self, PasswordError> {
         let password = Self::read(body);
         body.zeroize();

@@ -18,21 +18,16 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroize as _;
 
-/// The mechanism without channel binding.
 pub const SCRAM: &str = "SCRAM-SHA-256";
-/// The mechanism with channel binding.
 pub const SCRAM_PLUS: &str = "SCRAM-SHA-256-PLUS";
 
-/// The largest SCRAM message that PostgreSQL takes (`PG_MAX_SASL_MESSAGE_LENGTH`).
 pub(crate) const MESSAGE_MAX: usize = 1024;
 
-/// Length of a key, and of a proof.
 pub(crate) const KEY_LEN: usize = 32;
 
-/// The GS2 header that binds to a certificate.
 const BOUND: &str = "p=tls-server-end-point,,";
 
-/// A key, a signature or a proof. It is overwritten on drop, and compared in constant time.
+/// A key, a signature or a proof. Overwritten on drop, and compared in constant time.
 #[derive(Clone)]
 pub(crate) struct ScramKey(pub(crate) [u8; KEY_LEN]);
 
@@ -68,7 +63,6 @@ impl ScramKey {
         STANDARD.encode(self.0)
     }
 
-    /// H(key): the StoredKey of a ClientKey.
     pub(crate) fn hash(&self) -> Self {
         Self(Sha256::digest(self.0).into())
     }
@@ -101,13 +95,12 @@ pub(crate) fn hmac(key: &[u8; KEY_LEN], parts: &[&[u8]]) -> [u8; KEY_LEN] {
     mac.finalize_fixed().into()
 }
 
-/// A nonce: visible ASCII of random bytes.
 #[must_use]
 pub fn nonce(random: &[u8; 18]) -> String {
     STANDARD.encode(random)
 }
 
-/// Keys for a SCRAM login without the password, learned from a client's proof.
+/// Keys for a SCRAM login without the password, from a client's proof.
 #[derive(Clone)]
 pub struct Keys {
     pub(crate) salt: Vec<u8>,
@@ -125,7 +118,6 @@ impl fmt::Debug for Keys {
 /// TLS of one leg, as far as SCRAM can be bound to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leg {
-    /// No TLS.
     Clear,
     /// TLS, with the hash of the server's certificate, or `None` if none is defined.
     Encrypted(Option<Vec<u8>>),

@@ -1,4 +1,4 @@
-//! A login at PostgreSQL for a client, by the method that the server asks for.
+//! A login at PostgreSQL for a client, by the server's method.
 
 use std::fmt;
 
@@ -10,38 +10,30 @@ use crate::password::Password;
 use crate::scram::client::{Answered, Begun, Choice, ServerFault};
 use crate::scram::{Keys, Leg};
 
-/// Credentials for the login.
 #[derive(Debug, Clone)]
 pub enum Credentials {
-    /// Keys from a client's SCRAM proof.
     Keys(Keys),
-    /// The password that a client has sent.
     Password(Password),
 }
 
-/// Errors of a login before the server decides. A refusal by the server comes in its own words.
+/// Errors of a login before the server decides.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerLoginError {
-    /// The server wants a password, and only SCRAM keys are known.
     #[error(
         "PostgreSQL asks for {0}, but with SCRAM between client and pgpalisade no password is known"
     )]
     NeedsPassword(&'static str),
-    /// The connection would expose the password.
     #[error(
         "PostgreSQL asks for the password in clear text, but the connection to it is not encrypted"
     )]
     Readable,
-    /// GSSAPI and others, by their code in the protocol.
     #[error("PostgreSQL asks for an authentication method that is not supported (code {0})")]
     Method(i32),
-    /// SCRAM with keys failed.
     #[error("SCRAM with PostgreSQL failed: {0}")]
     Scram(#[from] ServerFault),
     /// SCRAM with a password failed, in the library's words.
     #[error("SCRAM with PostgreSQL failed: {0}")]
     Library(String),
-    /// The message is out of turn.
     #[error("PostgreSQL sent an unexpected authentication message (code {0})")]
     Unexpected(i32),
 }
@@ -49,15 +41,12 @@ pub enum ServerLoginError {
 /// The next step after a message of the server.
 #[derive(Debug)]
 pub enum Step {
-    /// Send this body of a message (`p`).
+    /// The body of a message (`p`).
     Send(Vec<u8>),
-    /// Wait for the server's next message.
     Wait,
-    /// The login is complete.
     Done,
 }
 
-/// A login under way.
 pub struct ServerLogin {
     user: Vec<u8>,
     leg: Channel,
@@ -65,33 +54,25 @@ pub struct ServerLogin {
     state: LoginState,
 }
 
-/// The connection to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Channel {
-    /// The channel that SCRAM can be bound to.
     pub leg: Leg,
-    /// Parties that can read the connection.
     pub readers: Readers,
 }
 
-/// Parties that can read a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readers {
-    /// Only its two ends.
     Ends,
-    /// Everybody on the path.
     Anybody,
 }
 
 enum LoginState {
     Begun,
-    /// The answer is sent, and the server decides.
     Answered,
     ByKeys(Begun),
     ByKeysAnswered(Answered),
     ByPassword(Box<ScramSha256>),
     ByPasswordAnswered(Box<ScramSha256>),
-    /// The login is over, or a message was out of turn.
     Over,
 }
 
@@ -102,7 +83,7 @@ impl fmt::Debug for ServerLogin {
 }
 
 impl ServerLogin {
-    /// Begins a login, for the user of the startup packet that the server has got.
+    /// Begins a login, for the user of the startup packet.
     #[must_use]
     pub const fn new(user: Vec<u8>, credentials: Credentials, leg: Channel) -> Self {
         Self {
@@ -120,10 +101,6 @@ impl ServerLogin {
     }
 
     /// Takes the body of an authentication message (`R`). `nonce` is random, of visible ASCII without a comma.
-    ///
-    /// # Errors
-    ///
-    /// [`ServerLoginError`].
     pub fn on_authentication(
         &mut self,
         body: &[u8],
@@ -135,7 +112,7 @@ impl ServerLogin {
         let kind = i32::from_be_bytes(*kind);
         let unexpected = ServerLoginError::Unexpected(kind);
         match (std::mem::replace(&mut self.state, LoginState::Over), kind) {
-            // A server that asks for nothing admits everybody.
+            // A server that requests nothing admits everybody.
             (LoginState::Begun | LoginState::Answered, kind::OK) => Ok(Step::Done),
             (LoginState::Begun, kind::CLEARTEXT_PASSWORD) => self.cleartext(),
             (LoginState::Begun, kind::MD5_PASSWORD) => {

@@ -7,38 +7,24 @@ use std::fmt;
 
 use crate::verifier::{Shapes, Verifier, VerifierError};
 
-/// Users and their verifiers.
 #[derive(Default)]
 pub struct UsersFile {
     users: HashMap<String, Verifier>,
     shapes: Shapes,
 }
 
-/// Errors of a users file. They quote only the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsersFileError {
-    /// A line has another form.
     #[error("line {0}: write \"user\" \"SCRAM-SHA-256$...\", each in double quotes")]
     Form(usize),
-    /// The verifier is not valid.
     #[error("line {line}: the password of user {user:?} {error}")]
     Verifier {
-        /// Line number, from 1.
         line: usize,
-        /// User of the line.
         user: String,
-        /// Error of the verifier.
         error: VerifierError,
     },
-    /// A user has two lines.
     #[error("line {line}: user {user:?} already has a line")]
-    Twice {
-        /// Line number, from 1.
-        line: usize,
-        /// User of the line.
-        user: String,
-    },
-    /// The file has no lines.
+    Twice { line: usize, user: String },
     #[error("it names no user")]
     Empty,
 }
@@ -54,10 +40,6 @@ impl fmt::Debug for UsersFile {
 impl UsersFile {
     /// Reads all lines. Empty lines and lines that begin with `;` are skipped. Anything after the second text is
     /// ignored, as by pgbouncer.
-    ///
-    /// # Errors
-    ///
-    /// The first invalid line.
     pub fn parse(text: &str) -> Result<Self, UsersFileError> {
         let mut file = Self::default();
         for (index, line) in text.lines().enumerate() {
@@ -89,7 +71,6 @@ impl UsersFile {
         }
     }
 
-    /// The user's verifier.
     #[must_use]
     pub fn verifier(&self, user: &str) -> Option<&Verifier> {
         self.users.get(user)
@@ -101,7 +82,6 @@ impl UsersFile {
         &self.shapes
     }
 
-    /// Number of users.
     #[must_use]
     pub fn count(&self) -> usize {
         self.users.len()

@@ -10,19 +10,18 @@ use zeroize::Zeroizing;
 
 use crate::scram::{KEY_LEN, ScramKey, hmac};
 
-/// PostgreSQL's default.
 const ITERATIONS: u32 = 4096;
 
-/// PostgreSQL's own length.
+/// PostgreSQL's.
 const SALT_LEN: usize = 16;
 
 /// Separates secrets derived from a private key from all other uses of the key.
 const MOCKS: [u8; KEY_LEN] = *b"pgpalisade: mock verifiers, v. 1";
 
-/// Limit of kept shapes: roles may have chosen their own.
+/// Roles may have chosen their own shapes.
 const SHAPES_MAX: usize = 16;
 
-/// A SCRAM verifier. It is not a password, but allows guessing it.
+/// A SCRAM verifier. It allows guessing the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Verifier {
     pub(crate) salt: Vec<u8>,
@@ -31,18 +30,17 @@ pub struct Verifier {
     pub(crate) server_key: ScramKey,
 }
 
-/// Errors of a text that is not a SCRAM-SHA-256 verifier. They do not quote the text.
+/// A text that is not a SCRAM-SHA-256 verifier; never quoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VerifierError {
     /// A hash of the method `md5`.
     #[error("is an MD5 hash, but SCRAM needs \"SCRAM-SHA-256$...\", as in pg_authid.rolpassword")]
     Md5,
-    /// Another text, usually a password.
+    /// Usually a password.
     #[error(
         "is not a SCRAM verifier: it must begin with SCRAM-SHA-256$, as in pg_authid.rolpassword"
     )]
     Other,
-    /// The beginning is right, the rest is not.
     #[error(
         "is a malformed SCRAM verifier: it must be SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>"
     )]
@@ -88,12 +86,11 @@ fn parse(rest: &str) -> Option<Verifier> {
     (!verifier.salt.is_empty()).then_some(verifier)
 }
 
-/// The account of a user name. The SCRAM exchange is the same for both kinds.
+/// The account of a user name. Both kinds have the same SCRAM exchange.
 #[derive(Debug, Clone)]
 pub enum Account {
-    /// A user with a password.
     Known(Verifier),
-    /// A user without a password, or none at all: no proof is right.
+    /// No password, or no such user: every proof is wrong.
     Unknown(Verifier),
 }
 
@@ -105,8 +102,8 @@ impl Account {
     }
 }
 
-/// Iteration counts and salt lengths of the known verifiers, which every client can see. A user without a verifier
-/// must look the same for as long as the process lives: a change would show that its verifier is not real.
+/// Iteration counts and salt lengths of the known verifiers, which every client can see. A mock must not change while
+/// the process lives: a change would give it away.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shapes(BTreeSet<(u32, usize)>);
 
@@ -136,7 +133,7 @@ fn shape(verifier: &Verifier) -> (u32, usize) {
     (verifier.iterations, verifier.salt.len().min(KEY_LEN))
 }
 
-/// Makes verifiers for users without one. A name always gets the same one, as long as the shapes stay.
+/// Makes verifiers for users without one: always the same for a name, as long as the shapes stay.
 pub struct Mocks {
     secret: Zeroizing<[u8; KEY_LEN]>,
     shapes: Shapes,
@@ -149,14 +146,13 @@ impl fmt::Debug for Mocks {
 }
 
 impl Mocks {
-    /// Derives a secret from a private key's file, the same in each process that has it. It is HKDF-Extract:
+    /// Derives a secret from a private key's file by HKDF-Extract:
     /// <https://www.rfc-editor.org/rfc/rfc5869#section-2.2>.
     #[must_use]
     pub fn secret_of(private_key: Vec<u8>) -> [u8; KEY_LEN] {
         hmac(&MOCKS, &[&Zeroizing::new(private_key)])
     }
 
-    /// Mocks from a secret, each with one of these shapes.
     #[must_use]
     pub fn new(secret: [u8; KEY_LEN], shapes: Shapes) -> Self {
         Self {
@@ -165,7 +161,6 @@ impl Mocks {
         }
     }
 
-    /// The mock account of a user without a verifier.
     #[must_use]
     pub fn of(&self, user: &[u8]) -> Account {
         let derive = |what: &[u8]| ScramKey(hmac(&self.secret, &[what, user]));
@@ -255,7 +250,7 @@ mod tests {
         assert_eq!(first.salt[..4], alike.salt);
     }
 
-    /// A real verifier's shape does not give it away: some mocks have it too.
+    /// A real verifier's shape does not give it away: some mocks share it.
     #[test]
     fn who_does_not_exist_has_every_shape() {
         let (mut shapes, mut expect) = (Shapes::default(), BTreeSet::new());

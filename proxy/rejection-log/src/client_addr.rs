@@ -5,17 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Serialize, Serializer};
 
-/// Address of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAddr {
-    /// A network address.
     Tcp(SocketAddr),
     /// A unix socket on this machine. As for `pg_hba.conf`, such a client is in no network.
     Local,
 }
 
 impl ClientAddr {
-    /// The IP address; `None` for a unix socket.
     pub const fn ip(self) -> Option<IpAddr> {
         match self {
             Self::Tcp(address) => Some(address.ip()),

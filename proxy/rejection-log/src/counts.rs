@@ -17,7 +17,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counts one rejection.
     pub fn count(&self, kind: RejectionKind, enforced: Enforcement) {
         let counters = match enforced {
             Enforcement::Refused => &self.refused,
@@ -36,7 +35,6 @@ impl Counters {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All current counts.
     pub fn read(&self) -> RejectionCounts {
         let read = |counters: &[AtomicU64; KINDS]| {
             counters
@@ -52,7 +50,6 @@ impl Counters {
     }
 }
 
-/// Numbers of rejections since the log was opened, including those whose record was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RejectionCounts {
     refused: [u64; KINDS],
@@ -62,23 +59,21 @@ pub struct RejectionCounts {
 }
 
 impl RejectionCounts {
-    /// The count of one kind.
     pub fn of(&self, kind: RejectionKind, enforced: Enforcement) -> u64 {
         let counts = self.counts(enforced);
         counts.get(kind.index()).copied().unwrap_or_default()
     }
 
-    /// The count of all kinds.
     pub(crate) fn total(&self, enforced: Enforcement) -> u64 {
         self.counts(enforced).iter().sum()
     }
 
-    /// Rejections before the login was authenticated. No other count includes them.
+    /// Rejections before authentication. No other count includes them.
     pub(crate) const fn unproved(&self) -> u64 {
         self.unproved
     }
 
-    /// Records that were dropped because the writer could not keep up.
+    /// Records dropped because the writer could not keep up.
     pub(crate) const fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -87,7 +82,6 @@ impl RejectionCounts {
         self.total(Enforcement::Refused) + self.total(Enforcement::Observed) + self.unproved == 0
     }
 
-    /// Text for people: `3 (no_token 2, policy 1)`.
     pub(super) const fn by_kind(&self, enforced: Enforcement) -> ByKind<'_> {
         ByKind {
             counts: self,
@@ -103,7 +97,6 @@ impl RejectionCounts {
     }
 }
 
-/// A total, with its kinds.
 pub(super) struct ByKind<'a> {
     counts: &'a RejectionCounts,
     enforced: Enforcement,
@@ -131,7 +124,7 @@ mod tests {
         let counters = Counters::default();
         assert!(counters.read().is_zero());
         let enforcements = [Enforcement::Refused, Enforcement::Observed];
-        // A different number for each, so that no counter can stand for another.
+        // A different number for each, so that no two counters can be swapped.
         let expected = |kind: RejectionKind, enforced: Enforcement| {
             let place = RejectionKind::ALL.iter().position(|k| *k == kind);
             1 + place.unwrap_or_default() as u64

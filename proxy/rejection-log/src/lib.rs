@@ -1,14 +1,13 @@
 //! The record of every rejection: a JSON line in a file, an event in the log, and counters.
 //!
-//! In observe mode every write of an application can be a record. So an observed rejection is an event only at level
-//! DEBUG. An INFO event gives their number, with the first one and then at most once a minute. The file has all of
-//! them, as far as its writer keeps up.
+//! In observe mode every write of an application can be a record, so an observed rejection is an event only at level
+//! DEBUG, and an INFO event gives their number.
 //!
-//! Of repeated refusals only the first ones are recorded, and the others counted. Refusals before authentication are
-//! marked, and count as one kind: the name in them is not proved.
+//! Of repeated refusals only the first ones are recorded, and the others counted. Refusals before authentication
+//! count as one kind: the name in them is not proved.
 //!
 //! The last records are also in memory, and so are writers without a token that have taken turns ([`overlaps`]).
-//! [`line`](mod@line) parses the lines of a file, and [`report`] sums them up.
+//! [`report`] sums up a file.
 
 mod client_addr;
 mod counts;
@@ -43,26 +42,20 @@ use recent::Recent;
 use repeats::Repeats;
 use writer::{LogWriter, Sink};
 
-/// Limit of records that wait for the writer. At about 2 KiB each this is some 8 MiB: seconds of a storm of
-/// rejections.
+/// Limit of records that wait for the writer: some 8 MiB, seconds of a storm of rejections.
 const QUEUE: usize = 4096;
 
-/// Time that dropping the last handle waits for the writer: a disk that hangs must not keep the process alive.
+/// Time for the writer when the last handle is dropped: a disk that hangs must not keep the process alive.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Errors of opening a rejection log.
 #[derive(Debug, thiserror::Error)]
 pub enum RejectionLogError {
-    /// The file could not be opened for appending.
     #[error("cannot open the rejection log {}", path.display())]
     Open {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// The system cannot start a thread.
     #[error("cannot start the writer of the rejection log")]
     Thread(#[source] std::io::Error),
 }
@@ -75,15 +68,15 @@ pub struct RejectionLog {
 
 #[derive(Debug)]
 struct Inner {
-    /// `None` only while it is dropped.
+    /// `None` only while dropped.
     queue: Option<SyncSender<Message>>,
     shared: Arc<LogState>,
     literals: Literals,
-    /// Closes when the writer has ended. The mutex only makes the handle `Sync`.
+    /// Closes when the writer has ended. The mutex makes the handle `Sync`.
     ended: Mutex<Receiver<()>>,
 }
 
-/// State that handles share with the writer. It reaches the writer even if the queue is full.
+/// State that handles share with the writer, outside the queue.
 #[derive(Debug, Default)]
 struct LogState {
     counters: Counters,
@@ -97,12 +90,10 @@ struct LogState {
 
 enum Message {
     Record(Arc<RejectionRecord>),
-    /// Tells the writer to look at [`LogState`].
     Wake,
 }
 
 impl LogState {
-    /// Notes an observed write without a token.
     fn note_overlap(&self, record: &RejectionRecord) {
         let session = &record.session;
         let is_let_pass = record.enforced == Enforcement::Observed && session.is_authenticated();
@@ -120,11 +111,10 @@ impl LogState {
 
 impl RejectionLog {
     /// Opens the file for appending, with mode 0640 if it is new, and starts the thread that writes to it. Records
-    /// also go to `tracing` (target `pgpalisade::rejection`, level WARN if refused, DEBUG if observed). Without a
-    /// file they go only there.
+    /// also go to `tracing` (target `pgpalisade::rejection`, level WARN if refused, DEBUG if observed); without a
+    /// file, only there.
     ///
-    /// # Errors
-    /// The file cannot be opened, or the thread not started.
+    /// # Errors The file cannot be opened, or the thread not started.
     pub fn open(file: Option<&Path>, literals: Literals) -> Result<Self, RejectionLogError> {
         let sink = file.map(Sink::open).transpose()?;
         Self::start(sink, literals, QUEUE)
@@ -147,7 +137,7 @@ impl RejectionLog {
         let (end, ended) = mpsc::sync_channel(0);
         let shared = Arc::new(LogState::default());
         let writer = LogWriter::new(sink, Arc::clone(&shared));
-        // The writer also uses a subscriber that is set for this thread only, as in tests.
+        // The writer also uses a subscriber of this thread, as in tests.
         let dispatch = tracing::dispatcher::get_default(Clone::clone);
         std::thread::Builder::new()
             .name(String::from("rejection-log"))
@@ -166,7 +156,6 @@ impl RejectionLog {
         })
     }
 
-    /// Makes a statement that the client sent fit for a record.
     pub fn statement(&self, judged: &JudgedText) -> RecordedStatement {
         RecordedStatement::new(judged, self.inner.literals)
     }
@@ -176,13 +165,13 @@ impl RejectionLog {
         self.inner.shared.recent.read()
     }
 
-    /// Writers without tokens that have taken turns, the latest overlaps first.
+    /// Writers without tokens that have taken turns, the latest first.
     pub fn overlaps(&self) -> Vec<Overlap> {
         self.inner.shared.overlaps.lock().list()
     }
 
-    /// Keeps a record and hands it to the writer, unless it only repeats others. It never waits. If the writer cannot
-    /// keep up, the record is dropped and counted; later the line `{"time":...,"dropped":n}` says so.
+    /// Keeps a record and hands it to the writer, unless it repeats others. Never waits: if the writer cannot keep
+    /// up, the record is dropped, and a later line `{"time":...,"dropped":n}` counts it.
     pub fn record(&self, record: RejectionRecord) {
         let Some(queue) = &self.inner.queue else {
             return;
@@ -203,14 +192,14 @@ impl RejectionLog {
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 shared.counters.count_dropped();
                 shared.dropped.fetch_add(1, Ordering::Relaxed);
-                // If the writer has emptied the queue since, it must be told of the count.
+                // If the writer has emptied the queue since, it must learn of the count.
                 self.wake();
             }
         }
     }
 
-    /// Opens the file again, for logrotate. Returns at once; the writer does it before the next record. If it fails,
-    /// the old file stays in use and the log says why.
+    /// Reopens the file, for logrotate, before the next record. Returns at once. If it fails, the old file stays in
+    /// use and the log says why.
     pub fn reopen(&self) {
         self.inner.shared.reopen.store(true, Ordering::Release);
         self.wake();

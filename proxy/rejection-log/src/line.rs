@@ -12,114 +12,82 @@ use pgpalisade_fence::rejection::Enforcement;
 /// Longest line that is parsed. A record with every name at its limit, all of it escaped, has about 16 KiB.
 const MAX_LINE: usize = 64 * 1024;
 
-/// Content of a line.
 #[derive(Debug)]
 pub enum Line {
-    /// One refusal, or several alike.
     Record(Box<Record>),
     /// Number of refusals before authentication.
     Unauthenticated {
-        /// Time of the last count.
         time: Timestamp,
-        /// The number.
         records: u64,
     },
     /// Number of missing records.
     Dropped {
-        /// Time of this note.
         time: Timestamp,
-        /// The number.
         records: u64,
     },
     /// An empty line, as after a torn line.
     Empty,
-    /// Not a line of a rejection log.
     Foreign,
 }
 
 /// A record as read, with names no longer than the proxy writes them.
 #[derive(Debug)]
 pub struct Record {
-    /// Time of the refusal.
     pub time: Timestamp,
-    /// Reason, in the word of the log.
+    /// In the word of the log.
     pub kind: String,
-    /// The SQLSTATE that the client was told.
     pub sqlstate: String,
-    /// Scope of the tokens.
     pub scope: Option<String>,
-    /// The session's token, if it had one.
     pub token: Option<u64>,
-    /// The highest token of the scope, if known.
     pub mark: Option<u64>,
-    /// The refused session.
     pub session: RecordedClient,
-    /// The refused statement, if there was one.
     pub statement: LoggedStatement,
-    /// Reason, if no other field tells it.
     pub reason: Option<String>,
-    /// Whether the refusal was carried out.
     pub enforced: Enforcement,
-    /// Number of refusals that the record stands for.
     pub count: u64,
 }
 
-/// The session of a record.
 #[derive(Debug, Deserialize)]
 pub struct RecordedClient {
-    /// The user.
     #[serde(default, deserialize_with = "name_or_empty")]
     pub user: String,
-    /// The database.
     #[serde(default, deserialize_with = "name_or_empty")]
     pub(crate) database: String,
-    /// application_name, if set.
     #[serde(default, rename = "application_name", deserialize_with = "name")]
     pub application: Option<String>,
-    /// Address without the port, which differs for each connection.
+    /// Without the port, which differs for each connection.
     #[serde(default, rename = "client_addr", deserialize_with = "host")]
     pub client: Option<String>,
-    /// Whether the user was authenticated.
     #[serde(default = "yes")]
     pub authenticated: bool,
 }
 
-/// The statement of a record.
 #[derive(Debug, Deserialize)]
 pub struct LoggedStatement {
-    /// Class in the words of the policy.
+    /// In the words of the policy.
     #[serde(default, rename = "statement_class", deserialize_with = "name")]
     pub(crate) class: Option<String>,
-    /// Text, as far as it was recorded.
     #[serde(rename = "statement")]
     pub text: Option<String>,
 }
 
-/// A filter for records.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Only records at this time or later.
     pub since: Option<Timestamp>,
-    /// Only records before this time.
     pub until: Option<Timestamp>,
-    /// Only records of this scope.
     pub scope: Option<String>,
-    /// Only refusals that were carried out, or only observed ones.
     pub enforced: Option<Enforcement>,
 }
 
 impl Filter {
-    /// Whether a time passes the filter.
     pub fn takes_time(&self, time: Timestamp) -> bool {
         self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time < until)
     }
 
-    /// Whether a record's scope passes the filter.
     pub fn takes_scope(&self, record: &Record) -> bool {
         self.scope.is_none() || self.scope == record.scope
     }
 
-    /// Whether a record passes the filter.
     pub fn takes(&self, record: &Record) -> bool {
         self.takes_time(record.time)
             && self.takes_scope(record)
@@ -127,7 +95,7 @@ impl Filter {
     }
 }
 
-/// The JSON object of a line. Other fields are ignored, because a newer proxy may write more.
+/// The JSON object of a line. Unknown fields are ignored, because a newer proxy may write more.
 #[derive(Deserialize)]
 struct Fields {
     time: Option<Timestamp>,
@@ -172,7 +140,6 @@ const fn yes() -> bool {
     true
 }
 
-/// Parses a line, by whomever it was written.
 pub fn parse(line: &[u8]) -> Line {
     if line.trim_ascii().is_empty() {
         return Line::Empty;
@@ -216,16 +183,14 @@ pub fn parse(line: &[u8]) -> Line {
     }
 }
 
-/// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
     /// A complete line, now in the buffer without its end.
     Line,
     /// The input ended in the middle of a line, now in the buffer.
     Torn,
-    /// A line that is longer than any record, which was skipped.
+    /// A line longer than any record, skipped.
     TooLong,
-    /// End of the input.
     End,
 }
 

@@ -1,8 +1,8 @@
-//! Writers without a token that take turns in a scope: two that both believe to lead, visible to a team before it has
-//! changed a line of code.
+//! Writers without a token that take turns in a scope: two that both believe to lead, found before any code uses
+//! tokens.
 //!
 //! A writer is an application on a host. Two writers overlap if each has written again after the other, within
-//! `IDLE`. A writer that only takes over from another does not overlap: for that, the first has to come back.
+//! `IDLE`. A writer that only replaces another does not overlap.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,32 +11,27 @@ use serde::Serialize;
 
 /// Time without a turn after which an overlap has ended.
 const IDLE: SignedDuration = SignedDuration::from_secs(60);
-/// Limit of known writers of a scope. Beyond it the one that has been quiet for longest is forgotten.
+/// Limit of known writers of a scope. Beyond it the one that was quiet for longest is forgotten.
 const WRITERS: usize = 16;
 /// Limit of scopes with known writers. Later scopes are ignored.
 const SCOPES: usize = 1000;
-/// Limit of ended overlaps that are kept.
 const KEPT: usize = 1000;
-/// There and back: the second turn shows that the first writer had not gone.
+/// The second turn shows that the first writer is still there.
 const TURNS: u64 = 2;
 
 /// An application on a host, as its sessions name them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct OverlapWriter {
-    /// `None`: the application gave no name.
     pub application: Option<String>,
     /// `None`: the proxy's own machine.
     pub host: Option<String>,
 }
 
-/// Two writers that have taken turns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Overlap {
-    /// The scope of both.
     pub scope: String,
-    /// Both writers, in the order in which they began.
+    /// In the order in which they began.
     pub writers: [OverlapWriter; 2],
-    /// First write of the later writer.
     pub since: Timestamp,
     /// Last turn so far.
     pub until: Timestamp,
@@ -45,13 +40,11 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// Time from the first to the last turn.
     pub fn duration(&self) -> SignedDuration {
         self.until.duration_since(self.since)
     }
 }
 
-/// Overlaps of all scopes.
 #[derive(Debug, Default)]
 pub(crate) struct Overlaps {
     scopes: HashMap<String, ScopeWriters>,
@@ -60,14 +53,11 @@ pub(crate) struct Overlaps {
 
 #[derive(Debug, Default)]
 struct ScopeWriters {
-    /// Writers with their last write.
     last: Vec<(OverlapWriter, Timestamp)>,
-    /// Pairs of writers that have met within `IDLE`.
     pairs: Vec<Overlap>,
 }
 
 impl Overlaps {
-    /// Notes a write without a token.
     pub(crate) fn note(&mut self, scope: &str, writer: OverlapWriter, at: Timestamp) {
         if !self.scopes.contains_key(scope) && self.scopes.len() >= SCOPES {
             return;
@@ -145,7 +135,6 @@ impl ScopeWriters {
 mod tests {
     use super::*;
 
-    /// The overlaps of writes, each given as a letter for the host, and a second.
     fn overlaps(writes: &[(&str, i64)]) -> Overlaps {
         let mut overlaps = Overlaps::default();
         for (host, second) in writes {
@@ -185,7 +174,7 @@ mod tests {
             []
         );
         assert_eq!(found(&[("a", 0), ("b", 1), ("c", 2)]), []);
-        // Back, but long after: two changes of leaders.
+        // Much later: two changes of leaders.
         assert_eq!(
             found(&[("a", 0), ("b", 1), ("b", 2), ("a", 70), ("b", 140)]),
             []

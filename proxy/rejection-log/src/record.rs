@@ -15,7 +15,7 @@ use pgpalisade_fence::statement_text::{Literals, StatementText, boundary_at_most
 use pgpalisade_fence::traceparent::Traceparent;
 use pgpalisade_session::action::JudgedText;
 
-/// Longest name in a record. PostgreSQL's own names have at most 63 bytes, but a client may send longer ones.
+/// Longest name in a record. A client may send names beyond PostgreSQL's 63 bytes.
 const MAX_NAME: usize = 256;
 
 /// Longest reason. An authority's error may quote another server.
@@ -24,40 +24,31 @@ const MAX_REASON: usize = 1024;
 /// The record of a rejection. Its SQLSTATE follows from the kind.
 #[derive(Debug, Clone)]
 pub struct RejectionRecord {
-    /// Time of the refusal by this machine's clock, only for readers: it decides nothing.
+    /// By this machine's clock, only for readers.
     pub(crate) time: SystemTime,
     pub(crate) kind: RejectionKind,
     pub(crate) scope: Option<String>,
-    /// The session's token, if it has one.
     pub(crate) token: Option<u64>,
-    /// The highest token of the scope, if known.
     pub(crate) mark: Option<u64>,
     pub(crate) raised_at: Option<SystemTime>,
     pub(crate) raised_by: Option<String>,
-    /// The refused session.
     pub(crate) session: SessionLabel,
-    /// The refused statement, as far as known.
     pub(crate) statement: RecordedStatement,
-    /// Reason, if no other field tells it.
     pub(crate) reason: Option<String>,
-    /// The access for which a token was missing.
     pub(crate) needs: Option<Class>,
     /// Fate of an ended session's transaction.
     pub(crate) transaction: Option<OpenTransaction>,
-    /// Whether the refusal was carried out.
     pub(crate) enforced: Enforcement,
-    /// Number of refusals that the record stands for: more than one if they repeat.
     pub(crate) count: u64,
 }
 
-/// The parts of a statement that are recorded.
 #[derive(Debug, Clone, Default)]
 pub struct RecordedStatement {
-    /// Class in the words of the policy; `None` if no statement was refused.
+    /// In the words of the policy; `None` if no statement was refused.
     pub(crate) class: Option<Cow<'static, str>>,
-    /// Text, shortened, and without literals unless configured.
+    /// Shortened, and without literals unless configured.
     pub(crate) text: Option<StatementText>,
-    /// The trace that the statement is a part of, if the client has given one.
+    /// The client's trace of the statement.
     pub(crate) traceparent: Option<Traceparent>,
 }
 
@@ -72,20 +63,14 @@ impl RecordedStatement {
     }
 }
 
-/// A session in records and logs.
 #[derive(Debug, Clone)]
 pub struct SessionLabel {
-    /// User of the startup packet.
     pub user: String,
-    /// Database of the startup packet.
     pub database: String,
-    /// application_name, if the client gave one.
     pub application_name: Option<String>,
-    /// Common name of the client's certificate, if it has shown one.
     pub common_name: Option<String>,
-    /// Address of the client.
     pub client_addr: ClientAddr,
-    /// Process id of the backend, set once PostgreSQL has authenticated the client.
+    /// Set once PostgreSQL has authenticated the client.
     pub backend_pid: Option<i32>,
 }
 
@@ -109,7 +94,6 @@ impl SessionLabel {
 }
 
 impl RejectionRecord {
-    /// The record of a refusal.
     #[must_use]
     pub fn new(
         rejection: &Rejection,
@@ -143,15 +127,14 @@ impl RejectionRecord {
         })
     }
 
-    /// The JSON object, without a line end. Characters that would steer a terminal are escaped, and so are line ends.
+    /// The JSON object, without a line end. Control characters are escaped, line ends too.
     pub(crate) fn to_json_line(&self) -> String {
-        // Serialization only fails for maps with other keys than strings, or for a failing writer: neither is here.
+        // Serialization fails only for maps with other keys, or a failing writer.
         let line = serde_json::to_string(self).unwrap_or_default();
         escaped(&line).into_owned()
     }
 
-    /// The fields that are equal in repeated refusals. A client that reconnects for each has another process and
-    /// port.
+    /// The fields that are equal in repeated refusals. Process and port differ after a reconnect.
     pub(super) fn likeness(&self) -> impl Hash + '_ {
         let session = &self.session;
         (
@@ -166,7 +149,7 @@ impl RejectionRecord {
     }
 }
 
-/// The reason that only DETAIL gives. For a missing or stale token the other fields tell it.
+/// The reason that only DETAIL gives.
 fn reason(rejection: &Rejection) -> Option<&str> {
     match rejection.kind {
         RejectionKind::StaleToken
@@ -225,7 +208,7 @@ pub fn moment(us: i64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(us).ok()?))
 }
 
-/// RFC 3339 in UTC with microseconds, as PostgreSQL's own clock counts them.
+/// RFC 3339 in UTC with microseconds, as PostgreSQL's clock counts them.
 pub fn rfc3339(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .map_or_else(|_| String::from("unknown"), |time| format!("{time:.6}"))

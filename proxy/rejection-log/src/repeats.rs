@@ -1,10 +1,9 @@
 //! Repeated refusals: the first ones are recorded, the others counted.
 //!
-//! A deposed leader that retries in a loop can be refused 10,000 times a second. Its records must not fill the disk,
-//! displace those of others, or take the writer's time. One record with a count stands for those left out.
+//! A deposed leader that retries in a loop can be refused 10,000 times a second. Its records must not fill the disk
+//! or displace others.
 //!
-//! Refusals before authentication are all of one kind: anybody who reaches the proxy can cause any number of them,
-//! under any name.
+//! Refusals before authentication are all of one kind: anybody can cause any number of them, under any name.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
@@ -16,13 +15,12 @@ use parking_lot::Mutex;
 
 use super::record::RejectionRecord;
 
-/// Records of one kind in each [`WINDOW`].
 pub(super) const FIRST: u64 = 10;
 
 /// After this time the first ones are recorded again, and the others reported.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Limit of kinds that are counted. Records of further kinds are all recorded.
+/// Limit of counted kinds. Records of further kinds are all recorded.
 const KINDS: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -41,12 +39,10 @@ struct RepeatedRefusal {
     last: SystemTime,
 }
 
-/// Refusals that were not recorded.
 #[derive(Debug)]
 pub(super) enum LeftOut {
     /// A number of refusals like this record, which has the time of the last one.
     Repeated(Box<RejectionRecord>),
-    /// Number of refusals before authentication.
     Unauthenticated(u64),
 }
 
@@ -78,7 +74,7 @@ impl Repeats {
         }
     }
 
-    /// Takes what was left out of each kind that was counted for at least `age`. These kinds begin anew.
+    /// Takes what was left out of each kind counted for at least `age`. These kinds start again.
     pub(super) fn take(&self, age: Duration) -> Vec<LeftOut> {
         let mut left_out = Vec::new();
         self.seen.lock().retain(|key, seen| {

@@ -190,7 +190,6 @@ impl Write for Disk {
     }
 }
 
-/// The test's side of a [`Disk`].
 struct DiskControl {
     verdict: Sender<io::Result<()>>,
     entries: Receiver<()>,
@@ -248,7 +247,6 @@ fn a_hanging_disk_blocks_nobody_and_the_gap_is_counted() {
     assert_eq!((tokens, dropped), (vec![0, 1, 2, 3, 4], 6));
 }
 
-/// The time of each line.
 #[derive(Clone, Default)]
 struct Times(Arc<Mutex<Vec<Instant>>>);
 
@@ -273,10 +271,10 @@ fn the_writer_rests_between_two_records() {
     let mut pauses: Vec<Duration> = (0..ROUNDS)
         .map(|round| {
             let before = written();
-            // The records do not repeat each other.
+            // Distinct records.
             log.record(record(round as u64));
             eventually(|| written() == before + 1);
-            // By now the writer has seen that no other record waits.
+            // By now the writer waits.
             std::thread::sleep(Duration::from_millis(1));
             log.record(observed(round as u64));
             eventually(|| written() == before + 2);
@@ -344,7 +342,6 @@ fn a_full_disk_is_counted_and_a_torn_line_spoils_no_other() {
     assert_eq!(lines[2]["token"], 3);
 }
 
-/// Events at this level while `work` uses a log with a file.
 fn events(level: tracing::Level, work: impl FnOnce(&RejectionLog)) -> Vec<Value> {
     #[derive(Clone, Default)]
     struct Captured(Arc<Mutex<Vec<u8>>>);
@@ -357,7 +354,7 @@ fn events(level: tracing::Level, work: impl FnOnce(&RejectionLog)) -> Vec<Value>
             Ok(())
         }
     }
-    // With only one subscriber, tracing asks the thread that first meets a callsite, which may be another test's.
+    // With only one subscriber, tracing asks the first thread at a callsite, which may be another test's.
     let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let captured = Captured::default();
     let writer = captured.clone();
@@ -414,7 +411,7 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
     ) = disk();
     let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 64).unwrap();
     let answer = std::thread::spawn(move || {
-        // Each write takes a moment until the log is gone, so that the queue is full again at the next.
+        // Each write takes a moment until the log is gone, so that the queue is full again.
         while entries.recv().is_ok() {
             std::thread::sleep(Duration::from_micros(200));
             let _ = verdict.send(Ok(()));
@@ -453,7 +450,7 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
     );
 }
 
-/// Foreign text stays inside its string for every reader: a parser, a terminal, an editor.
+/// Foreign text stays inside its string for a parser, a terminal and an editor.
 #[test]
 fn a_hostile_name_is_no_line_and_steers_nothing() {
     let hostile = "x\n{\"time\":\"forged\"}\r\u{1b}[2J\u{7f}\u{9b}2J\u{202e}\u{2028}\u{feff}\\\"";
@@ -489,7 +486,7 @@ fn count_of(lines: &[Value], matches: impl Fn(&Value) -> bool) -> u64 {
     counts.map(|line| line["count"].as_u64().unwrap()).sum()
 }
 
-/// A leader that retries forever leaves the disk, the log and the records in memory to others.
+/// A leader that retries forever leaves the disk, the log and the memory to others.
 #[test]
 fn refusals_that_repeat_are_few_records_and_none_is_lost() {
     const STORM: u64 = 50_000;
@@ -552,7 +549,7 @@ fn what_repeats_is_told_after_a_while() {
     );
 }
 
-/// The number of counted kinds is limited, and further kinds are all recorded.
+/// Further kinds are all recorded.
 #[test]
 fn kinds_that_are_counted_have_a_limit() {
     let repeats = Repeats::default();

@@ -1,4 +1,4 @@
-//! The thread that writes rejection records. Only this thread waits for the disk.
+//! The thread that writes rejection records: only it waits for the disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -16,22 +16,19 @@ use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::StatementText;
 use pgpalisade_fence::traceparent::Traceparent;
 
-/// Interval of notes about dropped records. A note for each gap would be a second flood.
 const DROPPED_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval of log entries about observed rejections.
 const OBSERVED_EVERY: Duration = Duration::from_secs(60);
 
-/// Interval of the checks for repeated refusals.
 const REPEATS_EVERY: Duration = Duration::from_secs(1);
 
-/// Pause before the writer waits. In a flood the sessions' threads then seldom have to wake it; the first record
-/// after a quiet time is written at once. The queue holds a flood's records of that time.
+/// Pause before the writer waits, so that in a flood the sessions' threads seldom have to wake it. The queue holds a
+/// flood's records of that time.
 pub(super) const REST: Duration = Duration::from_millis(10);
 
 const TARGET: &str = "pgpalisade::rejection";
 
-/// Logs one record. Field names are those of the JSON line.
+/// Logs one record, with the JSON line's field names.
 macro_rules! event {
     ($level:ident, $record:expr, $message:literal) => {
         tracing::event!(
@@ -70,11 +67,8 @@ pub(super) struct LogWriter {
     may_be_torn: bool,
     /// Records since the last written line that did not reach the file.
     missing: u64,
-    /// Time of the last note about dropped records.
     dropped_told: Option<Instant>,
-    /// Time of the last note about observed rejections.
     observed_told: Option<Instant>,
-    /// Time of the last check for repeated refusals.
     repeats_told: Instant,
 }
 
@@ -107,8 +101,7 @@ fn open_append(path: &Path) -> std::io::Result<File> {
         .open(path)
 }
 
-/// Checks whether [`open_append`] would succeed. A missing file is not created: another one beside it is, and
-/// removed.
+/// Checks whether [`open_append`] would succeed. For a missing file another one beside it is created and removed.
 pub(super) fn try_append(path: &Path) -> std::io::Result<()> {
     match OpenOptions::new().append(true).open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -157,7 +150,7 @@ impl LogWriter {
         self.report_counts();
     }
 
-    /// Waits for the next message; `None` if no more can come. Reports dropped records before it waits.
+    /// Waits for the next message; `None` if no more can come. Reports dropped records first.
     fn next(&mut self, queue: &Receiver<Message>) -> Option<Message> {
         match queue.try_recv() {
             Err(TryRecvError::Empty) => {}
@@ -221,7 +214,6 @@ impl LogWriter {
         }
     }
 
-    /// Reports records that found the queue full, and were neither logged nor written.
     fn report_dropped(&mut self) {
         let dropped = self.shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
@@ -239,7 +231,6 @@ impl LogWriter {
         }
     }
 
-    /// Logs the final counts, unless all are zero.
     fn report_counts(&self) {
         let counts = self.shared.counters.read();
         if !counts.is_zero() {
@@ -254,7 +245,6 @@ impl LogWriter {
         }
     }
 
-    /// Logs the record as an event.
     fn emit(&mut self, record: &RejectionRecord) {
         match record.enforced {
             Enforcement::Refused if record.session.is_authenticated() => {
@@ -289,7 +279,7 @@ impl LogWriter {
         }
     }
 
-    /// Writes the number of missing records before anything else, so that a reader sees the gap in its place.
+    /// Writes the number of missing records first, so that a reader sees the gap in its place.
     fn write_missing(&mut self) {
         if self.sink.is_none() {
             self.missing = 0;
@@ -304,13 +294,12 @@ impl LogWriter {
         }
     }
 
-    /// Returns true if the line was written, or no file is configured.
+    /// True if the line was written, or no file is configured.
     fn write_line(&mut self, line: &str) -> bool {
         let Some(sink) = &mut self.sink else {
             return true;
         };
-        // A torn line is ended first, so that it spoils only itself. One write per line: other appenders do not cut
-        // into it.
+        // A torn line is ended first. One write per line: other appenders cannot split it.
         let start = if self.may_be_torn { "\n" } else { "" };
         match sink.out.write_all(format!("{start}{line}\n").as_bytes()) {
             Ok(()) => {
@@ -318,7 +307,7 @@ impl LogWriter {
                 true
             }
             Err(error) => {
-                // Once per outage: a full disk is no reason to fill the log.
+                // Once per outage: a full disk must not fill the log.
                 if !self.may_be_torn {
                     tracing::error!(path = %sink.path.display(), %error, "cannot write to the rejection log");
                 }

@@ -11,17 +11,14 @@ use crate::turned_away::TurnedAway;
 use crate::worker::WorkerContext;
 use crate::worker_thread::WorkerHandle;
 
-/// Rest of a listener after a failed accept. Usually the process has no file descriptor left, and an immediate retry
-/// would only burn the processor.
+/// Pause after a failed accept: usually no file descriptor is left, and an immediate retry would only burn the
+/// processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Time that a listener waits for room at the workers. Meanwhile the system queues new connections, so a burst is
-/// served late instead of being turned away.
+/// Time that a listener waits for room at the workers, while the system queues new connections.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
-/// The listeners, each with the task that accepts its connections.
 pub struct Accepting {
-    /// Addresses that clients connect to.
     pub listeners: Vec<Arc<Listener>>,
     tasks: TaskTracker,
     closing: CancellationToken,
@@ -87,7 +84,7 @@ async fn accept(
 }
 
 /// Gives the connection to a worker, and returns how long to wait for the next one. After a wait that timed out,
-/// later connections do not wait at all, until one finds room.
+/// later connections do not wait until one finds room.
 async fn hand_over(
     accepted: Accepted,
     wait: Duration,
@@ -123,7 +120,6 @@ mod tests {
 
     const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0x\0\0";
 
-    /// Returns the listener's address, the only worker, and its queue, which has room for one connection.
     async fn stuck() -> (SocketAddr, Arc<Vec<WorkerHandle>>, mpsc::Receiver<Accepted>) {
         let certificates =
             Certificates::load(ClientTls::Off, None, SslSettings::default()).unwrap();
@@ -143,7 +139,7 @@ mod tests {
         (address, workers, queue)
     }
 
-    /// A worker that cannot keep up closes no connection silently.
+    /// A worker without room closes no connection silently.
     #[tokio::test]
     async fn who_finds_no_room_at_a_worker_is_told() {
         let (address, workers, mut queue) = stuck().await;
@@ -161,7 +157,7 @@ mod tests {
         assert!(queue.try_recv().is_ok());
     }
 
-    /// A burst waits in line: a leader at its end is served as soon as there is room.
+    /// A burst waits: a leader at its end is served once there is room.
     #[tokio::test]
     async fn who_comes_in_a_burst_is_served() {
         let (address, workers, mut queue) = stuck().await;

@@ -15,38 +15,27 @@ use crate::timers::Timers;
 use auth_query::AuthQuery;
 pub use auth_query::LookupError;
 
-/// Configured method of client authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Auth {
-    /// PostgreSQL authenticates clients through the proxy.
     Relay,
-    /// The proxy authenticates clients with SCRAM.
     Scram(VerifierSource),
     /// PostgreSQL authenticates clients with the password that the proxy has asked for.
     Password,
 }
 
-/// Source of verifiers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerifierSource {
-    /// A users file.
     File(PathBuf),
-    /// A query at PostgreSQL that finds a user's verifier.
     Query(String),
 }
 
-/// Client authentication at run time. Clones share it.
 #[derive(Debug, Clone)]
 pub enum Logins {
-    /// PostgreSQL authenticates clients through the proxy.
     Relayed,
-    /// The proxy authenticates clients with SCRAM.
     Scram(Arc<Accounts>),
-    /// PostgreSQL authenticates clients with the password that they send.
     Password,
 }
 
-/// Verifiers of users.
 #[derive(Debug)]
 pub struct Accounts {
     verifiers: Verifiers,
@@ -58,31 +47,26 @@ enum Verifiers {
     File {
         path: PathBuf,
         loaded: RwLock<Arc<UsersFile>>,
-        /// Shapes of the verifiers that the file had at the start.
+        /// Shapes of the verifiers in the file at the start.
         shapes: Shapes,
     },
     Query(Box<AuthQuery>),
 }
 
-/// Errors of a users file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file cannot be read, or everybody can read it: verifiers allow guessing passwords.
     #[error("the users file: {0}")]
     File(#[from] pgpalisade_tls::FileError),
-    /// A line is not valid.
     #[error("the users file {path}: {error}")]
     Content {
-        /// The file.
         path: PathBuf,
-        /// The first error.
         error: UsersFileError,
     },
 }
 
 impl Logins {
-    /// Reads the users file, if one is configured. PostgreSQL is asked at each login, over a connection like the
-    /// control connection.
+    /// Reads the users file, if one is configured. PostgreSQL is asked at each login, over a separate connection.
     ///
     /// # Errors
     ///
@@ -105,11 +89,7 @@ impl Logins {
         Ok(Self::Scram(Arc::new(accounts)))
     }
 
-    /// Reads the users file again, if one is configured. If it is not valid, the old one stays in force.
-    ///
-    /// # Errors
-    ///
-    /// The users file is not valid.
+    /// Reads the users file again, if one is configured. An invalid one changes nothing.
     pub fn reload(&self) -> Result<(), FileError> {
         match self {
             Self::Scram(accounts) => accounts.reload(),
@@ -119,8 +99,8 @@ impl Logins {
 }
 
 impl Accounts {
-    /// Derives the secret of mock verifiers from the certificate's key. So the next process, and another one with the
-    /// same certificate, show the same for a user that does not exist.
+    /// Derives the secret of mock verifiers from the certificate's key, so that every process with this certificate
+    /// shows the same mock for a missing user.
     fn new(verifiers: Verifiers, tls: &ClientTls) -> Self {
         let key = match tls {
             ClientTls::On { files, .. } => fs::read(&files.key).ok(),
@@ -130,11 +110,6 @@ impl Accounts {
         Self { verifiers, secret }
     }
 
-    /// Reads a users file.
-    ///
-    /// # Errors
-    ///
-    /// The file is not valid.
     pub fn of_file(path: &Path, tls: &ClientTls) -> Result<Self, FileError> {
         let file = read(path)?;
         let verifiers = Verifiers::File {
@@ -145,11 +120,7 @@ impl Accounts {
         Ok(Self::new(verifiers, tls))
     }
 
-    /// Reads the users file again, if one is configured. If it is not valid, the old one stays in force.
-    ///
-    /// # Errors
-    ///
-    /// The users file is not valid.
+    /// Reads the users file again, if one is configured. An invalid one changes nothing.
     pub fn reload(&self) -> Result<(), FileError> {
         let Verifiers::File { path, loaded, .. } = &self.verifiers else {
             return Ok(());
@@ -163,13 +134,13 @@ impl Accounts {
         Ok(())
     }
 
-    /// The account for a user. A user without a verifier gets a mock that looks like one.
+    /// The account for a user, or a mock that looks like one.
     ///
     /// # Errors
     ///
     /// PostgreSQL cannot be asked.
     pub async fn of(&self, user: &[u8]) -> Result<Account, LookupError> {
-        // A name that is not UTF-8 is in no file, and cannot be asked for.
+        // A name that is not UTF-8 is in no file or query.
         let name = std::str::from_utf8(user).ok();
         let (verifier, shapes) = match &self.verifiers {
             Verifiers::File { loaded, shapes, .. } => {
@@ -187,7 +158,6 @@ impl Accounts {
     }
 }
 
-/// Reads a users file that others cannot read.
 pub(crate) fn read(path: &Path) -> Result<UsersFile, FileError> {
     UsersFile::parse(&read_secret(path)?).map_err(|error| FileError::Content {
         path: path.to_owned(),

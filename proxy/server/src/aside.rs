@@ -1,25 +1,24 @@
-//! Work that takes too long for a thread with sessions. It runs on separate threads, with a limit.
+//! Work that takes too long for a thread with sessions, on separate threads, with a limit.
 
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-/// One kind of such work. Clones share its limit.
+/// One kind of work. Clones share its limit.
 #[derive(Debug, Clone)]
 pub(crate) struct Aside {
     places: Arc<Semaphore>,
 }
 
 impl Aside {
-    /// At most `at_once` of it in the whole process.
     pub(crate) fn new(at_once: usize) -> Self {
         Self {
             places: Arc::new(Semaphore::new(at_once)),
         }
     }
 
-    /// Runs `work` when its turn comes, for which the caller bounds the wait. Work that has begun is not cancelled.
-    /// `None`: it panicked. Needs a tokio runtime.
+    /// Runs `work` when its turn comes; the caller bounds the wait. Work that has begun is not cancelled. `None`: it
+    /// panicked. Needs a tokio runtime.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

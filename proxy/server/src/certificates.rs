@@ -1,69 +1,49 @@
-//! TLS of both legs and of HTTP, with the files read at start or at the last SIGHUP. All files are replaced together
-//! or not at all.
+//! TLS of both legs and of HTTP. All files are replaced together or not at all.
 
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use pgpalisade_tls::{ALPN, ALPN_HTTP, AcceptFiles, Acceptor, Connector, FileError, SslSettings};
 
-/// TLS towards clients, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientTls {
-    /// Clients that ask for TLS are told no.
     Off,
-    /// Clients that ask for TLS get it.
     On {
-        /// Certificate and key.
         files: AcceptFiles,
-        /// Whether a session may be in the clear.
+        /// Whether a session may be unencrypted.
         plain: Plain,
-        /// Whether a session needs a client certificate.
         certificates: ClientCertificates,
     },
 }
 
-/// Sessions in the clear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plain {
-    /// Served.
     Allowed,
-    /// Refused.
     Refused,
 }
 
-/// Client certificates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// Verified if the client sends one.
     #[default]
     Optional,
-    /// Required for every session.
     Required,
 }
 
-/// TLS towards clients.
 #[derive(Debug)]
 pub(crate) struct ClientLeg {
-    /// The proxy's certificate and its settings.
     pub(crate) acceptor: Acceptor,
-    /// Whether a session may be in the clear.
     pub(crate) plain: Plain,
-    /// Whether a session needs a client certificate.
     pub(crate) certificates: ClientCertificates,
 }
 
-/// TLS settings from one reading of the files.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Towards clients.
     pub(crate) client: Option<ClientLeg>,
-    /// Towards clients of HTTP.
     pub http: Option<Acceptor>,
-    /// Towards PostgreSQL.
     pub(crate) upstream: Connector,
 }
 
-/// TLS for new connections. An open connection keeps the settings that it began with.
+/// TLS for new connections. Open ones keep their settings.
 #[derive(Debug)]
 pub struct Certificates {
     client: ClientTls,
@@ -73,11 +53,6 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Reads the files.
-    ///
-    /// # Errors
-    ///
-    /// A file that is not valid.
     pub fn load(
         client: ClientTls,
         http: Option<AcceptFiles>,
@@ -93,16 +68,11 @@ impl Certificates {
         })
     }
 
-    /// Settings that were read last.
     pub fn current(&self) -> Arc<Loaded> {
         Arc::clone(&self.loaded.read())
     }
 
-    /// Reads the files again. If one of them is not valid, all the old ones stay in force.
-    ///
-    /// # Errors
-    ///
-    /// A file that is not valid.
+    /// Reads the files again. If one is invalid, nothing changes.
     pub fn reload(&self) -> Result<(), FileError> {
         let is_clear = self.client == ClientTls::Off && self.http.is_none();
         if is_clear && self.upstream == SslSettings::default() {

@@ -8,13 +8,12 @@ use pgpalisade_policies::{Analysis, Opaque, TextEncoding, classify};
 use crate::aside::Aside;
 use crate::timers::Timers;
 
-/// Limit of concurrent classifications in the whole process: each may take a second and 130 MiB.
+/// Limit of concurrent classifications in the process: each may take a second and 130 MiB.
 const AT_ONCE: usize = 1;
 
-/// Limit of a text's wait for its verdict. After that it counts as not understood, and so as a write.
+/// Limit of a text's wait for its verdict. After that it counts as a write.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Classifies texts on separate threads. Clones share one limit.
 #[derive(Debug, Clone)]
 pub(crate) struct Classification {
     aside: Aside,

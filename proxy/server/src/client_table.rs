@@ -1,7 +1,7 @@
-//! The client connections that the console shows, each from its accept to its end.
+//! The client connections that the console shows.
 //!
-//! Whenever a session has looked at all that came, it stores one byte. The rest changes at login and with the tokens,
-//! under a lock that only a reader of the table may hold.
+//! A session stores one byte whenever it has decided all that came. The rest changes at login and with the tokens,
+//! under a lock.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,19 +15,14 @@ use crate::fence::HeldTokens;
 use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::session::Activity;
 
-/// Activity of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientState {
-    /// Before its session.
     LoggingIn,
-    /// In a session.
     Session(Activity),
-    /// A replication connection, whose bytes are not looked at.
     Streaming,
 }
 
 impl ClientState {
-    /// States by their number.
     const ALL: [Self; 6] = [
         Self::LoggingIn,
         Self::Streaming,
@@ -48,7 +43,7 @@ impl ClientState {
         }
     }
 
-    /// Whether a transaction is open, or a statement under way.
+    /// Whether a transaction is open or a statement in progress.
     pub const fn is_busy(self) -> bool {
         match self {
             Self::LoggingIn | Self::Streaming | Self::Session(Activity::Idle) => false,
@@ -71,16 +66,12 @@ impl ClientState {
     }
 }
 
-/// Encryption of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encryption {
-    /// In the clear.
     None,
-    /// TLS.
     Tls,
 }
 
-/// All client connections. Clones share one table.
 #[derive(Debug, Clone, Default)]
 pub struct ClientTable {
     entries: Arc<DashMap<u64, Arc<ClientEntry>>>,
@@ -88,7 +79,6 @@ pub struct ClientTable {
 }
 
 impl ClientTable {
-    /// Adds an accepted connection.
     pub(crate) fn enter(&self, client_addr: ClientAddr) -> Listed {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let entry = Arc::new(ClientEntry {
@@ -111,7 +101,6 @@ impl ClientTable {
         }
     }
 
-    /// Current connections, the oldest first.
     pub fn all(&self) -> Vec<Arc<ClientEntry>> {
         let mut all: Vec<_> = self
             .entries
@@ -122,14 +111,13 @@ impl ClientTable {
         all
     }
 
-    /// Number of current connections.
     pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// Ends a connection. Returns whether there is one with this id.
+    /// Ends a connection. Returns whether it exists.
     pub fn kill(&self, id: u64) -> bool {
-        // A separate look-up, so that its lock is released at once.
+        // A separate look-up, to release its lock at once.
         let entry = self.entries.get(&id).map(|entry| Arc::clone(&entry));
         entry.is_some_and(|entry| {
             entry.end(Cause::Killed);
@@ -138,7 +126,6 @@ impl ClientTable {
     }
 }
 
-/// A connection's entry in the table, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Listed {
     table: ClientTable,
@@ -160,18 +147,13 @@ impl Drop for Listed {
 /// Reason to end a connection, other than one of its sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// KILL by an operator.
     Killed,
-    /// A lost lease.
     LeaseLost,
 }
 
-/// A client connection.
 #[derive(Debug)]
 pub struct ClientEntry {
-    /// Number, unique in this process.
     pub id: u64,
-    /// Time of the accept.
     pub since: SystemTime,
     state: AtomicU8,
     end: OnceLock<Cause>,
@@ -179,16 +161,12 @@ pub struct ClientEntry {
     facts: Mutex<Facts>,
 }
 
-/// Facts that change seldom.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// Address of the client.
     pub client_addr: ClientAddr,
-    /// Claimed identity, from the startup packet. It is authenticated if it has its server's process id.
+    /// Identity from the startup packet; authenticated if it has a server process id.
     pub label: Option<Arc<SessionLabel>>,
-    /// Encryption of the connection.
     pub encryption: Encryption,
-    /// Tokens in force.
     pub tokens: Option<Arc<HeldTokens>>,
 }
 
@@ -199,14 +177,12 @@ impl ClientEntry {
         self.state.store(state.number(), Ordering::Relaxed);
     }
 
-    /// The state a moment ago.
     pub fn state(&self) -> ClientState {
         let number = usize::from(self.state.load(Ordering::Relaxed));
         let state = ClientState::ALL.get(number).copied();
         state.unwrap_or(ClientState::LoggingIn)
     }
 
-    /// Sets the claimed or authenticated identity.
     pub(crate) fn set_label(&self, label: &Arc<SessionLabel>, encryption: Encryption) {
         let mut facts = self.facts.lock();
         facts.client_addr = label.client_addr;
@@ -218,12 +194,10 @@ impl ClientEntry {
         self.facts.lock().tokens = tokens;
     }
 
-    /// Tokens in force.
     pub fn tokens(&self) -> Option<Arc<HeldTokens>> {
         self.facts.lock().tokens.clone()
     }
 
-    /// A copy of the facts.
     pub fn facts(&self) -> Facts {
         self.facts.lock().clone()
     }
@@ -234,13 +208,12 @@ impl ClientEntry {
         self.ending.notify_one();
     }
 
-    /// The reason to end, if there is one.
     #[inline]
     pub(crate) fn cause(&self) -> Option<Cause> {
         self.end.get().copied()
     }
 
-    /// Waits until the connection is to end. One task waits at a time.
+    /// Waits until the connection must end. One task waits at a time.
     pub(crate) async fn is_to_end(&self) -> Cause {
         loop {
             match self.cause() {
@@ -251,7 +224,7 @@ impl ClientEntry {
     }
 }
 
-/// A session's view of its entry. It remembers what is published, so that nothing is published twice.
+/// A session's view of its entry, which publishes only changes.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     entry: Arc<ClientEntry>,
@@ -271,7 +244,6 @@ impl Publisher {
         &self.entry
     }
 
-    /// Publishes the state, and the tokens if they have changed.
     #[inline]
     pub(crate) fn publish(&mut self, activity: Activity, tokens: Option<&Arc<HeldTokens>>) {
         self.entry.set_state(ClientState::Session(activity));

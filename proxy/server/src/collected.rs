@@ -1,8 +1,6 @@
-//! Incomplete texts: a limit for their memory together, and a time limit for each.
+//! Incomplete texts: limits for their memory together, and for the time of each.
 //!
-//! A text is judged as a whole, so its first parts are kept. Many clients that each stop in the middle could hold any
-//! amount of memory for any time. So long texts need room from a budget before they are kept, and their time is
-//! limited. A text without room counts as unreadable, which holds up no session that may send any statement.
+//! A text is judged as a whole. Long texts need room from a budget; one without room counts as unreadable.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -18,7 +16,7 @@ use crate::timers::Timers;
 /// Messages up to this size need no room from the budget.
 const FREE: usize = 16 * 1024;
 
-/// The bytes that are left, and the time limit of a message. Clones on one thread share them.
+/// The bytes left, and the time limit of a message. Clones on one thread share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     left: Rc<Cell<usize>>,
@@ -26,7 +24,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// A budget of `bytes`. Each message must arrive `within` this time.
+    /// Each message must arrive `within` this time.
     #[must_use]
     pub(crate) fn new(bytes: usize, within: Duration) -> Self {
         Self {
@@ -44,7 +42,6 @@ impl Budget {
     }
 }
 
-/// Room for one message, returned on drop.
 #[derive(Debug)]
 struct Share {
     of: Budget,
@@ -57,7 +54,6 @@ impl Drop for Share {
     }
 }
 
-/// The message of one connection that is being collected.
 #[derive(Debug, Default)]
 pub(crate) struct Collecting(Option<(Share, Pin<Box<Sleep>>)>);
 
@@ -86,7 +82,7 @@ impl Collecting {
         }
     }
 
-    /// Whether the message takes too long. Wakes the task when it does; call it while waiting for the client.
+    /// Whether the message takes too long. Wakes the task when it does.
     #[inline]
     pub(crate) fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         match &mut self.0 {

@@ -8,28 +8,21 @@ use serde::Serialize;
 use crate::fence::readable::without_controls;
 use crate::rejection_log::{moment, rfc3339};
 
-/// One takeover, with control characters removed from the texts that others chose.
+/// One takeover, without control characters in texts of others.
 #[derive(Debug, Serialize)]
 pub struct ShownTakeover {
-    /// The scope.
     pub scope: String,
-    /// The previous mark; `None` for the first takeover.
+    /// `None` for the first takeover.
     pub from: Option<u64>,
-    /// The declared token.
     pub to: u64,
-    /// Time at which the mark was raised, in RFC 3339.
+    /// In RFC 3339.
     pub raised_at: Option<String>,
-    /// The session that raised it.
     pub raised_by: String,
-    /// `complete`, `incomplete` or `observed`.
     pub outcome: &'static str,
-    /// Number of ended sessions.
     pub sessions: u64,
-    /// Number of ended sessions that were in a transaction.
     pub transactions: u64,
-    /// Duration in microseconds.
+    /// Microseconds.
     pub took_us: u64,
-    /// Reason for an incomplete takeover.
     pub why: Option<String>,
 }
 
@@ -55,9 +48,9 @@ impl From<(Scope, TakeoverRecord)> for ShownTakeover {
     }
 }
 
-/// Takeovers as a JSON array, one per line, in ASCII, which every encoding of a session contains.
+/// Takeovers as a JSON array, one per line, in ASCII, which every session encoding contains.
 pub(crate) fn as_json(all: Vec<(Scope, TakeoverRecord)>) -> String {
-    // Serialization only fails for maps with other keys than strings, or for a failing writer: neither is here.
+    // Serialization fails only for maps with other keys, or a failing writer.
     let line = |record| serde_json::to_string(&ShownTakeover::from(record)).unwrap_or_default();
     let lines: Vec<String> = all.into_iter().map(line).collect();
     in_ascii(&format!("[{}]", lines.join(",\n ")))

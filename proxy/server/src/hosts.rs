@@ -3,16 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Address of a protected PostgreSQL server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpstreamAddr {
-    /// A host name or IP address, resolved anew for each connection.
-    Tcp {
-        /// Name or address, IPv6 without brackets.
-        host: String,
-        /// Port.
-        port: u16,
-    },
+    /// A host name or IP address, resolved for each connection.
+    Tcp { host: String, port: u16 },
     /// The socket file, `DIR/.s.PGSQL.PORT`.
     Unix(PathBuf),
 }
@@ -40,17 +34,15 @@ impl fmt::Display for UpstreamAddr {
     }
 }
 
-/// The servers of one cluster, in the configured order: at least one, none twice. One of them is the primary.
+/// The servers of one cluster, in the configured order: at least one, none twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts(Vec<UpstreamAddr>);
 
 impl Hosts {
-    /// Takes the configured servers.
     pub const fn new(hosts: Vec<UpstreamAddr>) -> Self {
         Self(hosts)
     }
 
-    /// All servers.
     pub fn all(&self) -> &[UpstreamAddr] {
         &self.0
     }

@@ -1,22 +1,8 @@
 //! The server: from a client's first byte to the end of its session.
 //!
-//! [`Server`] ties it together. A message passes in this order:
-//!
-//! - [`accept`] takes connections from the [`listener`]s and hands them to the threads of `worker_thread`.
-//! - `login` runs PostgreSQL's authentication or the proxy's own. `pending_logins` limits connections that have not
-//!   logged in.
-//! - [`transport`]: sockets, and the bytes that wait on either side of them.
-//! - `relay`: the loop that drives a session (`pgpalisade_session`), which decides each message. `passthrough` is the
-//!   loop of a connection that is exempt as a whole.
-//! - `upstream`: the only writer to PostgreSQL, and the only spender of permits.
-//!
-//! Beside that path:
-//!
-//! - [`worker`]: state that the connections of a thread share.
-//! - [`certificates`] and [`accounts`]: used by logins. [`hosts`]: the addresses of PostgreSQL.
-//! - [`timers`]: timers for threads that have none. `aside`: slow work.
-//! - `classification` and `collected`: limits for long texts. `turned_away`: clients that find no room.
-//! - [`metrics`], [`client_table`], [`history`]: for observers. [`pause`], [`message_socket`]: for operators.
+//! [`accept`] hands connections from the [`listener`]s to the threads of `worker_thread`. `login` makes sessions of
+//! them, `relay` drives a session over [`transport`], and `upstream` alone writes to PostgreSQL and spends permits.
+//! `ARCHITECTURE.md` describes the modules.
 //!
 //! Configuration comes in as values: this crate does not know the configuration file.
 

@@ -1,7 +1,7 @@
 //! Listeners on a network address or a unix socket.
 //!
-//! A listener can be handed to another process of the proxy. The socket's files belong to the process that the lock
-//! file names, which removes them at its end.
+//! A listener can be handed to another process of the proxy. The socket's files belong to the process named in the
+//! lock file, which removes them at its end.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -17,7 +17,6 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::rejection_log::ClientAddr;
 
-/// An address that clients or operators connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddr {
     /// Port 0 lets the system choose.
@@ -35,35 +34,27 @@ impl fmt::Display for ListenAddr {
     }
 }
 
-/// A connection that was accepted.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The client's socket.
     pub stream: ClientStream,
-    /// Address of the client.
     pub client_addr: ClientAddr,
 }
 
-/// A client's socket that is not registered with a runtime.
+/// A client's socket, not registered with a runtime.
 #[derive(Debug)]
 pub enum ClientStream {
-    /// A network socket.
     Tcp(TcpStream),
-    /// A unix socket.
     Unix(UnixStream),
 }
 
-/// A listener for clients.
 #[derive(Debug)]
 pub enum Listener {
-    /// On a network address.
     Tcp(TcpListener),
-    /// On a unix socket.
     Unix(SocketFile),
 }
 
 impl Listener {
-    /// Starts to listen.
+    /// Listens.
     ///
     /// # Errors
     ///
@@ -79,7 +70,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// System errors, and `InvalidData` if the descriptors are something else.
+    /// System errors, and `InvalidData` for other descriptors.
     pub fn inherit(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let mut descriptors = descriptors.into_iter();
         let socket = descriptors.next().ok_or(io::ErrorKind::InvalidData)?;
@@ -101,7 +92,6 @@ impl Listener {
         }))
     }
 
-    /// Descriptors that another process needs to inherit this listener.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Self::Tcp(listener) => vec![listener.as_fd()],
@@ -110,10 +100,6 @@ impl Listener {
     }
 
     /// Makes this process the owner of the listener's files.
-    ///
-    /// # Errors
-    ///
-    /// System errors.
     pub fn claim(&self) -> io::Result<()> {
         match self {
             Self::Tcp(_) => Ok(()),
@@ -129,11 +115,7 @@ impl Listener {
         }
     }
 
-    /// Waits for a connection. Cancel safe.
-    ///
-    /// # Errors
-    ///
-    /// System errors.
+    /// Cancel safe.
     pub async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Tcp(listener) => {
@@ -160,16 +142,16 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Replaces a stale socket file, but no socket that a process listens on.
+    /// Replaces a stale socket file, but never a live one.
     fn bind(path: &Path) -> io::Result<Self> {
-        // PostgreSQL does not lock its lock file, so a living socket is looked for before the file is written to.
+        // PostgreSQL does not lock its lock file, so look for a live socket first.
         is_stale(path)?;
         let lock = LockFile::take(path)?;
         if is_stale(path)? {
             fs::remove_file(path)?;
         }
         let listener = UnixListener::bind(path)?;
-        // PostgreSQL's default: access to the directory decides who may connect.
+        // PostgreSQL's default: the directory decides who may connect.
         fs::set_permissions(path, Permissions::from_mode(0o777))?;
         Ok(Self {
             listener,
@@ -190,8 +172,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// `.s.PGSQL.PORT.lock` beside the socket, as PostgreSQL has it. It contains the pid, which a PostgreSQL of the same
-/// user looks for. Between proxies the system's lock decides, because a pid may belong to another process by now.
+/// `.s.PGSQL.PORT.lock` beside the socket, as in PostgreSQL. It contains the pid, which a PostgreSQL of the same user
+/// looks for. Between proxies the system's lock decides, because pids are reused.
 #[derive(Debug)]
 struct LockFile {
     file: File,
@@ -225,7 +207,7 @@ impl LockFile {
         }
     }
 
-    /// Writes this process's pid, at a fixed offset: processes that share the file share its offset.
+    /// Writes this process's pid at a fixed offset: processes that share the file share its offset.
     fn claim(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.write_all_at(pid_line().as_bytes(), 0)
@@ -272,7 +254,7 @@ fn is_stale(path: &Path) -> io::Result<bool> {
     let probe = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match probe.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
-        // A socket whose queue is full is in use too.
+        // A socket with a full queue is in use too.
         _ => Err(in_use()),
     }
 }

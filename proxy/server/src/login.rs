@@ -1,5 +1,4 @@
-//! From an accepted connection to a session: startup packet, authentication by PostgreSQL or the proxy, and the
-//! tokens of the startup packet.
+//! From an accepted connection to a session: startup packet, authentication, and the tokens of the startup packet.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
 
@@ -44,7 +43,7 @@ use refusal::refuse;
 use startup::{StartupKind, StartupRequest};
 use upstream::UpstreamConnection;
 
-/// Serves a client through its login. A connection that becomes no session is served to its end.
+/// Serves a client through its login, or to the end if it becomes no session.
 pub(crate) async fn serve_client(
     worker: Rc<Worker>,
     accepted: Accepted,
@@ -80,13 +79,13 @@ pub(crate) async fn serve_client(
                 .limits
                 .login_timeout
                 .saturating_sub(begun.elapsed());
-            // Boxed because it is as large as a session, and many connections never come so far.
+            // Boxed because it is as large as a session, which many connections never become.
             let shown = Publisher::new(Arc::clone(listed));
             let relay = Box::pin(begin(&worker, client, *session, left, shown)).await;
             drop(pending);
             return relay.map(|relay| (relay, place));
         }
-        // The client is not waited for: as with PostgreSQL, it may send this and close.
+        // As with PostgreSQL, the client may send this and close.
         Ok(Ok((LoginOutcome::Cancel(packet), _place))) => {
             upstream::forward_cancel(&worker, &packet).await;
         }
@@ -118,7 +117,7 @@ fn socket(worker: &Worker, stream: ClientStream) -> io::Result<Socket> {
     }
 }
 
-/// Begins a session. The client is told that it is ready once the tokens of its startup packet are accepted.
+/// Begins a session. The client is told that it is ready once its startup packet's tokens are accepted.
 async fn begin(
     worker: &Rc<Worker>,
     client: Socket,
@@ -154,26 +153,21 @@ async fn begin(
     None
 }
 
-/// Result of a login, without the client's socket.
 enum LoginOutcome {
-    /// A packet for PostgreSQL that cancels a statement of another session.
     Cancel(Bytes),
     Session(Box<LoggedIn>),
     Replication(ReplicationLogin),
 }
 
-/// A fenced session that the server has authenticated.
 struct LoggedIn {
     label: Arc<SessionLabel>,
     session: Session,
-    /// Tokens of its startup packet.
     wanted: Option<TokenRequest>,
-    /// ReadyForQuery, not passed on yet.
+    /// ReadyForQuery, held back.
     ready: Bytes,
     established: Established,
 }
 
-/// A replication connection, which is exempt as a whole.
 struct ReplicationLogin {
     label: Arc<SessionLabel>,
     permit: ReplicationPermit,
@@ -201,7 +195,7 @@ async fn log_in(
     let reading = startup::read(client, &mut carry, leg);
     let opening = pending.unless_given_up(reading).await;
     let request = match opening.unwrap_or(Err(LoginError::NoStartup(Silence::Nothing)))? {
-        // A cancel request may come in the clear, as with PostgreSQL: many clients send it so, and only its key counts.
+        // A cancel request may be unencrypted, as with PostgreSQL: only its key counts.
         StartupKind::Cancel(packet) => {
             let place = pending.cancel_place().await;
             let place = place.ok_or(LoginError::NoStartup(Silence::Nothing))?;
@@ -236,7 +230,7 @@ async fn log_in(
     Ok((established, place))
 }
 
-/// Returns when the client has left, so that the login can be dropped at any step.
+/// Returns when the client has left, so the login can be dropped at any step.
 async fn has_left(worker: &Worker, client: Lookout) {
     loop {
         worker.shared.timers.sleep(pause::LOOK_EVERY).await;
@@ -270,7 +264,7 @@ async fn establish(
     let mut entry = LoginContext::new(worker, label);
     entry.unless_observed(request.check_names())?;
     let scope = entry.unless_observed(request.scope())?;
-    // If an invalid scope was only observed, the token does not count.
+    // After an observed refusal of the scope, the token does not count.
     let wanted = match &scope {
         Some(scope) => entry.wanted_tokens(request, scope.as_ref())?,
         None => None,
@@ -321,7 +315,7 @@ async fn establish(
     })))
 }
 
-/// TLS settings for a client. On a unix socket there is no TLS and none is required, as with PostgreSQL.
+/// TLS settings for a client; none on a unix socket, as with PostgreSQL.
 const fn leg_of(client_addr: ClientAddr, shown: &Loaded) -> Option<&ClientLeg> {
     match client_addr {
         ClientAddr::Tcp(_) => shown.client.as_ref(),

@@ -1,5 +1,4 @@
-//! A socket without a session, of an operator or of a client that is turned away. It reads bounded messages and sends
-//! messages.
+//! A socket without a session, of an operator or of a client that is turned away: bounded messages.
 
 use std::io;
 use std::time::Duration;
@@ -14,48 +13,33 @@ use crate::wire::WireError;
 use crate::wire::header::{self, HEADER_LEN};
 use crate::wire::startup;
 
-/// Size limit of a message body.
 const BODY_MAX: usize = 16 * 1024;
 
-/// Limit for a client that takes no answer.
+/// Limit for a client that accepts no answer.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Errors of a read.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
-    /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The other end does not speak the protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// No message came in time.
     #[error("no message arrived in time")]
     Idle,
 }
 
-/// A message of the protocol.
 pub struct Message {
-    /// Message type.
     pub tag: u8,
-    /// Bytes after type and length.
     pub body: BytesMut,
 }
 
-/// A socket, and the bytes that wait on it.
 pub struct MessageSocket {
     stream: Either<TcpStream, UnixStream>,
     inbox: BytesMut,
-    /// Bytes to send.
     pub out: BytesMut,
 }
 
 impl MessageSocket {
-    /// Registers a socket with this runtime.
-    ///
-    /// # Errors
-    ///
-    /// System errors.
     pub fn new(stream: ClientStream) -> io::Result<Self> {
         let stream = match stream {
             ClientStream::Tcp(stream) => Either::Left(TcpStream::from_std(stream)?),
@@ -68,7 +52,6 @@ impl MessageSocket {
         })
     }
 
-    /// User id of the process at the other end of a unix socket.
     pub fn peer_uid(&self) -> Option<u32> {
         match &self.stream {
             Either::Left(_) => None,
@@ -76,7 +59,6 @@ impl MessageSocket {
         }
     }
 
-    /// The next packet before a session begins; `None` if the client has closed.
     pub async fn packet(&mut self) -> Result<Option<BytesMut>, MessageError> {
         loop {
             match startup::packet_len(&self.inbox)? {
@@ -87,7 +69,6 @@ impl MessageSocket {
         }
     }
 
-    /// The next message; `None` if the client has closed.
     pub async fn message(&mut self) -> Result<Option<Message>, MessageError> {
         loop {
             match header::parse(&self.inbox, |_| BODY_MAX)? {
@@ -114,7 +95,6 @@ impl MessageSocket {
         message.unwrap_or(Err(MessageError::Idle))
     }
 
-    /// Whether all that was received has been taken.
     pub fn is_drained(&self) -> bool {
         self.inbox.is_empty()
     }
@@ -124,7 +104,6 @@ impl MessageSocket {
         self.stream.read_buf(&mut self.inbox).await
     }
 
-    /// Sends [`Self::out`].
     pub async fn flush(&mut self) -> io::Result<()> {
         let write = self.stream.write_all(&self.out);
         let written = tokio::time::timeout(TAKEN_WITHIN, write).await;
@@ -133,7 +112,7 @@ impl MessageSocket {
         Ok(())
     }
 
-    /// Sends [`Self::out`] and closes. It reads until the client closes: the system drops the answer if a socket is
+    /// Sends [`Self::out`] and closes. Reads until the client closes: the system drops the answer if a socket is
     /// closed with unread bytes.
     pub async fn close(mut self) {
         if self.flush().await.is_err() || self.stream.shutdown().await.is_err() {

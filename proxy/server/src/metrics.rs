@@ -1,7 +1,7 @@
 //! Counters, and their export to Prometheus.
 //!
-//! Each worker counts messages for itself (`tally`), and a scrape sums them up. Connections and refusals are counted
-//! in one shared place.
+//! Each worker counts messages separately (`tally`), and a scrape sums them. Connections and refusals have one shared
+//! count.
 
 mod added_time;
 mod marks;
@@ -31,13 +31,11 @@ use tally::{Tally, Total};
 
 pub(crate) use tally::WorkerTally;
 
-/// Limit of scopes with series of their own. The others are counted together.
+/// Limit of scopes with separate series.
 const SCOPES_MAX: usize = 1000;
 
-/// One label with few values.
 type Label = [(&'static str, &'static str); 1];
 
-/// Counters since the proxy was started. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     marks: Arc<MarkCache>,
@@ -51,18 +49,14 @@ pub struct Metrics {
     added: AddedTime,
 }
 
-/// Sums since the proxy was started.
+/// Sums since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
-    /// Sessions begun.
     pub sessions: u64,
-    /// Statements sent to PostgreSQL.
     pub statements: u64,
-    /// Bytes received from clients and servers.
     pub received: u64,
 }
 
-/// An open client connection.
 #[derive(Debug)]
 pub(crate) struct OpenConnection(Gauge);
 
@@ -73,7 +67,6 @@ impl Drop for OpenConnection {
 }
 
 impl Metrics {
-    /// Counters at zero.
     pub(crate) fn new(marks: Arc<MarkCache>) -> Self {
         Self {
             rejections: Arc::new(Rejections::new(Arc::clone(&marks))),
@@ -88,26 +81,23 @@ impl Metrics {
         }
     }
 
-    /// A clock for the worker on this thread.
     pub(crate) fn clock(&self) -> Clock {
         Clock::new(self.added.clone())
     }
 
-    /// A tally for the worker on this thread, the only one that counts with it.
+    /// The only tally for the worker on this thread.
     pub(crate) fn worker(&self) -> WorkerTally {
         let tally = Arc::<Tally>::default();
         self.tallies.lock().push(Arc::clone(&tally));
         WorkerTally::new(tally)
     }
 
-    /// Counts a new client connection.
     pub(crate) fn connected(&self) -> OpenConnection {
         self.connections.inc();
         self.open.inc();
         OpenConnection(self.open.clone())
     }
 
-    /// Counts a client that was told that it gets no session.
     pub(crate) fn refused_login(&self, sqlstate: &'static str) {
         self.refused.get_or_create(&[("sqlstate", sqlstate)]).inc();
     }
@@ -120,7 +110,6 @@ impl Metrics {
         self.ended.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// Counts a refusal, carried out or observed, of an authenticated client.
     pub(crate) fn rejected(&self, rejection: &Rejection, enforcement: Enforcement) {
         let scope = rejection.scope.as_ref();
         self.rejections.count(scope, rejection.kind, enforcement);
@@ -131,7 +120,6 @@ impl Metrics {
         self.rejections.count(None, rejection.kind, enforcement);
     }
 
-    /// Sums for the console.
     pub fn totals(&self) -> Totals {
         let tallies = self.tallies.lock();
         let total = Total::of(&tallies);
@@ -142,7 +130,6 @@ impl Metrics {
         }
     }
 
-    /// Registers all counters, with those of the takeovers.
     pub fn register(&self, takeover: &Takeover, registry: &mut Registry) {
         let ours = registry.sub_registry_with_prefix("pgpalisade");
         ours.register(
@@ -175,7 +162,6 @@ impl Metrics {
     }
 }
 
-/// The sum of the workers' tallies.
 #[derive(Debug)]
 struct Traffic(Arc<Mutex<Vec<Arc<Tally>>>>);
 
@@ -204,7 +190,6 @@ fn counter((name, count): (&str, u64)) -> (&str, ConstCounter<u64>) {
     (name, ConstCounter::new(count))
 }
 
-/// State of the control connection.
 #[derive(Debug)]
 struct Standing(Takeover);
 
@@ -231,7 +216,6 @@ pub fn family<'a, M: EncodeMetric + TypedMetric>(
     Ok(())
 }
 
-/// Encodes one gauge.
 pub fn gauge(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -1,12 +1,10 @@
-//! A connection that the fence exempts as a whole: a replication connection, if the policy allows it. Bytes go both
-//! ways without a look at them until one side closes.
+//! A connection that the fence exempts as a whole: a replication connection. Bytes go both ways, unread, until one
+//! side closes.
 //!
-//! As in [`relay`](crate::relay) one task drives both sockets and nothing blocks. While a side does not take what
-//! waits for it, the other side is not read. So at most [`OUTBOX_HIGH_WATER`](crate::transport::OUTBOX_HIGH_WATER)
-//! bytes and one read wait for each.
+//! As in [`relay`](crate::relay) one task drives both sockets and nothing blocks. While one side accepts nothing, the
+//! other side is not read.
 //!
-//! A stopping proxy cannot tell a stream from a backup that is nearly done, nor insert a message into bytes that it
-//! does not parse. So the connection gets the time that open transactions get, and is then closed.
+//! A stopping proxy gives the connection the time of open transactions, then closes it.
 
 use std::io;
 use std::rc::Rc;
@@ -22,11 +20,9 @@ use crate::worker::Worker;
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 8;
 
-/// State of the server's side.
 enum ServerSide {
-    /// Bytes go both ways.
     Open,
-    /// The server takes nothing any more. Its last messages are relayed.
+    /// The server accepts nothing more. Its last messages are relayed.
     Deaf,
     /// The server has closed. The client gets what waits for it.
     Closed(Option<io::Error>),
@@ -38,12 +34,12 @@ pub(crate) struct Passthrough {
     client_outbox: Outbox,
     server: PassthroughUpstream,
     server_side: ServerSide,
-    /// Runs while the client takes nothing of what waits for it.
+    /// Runs while the client accepts nothing.
     stall: Stall,
 }
 
 impl Passthrough {
-    /// Relays until one side closes, or the client takes nothing for too long. Spends the permit on the connection.
+    /// Relays until one side closes, or the client accepts nothing for too long.
     pub(crate) async fn run(
         worker: Rc<Worker>,
         client: Socket,
@@ -92,7 +88,7 @@ impl Passthrough {
         end
     }
 
-    /// Relays the server's last messages after the client has stopped sending, as long as bytes move.
+    /// Relays the server's last messages after the client stopped sending, as long as bytes move.
     async fn relay_to_the_end(&mut self) {
         let worker = Rc::clone(&self.worker);
         loop {
@@ -105,7 +101,6 @@ impl Passthrough {
         }
     }
 
-    /// Ready when bytes have moved.
     fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let waiting = self.client_outbox.waiting();
         self.poll_flush(cx)?;
@@ -125,7 +120,6 @@ impl Passthrough {
         }
     }
 
-    /// Sends the bytes that came along with the login.
     fn begin(&mut self, from_client: &[u8], from_server: &[u8]) -> Result<(), End> {
         let sent = self.client_outbox.send(&self.client, from_server);
         sent.map_err(End::ClientSocket)?;
@@ -169,7 +163,7 @@ impl Passthrough {
         Ok(self.stall.poll_flush(outbox, client, limit, cx)?)
     }
 
-    /// Returns whether it did something, so that another turn may do more.
+    /// Returns whether it did something.
     fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         if !self.client_outbox.has_room() || matches!(self.server_side, ServerSide::Closed(_)) {
             return Ok(false);
@@ -188,7 +182,7 @@ impl Passthrough {
         Ok(true)
     }
 
-    /// Returns whether it did something, so that another turn may do more.
+    /// Returns whether it did something.
     fn poll_client(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         if !self.server.has_room() || !matches!(self.server_side, ServerSide::Open) {
             return Ok(false);
@@ -213,7 +207,7 @@ impl Passthrough {
         }
     }
 
-    /// The server may have said why; that is read before the socket is given up.
+    /// Reads what the server may have said before the socket is given up.
     fn on_deaf_server(&mut self, error: &io::Error) {
         tracing::debug!(%error, "writing to the server");
         self.server_side = ServerSide::Deaf;

@@ -1,7 +1,7 @@
 //! PAUSE and RESUME: during a pause no session begins anything.
 //!
-//! Each worker reports when it obeys. From then on it reads no idle session. A session publishes its state at the end
-//! of each turn, so a session seen as idle afterwards stays idle.
+//! Each worker reports when it obeys; then it reads no idle session. A session publishes its state at the end of each
+//! turn, so one seen as idle afterwards stays idle.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -12,21 +12,16 @@ use tokio::sync::{Notify, Semaphore, watch};
 /// Interval of the checks whether a waiting client is still there.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether idle sessions are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
-    /// Idle sessions are read.
     Flows,
-    /// Idle sessions are not read.
     Held,
 }
 
-/// An order to the workers.
 #[derive(Debug, Clone)]
 pub struct Order {
-    /// Whether sessions are held up.
     pub traffic: Traffic,
-    /// One permit for each worker that obeys.
+    /// One permit for each obeying worker.
     obeyed: Arc<Semaphore>,
 }
 
@@ -48,12 +43,11 @@ impl Default for Pause {
 }
 
 impl Pause {
-    /// The last order.
     pub fn traffic(&self) -> Traffic {
         self.0.borrow().traffic
     }
 
-    /// Gives an order to all workers. Repeating the last order changes nothing.
+    /// Gives an order to all workers. Repeating the last one changes nothing.
     pub fn order(&self, traffic: Traffic) {
         self.0.send_if_modified(|order| {
             let is_new = order.traffic != traffic;
@@ -77,18 +71,15 @@ impl Pause {
         }
     }
 
-    /// Whether no other order was given since.
     pub fn is_last(&self, order: &Order) -> bool {
         Arc::ptr_eq(&self.0.borrow().obeyed, &order.obeyed)
     }
 
-    /// Orders for one worker.
     pub(crate) fn orders(&self) -> watch::Receiver<Order> {
         self.0.subscribe()
     }
 }
 
-/// Holds up the idle sessions of one worker.
 #[derive(Debug)]
 pub(crate) struct Gate {
     traffic: Cell<Traffic>,
@@ -103,13 +94,11 @@ impl Gate {
         }
     }
 
-    /// Whether idle sessions are not read.
     #[inline]
     pub(crate) const fn is_shut(&self) -> bool {
         matches!(self.traffic.get(), Traffic::Held)
     }
 
-    /// Obeys orders until the worker ends.
     pub(crate) async fn obey(&self, mut orders: watch::Receiver<Order>) {
         loop {
             let Order { traffic, obeyed } = orders.borrow_and_update().clone();
@@ -135,7 +124,6 @@ impl Gate {
 mod tests {
     use super::*;
 
-    /// Whether waiting for the workers ends.
     async fn is_obeyed(pause: &Pause) -> bool {
         let soon = Duration::from_millis(50);
         tokio::time::timeout(soon, pause.obeyed()).await.is_ok()
@@ -162,7 +150,7 @@ mod tests {
         }
     }
 
-    /// An order of another operator does not report that all is quiet.
+    /// Another operator's order does not report quiet.
     #[tokio::test]
     async fn who_is_overtaken_waits_for_the_last_order() {
         let pause = Pause::default();

@@ -24,23 +24,22 @@ use crate::timers::Timers;
 const SILENT_PART: usize = 4;
 const SILENT_LEAST: usize = 256;
 
-/// Limit of concurrent cancel requests, outside `connections.max`: they work even if no place is left.
+/// Limit of concurrent cancel requests, outside `connections.max`.
 const CANCELS_MAX: usize = 16;
 
-/// Limit of concurrent password hashes. A role may have up to 100,000 rounds, and anybody who knows its name can have
-/// them computed.
+/// Limit of concurrent password hashes. A role may have up to 100,000 rounds, and anybody can have them computed.
 const HASHED_AT_ONCE: usize = 2;
 
-/// Time for a client's next message. Programs answer at once; a person who types a password connects again with it.
+/// Time for a client's next message. Programs answer at once; a person who types a password reconnects.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A client that owes an answer for less than this keeps its place. A client that needs a place waits as long.
+/// A client that owes an answer for less time keeps its place. A client that needs a place waits as long.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Least time between two log lines about PROXY protocol headers. Anybody can cause such lines.
+/// Interval of log lines about PROXY protocol headers, which anybody can cause.
 const HEADER_WARNING_EVERY: Duration = Duration::from_secs(60);
 
-/// All connections that have not logged in, and the places for those that do. Clones share them.
+/// All connections that have not logged in, and the places for sessions. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct PendingLogins {
     waiting: Arc<Mutex<Waiting>>,
@@ -55,18 +54,16 @@ pub(crate) struct PendingLogins {
 #[derive(Debug, Default)]
 struct Waiting {
     last: u64,
-    /// Number of all connections that have not logged in.
     logging_in: usize,
-    /// Connections without a startup packet, by age. Dropping a sender tells the connection to end.
+    /// By age. Dropping a sender ends the connection.
     silent: BTreeMap<u64, oneshot::Sender<()>>,
     /// Connections with a place that owe an authentication answer.
     owing: BTreeMap<u64, (Instant, oneshot::Sender<()>)>,
-    /// Last log line about a PROXY protocol header that is missing or not expected.
+    /// Last log line about a missing or unexpected PROXY protocol header.
     header_warned: Option<Instant>,
 }
 
 impl PendingLogins {
-    /// Limits for `places` sessions and logins of `login_timeout`.
     #[must_use]
     pub(crate) fn new(places: usize, login_timeout: Duration, timers: Timers) -> Self {
         Self {
@@ -80,7 +77,7 @@ impl PendingLogins {
         }
     }
 
-    /// Whether another log line about a PROXY protocol header is due. The caller must then write it.
+    /// Whether another log line about PROXY protocol headers is due; the caller must write it.
     pub(crate) fn header_warning_is_due(&self) -> bool {
         let warned = &mut self.waiting.lock().header_warned;
         let is_due = warned.is_none_or(|at| at.elapsed() >= HEADER_WARNING_EVERY);
@@ -90,7 +87,6 @@ impl PendingLogins {
         is_due
     }
 
-    /// Adds a connection that has said nothing yet.
     pub(crate) fn enter(&self) -> PendingLogin {
         let (stay, gives_way) = oneshot::channel();
         let mut waiting = self.waiting.lock();
@@ -121,7 +117,7 @@ impl PendingLogins {
         self.waiting.lock().logging_in
     }
 
-    /// Ends the login that has waited longest for its client, if that is too long. Returns whether there was one.
+    /// Ends the login that has waited longest for its client, if too long. Returns whether there was one.
     fn end_owing(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let longest = waiting.owing.iter().min_by_key(|(_, (since, _))| *since);
@@ -147,7 +143,6 @@ struct Owed {
 }
 
 impl PendingLogin {
-    /// Takes a place after the startup packet; `None` if no place is free.
     pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         let places = &self.pending_logins.places;
         if let Ok(place) = Arc::clone(places).try_acquire_owned() {
@@ -165,8 +160,7 @@ impl PendingLogin {
             .ok()
     }
 
-    /// Takes one of the few places of cancel requests. A client that waits for one still counts as silent: it gives
-    /// way to others, and its wait is short.
+    /// Takes a place for a cancel request. A waiting client still counts as silent.
     pub(crate) async fn cancel_place(&mut self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.pending_logins.cancels).acquire_owned();
         let place = self.unless_given_up(place).await;
@@ -174,12 +168,10 @@ impl PendingLogin {
         place?.ok()
     }
 
-    /// Runs password hashing.
     pub(crate) const fn hashing(&self) -> &Aside {
         &self.pending_logins.hashing
     }
 
-    /// The client has to answer an authentication request.
     pub(crate) fn owes(&mut self) {
         if self.owes.is_some() {
             return;
@@ -191,7 +183,6 @@ impl PendingLogin {
         self.owes = Some(self.pending_logins.owed(gives_way));
     }
 
-    /// The client has sent what was waited for.
     pub(crate) fn answered(&mut self) {
         if self.owes.take().is_some() {
             let mut waiting = self.pending_logins.waiting.lock();
@@ -251,7 +242,7 @@ mod tests {
         assert!(is_given_up(&mut all[0]).await);
         assert!(!is_given_up(&mut all[1]).await);
         assert!(!is_given_up(&mut newest).await);
-        // A connection that has spoken or left is not in the way.
+        // A connection that has spoken or left does not give way.
         all[1].answered();
         all.remove(2);
         let _two = (pending_logins.enter(), pending_logins.enter());
@@ -302,7 +293,7 @@ mod tests {
         assert!(newcomer.place().await.is_none());
         slow.answered();
         slow.owes();
-        // The client was asked only a moment ago.
+        // The client was asked a moment ago.
         assert!(newcomer.place().await.is_none());
         tokio::time::sleep(ANSWER).await;
         let gives_way = async move {

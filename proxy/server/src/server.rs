@@ -25,47 +25,34 @@ use crate::transport::{Batching, allowed_batching};
 use crate::worker::{ClientLimits, ClusterServers, Ending, WorkerContext};
 use crate::worker_thread::WorkerHandle;
 
-/// Time for a first transaction, for clients that connected just before the listeners were handed over.
+/// Time for a first transaction of clients that connected just before the handover.
 const FIRST_TRANSACTION: Duration = Duration::from_secs(1);
 
-/// Limit of [`Server::settle`].
 pub const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Interval of the checks whether clients have left.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-/// Components and settings of a server.
 pub struct ServerOptions {
-    /// Number of worker threads.
     pub workers: NonZeroUsize,
-    /// Most client connections at one time.
     pub max_connections: NonZeroUsize,
-    /// Limits of each client connection.
     pub limits: ClientLimits,
-    /// Sends for each system call.
     pub batching: Batching,
-    /// The servers of the protected cluster.
     pub servers: ClusterServers,
-    /// TLS of both legs.
     pub certificates: Arc<Certificates>,
-    /// Client authentication.
     pub logins: Logins,
-    /// The record of rejections.
     pub rejections: RejectionLog,
-    /// Declarations and releases.
     pub takeover: Takeover,
-    /// The fence, and each new one after a reload.
     pub fence: watch::Receiver<Arc<Fence>>,
 }
 
-/// A running server. It serves no client before [`Server::accept`].
+/// A running server. Serves no client before [`Server::accept`].
 pub struct Server {
     shared: WorkerContext,
     workers: Arc<Vec<WorkerHandle>>,
 }
 
 impl Server {
-    /// Starts the worker threads. The calling runtime must have timers; the threads use them too.
+    /// Starts the worker threads. The calling runtime must have timers.
     ///
     /// # Errors
     ///
@@ -98,19 +85,17 @@ impl Server {
         })
     }
 
-    /// State that the connections share, for inspection.
     #[must_use]
     pub const fn shared(&self) -> &WorkerContext {
         &self.shared
     }
 
-    /// Begins to accept.
     #[must_use]
     pub fn accept(&self, listeners: Vec<Listener>) -> Accepting {
         Accepting::open(listeners, &self.workers, &self.shared)
     }
 
-    /// Waits until clients of handed-over listeners have logged in and had time for a first transaction.
+    /// Waits until clients of handed-over listeners have logged in and had time for a transaction.
     pub async fn settle(&self, shutdown: &CancellationToken) {
         let begun = Instant::now();
         let mut last_login = begun;
@@ -125,20 +110,19 @@ impl Server {
         }
     }
 
-    /// Waits until all clients have left, or `shutdown` is cancelled.
     pub async fn all_left(&self, shutdown: &CancellationToken) {
         while self.connections() > 0 && !shutdown.is_cancelled() {
             tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
 
-    /// Ends the server once open transactions have ended, at the latest after `grace`. Call it after accepting has
+    /// Ends the server once open transactions have ended, at the latest after `grace`. Call after accepting has
     /// stopped.
     pub async fn stop(self, grace: Duration) {
         let ending = self.shared.ending.clone();
         ending.drain.cancel();
         tracing::info!(connections = self.connections(), within = ?grace, "waiting for open transactions");
-        // The listeners have ended, so this is the last reference to the workers.
+        // The last reference to the workers, as the listeners have ended.
         let Ok(workers) = Arc::try_unwrap(self.workers) else {
             return;
         };

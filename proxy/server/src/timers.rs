@@ -1,8 +1,7 @@
-//! Timers for the workers, whose own runtimes have none.
+//! Timers for the workers, whose runtimes have none.
 //!
-//! A tokio runtime with timers reads the clock and checks them each time it waits. With one client that is 600
-//! instructions of a transaction's 5,200 (docs/decisions/0009), and no message arms a timer. So the workers use the
-//! main runtime's timers.
+//! A tokio runtime with timers checks them each time it waits: with one client, 600 instructions of a transaction's
+//! 5,200 (docs/decisions/0009). No message needs a timer.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,13 +15,10 @@ use tokio::time::{Sleep, Timeout};
 pub struct Timers(Handle);
 
 impl Timers {
-    /// Uses the timers of `runtime`.
     pub const fn new(runtime: Handle) -> Self {
         Self(runtime)
     }
 
-    /// Uses the timers of the calling runtime.
-    ///
     /// # Panics
     ///
     /// Outside of a tokio runtime.
@@ -31,13 +27,12 @@ impl Timers {
         Self(Handle::current())
     }
 
-    /// Like [`tokio::time::sleep`].
     pub(crate) fn sleep(&self, time: Duration) -> Sleep {
         let _entered = self.0.enter();
         tokio::time::sleep(time)
     }
 
-    /// Like [`tokio::spawn`], on the main runtime, which has I/O and timers.
+    /// Spawns on the main runtime, which has I/O and timers.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
@@ -45,7 +40,6 @@ impl Timers {
         self.0.spawn(future)
     }
 
-    /// Like [`tokio::time::timeout`].
     pub(crate) fn timeout<F: Future>(&self, limit: Duration, future: F) -> Timeout<F> {
         let _entered = self.0.enter();
         tokio::time::timeout(limit, future)

@@ -1,4 +1,4 @@
-//! Connections that no worker has room for. They are told so if the protocol allows it, and closed.
+//! Connections without a worker: told so if the protocol allows it, and closed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,9 @@ use crate::metrics::Metrics;
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 use crate::wire::startup::{self, StartupPacket};
 
-/// Limit of clients that are told at a time; any more are closed silently.
+/// Limit of clients told at a time; others are closed silently.
 const AT_A_TIME: usize = 256;
 
-/// PostgreSQL's code for too many clients.
 const SQLSTATE: &str = "53300";
 
 /// Time limit for a client's startup packet and for reading the answer.
@@ -41,7 +40,6 @@ impl TurnedAway {
         }
     }
 
-    /// Tells a client that it cannot be served, and closes.
     pub(crate) fn turn_away(&self, accepted: Accepted) {
         self.metrics.refused_login(SQLSTATE);
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
@@ -63,10 +61,9 @@ impl TurnedAway {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TlsOffer {
-    /// An SSLRequest is answered with the error at once, as the protocol allows: a "no" might be taken for the
-    /// reason.
+    /// An SSLRequest is answered with the error at once: a "no" might be taken for the reason.
     Possible,
-    /// An SSLRequest is answered with "no", and then the startup packet is expected.
+    /// An SSLRequest is answered with "no", before the startup packet.
     Declined,
 }
 
@@ -93,7 +90,6 @@ async fn tell(mut socket: MessageSocket, offer: TlsOffer) -> Result<(), MessageE
     Ok(())
 }
 
-/// PostgreSQL's own words for one client too many.
 fn too_many(out: &mut BytesMut) {
     let error = ErrorFields {
         severity: Severity::Fatal,
@@ -116,14 +112,13 @@ mod tests {
     const GSS: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 48];
     const STARTUP: &[u8] = b"\0\0\0\x11\0\x03\0\0user\0us\0\0";
 
-    /// The answer to a client that sends these bytes and no more.
     async fn answer(bytes: &[&[u8]], offer: TlsOffer) -> Vec<u8> {
         let (mut client, server) = UnixStream::pair().unwrap();
         client.write_all(&bytes.concat()).await.unwrap();
         client.shutdown().await.unwrap();
         let server = ClientStream::Unix(server.into_std().unwrap());
         let socket = MessageSocket::new(server).unwrap();
-        // It fails for bytes that are not a packet.
+        // Fails for bytes that are not a packet.
         let _ = tell(socket, offer).await;
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.unwrap();
@@ -142,7 +137,7 @@ mod tests {
         assert_eq!(answer(&[&GSS, STARTUP], Possible).await, declined);
         let both = [b"NN", &*error].concat();
         assert_eq!(answer(&[&SSL, &GSS, STARTUP], Declined).await, both);
-        // After an SSLRequest an error is valid, and would not be after a "no".
+        // An error is valid after an SSLRequest, but not after a "no".
         assert_eq!(answer(&[&SSL], Possible).await, error);
         assert!(
             !answer(&[&SSL, &SSL, &SSL, &SSL], Declined)

@@ -1,5 +1,4 @@
-//! Worker threads. Each runs its connections on one single-threaded runtime, so a connection never crosses threads
-//! and shares nothing that needs a lock.
+//! Worker threads. Each runs its connections on one single-threaded runtime, so a connection never crosses threads.
 
 use std::io;
 use std::rc::Rc;
@@ -16,16 +15,15 @@ use crate::listener::Accepted;
 use crate::login;
 use crate::worker::{Worker, WorkerContext};
 
-/// PostgreSQL's grammar recurses; `pgpalisade_policies::PARSER_STACK` must always be left.
+/// PostgreSQL's grammar recurses: `pgpalisade_policies::PARSER_STACK` must always be free.
 const STACK_BYTES: usize = 2 * pgpalisade_policies::PARSER_STACK;
 
-/// Connections handed to a worker that it has not begun to serve.
+/// Connections that a worker has not begun to serve.
 const QUEUE: usize = 1024;
 
 /// Interval at which a worker publishes the statistics of its verdict cache.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
-/// Counts a connection until dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -34,7 +32,6 @@ impl Drop for Counted {
     }
 }
 
-/// A running worker, as the listener sees it.
 #[derive(Debug)]
 pub(crate) struct WorkerHandle {
     jobs: mpsc::Sender<Accepted>,
@@ -83,7 +80,7 @@ impl WorkerHandle {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Queues a connection, or returns it if the queue has no room within `wait`.
+    /// Queues a connection, or returns it if there is no room within `wait`.
     pub(crate) async fn serve(&self, accepted: Accepted, wait: Duration) -> Result<(), Accepted> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         let sent = self.jobs.send_timeout(accepted, wait).await;
@@ -93,7 +90,6 @@ impl WorkerHandle {
         })
     }
 
-    /// A worker that serves nothing, and whose queue has room for one connection.
     #[cfg(test)]
     pub(crate) fn stuck() -> (Self, mpsc::Receiver<Accepted>) {
         let (jobs, receiver) = mpsc::channel(1);

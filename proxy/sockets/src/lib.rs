@@ -1,5 +1,5 @@
-//! Socket operations that no library offers behind a safe interface. This crate has pgpalisade's only unsafe code, in
-//! two places (`docs/decisions/0011`).
+//! Socket operations that no library offers behind a safe interface: pgpalisade's only unsafe code
+//! (`docs/decisions/0011`).
 
 mod send_ring;
 mod watched;

@@ -1,7 +1,7 @@
 //! Sends to many sockets with one call into the kernel, by io_uring.
 //!
-//! After a separate call for each socket, the system checks each time whether the process woken by the send should
-//! run first. With all sends in one call it checks once. `docs/decisions/0011` has measurements.
+//! After a separate call for each socket, the system checks each time whether the woken process should run first.
+//! `docs/decisions/0011` has measurements.
 //!
 //! [`SendRing::send`] returns when the kernel is done with all that it was given. Like `send(2)` with `MSG_DONTWAIT`,
 //! it never waits for a peer, and keeps no bytes.
@@ -24,11 +24,11 @@ const NOT_SENT: i32 = -11;
 /// A ring that is used only for sends.
 pub struct SendRing {
     ring: IoUring,
-    /// Submitted entries, in order. Kept for its memory: the addresses in it are valid during one call only.
+    /// Submitted entries. Kept for the memory: the addresses in it are valid during one call only.
     entries: Vec<Entry>,
     /// Results of the entries: the bytes sent, or a negative error number.
     results: Vec<i32>,
-    /// The kernel has refused a call, and the ring may still hold entries of it. The ring is not used again.
+    /// The kernel has refused a call, and the ring may still hold entries of it. It is not used again.
     is_broken: bool,
 }
 

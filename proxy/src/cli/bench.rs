@@ -16,7 +16,6 @@ use super::{Failure, failed, run_to_end, tell};
 use crate::config::{Environment, address_of, parse_dsn, parse_time};
 use crate::signals::Signals;
 
-/// The `application_name` of all sessions, unless the DSN has one.
 const APPLICATION_NAME: &str = "pgpalisade bench";
 
 const CLIENTS_MAX: usize = 10_000;
@@ -26,13 +25,13 @@ const ROUND: std::ops::RangeInclusive<Duration> =
 
 /// Measure what the proxy adds to latency and takes from throughput
 ///
-/// Logs in directly and through the proxy, checks that both paths lead to the same server, and lets them take turns in
-/// short rounds. In a turn each client sends its next statement as soon as the last is answered. Every figure is a
+/// Logs in directly and through the proxy, checks that both paths lead to the same server, and lets them take turns
+/// in short rounds. In a turn each client sends its next statement as soon as the last is answered. Every figure is a
 /// median of the rounds; the smallest and the largest difference are beside it.
 ///
-/// Writes only to temporary tables of its own (with --workload write), and declares no token but the current one. Needs
-/// no other program. Ctrl-C stops it and prints the complete rounds. Exits with 0 if something was measured, 1 if
-/// nothing could be measured, 2 if the command line is wrong.
+/// Writes only to temporary tables (with --workload write), and declares no token but the current one. Ctrl-C stops
+/// it and prints the complete rounds. Exits with 0 if something was measured, 1 if not, 2 if the command line is
+/// wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What a DSN leaves out comes from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGOPTIONS. A password on the \

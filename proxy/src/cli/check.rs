@@ -14,8 +14,8 @@ use crate::inspect::{Check, CheckOutcome, Finding, check};
 
 /// Check the set-up: PostgreSQL, the control role, the authority, and whether they fit together
 ///
-/// Changes nothing, so run it before the proxy starts or while it runs. Exits with 0 if no check failed, with 1 if one
-/// did, with 2 if the configuration is wrong. With --policy it checks that file and nothing else.
+/// Changes nothing. Exits with 0 if no check failed, with 1 if one did, with 2 if the configuration is wrong. With
+/// --policy it checks only that file.
 #[derive(Debug, clap::Args)]
 pub(super) struct CheckArgs {
     #[command(flatten)]
@@ -30,10 +30,8 @@ pub(super) struct CheckArgs {
     settings: Settings,
 }
 
-/// The output of `--json`.
 #[derive(Serialize)]
 struct CheckJson<'a> {
-    /// Whether the exit code is 0.
     passed: bool,
     ok: usize,
     warnings: usize,

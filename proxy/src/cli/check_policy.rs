@@ -10,25 +10,22 @@ use super::text::{Output, counted, plain};
 use super::{Failure, tell};
 use crate::policy_file::{self, Placed, PolicyFileErrors};
 
-/// Whether warnings fail the check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Warnings {
     Pass,
     Fail,
 }
 
-/// The output of `--json`.
 #[derive(Serialize)]
 struct PolicyJson<'a> {
-    /// Whether the exit code is 0.
     passed: bool,
     file: String,
     errors: &'a [Remark],
     warnings: &'a [Remark],
-    /// The first is the scope of sessions that name none.
+    /// The first is the scope of sessions without one.
     scopes: &'a [Box<str>],
     rules: Vec<&'a SessionRule>,
-    /// In force only in a proxy whose marks are in etcd.
+    /// In force only with marks in etcd.
     elections: Vec<Election<'a>>,
 }
 

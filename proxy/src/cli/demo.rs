@@ -7,10 +7,9 @@ use crate::demo::{self, Afterwards, DemoError};
 
 /// See a deposed leader being refused, on a private PostgreSQL
 ///
-/// Starts a PostgreSQL of its own on a free port in a temporary directory, the proxy in front of it, and plays
-/// two leaders through real connections. Leaves nothing running and nothing behind. Needs PostgreSQL's server
-/// programs: looks in $PG_BIN, where pg_config says, and in /usr/lib/postgresql. Exits with 1 if anything went
-/// otherwise.
+/// Starts a PostgreSQL on a free port in a temporary directory, the proxy in front of it, and plays two leaders
+/// through real connections. Leaves nothing running and no files. Needs PostgreSQL's server programs: looks in
+/// $PG_BIN, where pg_config says, and in /usr/lib/postgresql. Exits with 1 if a step had another outcome.
 #[derive(Debug, clap::Args)]
 pub(super) struct DemoArgs {
     /// Stay up afterwards and print how to connect, until Ctrl-C
@@ -25,7 +24,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
         Afterwards::End
     };
     match demo::run(afterwards) {
-        // A reader that has gone, such as `head`, has seen enough.
+        // A reader that closed the pipe, such as `head`, is no failure.
         Err(DemoError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         played => played.map_err(failed),
     }

@@ -15,26 +15,24 @@ use super::{Failure, failed, leaders_scope, runtime, tell};
 use crate::config::{Environment, address_of, parse_dsn, parse_time, show_time};
 use crate::wire::startup_options;
 
-/// The `application_name` of the session that holds the lock.
 const APPLICATION_NAME: &str = "pgpalisade elect";
 
-/// A shorter lease may end before etcd notices the loss of one of its own members.
+/// A shorter lease may end before etcd notices that it lost a member.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
 const GRACE_MAX: Duration = Duration::from_secs(3600);
 
 /// Run a command while this process leads, with the fencing token of its term
 ///
-/// Waits for a lock. Once it holds it, the command runs, with FENCING_TOKEN, FENCING_SCOPE and PGOPTIONS in its
-/// environment, so every program that uses libpq declares its token, unchanged. If the lock is lost, the command and
-/// what it has started get a SIGTERM, and a SIGKILL after the grace; then this process campaigns again. When the
-/// command ends, the lock is released at once, and the exit code is the command's.
+/// Waits for a lock, then runs the command with FENCING_TOKEN, FENCING_SCOPE and PGOPTIONS in its environment, so
+/// every program that uses libpq declares its token. If the lock is lost, the command and what it has started get a
+/// SIGTERM, and a SIGKILL after the grace; then this process campaigns again. When the command ends, the lock is
+/// released at once.
 ///
-/// It does not run the command if the server at --proxied is not pgpalisade: nothing would fence it. PGHOST and PGPORT
-/// in the command's environment are those of --proxied, as are PGUSER and PGDATABASE unless they are set. A connection
-/// string or service of the command's own can still lead it past the proxy.
+/// It does not run the command if the server at --proxied is not pgpalisade. PGHOST and PGPORT in the command's
+/// environment are those of --proxied, as are PGUSER and PGDATABASE unless they are set. A connection string or
+/// service of the command can still bypass the proxy.
 ///
-/// Signals are passed on to the command and what it has started. What a paused leader still writes is
-/// refused by the proxy as soon as the next one has declared its token.
+/// Signals are passed on to the command and what it has started.
 ///
 /// Exits with the code of the command (128 plus the number of a signal that has ended it), with 75 if leadership is
 /// lost and --once or --no-wait is given, with 69 if another leads and --no-wait is given (1 if this cannot be
@@ -85,7 +83,6 @@ pub(super) struct ElectArgs {
     command: Vec<OsString>,
 }
 
-/// Campaigns and leads; ends with the command.
 pub(super) fn run(args: &ElectArgs) -> Result<(), Failure> {
     let plan = plan(args).map_err(|why| Failure::Usage(format!("pgpalisade: {why}")))?;
     let runtime = runtime()?;

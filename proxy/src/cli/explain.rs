@@ -24,9 +24,9 @@ const SQL_BYTES_MAX: u64 = MAX_PARSED as u64 + 1;
 
 /// Show what a policy does with a statement, and why
 ///
-/// Asks no server and needs no other setting. For each statement of the text: what it does, the rule that decides,
-/// what the session must hold, and what happens. Exits with 0 whatever the answer is, with 1 if the
-/// text cannot be read, with 2 if the command line or the policy file is wrong.
+/// Asks no server. For each statement of the text: what it does, the rule that decides, what the session must hold,
+/// and what happens. Exits with 1 if the text cannot be read, with 2 if the command line or the policy file is wrong,
+/// else with 0.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainArgs {
     /// The policy file; without it, the default policy
@@ -130,7 +130,7 @@ fn scopes(value: Option<TokenValue>) -> Vec<Scope> {
     claims.into_iter().map(|(scope, _)| scope).collect()
 }
 
-/// Applies a statement to those after it: declared tokens and prepared statements. ROLLBACK is not simulated.
+/// Applies a statement: declared tokens and prepared statements. ROLLBACK is not simulated.
 fn follow(
     statement: &Statement,
     holder: &mut SimulatedSession,
@@ -170,7 +170,7 @@ fn explain(
     let executed = statement.controls.iter().find_map(|control| match control {
         Control::Execute { name } => Some(match prepared.get(name) {
             Some(effects) => Effects::clone(effects),
-            // The proxy treats an unknown name in the same way.
+            // As the proxy does.
             None => Effects::unknown(None),
         }),
         _ => None,
@@ -244,8 +244,8 @@ fn refused(mode: Mode, why: &str) -> (String, &'static str) {
     }
 }
 
-/// Refusal for what the statement does to the session: a control that only looks like a declaration, or one that is
-/// not allowed.
+/// Refusal for what the statement does to the session: a control that only looks like a declaration, or a forbidden
+/// one.
 fn refused_for_controls(
     session: &SessionPolicy,
     statement: &Statement,

@@ -1,4 +1,4 @@
-//! Output of `pgpalisade explain`, as text or as JSON.
+//! Output of `pgpalisade explain`, as text or JSON.
 
 use std::fmt::Write as _;
 
@@ -17,11 +17,9 @@ pub(super) struct Explained {
 pub(super) struct ExplainedSession {
     /// The rule that matches; null if the defaults apply.
     rule: Option<String>,
-    /// The scope of a bare number.
     scope: String,
     /// Scopes whose current token ends the read-only guard; null if the session is never under it.
     read_only_until: Option<Vec<String>>,
-    /// Scopes that it may declare, in words.
     declares: String,
     warnings: Vec<String>,
 }
@@ -33,9 +31,7 @@ pub(super) struct ExplainedStatement {
     /// The reason why it is a write; null for a read.
     pub(super) why: Option<String>,
     pub(super) category: Option<&'static str>,
-    /// Null if the text does not tell.
     pub(super) writes: Option<Vec<String>>,
-    /// Null if the text does not tell.
     pub(super) reads: Option<Vec<String>>,
     pub(super) functions: Vec<String>,
     pub(super) settings: Vec<String>,

@@ -42,9 +42,9 @@ const EXIT_USAGE: u8 = 2;
 
 /// PostgreSQL proxy that refuses the writes of a deposed leader
 ///
-/// Point the application at pgpalisade instead of PostgreSQL and let each leader declare its fencing token:
-/// `SET fencing.token = 34`, or PGOPTIONS='-c fencing.token=34'. Once a leader with token 34 has been admitted,
-/// a leader with token 33 can no longer write, wherever it is stuck.
+/// Point the application at pgpalisade instead of PostgreSQL and let each leader declare its fencing token: `SET
+/// fencing.token = 34`, or PGOPTIONS='-c fencing.token=34'. Once a leader with token 34 has been admitted, a leader
+/// with token 33 can no longer write.
 #[derive(Debug, Parser)]
 #[command(name = "pgpalisade", version, max_term_width = 110)]
 #[command(after_help = "See it work; it needs only installed PostgreSQL binaries: pgpalisade demo")]
@@ -73,7 +73,6 @@ enum Command {
 /// Reason for an exit code other than 0.
 #[derive(Debug)]
 enum Failure {
-    /// A wrong configuration, in words for the user.
     Usage(String),
     Failed(Box<dyn Error>),
     /// The error has been printed.
@@ -82,13 +81,11 @@ enum Failure {
     Code(u8),
 }
 
-/// Parses the command line, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Includes --help and --version, which are no failures. A failed write is ignored: the terminal may be
-            // closed.
+            // Includes --help and --version, which succeed. A failed write is ignored.
             let _ = error.print();
             return u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from);
         }
@@ -122,14 +119,13 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The configuration of `serve`.
 fn configuration(settings: &Settings) -> Result<Config, Failure> {
     let environment = Environment::of_this_process();
     let raw = RawConfig::collect(&settings.0, &environment);
     Config::from_raw(raw, &environment).map_err(|errors| Failure::Usage(errors.to_string()))
 }
 
-/// Runs a command that ends on its own. Its tasks on other threads do not delay the end.
+/// Runs a command. Its tasks on other threads do not delay the end.
 fn run_to_end<T>(command: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = runtime()?;
     let done = runtime.block_on(command);
@@ -142,7 +138,6 @@ fn runtime() -> Result<Runtime, Failure> {
     builder.enable_all().build().map_err(failed)
 }
 
-/// Parses a scope that leaders may declare.
 fn leaders_scope(name: &str) -> Result<Scope, String> {
     let scope = Scope::new(name).map_err(|error| error.to_string())?;
     if scope.is_epoch() {
@@ -163,7 +158,7 @@ fn tell(message: &str) {
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 
-/// The error and its causes in one line. Skips a cause that the error already quotes.
+/// The error and its causes in one line, each quoted once.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -199,7 +194,7 @@ mod tests {
         assert_eq!(chain(&error), "cannot open the rejection log /r: disk full");
     }
 
-    /// The other commands take every key of `serve`, so that they share its configuration, and list those they use.
+    /// The other commands take every key of `serve` and list those they use.
     #[test]
     fn only_serve_lists_every_key() {
         let mut command = Cli::command();

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// Parses a moment, or how long ago it was.
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     let text = text.trim();
     let now = Timestamp::now();

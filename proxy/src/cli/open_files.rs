@@ -1,5 +1,4 @@
-//! The limit of open files: every session holds two sockets, so the usual soft limit of 1024 allows some 500
-//! sessions.
+//! The limit of open files: a session holds two sockets, so the usual soft limit of 1024 allows some 500 sessions.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -8,10 +7,9 @@ use crate::config::Config;
 /// Files besides the sockets of sessions: listeners, event queues, the store, logs, control connections.
 const BESIDES: u64 = 64;
 
-/// Raises the soft limit to the hard one, as every process may, and warns if that is too low for `connections.max`.
+/// Raises the soft limit to the hard one, and warns if that is too low for `connections.max`.
 ///
-/// The soft limit is low for the sake of programs that use select(2), and the proxy does not:
-/// <https://0pointer.net/blog/file-descriptor-limits.html>
+/// The soft limit exists for programs that use select(2): <https://0pointer.net/blog/file-descriptor-limits.html>
 pub(super) fn raise_limit(config: &Config) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -35,7 +33,7 @@ pub(super) fn raise_limit(config: &Config) {
     }
 }
 
-/// Number of files that may be needed, if that exceeds the limit. A limit of `None` is infinite.
+/// Number of files that may be needed, if that exceeds the limit; `None` is infinite.
 fn too_few(limit: Option<u64>, connections: usize) -> Option<u64> {
     let needed = u64::try_from(connections)
         .unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! The user and host that run this command, in words for people, as the operating system knows them.
+//! The user and host that run this command, for people.
 
 use rustix::system::uname;
 

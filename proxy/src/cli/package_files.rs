@@ -1,5 +1,4 @@
-//! `pgpalisade package-files`: man pages, completions and the annotated configuration for packages, made from the
-//! command line and the table of keys.
+//! `pgpalisade package-files`: man pages, completions and the annotated configuration for packages.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `pgpalisade recover`: after a disaster, on an operator's word.
+//! `pgpalisade recover`: reconciles the authority with the cluster after a disaster.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::takeover::{Recovery, WitnessMode};
 use crate::{logging, store};
 
-/// Far more than a healthy cluster needs to end its sessions.
+/// Ample for a healthy cluster to end its sessions.
 const WITHIN: Duration = Duration::from_secs(60);
 /// Printed if the marks and the record show nothing to do.
 const IN_STEP: &str = "Nothing to reconcile. After a restore of the authority run it with --end-all-sessions all the \
@@ -19,12 +19,11 @@ const LISTED: usize = 20;
 
 /// Reconcile the authority with the cluster after a restore, loss or upgrade
 ///
-/// For when "serve" refuses to start because the authority has forgotten marks (it was restored from an older snapshot,
-/// or lost), or because another cluster or timeline is on record (a major upgrade, a restored dump, a failover that was
-/// undone). Stop all proxies of the cluster first. It raises the marks to those that the cluster has seen, ends EVERY
-/// client session of the cluster, since the authority may have forgotten some that can write, and puts the cluster on
-/// record. No mark falls. Without --end-all-sessions it only says what it would do, and exits with 1 if there is
-/// something to do.
+/// For when "serve" refuses to start because the authority has forgotten marks (it was restored from an older
+/// snapshot, or lost), or because another cluster or timeline is on record (a major upgrade, a restored dump, a
+/// failover that was undone). Stop all proxies of the cluster first. It raises the marks to those that the cluster
+/// has seen, ends EVERY client session of the cluster, and puts the cluster on record. No mark falls. Without
+/// --end-all-sessions it only says what it would do, and exits with 1 if there is something to do.
 #[derive(Debug, clap::Args)]
 pub(super) struct RecoverArgs {
     /// Do it, and end every client session of the cluster, including those that are not fenced

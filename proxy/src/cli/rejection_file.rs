@@ -42,7 +42,7 @@ impl RejectionFileError {
     }
 }
 
-/// Opens a file, or standard input as "-", for a command that reads it once.
+/// Opens a file, or standard input for "-".
 pub(super) fn open(
     path: &Path,
     command: &'static str,

@@ -21,8 +21,8 @@ use follow::Followed;
 
 /// Show the records of a rejection log, and follow it
 ///
-/// Prints one line for each refused or observed request, the oldest first. No server is needed, and nothing is
-/// changed. --follow keeps printing new records, across rotations of the file, until Ctrl-C.
+/// Prints one line for each refused or observed request, the oldest first, without a server. --follow keeps printing
+/// new records, across rotations of the file, until Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     pgpalisade rejections --since 10m /var/log/pgpalisade/rejections.jsonl\n  \
@@ -60,14 +60,13 @@ struct Printer<W> {
     out: W,
     form: Form,
     filter: Filter,
-    /// Lines that were parsed, matching or not; then those that were not.
     understood: u64,
     foreign: u64,
-    /// Whether a record was of the scope that is wanted.
+    /// Whether a record was of the wanted scope.
     has_scope: bool,
 }
 
-/// Prints the log. With `--follow` it goes on until a signal or until its reader is gone.
+/// Prints the log. `--follow` continues until a signal or until the reader is gone.
 pub(super) fn run(args: &RejectionsArgs) -> Result<(), Failure> {
     let path = match &args.file {
         Some(path) => path.clone(),
@@ -99,7 +98,6 @@ pub(super) fn run(args: &RejectionsArgs) -> Result<(), Failure> {
     }))?
 }
 
-/// The rejection log of `serve`.
 fn configured(args: &RejectionsArgs) -> Result<PathBuf, Failure> {
     let flags = Flags {
         config_file: args.config.clone(),
@@ -126,7 +124,7 @@ enum PrintError {
 }
 
 impl PrintError {
-    /// Whether the reader of the output is gone: it may have seen enough.
+    /// Whether the reader of the output is gone.
     fn is_no_failure(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -164,7 +162,7 @@ fn ended(result: Result<(), PrintError>) -> Result<(), Failure> {
     }
 }
 
-/// Runs `follow` on its own thread, since a terminal may block its output. A signal ends the command even then.
+/// Runs `follow` on its own thread, since a terminal may block its output, so that a signal ends the command.
 async fn until_signal(
     follow: impl FnOnce() -> Result<(), PrintError> + Send + 'static,
 ) -> Result<(), Failure> {
@@ -190,7 +188,6 @@ impl<W: Write> Printer<W> {
         })
     }
 
-    /// Prints a line of the log, given without its end, if it matches.
     fn line(&mut self, text: &[u8]) -> io::Result<()> {
         let parsed = line::parse(text);
         let wanted = match &parsed {

@@ -14,30 +14,25 @@ use crate::server::accounts::{Accounts, Logins};
 use crate::server::certificates::Certificates;
 use crate::service_manager;
 
-/// Reads again what can change while the proxy runs, and names what cannot.
 pub(super) struct Reload {
-    /// The command line, and the configuration of the start.
     pub(super) begun: Arc<(Settings, RawConfig)>,
-    /// The rejection log, whose file is reopened.
     pub(super) rejections: RejectionLog,
-    /// TLS of both legs.
     pub(super) certificates: Arc<Certificates>,
     pub(super) logins: Logins,
     pub(super) operators: Option<Arc<Accounts>>,
-    /// Requests for a reload of the policy file.
     pub(super) policy: mpsc::Sender<PolicyReloaded>,
     pub(super) in_force: InForce,
 }
 
 impl Reload {
-    /// Reloads once per request, one after the other.
+    /// Reloads once per request, in order.
     pub(super) async fn run(self, mut asked: mpsc::Receiver<Option<Reloaded>>) {
         while let Some(who_asks) = asked.recv().await {
             service_manager::reloading();
             self.rejections.reopen();
             let (begun, certificates) = (Arc::clone(&self.begun), Arc::clone(&self.certificates));
             let (logins, operators) = (self.logins.clone(), self.operators.clone());
-            // A file may be slow: logins do not wait for it.
+            // Reads elsewhere, because a file may be slow.
             let files = tokio::task::spawn_blocking(move || {
                 let of_users = |accounts: &Accounts| accounts.reload().map_err(|e| e.to_string());
                 let tls = certificates.reload().map_err(|error| error.to_string());

@@ -19,8 +19,8 @@ use crate::rejection_log::report::Report;
 /// Sum up a rejection log, and say whether the fence can be switched on
 ///
 /// Counts refused and observed requests by reason, scope, user, application, database, client and shape of the
-/// statement, and ends with what would have been refused, to whom, and what to do about it. Reads any number of
-/// files once, in bounded memory, and changes nothing; no server is needed. Lines that are not records are counted.
+/// statement, and ends with what would have been refused, to whom, and what to do about it. Needs no server. Lines
+/// that are not records are counted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     pgpalisade report /var/log/pgpalisade/rejections.jsonl\n  \

@@ -1,4 +1,4 @@
-//! `pgpalisade scope repair`: sets the mark of a scope, on an operator's word.
+//! `pgpalisade scope repair`: sets the mark of a scope.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::rejection::utc;
 use crate::store::{self, StoreError};
 use crate::takeover::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
-/// Far more than a healthy cluster needs to end its sessions.
+/// Ample for a healthy cluster to end its sessions.
 const WITHIN: Duration = Duration::from_secs(60);
 /// Sessions that are listed one by one.
 const LISTED: usize = 20;
@@ -36,11 +36,10 @@ enum ScopeCommand {
 /// Set the mark of a scope, down or up, and end every earlier session
 ///
 /// For a scope whose mark was raised to a token that no election will ever reach, such as 9223372036854775807, so
-/// that every leader is refused. The mark is set in a new incarnation of the scope: everything accepted before is below
-/// it, and every session registered in the scope is ended, whatever its token, before the command reports success.
-/// Nothing else can lower a mark. The repair is recorded in the authority, where "status" shows it, and one line of
-/// JSON is printed. An embedded store is in use while its proxy runs, so stop the proxy first; with etcd and PostgreSQL
-/// the proxies keep running.
+/// that every leader is refused. The mark is set in a new incarnation of the scope: everything accepted before is
+/// below it, and every session registered in the scope is ended before the command reports success. The repair is
+/// recorded in the authority, where "status" shows it, and one line of JSON is printed. An embedded store is in use
+/// while its proxy runs, so stop the proxy first; with etcd and PostgreSQL the proxies keep running.
 #[derive(Debug, clap::Args)]
 pub(super) struct RepairArgs {
     /// The scope
@@ -73,7 +72,6 @@ enum NotDone {
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     event: &'static str,
-    /// Whether every earlier session is gone.
     completed: bool,
     /// Whether an earlier run has set the mark.
     resumed: bool,
@@ -133,7 +131,7 @@ async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
     }
 }
 
-/// The steps to confirm, for the operator.
+/// The steps that the operator confirms.
 fn describe(repair: &ScopeRepair, config: &Config) -> String {
     let (scope, mark, to) = (&repair.scope, &repair.mark, repair.to);
     let will = match repair.work {

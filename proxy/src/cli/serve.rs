@@ -25,9 +25,9 @@ use crate::{logging, service_manager};
 
 /// Run the proxy
 ///
-/// Every flag is also a key of the TOML file (--config) and an environment variable; a flag wins over the variable, the
-/// variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP reads the policy file,
-/// the files for TLS and the users file again, and reopens the rejection log; SIGUSR2 starts the installed program,
+/// Every flag is also a key of the TOML file (--config) and an environment variable; a flag wins over the variable,
+/// the variable over the file. SIGINT or SIGTERM ends it cleanly, a second one at once; SIGHUP rereads the policy
+/// file, the files for TLS and the users file, and reopens the rejection log; SIGUSR2 starts the installed program,
 /// which takes over the listeners, and ends this process cleanly.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
@@ -45,7 +45,6 @@ pub(super) struct ServeArgs {
 #[error("stopped at once by a second signal")]
 struct StoppedAtOnce;
 
-/// Serves until a signal or a failure.
 pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let environment = Environment::of_this_process();
     let written = RawConfig::collect(&args.settings.0, &environment);
@@ -162,7 +161,6 @@ struct Signalled<R> {
     orders: Orders,
     stops: mpsc::Receiver<Stop>,
     upgrades: mpsc::Sender<()>,
-    /// The pid of the process that takes over.
     is_replaced: oneshot::Receiver<u32>,
 }
 
@@ -210,11 +208,11 @@ async fn obey(
             },
             signal = signals.next() => match signal {
                 Signal::HUP => {
-                    // A reload that already waits serves this request too.
+                    // A waiting reload serves this request too.
                     let _ = signalled.orders.reload.try_send(None);
                 }
                 Signal::USR2 => {
-                    // An upgrade that is under way, or done, serves this request too.
+                    // A running or finished upgrade serves this request too.
                     let _ = signalled.upgrades.try_send(());
                 }
                 _ if shutdown.is_cancelled() => return Err(failed(StoppedAtOnce)),
@@ -224,12 +222,11 @@ async fn obey(
     }
 }
 
-/// The one line for people and scripts that wait for the proxy. It names the ports that the system chose.
+/// The one line for people and scripts that wait for the proxy, with the ports that the system chose.
 fn announce(addresses: Option<Vec<ListenAddr>>, places: &str) {
     let Some(addresses) = addresses else { return };
     service_manager::ready();
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    // Standard output may be closed.
     let _ = print(&format!(
         "listening on {}, {places}\n",
         addresses.join(", ")

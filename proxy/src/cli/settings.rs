@@ -1,8 +1,7 @@
-//! The flags of all configuration keys, made from the one table of keys.
+//! The flags of all configuration keys, made from the table of keys.
 //!
-//! clap does not check the values: the configuration does, so that all errors come at once, whatever their source. If
-//! a command has its own flag with the name of a key, that flag does not set the key. Only `serve` lists every key in
-//! its help; the other commands take them all and list those that they use.
+//! clap does not check the values: the configuration does, so that all errors come at once. A command's own flag with
+//! the name of a key does not set the key. Only `serve` lists every key in its help.
 
 use std::path::PathBuf;
 
@@ -96,7 +95,7 @@ fn help(spec: &KeySpec) -> (String, String) {
 impl FromArgMatches for Settings {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = |spec: &&KeySpec| {
-            // The type is another: the flag is the command's own.
+            // A flag of another type is the command's own.
             let texts = matches.try_get_many::<String>(spec.name).ok()??;
             Some((spec.key, texts.cloned().collect()))
         };

@@ -16,7 +16,6 @@ use crate::inspect::status::{
 };
 use crate::rejection::utc;
 
-/// Scopes that are shown by default.
 const SCOPES_SHOWN: usize = 50;
 
 /// Show the cluster, the authority, the proxies, the marks and unfinished takeovers
@@ -204,7 +203,6 @@ fn scopes(scopes: &[ScopeStatus], from: MarksFrom) -> String {
     )
 }
 
-/// Scopes that an operator has repaired; empty without any.
 fn repaired(scopes: &[ScopeStatus]) -> String {
     let row = |scope: &ScopeStatus| {
         let repair = scope.repair.as_ref()?;
@@ -224,7 +222,6 @@ fn repaired(scopes: &[ScopeStatus]) -> String {
     format!("\nrepaired scopes\n{}", table(head, &rows))
 }
 
-/// Results of the last takeovers; empty if none is known.
 fn takeovers(takeovers: &[TakeoverStatus]) -> String {
     let row = |takeover: &TakeoverStatus| {
         let from = or_dash(takeover.from.map(|token| token.to_string()));

@@ -9,13 +9,12 @@ use serde::Serialize;
 
 use super::{Failure, failed};
 use crate::fence::readable::escaped;
-/// Names in PostgreSQL may hold any character, and a terminal would obey some.
+/// Names in PostgreSQL may hold control characters.
 pub(super) use crate::fence::readable::{counted, without_controls as plain};
 
 /// Longest text of a statement that is shown; --json has all of it.
 const TEXT_SHOWN: usize = 200;
 
-/// A statement, safe for a terminal.
 pub(super) fn shown(text: &str) -> String {
     let mut shown: String = plain(text).chars().take(TEXT_SHOWN).collect();
     if shown.chars().count() < text.chars().count() {
@@ -24,14 +23,12 @@ pub(super) fn shown(text: &str) -> String {
     shown
 }
 
-/// The name of an enum value, as flags and output spell it.
 pub(super) fn name(value: &impl ValueEnum) -> String {
     let name = value.to_possible_value();
     name.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Prints lines that steer no terminal, whatever others have written into them. Text that could pass for a line of
-/// ours must go through [`plain`] first.
+/// Prints lines without control characters. Text that could pass for a line of ours must go through [`plain`] first.
 pub(super) fn print(lines: &str) -> io::Result<()> {
     write(&unsteered(lines, |line| plain(line).into()))
 }
@@ -77,7 +74,7 @@ pub(super) fn print_json_line(value: &impl Serialize) -> io::Result<()> {
     write(&format!("{}\n", escaped(&json)))
 }
 
-/// Writes to standard output. A reader that has gone, such as `head`, has seen enough: that is no failure.
+/// Writes to standard output. A reader that closed the pipe, such as `head`, is no failure.
 fn write(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes());
@@ -93,7 +90,7 @@ pub(super) fn unsteered(text: &str, each: impl Fn(&str) -> Cow<'_, str>) -> Stri
     lines.join("\n")
 }
 
-/// Lines with columns as wide as their widest cell. The last column is not padded.
+/// Lines with columns as wide as their widest cell; the last column is not padded.
 pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let mut lines = vec![head.map(str::to_owned)];
     lines.extend(

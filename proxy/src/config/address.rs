@@ -17,9 +17,9 @@ const FORMS: &str = "write postgres://host:port, several as postgres://host:port
                      such as /var/run/postgresql";
 
 /// Parses `postgres://host:port,host:port`, `postgres:///?host=/dir&port=5433` or `/dir`, with libpq's parameters for
-/// TLS. The error says what to write.
+/// TLS.
 ///
-/// Only addresses are allowed: clients choose user, password and database themselves.
+/// User, password and database are errors: clients choose them.
 pub(super) fn parse_hosts(text: &str) -> Result<(Hosts, SslSettings), String> {
     let (text, ssl) = SslSettings::take_from(text.trim())?;
     let hosts = parse_addresses(&text)?;
@@ -107,7 +107,7 @@ fn pair_up(hosts: Vec<Option<String>>, ports: &[Option<u16>]) -> Result<Vec<Upst
 /// Parses an address to listen on. Port 0 lets the system choose.
 pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     let text = text.trim();
-    // The one name that everybody writes. Other names would need a resolver before the proxy has started.
+    // The one common name. Others would need a resolver.
     if let Some(port) = text.strip_prefix("localhost:") {
         return Ok(SocketAddr::new(
             IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -1,4 +1,4 @@
-//! Client logins: the keys `auth`, `auth_file` and `auth_query`, which must fit each other.
+//! Client logins: the keys `auth`, `auth_file` and `auth_query`.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,6 @@ const METHODS: [(&str, Method); 3] = [
     ("password", Method::Password),
 ];
 
-/// Reads all login keys. An error says what does not fit.
 pub(super) fn read(values: &mut Values<'_>, tls: Option<&ClientTls>) -> Option<Auth> {
     let method = values.choice(Key::Auth, &METHODS);
     let file = values.last(Key::AuthFile, path);

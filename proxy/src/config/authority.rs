@@ -9,14 +9,13 @@ const FORMS: &str = "write embedded:DIR, etcd:URL,URL or postgres:DSN";
 
 #[derive(Clone)]
 pub(crate) enum AuthorityLocation {
-    /// An absolute path on this machine.
     Embedded(PathBuf),
     Etcd(Box<etcd::Options>),
     Postgres(Box<postgres::Options>),
 }
 
 impl AuthorityLocation {
-    /// Parses `embedded:DIR`, `etcd:URL,URL` or `postgres:DSN`. The error says what to write.
+    /// Parses `embedded:DIR`, `etcd:URL,URL` or `postgres:DSN`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         // A plain URL needs no prefix, in either spelling of its scheme.
         let text = match text.trim() {
@@ -45,7 +44,6 @@ impl AuthorityLocation {
 }
 
 impl AuthorityLocation {
-    /// Whether the text itself contains a password.
     pub(super) fn holds_password(&self) -> bool {
         match self {
             Self::Embedded(_) => false,
@@ -56,7 +54,6 @@ impl AuthorityLocation {
 }
 
 impl fmt::Display for AuthorityLocation {
-    /// Without passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embedded(directory) => write!(f, "embedded:{}", directory.display()),

@@ -1,4 +1,4 @@
-//! The console: the keys `console`, `console_auth_file` and `console_admins`, which must fit each other.
+//! The console: the keys `console`, `console_auth_file` and `console_admins`.
 
 use std::path::PathBuf;
 
@@ -11,14 +11,10 @@ use crate::server::listener::ListenAddr;
 /// Port of a socket directory without one.
 const DEFAULT_PORT: u16 = 6433;
 
-/// Address and users of the console.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConsoleAddr {
-    /// An address of this machine, or a unix socket. Port 0 lets the system choose.
     pub listen: ListenAddr,
-    /// Users and their verifiers. Without it, only a unix socket.
     pub auth_file: Option<PathBuf>,
-    /// Users that may do more than read.
     pub admins: Vec<String>,
 }
 

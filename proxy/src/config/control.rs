@@ -12,7 +12,6 @@ use crate::server::hosts::{Hosts, UpstreamAddr};
 const APPLICATION_NAME: &str = "pgpalisade control";
 const DEFAULT_PORT: u16 = 5432;
 
-/// Parses a DSN of one server.
 pub(crate) fn parse_one(text: &str) -> Result<Login, String> {
     let login = parse(text)?;
     match login.config.get_hosts().len() {
@@ -21,7 +20,7 @@ pub(crate) fn parse_one(text: &str) -> Result<Login, String> {
     }
 }
 
-/// Parses a control DSN. No error quotes the text, since it may hold a password.
+/// Parses a control DSN. Errors never quote it, since it may hold a password.
 pub(crate) fn parse(text: &str) -> Result<Login, String> {
     let login = Login::parse(text.trim(), "key=value pairs")?;
     let config = &login.config;
@@ -44,9 +43,9 @@ pub(crate) fn parse(text: &str) -> Result<Login, String> {
     Ok(login)
 }
 
-/// Parses a DSN of one server for a session that is not the proxy's own. Missing parts come from `PGHOST`, `PGPORT`,
-/// `PGUSER`, `PGPASSWORD`, `PGDATABASE` and `PGOPTIONS`, as in libpq:
-/// <https://www.postgresql.org/docs/current/libpq-envars.html>. No error quotes the text.
+/// Parses a DSN of one server for a client's session. Missing parts come from `PGHOST`, `PGPORT`, `PGUSER`,
+/// `PGPASSWORD`, `PGDATABASE` and `PGOPTIONS`, as in libpq:
+/// <https://www.postgresql.org/docs/current/libpq-envars.html>. Errors never quote the text.
 pub(crate) fn parse_for_client(
     text: &str,
     application_name: &str,
@@ -91,11 +90,10 @@ fn fill_up(config: &mut Config, environment: &Environment, application_name: &st
 }
 
 /// Adds what the DSN leaves out, as libpq does: <https://www.postgresql.org/docs/current/libpq-envars.html>. The
-/// address is the upstream's rather than `PGHOST`'s: a control connection to another server would end the wrong
-/// sessions, or none. Hosts of the DSN are those of the upstream, in the same order.
+/// address is the upstream's, not `PGHOST`: a control connection to another server would end the wrong sessions.
+/// Hosts of the DSN are those of the upstream, in the same order.
 ///
-/// # Errors
-/// If the numbers of hosts differ.
+/// # Errors If the numbers of hosts differ.
 pub(crate) fn complete(
     dsn: Option<Login>,
     upstream: &Hosts,
@@ -128,7 +126,6 @@ pub(crate) fn complete(
     })
 }
 
-/// Adds a host, and returns its port.
 fn name_host(control: &mut Config, host: &UpstreamAddr) -> u16 {
     match host {
         UpstreamAddr::Tcp { host, port } => {
@@ -145,13 +142,11 @@ fn name_host(control: &mut Config, host: &UpstreamAddr) -> u16 {
     }
 }
 
-/// Addresses of control connections, without user or password.
 pub(crate) fn addresses(control: &Config) -> Hosts {
     let most = control.get_hosts().len().max(control.get_hostaddrs().len());
     Hosts::new((0..most).map(|at| address(control, at)).collect())
 }
 
-/// Address of the first control connection, for a login to one server.
 pub(crate) fn first_address(control: &Config) -> UpstreamAddr {
     address(control, 0)
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-/// Parses a duration. `0` needs no unit; the shortest other one is a millisecond. One that is too long for its type is
-/// [`Duration::MAX`], which every caller's bounds refuse. The error says what to write.
+/// Parses a duration. `0` needs no unit; the shortest other one is a millisecond. An overlong one is
+/// [`Duration::MAX`], which the bounds of every key refuse.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     const NANOS_OF_MS: u32 = 1_000_000;
     let text = text.trim();
@@ -39,13 +39,11 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Whether this is a whole number with a unit.
 fn is_long(text: &str) -> bool {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     unit.len() < text.len() && ["ms", "s", "m", "min", "h"].contains(&unit)
 }
 
-/// Formats a duration so that [`parse`] reads it.
 pub(crate) fn show(time: Duration) -> String {
     let ms = time.as_millis();
     match ms {

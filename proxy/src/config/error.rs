@@ -1,9 +1,9 @@
-//! Configuration errors and their sources.
+//! Configuration errors with their sources.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The source of a value. The order of the variants is the order of rank: later ones win.
+/// The source of a value, in rising rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ValueOrigin {
     Default,
@@ -13,11 +13,8 @@ pub(crate) enum ValueOrigin {
         /// Line of the key or value, from 1.
         line: usize,
     },
-    /// The variable's name.
     Environment(String),
-    /// The flag's name, without the dashes.
     Flag(String),
-    /// Source of an error about a missing value.
     Nowhere,
 }
 
@@ -37,11 +34,11 @@ impl fmt::Display for ValueOrigin {
 #[error("{source_of_value}: {message}")]
 pub(crate) struct ConfigError {
     pub source_of_value: ValueOrigin,
-    /// What is wrong and what to write instead. Names the key; never quotes a value that may hold a password.
+    /// What is wrong and what to write. Names the key; never quotes a value that may hold a password.
     pub message: String,
 }
 
-/// Everything that is wrong with a configuration, never empty. Displays as one line per error.
+/// Everything that is wrong with a configuration, never empty. One line per error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", one_per_line(.0))]
 pub(crate) struct ConfigErrors(pub Vec<ConfigError>);

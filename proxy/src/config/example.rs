@@ -1,4 +1,4 @@
-//! The configuration file of the package: every key, with its help text, and its default or an example.
+//! The configuration file of the package: every key with its help, and its default or an example.
 
 use super::key::{KEYS, Key, KeySpec, Sample, TomlType};
 
@@ -50,7 +50,6 @@ fn described(spec: &KeySpec) -> String {
     format!("\n{}{mark}{} = {value}\n", comment(&said), spec.name)
 }
 
-/// Formats the text in lines that begin with `# `.
 fn comment(text: &str) -> String {
     let mut lines = vec![String::from("#")];
     for word in text.split_whitespace() {
@@ -74,7 +73,6 @@ mod tests {
     use super::super::{Config, Environment, Flags, RawConfig};
     use super::*;
 
-    /// Path of the file that the package installs.
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/pgpalisade.toml");
 
     #[test]
@@ -107,7 +105,7 @@ mod tests {
         assert_eq!((set.len(), errors.len()), (5, 0), "{set:?}");
     }
 
-    /// All keys together, except the second source of verifiers, and with the modes that files require.
+    /// All keys together, except the second source of verifiers, with the required file modes.
     #[test]
     fn every_value_is_sound() {
         let all = uncommented();

@@ -1,4 +1,4 @@
-//! Reads the TOML file into raw values, each with its line. Continues after an error.
+//! Reads the TOML file into raw values with their lines. Continues after an error.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,10 +11,9 @@ use super::error::{ConfigError, ValueOrigin};
 use super::key::{KEYS, Key, KeySpec, TomlType};
 use super::raw::{Item, RawValue};
 
-/// A configuration file is a page of text; more is a mistake (a log, a device).
+/// More is a mistake, such as a log or a device.
 pub(crate) const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// Parses the text of a file. Syntax errors, unknown keys and wrong types all come back together.
 pub(crate) fn parse(path: &Path, text: &str) -> (Vec<RawValue>, Vec<ConfigError>) {
     let mut reader = ConfigReader {
         path,
@@ -28,7 +27,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> (Vec<RawValue>, Vec<ConfigError>
         reader.error(&at, error.message());
     }
     reader.table("", table.get_ref());
-    // The table is sorted by name; people read a file from the top.
+    // The table is sorted by name; errors come in the file's order.
     reader
         .errors
         .sort_by_key(|error| match error.source_of_value {
@@ -150,7 +149,7 @@ fn misplaced(name: &str) -> Option<(&str, &str)> {
     (is_known && is_table(table)).then_some((table, key))
 }
 
-/// The only key of a table that ends with this name, for a user who has left out the table.
+/// The only key of a table that ends with this name.
 fn in_a_table(name: &str) -> Option<&'static str> {
     let ends_so = |spec: &&&KeySpec| {
         let table = spec.name.strip_suffix(name);
@@ -161,7 +160,6 @@ fn in_a_table(name: &str) -> Option<&'static str> {
     found.next().is_none().then_some(first.name)
 }
 
-/// Whether keys exist below this name.
 fn is_table(name: &str) -> bool {
     KEYS.iter().any(|spec| {
         spec.name

@@ -1,4 +1,4 @@
-//! Address and access of HTTP: the keys that begin with `http`, which must fit each other.
+//! Address and access of HTTP: the keys that begin with `http`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,11 +12,9 @@ use super::values::Values;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HttpAddr {
-    /// Port 0 lets the system choose. Without token and CA, an address of this machine.
+    /// Without token and CA, an address of this machine.
     pub address: SocketAddr,
-    /// File of the token that grants access.
     pub token_file: Option<PathBuf>,
-    /// TLS, with the CA of the certificates that grant access.
     pub tls: Option<AcceptFiles>,
 }
 
@@ -94,7 +92,6 @@ fn fit(
 mod tests {
     use super::*;
 
-    /// The keys: address, token file, certificate, key, CA.
     fn finished(keys: [Option<&str>; 5]) -> Result<Option<HttpAddr>, String> {
         let address = keys[0].map(|text| text.parse().unwrap());
         let [_, token_file, certificate, key, client_ca] = keys.map(|key| key.map(PathBuf::from));

@@ -1,6 +1,5 @@
-//! The one table of configuration keys. Flags, environment variables, help texts and defaults all come from it.
+//! The one table of configuration keys, for flags, environment variables, help texts and defaults.
 
-/// Form of a value in the TOML file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TomlType {
     Text,
@@ -13,28 +12,23 @@ pub(crate) enum TomlType {
     Switch,
 }
 
-/// The default, or what stands for it in the package's configuration file.
+/// The default, or its replacement in the package's configuration file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Sample {
-    /// The default as a user would write it.
     Default(&'static str),
-    /// There is no fixed default; the file shows this, commented out.
     Example(&'static str),
     /// There is no default; the file sets this.
     Set(&'static str),
 }
 
-/// Description of a key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeySpec {
     pub key: Key,
     /// Name in the TOML file; a dot leads into a table.
     pub name: &'static str,
-    /// Placeholder of the value in the help.
     pub value_name: &'static str,
     pub shape: TomlType,
     pub sample: Sample,
-    /// Heading in the help.
     pub heading: &'static str,
     /// One sentence without a full stop.
     pub help: &'static str,
@@ -43,17 +37,14 @@ pub(crate) struct KeySpec {
 }
 
 impl KeySpec {
-    /// The flag, without the dashes.
     pub(crate) fn flag(&self) -> String {
         self.name.replace(['.', '_'], "-")
     }
 
-    /// The environment variable.
     pub(crate) fn env(&self) -> String {
         format!("PGPALISADE_{}", self.name.replace('.', "_").to_uppercase())
     }
 
-    /// The default, if it is fixed.
     pub(crate) const fn default(&self) -> Option<&'static str> {
         match self.sample {
             Sample::Default(text) => Some(text),

@@ -9,12 +9,10 @@ use crate::server::listener::ListenAddr;
 /// Port in the name of a socket without one, as in the default of `listen`.
 const DEFAULT_PORT: u16 = 6432;
 
-/// Parses `IP:PORT`, `DIR` or `DIR:PORT`. The error says what to write.
 pub(super) fn parse(text: &str) -> Result<ListenAddr, String> {
     parse_with_default(text, DEFAULT_PORT)
 }
 
-/// The same with another default port.
 pub(super) fn parse_with_default(text: &str, default_port: u16) -> Result<ListenAddr, String> {
     let text = text.trim();
     if !text.starts_with('/') {
@@ -44,7 +42,6 @@ pub(super) const fn is_fixed(address: &ListenAddr) -> bool {
     !matches!(address, ListenAddr::Tcp(address) if address.port() == 0)
 }
 
-/// Refuses an address that two services have.
 pub(super) fn refuse_shared(values: &mut Values<'_>, services: &[(&str, ListenAddr)]) {
     for (at, (key, address)) in services.iter().enumerate() {
         let mut before = services.iter().take(at);

@@ -2,7 +2,7 @@
 //! use.
 //!
 //! Sources in rising order: built-in defaults, the TOML file, `PGPALISADE_*` variables, flags. Every value of every
-//! source is checked, even if a higher source replaces it. All errors come back together, each with its source.
+//! source is checked, and all errors come back together.
 
 mod address;
 mod auth;

@@ -1,4 +1,4 @@
-//! Stage one: values as they were written, with their sources, in rising order of rank.
+//! Stage one: values as written, with their sources, in rising rank.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,11 +18,10 @@ pub(crate) struct Item {
     pub source: ValueOrigin,
 }
 
-/// The value of one key in one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawValue {
     pub key: Key,
-    /// One text, or several for a list. Empty if the value was refused already.
+    /// One text, or several for a list. Empty if the value was refused.
     pub items: Vec<Item>,
     pub source: ValueOrigin,
 }
@@ -36,16 +35,12 @@ pub(crate) struct RawConfig {
     pub(crate) file_unread: bool,
 }
 
-/// Environment variables, as a value that tests can replace.
 #[derive(Clone, Default)]
 pub(crate) struct Environment(BTreeMap<OsString, OsString>);
 
-/// Configuration from the command line.
 #[derive(Clone, Default)]
 pub(crate) struct Flags {
-    /// `--config`.
     pub config_file: Option<PathBuf>,
-    /// Each given key with its texts.
     pub values: Vec<(Key, Vec<String>)>,
 }
 
@@ -58,19 +53,17 @@ impl Environment {
         Self(pairs.collect())
     }
 
-    /// A variable that is set, not empty and valid Unicode. PostgreSQL too treats an empty variable as unset.
+    /// A variable that is set, not empty and valid Unicode. PostgreSQL too treats an empty one as unset.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let value = self.0.get(&OsString::from(name))?.to_str()?;
         (!value.is_empty()).then_some(value)
     }
 }
 
-/// Variable that names the configuration file.
 pub(crate) const CONFIG_ENV: &str = "PGPALISADE_CONFIG";
 
 impl RawConfig {
-    /// Collects all sources. Errors are kept with the values, so that [`super::Config::from_raw`] reports all at
-    /// once.
+    /// Collects all sources, with their errors, for [`super::Config::from_raw`].
     pub(crate) fn collect(flags: &Flags, environment: &Environment) -> Self {
         let mut raw = Self::default();
         raw.add_defaults(environment);
@@ -86,19 +79,16 @@ impl RawConfig {
         raw
     }
 
-    /// Names of keys whose values differ.
     pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
         let keys = KEYS.iter();
         let differing = keys.filter(|spec| self.texts(spec.key) != other.texts(spec.key));
         differing.map(|spec| spec.name).collect()
     }
 
-    /// The text of a key that has one value.
     pub(crate) fn text(&self, key: Key) -> Option<&str> {
         self.texts(key)?.first().copied()
     }
 
-    /// The value of highest rank.
     pub(super) fn texts(&self, key: Key) -> Option<Vec<&str>> {
         let mut values = self.values.iter().rev();
         let value = values.find(|value| value.key == key)?;
@@ -111,7 +101,7 @@ impl RawConfig {
                 self.add(spec.key, vec![default.to_owned()], &ValueOrigin::Default);
             }
         }
-        // Known to everybody who runs Rust programs, so it ranks above the built-in default and below our own names.
+        // Familiar to users of Rust programs, so it ranks between the default and our own names.
         if let Some(filter) = environment.get("RUST_LOG") {
             let source = ValueOrigin::Environment(String::from("RUST_LOG"));
             self.add(Key::Log, vec![filter.to_owned()], &source);
@@ -189,7 +179,7 @@ impl RawConfig {
     }
 }
 
-/// Kubernetes sets such variables in every pod if a Service is named `pgpalisade`:
+/// Kubernetes sets such variables if a Service is named `pgpalisade`:
 /// <https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>.
 fn is_service_link(name: &str) -> bool {
     name == "PGPALISADE_PORT"

@@ -45,7 +45,7 @@ const LOG_FORMAT: [(&str, LogFormat); 3] = [
 pub(crate) struct Config {
     pub clients: Clients,
     pub upstream: Upstream,
-    /// The proxy's own login, complete except for the user, which defaults to the system user's name.
+    /// The proxy's own login. Without a user it is the system user's.
     pub control: Secret<Login>,
     pub takeover: TakeoverConfig,
     pub policy: Policy,
@@ -54,9 +54,7 @@ pub(crate) struct Config {
     pub http: Option<HttpAddr>,
     pub console: Option<ConsoleAddr>,
     pub workers: NonZeroUsize,
-    /// Number of sends in one system call.
     pub batching: Batching,
-    /// Time that open transactions get at shutdown.
     pub shutdown_grace: Duration,
 }
 
@@ -67,23 +65,19 @@ pub(crate) struct Clients {
     pub tls: ClientTls,
     pub auth: Auth,
     pub max_connections: NonZeroUsize,
-    /// Limits of each connection.
     pub limits: ClientLimits,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Upstream {
     pub hosts: Hosts,
-    /// TLS of sessions.
     pub ssl: SslSettings,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct TakeoverConfig {
     pub authority: AuthorityLocation,
-    /// Whether marks are copied into the protected cluster.
     pub witness: WitnessMode,
-    /// Time within which a declaration succeeds or fails.
     pub timeout: Duration,
 }
 
@@ -91,7 +85,6 @@ pub(crate) struct TakeoverConfig {
 pub(crate) struct Policy {
     /// File of rules; without it the default policy applies.
     pub file: Option<PathBuf>,
-    /// Whether refusals are enforced or only recorded.
     pub mode: Mode,
 }
 
@@ -99,7 +92,6 @@ pub(crate) struct Policy {
 pub(crate) struct Rejections {
     /// File of records; without it they are only logged.
     pub file: Option<PathBuf>,
-    /// Whether records keep the literals of a statement.
     pub literals: Literals,
 }
 
@@ -114,21 +106,18 @@ pub(crate) enum LogFormat {
     /// Text on a terminal, JSON otherwise.
     Auto,
     Text,
-    /// One JSON object per line.
     Json,
 }
 
 impl Config {
-    /// Addresses of the control connection, without user or password: host by host the same servers as the
-    /// upstream's.
+    /// Addresses of the control connection, without user or password, in the order of the upstream's hosts.
     pub(crate) fn control_hosts(&self) -> Hosts {
         control::addresses(&self.control.expose().config)
     }
 
-    /// Checks everything that was written. All errors come back together.
+    /// Checks everything that was written.
     ///
-    /// # Errors
-    /// Every wrong or unknown key of every source, and every missing key.
+    /// # Errors All wrong, unknown and missing keys.
     pub(crate) fn from_raw(
         raw: RawConfig,
         environment: &Environment,
@@ -142,7 +131,7 @@ impl Config {
         }
     }
 
-    /// Reads every key, so that all errors are found. `None` if one without a default has no valid value.
+    /// Reads every key, to find all errors. `None` if one without a default has no valid value.
     fn read(values: &mut Values<'_>, environment: &Environment) -> Option<Self> {
         let clients = Clients::read(values);
         let upstream = Upstream::read(values);
@@ -269,8 +258,8 @@ impl Log {
     }
 }
 
-/// Half of the cores: PostgreSQL or the clients need the others. One thread serves some ten thousand statements a
-/// second, and few busy threads cost less than many that sleep and wake: `docs/overhead.md`.
+/// Half of the cores: PostgreSQL or the clients need the others. Few busy threads cost less than many that sleep and
+/// wake: `docs/overhead.md`.
 fn default_workers() -> NonZeroUsize {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     NonZeroUsize::new(cores / 2).unwrap_or(NonZeroUsize::MIN)

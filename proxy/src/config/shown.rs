@@ -1,4 +1,4 @@
-//! The configuration for operators: each key with the value in force, without passwords.
+//! The configuration for operators: each key with its value, without passwords.
 
 use super::address::parse_hosts;
 use super::authority::AuthorityLocation;
@@ -6,12 +6,10 @@ use super::control;
 use super::key::{KEYS, Key};
 use super::raw::{RawConfig, RawValue};
 
-/// Replaces what is not shown.
 const HIDDEN: &str = "(not shown)";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShownKey {
-    /// The key's name in the file.
     pub name: &'static str,
     /// As written; `None` if it is not set and has no default.
     pub value: Option<String>,
@@ -19,7 +17,6 @@ pub(crate) struct ShownKey {
 }
 
 impl RawConfig {
-    /// All keys, in the order of the help.
     pub(crate) fn shown(&self) -> Vec<ShownKey> {
         let shown = |spec: &&super::KeySpec| ShownKey {
             name: spec.name,
@@ -31,7 +28,7 @@ impl RawConfig {
 }
 
 impl RawValue {
-    /// Whether the value contains a password. An invalid value is refused anyway, and counts as having none.
+    /// Whether the value contains a password. An invalid value counts as having none.
     pub(super) fn holds_password(&self) -> bool {
         let texts: Vec<&str> = self.items.iter().map(|item| item.text.as_str()).collect();
         let text = texts.join(",");

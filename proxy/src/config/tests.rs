@@ -44,7 +44,6 @@ fn in_file<T>(text: &str, then: impl FnOnce(&Path) -> T) -> T {
     then(&path)
 }
 
-/// Loads, and returns the errors, one per line, without the directory.
 #[track_caller]
 fn errors(text: &str, env: &[(&str, &str)], flags: &[(&str, &[&str])]) -> Vec<String> {
     in_file(text, |path| {
@@ -343,7 +342,6 @@ fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
         );
         assert_eq!(errors(&format!("{MINIMAL}{text}\n"), &[], &[]), [says]);
     }
-    // The other way around.
     let says = "pgpalisade.toml:3: unknown key \"max\" (did you mean \"connections.max\"?)";
     assert_eq!(errors(&format!("{MINIMAL}max = 1\n"), &[], &[]), [says]);
 }
@@ -433,7 +431,7 @@ fn a_missing_file_and_a_directory_are_errors() {
     let errors = load(Some(Path::new("/nowhere/p.toml")), &[], &[])
         .unwrap_err()
         .to_string();
-    // Keys that the file would have set are not reported as missing.
+    // Keys of a file that cannot be read are not missing.
     assert!(
         errors.starts_with("/nowhere/p.toml:1: cannot open the file")
             && errors.lines().count() == 1,
@@ -490,7 +488,7 @@ fn a_file_with_a_password_is_not_open_to_all() {
         in_file(&text, |path| {
             for mode in [0o644, 0o602] {
                 std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-                // A value of higher rank does not hide the password from readers of the file.
+                // Readers of the file still see the password.
                 let flags: &[(&str, &[&str])] = &[("control", &["user=d"])];
                 match (load(Some(path), &[], flags), line) {
                     (Ok(_), None) => {}

@@ -1,4 +1,4 @@
-//! TLS to clients: the keys below `tls.`, which must fit each other.
+//! TLS to clients: the keys below `tls.`.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,6 @@ const CERTIFICATES: [(&str, ClientCertificates); 2] = [
     ("required", ClientCertificates::Required),
 ];
 
-/// Reads all keys of TLS. An error says what does not fit.
 pub(super) fn read(values: &mut Values<'_>) -> Option<ClientTls> {
     let mode = values.choice(Key::TlsMode, &MODES);
     let certificate = values.last(Key::TlsCertificate, path);

@@ -4,10 +4,9 @@ use super::error::{ConfigError, ValueOrigin};
 use super::key::{KEYS, Key};
 use super::raw::{Item, RawConfig, RawValue};
 
-/// Reads keys, and collects the errors of their values.
 pub(super) struct Values<'a> {
     raw: &'a RawConfig,
-    /// Each with the number of its value, to sort them in the order of writing.
+    /// With the number of the value, to sort them.
     errors: Vec<(usize, ConfigError)>,
     read: Vec<Key>,
 }
@@ -21,7 +20,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value of highest rank. Those of lower rank are checked too.
+    /// The value of highest rank, after a check of all.
     pub(super) fn last<T>(
         &mut self,
         key: Key,
@@ -61,7 +60,6 @@ impl<'a> Values<'a> {
         self.last(key, parse)
     }
 
-    /// The list of highest rank. It may hold no two equal values that are `distinct`.
     pub(super) fn last_list<T: PartialEq + std::fmt::Display>(
         &mut self,
         key: Key,
@@ -88,7 +86,6 @@ impl<'a> Values<'a> {
         })
     }
 
-    /// Records that values do not fit each other.
     pub(super) fn refuse(&mut self, message: String) {
         let error = ConfigError::new(&ValueOrigin::Nowhere, message);
         self.errors.push((usize::MAX, error));
@@ -127,7 +124,6 @@ impl<'a> Values<'a> {
     }
 }
 
-/// The value of a word. The error lists the words.
 pub(super) fn choose<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     let known = choices.iter().find(|(word, _)| *word == text);
     known.map(|(_, value)| *value).ok_or_else(|| {

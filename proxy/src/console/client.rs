@@ -1,4 +1,4 @@
-//! The conversation with an operator: simple queries, and the messages of the extended protocol that drivers send.
+//! The conversation with an operator, by the simple and the extended protocol.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,18 +26,16 @@ use crate::wire::frontend::{
 /// Limit of a client's prepared statements, and of its portals.
 const NAMES_MAX: usize = 64;
 
-/// A client that is idle for so long gives its place to others. psql reconnects on its own.
+/// An idle client gives its place to others. psql reconnects on its own.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// Rows are sent in pieces of about so many bytes.
+/// Rows are sent in pieces of about this size.
 const SEND_AT: usize = 64 * 1024;
 
-/// A bound statement, always without parameters.
 struct Portal {
     /// `None` for an empty text.
     command: Option<Command>,
     formats: Vec<i16>,
-    /// Remaining rows, once executed.
     rows: Option<std::vec::IntoIter<Row>>,
 }
 
@@ -51,11 +49,9 @@ pub(super) struct ConsoleClient {
     has_failed: bool,
 }
 
-/// Failures of a message.
 enum Undone {
-    /// The client receives the error, and continues.
+    /// The client receives the error and continues.
     Failed(ConsoleError),
-    /// The connection has ended.
     Ended(MessageError),
 }
 
@@ -89,7 +85,6 @@ impl ConsoleClient {
         }
     }
 
-    /// Answers until the client leaves.
     pub(super) async fn run(mut self) {
         let ended = loop {
             let message = match self.link.message_within(IDLE_MAX).await {
@@ -141,7 +136,7 @@ impl ConsoleClient {
             FrontendTag::Describe => self.on_describe(message.body),
             FrontendTag::Execute => self.on_execute(message.body).await,
             FrontendTag::Close => self.on_close(message.body),
-            // As by PostgreSQL where no COPY is going on.
+            // As PostgreSQL outside of COPY.
             FrontendTag::CopyData | FrontendTag::CopyDone | FrontendTag::CopyFail => Ok(()),
             FrontendTag::Password => return Err(WireError::UnknownFrontendTag(message.tag).into()),
         };
@@ -153,7 +148,6 @@ impl ConsoleClient {
         Ok(Continue(()))
     }
 
-    /// Sends the client an error.
     fn told(&mut self, done: Result<(), Undone>) -> Result<(), MessageError> {
         match done {
             Ok(()) => Ok(()),
@@ -329,7 +323,7 @@ impl ConsoleClient {
                 Some(rows) => rows,
                 None => self.rows(table).await?.into_iter(),
             };
-            // As by PostgreSQL, none means all, and so does less.
+            // As in PostgreSQL, zero and less mean all.
             let most = usize::try_from(execute.max_rows)
                 .ok()
                 .filter(|most| *most > 0);
@@ -353,7 +347,7 @@ impl ConsoleClient {
     fn on_close(&mut self, body: BytesMut) -> Result<(), Undone> {
         let close: Close = read(body)?;
         let name = close.name.unwrap_or_default();
-        // As by PostgreSQL, what is not there can be closed.
+        // As in PostgreSQL, closing a missing name succeeds.
         if close.target_type == TARGET_TYPE_BYTE_STATEMENT {
             self.statements.remove(&name);
         } else {
@@ -364,7 +358,7 @@ impl ConsoleClient {
     }
 }
 
-/// Last error for a client that can still receive one.
+/// Last error, for a client that can still receive one.
 fn farewell(ended: &MessageError) -> Option<ConsoleError> {
     match ended {
         MessageError::Wire(error) => Some(ConsoleError::new("08P01", error.to_string(), "")),

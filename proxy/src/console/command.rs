@@ -11,11 +11,9 @@ pub(super) enum Command {
     Pause,
     Resume,
     Shutdown(Stop),
-    /// A driver's setting of how values look, at its connect. It has no effect.
     Set,
 }
 
-/// Commands other than SHOW, for SHOW HELP.
 pub(super) const ORDERS: [(&str, &str); 6] = [
     (
         "RELOAD",
@@ -40,7 +38,6 @@ pub(super) const ORDERS: [(&str, &str); 6] = [
     ),
 ];
 
-/// Settings that drivers make.
 const SETTINGS: [&str; 5] = [
     "application_name",
     "client_encoding",
@@ -49,7 +46,7 @@ const SETTINGS: [&str; 5] = [
     "extra_float_digits",
 ];
 
-/// Commands of PostgreSQL, which clients may try.
+/// Commands of PostgreSQL that clients may try.
 const SQL: [&str; 18] = [
     "abort",
     "begin",
@@ -81,7 +78,7 @@ pub(super) fn all_tables() -> impl Iterator<Item = &'static Table> {
 }
 
 impl Command {
-    /// Parses a text: as many commands as there are between semicolons.
+    /// Parses the commands between semicolons.
     pub(super) fn parse_all(text: &str) -> Result<Vec<Self>, ConsoleError> {
         let statements = statements(text)?;
         statements.iter().map(|words| Self::parse(words)).collect()
@@ -135,12 +132,10 @@ impl Command {
         }
     }
 
-    /// Whether an operator with read-only rights may run it.
     pub(super) const fn only_reads(self) -> bool {
         matches!(self, Self::Show(_) | Self::Set)
     }
 
-    /// The command tag of its answer.
     pub(super) const fn tag(self) -> &'static str {
         match self {
             Self::Show(_) => "SHOW",

@@ -1,5 +1,5 @@
-//! Logins to the console. A unix socket admits, by its peer credentials, the user that runs the proxy and root; users
-//! of the file log in by SCRAM.
+//! Logins to the console. A unix socket admits the user that runs the proxy and root, by peer credentials; users of
+//! the file log in by SCRAM.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::wire::encode::{
 };
 use crate::wire::startup::{self, StartupMessage, StartupPacket};
 
-/// Encryption requests before a startup packet: each of both kinds once.
+/// Encryption requests before a startup packet: one of each kind.
 const REQUESTS: usize = 2;
 
-/// Parameters for the client. The version makes clients ask for nothing that is newer.
+/// Parameters for the client. The version makes clients ask for nothing newer.
 const PARAMETERS: [(&str, &str); 6] = [
     (
         "server_version",
@@ -48,19 +48,15 @@ pub(super) struct Operator {
     pub(super) rights: OperatorRole,
 }
 
-/// Users of the console.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Users {
-    /// Users with verifiers, if a file has any.
     pub(crate) accounts: Option<Arc<Accounts>>,
-    /// Users that may do more than read.
     pub(crate) admins: Vec<String>,
 }
 
-/// Reasons to refuse a client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// The client has left, or sent no startup packet. PostgreSQL does not answer either.
+    /// The client left, or sent no startup packet. PostgreSQL does not answer either.
     #[error("no startup packet was received")]
     NoStartup,
     #[error(transparent)]
@@ -75,14 +71,12 @@ impl From<ConsoleError> for Refused {
     }
 }
 
-/// The startup packet's request.
 struct Request {
     user: String,
     database: String,
 }
 
 impl Users {
-    /// Authenticates a client, or says why it is refused.
     pub(super) async fn identify(&self, link: &mut MessageSocket) -> Result<Operator, Refused> {
         let request = startup(link).await?;
         let operator = Operator {
@@ -124,14 +118,13 @@ impl Users {
     }
 }
 
-/// Completes a login.
 pub(super) async fn welcome(link: &mut MessageSocket) -> Result<(), MessageError> {
     let out = &mut link.out;
     encode::put(out, &Authentication::Ok);
     for (name, value) in PARAMETERS {
         encode::put(out, &ParameterStatus::new(name.into(), value.into()));
     }
-    // No statement of the console is worth a cancel request, but clients expect a key.
+    // Clients expect a key; cancel requests have no effect.
     let key = BackendKeyData::new(
         std::process::id().cast_signed(),
         SecretKey::I32(rand::random()),
@@ -197,7 +190,6 @@ fn negotiate(message: StartupMessage<'_>, out: &mut BytesMut) {
     }
 }
 
-/// Authenticates a client by SCRAM.
 async fn prove(link: &mut MessageSocket, accounts: &Accounts, user: &str) -> Result<(), Refused> {
     let leg = Leg::Clear;
     let names = mechanisms(&leg).iter().map(ToString::to_string);

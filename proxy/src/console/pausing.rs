@@ -8,7 +8,6 @@ use super::{Console, ConsoleError};
 use crate::fence::readable::counted;
 use crate::server::pause::Traffic;
 
-/// For all open transactions that PAUSE waits for.
 const PAUSED_WITHIN: Duration = Duration::from_secs(60);
 const PAUSED_LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -23,7 +22,7 @@ impl Console {
             if order.traffic == Traffic::Flows {
                 return Err(overtaken("another operator resumed all sessions"));
             }
-            // After the workers have obeyed, and before the check that the order is still the last one.
+            // After the workers have obeyed, and before checking that this order is still the last one.
             let clients = self.facts.shared.connected.all();
             let busy = clients.iter().filter(|client| client.state().is_busy());
             let busy = busy.count();
@@ -44,7 +43,6 @@ impl Console {
         }
     }
 
-    /// Lets all sessions continue.
     pub(super) async fn resume(&self) -> Result<(), ConsoleError> {
         self.facts.shared.pause.order(Traffic::Flows);
         let obeyed = tokio::time::timeout(PAUSED_WITHIN, self.facts.shared.pause.obeyed()).await;
@@ -55,7 +53,6 @@ impl Console {
     }
 }
 
-/// Another operator has given a later order.
 fn overtaken(how: &str) -> ConsoleError {
     let hint = "SHOW DATABASES shows the present state in its column paused.";
     ConsoleError::new("57014", how, hint)

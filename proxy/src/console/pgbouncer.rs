@@ -1,5 +1,5 @@
-//! Tables of pgbouncer, under its names, for the programs that read pgbouncer's console: version 1.21. A column
-//! without a fact in this proxy is left out, never invented.
+//! Tables of pgbouncer 1.21, under its names, for programs that read its console. A column without a fact in this
+//! proxy is left out, never invented.
 //!
 //! Source: <https://www.pgbouncer.org/usage.html#show-commands>
 
@@ -15,7 +15,6 @@ use crate::server::client_table::{ClientEntry, ClientState, Encryption, Facts as
 use crate::server::hosts::UpstreamAddr;
 use crate::server::pause::Traffic;
 
-/// In the order of SHOW HELP.
 pub(super) const TABLES: [Table; 9] = [
     Table {
         name: "CLIENTS",
@@ -85,10 +84,9 @@ pub(super) const TABLES: [Table; 9] = [
     },
 ];
 
-/// A session keeps its server connection to the end, which pgbouncer calls so.
+/// pgbouncer's name for sessions that keep their server connection.
 const POOL_MODE: &str = "session";
 
-/// User and database of a client, once authenticated.
 fn authenticated(facts: &ClientFacts) -> Option<(String, String)> {
     let label = facts
         .label
@@ -100,7 +98,6 @@ fn authenticated(facts: &ClientFacts) -> Option<(String, String)> {
     ))
 }
 
-/// `2026-11-23 03:47:12 UTC`.
 fn connect_time(entry: &ClientEntry) -> Cell {
     let time = jiff::Timestamp::try_from(entry.since);
     time.map_or(Cell::Null, |time| {
@@ -150,7 +147,6 @@ fn clients(facts: &Facts) -> Vec<Row> {
     all.iter().map(|entry| row(entry)).collect()
 }
 
-/// The primary's host and port, as `upstream` names it, if known.
 fn primary(facts: &Facts) -> (Cell, Cell) {
     let primary = facts.shared.takeover.primary();
     let host = primary.map(|primary| primary.place.host);
@@ -164,7 +160,7 @@ fn primary(facts: &Facts) -> (Cell, Cell) {
 }
 
 fn servers(facts: &Facts) -> Vec<Row> {
-    // A session ends when its server is no longer the primary.
+    // A session ends when its server is deposed.
     let (addr, port) = primary(facts);
     let row = |entry: &ClientEntry| {
         let label = entry.facts().label?;
@@ -185,7 +181,6 @@ fn servers(facts: &Facts) -> Vec<Row> {
     all.iter().filter_map(|entry| row(entry)).collect()
 }
 
-/// Number of sessions of each database and user.
 fn counted(facts: &Facts) -> BTreeMap<(String, String), usize> {
     let mut counts = BTreeMap::new();
     for entry in facts.shared.connected.all() {
@@ -261,7 +256,7 @@ fn config(facts: &Facts) -> Vec<Row> {
             key.name.into(),
             key.value.clone().into(),
             key.default.into(),
-            // The file that a key names may be read again; another value needs a restart.
+            // A file named by a key may be read again; another value needs a restart.
             "no".into(),
         ]
     };

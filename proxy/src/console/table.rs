@@ -10,7 +10,6 @@ use super::Facts;
 use crate::fence::readable::without_controls;
 use crate::wire::encode::{self, DataRow, FieldDescription, RowDescription};
 
-/// A cell for each column.
 pub(super) type Row = Vec<Cell>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +21,7 @@ pub(super) enum Cell {
 }
 
 impl From<&str> for Cell {
-    /// Without control characters, which could steer a terminal: most of the text comes from others.
+    /// Without control characters, because clients choose most texts.
     fn from(text: &str) -> Self {
         Self::Text(without_controls(text))
     }
@@ -35,7 +34,7 @@ impl From<String> for Cell {
 }
 
 impl From<u64> for Cell {
-    /// Larger numbers do not exist in PostgreSQL.
+    /// PostgreSQL has no larger numbers.
     fn from(number: u64) -> Self {
         Self::Number(i64::try_from(number).unwrap_or(i64::MAX))
     }
@@ -55,9 +54,7 @@ impl<T: Into<Self>> From<Option<T>> for Cell {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ColumnType {
-    /// `text`.
     Text,
-    /// `int8`.
     Number,
 }
 
@@ -67,7 +64,7 @@ pub(super) struct Column {
     kind: ColumnType,
 }
 
-/// Parses columns that are written as in CREATE TABLE: `id int8, name text`.
+/// Parses columns written as in CREATE TABLE: `id int8, name text`.
 pub(super) fn columns(written: &'static str) -> Vec<Column> {
     let column = |column: &'static str| {
         let (name, kind) = column.split_once(' ').unwrap_or((column, "text"));
@@ -82,19 +79,15 @@ pub(super) fn columns(written: &'static str) -> Vec<Column> {
 
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The word after SHOW.
     pub(super) name: &'static str,
-    /// Description of the contents, in a few words.
     pub(super) help: &'static str,
     /// As [`columns`] reads them.
     pub(super) columns: &'static str,
     pub(super) rows: Rows,
 }
 
-/// Source of the rows of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rows {
-    /// Reads known facts.
     Known(fn(&Facts) -> Vec<Row>),
     /// The same for a long table.
     Many(fn(&Facts) -> RowIter),
@@ -102,14 +95,12 @@ pub(super) enum Rows {
     Asked(for<'a> fn(&'a Facts) -> QueryResult<'a>),
 }
 
-/// Rows that are still to come, or why there are none.
 pub(super) type QueryResult<'a> =
     Pin<Box<dyn Future<Output = Result<Vec<Row>, String>> + Send + 'a>>;
 
-/// Rows that are made as they are read: showing the first of many is cheap.
+/// Rows made as they are read, so that showing the first of many is cheap.
 pub(super) type RowIter = Box<dyn ExactSizeIterator<Item = Row> + Send>;
 
-/// Makes a row of each.
 pub(super) fn rows<T: Send + 'static>(
     of: Vec<T>,
     row: impl Fn(T) -> Row + Send + 'static,
@@ -117,10 +108,8 @@ pub(super) fn rows<T: Send + 'static>(
     Box::new(of.into_iter().map(row))
 }
 
-/// The format code of binary values.
 const BINARY: i16 = 1;
 
-/// The format of a column, from those of a Bind.
 fn format(formats: &[i16], number: usize) -> i16 {
     let format = match formats {
         [one] => Some(one),
@@ -130,7 +119,6 @@ fn format(formats: &[i16], number: usize) -> i16 {
 }
 
 impl Table {
-    /// Layout of the rows.
     pub(super) fn description(&self, formats: &[i16]) -> RowDescription {
         let columns = columns(self.columns);
         let fields = columns.iter().enumerate().map(|(number, column)| {
@@ -152,14 +140,12 @@ impl Table {
         RowDescription::new(fields.collect())
     }
 
-    /// Whether a Bind may ask for these formats.
     pub(super) fn takes(&self, formats: &[i16]) -> bool {
         let is_count = formats.len() < 2 || formats.len() == columns(self.columns).len();
         is_count && formats.iter().all(|format| matches!(format, 0 | 1))
     }
 }
 
-/// A row in these formats.
 pub(super) fn data_row(row: &[Cell], formats: &[i16]) -> DataRow {
     encode::data_row(row.iter().enumerate().map(|(number, cell)| match cell {
         Cell::Null => None,
@@ -172,7 +158,6 @@ pub(super) fn data_row(row: &[Cell], formats: &[i16]) -> DataRow {
     }))
 }
 
-/// The row of a record, whose fields have the names of the columns.
 pub(super) fn row_of(columns: &[Column], record: &impl Serialize) -> Row {
     let fields = serde_json::to_value(record).unwrap_or_default();
     let cell = |column: &Column| match fields.get(column.name) {

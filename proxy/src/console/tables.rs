@@ -1,4 +1,4 @@
-//! Tables that only this proxy has: scopes, sessions with their tokens, refusals, the policy, the authority.
+//! Tables that only this proxy has.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,8 @@ use crate::rejection_log::{moment, rfc3339};
 use crate::server::client_table::{ClientEntry, Encryption};
 use crate::takeover::cluster_lock::Proxy;
 
-/// Time that SHOW AUTHORITY waits for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// In the order of SHOW HELP.
 pub(super) const TABLES: [Table; 9] = [
     Table {
         name: "AUTHORITY",

@@ -1,4 +1,4 @@
-//! A leader of the story: one connection that makes progress only during a call.
+//! A leader of the story: a connection that makes progress only during a call.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,11 +9,10 @@ use tokio_postgres::error::DbError;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 use tokio_util::sync::CancellationToken;
 
-/// Far longer than any step of the story takes.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
 
 /// A session on its own runtime, which runs only during a call. Between calls it is paused like a process in a long
-/// garbage collection: its socket stays open and nothing is read from it.
+/// garbage collection.
 pub(super) struct DemoLeader {
     runtime: Runtime,
     client: Client,
@@ -21,7 +20,6 @@ pub(super) struct DemoLeader {
     stop: CancellationToken,
 }
 
-/// A server's error, with the fields that psql shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServerError {
     pub(super) severity: String,
@@ -75,7 +73,7 @@ impl DemoLeader {
         }
     }
 
-    /// The error with which the server ended the session: the library hands it to the connection, not to the query.
+    /// The server's last error, which the library hands to the connection, not to the query.
     fn last_words(&mut self, error: tokio_postgres::Error) -> StepError {
         let Some(connection) = self.connection.take() else {
             return StepError::Broken(error);
@@ -110,7 +108,6 @@ impl From<&DbError> for ServerError {
 }
 
 impl ServerError {
-    /// As psql prints it.
     pub(super) fn as_psql(&self) -> Vec<String> {
         let mut lines = vec![format!("{}:  {}", self.severity, self.message)];
         lines.extend(self.detail.iter().map(|text| format!("DETAIL:  {text}")));

@@ -1,6 +1,6 @@
 //! `pgpalisade demo`: a private PostgreSQL, the proxy in front of it, and two leaders.
 //!
-//! A guard holds everything that is started, and ends it in the right order; a watchdog cleans up after SIGKILL.
+//! A guard ends everything that was started; a watchdog cleans up after SIGKILL.
 
 mod leader;
 mod page;
@@ -23,36 +23,30 @@ use servers::DemoServers;
 use story::Stage;
 use watchdog::Watchdog;
 
-/// Behaviour after the story.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Afterwards {
-    /// Everything ends.
     End,
     /// The servers stay up until a signal.
     Keep,
 }
 
-/// Failures of the demo.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// No servers, or a signal before the end of the story.
     #[error(transparent)]
     Servers(#[from] HarnessError),
-    /// A step had another outcome. The demo exists to find this.
+    /// A step had another outcome.
     #[error("the demo did not go as planned: {0}")]
     NotAsTold(String),
     /// A process that must stay up has ended.
     #[error("{0} ended unexpectedly")]
     Ended(&'static str),
-    /// The output could not be written.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
 }
 
 /// Plays the demo on standard output.
 ///
-/// # Errors
-/// If something cannot be started, or a step does not go as told.
+/// # Errors If something cannot be started, or a step fails.
 pub fn run(afterwards: Afterwards) -> Result<(), DemoError> {
     let stop = stop_on_signals().map_err(system("cannot listen for signals"))?;
     let mut page = Page::new(io::stdout(), Ink::for_stdout());
@@ -128,15 +122,14 @@ fn keep<W: Write>(
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    // After the terminal's ^C. A reader that has gone is no failure.
+    // After the terminal's ^C.
     match page.line("") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-/// A token that SIGINT, SIGTERM or SIGHUP cancels. The default action would end the process without running the
-/// guards.
+/// A token that SIGINT, SIGTERM or SIGHUP cancels. Their default action would skip the guards.
 fn stop_on_signals() -> io::Result<CancellationToken> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -152,7 +145,7 @@ fn stop_on_signals() -> io::Result<CancellationToken> {
         .spawn(move || {
             runtime.block_on(signals.next());
             told.cancel();
-            // The handlers stay until the process ends; later signals change nothing.
+            // The handlers stay until the process ends.
         })?;
     Ok(stop)
 }

@@ -8,7 +8,6 @@ pub(super) struct Page<W> {
     step: usize,
 }
 
-/// Whether escape sequences are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ink {
     Colour,
@@ -21,7 +20,6 @@ const RED: &str = "31";
 const GREEN: &str = "32";
 
 impl Ink {
-    /// Colour on a terminal, unless the user declines it: <https://no-color.org>.
     pub(super) fn for_stdout() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
@@ -50,7 +48,6 @@ impl<W: Write> Page<W> {
         self.out.flush()
     }
 
-    /// A heading without a number.
     pub(super) fn title(&mut self, text: &str) -> io::Result<()> {
         let text = self.ink.paint(BOLD, text);
         self.line(&text)
@@ -62,7 +59,6 @@ impl<W: Write> Page<W> {
         self.line(&format!("\n{text}"))
     }
 
-    /// A statement for the database.
     pub(super) fn says(&mut self, who: &str, sql: &str) -> io::Result<()> {
         let who = self.ink.paint(DIM, &format!("{who}>"));
         self.line(&format!("   {who} {sql}"))
@@ -73,7 +69,6 @@ impl<W: Write> Page<W> {
         self.line(&format!("      {text}"))
     }
 
-    /// A refusal, as the client sees it.
     pub(super) fn refusal(&mut self, lines: &[String]) -> io::Result<()> {
         for line in lines {
             let line = self.ink.paint(RED, line);

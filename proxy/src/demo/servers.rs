@@ -1,4 +1,4 @@
-//! The two servers of the demo: a private PostgreSQL, and this same program in front of it.
+//! The servers of the demo: a private PostgreSQL, and this program in front of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,18 @@ use super::watchdog::Watchdog;
 /// Both take about a second; a busy machine gets a minute for each.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// The second signal ends it at once.
 const FAREWELL: Farewell = &[
     (Signal::TERM, Duration::from_secs(5)),
     (Signal::TERM, Duration::from_secs(2)),
 ];
 
-/// Both servers, running. Dropping ends them, the proxy first.
+/// Dropping ends both servers, the proxy first.
 #[derive(Debug)]
 pub(super) struct DemoServers {
     proxy: Running,
     pub(super) proxy_port: u16,
     pub(super) postgres: PrivatePostgres,
-    /// Password of the superuser. It keeps other users of the machine out: a superuser may run programs.
+    /// Password of the superuser, who may run programs: keeps other users of the machine out.
     pub(super) password: String,
     pub(super) rejection_log: PathBuf,
 }
@@ -80,7 +79,6 @@ impl DemoServers {
         login
     }
 
-    /// Name of a server that has ended on its own.
     pub(super) fn ended(&mut self) -> Option<&'static str> {
         match (self.proxy.ended(), self.postgres.process().ended()) {
             (Some(_), _) => Some("the proxy"),
@@ -98,7 +96,7 @@ fn start_postgres(
     let programs = Programs::find(ProcessGroup::Own)?;
     let file = directory.join("password");
     fs::create_dir(directory).map_err(system("cannot make the directory of PostgreSQL"))?;
-    // From now on no other user can enter it.
+    // From here on only this user can enter it.
     programs.give(directory)?;
     fs::write(&file, password).map_err(system("cannot write the password file"))?;
     let password_file = format!("--pwfile={}", file.display());

@@ -13,12 +13,11 @@ use super::DemoError;
 use super::leader::{DemoLeader, ServerError, StepError};
 use super::page::Page;
 
-/// A thread of the proxy writes records, a moment after the client has its answer.
+/// A record is written a moment after the client has its answer.
 const RECORD_LIMIT: Duration = Duration::from_secs(5);
 
 const STALE: &str = "PF001";
 
-/// Logins to both servers, and the file of records.
 pub(super) struct Stage<'a> {
     pub(super) direct: tokio_postgres::Config,
     pub(super) proxied: tokio_postgres::Config,
@@ -26,7 +25,7 @@ pub(super) struct Stage<'a> {
     pub(super) stop: &'a CancellationToken,
 }
 
-/// Plays the story. The first step that does not go as told ends it with an error that names the step.
+/// Plays the story. The first unexpected step is an error.
 pub(super) fn play<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<(), DemoError> {
     let mut direct = connect(stage, &stage.direct, "a direct connection")?;
     do_it(
@@ -80,7 +79,7 @@ fn backend_pid(leader: &mut DemoLeader) -> Result<String, DemoError> {
     pid.ok_or_else(|| DemoError::NotAsTold(String::from("pg_backend_pid() gave nothing")))
 }
 
-/// The answer to B's declaration guarantees it, so there is no waiting here.
+/// The answer to B's declaration guarantees it, without waiting.
 fn check_gone(direct: &mut DemoLeader, backend: &str) -> Result<(), DemoError> {
     if do_it(
         direct,
@@ -129,7 +128,6 @@ fn do_it(leader: &mut DemoLeader, sql: &str) -> Result<Vec<Vec<String>>, DemoErr
         .map_err(|error| not_as_told(&format!("{sql:?} did not succeed"), error))
 }
 
-/// Runs a statement that must succeed.
 fn told<W: Write>(
     page: &mut Page<W>,
     who: &str,
@@ -141,7 +139,6 @@ fn told<W: Write>(
     Ok(page.answer("ok")?)
 }
 
-/// Runs a statement that must be refused as stale.
 fn refused<W: Write>(
     page: &mut Page<W>,
     who: &str,
@@ -179,7 +176,6 @@ fn check_refusal(what: &str, refusal: &ServerError) -> Result<(), DemoError> {
     Ok(())
 }
 
-/// Shows the records, once each of the two refusals has one.
 fn show_records<W: Write>(stage: &Stage<'_>, page: &mut Page<W>) -> Result<(), DemoError> {
     let start = Instant::now();
     loop {

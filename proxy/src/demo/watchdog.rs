@@ -1,7 +1,7 @@
-//! Cleanup that this process cannot do: after a SIGKILL.
+//! Cleanup after a SIGKILL of this process.
 //!
-//! A shell holds the other end of a pipe, and waits while this process lives. If the pipe closes without a farewell,
-//! the shell ends the registered processes and removes the directory.
+//! A shell waits at the other end of a pipe. If the pipe closes without a farewell, the shell ends the registered
+//! processes and removes the directory.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -10,8 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use pgpalisade_harness::{HarnessError, system};
 
-/// `$1` is the directory. It ignores signals of the terminal. SIGINT is PostgreSQL's fast shutdown and ends the proxy
-/// too.
+/// `$1` is the directory. Ignores signals of the terminal. SIGINT is PostgreSQL's fast shutdown.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 pids=
@@ -32,14 +31,13 @@ for pid in $pids; do kill -KILL "$pid"; done
 rm -rf -- "$1"
 "#;
 
-/// The shell. Dropping it sends the farewell: everything must be cleaned up before.
+/// The shell. Dropping it sends the farewell.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     shell: Child,
 }
 
 impl Watchdog {
-    /// Starts to watch over a directory.
     pub(super) fn start(directory: &Path) -> io::Result<Self> {
         let shell = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "pgpalisade-demo-watchdog"])
@@ -53,7 +51,6 @@ impl Watchdog {
         Ok(Self { shell })
     }
 
-    /// Registers a process.
     pub(super) fn watch(&mut self, pid: u32) -> Result<(), HarnessError> {
         let told = match &mut self.shell.stdin {
             Some(pipe) => writeln!(pipe, "{pid}"),

@@ -1,4 +1,4 @@
-//! Access to HTTP: by the token, or by a certificate; if neither is configured, for every client on this machine.
+//! Access to HTTP: by the token, or by a certificate; without either, for every client on this machine.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,6 @@ use subtle::ConstantTimeEq as _;
 use crate::config::HttpAddr;
 use pgpalisade_tls::{FileError, Secret, read_secret};
 
-/// Longest token, in bytes.
 const TOKEN_MAX: usize = 4096;
 /// A shorter token could be guessed.
 const TOKEN_MIN: usize = 16;
@@ -27,26 +26,24 @@ pub(crate) enum TokenError {
     Content(PathBuf),
 }
 
-/// Proof that a client must show.
 #[derive(Debug)]
 pub(super) enum Access {
     /// Nothing. The configuration ensures that such clients are on this machine.
     Local,
-    /// The token that the file holds at that moment, so that a new one counts at once.
+    /// The token is read each time, so that a new one counts at once.
     Token(PathBuf),
     /// A certificate, or the token, if a file is configured.
     Certificate { or_token: Option<PathBuf> },
 }
 
-/// The client's part of the TLS handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
     Unknown,
-    /// A valid certificate, which only a CA makes the proxy ask for.
+    /// A valid certificate.
     Certified,
 }
 
-/// Whether the sender of a request may learn more than a status.
+/// Whether a client sees more than a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HttpAccess {
     None,
@@ -67,12 +64,11 @@ impl Access {
         })
     }
 
-    /// Whether a request is meant for this proxy. A page of the Web whose name has become this address (DNS
-    /// rebinding) has no token, but its browser may be on this machine.
+    /// Whether a request is meant for this proxy. A Web page whose name now resolves to this address (DNS rebinding)
+    /// has no token, but its browser may be on this machine.
     ///
-    /// With a CA the Host is not compared: that would also refuse a Prometheus that finds its targets by address
-    /// (`server_name`). Nor is it needed: a browser shows its certificate only after the proxy's own has matched the
-    /// name that the page came from.
+    /// With a CA the Host is not compared, because Prometheus may find its targets by address. A browser shows its
+    /// certificate only after the proxy's has matched the page's name.
     pub(super) fn is_meant(&self, fields: &HeaderMap) -> bool {
         match self {
             Self::Local => names_this_machine(fields),
@@ -80,7 +76,6 @@ impl Access {
         }
     }
 
-    /// Access rights of a request with these fields.
     pub(super) fn rights(&self, peer: Peer, fields: &HeaderMap) -> HttpAccess {
         let token_file = match (self, peer) {
             (Self::Local, _) | (Self::Certificate { .. }, Peer::Certified) => {
@@ -200,7 +195,7 @@ mod tests {
         write("another-token-of-mine");
         assert!(admits(&fields(&["Bearer another-token-of-mine"])));
         assert!(!admits(&fields(&["Bearer 0123456789abcdef"])));
-        // An unreadable token cannot be matched.
+        // An unreadable token never matches.
         write("");
         assert!(!admits(&fields(&["Bearer "])));
         fs::remove_file(&file).unwrap();

@@ -22,10 +22,9 @@ use super::exposition;
 use super::readiness::Readiness;
 use crate::console::Facts;
 
-/// The main thread counts as dead after so long without an answer.
+/// The main thread counts as dead after this time without an answer.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// The dashboard's source of events.
 pub(super) const EVENTS: &str = "/api/v1/events";
 /// <https://fetch.spec.whatwg.org/#cross-origin-resource-policy-header>
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
@@ -94,7 +93,6 @@ impl Answers {
         headed(StatusCode::OK, "text/event-stream", body)
     }
 
-    /// The reason why the proxy cannot serve, if any.
     pub(super) async fn why_not_ready(&self) -> Option<String> {
         self.readiness.why_not().await
     }
@@ -123,8 +121,7 @@ impl Answers {
         )
     }
 
-    /// This thread lives, or it could not answer. The main one, which accepts connections and declares tokens, must
-    /// prove it.
+    /// The main thread, which accepts connections and declares tokens, must prove that it lives.
     async fn health(&self) -> Response<Body> {
         let main = self.facts.shared.timers.spawn(async {});
         match tokio::time::timeout(ALIVE_WITHIN, main).await {
@@ -151,7 +148,7 @@ impl Answers {
 /// The answer to a client without rights, if it differs.
 fn refusal(access: &Access, path: &str) -> Option<Response<Body>> {
     let what_is_needed = match (access, path) {
-        // A probe of a load balancer has no token or certificate: it sees only the status.
+        // A load balancer's probe has no token or certificate: it sees only the status.
         (_, "/healthz" | "/readyz") | (Access::Local, _) => return None,
         (Access::Certificate { or_token: None }, _) => {
             return Some(plain(
@@ -159,7 +156,7 @@ fn refusal(access: &Access, path: &str) -> Option<Response<Body>> {
                 "a client certificate is needed, signed by http_client_ca\n",
             ));
         }
-        // A browser has no token before the page has asked for one.
+        // The page asks for the token.
         (_, "/" | "/dashboard.css" | "/dashboard.js") => return None,
         (Access::Token(_), _) => "a bearer token is needed\n",
         (Access::Certificate { .. }, _) => "a bearer token or a client certificate is needed\n",
@@ -170,8 +167,7 @@ fn refusal(access: &Access, path: &str) -> Option<Response<Body>> {
     Some(answer)
 }
 
-/// Tables hold names of users and their statements, so no page of the Web may read them through a browser on this
-/// machine.
+/// No Web page may read tables through a browser on this machine.
 fn not_meant() -> Response<Body> {
     plain(
         StatusCode::MISDIRECTED_REQUEST,
@@ -189,7 +185,6 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     respond(status, "text/plain; charset=utf-8", text)
 }
 
-/// A file of the dashboard, which contains no data.
 fn page(content_type: &'static str, text: &'static str) -> Response<Body> {
     let mut response = respond(StatusCode::OK, content_type, text);
     let fields = response.headers_mut();

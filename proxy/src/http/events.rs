@@ -1,6 +1,6 @@
-//! Events of the dashboard: a picture of the tables, sent again whenever it has changed, as server-sent events.
+//! Events of the dashboard: a picture of the tables, sent as server-sent events when it changes.
 //!
-//! All clients get the same picture. It is made once for all of them, and at a limited rate.
+//! It is made once for all clients, at a limited rate.
 //! <https://html.spec.whatwg.org/multipage/server-sent-events.html>
 
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use super::answers::Answers;
 const GAP: Duration = Duration::from_millis(10);
 /// Shortest time between two pictures.
 const EVERY: Duration = Duration::from_secs(1);
-/// A picture stays valid for so many times as long as it took to make. This bounds the share of time that pictures
+/// Factor of the time it took to make a picture, for which it stays valid. Bounds the share of time that pictures
 /// take.
 const SHARE: u32 = 10;
 /// Longest time that a picture stays valid.
@@ -31,7 +31,6 @@ const SIGN_EVERY: Duration = Duration::from_secs(5);
 /// Rows of one table in a picture. The total is reported too.
 const ROWS_MAX: usize = 200;
 
-/// Tables of a picture.
 const TABLES: [&str; 6] = [
     "scopes",
     "takeovers",
@@ -41,7 +40,6 @@ const TABLES: [&str; 6] = [
     "proxies",
 ];
 
-/// The last picture, shared by all clients.
 #[derive(Debug, Default)]
 pub(super) struct Pictures(Mutex<Option<Picture>>);
 
@@ -107,8 +105,7 @@ fn shortened(name: &str, rows: impl ExactSizeIterator<Item = Value>) -> Value {
     .into()
 }
 
-/// A body that streams events until the client leaves, or loses its rights. They follow from its TLS handshake and
-/// these fields of the request.
+/// A body that streams events until the client leaves or loses its rights.
 pub(super) fn body(
     answers: Arc<Answers>,
     peer: Peer,

@@ -1,4 +1,4 @@
-//! Whether the proxy can do its whole work: serve, and take a token over.
+//! Whether the proxy can serve and take over a token.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::takeover::Takeover;
 
-/// Limit for an answer of the authority.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Further limit for the main thread to pass its answer on.
 const SAID_WITHIN: Duration = Duration::from_millis(200);
@@ -18,7 +17,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Readiness {
     takeover: Takeover,
     shutdown: CancellationToken,
-    /// Time and error of the last question to the authority. Requests in between wait for the same answer.
+    /// Time and error of the last question to the authority. Concurrent requests share its answer.
     asked: Mutex<Option<(Instant, Option<String>)>>,
 }
 
@@ -31,7 +30,6 @@ impl Readiness {
         }
     }
 
-    /// The reason why the proxy is not ready, if any.
     pub(super) async fn why_not(&self) -> Option<String> {
         if self.shutdown.is_cancelled() {
             return Some(String::from("the proxy is shutting down"));
@@ -53,7 +51,7 @@ impl Readiness {
             return answer.clone();
         }
         let deadline = Instant::now() + ANSWER_WITHIN;
-        // The authority has its time, and the main thread a little more to report it.
+        // The main thread gets a little more time than the authority.
         let asked_until = deadline + SAID_WITHIN;
         let answer = timeout_at(asked_until, self.takeover.ask_authority(deadline)).await;
         let wrong = match answer {

@@ -1,4 +1,4 @@
-//! The checks, one after the other.
+//! The checks, in order.
 
 mod authority;
 mod elections;
@@ -86,7 +86,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
         }
     };
     let protected = control.as_ref().map(|c| c.server.system_identifier);
-    // After the witness, which is never ahead of an authority without loss.
+    // After the witness, which is never ahead of an intact authority.
     let location = &config.takeover.authority;
     let store = store::look(location, protected, within).await;
     let store = store::try_open(location, store, within).await;
@@ -120,7 +120,7 @@ fn invalid(errors: &PolicyFileErrors) -> CheckResult {
     )
 }
 
-/// A pooler in front of the proxy cannot be detected, so the advice is given in any case.
+/// Advice in any case: a pooler in front of the proxy cannot be detected.
 fn who_may_declare(policy: &Policy) -> CheckResult {
     const POOLERS: &str = "behind a pooler in transaction or statement mode a session-level SET is unsafe unless the \
                            policy says declare = \"transaction\"";
@@ -138,7 +138,6 @@ const NO_HOST_ANSWERS: &str =
     "not tried: it leads to the hosts of \"upstream\", and none of them answers";
 const WITHOUT_CONTROL: &str = "not checked: there is no control connection";
 
-/// The marks that the cluster has seen; `None` if it keeps none.
 type Witnessed = Option<HashMap<Scope, Mark>>;
 
 async fn upstream(config: &Config, within: Duration) -> CheckResult {
@@ -183,7 +182,6 @@ fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
     ))
 }
 
-/// The check of the witness, with its marks.
 async fn witness(config: &Config, control: &Chosen) -> (CheckResult, Witnessed) {
     if config.takeover.witness == WitnessMode::Off {
         let verdict = CheckResult::warn(

@@ -13,19 +13,17 @@ use tokio_postgres::{Client as PgClient, Row};
 use crate::takeover::control::{STARTED_US, answer};
 use crate::takeover::{ControlError, witness};
 
-/// Limit of prepared transactions in a report.
 const PREPARED_MAX: i64 = 100;
 
 #[derive(Debug, Clone)]
 pub(super) struct ServerInfo {
     pub(super) version: String,
     pub(super) database: String,
-    /// The connection's source address and port, as the server sees them; both `None` for a unix socket.
+    /// The connection's source, as the server sees it; `None` for a unix socket.
     pub(super) client: (Option<String>, Option<i32>),
     pub(super) system_identifier: u64,
 }
 
-/// Facts about the connected server, as the session itself sees them.
 pub(super) async fn server(client: &PgClient) -> Result<ServerInfo, ControlError> {
     let sql = "SELECT pg_catalog.current_setting('server_version'), \
         pg_catalog.current_database()::pg_catalog.text, pg_catalog.host(a.client_addr), \
@@ -37,7 +35,7 @@ pub(super) async fn server(client: &PgClient) -> Result<ServerInfo, ControlError
     let system_identifier: i64 = answer(row, 4)?;
     let version: String = answer(row, 0)?;
     Ok(ServerInfo {
-        // Debian adds its own version in brackets.
+        // Debian appends its own version in brackets.
         version: version.split(' ').next().unwrap_or_default().to_owned(),
         database: answer(row, 1)?,
         client: (answer(row, 2)?, answer(row, 3)?),
@@ -45,14 +43,13 @@ pub(super) async fn server(client: &PgClient) -> Result<ServerInfo, ControlError
     })
 }
 
-/// Start of a session, in microseconds since the Unix epoch. `None` if it does not exist or is hidden.
+/// Start of a session, in microseconds since the Unix epoch. `None` if missing or hidden.
 pub(super) async fn started(client: &PgClient, pid: i32) -> Result<Option<i64>, ControlError> {
     let sql = format!("SELECT {STARTED_US} FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1");
     let rows = client.query_typed(&sql, &[(&pid, Type::INT4)]).await?;
     rows.first().map_or(Ok(None), |row| answer(row, 0))
 }
 
-/// Superusers that are connected as clients now.
 pub(super) async fn superusers(client: &PgClient) -> Result<Vec<String>, ControlError> {
     let sql = "SELECT DISTINCT r.rolname::pg_catalog.text \
         FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid \
@@ -61,7 +58,6 @@ pub(super) async fn superusers(client: &PgClient) -> Result<Vec<String>, Control
     rows.iter().map(|row| answer(row, 0)).collect()
 }
 
-/// A client's session.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     pub(super) pid: i32,
@@ -88,7 +84,6 @@ pub(super) async fn is_pgpalisade(client: &PgClient) -> Result<bool, ControlErro
     }
 }
 
-/// All sessions of clients, except those of superusers.
 pub(super) async fn clients(client: &PgClient) -> Result<Vec<Client>, ControlError> {
     let sql = "SELECT a.pid, r.rolname::pg_catalog.text, pg_catalog.host(a.client_addr) \
         FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid \
@@ -112,7 +107,6 @@ pub(super) async fn roles(client: &PgClient) -> Result<Vec<String>, ControlError
     rows.iter().map(|row| answer(row, 0)).collect()
 }
 
-/// The groups of a role.
 pub(super) async fn groups(client: &PgClient, role: &str) -> Result<Vec<String>, ControlError> {
     let sql = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles \
         WHERE pg_catalog.pg_has_role($1::pg_catalog.name, oid, 'MEMBER')";
@@ -120,7 +114,6 @@ pub(super) async fn groups(client: &PgClient, role: &str) -> Result<Vec<String>,
     rows.iter().map(|row| answer(row, 0)).collect()
 }
 
-/// A line of pg_hba.conf for TCP connections.
 #[derive(Debug, Clone)]
 pub(super) struct HbaRule {
     pub(super) line: i32,
@@ -172,7 +165,6 @@ pub(super) async fn hba_rules(client: &PgClient) -> Result<Option<Vec<HbaRule>>,
     rules.map(Some)
 }
 
-/// Limit of connections of roles without special rights.
 pub(super) async fn places(client: &PgClient) -> Result<i64, ControlError> {
     let sql = "SELECT pg_catalog.sum(CASE name WHEN 'max_connections' THEN 1 ELSE -1 END \
         * setting::pg_catalog.int8)::pg_catalog.int8 FROM pg_catalog.pg_settings \
@@ -181,7 +173,6 @@ pub(super) async fn places(client: &PgClient) -> Result<i64, ControlError> {
     answer(rows.first().ok_or(ControlError::Lost)?, 0)
 }
 
-/// A prepared transaction, which outlives its session.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct PreparedTransaction {
     pub(crate) gid: String,
@@ -191,7 +182,6 @@ pub(crate) struct PreparedTransaction {
     pub(crate) prepared_us: i64,
 }
 
-/// The oldest prepared transactions, up to a limit.
 pub(super) async fn prepared(client: &PgClient) -> Result<Vec<PreparedTransaction>, ControlError> {
     let sql = "SELECT gid, owner::pg_catalog.text, database::pg_catalog.text, \
         (extract(epoch FROM prepared) * 1000000)::pg_catalog.int8 \
@@ -225,7 +215,7 @@ pub(super) async fn witness(client: &PgClient) -> Result<Witness, ControlError> 
     if witness::is_usable(client).await? {
         return witness::read(client).await.map(Witness::Kept);
     }
-    // A proxy cannot use a schema that exists and belongs to a superuser.
+    // A proxy cannot use a schema of a superuser.
     let sql = "SELECT pg_catalog.to_regnamespace('pgpalisade') IS NULL \
         AND pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')";
     let rows = client.query_typed(sql, &[]).await?;
@@ -233,7 +223,7 @@ pub(super) async fn witness(client: &PgClient) -> Result<Witness, ControlError> 
     Ok(Witness::None { can_be_made })
 }
 
-/// Registered sessions that still exist. One whose start is hidden counts as existing.
+/// Registered sessions that still exist, or whose start is hidden.
 pub(super) async fn alive(
     client: &PgClient,
     sessions: &[(Scope, Registered)],

@@ -6,23 +6,20 @@ use serde::Serialize;
 use crate::fence::readable::without_error_numbers;
 use crate::takeover::ControlError;
 
-/// Limit of names in one line.
 const NAMED: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CheckOutcome {
-    /// As it should be.
     Ok,
     /// Works now, and may fail later.
     Warn,
-    /// The proxy would not start, or takeovers would fail, or the fence would not hold.
+    /// The proxy would not start, takeovers would fail, or the fence would not hold.
     Fail,
-    /// Not examined; the text says why.
     Skip,
 }
 
-/// The checks, in the order in which they run. Scripts know their names: none may change its meaning.
+/// The checks, in order. Scripts know their names and meanings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Check {
@@ -53,7 +50,6 @@ pub(crate) enum Check {
     Listen,
 }
 
-/// One check and its result.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Finding {
     pub(crate) id: Check,
@@ -61,11 +57,9 @@ pub(crate) struct Finding {
     pub(crate) verdict: CheckResult,
 }
 
-/// The result of a check.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct CheckResult {
     pub(crate) outcome: CheckOutcome,
-    /// The observation, in one line.
     pub(crate) seen: String,
     /// Advice in one line. `None` if nothing is to be done.
     pub(crate) advice: Option<String>,
@@ -88,7 +82,6 @@ impl CheckResult {
         Self::new(CheckOutcome::Skip, why.into(), None)
     }
 
-    /// A check whose query failed.
     pub(super) fn unanswered(error: &ControlError) -> Self {
         Self::fail(
             format!("the query failed: {error}"),

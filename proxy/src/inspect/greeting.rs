@@ -1,20 +1,16 @@
-//! The session's pid from a login, which the client library keeps to itself.
+//! The session's pid from a login, which the client library hides.
 //!
-//! The proxy registers sessions by this pid. If a pooler made it up, no takeover could end them.
+//! If a pooler made it up, no takeover could end the session.
 
 use crate::wire::header;
 
-/// A login is short: more data before BackendKeyData is ignored.
 const LOGIN_MAX: usize = 64 * 1024;
 
 /// The part of a login that has been read.
 #[derive(Debug)]
 pub(super) enum Greeting {
-    /// Bytes before BackendKeyData.
     Listening(Vec<u8>),
-    /// The pid in BackendKeyData.
     Told(i32),
-    /// The login is over, or invalid, without a pid.
     Silent,
 }
 
@@ -32,7 +28,6 @@ impl Greeting {
         }
     }
 
-    /// Reads until the pid has come.
     pub(super) fn hear(&mut self, bytes: &[u8]) {
         if let Self::Listening(heard) = self {
             heard.extend_from_slice(bytes);

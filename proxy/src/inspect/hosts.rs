@@ -1,4 +1,4 @@
-//! The configured hosts: which is the primary, and the state of the others.
+//! The configured hosts: the primary, and the state of the others.
 
 use std::time::Duration;
 
@@ -27,12 +27,10 @@ pub(crate) enum HostRole {
     Unknown,
 }
 
-/// A host, by the address of the upstream.
 #[derive(Debug, Serialize)]
 pub(crate) struct Host {
     pub(crate) host: String,
     pub(crate) role: HostRole,
-    /// The role in words, with what is wrong.
     pub(crate) seen: String,
 }
 
@@ -56,13 +54,11 @@ pub(super) enum Unseen {
     Question(#[from] ControlError),
 }
 
-/// All hosts, in their configured order.
 pub(super) struct Survey {
     pub(super) chosen: Result<Chosen, Unseen>,
     pub(super) hosts: Vec<Host>,
 }
 
-/// Examines every host.
 pub(super) async fn survey(config: &Config, within: Duration) -> Survey {
     let control_hosts = config.control_hosts();
     let named = config.upstream.hosts.all().iter().zip(control_hosts.all());

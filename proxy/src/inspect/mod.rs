@@ -1,7 +1,7 @@
-//! Examines a set-up without changing it: what `check` and `status` report.
+//! Examines a set-up for `check` and `status`.
 //!
-//! It takes no lock, enrols nothing and creates no table. Every statement runs in its own READ ONLY transaction with
-//! a timeout, so that even a pooler in between retains nothing.
+//! Takes no lock, enrols nothing and creates no table. Every statement runs in its own READ ONLY transaction with a
+//! timeout, so that even a pooler retains nothing.
 
 pub(crate) mod check;
 pub(crate) mod cluster;
@@ -18,8 +18,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 
-/// Limit of a connection, and of an answer; or the timeout of takeovers if that is longer, as for the control
-/// connection of `serve`.
+/// Limit of a connection, and of an answer; or the timeout of takeovers if that is longer.
 const STEP: Duration = Duration::from_secs(5);
 
 fn step_within(config: &Config) -> Duration {

@@ -21,37 +21,28 @@ use super::greeting::Greeting;
 use crate::server::hosts::UpstreamAddr;
 use crate::takeover::ControlError;
 
-/// Name of the session in pg_stat_activity.
 const APPLICATION_NAME: &str = "pgpalisade inspect";
 
-/// Both directions of a connection, over any transport.
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum ProbeError {
-    /// No listener at the address, or an unknown name.
     #[error("cannot connect to {0}: {1}")]
     Dial(UpstreamAddr, Arc<io::Error>),
-    /// No answer in time.
     #[error("{0} does not answer within {1:?}")]
     Timeout(UpstreamAddr, Duration),
-    /// The server is no PostgreSQL.
     #[error("the server at {0} is not PostgreSQL: {1}")]
     Foreign(UpstreamAddr, &'static str),
-    /// A file that TLS needs is not usable.
     #[error("TLS to {0} failed: {1}")]
     Files(UpstreamAddr, Arc<FileError>),
-    /// The server does not support TLS.
     #[error("TLS to {0} failed: {1}")]
     Tls(UpstreamAddr, Arc<io::Error>),
-    /// The login was refused.
     #[error("the login at {0} failed: {1}")]
     Login(UpstreamAddr, ControlError),
 }
 
-/// A session that only reads.
 pub(crate) struct Probe {
     client: Client,
     driver: AbortHandle,
@@ -59,7 +50,7 @@ pub(crate) struct Probe {
     /// The local end of the socket; `None` for a unix socket.
     local: Option<SocketAddr>,
     within: Duration,
-    /// A query went unanswered, so further ones would too.
+    /// A query went unanswered, so no further one is sent.
     stuck: Cell<bool>,
 }
 
@@ -140,7 +131,6 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // Closes the socket, even under an unanswered query.
         if self.stuck.get() {
             self.driver.abort();
         }
@@ -152,7 +142,7 @@ fn login_error(error: tokio_postgres::Error) -> ControlError {
     ControlError::Server(error.into())
 }
 
-/// Checks that a PostgreSQL, or something that speaks like one, listens at the address. Does not log in.
+/// Checks that a PostgreSQL listens at the address, without a login.
 pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), ProbeError> {
     let greeting = async {
         let (mut stream, _) = dial(addr).await?;
@@ -160,7 +150,6 @@ pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), P
         stream.write_all(&SSL_REQUEST).await.map_err(closed)?;
         match stream.read_u8().await.map_err(closed)? {
             b'S' | b'N' => Ok(()),
-            // An ErrorResponse, as from a server without a free connection.
             b'E' => Ok(()),
             _ => Err(ProbeError::Foreign(
                 addr.clone(),
@@ -173,16 +162,14 @@ pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), P
         .unwrap_or_else(|_| Err(ProbeError::Timeout(addr.clone(), within)))
 }
 
-/// A connection before its first message.
 pub(super) struct Opened {
     pub(super) stream: Box<dyn Duplex>,
     /// The local end of the socket; `None` for a unix socket.
     local: Option<SocketAddr>,
-    /// The server's, with TLS. A unix socket has none, as in libpq.
+    /// The server's, with TLS.
     pub(super) certificate: Option<Vec<u8>>,
 }
 
-/// Connects, with TLS by its settings.
 pub(super) async fn open(addr: &UpstreamAddr, connector: &Connector) -> Result<Opened, ProbeError> {
     let (stream, local) = dial(addr).await?;
     let plain = |stream| Opened {

@@ -16,7 +16,6 @@ use super::store::{self, StoreContents};
 use crate::config::Config;
 use crate::takeover::{ControlError, WitnessMode, cluster_lock, prepare};
 
-/// Takeovers that are shown by default.
 const TAKEOVERS: usize = 10;
 
 /// Lists that may be unread, by their names in JSON.
@@ -29,27 +28,22 @@ pub(crate) const PREPARED: &str = "prepared_transactions";
 pub(crate) struct Status {
     pub(crate) cluster: ClusterStatus,
     pub(crate) authority: AuthorityStatus,
-    /// Proxies that are connected to the cluster.
     pub(crate) proxies: Vec<ProxyStatus>,
     pub(crate) scopes: Vec<ScopeStatus>,
     pub(crate) marks_from: MarksFrom,
-    /// Number of all scopes, shown or not.
     pub(crate) scopes_total: usize,
-    /// The last ones of these scopes, the newest first. Empty if the store cannot be read.
+    /// The newest first. Empty if the store cannot be read.
     pub(crate) takeovers: Vec<TakeoverStatus>,
     /// The oldest ones, at most 100.
     pub(crate) prepared_transactions: Vec<PreparedTransaction>,
-    /// Lists that are empty because they could not be read.
     pub(crate) unread: Vec<&'static str>,
 }
 
-/// The source of the marks shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MarksFrom {
-    /// The marks themselves.
     Authority,
-    /// The cluster's copy. The authority raises a mark first, so a mark may be higher by now.
+    /// The cluster's copy, which may be behind.
     Copy,
 }
 
@@ -59,21 +53,16 @@ pub(crate) struct ClusterStatus {
     pub(crate) system_identifier: Option<String>,
     pub(crate) timeline: Option<u32>,
     pub(crate) version: Option<String>,
-    /// In their configured order.
     pub(crate) hosts: Vec<Host>,
-    /// Failed queries, with their errors.
     pub(crate) problems: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 pub(crate) struct AuthorityStatus {
-    /// Without passwords.
     pub(crate) location: String,
     pub(crate) state: StoreState,
-    /// Its state in words.
     pub(crate) seen: String,
     pub(crate) identity: Option<String>,
-    /// The cluster on record.
     pub(crate) recorded_system_identifier: Option<String>,
     pub(crate) recorded_timeline: Option<u32>,
     /// Registered sessions; `None` if the store cannot be read.
@@ -82,7 +71,6 @@ pub(crate) struct AuthorityStatus {
     pub(crate) alive_sessions: Option<usize>,
 }
 
-/// Whether the store could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StoreState {
@@ -93,12 +81,10 @@ pub(crate) enum StoreState {
     Unreadable,
 }
 
-/// A proxy, by its control connection.
 #[derive(Debug, Serialize)]
 pub(crate) struct ProxyStatus {
     /// Pid of its control connection, on the server.
     pub(crate) pid: Option<i32>,
-    /// `None` for a unix socket.
     pub(crate) address: Option<String>,
     pub(crate) application_name: Option<String>,
     pub(crate) since_us: Option<i64>,
@@ -110,14 +96,13 @@ pub(crate) struct ProxyStatus {
 pub(crate) struct ScopeStatus {
     pub(crate) scope: String,
     pub(crate) mark: Token,
-    /// Number of repairs of the scope. Each restarts the count of tokens.
+    /// Number of repairs of the scope.
     pub(crate) incarnation: u32,
     /// The last repair, if the authority could be read.
     pub(crate) repair: Option<ScopeRepaired>,
     pub(crate) raised_at_us: i64,
     pub(crate) raised_by: String,
-    /// Registered sessions with a token below the mark that are alive: a takeover that is not completed. `None` if
-    /// unknown.
+    /// Registered sessions below the mark that are alive: a takeover that is not completed. `None` if unknown.
     pub(crate) alive_below_mark: Option<usize>,
 }
 
@@ -134,7 +119,6 @@ pub(crate) struct ScopeRepaired {
 #[derive(Debug, Serialize)]
 pub(crate) struct TakeoverStatus {
     pub(crate) scope: String,
-    /// The mark before, if known.
     pub(crate) from: Option<Token>,
     pub(crate) to: Token,
     pub(crate) raised_at_us: i64,
@@ -146,13 +130,11 @@ pub(crate) struct TakeoverStatus {
 
 #[derive(Debug, Clone)]
 pub(crate) enum ScopeFilter {
-    /// At most so many.
     First(usize),
     All,
     One(Scope),
 }
 
-/// Reports of the control connection.
 #[derive(Default)]
 struct ClusterSnapshot {
     cluster: ClusterStatus,
@@ -218,8 +200,8 @@ pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
 }
 
 impl Status {
-    /// Whether the cluster, the authority or a list could not be read. A store that only its running proxy can read
-    /// does not count, as long as the cluster has a copy of the marks.
+    /// Whether the cluster, the authority or a list could not be read. A store that only its proxy can read does not
+    /// count if the cluster has a copy of the marks.
     pub(crate) fn is_incomplete(&self) -> bool {
         self.cluster.version.is_none()
             || self.authority.state == StoreState::Unreadable
@@ -232,7 +214,6 @@ impl Status {
 }
 
 impl ClusterSnapshot {
-    /// Returns the answer, or notes the problem.
     fn keep<T>(&mut self, answer: Result<T, ControlError>, what: &str) -> Option<T> {
         match answer {
             Ok(answer) => Some(answer),
@@ -243,7 +224,6 @@ impl ClusterSnapshot {
         }
     }
 
-    /// A list, empty and unread if there is no answer.
     fn list<T>(&mut self, answer: Result<Vec<T>, ControlError>, name: &'static str) -> Vec<T> {
         let list = self.keep(answer, &name.replace('_', " "));
         if list.is_none() {

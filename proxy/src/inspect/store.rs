@@ -1,4 +1,4 @@
-//! Reading the store of marks. One function for each kind of store.
+//! Reads the store of marks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,19 +13,15 @@ use crate::config::AuthorityLocation;
 #[derive(Debug)]
 pub(super) struct StoreSnapshot {
     pub(super) held: StoreContents,
-    /// The verdict on the store itself.
     pub(super) verdict: CheckResult,
 }
 
-/// The contents of a store.
 #[derive(Debug)]
 pub(super) enum StoreContents {
     Contents(Contents),
-    /// Not created yet.
     Nothing,
     /// Only the process that has it open can read it.
     InUse,
-    /// Unreadable.
     Unknown,
 }
 
@@ -38,7 +34,7 @@ impl StoreContents {
     }
 }
 
-/// Reads the store of the configuration. `protected`: the system identifier of the protected cluster.
+/// Reads the configured store. `protected`: the system identifier of the protected cluster.
 pub(super) async fn look(
     location: &AuthorityLocation,
     protected: Option<u64>,
@@ -97,7 +93,6 @@ fn nothing(place: &str) -> StoreSnapshot {
     }
 }
 
-/// Number of scopes whose marks sessions declare.
 pub(super) fn of_sessions<'a>(scopes: impl Iterator<Item = &'a Scope>) -> usize {
     scopes.filter(|scope| !scope.is_epoch()).count()
 }

@@ -1,7 +1,6 @@
-//! Storms of one line: the first ones are written, the others are counted.
+//! Storms of similar lines: the first ones are written, the others counted.
 //!
-//! A client that may connect can cause a line for every statement that is refused. It must not crowd out the rest of
-//! the log.
+//! A client can cause a line with every refused statement.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -16,15 +15,15 @@ use tracing_subscriber::layer::{Context, Layer};
 /// Lines of one kind that are written in [`WINDOW`].
 const FIRST: u64 = 50;
 
-/// After this time the first ones are written again.
+/// After this time counting restarts.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Recent counts, by the place in the code that logs. Clones share them.
+/// Recent counts by callsite, shared by clones.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Storms(Arc<DashMap<StormKey, Storm>>);
 
-/// A place in the code, and a hash of the field `kind` if its events have several. Both come from our own code, so
-/// their number is bounded.
+/// A callsite, and a hash of the field `kind` if its events have several. Both come from our own code, so their
+/// number is bounded.
 type StormKey = (Identifier, u64);
 
 #[derive(Debug)]
@@ -156,8 +155,7 @@ mod tests {
 
     #[test]
     fn the_first_of_a_kind_are_written_and_the_others_counted() {
-        // With a single subscriber, tracing asks only the thread that meets a callsite first, which may be another
-        // test's.
+        // With a single subscriber, tracing asks only the first thread at a callsite, which may be another test's.
         let _second = tracing::Dispatch::new(tracing_subscriber::registry());
         let (captured, storms) = (Captured::default(), Storms::default());
         let writer = captured.clone();

@@ -15,10 +15,9 @@ use crate::fence::readable::escaped;
 /// Limit of waiting lines in bytes: some thousand lines.
 const BUFFER_MAX: usize = 1024 * 1024;
 
-/// Time that the end of the process waits for unwritten lines.
+/// Time for unwritten lines at the end of the process.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Interval of reports about dropped lines.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Lines that wait for the writer. Clones share them.
@@ -47,7 +46,6 @@ pub(crate) struct LogGuard {
 }
 
 impl Buffer {
-    /// Starts the thread.
     pub(super) fn write_to(
         self,
         mut out: impl Write + Send + 'static,
@@ -80,7 +78,7 @@ impl Buffer {
             let dropped = std::mem::take(&mut state.dropped);
             let (mut lines, is_closed) = (std::mem::take(&mut state.waiting), state.is_closed);
             drop(state);
-            // These come back to the buffer, which has room now.
+            // These lines return to the buffer, which has room now.
             if dropped > 0 {
                 tracing::warn!(
                     dropped,
@@ -109,8 +107,8 @@ impl<'a> MakeWriter<'a> for Buffer {
     }
 }
 
-/// A line as it is written. Text of a client or a server in it cannot begin another line, nor steer a terminal. A
-/// JSON line stays valid.
+/// A line as written. Text of a client or a server cannot begin another line or control a terminal. A JSON line stays
+/// valid.
 fn shown(line: &[u8]) -> Cow<'_, [u8]> {
     let (text, end) = match line {
         [text @ .., b'\n'] => (text, "\n"),
@@ -146,7 +144,7 @@ impl Drop for LogGuard {
     fn drop(&mut self) {
         self.buffer.0.state.lock().is_closed = true;
         self.buffer.0.changed.notify_one();
-        // The thread reports its end. A reader that has stopped reading is not waited for.
+        // The thread reports its end. A stopped reader is not waited for.
         let _ = self.ended.recv_timeout(FLUSH_TIMEOUT);
     }
 }
@@ -158,7 +156,6 @@ mod tests {
 
     use super::*;
 
-    /// Standard error that takes a line only on request.
     struct Pipe {
         goes_on: Receiver<()>,
         taken: Arc<Mutex<Vec<u8>>>,
@@ -207,7 +204,7 @@ mod tests {
         let (buffer, guard, go_on, taken) = start();
         let line = [b'x'; 1023];
         let begin = Instant::now();
-        // One line is on its way to the pipe, so that the next ones wait.
+        // One line is on its way to the pipe, so the next ones wait.
         buffer.make_writer().write_all(&line).unwrap();
         while !buffer.0.state.lock().waiting.is_empty() {
             assert!(begin.elapsed() < Duration::from_secs(60));

@@ -1,5 +1,5 @@
 //! The binary as a user runs it.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 #![allow(clippy::allow_attributes, reason = "a whole file of tests")]
 
 mod programs;
@@ -12,7 +12,6 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// The command without configuration; its output is captured.
 fn pgpalisade(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pgpalisade"));
     for (name, _) in std::env::vars_os() {
@@ -28,7 +27,6 @@ fn pgpalisade(arguments: &[&str]) -> Command {
     command
 }
 
-/// Checks the exit code and the errors, and returns the standard output.
 #[track_caller]
 fn check(output: &Output, code: i32, on_stderr: &str) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
@@ -42,7 +40,7 @@ fn check(output: &Output, code: i32, on_stderr: &str) -> String {
     out.into_owned()
 }
 
-/// A directory with files, in which a command runs.
+/// In which a command runs.
 struct Place(TempDir);
 
 impl Place {
@@ -76,7 +74,7 @@ fn a_missing_file_is_said_in_words() {
     assert!(!said.contains("os error"), "{said}");
 }
 
-/// As with `head`, which has seen enough.
+/// As with `head`.
 #[test]
 fn a_reader_that_has_gone_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! Exit codes, signals, and the demo's cleanup.
 //!
-//! Needs PostgreSQL's server programs. Each test has its own temporary directory, which must be empty at the end.
+//! Needs PostgreSQL's server programs. Each test's temporary directory must be empty at the end.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read};
@@ -71,7 +71,7 @@ fn check_clean_within(place: &Path, limit: Duration) {
     }
 }
 
-/// Reads lines until one contains the part, and returns all of them.
+/// Reads lines until one contains the part.
 #[track_caller]
 fn read_until(reader: &mut impl BufRead, part: &str) -> String {
     let mut all = String::new();
@@ -205,7 +205,7 @@ fn the_demo_cleans_up_when_terminated_on_the_way() {
         let mut story = BufReader::new(child.stdout.take().unwrap());
         read_until(&mut story, until);
         signal(child.id(), Signal::TERM);
-        // Keeps reading, so that the demo does not end on a closed pipe instead.
+        // Keeps reading, so that the demo does not end on a closed pipe.
         story.read_to_string(&mut String::new()).unwrap();
         check(&end_of(child), 1, "interrupted");
         check_clean_within(place.path(), Duration::ZERO);

@@ -13,7 +13,7 @@ use crate::{Place, check};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A line as the proxy writes it, with these fields changed.
+/// With these fields changed.
 fn line(changes: &Value) -> String {
     let mut line = json!({
         "time": "2026-11-21T03:00:00.000000Z", "kind": "no_token", "sqlstate": "PF002", "scope": "default",
@@ -46,7 +46,6 @@ impl Place {
     }
 }
 
-/// A command that follows, and the lines that it has printed.
 struct Following {
     child: Child,
     lines: Receiver<String>,
@@ -196,7 +195,7 @@ fn the_configuration_names_the_file() {
     check(&place.run(&["r.gz"]), 1, zcat);
 }
 
-/// A client that chooses a name or a statement in the log cannot steer the terminal of its reader.
+/// A client that chooses a name or a statement in the log cannot control the terminal of its reader.
 #[test]
 fn hostile_names_are_shown_and_not_obeyed() {
     let place = Place::new();
@@ -256,7 +255,6 @@ fn a_file_that_is_rotated_is_followed_to_the_last_line() {
     place.append("r", &line(&json!({"user": "fifth"})));
     following.expect("fourth");
     following.expect("fifth");
-    // Emptied in place.
     place.write("r", "");
     std::thread::sleep(Duration::from_millis(500));
     place.append("r", &line(&json!({"user": "sixth"})));
@@ -272,7 +270,6 @@ fn it_ends_with_its_reader() {
     for flags in [&["--follow", "r"][..], &["--follow", "--since=30d", "r"]] {
         let mut child = place.command(flags).spawn().unwrap();
         let mut out = child.stdout.take().unwrap();
-        // The first bytes.
         out.read_exact(&mut [0; 4]).unwrap();
         drop(out);
         let mut err = String::new();

@@ -14,18 +14,16 @@ use crate::files::{self, FileError};
 use crate::provider;
 use crate::state::{TlsError, TlsState};
 
-/// The files of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcceptFiles {
-    /// The certificate, and the intermediate ones up to its root.
+    /// The certificate, then the intermediate ones.
     pub certificate: PathBuf,
-    /// The certificate's private key.
     pub key: PathBuf,
-    /// Certificate authorities for client certificates. `None`: clients are not asked for one.
+    /// `None`: clients are not asked for one.
     pub client_ca: Option<PathBuf>,
 }
 
-/// TLS settings of a listener, with its files as they were read.
+/// TLS settings of a listener, with its files as read.
 #[derive(Debug, Clone)]
 pub struct Acceptor {
     config: Arc<ServerConfig>,
@@ -34,10 +32,6 @@ pub struct Acceptor {
 
 impl Acceptor {
     /// Reads the files, for a protocol with this ALPN name.
-    ///
-    /// # Errors
-    ///
-    /// A file is not valid.
     pub fn load(files: &AcceptFiles, protocol: &[u8]) -> Result<Self, FileError> {
         let chain = files::certificates(&files.certificate)?;
         let key = files::key(&files.key)?;
@@ -71,20 +65,12 @@ impl Acceptor {
     }
 
     /// A session that waits for a client's first bytes.
-    ///
-    /// # Errors
-    ///
-    /// The library refuses its settings.
     pub fn session(&self) -> Result<TlsState, TlsError> {
         TlsState::accepting(Arc::clone(&self.config))
     }
 
     /// Does the handshake with a client, without a time limit. Also returns the client's valid certificate in DER, if
     /// it has shown one.
-    ///
-    /// # Errors
-    ///
-    /// The client broke the protocol or is not trusted, or the stream failed.
     pub async fn accept<S>(
         &self,
         stream: S,
@@ -102,7 +88,7 @@ impl Acceptor {
         Ok((stream, shown))
     }
 
-    /// The server's certificate, in DER.
+    /// In DER.
     #[must_use]
     pub fn certificate(&self) -> &[u8] {
         &self.certificate

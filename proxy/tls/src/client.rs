@@ -21,33 +21,27 @@ use crate::files::FileError;
 use crate::sslmode::{SslMode, SslSettings};
 use crate::state::TlsError;
 
-/// An encrypted stream over `S`.
 #[derive(Debug)]
 pub struct Stream<S>(tokio_rustls::client::TlsStream<S>);
 
-/// A connection after negotiating TLS.
 #[derive(Debug)]
 pub enum Negotiated<S> {
-    /// In the clear, as allowed.
+    /// Unencrypted, as allowed.
     Plain(S),
-    /// Encrypted.
     Encrypted(Box<Stream<S>>),
 }
 
-/// A connector for one connection to a host.
 #[derive(Debug)]
 pub struct ForHost {
     connector: Connector,
     host: String,
 }
 
-/// Errors of a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// A file is not valid.
     #[error(transparent)]
     Files(#[from] FileError),
-    /// The server, or the path to it. No source: Display includes it, and the error alone often says only "db error".
+    /// No source: Display includes it, and the error alone often says only "db error".
     #[error("{}", words(.0))]
     Server(tokio_postgres::Error),
 }
@@ -71,12 +65,10 @@ pub fn words(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// Settings for a login at a server: those of tokio-postgres, and TLS.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
-    /// Address, user, password and database.
     pub config: tokio_postgres::Config,
-    /// TLS settings, if the connection string has some; otherwise no TLS is used.
+    /// From the connection string; without them no TLS is used.
     pub ssl: Option<SslSettings>,
 }
 
@@ -96,12 +88,7 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// Connects like tokio-postgres, with the configured TLS. The files are read each time, so new ones take effect
-    /// with the next connection.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError`].
+    /// Connects like tokio-postgres, with the configured TLS. Reads the files each time.
     pub async fn connect(
         &self,
     ) -> Result<(Client, Connection<Socket, Stream<Socket>>), ConnectError> {
@@ -110,18 +97,12 @@ impl Login {
         Ok(config.connect(connector).await?)
     }
 
-    /// Reads the files.
-    ///
-    /// # Errors
-    ///
-    /// A file is not valid.
     pub fn connector(&self) -> Result<Connector, FileError> {
         Connector::load(self.ssl.as_ref().unwrap_or(&SslSettings::default()))
     }
 }
 
 impl<S> Stream<S> {
-    /// The server's certificate, in DER.
     #[must_use]
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         let (_, session) = self.0.get_ref();
@@ -130,8 +111,8 @@ impl<S> Stream<S> {
 }
 
 impl Connector {
-    /// tokio-postgres's settings with the configured TLS, without verification, which it does not know. As in libpq,
-    /// unix sockets have no TLS.
+    /// tokio-postgres's settings with the configured TLS. Verification is not theirs. As in libpq, unix sockets have
+    /// no TLS.
     #[must_use]
     pub fn config_for(&self, config: &tokio_postgres::Config) -> tokio_postgres::Config {
         let mut config = config.clone();
@@ -177,10 +158,6 @@ impl Connector {
     }
 
     /// Encrypts a connection to a server that expects TLS at once, such as HTTPS.
-    ///
-    /// # Errors
-    ///
-    /// The server is not trusted, or the stream failed.
     pub async fn encrypt_at_once<S>(&self, stream: S, host: &str) -> io::Result<Stream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -188,7 +165,6 @@ impl Connector {
         self.for_host(host).connect(stream).await
     }
 
-    /// A connector for one connection to `host`.
     #[must_use]
     pub fn for_host(&self, host: &str) -> ForHost {
         ForHost {
@@ -225,7 +201,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for ForHo
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
-    /// None: the login does not use it, like libpq's with `channel_binding=disable`.
+    /// None, like libpq with `channel_binding=disable`.
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }

@@ -1,4 +1,4 @@
-//! A session at a server as a client has it, whose connection runs in a task.
+//! A client's session, whose connection runs in a task.
 
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
@@ -11,10 +11,9 @@ use tokio_postgres::{Client, Error};
 
 use crate::client::{ConnectError, Login};
 
-/// An open session. If it is dropped, the server hears so from the task.
+/// An open session. After a drop the task tells the server.
 #[derive(Debug)]
 pub struct ClientSession {
-    /// Sends statements.
     pub client: Client,
     driver: AbortHandle,
     /// Closed once the task has ended.
@@ -24,10 +23,6 @@ pub struct ClientSession {
 
 impl Login {
     /// Logs in, and spawns the task. Not bounded.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError`].
     pub async fn open(&self) -> Result<ClientSession, ConnectError> {
         let (client, connection) = self.connect().await?;
         let last_error = Arc::new(OnceLock::new());
@@ -36,7 +31,7 @@ impl Login {
         let driver = tokio::spawn(async move {
             let _running = running;
             let mut connection = pin!(connection);
-            // Dropping the connection ends all waiting for answers: by then the error is noted.
+            // Dropping the connection wakes all that wait for answers: note the error first.
             if let Err(error) = connection.as_mut().await {
                 let _first = noted.set(error);
             }
@@ -51,18 +46,18 @@ impl Login {
 }
 
 impl ClientSession {
-    /// Error that ended the session. A statement that was under way may only learn that the session is closed.
+    /// Error that ended the session. A pending statement may only learn that the session is closed.
     #[must_use]
     pub fn last_error(&self) -> Option<&Error> {
         self.last_error.get()
     }
 
-    /// Waits until the session has ended. Cancel safe.
+    /// Cancel safe.
     pub async fn ended(&self) {
         self.runs.closed().await;
     }
 
-    /// Ends the session, within this time. Afterwards the server has heard of it, if it can be reached.
+    /// Ends the session, within this time. Afterwards a reachable server knows.
     pub async fn end(self, within: Duration) {
         drop(self.client);
         if timeout(within, self.runs.closed()).await.is_err() {

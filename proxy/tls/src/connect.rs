@@ -13,20 +13,15 @@ use crate::state::{TlsError, TlsState};
 use crate::verifier::Lenient;
 use crate::{ALPN, provider};
 
-/// TLS settings for servers, with the files as they were read.
+/// TLS settings for servers, with the files as read.
 #[derive(Debug, Clone)]
 pub struct Connector {
     mode: SslMode,
-    /// `None` if TLS is never used.
+    /// `None`: TLS is never used.
     config: Option<Arc<ClientConfig>>,
 }
 
 impl Connector {
-    /// Reads the files.
-    ///
-    /// # Errors
-    ///
-    /// A file is not valid.
     pub fn load(settings: &SslSettings) -> Result<Self, FileError> {
         let mode = settings.mode;
         let config = match mode {
@@ -45,7 +40,6 @@ impl Connector {
         self
     }
 
-    /// The configured mode.
     #[must_use]
     pub const fn mode(&self) -> SslMode {
         self.mode
@@ -55,7 +49,7 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// TLS is disabled, or the name is not valid.
+    /// TLS is disabled, or the name is invalid.
     pub fn session(&self, host: &str) -> Result<TlsState, TlsError> {
         let name =
             ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(host.to_owned()))?;

@@ -7,7 +7,7 @@ use crate::client::Login;
 use crate::sslmode::{SslSettings, Written};
 
 impl Login {
-    /// Reads a URL or `key=value` pairs. `pairs` is an example of such pairs, for the error message.
+    /// Reads a URL or `key=value` pairs. `pairs` is an example for the error message.
     ///
     /// # Errors
     ///
@@ -76,8 +76,7 @@ fn from_url(url: &str, written: &mut Written) -> Result<String, String> {
     })
 }
 
-/// Decodes `%2F` and the like (RFC 3986, section 2.1). `None` if a % does not begin two hexadecimal digits, or the
-/// result is not UTF-8.
+/// Decodes `%2F` and the like (RFC 3986, section 2.1). `None`: a % without two hexadecimal digits, or not UTF-8.
 #[must_use]
 pub fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -94,7 +93,6 @@ pub fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// One `key=value` pair, and the text after it.
 struct Pair<'a> {
     name: &'a str,
     value: String,
@@ -117,7 +115,7 @@ fn from_pairs(dsn: &str, written: &mut Written) -> Result<String, String> {
     Ok(kept.join(" "))
 }
 
-/// Parses the first pair. Spaces around the sign are allowed, a value may stand in single quotes, and a backslash
+/// Parses the first pair. Spaces around the sign are allowed, a value may be in single quotes, and a backslash
 /// escapes the next character:
 /// <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-KEYWORD-VALUE>.
 fn first_pair(text: &str) -> Option<Pair<'_>> {
@@ -204,7 +202,7 @@ mod tests {
             r"host=h password='x\' sslmode=disable'",
             full("/a b"),
         );
-        // The reader of the rest reports the errors of these.
+        // The reader of the rest reports these errors.
         taken("host", "host", None);
         taken("password='hunter2", "password='hunter2", None);
     }

@@ -1,4 +1,4 @@
-//! Reading of certificates and keys in PEM files, and of other files with secrets, with a check of their permissions.
+//! Reading of certificates, keys and other secrets, with a check of permissions.
 
 use std::fs::{Metadata, OpenOptions};
 use std::io::Read;
@@ -12,62 +12,43 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::VerifierBuilderError;
 
-/// Size limit of a file. The system's own bundle has about 250 KiB, and 100,000 users fit into it.
+/// Size limit of a file. The system's bundle has about 250 KiB, and 100,000 users fit into it.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Error for a file with a secret that everybody can access.
+/// Error for a secret that everybody can access.
 pub const OPEN_TO_ALL: &str = "can be read or written by everybody: chmod o-rwx";
 
-/// Content of a file, which decides who may have access to it.
+/// Content of a file, which decides who may have access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
-    /// Public content.
     Certificates,
     /// A password, a token, or verifiers. Access by everybody is an error.
     Secret,
-    /// A private key, with PostgreSQL's own rule for access.
     PrivateKey,
 }
 
-/// Errors of a file, or of files together.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// The content is not valid.
     #[error("{} {what}", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        what: String,
-    },
+    Content { path: PathBuf, what: String },
     /// Both files are valid, but do not fit.
     #[error("the certificate in {} and its key cannot be used: {}", path.display(), of_pair(error))]
-    Pair {
-        /// The file of the certificate.
-        path: PathBuf,
-        /// The library's error.
-        error: rustls::Error,
-    },
+    Pair { path: PathBuf, error: rustls::Error },
     /// The system trusts no certificate, or its store cannot be read.
     #[error("the system has no trusted certificates: {0}")]
     System(String),
-    /// A certificate cannot be used for verification.
     #[error("cannot verify with these certificates: {0}")]
     Verifier(#[from] VerifierBuilderError),
-    /// The library refuses its settings.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
 
-/// Describes an error of a certificate and its key. The library's own text names its types.
+/// Describes an error of a certificate and its key. The library's text names its types.
 fn of_pair(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(_) => "the key belongs to another certificate".to_owned(),
@@ -84,10 +65,6 @@ fn content(path: &Path, what: impl Into<String>) -> FileError {
 }
 
 /// Reads a file, if its permissions fit its content.
-///
-/// # Errors
-///
-/// The file is not valid.
 pub fn read_file(path: &Path, holds: Holds) -> Result<Vec<u8>, FileError> {
     let failed = |source| FileError::Read {
         path: path.to_path_buf(),
@@ -117,23 +94,16 @@ pub fn read_file(path: &Path, holds: Holds) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// Reads the text of a file with a secret.
-///
-/// # Errors
-///
-/// The file is not valid.
 pub fn read_secret(path: &Path) -> Result<String, FileError> {
     let text = String::from_utf8(read_file(path, Holds::Secret)?);
     text.map_err(|_| content(path, "is not UTF-8"))
 }
 
-/// Whether everybody has some access to a file.
 #[must_use]
 pub fn is_open_to_all(metadata: &Metadata) -> bool {
     metadata.mode() & 0o007 != 0
 }
 
-/// The certificates of a file: the own one first, then those that lead to the root.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let bytes = read_file(path, Holds::Certificates)?;
     let all: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -144,7 +114,6 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// A private key, from a file that others cannot read.
 pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
     let bytes = read_file(path, Holds::PrivateKey)?;
     let is_encrypted = bytes.windows(9).any(|part| part == b"ENCRYPTED");
@@ -153,7 +122,7 @@ pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
             content(path, "is encrypted: a key with a passphrase cannot be used")
         }
         PemError::NoItemsFound => content(path, "holds no private key in PEM format"),
-        // The text of the error names what is missing, never what is there.
+        // The error names what is missing, never what is there.
         _ => content(path, "is not a valid private key"),
     })
 }
@@ -180,7 +149,6 @@ fn check_permissions(path: &Path, metadata: &Metadata) -> Result<(), FileError> 
     }
 }
 
-/// The trusted roots of a file.
 pub(crate) fn roots(path: &Path) -> Result<RootCertStore, FileError> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(path)? {
@@ -190,7 +158,6 @@ pub(crate) fn roots(path: &Path) -> Result<RootCertStore, FileError> {
     Ok(store)
 }
 
-/// The roots that the system trusts.
 pub(crate) fn system_roots() -> Result<RootCertStore, FileError> {
     let found = rustls_native_certs::load_native_certs();
     let mut store = RootCertStore::empty();

@@ -1,8 +1,8 @@
-//! TLS of both legs: certificates and keys from files, a session without I/O, and `sslmode` as libpq means it.
+//! TLS of both legs: certificates and keys from files, a session without I/O, and libpq's `sslmode`.
 //!
-//! A listener has an [`Acceptor`], and a connecting side a [`Connector`]. Both make [`TlsState`]s, which turn bytes
-//! into other bytes. [`Login`] and [`ClientSession`] are for tokio-postgres, [`Secret`] is for values that no log may
-//! show, and [`read_file`] for files with secrets. This crate does not know the proxy.
+//! An [`Acceptor`] and a [`Connector`] make [`TlsState`]s, which turn bytes into other bytes. [`Login`] and
+//! [`ClientSession`] are for tokio-postgres, [`Secret`] is for values that no log may show, and [`read_file`] for
+//! files with secrets.
 
 mod accept;
 mod client;
@@ -35,10 +35,10 @@ pub const ALPN: &[u8] = b"postgresql";
 /// ALPN name of HTTP/1.1: <https://www.rfc-editor.org/rfc/rfc7301#section-6>.
 pub const ALPN_HTTP: &[u8] = b"http/1.1";
 
-/// SSLRequest: its length and its code. The server answers with one byte: `S`, or `N` if it has no TLS.
+/// SSLRequest: its length and code. The server answers `S`, or `N` without TLS.
 pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
-/// The linked provider, so that the process needs no default.
+/// Explicit, so that the process needs no default.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

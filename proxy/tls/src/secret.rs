@@ -7,12 +7,11 @@ use std::fmt;
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {
-    /// Wraps a value.
     pub const fn new(value: T) -> Self {
         Self(value)
     }
 
-    /// The value itself. The method's name makes each use stand out.
+    /// The value. The name makes each use stand out.
     pub const fn expose(&self) -> &T {
         &self.0
     }

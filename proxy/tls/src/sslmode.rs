@@ -1,55 +1,45 @@
-//! `sslmode` and its files, as libpq means them:
+//! `sslmode` and its files, as in libpq:
 //! <https://www.postgresql.org/docs/current/libpq-ssl.html#LIBPQ-SSL-PROTECTION>.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Required TLS towards PostgreSQL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SslMode {
-    /// No TLS.
     #[default]
     Disable,
     /// TLS if the server has it.
     Prefer,
     /// TLS with any server.
     Require,
-    /// TLS with a server whose certificate a trusted root has signed.
+    /// A trusted root must have signed the certificate.
     VerifyCa,
-    /// TLS with a server whose certificate is also for the given host name.
+    /// The certificate must also be for the given host name.
     VerifyFull,
 }
 
-/// Trusted certificate authorities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Root {
-    /// The system's authorities.
     System,
-    /// The authorities in a file.
     File(PathBuf),
 }
 
-/// TLS parameters of a connection string, checked. libpq looks for unnamed files in a home directory; a service has
-/// none, so here they must be named.
+/// TLS parameters of a connection string, checked. libpq looks for unnamed files in a home directory; here they must
+/// be named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SslSettings {
-    /// `sslmode`.
     pub mode: SslMode,
-    /// `sslrootcert`, always set if anything is to be verified.
+    /// Always set if anything is verified.
     pub root: Option<Root>,
-    /// `sslcert` and `sslkey`.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// The parameters that are about TLS.
 const NAMES: [&str; 4] = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
 
-/// The parameters as written.
 #[derive(Debug, Default)]
 pub(crate) struct Written(BTreeMap<&'static str, String>);
 
 impl Written {
-    /// Whether a parameter is about TLS.
     pub(crate) fn takes(name: &str) -> bool {
         NAMES.contains(&name)
     }
@@ -140,7 +130,7 @@ impl Written {
     }
 }
 
-/// An absolute path, which stays valid if the working directory changes.
+/// An absolute path, valid in another working directory.
 fn file(name: &str, path: &str) -> Result<PathBuf, String> {
     std::path::absolute(Path::new(path))
         .map_err(|error| format!("has an {name} that names no file: {error}"))

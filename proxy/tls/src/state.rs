@@ -14,34 +14,27 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerCon
 
 use crate::ALPN;
 
-/// Limit of what a peer may send in the handshake. A chain of certificates has a few KiB.
+/// Limit of a peer's bytes in the handshake. A chain of certificates has a few KiB.
 const HANDSHAKE_BYTES_MAX: usize = 128 * 1024;
 
-/// Errors of an encrypted connection.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The peer broke the protocol, or is not trusted.
     #[error("{0}")]
     Protocol(#[from] rustls::Error),
-    /// The handshake does not end.
     #[error("the handshake is longer than {HANDSHAKE_BYTES_MAX} bytes")]
     TooLong,
-    /// The server's name is not a valid host name.
     #[error("{0:?} is not a host name that a certificate can be for")]
     Name(String),
-    /// The server has no TLS.
     #[error("the server does not support TLS, and sslmode requires it")]
     NotOffered,
-    /// The request for TLS got another answer. The answer is not authenticated, so it is not shown (CVE-2024-10977).
+    /// Another answer to the request for TLS. It is not authenticated, so it is not shown (CVE-2024-10977).
     #[error("the server did not answer the request for TLS")]
     NoAnswer,
-    /// Bytes came between the answer and the handshake: a person in the middle could have put them there.
+    /// Bytes between the answer and the handshake: they may be injected.
     #[error("received unencrypted data after the answer to the request for TLS")]
     EarlyData,
-    /// TLS is disabled.
     #[error("sslmode is disable")]
     Disabled,
-    /// The library accepted no bytes.
     #[error("TLS: {0}")]
     Io(#[from] io::Error),
 }
@@ -55,7 +48,6 @@ impl From<TlsError> for io::Error {
     }
 }
 
-/// One TLS connection.
 #[derive(Debug)]
 pub struct TlsState {
     connection: Connection,
@@ -82,17 +74,12 @@ impl TlsState {
         }
     }
 
-    /// Whether the handshake is still under way.
     #[must_use]
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
     /// Takes bytes of the handshake. Afterwards there may be output, even after an error: the peer is told why.
-    ///
-    /// # Errors
-    ///
-    /// The bytes are not valid.
     pub fn on_handshake(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
         self.handshake += bytes.len();
         if self.handshake > HANDSHAKE_BYTES_MAX {
@@ -107,7 +94,7 @@ impl TlsState {
         Ok(())
     }
 
-    /// Whether there is output of TLS itself, in answer to what was read.
+    /// Whether TLS itself has output, in answer to what was read.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.connection.wants_write()
@@ -142,11 +129,6 @@ impl TlsState {
         Ok(())
     }
 
-    /// Appends TLS's own message for the end to `out`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::take_output`].
     pub fn close(&mut self, out: &mut BytesMut) -> Result<(), TlsError> {
         self.connection.send_close_notify();
         self.take_output(out)
@@ -161,12 +143,11 @@ impl TlsState {
     /// Decrypts the first `received` bytes of `buf` in place, and returns the length of the text at its front. Text
     /// without room, less than a record, is left to [`Self::read`].
     ///
-    /// The text never overwrites bytes that were not taken yet, because it is written only as far as the taken ones
-    /// reach. So no other buffer is needed.
+    /// The text is written only as far as bytes were taken, so no other buffer is needed.
     ///
     /// # Errors
     ///
-    /// The bytes are not valid.
+    /// The bytes are invalid.
     pub fn decrypt(&mut self, buf: &mut [u8], received: usize) -> Result<usize, TlsError> {
         let (mut taken, mut text) = (0, 0);
         while taken < received {
@@ -183,7 +164,6 @@ impl TlsState {
         Ok(text)
     }
 
-    /// Whether both sides have agreed to speak PostgreSQL's protocol (ALPN).
     #[must_use]
     pub fn has_agreed_protocol(&self) -> bool {
         self.connection.alpn_protocol() == Some(ALPN)
@@ -196,7 +176,6 @@ impl TlsState {
         common_name(self.peer_certificate()?)
     }
 
-    /// The peer's certificate, in DER.
     #[must_use]
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         self.connection
@@ -208,7 +187,7 @@ impl TlsState {
 
 fn common_name(certificate: &[u8]) -> Option<String> {
     let mut names = common_names(certificate).ok()?.into_iter();
-    // If there are several, programs choose different ones.
+    // With several, programs choose different ones.
     let (Some(name), None) = (names.next(), names.next()) else {
         return None;
     };
@@ -217,7 +196,7 @@ fn common_name(certificate: &[u8]) -> Option<String> {
         Tag::Utf8String | Tag::PrintableString | Tag::Ia5String
     );
     let name = std::str::from_utf8(name.value()).ok().filter(|_| is_text)?;
-    // A NUL would end the name for programs that read it as C does (CVE-2009-4034).
+    // A NUL would end the name for C programs (CVE-2009-4034).
     let is_fit = !name.is_empty() && !name.contains(char::is_control);
     is_fit.then(|| name.to_owned())
 }

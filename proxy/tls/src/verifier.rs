@@ -8,17 +8,15 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Verifies less than that a certificate is for the server's name. In any case the handshake proves that the server
-/// has the certificate's key.
+/// Does not check the server's name. The handshake proves that the server has the certificate's key.
 #[derive(Debug)]
 pub(crate) struct Lenient {
     provider: Arc<CryptoProvider>,
-    /// Roots that the certificate must lead to; `None`: every certificate is accepted.
+    /// Roots of the certificate; `None`: every certificate is accepted.
     chain: Option<Arc<WebPkiServerVerifier>>,
 }
 
 impl Lenient {
-    /// Accepts every certificate.
     pub(crate) const fn anybody(provider: Arc<CryptoProvider>) -> Self {
         Self {
             provider,
@@ -26,7 +24,6 @@ impl Lenient {
         }
     }
 
-    /// Accepts a certificate that leads to a trusted root, for any name.
     pub(crate) const fn any_name(
         provider: Arc<CryptoProvider>,
         chain: Arc<WebPkiServerVerifier>,

@@ -3,64 +3,44 @@
 use super::split_cstr;
 use crate::header::LARGE_BODY_MAX;
 
-/// Limit of the server, the same for every message type.
+/// Limit of the server for every message type.
 #[inline]
 #[must_use]
 pub const fn body_max(_tag: u8) -> usize {
     LARGE_BODY_MAX
 }
 
-/// Type bytes of messages that the proxy distinguishes; all others pass by their header alone.
 pub mod tag {
-    /// AuthenticationXxx.
     pub const AUTHENTICATION: u8 = b'R';
-    /// BackendKeyData.
     pub const BACKEND_KEY_DATA: u8 = b'K';
-    /// ParseComplete.
     pub const PARSE_COMPLETE: u8 = b'1';
-    /// BindComplete.
     pub const BIND_COMPLETE: u8 = b'2';
-    /// CloseComplete.
     pub const CLOSE_COMPLETE: u8 = b'3';
-    /// CommandComplete.
     pub const COMMAND_COMPLETE: u8 = b'C';
-    /// CopyInResponse.
     pub const COPY_IN_RESPONSE: u8 = b'G';
-    /// DataRow.
     pub const DATA_ROW: u8 = b'D';
-    /// EmptyQueryResponse.
     pub const EMPTY_QUERY: u8 = b'I';
-    /// ErrorResponse.
     pub const ERROR: u8 = b'E';
-    /// NoData.
     pub const NO_DATA: u8 = b'n';
-    /// NoticeResponse.
     pub const NOTICE: u8 = b'N';
-    /// NotificationResponse.
     pub const NOTIFICATION: u8 = b'A';
-    /// ParameterStatus.
     pub const PARAMETER_STATUS: u8 = b'S';
-    /// PortalSuspended.
     pub const PORTAL_SUSPENDED: u8 = b's';
-    /// ReadyForQuery.
     pub const READY_FOR_QUERY: u8 = b'Z';
-    /// RowDescription.
     pub const ROW_DESCRIPTION: u8 = b'T';
 }
 
-/// The transaction status that ReadyForQuery reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionStatus {
-    /// `I`: not in a transaction block.
+    /// `I`
     Idle,
-    /// `T`: in a transaction block.
+    /// `T`
     InTransaction,
-    /// `E`: in a failed transaction block.
+    /// `E`
     Failed,
 }
 
 impl TransactionStatus {
-    /// Reads the body of a ReadyForQuery.
     #[inline]
     #[must_use]
     pub const fn from_body(body: &[u8]) -> Option<Self> {
@@ -73,7 +53,6 @@ impl TransactionStatus {
     }
 }
 
-/// Name and value of a ParameterStatus.
 #[must_use]
 pub fn parameter_status(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let (name, rest) = split_cstr(body)?;
@@ -81,21 +60,19 @@ pub fn parameter_status(body: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((name, value))
 }
 
-/// Process id at the front of a BackendKeyData. The key after it has 4 to 256 bytes, depending on the protocol
-/// version. It is not read and reaches the client unchanged.
+/// Process id at the front of a BackendKeyData. The key after it has 4 to 256 bytes and reaches the client unchanged.
 #[must_use]
 pub fn backend_pid(body: &[u8]) -> Option<i32> {
     body.first_chunk::<4>()
         .map(|bytes| i32::from_be_bytes(*bytes))
 }
 
-/// The four bytes that tell authentication messages apart; 0 is AuthenticationOk.
+/// The type of an authentication message; 0 is AuthenticationOk.
 #[must_use]
 pub fn authentication_kind(body: &[u8]) -> Option<i32> {
     backend_pid(body)
 }
 
-/// The text of a CommandComplete, `INSERT 0 1` for example.
 #[must_use]
 pub fn command_tag(body: &[u8]) -> &[u8] {
     split_cstr(body).map_or(&[], |(text, _)| text)
@@ -110,8 +87,7 @@ pub fn first_column(body: &[u8]) -> Option<&[u8]> {
     (u16::from_be_bytes(*columns) > 0).then(|| rest.get(..len))?
 }
 
-/// A field of an ErrorResponse or NoticeResponse by its letter.
-///
+/// A field of an ErrorResponse or NoticeResponse by its letter:
 /// <https://www.postgresql.org/docs/current/protocol-error-fields.html>
 #[must_use]
 pub fn error_field(body: &[u8], letter: u8) -> Option<&[u8]> {

@@ -1,4 +1,4 @@
-//! Messages that the proxy itself says to a client: the types of pgwire, and what they cannot say.
+//! Messages that the proxy itself sends to a client: the types of pgwire, and what they lack.
 //!
 //! Messages to the server are written with `postgres_protocol::message::frontend`.
 
@@ -40,17 +40,13 @@ impl From<TransactionStatus> for pgwire::messages::response::TransactionStatus {
     }
 }
 
-/// Severity of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// The statement fails; the session goes on.
     Error,
-    /// The session ends.
     Fatal,
 }
 
 impl Severity {
-    /// PostgreSQL's word.
     #[must_use]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -60,18 +56,15 @@ impl Severity {
     }
 }
 
-/// Fields of an ErrorResponse of the proxy's own.
+/// Fields of an ErrorResponse of the proxy.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorFields<'a> {
-    /// Severity, localized and not: always English.
     pub severity: Severity,
-    /// SQLSTATE, five characters.
     pub sqlstate: &'a str,
-    /// Primary message.
     pub message: &'a str,
-    /// DETAIL; left out if empty.
+    /// Empty: left out.
     pub detail: &'a str,
-    /// HINT; left out if empty.
+    /// Empty: left out.
     pub hint: &'a str,
 }
 
@@ -95,15 +88,14 @@ impl From<&ErrorFields<'_>> for ErrorResponse {
     }
 }
 
-/// Message of the proxy that begins with its code: many drivers do not show the SQLSTATE of a connection that was
-/// refused or ended.
+/// A message that begins with its code: many drivers do not show the SQLSTATE of a refused or ended connection.
 #[must_use]
 pub fn with_code(sqlstate: &str, message: &str) -> String {
     format!("{sqlstate}: {message}")
 }
 
-/// Appends a fatal error for a client of a protocol before 3, as PostgreSQL does (`send_message_to_frontend` in
-/// `elog.c`): one text, without a length.
+/// Appends a fatal error for a client of a protocol before 3 (`send_message_to_frontend` in `elog.c`): one text,
+/// without a length.
 pub fn plain_fatal_error(out: &mut BytesMut, message: &str) {
     let severity = Severity::Fatal.as_str();
     out.extend_from_slice(format!("E{severity}:  {message}\n\0").as_bytes());
@@ -127,8 +119,6 @@ pub fn data_row<T: AsRef<[u8]>>(values: impl IntoIterator<Item = Option<T>>) -> 
     DataRow::new(data, count)
 }
 
-/// Appends a message as its body is: an ErrorResponse of the server, or an answer to the server's authentication
-/// request.
 pub fn put_raw(out: &mut BytesMut, tag: u8, body: &[u8]) {
     out.put_u8(tag);
     // Bodies fit: they were received in a message, or made for one.

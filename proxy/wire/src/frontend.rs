@@ -15,7 +15,6 @@ use super::{WireError, split_cstr, split_text};
 ///
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the protocol's own names")]
 pub enum FrontendTag {
     Bind,
     Close,
@@ -27,7 +26,7 @@ pub enum FrontendTag {
     Flush,
     FunctionCall,
     Parse,
-    /// PasswordMessage, SASLInitialResponse, SASLResponse, GSSResponse: told apart by context only.
+    /// PasswordMessage, SASLInitialResponse, SASLResponse, GSSResponse: distinguished by context only.
     Password,
     Query,
     Sync,
@@ -35,11 +34,6 @@ pub enum FrontendTag {
 }
 
 impl FrontendTag {
-    /// Type for a byte.
-    ///
-    /// # Errors
-    ///
-    /// [`WireError::UnknownFrontendTag`] for any other byte.
     #[inline]
     pub const fn from_byte(byte: u8) -> Result<Self, WireError> {
         Ok(match byte {
@@ -76,7 +70,7 @@ impl FrontendTag {
         )
     }
 
-    /// Whether it begins no statement and reads no text of the client.
+    /// Whether it begins no statement and has no text of the client.
     #[inline]
     #[must_use]
     pub const fn runs_nothing(self) -> bool {
@@ -91,8 +85,8 @@ impl FrontendTag {
         )
     }
 
-    /// Whether the server treats it as part of an extended-query pipeline. After an error it skips such messages up
-    /// to the next Sync.
+    /// Whether it belongs to an extended-query pipeline. After an error the server skips such messages up to the next
+    /// Sync.
     #[must_use]
     pub const fn is_extended(self) -> bool {
         matches!(
@@ -114,12 +108,9 @@ pub const fn body_max(tag: u8) -> usize {
     }
 }
 
-/// Target of a Describe or Close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target<'a> {
-    /// A prepared statement.
     Statement(&'a [u8]),
-    /// A portal.
     Portal(&'a [u8]),
 }
 
@@ -135,11 +126,7 @@ pub fn query(body: &[u8]) -> Result<&[u8], WireError> {
     }
 }
 
-/// Statement name and text at the front of a Parse. The parameter types after them are not read.
-///
-/// # Errors
-///
-/// [`WireError::Malformed`] if one of the two strings does not end.
+/// Statement name and text at the front of a Parse, before the parameter types.
 pub fn parse(body: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
     let (name, rest) = split_cstr(body).ok_or(WireError::Malformed(b'P'))?;
     let (text, _) = split_text(rest).ok_or(WireError::Malformed(b'P'))?;
@@ -169,8 +156,8 @@ pub fn bind_parameters(prefix: &[u8]) -> Option<u16> {
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] if the body does not have the layout of the type from its first to its last byte. pgwire
-/// takes that for granted, and would panic. Strings are read as UTF-8; other bytes become U+FFFD.
+/// [`WireError::Malformed`] if the body does not have the layout of the type to its last byte. pgwire would panic.
+/// Strings are read as UTF-8; other bytes become U+FFFD.
 pub fn read<M: Message>(mut body: BytesMut) -> Result<M, WireError> {
     let tag = M::message_type().unwrap_or_default();
     let malformed = WireError::Malformed(tag);
@@ -181,8 +168,7 @@ pub fn read<M: Message>(mut body: BytesMut) -> Result<M, WireError> {
     M::decode_body(&mut body, length, &DecodeContext::default()).map_err(|_| malformed)
 }
 
-/// Whether a body has the layout of its type, to its last byte.
-///
+/// Whether a body has the layout of its type, to its last byte:
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html>
 fn is_whole(tag: u8, body: &[u8]) -> bool {
     let string = |rest| split_cstr(rest).map(|(_, rest)| rest);
@@ -203,10 +189,9 @@ fn is_whole(tag: u8, body: &[u8]) -> bool {
     rest.is_some_and(<[u8]>::is_empty)
 }
 
-/// Skips the value of a parameter.
 fn value(body: &[u8]) -> Option<&[u8]> {
     let (len, rest) = body.split_first_chunk()?;
-    // A negative length is that of NULL.
+    // A negative length means NULL.
     rest.get(usize::try_from(i32::from_be_bytes(*len)).unwrap_or(0)..)
 }
 
@@ -216,11 +201,6 @@ fn counted(body: &[u8], item: impl Fn(&[u8]) -> Option<&[u8]>) -> Option<&[u8]> 
     (0..u16::from_be_bytes(*count)).try_fold(rest, |rest, _| item(rest))
 }
 
-/// Portal name of an Execute.
-///
-/// # Errors
-///
-/// [`WireError::Malformed`] if the layout is not a name and four bytes.
 pub fn execute(body: &[u8]) -> Result<&[u8], WireError> {
     match split_cstr(body) {
         Some((portal, [_, _, _, _])) => Ok(portal),
@@ -228,11 +208,6 @@ pub fn execute(body: &[u8]) -> Result<&[u8], WireError> {
     }
 }
 
-/// Target of a Describe or Close.
-///
-/// # Errors
-///
-/// [`WireError::Malformed`] if the layout is not a kind byte and a name.
 pub fn target(tag: u8, body: &[u8]) -> Result<Target<'_>, WireError> {
     let malformed = WireError::Malformed(tag);
     let (kind, rest) = body.split_first().ok_or(malformed)?;
@@ -251,8 +226,7 @@ mod tests {
     fn a_query_ends_with_its_only_nul() {
         assert_eq!(query(b"SELECT 1\0"), Ok(&b"SELECT 1"[..]));
         assert_eq!(query(b"\0"), Ok(&b""[..]));
-        // One frame is one text. A decoder that does not stop at the frame would take what follows the NUL for a
-        // second statement.
+        // A decoder that does not stop at the frame would take what follows the NUL for a second statement.
         for bad in [&b""[..], b"SELECT 1", b"SELECT 1\0DELETE FROM t\0"] {
             assert_eq!(query(bad), Err(WireError::Malformed(b'Q')), "{bad:?}");
         }
@@ -289,7 +263,7 @@ mod tests {
         }
     }
 
-    /// pgwire reads what has the layout of its type, and nothing else reaches it: it panics at most of these bodies.
+    /// pgwire panics at most of these bodies.
     #[test]
     fn a_body_is_read_from_its_first_to_its_last_byte() {
         fn reads<M: Message>(body: &[u8]) -> Result<M, WireError> {

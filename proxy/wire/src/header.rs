@@ -2,27 +2,23 @@
 
 use super::WireError;
 
-/// Bytes of a header: the type byte and the length word.
 pub const HEADER_LEN: usize = 5;
 
-/// The largest body of a message that carries data (Query, Parse, Bind, FunctionCall, CopyData, and
-/// everything from the server): PostgreSQL's `PQ_LARGE_MESSAGE_LIMIT`, which is `MaxAllocSize - 1`.
+/// The largest body of a message that carries data (Query, Parse, Bind, FunctionCall, CopyData, and everything from
+/// the server): PostgreSQL's `PQ_LARGE_MESSAGE_LIMIT`, `MaxAllocSize - 1`.
 pub const LARGE_BODY_MAX: usize = 0x3fff_ffff - 1;
 
 /// The largest body of every other message: PostgreSQL's `PQ_SMALL_MESSAGE_LIMIT`.
 pub(crate) const SMALL_BODY_MAX: usize = 10_000;
 
-/// A message's type byte and the length of the body that follows the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// The type byte.
     pub tag: u8,
-    /// Bytes of the body, without the header.
+    /// Without the header.
     pub body_len: usize,
 }
 
 impl Header {
-    /// Bytes of the whole message.
     #[must_use]
     pub const fn frame_len(self) -> usize {
         HEADER_LEN + self.body_len

@@ -1,8 +1,7 @@
 //! Bytes to messages and back, without I/O.
 //!
 //! Frontend and backend messages have different types, because a tag means different things in each direction (`D` is
-//! Describe or DataRow, `S` is Sync or ParameterStatus). Decoders borrow from their buffer, never read past the
-//! frame, and never panic on what a peer sent.
+//! Describe or DataRow). Decoders borrow from their buffer, never read past the frame, and never panic.
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-message-formats.html>
 
@@ -15,24 +14,21 @@ pub mod startup_options;
 
 use std::ffi::CStr;
 
-/// Error in the bytes that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A length word below four (it counts itself) or above what PostgreSQL accepts for the message.
+    /// A length word below four (it counts itself) or above PostgreSQL's limit.
     #[error("invalid message length {length} for message type {}", tag_name(*tag))]
     Length {
-        /// Type byte of the message; 0 for a startup packet.
+        /// 0 for a startup packet.
         tag: u8,
-        /// Length word on the wire.
         length: i32,
     },
-    /// A type byte that the protocol does not know in this direction.
     #[error("invalid frontend message type {0}")]
     UnknownFrontendTag(u8),
     /// The body does not have the layout of its type.
     #[error("invalid message format for message type {}", tag_name(*.0))]
     Malformed(u8),
-    /// A message that must not come while the server reads the data of a COPY.
+    /// A message that must not come while the server reads the data of a COPY:
     /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-COPY>
     #[error("unexpected message type {0:#04X} during COPY from stdin")]
     DuringCopy(u8),
@@ -53,7 +49,7 @@ fn split_cstr(body: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((text, rest.get(1..)?))
 }
 
-/// Splits a NUL-terminated text off the front of `body`. A text is long, so many bytes are compared in one step.
+/// Splits a NUL-terminated text off the front of `body`, comparing many bytes in one step.
 fn split_text(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = CStr::from_bytes_until_nul(body).ok()?.to_bytes();
     Some((text, body.get(text.len() + 1..)?))

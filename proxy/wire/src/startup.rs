@@ -15,7 +15,7 @@ pub const STARTUP_PACKET_MAX: usize = 10_004;
 /// The longest name of a role or database: `NAMEDATALEN - 1` bytes.
 const NAME_MAX: usize = 63;
 
-/// A cancel request: its header, a process id and a key of 4 to 256 bytes.
+/// Header, process id and a key of 4 to 256 bytes:
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html#PROTOCOL-MESSAGE-FORMATS-CANCELREQUEST>
 const CANCEL_REQUEST_LEN: RangeInclusive<usize> = 16..=268;
 
@@ -23,16 +23,12 @@ const CANCEL_REQUEST: u32 = 80_877_102;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSSENC_REQUEST: u32 = 80_877_104;
 
-/// A packet from a client that has not started a session yet. It borrows the packet's bytes.
+/// A packet before a session. Borrows its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartupPacket<'a> {
-    /// The client asks for TLS.
     SslRequest,
-    /// The client asks for GSSAPI encryption.
     GssEncRequest,
-    /// The client asks to cancel a statement of another session.
     CancelRequest,
-    /// A session of protocol 3.x begins.
     Startup(StartupMessage<'a>),
     /// Another major version, which no server supports.
     OtherVersion(Version),
@@ -52,8 +48,8 @@ impl Version {
         self.0 >> 16
     }
 
-    /// Whether its clients read an error as one text, as before protocol 3. To version 0.0 PostgreSQL answers as to
-    /// today's (`send_message_to_frontend` in `elog.c`).
+    /// Whether its clients read an error as one text, as before protocol 3. PostgreSQL answers version 0.0 as today's
+    /// (`send_message_to_frontend` in `elog.c`).
     #[must_use]
     pub const fn has_plain_errors(self) -> bool {
         self.major() < 3 && self.0 != 0
@@ -66,13 +62,12 @@ impl fmt::Display for Version {
     }
 }
 
-/// Parameters of a StartupMessage of protocol 3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartupMessage<'a> {
     packet: &'a [u8],
 }
 
-/// Length of the packet at the front of `buf`, with its length word; `None` if more bytes are needed to know.
+/// Length of the packet at the front of `buf`, with its length word; `None` if more bytes are needed.
 ///
 /// # Errors
 ///
@@ -146,7 +141,7 @@ impl<'a> StartupMessage<'a> {
         })
     }
 
-    /// Names and values in the client's order, duplicates included.
+    /// In the client's order, duplicates included.
     pub fn pairs(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         self.parameters().filter_map(|parameter| match parameter {
             Parameter::Pair(name, value) => Some((name, value)),
@@ -163,14 +158,13 @@ impl<'a> StartupMessage<'a> {
             .map(|(_, value)| value)
     }
 
-    /// Packet as the client sent it.
     #[must_use]
     pub const fn packet(self) -> &'a [u8] {
         self.packet
     }
 
-    /// Appends a parameter to the packet, which overrides all earlier ones: the server applies `options` first, and
-    /// then the other parameters in order.
+    /// Appends a parameter, which overrides all earlier ones: the server applies `options` first, and then the other
+    /// parameters in order.
     ///
     /// # Errors
     ///
@@ -198,10 +192,6 @@ impl<'a> StartupMessage<'a> {
     /// Packet with user and database cut to [`NAME_MAX`] bytes; `None` if neither is longer. PostgreSQL cuts both,
     /// even in the middle of a character (`ProcessStartupPacket` in `postmaster.c` of 15, `backend_startup.c` since
     /// 17).
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::with_parameter`].
     pub fn with_names_cut(self) -> Result<Option<BytesMut>, WireError> {
         let mut cut = None;
         for name in ["user", "database"] {
@@ -263,7 +253,7 @@ mod tests {
         );
     }
 
-    /// A request of a wrong length is refused, never taken for another version.
+    /// A request of a wrong length is refused, not another version.
     #[test]
     fn requests_have_their_length() {
         for (code, body) in [

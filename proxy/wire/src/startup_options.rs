@@ -1,18 +1,17 @@
-//! Settings in a client's startup packet: its own parameters, and `options` (PGOPTIONS), read as PostgreSQL reads
-//! them.
+//! Settings in a client's startup packet: its parameters, and `options` (PGOPTIONS), read as PostgreSQL reads them.
 //!
-//! Source: <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-OPTIONS>,
-//! `pg_split_opts` and `process_postgres_switches` in PostgreSQL's source.
+//! Source: <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-OPTIONS>, `pg_split_opts` and
+//! `process_postgres_switches` in PostgreSQL's source.
 
 use crate::startup::StartupMessage;
 
 /// Switches of `postgres` that take an argument; `c` and `-` are settings.
 const WITH_ARGUMENT: &[u8] = b"BCcDdfhkNprStvW-";
 
-/// A setting by its name in lower case, and its value as text.
+/// Name in lower case, and value.
 pub type Setting = (String, Vec<u8>);
 
-/// The settings of a startup packet in the order in which the server applies them: `options` first.
+/// The settings of a startup packet in the server's order: `options` first.
 #[must_use]
 pub fn settings(message: StartupMessage<'_>) -> Vec<Setting> {
     let mut settings = message
@@ -25,7 +24,7 @@ pub fn settings(message: StartupMessage<'_>) -> Vec<Setting> {
     settings
 }
 
-/// Last value of a setting, which is the one that counts.
+/// Last value of a setting, which counts.
 #[must_use]
 pub fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a [u8]> {
     settings

@@ -1,19 +1,13 @@
-//! The oracle of mediation: random conversations that nobody would write by hand, with the database as the judge.
+//! The oracle of mediation: random conversations, with the database as the judge.
 //!
 //! A session that may not write sends all kinds of messages and SQL, in any grouping. Afterwards PostgreSQL must hold
 //! no row, transaction id, large object, notification or WAL message that the session was not allowed to write.
 //!
-//! In reading order:
-//! - [`conversation`]: what a client sends, as data. [`words`]: its SQL.
-//! - [`generator`]: a conversation from a seed; [`fragments`]: beginnings of bypasses; `moves`: moves of a session
-//!   that holds a token; `walk`: transactions with steps that fit together; [`steering`]: settings that change
-//!   without any text showing it; [`tables`]: names that resolve to one table or another.
-//! - [`world`]: a server with something to write to, and the proxy. [`runner`]: one conversation there.
-//! - [`judge`]: what the conversation changed, and whether it was allowed to.
-//! - [`twin`]: whether a session that may do everything gets the same replies as without the proxy.
-//! - [`trial`]: both together. [`shrinker`]: the shortest conversation that still fails.
-//! - [`needless`]: refusals of statements that would have written nothing.
-//! - [`run`]: many conversations, in parallel.
+//! - [`generator`] makes a [`conversation`] from a seed, of [`words`], [`fragments`], [`steering`] settings and
+//!   confusable [`tables`].
+//! - [`runner`] plays it in a [`world`], [`judge`] finds what it changed, [`twin`] compares the replies with those
+//!   without the proxy. [`trial`] does all of it, and [`run`] many in parallel.
+//! - [`shrinker`] finds the shortest conversation that still fails, [`needless`] refusals of harmless statements.
 
 mod moves;
 mod walk;

@@ -13,21 +13,18 @@ use tempfile::TempDir;
 
 use crate::machine::{self, PATIENCE, Signal, wait_for};
 
-/// A browser with one page.
 #[derive(Debug)]
 pub struct Browser {
-    /// The page, for queries and clicks.
     pub page: Client,
     driver: Running,
     _dir: TempDir,
 }
 
 impl Browser {
-    /// Opens a window of the given size, in pixels.
     pub async fn open(width: u32, height: u32) -> Self {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let port = machine::free_port();
-        // In its own process group, so that the browser ends with its driver.
+        // In a process group, so that the browser ends with its driver.
         let mut command = ProcessGroup::Own.command("chromedriver");
         command.arg(format!("--port={port}"));
         let driver =
@@ -37,7 +34,7 @@ impl Browser {
         });
         let data = format!("--user-data-dir={}", dir.path().join("data").display());
         let size = format!("--window-size={width},{height}");
-        // Run in a container without a sandbox, and without requests to the Web.
+        // In a container without a sandbox, and without requests to the Web.
         let arguments = [
             "--headless=new",
             "--no-sandbox",
@@ -66,7 +63,6 @@ impl Browser {
         }
     }
 
-    /// Value of a JavaScript expression.
     pub async fn value(&self, expression: &str) -> Value {
         let script = format!("return {expression}");
         self.page
@@ -75,7 +71,6 @@ impl Browser {
             .expect("a value")
     }
 
-    /// Waits until a JavaScript expression is true.
     #[track_caller]
     pub fn until(&self, expression: &str) -> impl Future<Output = ()> {
         let place = std::panic::Location::caller();
@@ -94,7 +89,6 @@ impl Browser {
         }
     }
 
-    /// Saves a screenshot of the page.
     pub async fn picture(&self, file: &Path) {
         let png = self.page.screenshot().await.expect("a picture");
         std::fs::write(file, png).expect("a file");

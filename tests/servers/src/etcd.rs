@@ -1,4 +1,4 @@
-//! Real etcd clusters: members on free ports, with their data in a temporary directory.
+//! Real etcd clusters on free ports, with their data in a temporary directory.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,29 +9,23 @@ use tempfile::TempDir;
 
 use crate::machine::{self, Signal};
 
-/// How an etcd cluster is set up.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// If set, members speak TLS with clients and require client certificates.
+    /// Members require client certificates.
     pub tls: Option<TlsFiles>,
-    /// Initial data directories of the members. Members without one start empty.
+    /// Initial data directories of the first members.
     pub data: Vec<PathBuf>,
-    /// Additional arguments for every member.
+    /// For every member.
     pub arguments: Vec<String>,
 }
 
-/// Files for TLS, in PEM.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// Authority that signed the certificate.
     pub ca: PathBuf,
-    /// Certificate for 127.0.0.1, for members and clients.
     pub cert: PathBuf,
-    /// Key of the certificate.
     pub key: PathBuf,
 }
 
-/// A cluster of one or more members.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
@@ -39,7 +33,7 @@ pub struct Etcd {
     dir: TempDir,
 }
 
-/// One member. It keeps its ports and data across restarts.
+/// A member keeps its ports and data across restarts.
 #[derive(Debug)]
 struct Member {
     command: Vec<String>,
@@ -50,12 +44,10 @@ struct Member {
 }
 
 impl Etcd {
-    /// Starts a cluster of `members` members and waits until it answers.
     pub fn start(members: usize) -> Self {
         Self::start_with(members, Setup::default())
     }
 
-    /// As [`Self::start`], with the given setup.
     pub fn start_with(members: usize, setup: Setup) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("etcd-")
@@ -87,7 +79,7 @@ impl Etcd {
         etcd
     }
 
-    /// Value for `--authority`: the endpoints in the order of the members.
+    /// Value for `--authority`.
     pub fn authority(&self) -> String {
         format!("etcd:{}", self.urls().join(","))
     }
@@ -112,21 +104,18 @@ impl Etcd {
         }
     }
 
-    /// Value for `--authority` with a login as `pgpalisade`.
     pub fn authority_with_login(&self) -> String {
         let file = self.write_password("s%cret");
         let file = file.display();
         format!("{}?user=pgpalisade&password_file={file}", self.authority())
     }
 
-    /// Writes the password file of the user `pgpalisade`.
     pub fn write_password(&self, password: &str) -> PathBuf {
         let file = self.dir().join("password");
         machine::write_secret(&file, &format!("{password}\n"));
         file
     }
 
-    /// Changes the password of the user `pgpalisade`.
     pub fn change_password(&self, password: &str) {
         let user = format!("pgpalisade:{password}");
         for arguments in [
@@ -138,7 +127,6 @@ impl Etcd {
         }
     }
 
-    /// Client URLs of all members.
     pub fn urls(&self) -> Vec<String> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let members = self.members.iter();
@@ -147,18 +135,15 @@ impl Etcd {
             .collect()
     }
 
-    /// Client URLs of these members.
     pub fn urls_of(&self, members: &[usize]) -> Vec<String> {
         let all = self.urls();
         members.iter().map(|index| all[*index].clone()).collect()
     }
 
-    /// Directory of the cluster, where a test may keep its own files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Index of the leader.
     pub fn leader(&self) -> usize {
         machine::wait_for("a leader", || {
             (0..self.members.len()).find(|index| {
@@ -168,30 +153,27 @@ impl Etcd {
         })
     }
 
-    /// Stops a member (SIGSTOP): it answers nothing, and its sockets stay open.
+    /// Stops a member (SIGSTOP); its sockets stay open.
     pub fn pause(&self, index: usize) {
         if let Some(process) = &self.members[index].process {
             machine::pause(process.pid());
         }
     }
 
-    /// Resumes a paused member.
     pub fn resume(&self, index: usize) {
         self.signal(index, Signal::CONT);
     }
 
-    /// Kills a member. Its data stays.
     pub fn kill(&mut self, index: usize) {
         self.members[index].process = None;
     }
 
-    /// Starts a killed member. Does not wait for it.
+    /// Does not wait for the member.
     pub fn restart(&mut self, index: usize) {
         self.kill(index);
         self.spawn(index);
     }
 
-    /// Starts a killed member with an empty data directory.
     pub fn restart_empty(&mut self, index: usize) {
         self.kill(index);
         let data = &self.members[index].data;
@@ -199,7 +181,6 @@ impl Etcd {
         self.spawn(index);
     }
 
-    /// Starts a killed member with other data.
     pub fn restart_from(&mut self, index: usize, data: &Path) {
         self.kill(index);
         let own = self.members[index].data.clone();
@@ -208,25 +189,17 @@ impl Etcd {
         self.spawn(index);
     }
 
-    /// Waits until the cluster stores a value.
     pub fn wait_until_ready(&self) {
         machine::wait_for("etcd to answer", || self.try_ctl(&["put", "ready", ""]));
     }
 
-    /// Runs `etcdctl` with these arguments and returns its output.
-    ///
-    /// # Panics
-    /// When it fails.
+    /// Runs `etcdctl`, which must succeed, and returns its output.
     #[track_caller]
     pub fn ctl(&self, arguments: &[&str]) -> String {
         let all: Vec<usize> = (0..self.members.len()).collect();
         self.ctl_at(&all, arguments)
     }
 
-    /// As [`Self::ctl`], for these members only.
-    ///
-    /// # Panics
-    /// When it fails.
     #[track_caller]
     pub fn ctl_at(&self, members: &[usize], arguments: &[&str]) -> String {
         let output = self.run_ctl(&self.urls_of(members).join(","), arguments);
@@ -246,21 +219,20 @@ impl Etcd {
             .expect("a revision")
     }
 
-    /// Removes a candidate, as the end of its lease does.
     pub fn leaves(&self, election: &str, candidate: &str) {
         let gone = self.ctl(&["del", &format!("{election}/{candidate}")]);
         assert_eq!(gone.trim(), "1", "{candidate} does not stand in {election}");
     }
 
-    /// Revision of the store as these members know it.
+    /// Revision of the store at these members.
     pub fn revision(&self, members: &[usize]) -> i64 {
         let answer = self.ctl_at(members, &["get", "ready", "-w", "json"]);
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
         answer["header"]["revision"].as_i64().expect("a revision")
     }
 
-    /// Makes a data directory from a snapshot, for the member with this index. With the token `etcd-cluster`, etcd's
-    /// default, the cluster keeps its id, which often happens to operators; with another token it does not.
+    /// Makes a data directory from a snapshot. With the token `etcd-cluster`, etcd's default, the cluster keeps its
+    /// id, which often happens to operators.
     pub fn restore_snapshot(&self, index: usize, snapshot: &Path, token: &str) -> PathBuf {
         const KEPT: [&str; 3] = [
             "--name",
@@ -281,7 +253,7 @@ impl Etcd {
         data
     }
 
-    /// Saves a snapshot, replacing an earlier one. On a busy machine the first try may time out.
+    /// On a busy machine the first try may time out.
     pub fn save_snapshot(&self) {
         let path = self.snapshot();
         let save = ["snapshot", "save", path.to_str().expect("UTF-8")];
@@ -344,7 +316,7 @@ impl Etcd {
             // Debian's builds also read their options from the environment.
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        // Killed at the end: stored data must survive that.
+        // Killed at the end: stored data must survive.
         let process = Running::spawn(&mut command, member.log.clone(), &[]);
         member.process = Some(process.expect("etcd (package etcd-server)"));
     }
@@ -411,7 +383,6 @@ impl Drop for Etcd {
     }
 }
 
-/// Whether `endpoint status` in JSON comes from the leader itself.
 fn leads(status: &str) -> bool {
     let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
     let status = &status[0]["Status"];

@@ -1,8 +1,7 @@
 //! A TCP relay that can hold bytes back, to stop time between the proxy and the server.
 //!
-//! The relay forwards immediately until [`HeldRelay::hold`] is called. From then on, bytes on the connections of that
-//! moment stay in the relay until they are released or cut; [`HeldRelay::held_bytes`] counts them. Later connections
-//! flow freely.
+//! [`HeldRelay::hold`] affects the connections of that moment: their bytes stay in the relay until they are released
+//! or cut.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,12 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-/// Direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the side that connected to the relay.
     ToServer,
-    /// From the side that the relay connected to.
     ToClient,
 }
 
@@ -55,7 +52,7 @@ impl Connection {
     }
 }
 
-/// A running relay. Dropping it cuts its connections and frees its port.
+/// Dropping it cuts its connections and frees its port.
 #[derive(Debug)]
 pub struct HeldRelay {
     address: SocketAddr,
@@ -65,7 +62,6 @@ pub struct HeldRelay {
 }
 
 impl HeldRelay {
-    /// Starts a relay to `server` on a free port.
     pub fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let address = listener.local_addr().expect("its address");
@@ -95,12 +91,11 @@ impl HeldRelay {
         }
     }
 
-    /// Address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Holds back later bytes in one direction on the connections open now.
+    /// Holds back later bytes in one direction on the open connections.
     pub fn hold(&self, direction: Direction) {
         self.each(|connection| {
             connection
@@ -112,7 +107,6 @@ impl HeldRelay {
         });
     }
 
-    /// Forwards all held bytes.
     pub fn release(&self, direction: Direction) {
         self.each(|connection| {
             let valve = connection.valve(direction);
@@ -121,7 +115,6 @@ impl HeldRelay {
         });
     }
 
-    /// Number of bytes held back now.
     pub fn held_bytes(&self, direction: Direction) -> usize {
         let mut sum = 0;
         self.each(|connection| {
@@ -135,7 +128,6 @@ impl HeldRelay {
         sum
     }
 
-    /// Cuts every connection; held bytes are lost.
     pub fn cut(&self) {
         self.each(Connection::cut);
         self.release(Direction::ToServer);
@@ -177,7 +169,7 @@ fn relay(client: TcpStream, server: TcpStream) -> Connection {
     }
 }
 
-/// Copies one direction on its own thread, which ends with the connection.
+/// Copies one direction on a thread, which ends with the connection.
 fn pump(mut from: TcpStream, mut to: TcpStream, valve: Arc<Valve>) {
     std::thread::spawn(move || {
         let mut buffer = vec![0; 65_536];

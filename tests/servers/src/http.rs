@@ -12,20 +12,15 @@ use crate::postgres::Postgres;
 use crate::proxy::{Options, Proxy};
 use crate::tls_client::TlsClient;
 
-/// HTTP address of a proxy.
 #[derive(Debug, Clone, Copy)]
 pub struct Http {
     address: SocketAddr,
 }
 
-/// An HTTP response.
 #[derive(Debug)]
 pub struct Answer {
-    /// Status code.
     pub status: u16,
-    /// Header fields, as text.
     pub head: String,
-    /// Body.
     pub body: String,
 }
 
@@ -43,29 +38,24 @@ impl Answer {
 }
 
 impl Http {
-    /// Picks a free port.
     pub fn free() -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], machine::free_port()));
         Self { address }
     }
 
-    /// Starts a proxy that serves HTTP there.
     pub fn with_proxy(postgres: &Postgres) -> (Self, Proxy) {
         let http = Self::free();
         (http, Proxy::start_with(http.options(postgres)))
     }
 
-    /// Options of such a proxy.
     pub fn options(self, postgres: &Postgres) -> Options {
         Options::new(postgres).flag("--http", &self.address.to_string())
     }
 
-    /// TCP port.
     pub fn port(self) -> u16 {
         self.address.port()
     }
 
-    /// Opens a connection and sends nothing.
     pub fn connect(self) -> io::Result<TcpStream> {
         let stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -89,8 +79,8 @@ impl Http {
         Answer::parse(&self.send(&request).expect("an answer"))
     }
 
-    /// Opens a connection over TLS and sends a request with these fields. Reading shows whether the proxy accepts the
-    /// client's certificate.
+    /// Opens a connection over TLS and sends a request. Reading shows whether the proxy accepts the client's
+    /// certificate.
     pub fn open_tls(
         self,
         client: &TlsClient,
@@ -102,7 +92,7 @@ impl Http {
         Ok(stream)
     }
 
-    /// Response to such a request, read to its end: TLS reports truncation.
+    /// Reads to the end, because TLS reports truncation.
     pub fn get_tls(self, client: &TlsClient, path: &str, fields: &str) -> io::Result<Answer> {
         let mut answer = String::new();
         self.open_tls(client, path, fields)?
@@ -110,13 +100,11 @@ impl Http {
         Ok(Answer::parse(&answer))
     }
 
-    /// Response to a plain request.
     #[track_caller]
     pub fn get(self, path: &str) -> Answer {
         self.ask("GET", path, "")
     }
 
-    /// Reads the metrics.
     #[track_caller]
     pub fn metrics(self) -> Metrics {
         let answer = self.get("/metrics");
@@ -125,10 +113,8 @@ impl Http {
     }
 }
 
-/// A response of `/metrics`.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Text as sent.
     pub text: String,
     samples: BTreeMap<String, f64>,
 }
@@ -146,12 +132,11 @@ impl Metrics {
         }
     }
 
-    /// Value of a series, named with all its labels as written; 0 if it does not exist.
+    /// Value of a series, named with all its labels as written; 0 if missing.
     pub fn of(&self, series: &str) -> f64 {
         self.samples.get(series).copied().unwrap_or_default()
     }
 
-    /// Names of all metric families.
     pub fn families(&self) -> Vec<&str> {
         let types = self.text.lines();
         let types = types.filter_map(|line| line.strip_prefix("# TYPE "));

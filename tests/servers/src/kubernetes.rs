@@ -14,7 +14,6 @@ use crate::tls::Authority;
 
 const COLLECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
-/// A server of Leases in the namespace `default`.
 #[derive(Debug)]
 pub struct Kubernetes {
     http: Http,
@@ -23,12 +22,12 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Starts the server without TLS and without authentication, as `kubectl proxy` serves.
+    /// Without TLS and authentication, as `kubectl proxy` serves.
     pub fn start() -> Self {
         Self::spawn(&[])
     }
 
-    /// Starts the server with a certificate of this authority for 127.0.0.1. Clients need the token.
+    /// With a certificate of this authority for 127.0.0.1. Clients need the token.
     pub fn with_tls(authority: &Authority, token: &str) -> Self {
         let pair = authority.issue_local("kubernetes");
         let file = |path: &Path| path.display().to_string();
@@ -56,44 +55,38 @@ impl Kubernetes {
         Self { http, dir, api }
     }
 
-    /// Address: `127.0.0.1:port`.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.http.port())
     }
 
-    /// Client configuration file.
     pub fn config(&self) -> PathBuf {
         self.dir.path().join("config")
     }
 
-    /// Log with a line for each request.
     pub fn log(&self) -> String {
         self.api.output()
     }
 
-    /// Stops the server (SIGSTOP): it answers nothing, and its sockets stay open.
+    /// Stops the server (SIGSTOP); its sockets stay open.
     pub fn pause(&self) {
         machine::pause(self.api.pid());
     }
 
-    /// Resumes the server.
     pub fn resume(&self) {
         machine::signal(self.api.pid(), Signal::CONT);
     }
 
-    /// Reads a Lease.
     #[track_caller]
     pub fn lease(&self, name: &str) -> Value {
         self.ask("GET", name, "").expect("a Lease")
     }
 
-    /// Deletes a Lease.
     #[track_caller]
     pub fn delete(&self, name: &str) {
         self.ask("DELETE", name, "").expect("a Lease");
     }
 
-    /// Changes a Lease; retries if it was changed meanwhile.
+    /// Changes a Lease; retries after a conflict.
     #[track_caller]
     pub fn change(&self, name: &str, change: impl Fn(&mut Value)) {
         machine::wait_for("a change", || {

@@ -1,4 +1,4 @@
-//! Ports, paths, signals, and waiting with a bound.
+//! Ports, paths, signals, and bounded waits.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,15 +11,11 @@ use pgpalisade_harness::patience::Patience;
 pub use pgpalisade_harness::Signal;
 pub use pgpalisade_harness::child::{Running, TERM};
 
-/// Bound of every wait in a test; after it the test fails.
-///
-/// Far above what a healthy run needs, since the machine may be shared.
+/// Bound of every wait in a test, far above what a healthy run needs: the machine may be shared.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits until `look` returns a value, polling every few milliseconds for at most [`PATIENCE`].
-///
-/// # Panics
-/// On timeout; `what` names the missing event.
+/// Waits until `look` returns a value, polling every few milliseconds for at most [`PATIENCE`]. On timeout, `what`
+/// names the missing event.
 #[track_caller]
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     match wait_at_most(PATIENCE, look) {
@@ -28,10 +24,7 @@ pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until `is_so`, polling as [`wait_for`] does.
-///
-/// # Panics
-/// On timeout; `what` names the missing event.
+/// As [`wait_for`], for a condition.
 #[track_caller]
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(what, || is_so().then_some(()));
@@ -44,23 +37,20 @@ pub fn wait_at_most<T>(bound: Duration, look: impl FnMut() -> Option<T>) -> Opti
         .expect("not told to stop")
 }
 
-/// [`PATIENCE`] as the harness takes it.
 pub fn patience() -> Patience {
     Patience::at_most(PATIENCE)
 }
 
-/// An unused TCP port on 127.0.0.1.
 pub fn free_port() -> u16 {
     pgpalisade_harness::free_port().expect("a free port")
 }
 
-/// Writes a file that only its owner may read.
+/// Only its owner may read the file.
 pub fn write_secret(path: &Path, text: &str) {
     std::fs::write(path, text).expect("write a file");
     std::fs::set_permissions(path, Permissions::from_mode(0o600)).expect("close it");
 }
 
-/// Root of the repository.
 pub fn repository() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     root.expect("tests/servers is inside the workspace")
@@ -77,15 +67,14 @@ pub fn profile_dir() -> PathBuf {
     dir
 }
 
-/// Sends a signal to one process. Ignores a process that is already gone.
+/// Ignores a process that is gone.
 pub fn signal(pid: u32, signal: Signal) {
     let raw = i32::try_from(pid).expect("a pid");
     let pid = rustix::process::Pid::from_raw(raw).expect("a pid is not zero");
     let _gone_already = rustix::process::kill_process(pid, signal);
 }
 
-/// Stops a process (SIGSTOP) and waits until each of its threads has stopped, which takes a moment on a busy machine.
-/// SIGCONT resumes it.
+/// Stops a process (SIGSTOP) and waits until each of its threads has stopped.
 pub fn pause(pid: u32) {
     signal(pid, Signal::STOP);
     wait_for("a process to stop", || {
@@ -105,7 +94,6 @@ pub fn pause(pid: u32) {
     });
 }
 
-/// Living children of a process.
 pub fn children(pid: u32) -> Vec<u32> {
     let all = std::fs::read_dir("/proc").expect("the processes");
     let numbers = all.flatten().map(|entry| entry.file_name());
@@ -119,7 +107,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     numbers.filter(is_child).collect()
 }
 
-/// Waits until the child has ended; kills it by its id after `bound`.
+/// Waits until the child has ended; kills it after `bound`.
 pub fn reap(child: &mut Child, bound: Duration) -> ExitStatus {
     let ended = wait_at_most(bound, || child.try_wait().expect("wait for a child"));
     ended.unwrap_or_else(|| {
@@ -128,7 +116,7 @@ pub fn reap(child: &mut Child, bound: Duration) -> ExitStatus {
     })
 }
 
-/// Seed of a random test: `PGPALISADE_SEED`, or else from the clock. It is printed; cargo shows it on failure.
+/// Seed of a random test: `PGPALISADE_SEED`, or from the clock. Printed.
 pub fn seed() -> u64 {
     let given = std::env::var("PGPALISADE_SEED")
         .ok()

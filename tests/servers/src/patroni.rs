@@ -1,5 +1,5 @@
-//! Two PostgreSQL servers managed by Patroni: a primary and a synchronous standby, with a private etcd that names the
-//! primary. <https://patroni.readthedocs.io>
+//! Two PostgreSQL servers managed by Patroni: a primary and a synchronous standby, with a private etcd.
+//! <https://patroni.readthedocs.io>
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -18,22 +18,21 @@ use crate::programs;
 use crate::proxy::{Options, Store};
 use crate::wire::{Endpoint, Wire};
 
-/// Lifetime of the primary's key without its Patroni, in seconds; then a standby is promoted.
+/// Lifetime of the primary's key without its Patroni, in seconds.
 pub const TTL: u32 = 10;
-/// Patroni's polling interval, in seconds.
+/// Seconds between Patroni's polls.
 pub const LOOP_WAIT: u32 = 2;
 /// Seconds for which Patroni retries to reach etcd or PostgreSQL.
 pub const RETRY_TIMEOUT: u32 = 3;
 
-/// Bound of a role change: a promotion takes [`TTL`] and a few polls, a return to standby takes a `pg_rewind`.
+/// Bound of a role change: a promotion takes [`TTL`] and a few polls, a return to standby a `pg_rewind`.
 pub const WHOLE_WITHIN: Duration = Duration::from_secs(90);
 
-/// Without Patroni's orderly shutdown of PostgreSQL: no data is kept.
+/// No data is kept.
 const KILL: Farewell = &[(Signal::KILL, Duration::from_secs(10))];
 
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// Both servers.
 #[derive(Debug)]
 pub struct Patroni {
     nodes: [Node; 2],
@@ -50,7 +49,7 @@ struct Node {
 }
 
 impl Patroni {
-    /// Starts both servers and waits until both confirm a commit.
+    /// Waits until both servers confirm a commit.
     pub fn start() -> Self {
         let turn = Turn::take();
         let etcd = Etcd::start(1);
@@ -69,15 +68,11 @@ impl Patroni {
         patroni
     }
 
-    /// Index of the server that Patroni reports as the primary.
     pub fn primary(&self) -> Option<usize> {
         (0..self.nodes.len()).find(|node| self.nodes[*node].is("primary"))
     }
 
     /// Waits until one server is the primary and the other can be promoted. Returns the index of the primary.
-    ///
-    /// # Panics
-    /// After [`WHOLE_WITHIN`].
     #[track_caller]
     pub fn wait_until_whole(&self) -> usize {
         let whole = machine::wait_at_most(WHOLE_WITHIN, || {
@@ -87,10 +82,6 @@ impl Patroni {
         whole.expect("Patroni's servers to be whole")
     }
 
-    /// Waits until this server is the primary.
-    ///
-    /// # Panics
-    /// As [`Self::wait_until_whole`].
     #[track_caller]
     pub fn wait_for_promotion(&self, node: usize) {
         let promoted = machine::wait_at_most(WHOLE_WITHIN, || {
@@ -114,19 +105,18 @@ impl Patroni {
         self.nodes[node].kill();
     }
 
-    /// Kills the Patroni of a server; the server goes on without it.
     pub fn end_patroni(&mut self, node: usize) {
         self.nodes[node].process = None;
     }
 
-    /// Restarts the Patroni of a server if it was killed. Patroni does the rest.
+    /// Restarts a killed Patroni, which does the rest.
     pub fn revive(&mut self, node: usize) {
         if self.nodes[node].process.is_none() {
             self.nodes[node].spawn();
         }
     }
 
-    /// Kills only PostgreSQL's postmaster. Its Patroni does the rest.
+    /// Kills only PostgreSQL's postmaster.
     pub fn kill_postmaster(&self, node: usize) {
         if let Some(pid) = self.nodes[node].postmaster() {
             machine::signal(pid, Signal::KILL);
@@ -144,7 +134,6 @@ impl Patroni {
         frozen
     }
 
-    /// Options for a proxy that knows both servers.
     pub fn options(&self) -> Options {
         let [a, b] = [self.nodes[0].port, self.nodes[1].port];
         Options {
@@ -158,20 +147,15 @@ impl Patroni {
         }
     }
 
-    /// TCP endpoint of a server.
     pub fn tcp(&self, node: usize) -> Endpoint {
         Endpoint::Tcp(local(self.nodes[node].port))
     }
 
-    /// Data directory of a server.
     pub fn data(&self, node: usize) -> PathBuf {
         self.nodes[node].data()
     }
 
-    /// Opens a superuser session on a database, directly on the primary.
-    ///
-    /// # Panics
-    /// If there is no primary.
+    /// Superuser session, directly on the primary.
     #[track_caller]
     pub fn admin(&self, database: &str) -> Wire {
         let primary = self.primary().expect("a primary");
@@ -179,13 +163,11 @@ impl Patroni {
         Wire::login(&self.tcp(primary), &own)
     }
 
-    /// Log of a server and its Patroni.
     pub fn log(&self, node: usize) -> String {
         std::fs::read_to_string(self.nodes[node].log()).unwrap_or_default()
     }
 
-    /// haproxy in front of both servers, configured as in Patroni's documentation: clients reach the server that its
-    /// check reports as the primary.
+    /// haproxy in front of both servers, configured as in Patroni's documentation.
     pub fn haproxy(&self, dir: &Path) -> (Running, Endpoint) {
         let port = machine::free_port();
         let server = |node: &Node| {
@@ -277,7 +259,6 @@ impl Node {
         ask().is_ok_and(|head| head.ends_with(b" 200"))
     }
 
-    /// The postmaster's pid, if it runs. The file may be stale and its pid reused.
     fn postmaster(&self) -> Option<u32> {
         let file = std::fs::read_to_string(self.data().join("postmaster.pid")).ok()?;
         let pid = file.lines().next()?.parse().ok()?;
@@ -285,7 +266,7 @@ impl Node {
         (home == self.data()).then_some(pid)
     }
 
-    /// Kills everything; Patroni first, since it would restart PostgreSQL.
+    /// Patroni first, since it would restart PostgreSQL.
     fn kill(&mut self) {
         let patroni = self.process.as_ref().map(Running::pid);
         let of_patroni = patroni.map(machine::children).unwrap_or_default();
@@ -315,13 +296,12 @@ impl Drop for Patroni {
     }
 }
 
-/// Common settings, as Patroni keeps them in etcd.
+/// Common settings in etcd.
 fn settings() -> String {
     let settings = json!({
         "ttl": TTL,
         "loop_wait": LOOP_WAIT,
         "retry_timeout": RETRY_TIMEOUT,
-        // With an asynchronous standby a failover may lose confirmed commits.
         "synchronous_mode": true,
         "postgresql": {
             "use_pg_rewind": true,

@@ -7,14 +7,12 @@ use tempfile::TempDir;
 use crate::machine::{Signal, signal, wait_until};
 use crate::proxy::Proxy;
 
-/// A policy file in its own directory.
 #[derive(Debug)]
 pub struct PolicyFile {
     dir: TempDir,
 }
 
 impl PolicyFile {
-    /// Creates the file with this text.
     pub fn new(text: &str) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("pgp-")
@@ -25,12 +23,10 @@ impl PolicyFile {
         file
     }
 
-    /// Path for `--policy`.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("policy.toml")
     }
 
-    /// Replaces the text.
     pub fn write(&self, text: &str) {
         std::fs::write(self.path(), text).expect("write the policy file");
     }

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::machine;
 use crate::postgres::{Postgres, scratch_dir, unprivileged};
 
-/// A running pooler. Stopped when dropped.
+/// Stopped when dropped.
 #[derive(Debug)]
 pub struct Pooler {
     process: Running,
@@ -17,15 +17,12 @@ pub struct Pooler {
 }
 
 impl Pooler {
-    /// Starts one that trusts everybody and assigns a server connection to each transaction.
-    ///
-    /// # Panics
-    /// If pgbouncer is not installed; `scripts/install-packages` does it.
+    /// Trusts everybody and assigns a server connection to each transaction.
     pub fn start(postgres: &Postgres) -> Self {
         Self::ignoring(postgres, "")
     }
 
-    /// As [`Self::start`], ignoring these startup parameters.
+    /// Ignores these startup parameters.
     pub fn ignoring(postgres: &Postgres, parameters: &str) -> Self {
         let socket_dir = postgres.socket_dir().display().to_string();
         let settings =
@@ -33,11 +30,8 @@ impl Pooler {
         Self::launch(postgres, &socket_dir, &settings)
     }
 
-    /// Starts one that assigns a server connection to each session, reaches the server by TCP as a proxy does, and
-    /// logs no sessions. `more` adds lines of settings.
-    ///
-    /// # Panics
-    /// As [`Self::start`].
+    /// Assigns a server connection to each session, reaches the server by TCP as a proxy does, and logs no sessions.
+    /// `more` adds lines of settings.
     pub fn of_sessions(postgres: &Postgres, sessions_max: u32, more: &str) -> Self {
         let settings = format!(
             "pool_mode = session\nmax_client_conn = {sessions_max}\ndefault_pool_size = {sessions_max}\n\
@@ -72,12 +66,10 @@ impl Pooler {
         pooler
     }
 
-    /// Port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }

@@ -19,7 +19,7 @@ pub(crate) use program::template;
 pub use program::{bin, copy_tree, scratch_dir, unprivileged};
 pub use replica::Frozen;
 
-/// Ends the sessions of application `alone` with SQL and waits until they are gone, polling every 5 ms.
+/// Ends the sessions of application `alone` and waits until they are gone.
 pub const END_ALONE: &str = "DO $$ BEGIN
     PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'alone';
     LOOP
@@ -29,16 +29,12 @@ pub const END_ALONE: &str = "DO $$ BEGIN
     END LOOP;
 END $$";
 
-/// Authentication of clients that connect by TCP. The unix socket trusts everybody.
+/// Authentication by TCP. The unix socket trusts everybody.
 #[derive(Clone, Copy, Debug)]
 pub enum Auth {
-    /// No authentication.
     Trust,
-    /// Plain-text password.
     Password,
-    /// MD5 challenge.
     Md5,
-    /// SCRAM-SHA-256.
     Scram,
 }
 
@@ -53,7 +49,6 @@ impl Auth {
     }
 }
 
-/// A running server.
 #[derive(Debug)]
 pub struct Postgres {
     server: PrivatePostgres,
@@ -64,12 +59,11 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Starts a server that trusts everybody.
     pub fn start() -> Self {
         Self::start_with(Auth::Trust, &[])
     }
 
-    /// Starts a server with the given authentication and additional settings (`name=value`).
+    /// `settings` are of the form `name=value`.
     pub fn start_with(auth: Auth, settings: &[&str]) -> Self {
         Self::start_as(auth, settings, |_| programs().clone())
     }
@@ -92,7 +86,7 @@ impl Postgres {
         Self::launch(turn, dir, settings, programs, None)
     }
 
-    /// As [`Self::start_with`], with a clock that can be [stepped](Self::set_clock).
+    /// With a clock that can be [stepped](Self::set_clock).
     pub fn start_with_clock(auth: Auth, settings: &[&str]) -> Self {
         let server = Self::start_as(auth, settings, |dir| {
             let clock = Clock::of(dir);
@@ -111,12 +105,12 @@ impl Postgres {
         server
     }
 
-    /// Steps the server's clock to `ahead` seconds ahead of the machine's; negative is back.
+    /// Steps the server's clock to `ahead` seconds ahead of the machine's, which may be negative.
     pub fn set_clock(&self, ahead: i64) {
         Clock::of(self.dir.path()).set(ahead);
     }
 
-    /// Starts the server on `port`, or on any free port.
+    /// On `port`, or on any free port.
     fn launch(
         turn: Turn,
         dir: TempDir,
@@ -165,51 +159,44 @@ impl Postgres {
         });
     }
 
-    /// Saves a copy of the data, as a volume snapshot would, replacing an earlier one.
+    /// Saves a copy of the data, replacing an earlier one.
     pub fn back_up(&mut self) {
         self.crash();
         copy_tree(&self.data(), &self.dir.path().join("kept"));
         self.start_again(&[]);
     }
 
-    /// Restores the copy.
     pub fn restore(&mut self) {
         self.crash();
         copy_tree(&self.dir.path().join("kept"), &self.data());
         self.start_again(&[]);
     }
 
-    /// Process id of the postmaster.
     pub fn pid(&self) -> u32 {
         self.server.pid()
     }
 
-    /// Data directory.
     pub fn data(&self) -> PathBuf {
         self.dir.path().join("data")
     }
 
-    /// TCP endpoint.
     pub fn tcp(&self) -> Endpoint {
         Endpoint::Tcp(([127, 0, 0, 1], self.port()).into())
     }
 
-    /// Unix socket endpoint.
     pub fn socket(&self) -> Endpoint {
         Endpoint::Unix(self.server.socket())
     }
 
-    /// Directory of the unix socket.
     pub fn socket_dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Port, for TCP and in the socket's name.
+    /// For TCP, and in the socket's name.
     pub fn port(&self) -> u16 {
         self.server.port()
     }
 
-    /// Connection string for a superuser over the unix socket.
     pub fn admin_dsn(&self) -> String {
         format!(
             "host={} port={} user=postgres dbname=postgres",
@@ -218,21 +205,18 @@ impl Postgres {
         )
     }
 
-    /// Opens a superuser session directly on the server.
+    /// Superuser session, directly on the server.
     pub fn admin(&self) -> Wire {
         Wire::login(&self.socket(), &ADMIN)
     }
 
-    /// Runs SQL as superuser directly on the server and returns the rows as text.
-    ///
-    /// # Panics
-    /// When a statement fails.
+    /// Runs SQL that must succeed as superuser directly on the server; rows as text.
     #[track_caller]
     pub fn sql(&self, sql: &str) -> Vec<Vec<String>> {
         self.admin().rows(sql)
     }
 
-    /// First column of the first row of [`Self::sql`].
+    /// First column of the first row.
     #[track_caller]
     pub fn value(&self, sql: &str) -> String {
         self.sql(sql)
@@ -242,14 +226,14 @@ impl Postgres {
             .unwrap_or_default()
     }
 
-    /// The server's log. It quotes clients' bytes unchanged, so they may be invalid UTF-8.
+    /// Clients' bytes in it may be invalid UTF-8.
     pub fn log(&self) -> String {
         let log = std::fs::read(self.dir.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Waits until no other test of this process runs a server, and blocks new ones while the guard lives. For tests
-    /// that measure time. At most one test may use it.
+    /// Waits until no other test of this process runs a server, and blocks new ones while the guard lives. For at
+    /// most one test, which measures time.
     pub fn alone(&self) -> Alone {
         let mut turns = TURNS.lock().expect("turns");
         while turns.servers > 1 {
@@ -273,7 +257,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Counts for [`Postgres::alone`]. Global, since they belong to the test run.
+/// Global, since they belong to the test run.
 static TURNS: Mutex<Turns> = Mutex::new(Turns {
     servers: 0,
     closed: false,
@@ -285,7 +269,6 @@ struct Turns {
     closed: bool,
 }
 
-/// Held while a server runs.
 #[derive(Debug)]
 pub(crate) struct Turn(());
 
@@ -307,7 +290,6 @@ impl Drop for Turn {
     }
 }
 
-/// Blocks other tests from starting a server while it lives.
 #[derive(Debug)]
 pub struct Alone(());
 

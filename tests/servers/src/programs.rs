@@ -1,4 +1,4 @@
-//! Child processes: PostgreSQL's own clients (psql, pgbench, pg_dump), and haproxy.
+//! Child processes: psql, pgbench, pg_dump, and haproxy.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,17 +7,15 @@ use std::process::{Command, Output, Stdio};
 use crate::postgres::{bin, unprivileged};
 use crate::wire::Endpoint;
 
-/// Command for a PostgreSQL client that connects to `endpoint` as `postgres`, through environment variables.
 pub fn program(name: &str, endpoint: &Endpoint) -> Command {
     let mut command = Command::new(bin(name));
     connect_by_environment(&mut command, endpoint);
     command
 }
 
-/// Debian's path of haproxy.
 pub const HAPROXY: &str = "/usr/sbin/haproxy";
 
-/// Command for haproxy with these settings, which are written to `dir`.
+/// Settings are written to `dir`.
 pub fn haproxy(dir: &Path, settings: &str) -> Command {
     let file = dir.join("haproxy.cfg");
     std::fs::write(&file, settings).expect("write haproxy's settings");
@@ -44,7 +42,6 @@ pub fn connect_by_environment(command: &mut Command, endpoint: &Endpoint) {
         .env("PSQLRC", "/dev/null");
 }
 
-/// Runs a command with `input` on its standard input.
 pub fn feed(mut command: Command, input: &str) -> Output {
     command
         .stdin(Stdio::piped())
@@ -53,7 +50,7 @@ pub fn feed(mut command: Command, input: &str) -> Output {
     let mut child = command.spawn().expect("start a program");
     let mut stdin = child.stdin.take().expect("stdin is piped");
     let input = input.to_owned();
-    // On its own thread: a program that fills its output first would otherwise block both sides.
+    // On a thread: a program that fills its output first would otherwise block both sides.
     let writer = std::thread::spawn(move || {
         let _ended_before_the_end_of_its_input = stdin.write_all(input.as_bytes());
     });
@@ -62,7 +59,6 @@ pub fn feed(mut command: Command, input: &str) -> Output {
     output
 }
 
-/// Standard output of a program that must succeed.
 #[track_caller]
 pub fn stdout(output: &Output) -> String {
     let out = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,4 +1,4 @@
-//! The real binary, `pgpalisade serve`, as a child process in front of a PostgreSQL.
+//! The real binary, `pgpalisade serve`, as a child process.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -18,36 +18,27 @@ use crate::wire::Endpoint;
 /// An orderly end closes the remaining sessions.
 const FAREWELL: Farewell = &[(Signal::TERM, Duration::from_secs(15))];
 
-/// Store of a proxy.
 #[derive(Clone, Debug)]
 pub enum Store {
-    /// The proxy's own directory.
     Embedded,
-    /// A store reached over a network: the value of `--authority`.
+    /// Value of `--authority`.
     Url(String),
 }
 
-/// Options of a proxy's start.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `--upstream`.
     pub upstream: String,
-    /// `--control`.
     pub control: String,
-    /// Store of the marks.
     pub store: Store,
-    /// Any other flags.
     pub flags: Vec<String>,
-    /// Environment variables.
     pub environment: Vec<(String, String)>,
-    /// Another binary than the workspace's own (or that of `PGPALISADE_BIN`).
+    /// Instead of the workspace's (or `PGPALISADE_BIN`).
     pub binary: Option<PathBuf>,
     /// Endpoint used in place of the proxy with `PGPALISADE_TESTS_DIRECT`.
     pub direct: Endpoint,
 }
 
 impl Options {
-    /// Options for a server, by TCP, with defaults for everything else.
     pub fn new(postgres: &Postgres) -> Self {
         Self {
             upstream: format!("postgres://127.0.0.1:{}", postgres.port()),
@@ -60,20 +51,18 @@ impl Options {
         }
     }
 
-    /// Adds an environment variable.
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Adds a flag and its value.
     pub fn flag(mut self, name: &str, value: &str) -> Self {
         self.flags.extend([name.to_owned(), value.to_owned()]);
         self
     }
 }
 
-/// A running proxy. Dropping it ends it, and fails the test if the proxy ever panicked.
+/// Dropping it ends the proxy, and fails the test if it ever panicked.
 #[derive(Debug)]
 pub struct Proxy {
     process: Option<Running>,
@@ -83,7 +72,6 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy with defaults in front of `postgres`.
     pub fn start(postgres: &Postgres) -> Self {
         Self::start_with(Options::new(postgres))
     }
@@ -110,10 +98,9 @@ impl Proxy {
         std::env::var_os("PGPALISADE_TESTS_DIRECT").is_some()
     }
 
-    /// As [`Self::restart`], when the proxy may be unable to start.
+    /// As [`Self::restart`], for a proxy that may be unable to start.
     ///
-    /// # Errors
-    /// Output of the proxy, if it has ended or does not listen within `bound`. It is then not running.
+    /// # Errors Output of the proxy, if it does not listen within `bound`. Then it is not running.
     pub fn try_restart(&mut self, bound: Duration) -> Result<(), String> {
         assert!(self.process.is_none(), "it still runs");
         let process = Running::spawn(&mut self.command(), self.log(), FAREWELL);
@@ -151,7 +138,6 @@ impl Proxy {
         command
     }
 
-    /// Flags for upstream, control connection and store.
     fn addresses(&self) -> [String; 6] {
         let authority = match &self.options.store {
             Store::Url(url) => url.clone(),
@@ -167,7 +153,6 @@ impl Proxy {
         ]
     }
 
-    /// Endpoint for clients.
     pub fn endpoint(&self) -> Endpoint {
         if self.is_direct() {
             return self.options.direct.clone();
@@ -175,29 +160,25 @@ impl Proxy {
         Endpoint::Tcp(([127, 0, 0, 1], self.port).into())
     }
 
-    /// Options of the next start.
     pub fn options_mut(&mut self) -> &mut Options {
         &mut self.options
     }
 
-    /// Directory of the proxy's own store, if it has one.
     pub fn store(&self) -> PathBuf {
         self.dir.path().join("store")
     }
 
-    /// Subcommand of the same binary with the same upstream, control connection and store.
+    /// Subcommand with the same upstream, control connection and store.
     pub fn subcommand(&self, name: &str) -> Command {
         let mut command = subcommand(name);
         command.args(self.addresses());
         command
     }
 
-    /// Rejection log: a JSON line for each rejection.
     pub fn rejection_log(&self) -> PathBuf {
         self.dir.path().join("rejections.jsonl")
     }
 
-    /// Rejections logged so far.
     pub fn rejections(&self) -> Vec<serde_json::Value> {
         let text = std::fs::read_to_string(self.rejection_log()).unwrap_or_default();
         text.lines()
@@ -205,7 +186,7 @@ impl Proxy {
             .collect()
     }
 
-    /// Logged rejections, once there are at least `count`: the proxy logs them after its reply to the client.
+    /// Logged rejections, once there are `count`: the proxy logs them after its reply.
     #[track_caller]
     pub fn first_rejections(&self, count: usize) -> Vec<serde_json::Value> {
         machine::wait_for("the rejections to be logged", || {
@@ -213,12 +194,10 @@ impl Proxy {
         })
     }
 
-    /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("the proxy runs").pid()
     }
 
-    /// Stops the proxy (SIGSTOP).
     pub fn pause(&self) {
         machine::signal(self.pid(), Signal::STOP);
         machine::wait_for("the proxy to stop", || {
@@ -226,30 +205,27 @@ impl Proxy {
         });
     }
 
-    /// Resumes the proxy (SIGCONT).
     pub fn resume(&self) {
         machine::signal(self.pid(), Signal::CONT);
     }
 
-    /// Kills the proxy (SIGKILL).
     pub fn kill(&mut self) {
         let mut process = self.process.take().expect("the proxy runs");
         process.signal(Signal::KILL);
         process.end();
     }
 
-    /// Sends SIGTERM and waits for the end.
     pub fn terminate(&mut self) -> ExitStatus {
         let mut process = self.process.take().expect("the proxy runs");
         process.end().expect("the status of the proxy")
     }
 
-    /// Restarts the proxy with the same store and port, after [`Self::kill`] or [`Self::terminate`].
+    /// Restarts the proxy with the same store and port.
     pub fn restart(&mut self) {
         self.launch();
     }
 
-    /// Resident memory in KiB, as the kernel counts it.
+    /// As the kernel counts it.
     pub fn resident_kib(&self) -> u64 {
         let field = self.status_field("VmRSS:").expect("VmRSS");
         field
@@ -268,7 +244,7 @@ impl Proxy {
             .map(str::to_owned)
     }
 
-    /// Standard output and error, including earlier runs.
+    /// Standard output and error of all runs.
     pub fn output(&self) -> String {
         let log = std::fs::read(self.log()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
@@ -307,7 +283,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Subcommand of the binary without any settings, such as `check` or `scope repair`.
+/// Subcommand without any settings.
 pub fn subcommand(name: &str) -> Command {
     let mut command = pgpalisade_harness::proxy::command(binary(), ProcessGroup::Shared);
     command.args(name.split(' ')).env("RUST_BACKTRACE", "1");
@@ -315,9 +291,8 @@ pub fn subcommand(name: &str) -> Command {
     command
 }
 
-/// The workspace's binary, freshly built, since cargo does not build one package's binary for another's tests.
-///
-/// `PGPALISADE_BIN` names a binary to test as it is.
+/// The workspace's binary, freshly built, since cargo does not build it for another package's tests, or that of
+/// `PGPALISADE_BIN`.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("PGPALISADE_BIN") {

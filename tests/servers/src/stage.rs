@@ -5,26 +5,21 @@ use crate::postgres::Postgres;
 use crate::proxy::{Options, Proxy};
 use crate::wire::{Endpoint, Wire};
 
-/// One server and one proxy.
-///
-/// The proxy is dropped first, so that its control connection does not see the server go.
+/// One server and one proxy, dropped first so that it does not see the server end.
 #[derive(Debug)]
 pub struct Stage {
-    /// Proxy under test.
     pub proxy: Proxy,
-    /// Server behind the proxy.
     pub postgres: Postgres,
 }
 
 impl Stage {
-    /// Starts both with defaults.
     pub fn start() -> Self {
         let postgres = Postgres::start();
         let proxy = Proxy::start(&postgres);
         Self { proxy, postgres }
     }
 
-    /// As [`Self::start`], after running SQL on the server.
+    /// After running SQL on the server.
     pub fn with(setup: &str) -> Self {
         let postgres = Postgres::start();
         postgres.sql(setup);
@@ -32,7 +27,7 @@ impl Stage {
         Self { proxy, postgres }
     }
 
-    /// As [`Self::with`], with additional flags for the proxy.
+    /// With additional flags for the proxy.
     pub fn with_flags(setup: &str, flags: &[(&str, &str)]) -> Self {
         let postgres = Postgres::start();
         postgres.sql(setup);
@@ -44,13 +39,12 @@ impl Stage {
         Self { proxy, postgres }
     }
 
-    /// As [`Self::with`], with a policy file.
     pub fn governed(setup: &str, policy: &PolicyFile) -> Self {
         let path = policy.path();
         Self::with_flags(setup, &[("--policy", &path.display().to_string())])
     }
 
-    /// Opens a session through the proxy without a token.
+    /// Session through the proxy without a token.
     #[track_caller]
     pub fn plain(&self) -> Wire {
         Wire::login(
@@ -59,7 +53,7 @@ impl Stage {
         )
     }
 
-    /// Records of the rejection log, once there are `count`: kind, and whether it was enforced.
+    /// Kind and enforcement of the rejections, once there are `count`.
     #[track_caller]
     pub fn records(&self, count: usize) -> Vec<(String, bool)> {
         let records = self.proxy.first_rejections(count);
@@ -72,7 +66,7 @@ impl Stage {
         records
     }
 
-    /// Opens a session of `user` through the proxy without a token.
+    /// Session of `user` without a token.
     #[track_caller]
     pub fn user(&self, user: &str) -> Wire {
         Wire::login(
@@ -81,14 +75,13 @@ impl Stage {
         )
     }
 
-    /// Opens a session through the proxy with `token` in its startup packet: `34`, or `scheduler=34`.
+    /// Session with `token` in its startup packet: `34`, or `scheduler=34`.
     #[track_caller]
     pub fn leader(&self, token: &str) -> Wire {
         leader(&self.proxy.endpoint(), token)
     }
 }
 
-/// Opens a session with `token` in its startup packet.
 #[track_caller]
 pub fn leader(endpoint: &Endpoint, token: &str) -> Wire {
     Wire::login(

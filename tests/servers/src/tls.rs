@@ -14,19 +14,15 @@ use crate::postgres::scratch_dir;
 use crate::proxy::Proxy;
 pub use crate::tls_client::{Pair, TlsClient};
 
-/// A certificate authority, with a directory for all files.
 #[derive(Debug)]
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     dir: TempDir,
 }
 
-/// Validity of a certificate.
 #[derive(Debug, Clone, Copy)]
 pub enum Validity {
-    /// Valid now.
     Now,
-    /// Expired in 2001.
     Past,
 }
 
@@ -37,7 +33,6 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// Creates an authority that nobody trusts yet.
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -53,18 +48,15 @@ impl Authority {
         Self { issuer, dir }
     }
 
-    /// Certificate of the authority.
     pub fn certificate(&self) -> PathBuf {
         self.path("ca.crt")
     }
 
-    /// Path for a file in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Issues a certificate for these host names and addresses. Its files are named after `whose` and replace earlier
-    /// ones.
+    /// Issues a certificate for these host names and addresses. Its files are named after `whose`.
     pub fn issue(&self, whose: &str, hosts: &[&str], validity: Validity) -> Pair {
         let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
         let mut params = CertificateParams::new(hosts).expect("names of hosts");
@@ -85,12 +77,12 @@ impl Authority {
         pair
     }
 
-    /// As [`Self::issue`], for 127.0.0.1 and localhost, valid now.
+    /// For 127.0.0.1 and localhost, valid now.
     pub fn issue_local(&self, whose: &str) -> Pair {
         self.issue(whose, &["127.0.0.1", "localhost"], Validity::Now)
     }
 
-    /// Settings for a PostgreSQL that presents a certificate.
+    /// For a PostgreSQL that presents a certificate.
     pub fn settings(&self, pair: &Pair) -> Vec<String> {
         let key = self.lend(&[&pair.key], pair.key.with_extension("server-key"));
         vec![
@@ -101,7 +93,7 @@ impl Authority {
         ]
     }
 
-    /// Concatenates these files for a server. The server runs as another user, which must own its key.
+    /// Concatenates these files for a server of another user, which must own its key.
     pub fn lend(&self, files: &[&Path], lent: PathBuf) -> PathBuf {
         let texts = files.iter().map(|file| read(file).expect("a PEM file"));
         write(&lent, texts.collect::<Vec<_>>().concat()).expect("write a copy");
@@ -111,7 +103,6 @@ impl Authority {
         lent
     }
 
-    /// Client that trusts this authority.
     pub fn client(&self) -> TlsClient {
         TlsClient::new(&self.certificate(), None)
     }

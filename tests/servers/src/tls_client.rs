@@ -8,23 +8,19 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-/// A certificate and its key, in PEM files.
 #[derive(Debug, Clone)]
 pub struct Pair {
-    /// Certificate.
     pub certificate: PathBuf,
-    /// Key, which only its owner may read.
     pub key: PathBuf,
 }
 
-/// TLS configuration of a client of the wire protocol.
 #[derive(Debug, Clone)]
 pub struct TlsClient {
     config: Arc<ClientConfig>,
 }
 
 impl TlsClient {
-    /// Trusts an authority, and presents a certificate if `own` is given.
+    /// Presents a certificate if `own` is given.
     pub fn new(authority: &Path, own: Option<&Pair>) -> Self {
         Self::with(ring::default_provider(), authority, own)
     }
@@ -68,7 +64,6 @@ impl TlsClient {
         self
     }
 
-    /// New connection to 127.0.0.1.
     pub fn connection(&self) -> ClientConnection {
         let name = "127.0.0.1".try_into().expect("an address");
         ClientConnection::new(Arc::clone(&self.config), name).expect("TLS")

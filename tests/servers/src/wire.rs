@@ -1,4 +1,4 @@
-//! A client that speaks the protocol by hand: it sends exactly the given bytes and shows exactly the replies.
+//! A client that speaks the protocol by hand: it sends exactly the given bytes.
 //!
 //! Message formats: <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
 
@@ -23,23 +23,19 @@ use crate::tls_client::TlsClient;
 /// Protocol 3.0, which every driver speaks.
 pub const PROTOCOL_3_0: u32 = 0x0003_0000;
 
-/// SSLRequest message.
 pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
-/// Socket filter instruction that keeps the first bytes of a packet (`BPF_RET | BPF_K`).
+/// Keeps the first bytes of a packet (`BPF_RET | BPF_K`).
 const BPF_RETURN: u16 = 6;
 
-/// Endpoint of a PostgreSQL client's connection.
 #[derive(Clone, Debug)]
 pub enum Endpoint {
-    /// TCP address.
     Tcp(SocketAddr),
-    /// Path of a unix socket.
     Unix(PathBuf),
 }
 
 impl Endpoint {
-    /// Host as libpq expects it: an address, or a socket's directory.
+    /// As in libpq: an address, or a socket's directory.
     pub fn host(&self) -> String {
         match self {
             Self::Tcp(address) => address.ip().to_string(),
@@ -51,7 +47,7 @@ impl Endpoint {
         }
     }
 
-    /// Port as libpq expects it.
+    /// As in libpq.
     pub fn port(&self) -> u16 {
         match self {
             Self::Tcp(address) => address.port(),
@@ -101,7 +97,6 @@ impl Write for Socket {
     }
 }
 
-/// One connection.
 pub struct Wire {
     socket: Socket,
     buffer: Vec<u8>,
@@ -116,10 +111,7 @@ impl std::fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// Opens the socket and sends nothing. Every later wait is bounded by [`PATIENCE`].
-    ///
-    /// # Errors
-    /// When nobody listens.
+    /// Opens the socket and sends nothing. Later waits are bounded by [`PATIENCE`].
     pub fn try_connect(endpoint: &Endpoint) -> io::Result<Self> {
         let socket = match endpoint {
             Endpoint::Tcp(address) => {
@@ -144,7 +136,6 @@ impl Wire {
         })
     }
 
-    /// As [`Self::try_connect`], but must succeed.
     #[track_caller]
     pub fn connect(endpoint: &Endpoint) -> Self {
         match Self::try_connect(endpoint) {
@@ -153,10 +144,7 @@ impl Wire {
         }
     }
 
-    /// Connects and starts a session without authentication.
-    ///
-    /// # Panics
-    /// When the session is refused; shows the messages.
+    /// Starts a session without authentication.
     #[track_caller]
     pub fn login(endpoint: &Endpoint, parameters: &[(&str, &str)]) -> Self {
         let mut wire = Self::connect(endpoint);
@@ -164,10 +152,6 @@ impl Wire {
         wire
     }
 
-    /// Starts a session without authentication.
-    ///
-    /// # Panics
-    /// As [`Self::login`].
     #[track_caller]
     pub fn log_in(&mut self, parameters: &[(&str, &str)]) {
         self.startup(PROTOCOL_3_0, parameters);
@@ -182,9 +166,6 @@ impl Wire {
     }
 
     /// Starts TLS, after the peer has agreed or without asking it.
-    ///
-    /// # Errors
-    /// The handshake fails.
     pub fn encrypt(self, client: &TlsClient) -> io::Result<Self> {
         let Socket::Tcp(mut stream) = self.socket else {
             panic!("TLS is for TCP");
@@ -201,9 +182,6 @@ impl Wire {
     }
 
     /// Connects, requests TLS and starts it.
-    ///
-    /// # Errors
-    /// The handshake fails.
     #[track_caller]
     pub fn connect_tls(endpoint: &Endpoint, client: &TlsClient) -> io::Result<Self> {
         let mut wire = Self::connect(endpoint);
@@ -212,7 +190,6 @@ impl Wire {
         wire.encrypt(client)
     }
 
-    /// As [`Self::login`], with TLS.
     #[track_caller]
     pub fn login_tls(endpoint: &Endpoint, client: &TlsClient, parameters: &[(&str, &str)]) -> Self {
         let mut wire = Self::connect_tls(endpoint, client).expect("TLS");
@@ -230,12 +207,11 @@ impl Wire {
         lost.expect("attach a filter to a socket");
     }
 
-    /// Sends a startup packet.
     pub fn startup(&mut self, version: u32, parameters: &[(&str, &str)]) {
         self.send_bytes(&startup_packet(version, parameters));
     }
 
-    /// Sends the startup packet of `postgres` with a token, and reads the reply, whatever it is.
+    /// Sends the startup packet of `postgres` with a token, and reads the reply.
     #[track_caller]
     pub fn start_as_leader(&mut self, token: &str) -> Vec<Message> {
         let session = [
@@ -247,29 +223,22 @@ impl Wire {
         self.until_ready()
     }
 
-    /// Sends messages. Ignores a peer that has closed; reading shows it.
+    /// Ignores a peer that has closed; reading shows it.
     pub fn send(&mut self, batch: &Batch) {
         self.send_bytes(batch.bytes());
     }
 
-    /// Sends bytes. Ignores a peer that has closed; reading shows it.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _reading_shows_it = self.try_send_bytes(bytes);
     }
 
-    /// Sends bytes.
-    ///
-    /// # Errors
-    /// When the peer has closed, or takes nothing for [`PATIENCE`].
+    /// Fails if the peer has closed, or accepts nothing for [`PATIENCE`].
     pub fn try_send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.socket.write_all(bytes)?;
         self.socket.flush()
     }
 
-    /// Reads one message. The end of the connection is a message too, see [`Message::closed`].
-    ///
-    /// # Panics
-    /// When nothing arrives for [`PATIENCE`].
+    /// Reads one message. The end of the connection is [`Message::closed`].
     #[track_caller]
     pub fn read(&mut self) -> Message {
         match self.try_read() {
@@ -278,10 +247,7 @@ impl Wire {
         }
     }
 
-    /// Reads one message, waiting at most the time set with [`Self::set_patience`].
-    ///
-    /// # Errors
-    /// When nothing arrives in time.
+    /// Fails if nothing arrives within [`Self::set_patience`].
     pub fn try_read(&mut self) -> io::Result<Message> {
         if !self.fill(5)? {
             return Ok(Message::closed());
@@ -330,7 +296,7 @@ impl Wire {
         Ok(true)
     }
 
-    /// Reads until ReadyForQuery or the end of the connection, whichever comes first.
+    /// Reads until ReadyForQuery or the end of the connection.
     #[track_caller]
     pub fn until_ready(&mut self) -> Vec<Message> {
         self.until(b'Z')
@@ -354,9 +320,6 @@ impl Wire {
     }
 
     /// Reads until a message with this tag, or the end of the connection.
-    ///
-    /// # Panics
-    /// When neither comes; shows the messages until then.
     #[track_caller]
     pub fn until(&mut self, tag: u8) -> Vec<Message> {
         let mut messages = Vec::new();
@@ -380,16 +343,12 @@ impl Wire {
         }
     }
 
-    /// Reads to the end of the connection.
     #[track_caller]
     pub fn until_closed(&mut self) -> Vec<Message> {
         self.until(0)
     }
 
-    /// Reads one byte outside of messages: the reply to an encryption request. `None` if the peer closed.
-    ///
-    /// # Panics
-    /// When nothing arrives in time.
+    /// Reads the reply to an encryption request; `None` if the peer closed.
     #[track_caller]
     pub fn read_byte(&mut self) -> Option<u8> {
         assert!(
@@ -401,26 +360,24 @@ impl Wire {
         (read == 1).then_some(byte[0])
     }
 
-    /// Sends messages and reads until ReadyForQuery or the end.
     #[track_caller]
     pub fn run(&mut self, batch: &Batch) -> Vec<Message> {
         self.send(batch);
         self.until_ready()
     }
 
-    /// Sends a simple Query and reads until ReadyForQuery or the end.
     #[track_caller]
     pub fn query(&mut self, sql: &str) -> Vec<Message> {
         self.run(&Batch::new().query(sql))
     }
 
-    /// As [`Self::query`], with a plain unnamed statement of the extended protocol.
+    /// As [`Self::query`], with an unnamed statement of the extended protocol.
     #[track_caller]
     pub fn extended(&mut self, sql: &str) -> Vec<Message> {
         self.run(&Batch::new().statement(sql).sync())
     }
 
-    /// Runs SQL that must succeed.
+    /// SQL that must succeed.
     #[track_caller]
     pub fn ok(&mut self, sql: &str) -> Vec<Message> {
         let answer = self.query(sql);
@@ -440,7 +397,6 @@ impl Wire {
             .collect()
     }
 
-    /// Local address of the TCP connection.
     pub fn local_address(&self) -> SocketAddr {
         let address = match &self.socket {
             Socket::Tcp(stream) => stream.local_addr(),
@@ -450,17 +406,15 @@ impl Wire {
         address.expect("an address")
     }
 
-    /// Backend key that the peer sent: process id and cancellation secret.
+    /// Process id and cancellation secret.
     pub fn backend_key(&self) -> &[u8] {
         &self.key
     }
 
-    /// Process id that the peer sent.
     pub fn backend_pid(&self) -> u32 {
         u32::from_be_bytes(self.key[..4].try_into().expect("four bytes"))
     }
 
-    /// Bounds each later wait for bytes.
     pub fn set_patience(&mut self, bound: Duration) {
         let set = match &self.socket {
             Socket::Tcp(stream) => stream.set_read_timeout(Some(bound)),
@@ -470,7 +424,6 @@ impl Wire {
         set.expect("set a timeout");
     }
 
-    /// Bounds each later attempt to send.
     pub fn set_write_patience(&mut self, bound: Duration) {
         let set = match &self.socket {
             Socket::Tcp(stream) => stream.set_write_timeout(Some(bound)),
@@ -480,7 +433,6 @@ impl Wire {
         set.expect("set a timeout");
     }
 
-    /// Closes the sending side and keeps reading.
     pub fn shut_down_writing(&mut self) {
         let _closed_already = match &mut self.socket {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),

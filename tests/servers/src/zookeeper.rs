@@ -1,4 +1,4 @@
-//! A real ZooKeeper: one server on a free port, with its data in a temporary directory.
+//! A real ZooKeeper on a free port, with its data in a temporary directory.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,10 +10,9 @@ use tempfile::TempDir;
 use crate::machine;
 use crate::postgres::{scratch_dir, unprivileged};
 
-/// Longest session timeout, in milliseconds. Kazoo asks for 10 s.
+/// Milliseconds. Kazoo asks for 10 s.
 const SESSION_MS: u32 = 2000;
 
-/// A server, killed when dropped.
 #[derive(Debug)]
 pub struct ZooKeeper {
     port: u16,
@@ -22,7 +21,6 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Starts a server and waits until it answers.
     pub fn start() -> Self {
         let (dir, port) = (scratch_dir(), machine::free_port());
         let data = dir.path().join("data");
@@ -55,7 +53,6 @@ impl ZooKeeper {
         server
     }
 
-    /// Address as `host:port`.
     pub fn hosts(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }

@@ -18,24 +18,20 @@ use super::{backends, declare, declare_on, fresh_backend, fresh_scope, mark_of, 
 /// Checks of the store until abandoned steps have ended.
 const LOOKS: u32 = 40;
 
-/// Actions of one task, and the answers to them.
 #[derive(Default)]
 struct Part {
     /// Accepted declarations, with the token.
     held: BTreeMap<(Scope, Backend), Token>,
-    /// Declarations, answered or not.
     declared: BTreeSet<(Scope, Backend, Token)>,
     /// Sessions with a removal begun; not used again.
     ending: BTreeSet<Backend>,
     /// Highest token for which a session was reported as gone, answered or not.
     reported: BTreeMap<(Scope, Backend), Token>,
-    /// Highest mark in an answer.
     marks: BTreeMap<Scope, Token>,
-    /// Calls dropped without an answer.
     dropped: u32,
 }
 
-/// Many tasks whose calls are dropped at random moments. Then no accepted session is missing, no mark has fallen, and
+/// Drops the calls of many tasks at random moments. Then no accepted session is missing, no mark has fallen, and
 /// every registered session was declared. No scope with lower records counts as drained.
 pub(super) async fn calls_leave_nothing_broken(handles: &[Arc<dyn Authority>], seed: u64) {
     let scopes = [fresh_scope(), fresh_scope(), fresh_scope()];
@@ -116,7 +112,6 @@ impl Part {
         perhaps(rng, &mut self.dropped, store.forget(&gone)).await;
     }
 
-    /// Reports some of the lower sessions as gone.
     async fn report(&mut self, store: &dyn Authority, scope: &Scope, step: u64, rng: &mut StdRng) {
         let token = token(step + rng.random_range(0..4));
         let found = sessions_of(store, scope).await;

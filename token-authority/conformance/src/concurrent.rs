@@ -11,15 +11,14 @@ use pgpalisade_authority::{Authority, Backend, DeclareOutcome, Declared, Mark, S
 
 use super::{backends, declare, fresh_backend, fresh_scope, mark_of, sessions_of, token};
 
-/// Step of a concurrent test with its answer.
 struct Seen {
     declared: Token,
     backend: Backend,
     answer: Declared,
 }
 
-/// Every session declares once and nothing is removed. Then each raise must list exactly the sessions accepted with a
-/// lower token, and each token is raised at most once.
+/// Every session declares once. Then each raise must list exactly the sessions accepted with a lower token, and each
+/// token is raised at most once.
 pub(super) async fn raises_see_every_lower_session(handles: &[Arc<dyn Authority>], seed: u64) {
     let s = fresh_scope();
     let mut tasks = JoinSet::new();
@@ -80,8 +79,8 @@ pub(super) async fn raises_see_every_lower_session(handles: &[Arc<dyn Authority>
     );
 }
 
-/// Sessions declare, move up, are released and are drained. In the end no session is missing: one accepted below the
-/// mark is still registered, or was released or drained.
+/// Sessions declare, move up, are released and are drained. In the end every accepted session is registered, released
+/// or drained.
 pub(super) async fn schedule_loses_no_session(handles: &[Arc<dyn Authority>], seed: u64) {
     let s = fresh_scope();
     let mut tasks = JoinSet::new();

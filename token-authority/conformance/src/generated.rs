@@ -17,7 +17,6 @@ use super::memory::MemoryStore;
 use super::{fresh_backend, fresh_scope, token};
 
 const STEPS: usize = 60;
-/// No lease lapses during a case.
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Runs generated cases. The steps of a case go to the handles in turn, so that none knows what the others wrote.
@@ -52,7 +51,6 @@ pub async fn follows_the_rule(handles: &[&dyn Authority], cases: usize, seed: u6
     }
 }
 
-/// A step of an authority.
 #[derive(Debug, Clone)]
 enum Step {
     Enrol(Cluster),

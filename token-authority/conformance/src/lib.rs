@@ -1,9 +1,9 @@
 //! Suite of tests that every store must pass. They panic on failure.
 //!
-//! What a step does is said by the rule, and [`follows_the_rule`] compares. The other tests are about concurrency,
-//! abandoned calls, amounts, time, the watch and the history.
+//! [`follows_the_rule`] compares what a step does with the rule. The other tests are about concurrency, abandoned
+//! calls, amounts, time, the watch and the history.
 //!
-//! Scopes and sessions get random names, so the suite can run on a store that is in use or has run it before.
+//! Scopes and sessions get random names, so the suite can run on a store in use.
 #![expect(
     clippy::expect_used,
     clippy::panic,
@@ -59,8 +59,7 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     watching::repairs_are_told(store, store).await;
 }
 
-/// Tests for two proxies that share a store: `a` and `b` are two handles on it, opened separately if the store allows
-/// it.
+/// Tests for two proxies that share a store: `a` and `b` are separate handles on it.
 pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
     assert_eq!(a.identity(), b.identity(), "two handles on one store");
     recover(a.as_ref()).await;
@@ -98,7 +97,6 @@ async fn recover(store: &dyn Authority) {
     assert_eq!(recovered, Ok(Enrolled::Accepted));
 }
 
-/// A scope without other users.
 fn fresh_scope() -> Scope {
     scope(&format!("conformance/{:016x}", rand::random::<u64>()))
 }
@@ -111,7 +109,6 @@ fn token(value: u64) -> Token {
     Token::new(value).expect("a valid token")
 }
 
-/// A session without other users.
 fn fresh_backend() -> Backend {
     Backend {
         pid: rand::random_range(1..=i32::MAX),

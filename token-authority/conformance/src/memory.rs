@@ -17,7 +17,6 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// Every mark, by scope.
     #[must_use]
     pub fn marks(&self) -> Vec<(Scope, Mark)> {
         let marks = self.marks.iter();
@@ -26,7 +25,6 @@ impl MemoryStore {
             .collect()
     }
 
-    /// Every registered session, by scope and backend.
     #[must_use]
     pub fn sessions(&self) -> Vec<(Scope, Registered)> {
         let sessions = self.sessions.iter();

@@ -34,8 +34,8 @@ struct Race {
     enrolled: AtomicBool,
 }
 
-/// After the enrolment of a successor is answered, no later declaration for the old cluster is accepted. Earlier ones
-/// come before all of the successor: none of them lists the successor's sessions as lower.
+/// After the enrolment of a successor, no declaration for the old cluster is accepted. Earlier ones come before all
+/// of the successor: none of them lists the successor's sessions as lower.
 pub(super) async fn enrolment_ends_the_cluster_before(handles: &[Arc<dyn Authority>]) {
     let store = handles.first().expect("a handle");
     for (_, successor) in (0..ROUNDS).zip(SUCCESSORS.into_iter().cycle()) {

@@ -16,7 +16,6 @@ use pgpalisade_authority::{
 
 use super::{CLUSTER, backends, declare, fresh_backend, fresh_scope, mark_of, token};
 
-/// Rounds of a race. Each has only one moment that counts.
 const ROUNDS: u32 = 12;
 
 /// A record unlike that of any other repair.
@@ -55,8 +54,8 @@ fn done(repaired: Repaired) -> (Mark, Vec<Registered>) {
     }
 }
 
-/// A repair while sessions declare. Each accepted declaration comes before the repair and is among those to be ended,
-/// or after it and belongs to the new incarnation.
+/// A repair while sessions declare. Each accepted declaration comes before the repair and is to be ended, or after it
+/// and belongs to the new incarnation.
 pub(super) async fn are_ordered_with_declarations(handles: &[Arc<dyn Authority>]) {
     for _ in 0..ROUNDS {
         let s = fresh_scope();

@@ -11,20 +11,16 @@ use pgpalisade_authority::{Authority, Backend, DeclareOutcome, Drained, Scope};
 use super::{accepted, backends, declare, fresh_backend, fresh_scope, recover, scope, sessions_of};
 use super::{mark_of, token};
 
-/// Size of a test.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
-    /// Sessions in one scope.
     pub sessions: usize,
-    /// Number of scopes.
     pub scopes: usize,
 }
 
-/// Concurrent calls.
 const AT_ONCE: usize = 512;
 
 /// Declares many sessions in one scope, takes it over, and drains it in one call. Then creates many scopes and reads
-/// all marks. Prints the time of each part, and the memory of this process at the end.
+/// all marks. Prints the time of each part and the memory of this process.
 pub async fn at_scale(authority: Arc<dyn Authority>, scale: Scale) {
     let store = authority.as_ref();
     recover(store).await;
@@ -128,7 +124,6 @@ async fn declare_all(
     calls.join_all().await;
 }
 
-/// Memory of this process, from Linux.
 fn resident_memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let lines = status.lines();

@@ -16,8 +16,8 @@ fn mark_above(declared: Declared) -> Mark {
     }
 }
 
-/// A stale session that goes on must be ended by the next takeover, even if the scope was drained. Generated steps may
-/// miss this.
+/// The next takeover must end a stale session that continues, even if the scope was drained. Generated steps may miss
+/// this.
 pub(super) async fn sessions_are_registered_where_that_is_wanted(store: &dyn Authority) {
     let s = fresh_scope();
     let (current, old, moved) = (fresh_backend(), fresh_backend(), fresh_backend());

@@ -1,4 +1,4 @@
-//! The rule of every step by example, on maps. `follows_the_rule` compares each store with the same.
+//! The rule of every step by example, on maps.
 //!
 //! A step begins with what it does, and a declaration with the session's letter and its claim: `a 5`, `b after:5
 //! take:1`. `A` has the process id of `a`. A rank is `incarnation.token`, a cluster `timeline.start`. Answers list
@@ -306,7 +306,6 @@ fn one_cluster_is_on_record() {
         ("a 1 on:4.1", "OtherCluster"),
         ("a 1 on:3.-1", "OtherCluster"),
         ("mark", "none"),
-        // A copy that started later, the original after a restart, and a replica that started before.
         ("enrol 3.10", "Accepted"),
         ("enrol 3.1", "Refused"),
         ("a 1 on:3.1", "OtherCluster"),

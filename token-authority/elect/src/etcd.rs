@@ -19,7 +19,6 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// Reported if a candidate's key was removed.
 const REMOVED: &str = "its key in etcd was deleted";
 
-/// A candidate whose lease is renewed both before and during its term.
 pub(crate) struct EtcdCandidate {
     candidate: ElectionCandidate,
     lease: Lease,
@@ -85,7 +84,6 @@ impl Candidate for EtcdCandidate {
     }
 
     async fn resign(self: Box<Self>) {
-        // If the request is lost, the lease expires.
         let _expires = timeout(GOODBYE, self.candidate.resign()).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The command that runs while its process leads.
+//! The leader's command.
 
 use std::env;
 use std::ffi::OsString;
@@ -21,10 +21,10 @@ use crate::{ElectConfig, ElectError, Proxied};
 /// libpq's options for the server: <https://www.postgresql.org/docs/current/libpq-envars.html>.
 const PGOPTIONS: &str = "PGOPTIONS";
 
-/// A running command in its own process group. Dropping kills it.
+/// A running command in a separate process group. Dropping kills it.
 ///
 /// A thread waits for its end, and for other children of this process: as process 1 of a container it inherits all
-/// orphans. Tokio's process support would cost the proxy, which has no children, at each pause of a worker.
+/// orphans. Tokio's process support would cost the proxy time at each pause of a worker.
 #[derive(Debug)]
 pub(crate) struct LeaderCommand {
     waiting: JoinHandle<u8>,
@@ -35,7 +35,7 @@ pub(crate) struct LeaderCommand {
 }
 
 impl LeaderCommand {
-    /// Starts the command of a term. Its environment has the token, for itself and for libpq, and the proxy's address.
+    /// Starts the command of a term, with the token and the proxy's address in its environment.
     pub(crate) fn start(plan: &ElectConfig, token: Token) -> Result<Self, ElectError> {
         let Proxied { login, scope, .. } = &plan.proxied;
         let mut command = Command::new(&plan.program);
@@ -70,7 +70,7 @@ impl LeaderCommand {
         let _gone_already = kill_process_group(self.group, signal);
     }
 
-    /// Whether any process of the group is left. A process group keeps its number until the last of it has ended.
+    /// Whether a process of the group is left: a group keeps its number until its last process has ended.
     pub(crate) fn lives(&self) -> bool {
         if self.ended.is_some() || self.waiting.is_finished() {
             // An uncollected child counts as alive, and as process 1 only this process can collect it.
@@ -90,7 +90,6 @@ impl LeaderCommand {
         }
     }
 
-    /// Kills the command, with what it has started.
     pub(crate) async fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.exit_code().await;
@@ -105,8 +104,7 @@ impl Drop for LeaderCommand {
     }
 }
 
-/// The command's standard input. A terminal would stop a process group that reads it from the background, while it
-/// leads.
+/// The command's standard input. A terminal would stop a background process group that reads it.
 fn input() -> Stdio {
     if std::io::stdin().is_terminal() {
         Stdio::null()
@@ -115,8 +113,8 @@ fn input() -> Stdio {
     }
 }
 
-/// Options for the command's sessions. Those that were given stay; the token comes last, so that it counts. A token of
-/// the scope "default" is a bare number, so that SQL can cast it. The policy may have another scope for such a number.
+/// Options for the command's sessions. Given ones stay; the token comes last, so that it counts. A token of the scope
+/// "default" is a bare number, so that SQL can cast it.
 fn options(given: Option<OsString>, scope: &Scope, token: Token) -> OsString {
     let mut options = given.unwrap_or_default();
     let settings = startup_options::from_switches(options.as_encoded_bytes());
@@ -134,8 +132,7 @@ fn options(given: Option<OsString>, scope: &Scope, token: Token) -> OsString {
     options
 }
 
-/// libpq's variables by which the command reaches the proxy as `elect` does; `None` removes one. A user or database
-/// that is set stays.
+/// libpq's variables for the way to the proxy; `None` removes one. A user or database that is set stays.
 fn proxy_variables(
     proxied: &Config,
     is_set: impl Fn(&str) -> bool,
@@ -163,8 +160,8 @@ fn proxy_variables(
     variables
 }
 
-/// Waits for the end of the command, and collects all other children that end before it. Returns a shell's code: the
-/// command's own, or 128 plus the number of the signal that ended it.
+/// Waits for the end of the command, and collects all other children that end before it. Returns the code as a shell
+/// does: the command's own, or 128 plus the number of the ending signal.
 fn wait_for(command: Pid) -> u8 {
     loop {
         match wait(WaitOptions::empty()) {

@@ -12,12 +12,11 @@ use crate::candidate::LockError;
 /// Renewals in the duration of a lease. A failed one can be retried for half of that time: etcd's own election takes
 /// about 2 s.
 const RENEWALS: u32 = 6;
-/// Longest interval between renewals. A leader that has lost its lease earlier finds out with the next one.
+/// Longest interval between renewals: a leader that has lost its lease learns of it with the next one.
 const RENEW_EVERY: Duration = Duration::from_millis(2500);
 /// Pause between two attempts to renew a lease.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Reported if another may hold the lease by now.
 pub(crate) const LATE: &str = "the lease was not renewed in time";
 
 pub(crate) struct Lease {
@@ -27,7 +26,6 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A lease that is requested now.
     pub(crate) fn new(ttl: Duration) -> Self {
         let asked_at = Cell::new(Instant::now());
         Self { ttl, asked_at }
@@ -37,7 +35,7 @@ impl Lease {
         self.asked_at.set(asked_at);
     }
 
-    /// A third of its TTL before its end, the lease counts as lost: nobody else leads before that end.
+    /// A third of its TTL before its end, the lease counts as lost: nobody else leads before its end.
     pub(crate) fn sure_until(&self) -> Instant {
         self.asked_at.get() + self.ttl * 2 / 3
     }
@@ -59,7 +57,7 @@ impl Lease {
         if self.is_sure() {
             Ok(turn)
         } else {
-            // This process has slept since, and another may lead.
+            // This process has slept, and another may lead.
             Err(LockError::Lost(LATE.to_owned()))
         }
     }

@@ -1,7 +1,7 @@
 //! `pgpalisade elect`: runs a command while this process leads, with the fencing token of its term.
 //!
-//! A leader that loses the lock learns it from the service or by its own clock, and stops its command. That is a
-//! courtesy: the token, which the proxy compares, keeps a leader that slept from writing.
+//! A leader that loses the lock stops its command. That is a courtesy: the token keeps a leader that slept from
+//! writing.
 
 mod candidate;
 mod etcd;
@@ -30,42 +30,34 @@ pub use lock::{Lock, LockSpec};
 pub use proxied::LockKind;
 pub use session::Proxied;
 
-/// Exit code if leadership was lost, and the command runs in one term only: EX_TEMPFAIL of `sysexits.h`.
+/// Exit code if leadership was lost in the only term: EX_TEMPFAIL of `sysexits.h`.
 const LOST: u8 = 75;
-/// Exit code if another leads, and the process is not to wait: EX_UNAVAILABLE.
+/// Exit code if another leads and the process does not wait: EX_UNAVAILABLE.
 pub const HELD: u8 = 69;
 
 /// Pauses between two attempts to lead, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Interval between looks whether everything that the command started has ended.
+/// Interval between looks for processes of the command.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Settings of a leader.
 #[derive(Debug)]
 pub struct ElectConfig {
-    /// The lock, whose holder leads.
     pub lock: Lock,
-    /// The way to the database.
     pub proxied: Proxied,
-    /// What runs while this process leads.
     pub program: OsString,
-    /// Its arguments.
     pub arguments: Vec<OsString>,
     /// Time that the command has to end after a SIGTERM.
     pub grace: Duration,
-    /// In which terms it runs.
     pub runs: Runs,
 }
 
-/// Terms in which the command runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runs {
     /// Once in each term: a new campaign follows a lost one.
     EachTerm,
     /// Only in the first term.
     Once,
-    /// Now, or not at all.
     Now,
 }
 
@@ -80,33 +72,23 @@ impl Runs {
 
 /// Progress, for people.
 pub enum Event<'a> {
-    /// The process waits for the lock.
     Campaigns,
     /// The attempt failed; the next one is after this time.
     Failed(&'a LockError, Duration),
-    /// The process leads, and the command runs.
     Leads(Token),
     /// The process no longer leads, and the command is told to end.
     Lost(&'a str),
-    /// The command has not ended in time.
     Kills,
 }
 
-/// Reason why there is no exit code of a command.
 #[derive(Debug, thiserror::Error)]
 pub enum ElectError {
-    /// Signals cannot be received.
     #[error("cannot listen for signals: {0}")]
     Signals(io::Error),
-    /// The program does not exist, or may not be run. As in a shell, the exit code is 127, or 126.
+    /// The exit code is that of a shell: 127, or 126 if the program may not be run.
     #[error("cannot run {program:?}: {error}")]
-    Command {
-        /// As it was given.
-        program: OsString,
-        /// The system's.
-        error: io::Error,
-    },
-    /// Another leads, or the leader is unknown, and the process is not to wait.
+    Command { program: OsString, error: io::Error },
+    /// Another leads, or the leader is unknown, and the process does not wait.
     #[error("the command has not run: {0}")]
     NotNow(LockError),
 }
@@ -118,16 +100,13 @@ impl ElectError {
     }
 }
 
-/// End of a campaign without a term.
 enum NotElected {
-    /// A signal has told this process to end.
     Caught(Caught),
     Failed(LockError),
 }
 
 /// End of a term.
 enum Ended {
-    /// The command has ended, with this exit code.
     ByItself(u8),
     /// The lock was lost, and everything that the command started has ended since.
     Lost,
@@ -135,8 +114,8 @@ enum Ended {
     LostAndCaught(Caught),
 }
 
-/// Campaigns, leads, and campaigns again, until the command ends on its own or a signal ends this process. Returns
-/// the exit code.
+/// Campaigns, leads, and campaigns again, until the command ends or a signal ends this process. Returns the exit
+/// code.
 pub async fn run(plan: &ElectConfig, say: &mut dyn FnMut(Event<'_>)) -> Result<u8, ElectError> {
     let mut signals = LeaderSignals::listen().map_err(ElectError::Signals)?;
     let mut pause = FIRST_PAUSE;
@@ -165,8 +144,7 @@ pub async fn run(plan: &ElectConfig, say: &mut dyn FnMut(Event<'_>)) -> Result<u
             Ended::Lost if plan.runs != Runs::EachTerm => return Ok(LOST),
             Ended::Lost => {}
         }
-        // After a short term the pause grows: otherwise two processes could take the lead from each other all the
-        // time.
+        // Otherwise two processes could take the lead from each other all the time.
         if begun.elapsed() > LONGEST_PAUSE {
             pause = FIRST_PAUSE;
         }
@@ -176,7 +154,7 @@ pub async fn run(plan: &ElectConfig, say: &mut dyn FnMut(Event<'_>)) -> Result<u
     }
 }
 
-/// Pauses, longer each time, unless a signal tells this process to end.
+/// Pauses, longer each time, unless a signal ends this process.
 async fn rest(pause: &mut Duration, signals: &mut LeaderSignals) -> Option<Caught> {
     let now = *pause;
     *pause = (now * 2).min(LONGEST_PAUSE);
@@ -186,7 +164,7 @@ async fn rest(pause: &mut Duration, signals: &mut LeaderSignals) -> Option<Caugh
     }
 }
 
-/// Registers as a candidate, and waits for its turn, unless a signal tells this process to end.
+/// Registers as a candidate, and waits for its turn, unless a signal ends this process.
 async fn stand(
     plan: &ElectConfig,
     signals: &mut LeaderSignals,
@@ -213,7 +191,7 @@ async fn unless_caught<T>(
     }
 }
 
-/// Runs the command until it ends; if the lock is lost, stops it and waits for its end.
+/// Runs the command until it ends. If the lock is lost, stops it and waits for its end.
 async fn lead(
     plan: &ElectConfig,
     token: Token,
@@ -228,7 +206,7 @@ async fn lead(
         tokio::select! {
             biased;
             code = leader.exit_code() => match code {
-                // A failed command may have been refused, and so have learnt of the loss before this process.
+                // A refused command may have learnt of the loss before this process.
                 code if code == 0 || candidate.leads().await => return Ok(Ended::ByItself(code)),
                 _ => break "the command ended, and leadership until then cannot be confirmed".to_owned(),
             },
@@ -257,7 +235,7 @@ async fn lead(
     Ok(told.map_or(Ended::Lost, Ended::LostAndCaught))
 }
 
-/// Names the leader, for people who look into the election's store.
+/// Names the leader for people who read the election's store.
 fn host_and_process() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();

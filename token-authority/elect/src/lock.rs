@@ -13,13 +13,9 @@ use crate::session::Proxied;
 /// The value of `--with`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockSpec {
-    /// `lease`.
     Lease,
-    /// `etcd:KEY`.
     Etcd(String),
-    /// `kubernetes:NAMESPACE/NAME`.
     Kubernetes(LeaseName),
-    /// `advisory-lock:ID`.
     AdvisoryLock(i64),
 }
 
@@ -60,21 +56,18 @@ impl fmt::Display for LockSpec {
 /// A lock that one candidate holds at a time.
 #[derive(Debug)]
 pub enum Lock {
-    /// An election of etcd, with the prefix of the candidates' keys.
     Etcd(etcd::Options, String),
-    /// A Lease of Kubernetes.
     Kubernetes(Cluster, LeaseName),
-    /// A lock that a session through the proxy holds.
     Proxied(LockKind),
 }
 
 impl Lock {
-    /// Registers this process as a candidate, if its command will write through pgpalisade. Bounded.
+    /// Registers this process as a candidate, after a check that its command will write through pgpalisade. Bounded.
     pub(crate) async fn register(
         &self,
         proxied: &Proxied,
     ) -> Result<Box<dyn Candidate>, LockError> {
-        // Before the registration: otherwise the mistake would appear only in a failover.
+        // First: otherwise the mistake would appear only in a failover.
         if !matches!(self, Self::Proxied(_)) {
             proxied.check().await?;
         }

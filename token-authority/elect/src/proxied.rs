@@ -1,7 +1,7 @@
 //! Locks that a session through the proxy holds: the lease of a scope, or an advisory lock of PostgreSQL.
 //!
-//! Lock and token belong to one session, and are lost together. An advisory lock is held for as long as its session
-//! lives; a lease also ends if it is not renewed in time, for example by a stopped process. Source:
+//! Lock and token belong to one session, and are lost together. An advisory lock lives as long as its session; a
+//! lease also ends if it is not renewed in time. Source:
 //! <https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS>
 
 use std::time::Duration;
@@ -17,12 +17,9 @@ use crate::session::{Proxied, ProxySession, Unasked};
 /// Interval between attempts to take an advisory lock.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
 
-/// The lock that a session through the proxy holds.
 #[derive(Debug, Clone, Copy)]
 pub enum LockKind {
-    /// `pg_advisory_lock` with this key.
     AdvisoryLock(i64),
-    /// The scope's lease.
     Lease(LeaseTime),
 }
 
@@ -32,7 +29,6 @@ pub(crate) struct ProxiedCandidate {
     kind: LockKind,
     /// The time for which the lock is surely held.
     lease: Lease,
-    /// The token of its term.
     token: Option<Token>,
 }
 
@@ -50,7 +46,7 @@ impl ProxiedCandidate {
     async fn take(&self, patience: Patience) -> Result<(), LockError> {
         match (self.kind, patience) {
             (LockKind::AdvisoryLock(id), _) => {
-                // Waiting inside PostgreSQL would keep VACUUM from removing anything for as long as others lead.
+                // Waiting inside PostgreSQL would hold back VACUUM for as long as others lead.
                 let attempt = format!("SELECT pg_catalog.pg_try_advisory_lock({id})");
                 while self.session.ask(&attempt).await?.as_deref() != Some("t") {
                     if patience == Patience::NoWait {
@@ -60,7 +56,7 @@ impl ProxiedCandidate {
                 }
                 Ok(self.session.claim(Claim::Next).await?)
             }
-            // The proxy answers once the lease is free, or has not become free within its own duration.
+            // The proxy answers once the lease is free, or after the lease's duration.
             (LockKind::Lease(time), Patience::Waits) => loop {
                 match self.session.claim(Claim::Lease(time)).await {
                     Err(unasked) if unasked.has_no_lease() => {}
@@ -75,14 +71,14 @@ impl ProxiedCandidate {
         }
     }
 
-    /// Renews a lease, and checks that the session still holds the token of its term.
+    /// Renews a lease, and checks that the session still holds its token.
     async fn renew(&self) -> Result<Leased, Unasked> {
         let LockKind::Lease(time) = self.kind else {
             self.session.ask("").await?;
             return Ok(Leased::Held);
         };
         self.session.claim(Claim::Lease(time)).await?;
-        // If the lease has ended in between, the session has another token now.
+        // If the lease has ended in between, the session has another token.
         Ok(if self.session.own_token().await? == self.token {
             Leased::Held
         } else {
@@ -98,7 +94,7 @@ impl Candidate for ProxiedCandidate {
         let token = self.session.token().await?;
         self.token = Some(token);
         self.lease.renewed_at(Instant::now());
-        // The answer may have been under way for any time.
+        // The answer may be late.
         if self.leads().await && self.lease.is_sure() {
             Ok(token)
         } else {
@@ -108,7 +104,7 @@ impl Candidate for ProxiedCandidate {
 
     async fn lost(&self) -> String {
         let lost = tokio::select! {
-            // First, since the renewal may have received the session's last words.
+            // First, since the renewal may have received the error that ended the session.
             biased;
             why = self.lease.lost(async || self.renew().await) => why,
             () = self.session.ended() => "the session through the proxy has ended".to_owned(),

@@ -14,7 +14,6 @@ use crate::candidate::LockError;
 /// PostgreSQL lacks this setting, but accepts any `fencing.token`:
 /// <https://www.postgresql.org/docs/current/runtime-config-custom.html>.
 const SHOW_STATUS: &str = "SHOW fencing.status";
-/// Time that a session gets to end.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// A token that is not above the mark: `docs/errors.md`.
 const STALE: &str = "PF001";
@@ -22,18 +21,16 @@ const STALE: &str = "PF001";
 /// The login through the proxy, which the leader's writes use too.
 #[derive(Debug, Clone)]
 pub struct Proxied {
-    /// User and database, for the command too.
     pub login: Secret<Login>,
-    /// Address of the proxy, for people.
     pub address: String,
     /// The scope of the leader's tokens.
     pub scope: Scope,
-    /// The lock counts as lost after so long without an answer. Whole seconds.
+    /// The lock counts as lost after this time without an answer. Whole seconds.
     pub ttl: Duration,
 }
 
 impl Proxied {
-    /// Checks that it leads to pgpalisade: writes that pass the proxy are not fenced. Bounded.
+    /// Checks that the login leads to pgpalisade. Bounded.
     pub(crate) async fn check(&self) -> Result<(), LockError> {
         ProxySession::log_in(self).await?.end().await;
         Ok(())
@@ -42,16 +39,14 @@ impl Proxied {
 
 pub(crate) struct ProxySession {
     session: ClientSession,
-    /// The answer that ended the session, in the words of the server.
+    /// The server's error that ended the session.
     last_words: OnceLock<String>,
     proxied: Proxied,
 }
 
-/// Failure of a statement.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub(crate) struct Unasked {
-    /// The server's error code, if the error is the server's.
     code: Option<SqlState>,
     error: LockError,
 }
@@ -62,7 +57,6 @@ impl Unasked {
         self.code.as_ref().is_some_and(|code| code.code() == STALE)
     }
 
-    /// Another holds the lease, or its holder is unknown.
     pub(crate) fn has_no_lease(&self) -> bool {
         self.code == Some(SqlState::LOCK_NOT_AVAILABLE)
     }
@@ -81,7 +75,7 @@ impl From<Unasked> for LockError {
 }
 
 impl ProxySession {
-    /// Logs in, at pgpalisade only. Bounded, as each answer is.
+    /// Logs in, at pgpalisade only. Bounded.
     pub(crate) async fn log_in(proxied: &Proxied) -> Result<Self, LockError> {
         let at = || proxied.address.clone();
         let opened = timeout(proxied.ttl, proxied.login.expose().open()).await;
@@ -132,7 +126,7 @@ impl ProxySession {
         })
     }
 
-    /// The mark of the scope, as the proxy knows it. For a session without a token.
+    /// The mark of the scope, as the proxy knows it, in a session without a token.
     pub(crate) async fn mark(&self) -> Result<Option<Token>, LockError> {
         let scope = format!("SET fencing.scope = '{}'", self.proxied.scope);
         self.ask(&scope).await?;
@@ -144,8 +138,7 @@ impl ProxySession {
         mark.map_err(|_| LockError::Session(format!("it shows {shown:?} as the mark of the scope")))
     }
 
-    /// The first value of the answer, if any. Bounded by twice the TTL, since a lease is waited for as long as it
-    /// lives.
+    /// The first value of the answer, if any. Bounded by twice the TTL: a lease is waited for as long as it lives.
     pub(crate) async fn ask(&self, sql: &str) -> Result<Option<String>, Unasked> {
         let within = self.proxied.ttl * 2;
         let answer = timeout(within, self.session.client.simple_query(sql)).await;
@@ -169,7 +162,7 @@ impl ProxySession {
         }))
     }
 
-    /// The error that ended the session, in the words of its sender: it comes with an answer, or instead of one.
+    /// The error that ended the session, received with an answer or without one.
     pub(crate) fn last_words(&self) -> Option<String> {
         let unasked = || self.session.last_error().and_then(last_words);
         self.last_words.get().cloned().or_else(unasked)
@@ -180,13 +173,12 @@ impl ProxySession {
         self.session.ended().await;
     }
 
-    /// Ends the session. Bounded.
     pub(crate) async fn end(self) {
         self.session.end(GOODBYE).await;
     }
 }
 
-/// Words of an error that ends a session, but for the bare report that the session is closed.
+/// The error that ended a session, except the bare report that it is closed.
 fn last_words(error: &tokio_postgres::Error) -> Option<String> {
     let severity = error.as_db_error().map(DbError::parsed_severity);
     let ends = severity.is_none_or(|severity| severity == Some(Severity::Fatal));

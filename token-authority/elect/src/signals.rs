@@ -20,7 +20,6 @@ impl Caught {
         self.0
     }
 
-    /// Whether it tells this process to end.
     pub(crate) fn ends(self) -> bool {
         ENDING.contains(&self.0)
     }
@@ -34,8 +33,7 @@ impl Caught {
 /// Each signal is received once.
 pub(crate) struct LeaderSignals {
     caught: Vec<(Signal, unix::Signal)>,
-    /// Never awaited. If SIGCHLD were ignored, perhaps by inheritance, the system would not report how the command
-    /// ended.
+    /// Never awaited. If SIGCHLD were ignored, the system would not report how the command ended.
     _child: unix::Signal,
 }
 
@@ -43,7 +41,7 @@ impl LeaderSignals {
     /// From now on none of them ends this process by default. Needs a runtime.
     pub(crate) fn listen() -> io::Result<Self> {
         let mut signals = [&ENDING[..], &USER].concat();
-        // An ignored SIGHUP means that this process is to outlive its terminal, as with `nohup`.
+        // An ignored SIGHUP means that this process outlives its terminal, as with `nohup`.
         if !ignores_hangup() {
             signals.push(Signal::HUP);
         }
@@ -58,7 +56,7 @@ impl LeaderSignals {
         })
     }
 
-    /// The next signal that tells this process to end, or that its terminal is gone. Drops those for a command.
+    /// The next signal that ends this process, or reports that its terminal is gone. Drops those for the command.
     pub(crate) async fn ending(&mut self) -> Caught {
         loop {
             let caught = self.any().await;

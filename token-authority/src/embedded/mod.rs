@@ -1,7 +1,7 @@
 //! The embedded store: one `redb` file for one proxy.
 //!
-//! One thread owns the file. It applies all waiting requests in one durable transaction, then answers them. So fifty
-//! declarations that arrive together pay for one commit.
+//! One thread owns the file. It applies all waiting requests in one durable transaction, then answers them: group
+//! commit.
 
 mod open;
 mod read;
@@ -72,7 +72,6 @@ impl Embedded {
         })
     }
 
-    /// Sends one step to the thread and waits until it is durable.
     async fn call<T, F>(&self, step: F) -> Result<T, AuthorityError>
     where
         T: Send + 'static,

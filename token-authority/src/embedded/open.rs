@@ -12,7 +12,6 @@ use super::tables::{FORMAT, FORMAT_KEY, META, StepError, StoreTables};
 use crate::{AuthorityError, AuthorityId};
 
 pub(super) const FILE: &str = "authority.redb";
-/// Damage of an empty file.
 pub(super) const EMPTY: &str = "it is empty";
 /// Name of a new file until it is complete.
 const NEW_FILE: &str = "authority.redb.new";
@@ -97,7 +96,6 @@ pub(super) struct StoreFile {
     database: Option<Database>,
 }
 
-/// Opens the store in `dir`, or creates it.
 pub(super) fn open(dir: &Path) -> Result<StoreFile, EmbeddedOpenError> {
     prepare_directory(dir)?;
     let path = dir.join(FILE);
@@ -140,7 +138,6 @@ fn prepare_directory(dir: &Path) -> Result<(), EmbeddedOpenError> {
     check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)
 }
 
-/// Error for a missing directory that could not be created.
 pub(super) fn no_directory(dir: &Path) -> impl FnOnce(io::Error) -> EmbeddedOpenError {
     let path = dir.to_owned();
     move |source| EmbeddedOpenError::NoDirectory { path, source }
@@ -157,8 +154,8 @@ pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), Embedded
     Ok(())
 }
 
-/// Creates a file under another name and links it to the final name once complete. So a file that is empty or lacks
-/// its identity is damaged, never half-created, and marks cannot vanish unnoticed.
+/// Creates a file under another name and links it to the final name once complete. So an empty file, or one without
+/// its identity, is damaged, never half-created.
 pub(super) fn create(dir: &Path) -> Result<(), EmbeddedOpenError> {
     let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
     let file = OpenOptions::new()

@@ -49,14 +49,12 @@ fault_from!(
     redb::CommitError
 );
 
-/// Open tables of a transaction.
 pub(super) struct StoreTables<'txn> {
     meta: Table<'txn, &'static str, &'static [u8]>,
     marks: Table<'txn, &'static str, &'static [u8]>,
     sessions: Table<'txn, (&'static str, i32, i64), (u32, u64, i64)>,
     backends: Table<'txn, (i32, i64, &'static str), ()>,
     pub(super) takeovers: Takeovers<'txn>,
-    /// Whether there is anything to commit.
     pub(super) changed: bool,
 }
 
@@ -72,7 +70,6 @@ impl<'txn> StoreTables<'txn> {
         })
     }
 
-    /// See [`crate::Authority::sessions`].
     pub(super) fn sessions(&self) -> Result<Vec<(Scope, Registered)>, StepError> {
         let mut all = Vec::new();
         for entry in self.sessions.iter()? {
@@ -84,7 +81,6 @@ impl<'txn> StoreTables<'txn> {
         Ok(all)
     }
 
-    /// See [`crate::Authority::marks`].
     pub(super) fn marks(&self) -> Result<Vec<(Scope, Mark)>, StepError> {
         let mut all = Vec::new();
         for entry in self.marks.iter()? {
@@ -96,7 +92,6 @@ impl<'txn> StoreTables<'txn> {
         Ok(all)
     }
 
-    /// See [`crate::Authority::mark`].
     pub(super) fn mark(&self, scope: &Scope) -> Result<Option<Mark>, StepError> {
         Ok(self.mark_row(scope)?.map(|row| row.mark))
     }

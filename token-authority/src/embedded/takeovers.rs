@@ -11,7 +11,6 @@ const TAKEOVERS: TableDefinition<'static, &str, (i64, &str)> = TableDefinition::
 /// (time of the last record, scope), to find the scopes with the latest records.
 const NOTED: TableDefinition<'static, (i64, &str), ()> = TableDefinition::new("takeovers_noted");
 
-/// Open tables of a transaction.
 pub(super) struct Takeovers<'txn> {
     of: Table<'txn, &'static str, (i64, &'static str)>,
     noted: Table<'txn, (i64, &'static str), ()>,
@@ -25,7 +24,6 @@ impl<'txn> Takeovers<'txn> {
         })
     }
 
-    /// See [`crate::Authority::note_takeovers`].
     pub(super) fn note(
         &mut self,
         scope: &Scope,
@@ -44,7 +42,6 @@ impl<'txn> Takeovers<'txn> {
         Ok(())
     }
 
-    /// See [`crate::Authority::takeovers`].
     pub(super) fn list(
         &self,
         of: Option<&Scope>,

@@ -9,15 +9,12 @@ use crate::AuthorityError;
 /// Maximum steps of a transaction, so that the first caller is not kept waiting forever.
 const BATCH: usize = 1024;
 
-/// Step of one caller.
 pub(super) trait Job: Send {
-    /// Runs the step in the transaction.
     fn apply(&mut self, tables: &mut StoreTables<'_>) -> Result<(), StepError>;
     /// Answers once the transaction is durable or has failed.
     fn answer(self: Box<Self>, committed: Result<(), AuthorityError>);
 }
 
-/// Step with its result and its caller.
 pub(super) struct Call<T, F> {
     step: Option<F>,
     value: Option<T>,

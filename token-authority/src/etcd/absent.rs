@@ -1,4 +1,4 @@
-//! A build without the feature `etcd`. Addresses of etcd are read; whatever would connect says what is missing.
+//! A build without the feature `etcd`: addresses of etcd are read, and connecting is an error.
 
 mod options;
 mod reported;

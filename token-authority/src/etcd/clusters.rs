@@ -11,7 +11,6 @@ use super::store::{EtcdStore, OPERATIONS_MAX, Path, found, touch};
 use crate::record::MarkRow;
 use crate::{AuthorityError, Cluster, Enrolled, Mark, Scope};
 
-/// Recorded cluster and the revision of its key, or nothing and 0.
 #[derive(Clone, Copy)]
 struct OnRecord {
     cluster: Option<Cluster>,
@@ -19,13 +18,11 @@ struct OnRecord {
 }
 
 impl EtcdStore {
-    /// See [`crate::Authority::enrol`].
     pub(super) async fn enrol(&self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
         let accepts = |recorded: Cluster| cluster.follows(&recorded);
         self.replace(cluster, &[], accepts).await
     }
 
-    /// See [`crate::Authority::recover`].
     pub(super) async fn recover(
         &self,
         seen: Option<Cluster>,
@@ -36,7 +33,6 @@ impl EtcdStore {
         self.replace(cluster, marks, accepts).await
     }
 
-    /// See [`crate::Authority::cluster`].
     pub(super) async fn cluster(&self) -> Result<Option<Cluster>, AuthorityError> {
         Ok(self.on_record().await?.cluster)
     }
@@ -141,7 +137,6 @@ impl EtcdStore {
         }
     }
 
-    /// Every mark as it is now, and its revision.
     pub(super) async fn read_marks(&self) -> Result<(i64, Vec<(Scope, Known)>), AuthorityError> {
         self.read_all(&self.keys.marks(), |kv| self.read_mark(kv))
             .await

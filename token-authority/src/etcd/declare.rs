@@ -63,7 +63,6 @@ enum Elected {
 }
 
 impl EtcdStore {
-    /// See [`crate::Authority::declare`].
     pub(super) async fn declare(
         &self,
         declaration: &Declaration,
@@ -187,7 +186,6 @@ mod tests {
     use crate::record::MarkRow;
     use crate::{Cluster, Mark};
 
-    /// Operations of a declaration for a mark with this token, as etcd-client formats them.
     fn shown(value: u64, drained: bool) -> Vec<String> {
         let (scope, token) = (Scope::default(), Token::new(5).unwrap());
         let backend = Backend {

@@ -145,7 +145,6 @@ impl ElectionCandidate {
     }
 }
 
-/// Reads the first key in the queue of an election.
 pub(super) fn first_of(election: &str) -> TxnOp {
     let first = GetOptions::new()
         .with_prefix()

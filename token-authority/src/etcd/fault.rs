@@ -12,16 +12,13 @@ pub(super) struct EtcdFault {
     pub(super) text: String,
 }
 
-/// Remedy for a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FaultKind {
     /// Another endpoint, or the same one later, may answer.
     Unavailable,
     /// The requested revision has been compacted: start again at a newer one.
     Compacted,
-    /// Wrong user, password or rights.
     Denied,
-    /// etcd has no space left.
     Full,
     /// etcd reports corrupt data, or a record is invalid.
     Damaged,

@@ -18,7 +18,6 @@ use crate::{AuthorityError, Following, Token};
 /// Shorter interruptions are not logged: a member of etcd that ends, an election within etcd.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
 
-/// Leading key of an election.
 #[derive(Debug)]
 pub(super) struct ElectionLeader {
     key: Vec<u8>,
@@ -61,8 +60,7 @@ impl Absence {
 }
 
 impl EtcdStore {
-    /// Leader of an election, and the revision of the read. The read is a step, so the answer is not from before the
-    /// call.
+    /// Leader of an election, and the revision of the read. The read is a step, so it is not stale.
     pub(super) async fn leader(
         &self,
         election: &str,
@@ -82,7 +80,6 @@ impl EtcdStore {
         Ok((stepped.revision, Some(leader)))
     }
 
-    /// See [`crate::Authority::follow`].
     pub(super) fn follow(self: Arc<Self>, election: &str) -> Following {
         let (told, following) = watch::channel(None);
         let election = election.to_owned();

@@ -7,7 +7,6 @@ use etcd_client::ResponseHeader;
 
 use crate::AuthorityError;
 
-/// Known history of the store.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// 0 before the first answer.
@@ -28,7 +27,6 @@ pub(super) enum Floor {
 }
 
 impl History {
-    /// Fails once the store is known to have gone back.
     pub(super) fn intact(&self) -> Result<(), AuthorityError> {
         self.broken.get().map_or(Ok(()), |error| Err(error.clone()))
     }
@@ -78,7 +76,6 @@ impl History {
         )))
     }
 
-    /// Refuses everything from now on.
     pub(super) fn breaks(&self, error: AuthorityError) -> AuthorityError {
         self.broken
             .get_or_init(|| {

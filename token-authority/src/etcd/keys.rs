@@ -31,7 +31,6 @@ const SEPARATOR: char = '|';
 /// Character after [`SEPARATOR`], to end a range of keys with a common part.
 const AFTER_SEPARATOR: char = '}';
 
-/// Keys of a store.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
     prefix: String,
@@ -44,7 +43,6 @@ pub(super) struct Range {
     pub(super) to: Vec<u8>,
 }
 
-/// Meaning of a watched key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Watched {
     Cluster,
@@ -106,12 +104,10 @@ impl Keys {
         ))
     }
 
-    /// Common prefix of all keys of [`Self::noted`].
     pub(super) fn all_noted(&self) -> Vec<u8> {
         self.key("takeovers-noted/")
     }
 
-    /// Scope of a key of [`Self::noted`].
     pub(super) fn read_noted(&self, key: &[u8]) -> Option<Scope> {
         let below = self.below(key)?.strip_prefix("takeovers-noted/")?;
         Scope::new(below.split(SEPARATOR).nth(1)?).ok()
@@ -141,7 +137,6 @@ impl Keys {
         self.range("cluster", "mark0")
     }
 
-    /// Meaning of a key of [`Self::watched`].
     pub(super) fn read_watched(&self, key: &[u8]) -> Option<Watched> {
         match self.below(key)? {
             "cluster" => Some(Watched::Cluster),
@@ -153,12 +148,10 @@ impl Keys {
         }
     }
 
-    /// Scope of a mark's key.
     pub(super) fn read_mark(&self, key: &[u8]) -> Option<Scope> {
         Scope::new(self.below(key)?.strip_prefix("mark/")?).ok()
     }
 
-    /// Scope and backend of a session's key.
     pub(super) fn read_session(&self, key: &[u8]) -> Option<(Scope, Backend)> {
         let mut parts = self.below(key)?.strip_prefix("session/")?.split(SEPARATOR);
         let scope = Scope::new(parts.next()?).ok()?;
@@ -169,7 +162,6 @@ impl Keys {
         parts.next().is_none().then_some((scope, backend))
     }
 
-    /// Scope of a key in [`Self::records_of`].
     pub(super) fn read_record(&self, key: &[u8]) -> Option<Scope> {
         let below = self.below(key)?.strip_prefix("backend/")?;
         Scope::new(below.split(SEPARATOR).nth(2)?).ok()
@@ -191,22 +183,18 @@ impl Keys {
     }
 }
 
-/// Identity and format of a store.
 #[derive(Debug, Serialize, Deserialize)]
 struct Origin {
     format: u32,
     identity: String,
 }
 
-/// Reason why the value of the key `identity` is not ours.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotOurs {
-    /// Another version wrote it.
     OtherFormat(u32),
     Damaged(String),
 }
 
-/// Value of the key `identity`.
 pub(super) fn write_identity(identity: AuthorityId) -> Vec<u8> {
     json(&Origin {
         format: FORMAT,
@@ -214,7 +202,6 @@ pub(super) fn write_identity(identity: AuthorityId) -> Vec<u8> {
     })
 }
 
-/// Reads a value of [`write_identity`].
 pub(super) fn read_identity(value: &[u8]) -> Result<AuthorityId, NotOurs> {
     /// The only field that every format has.
     #[derive(Deserialize)]

@@ -11,7 +11,6 @@ use super::store::{EtcdStore, Path, found};
 use crate::{AuthorityError, LeaseId, LeaseStep, Leased, Scope};
 
 impl EtcdStore {
-    /// See [`crate::Authority::lease`].
     pub(super) async fn lease(
         &self,
         scope: &Scope,

@@ -12,7 +12,6 @@ use crate::record::MarkRow;
 /// Limit of scopes, about 300 bytes each.
 const SCOPES_MAX: usize = 100_000;
 
-/// Mark at a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) mod_revision: i64,

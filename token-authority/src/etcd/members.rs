@@ -1,12 +1,11 @@
 //! Endpoints of etcd: one client for each, our own rotation, and a limit for every attempt.
 //!
-//! One client with several endpoints would spread the calls over all of them, including one that hangs. So each
-//! endpoint has a separate client. All calls go to the same one until it fails or does not answer in time, then to
-//! the next. A slow endpoint may still answer: its attempt continues in parallel, so every request must tolerate
-//! being executed twice.
+//! One client with several endpoints would spread the calls over all of them, including one that hangs. Here all
+//! calls go to one endpoint until it fails or does not answer in time, then to the next. Its attempt continues in
+//! parallel, so every request must tolerate being executed twice.
 //!
-//! Each connection reads the files with password, certificates and key again. So after these change, a refused login
-//! is retried once over a new connection.
+//! Each connection reads the files with password, certificates and key again. So a refused login is retried once over
+//! a new connection.
 
 use std::fmt;
 use std::future::Future;
@@ -24,8 +23,8 @@ use super::fault::{EtcdFault, FaultKind};
 use super::open::client_options;
 use super::options::Options;
 
-/// Limit of a call with all its attempts. Below the 5 s that a takeover has by default, so that the client gets the
-/// reason. Above the time in which etcd elects a leader (about 2 s).
+/// Limit of a call with all its attempts. Below a takeover's default of 5 s, so that the client gets the reason;
+/// above the time in which etcd elects a leader (about 2 s).
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time for one endpoint before the next is asked.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(800);
@@ -35,11 +34,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Endpoints of an etcd cluster.
 pub(super) struct Members {
     members: Vec<Member>,
     options: Options,
-    /// Index of the endpoint in use.
     current: AtomicUsize,
     /// Runtime of the connections, which must not end with the runtime of the first caller.
     runtime: Handle,
@@ -57,7 +54,6 @@ struct Slot {
     client: Option<Client>,
 }
 
-/// Client with its number at the endpoint.
 #[derive(Clone)]
 struct MemberConnection {
     client: Client,
@@ -103,7 +99,6 @@ impl Members {
         self.call(ask).await
     }
 
-    /// Reads one key, or as the options say.
     pub(super) async fn get(
         &self,
         key: &[u8],
@@ -167,7 +162,6 @@ impl Members {
         Err(EtcdFault::new(kind, self.summary(&said)))
     }
 
-    /// Client of the endpoint in use, and its index for [`Self::leave`].
     pub(super) async fn current(&self) -> Result<(usize, Client), EtcdFault> {
         let index = self.current.load(Ordering::Relaxed);
         let client = timeout(ATTEMPT_TIMEOUT, self.client(index)).await;
@@ -192,7 +186,6 @@ impl Members {
         }
     }
 
-    /// Endpoints, in the given order.
     pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
         self.members.iter().map(|member| member.url.as_str())
     }

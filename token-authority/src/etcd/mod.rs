@@ -3,72 +3,58 @@
 //! # What every step relies on
 //!
 //! A step is one `Txn` of etcd: conditions, and operations for either outcome. etcd applies it as a whole, at one
-//! revision of the store, and in the same order on every member. **Every step that decides contains a write**, if
-//! only of a key that nothing reads. So it goes through etcd's log and is never answered from the state of one
-//! member. Several versions, Debian's 3.4.23 among them, could answer even "linearizable" reads with an old value
-//! after the process was paused (<https://github.com/etcd-io/etcd/issues/20418>). Lists too long for one answer are
-//! read in pages at the revision of such a step; a member's data of a past revision is final.
+//! revision, in the same order on every member.
 //!
-//! **Every step compares the identity of the store.** No step of ours is taken in a store that was wiped, or created
-//! again by others. A store restored from a snapshot has our identity. It is recognized by a revision below one that
-//! we have seen, by another cluster id, or by a mark that is missing or lower than before. Then nothing is accepted
-//! until the process restarts ([`AuthorityError::WentBack`](crate::AuthorityError::WentBack)).
-//!
-//! **Every step can be repeated, and can come late.** An attempt that timed out, or whose caller is gone, may still
-//! be in etcd's queue and be applied seconds later. Its conditions are then compared with the state of that time. So
-//! it does nothing, or what the same step would have done if sent then.
+//! - **It contains a write**, if only of a key that nothing reads. So it goes through etcd's log. Several versions,
+//!   Debian's 3.4.23 among them, could answer "linearizable" reads with an old value after the process was paused
+//!   (<https://github.com/etcd-io/etcd/issues/20418>). Lists too long for one answer are read in pages at the
+//!   revision of such a step; a member's data of a past revision is final.
+//! - **It compares the identity of the store**, which a wiped or newly created store lacks. A store restored from a
+//!   snapshot is recognized by a revision below one that we have seen, by another cluster id, or by a mark that is
+//!   missing or lower than before. Then nothing is accepted until the process restarts
+//!   ([`AuthorityError::WentBack`](crate::AuthorityError::WentBack)).
+//! - **It can be repeated, and can come late.** An attempt that timed out, or whose caller is gone, may be applied
+//!   seconds later. Its conditions are then compared with the state of that time.
 //!
 //! # Declaring
 //!
-//! One step: *if* the cluster on record is ours and the mark of the scope is still the known one (by the revision of
+//! One step: *if* the recorded cluster is ours and the mark of the scope is still the known one (by the revision of
 //! its last change), *then* write the mark if it rises, write the session, and read the sessions of the scope if it
-//! is not drained; *else* read the cluster and the mark, and try again with them.
+//! is not drained; *else* read the cluster and the mark, and try again.
 //!
 //! - A declaration that raises the mark gets every session registered before. A later registration at a lower token
-//!   finds its condition on the mark false. So no lower session is missing in the list, and none comes later.
-//! - A known mark is never trusted, only compared. If it is old, only a round trip is lost.
-//! - A late duplicate of a raise finds the mark changed by its twin, and does nothing. A late duplicate of a
-//!   registration finds the mark unchanged, and registers a session again that may have ended. The next takeover or
-//!   the reaper removes that record, because its backend is gone.
+//!   finds its condition false. So no lower session is missing in the list, and none comes later.
+//! - A known mark is only compared. If it is old, a round trip is lost.
+//! - A late duplicate of a raise does nothing. A late duplicate of a registration may register a session that has
+//!   ended; the next takeover or the reaper removes that record.
 //! - A repeated request whose answer was lost gets `Current` instead of `Raised`. Both lead to the barrier while the
 //!   scope is not drained.
-//! - A take, which asks for the token after the mark, is such a step too: its token is computed from the compared
-//!   mark. The mark records the take that raised it, so a repeated take does not raise the mark again.
+//! - A take computes its token from the compared mark, which records the take that raised it.
 //!
-//! A declaration may name an election. Then the step also requires that the leading key still exists with its
-//! creation revision. An earlier step read which key leads, and that its number is the token. The key leads while it
-//! exists, because every later key has a higher number.
+//! If a declaration names an election, the step also requires that the leading key still exists with its creation
+//! revision. An earlier step read which key leads, and its number, the token. A key leads while it exists, because
+//! every later key has a higher number.
 //!
 //! # Removing, and marking as drained
 //!
-//! A scope can have thousands of sessions, but a step only about a hundred operations. So `drained` works in batches,
-//! and may be interrupted between any two of them.
+//! A scope can have thousands of sessions, but a step only about a hundred operations. So `drained` works in batches.
 //!
-//! - A session has two keys: its record, and the entry that finds it by its backend. One operation writes or removes
-//!   both.
-//! - Each removal has a separate condition in its step: the session's token is lower. A session that has moved up to
-//!   the new token stays. The backend of a removed session is gone, and never comes back. So removals may come late
-//!   or repeatedly, and a crash may come after any of them.
-//! - A separate step after all batches marks the scope as drained: *if* the mark is the known one, with this token,
-//!   *and* every session's token is at least this one. etcd compares the whole range in that very step, so it does
-//!   not rely on the batches. If the step is not taken, it reads the sessions that are left.
-//! - The scope then stays drained: while the mark has this token, no lower session can register, as shown above. A
-//!   higher mark is a new record, which is not drained.
-//! - Removing all records of a session first reads its scopes. That read decides nothing: a record that it misses
-//!   stays, and the reaper asks again.
+//! - A session has two keys, written and removed together: its record, and the entry that finds it by its backend.
+//! - Each removal has a separate condition: the session's token is lower. The backend of a removed session never
+//!   comes back, so removals may come late or repeatedly, and a crash may come after any of them.
+//! - After all batches, a separate step marks the scope as drained: *if* the mark is the known one, with this token,
+//!   *and* every session's token is at least this one, which etcd compares over the whole range. Otherwise it reads
+//!   the sessions that are left.
+//! - The scope stays drained while the mark has this token, because no lower session can register.
+//! - `forget` first reads a session's scopes. A record that it misses stays, and the reaper asks again.
 //!
-//! # Repairing
+//! # Repairing, and recovery
 //!
-//! One step: *if* the cluster on record is ours and the mark is still the known one, which is the one that the
-//! operator has seen, *then* write the mark in the next incarnation, and read the sessions of the scope. It is a
-//! raise like any other, since everything of an earlier incarnation is lower, whatever its number. So the above
-//! applies to it. Sessions carry their incarnation for this.
+//! A repair writes the mark in the next incarnation, on the conditions of a declaration, and reads the sessions of
+//! the scope. Sessions carry their incarnation, so all earlier ones are lower.
 //!
-//! # The cluster on record, and recovery
-//!
-//! Both are written on the condition that the revision read is unchanged. Recovery raises marks in batches and writes
-//! the cluster last. An interrupted recovery is repeated, and until it ends no session can declare for the new
-//! cluster.
+//! Recovery raises marks in batches and writes the cluster last. If interrupted, it is repeated, and until it ends no
+//! session can declare for the new cluster.
 //!
 //! # The watch
 //!
@@ -149,7 +135,7 @@ impl Etcd {
         }
     }
 
-    /// As [`Self::connect`], for whoever needs no more than a store.
+    /// As [`Self::connect`], as a trait object.
     ///
     /// Errors: as [`Self::connect`].
     pub async fn open(options: Options) -> Result<Arc<dyn Authority>, EtcdOpenError> {

@@ -72,7 +72,6 @@ pub enum EtcdOpenError {
     },
 }
 
-/// Treatment of a missing store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     Make,
@@ -113,7 +112,6 @@ pub(super) async fn open(
     Ok(Some((store, found.revision)))
 }
 
-/// Identity of the store, and its revision.
 struct Identified {
     identity: AuthorityId,
     revision: i64,

@@ -24,15 +24,12 @@ pub struct Options {
     pub(super) login: Option<Login>,
 }
 
-/// Files for TLS, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tls {
     pub(super) ca: PathBuf,
-    /// Certificate and key of this client.
     pub(super) client: Option<(PathBuf, PathBuf)>,
 }
 
-/// A user of etcd.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) user: String,
@@ -124,10 +121,8 @@ impl Options {
     }
 }
 
-/// Names that may follow `?`.
 const NAMES: [&str; 6] = ["prefix", "ca", "cert", "key", "user", "password_file"];
 
-/// Values after `?`.
 struct Query(BTreeMap<&'static str, String>);
 
 impl FromStr for Options {
@@ -170,7 +165,6 @@ impl FromStr for Options {
 const HTTP: &str = "http://";
 const HTTPS: &str = "https://";
 
-/// URL in its parts.
 struct Endpoint {
     scheme: &'static str,
     credentials: Option<(String, Option<String>)>,

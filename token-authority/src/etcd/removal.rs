@@ -12,7 +12,6 @@ use super::store::{EtcdStore, OPERATIONS_MAX, Path, found, page_of, touch, unexp
 use crate::{AuthorityError, Backend, Drained, Rank, Registered, Scope};
 
 impl EtcdStore {
-    /// See [`crate::Authority::drained`].
     pub(super) async fn drained(
         &self,
         scope: &Scope,
@@ -63,8 +62,7 @@ impl EtcdStore {
     /// Marks the scope as drained if the mark is `current` and no lower session is left.
     ///
     /// etcd's comparison over a range is true if it is true for every key, but a comparison of values is false for a
-    /// range without keys. So a second comparison, in the other path of the first, handles the scope without
-    /// sessions.
+    /// range without keys. So a second comparison, in the first one's other path, handles a scope without sessions.
     async fn try_mark_drained(
         &self,
         scope: &Scope,
@@ -125,7 +123,6 @@ impl EtcdStore {
         Ok(Looked::Left(left))
     }
 
-    /// See [`crate::Authority::forget`].
     pub(super) async fn forget(&self, gone: &[Backend]) -> Result<(), AuthorityError> {
         let mut removals = Vec::new();
         for batch in gone.chunks(OPERATIONS_MAX) {
@@ -170,7 +167,6 @@ impl EtcdStore {
     }
 }
 
-/// Result of [`EtcdStore::try_mark_drained`].
 enum Looked {
     /// No lower session is left, and the scope is marked.
     Marked,

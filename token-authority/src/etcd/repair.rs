@@ -8,7 +8,6 @@ use super::store::{EtcdStore, found, page_of, touch};
 use crate::{AuthorityError, Mark, RepairRequest, Repaired, Scope, rule};
 
 impl EtcdStore {
-    /// See [`crate::Authority::mark`].
     pub(super) async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, AuthorityError> {
         let stepped = self
             .sync(vec![TxnOp::get(self.keys.mark(scope), None)])
@@ -18,7 +17,6 @@ impl EtcdStore {
         Ok(known.map(|known| known.row.mark))
     }
 
-    /// See [`crate::Authority::repair`].
     pub(super) async fn repair(&self, request: &RepairRequest) -> Result<Repaired, AuthorityError> {
         let (scope, cluster) = (&request.scope, request.cluster);
         let mut known = self.marks.get(scope);

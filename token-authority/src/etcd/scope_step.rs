@@ -13,13 +13,12 @@ use crate::{AuthorityError, Cluster, Scope};
 /// Attempts of a step while the state it depends on keeps changing.
 const CONFLICTS_MAX: u32 = 64;
 
-/// Failed attempts of a step.
 #[derive(Default)]
 pub(super) struct Conflicts(u32);
 
 impl Conflicts {
-    /// Counts a failed attempt. The first ones are normal races, and the next attempt knows more. Many mean many
-    /// rivals, so it then waits a moment, and finally gives up.
+    /// Counts a failed attempt. The first ones are normal races. After many the next one waits a moment, and finally
+    /// the step gives up.
     pub(super) async fn again(&mut self, what: impl Display) -> Result<(), AuthorityError> {
         if self.0 > 2 {
             let most = 1_u64 << self.0.min(6);
@@ -36,7 +35,6 @@ impl Conflicts {
     }
 }
 
-/// Result of such a step.
 pub(super) enum Tried {
     Taken(Stepped),
     /// Not taken: another cluster is recorded.

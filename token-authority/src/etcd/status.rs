@@ -9,8 +9,8 @@ use super::members::ATTEMPT_TIMEOUT;
 use super::reported::{Endpoint, Member, MemberRole};
 use super::store::EtcdStore;
 
-/// Whether this version of etcd had stale reads: 3.4.20 and later in 3.4, and everything from 3.5.0. Later releases
-/// may have a fix that is not known here. An unreadable version counts as affected.
+/// Whether this version of etcd had stale reads: 3.4.20 and later in 3.4, and everything from 3.5.0. An unreadable
+/// version counts as affected.
 fn has_stale_reads(version: &str) -> bool {
     let mut parts = version.split(['.', '-', '+']).map(str::parse::<u32>);
     let mut part = || parts.next().and_then(Result::ok);

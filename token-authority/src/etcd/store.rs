@@ -28,7 +28,6 @@ pub(super) struct EtcdStore {
     pub(super) watchers: Watchers,
 }
 
-/// Result of a step.
 #[derive(Debug)]
 pub(super) struct Stepped {
     /// Revision of the store right after the step.
@@ -46,10 +45,10 @@ pub(super) enum Path {
 }
 
 impl EtcdStore {
-    /// Takes one step, if the identity of the store is still the known one.
+    /// Takes one step, if the identity of the store is still the known one. If an answer is lost, the step may be
+    /// taken twice.
     ///
-    /// At least one operation of `then` must write. So the step goes through etcd's log and is never answered from
-    /// the state of one member. If an answer is lost, it may be taken twice.
+    /// At least one operation of `then` must write, so that the step goes through etcd's log.
     pub(super) async fn step(
         &self,
         mut when: Vec<Compare>,
@@ -79,7 +78,6 @@ impl EtcdStore {
         })
     }
 
-    /// Checks that the key `identity` still has our identity.
     pub(super) fn same_identity(&self, found: Option<&KeyValue>) -> Result<(), AuthorityError> {
         let Some(found) = found else {
             return Err(self.history.went_back("its identity is gone".to_owned()));
@@ -99,7 +97,6 @@ impl EtcdStore {
         }
     }
 
-    /// Takes in the store's answer for a mark at a revision. See [`Marks::learn`].
     pub(super) fn learn(
         &self,
         scope: &Scope,
@@ -127,8 +124,8 @@ impl EtcdStore {
         }
     }
 
-    /// All current keys of a range, read in pages, and their revision. If reading starts again, `read` is called
-    /// again for every key.
+    /// All current keys of a range, read in pages, and their revision. If reading restarts, `read` is called again
+    /// for every key.
     pub(super) async fn read_all<T>(
         &self,
         range: &Range,
@@ -147,8 +144,8 @@ impl EtcdStore {
         }
     }
 
-    /// Reads the rest of a range at the revision of a step. A member that lags refuses; a member's data of a past
-    /// revision is final. So any member may answer, and no answer is stale.
+    /// Reads the rest of a range at the revision of a step. Any member may answer: one that lags refuses, and data of
+    /// a past revision is final.
     pub(super) async fn rest<T>(
         &self,
         range: &Range,
@@ -225,7 +222,6 @@ pub(super) fn page_of(range: &Range) -> TxnOp {
     TxnOp::get(range.from.clone(), Some(options))
 }
 
-/// First key of a `get`.
 pub(super) fn found(answer: Option<&TxnOpResponse>) -> Option<&KeyValue> {
     match answer? {
         TxnOpResponse::Get(get) => get.kvs().first(),

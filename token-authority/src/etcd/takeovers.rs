@@ -11,7 +11,6 @@ use crate::takeovers::History;
 use crate::{AuthorityError, Scope, TakeoverRecord, now_us};
 
 impl EtcdStore {
-    /// See [`crate::Authority::note_takeovers`].
     pub(super) async fn note_takeovers(
         &self,
         scope: &Scope,
@@ -45,7 +44,6 @@ impl EtcdStore {
         }
     }
 
-    /// See [`crate::Authority::takeovers`].
     pub(super) async fn takeovers(
         &self,
         of: Option<&Scope>,

@@ -18,9 +18,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Reason for the end of a stream.
 pub(super) enum Ended {
-    /// The stream broke. The next one continues from there.
+    /// The stream broke. The next one continues from `seen`.
     Broken(EtcdFault),
     /// The next changes have been compacted: all marks must be read.
     Compacted,
@@ -28,7 +27,6 @@ pub(super) enum Ended {
     Over(AuthorityError),
 }
 
-/// Pause between streams.
 pub(super) struct Pause(Duration);
 
 impl Default for Pause {

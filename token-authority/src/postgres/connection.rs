@@ -26,7 +26,6 @@ pub(super) const WENT_BACK: &str = "PFA02";
 /// The oldest server with `xid8`, which the schema uses.
 pub(super) const OLDEST_VERSION: i32 = 13;
 
-/// Arguments of a step with their types.
 pub(super) type Arguments<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
 pub(super) struct StoreConnection {
@@ -37,7 +36,6 @@ pub(super) struct StoreConnection {
     driver: JoinHandle<()>,
 }
 
-/// Unsolicited messages of the server.
 #[derive(Default)]
 pub(super) struct Heard {
     /// Woken by each notification, and at the end of the connection.
@@ -47,27 +45,21 @@ pub(super) struct Heard {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
-    /// The connection is unusable.
     #[error("{0}")]
     Broken(String),
     /// The server refused; the statement is undone.
     #[error("{} ({})", .0.message(), .0.code().code())]
     Refused(Box<DbError>),
-    /// The server is a standby.
     #[error(
         "this server is a standby and accepts no writes; name the primary, or all hosts of the cluster"
     )]
     Standby,
-    /// The server is older than [`OLDEST_VERSION`].
     #[error("this is PostgreSQL {0}; the authority needs {OLDEST_VERSION} or newer")]
     TooOld(String),
-    /// The database cannot hold every text.
     #[error("the database has encoding {0}; the authority needs one with UTF8")]
     Encoding(String),
-    /// A row is invalid.
     #[error("{0}")]
     Record(String),
-    /// The store belongs to another role, or has foreign objects attached.
     #[error("{0}")]
     Strange(Strange),
 }
@@ -150,8 +142,8 @@ impl StoreConnection {
         Ok(())
     }
 
-    /// Runs a statement and waits for its complete answer: the server commits after the row, and confirms with
-    /// ReadyForQuery. A wait beyond `bound` ends the connection.
+    /// Runs a statement and waits for ReadyForQuery, which the server sends after the commit. A wait beyond `bound`
+    /// ends the connection.
     pub(super) async fn ask(
         &self,
         bound: Duration,
@@ -187,8 +179,8 @@ impl StoreConnection {
         self.unwarned()
     }
 
-    /// Fails if the server warned. No step warns, but the server warns if the wait for a synchronous standby was cut
-    /// short, and then the commit is only local.
+    /// Fails if the server warned: it warns if the wait for a synchronous standby was cut short, and then the commit
+    /// is only local.
     pub(super) fn unwarned(&self) -> Result<(), ConnectionError> {
         let mut warning = self.heard.warning.lock();
         match warning.take() {
@@ -219,7 +211,6 @@ impl Drop for StoreConnection {
     }
 }
 
-/// Drives a connection until it ends.
 async fn drive(mut connection: Connection<Socket, Stream<Socket>>, heard: Arc<Heard>) {
     while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
         match message {
@@ -252,8 +243,8 @@ fn settings(options: &Options, purpose: Purpose) -> String {
     let longest = limit * 12;
     let own = match purpose {
         Purpose::Watch => format!("LISTEN {SCHEMA};"),
-        // Plans of the steps live as long as the connection. A plan made for a small table would scan the whole table
-        // later, so plans must use an index.
+        // Plans live as long as the connection. One made for a small table would scan the whole table later, so plans
+        // must use an index.
         Purpose::Steps => "SET enable_seqscan = off;".into(),
         Purpose::Inspect => String::new(),
     };
@@ -297,7 +288,6 @@ impl ConnectionError {
         Self::Record("an answer without rows".into())
     }
 
-    /// Code of the server's refusal.
     pub(super) fn code(&self) -> Option<&SqlState> {
         match self {
             Self::Refused(refusal) => Some(refusal.code()),

@@ -33,7 +33,7 @@ impl ServerInfo {
     }
 }
 
-/// Inspects the server without changing anything. Errors: as [`super::Postgres::connect`], but a standby is no error.
+/// Inspects the server without changing anything. Errors: as [`super::Postgres::connect`], but a standby is allowed.
 /// Takes at most twice the options' timeout.
 pub async fn inspect(options: &Options) -> Result<ServerInfo, PostgresOpenError> {
     look(options)

@@ -1,5 +1,4 @@
-//! Leases: a row for each scope, timed by the server's clock. If that clock is set forward, a lease lapses early, and
-//! its holder is deposed like any late one.
+//! Leases: a row for each scope, timed by the server's clock. If that clock is set forward, a lease lapses early.
 
 use tokio_postgres::types::{ToSql, Type};
 
@@ -8,7 +7,6 @@ use super::worker::Worker;
 use crate::{AuthorityError, LeaseStep, Leased};
 
 impl Worker {
-    /// See [`crate::Authority::lease`].
     pub(super) async fn lease(
         &mut self,
         scope: String,

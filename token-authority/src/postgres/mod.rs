@@ -3,26 +3,20 @@
 //! # Why the steps are atomic
 //!
 //! Every step is one function on the server, called in one statement. Its transaction first checks that the store is
-//! ours (`own`). The whole transaction is sent at once, so a proxy that stops in the middle holds no lock.
+//! ours (`own`), and is sent at once, so a proxy that stops in the middle holds no lock. The isolation level is READ
+//! COMMITTED, and the function is `VOLATILE`: each of its statements sees what was committed before that statement
+//! began (<https://www.postgresql.org/docs/current/transaction-iso.html>). So reads after a lock see what its
+//! previous holder committed.
 //!
-//! The isolation level of a step is READ COMMITTED, and the function is `VOLATILE`. So each of its statements sees
-//! what was committed before that statement began (<https://www.postgresql.org/docs/current/transaction-iso.html>).
-//! Reads after a lock was taken therefore see what its previous holder committed. With one snapshot for the whole
-//! transaction they would not.
-//!
-//! - *A scope* is locked by its row in `marks` (`FOR UPDATE`). A declaration locks it, then reads the mark,
-//!   registers, and reads the lower sessions. `drained` locks it, removes sessions, checks what is left, and marks
-//!   the scope. So two steps in a scope follow each other. If the row is missing, `ON CONFLICT DO NOTHING` inserts it
-//!   or waits for a concurrent insert; then it is locked as usual. Rows are never deleted. A repair locks its scope
-//!   in the same way, and is a raise like any other for the steps around it.
+//! - *A scope* is locked by its row in `marks` (`FOR UPDATE`), by declarations, `drained` and repairs. If the row is
+//!   missing, `ON CONFLICT DO NOTHING` inserts it or waits for a concurrent insert. Rows are never deleted.
 //! - *The cluster* is locked by the table lock of `store`: `ROW SHARE` for declarations, which do not block each
-//!   other, `EXCLUSIVE` to enrol or recover. Table locks queue, so a stream of declarations cannot starve an
-//!   enrolment. A declaration with its lock is committed before the enrolment is answered. A later one sees the new
-//!   cluster.
-//! - *`forget`* only removes sessions, and locks no scope: a declaration sees a session or not, and each case is an
-//!   order of the two steps.
-//! - A declaration locks in this order: cluster, the row of its connection, scopes by name. So steps do not wait for
-//!   each other in a circle. If they do, the server aborts one, which is retried.
+//!   other, `EXCLUSIVE` to enrol or recover. Table locks queue, so declarations cannot starve an enrolment. A
+//!   declaration with its lock is committed before the enrolment is answered; a later one sees the new cluster.
+//! - *`forget`* locks no scope: a declaration sees a removed session or not, and each case is an order of the two
+//!   steps.
+//! - A declaration locks in this order: cluster, the row of its connection, scopes by name. If steps deadlock all the
+//!   same, the server aborts one, which is retried.
 //!
 //! An answer counts once the server sends ReadyForQuery, which it does after the commit, without a warning (see
 //! `connection`). `synchronous_commit` is at least `on`.

@@ -103,7 +103,6 @@ pub(super) async fn open(options: &Options) -> Result<AuthorityId, PostgresOpenE
     }
 }
 
-/// Checks that the store still has this identity.
 pub(super) async fn verify(
     link: &StoreConnection,
     options: &Options,
@@ -124,7 +123,6 @@ pub(super) async fn verify(
     Err(AuthorityError::Damaged(format!("{place}: {why}")))
 }
 
-/// Identity of the store, if it exists.
 pub(super) async fn find(
     link: &StoreConnection,
     options: &Options,
@@ -168,7 +166,6 @@ async fn read_identity(
     Ok(Some((get(row, 0)?, AuthorityId::from_bytes(bytes))))
 }
 
-/// Creates everything in one transaction.
 async fn make(link: &StoreConnection, options: &Options) -> Result<(), ConnectionError> {
     let scripts = [TABLES, FUNCTIONS]
         .concat()

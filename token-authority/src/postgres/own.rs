@@ -77,7 +77,7 @@ impl StoreConnection {
     /// of the answer must arrive within `bound`.
     ///
     /// The whole transaction is sent before the first answer, so a proxy that stops in the middle holds no lock. If
-    /// the guard fails, the server runs nothing after it.
+    /// the guard fails, the server runs nothing more.
     pub(super) async fn own(
         &self,
         bound: Duration,
@@ -125,7 +125,6 @@ impl StoreConnection {
         Ok(rows)
     }
 
-    /// Foreign objects, if any.
     pub(super) async fn strange(&self, bound: Duration) -> Option<ConnectionError> {
         let asked = self.ask(bound, &OWN.question(), &[]).await;
         match asked.map(|rows| Strange::read(&OWN, &rows)) {

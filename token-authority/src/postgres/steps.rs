@@ -14,16 +14,13 @@ use crate::{
     Enrolled, Incarnation, Mark, Registered, Repair, Repaired, Scope, Token,
 };
 
-/// Sender of a step's answer.
 pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, AuthorityError>>;
 
-/// Declaration in the queue.
 pub(super) struct Declare {
     pub(super) declaration: Declaration,
     pub(super) reply: AnswerSender<Declared>,
 }
 
-/// Removal of ended sessions in the queue.
 pub(super) struct Forget {
     pub(super) gone: Vec<Backend>,
     pub(super) reply: AnswerSender<()>,
@@ -48,7 +45,6 @@ pub(super) struct Together {
     gone: Backends,
 }
 
-/// Columns of takes besides the token.
 #[derive(Default)]
 struct Takes {
     /// Mark that the take follows, 0 for none and NULL for any; also NULL if not a take.
@@ -70,7 +66,6 @@ impl Takes {
     }
 }
 
-/// Sessions as columns.
 #[derive(Default)]
 pub(super) struct Backends {
     pids: Vec<i32>,
@@ -143,7 +138,6 @@ impl Together {
     }
 }
 
-/// Marks as columns.
 #[derive(Default)]
 pub(super) struct Marks {
     scopes: Vec<String>,
@@ -197,7 +191,7 @@ pub(super) fn number(token: Token) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// Cluster as stored. PostgreSQL shows the system identifier as the same 64 bits with a sign.
+/// Cluster as stored. PostgreSQL shows the 64 bits of the system identifier with a sign.
 pub(super) fn cluster_columns(cluster: Cluster) -> [i64; 3] {
     [
         cluster.system_identifier.cast_signed(),
@@ -211,7 +205,6 @@ pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-/// Answer to a declaration, with the declaration's place, counted from 0.
 pub(super) fn declared(row: &Row) -> Result<(usize, Declared), ConnectionError> {
     let place: i64 = get(row, 0)?;
     let place = usize::try_from(place - 1)
@@ -260,7 +253,6 @@ fn lower(row: &Row) -> Result<Vec<Registered>, ConnectionError> {
     sessions.collect()
 }
 
-/// Answer to a repair.
 pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, ConnectionError> {
     let row = rows.first().ok_or_else(ConnectionError::no_row)?;
     match get::<&str>(row, 0)? {
@@ -286,7 +278,6 @@ pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, ConnectionError> {
     }
 }
 
-/// Answer to `drained`.
 pub(super) fn drained(rows: &[Row]) -> Result<Drained, ConnectionError> {
     let left: Result<Vec<_>, _> = rows.iter().map(|row| registered(row, 0)).collect();
     let left = left?;

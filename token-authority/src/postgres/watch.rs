@@ -1,9 +1,9 @@
 //! Changes in the store: announced by NOTIFY, and polled every few seconds in case a notification was lost.
 //!
-//! A notification only says that something changed; the tables say what. Every mark carries the transaction that
-//! raised it. Each poll reads marks at or above the horizon of the previous poll: the oldest transaction in progress
-//! at that time (`pg_snapshot_xmin`). All transactions below it had ended and were seen. So nothing is missed in any
-//! order of commits, and little is read twice.
+//! A notification only says that something changed. Every mark carries the transaction that raised it. Each poll
+//! reads marks at or above the horizon of the previous poll, the oldest transaction in progress at that time
+//! (`pg_snapshot_xmin`): all transactions below it had ended and were seen. So no order of commits hides a change,
+//! and little is read twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,9 +23,7 @@ use crate::{AuthorityError, AuthorityId, Change, Cluster, Rank, Scope};
 
 /// Interval of polls without notifications.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
-/// Above every transaction.
 const NOTHING: &str = "18446744073709551615";
-/// Below every transaction.
 const EVERYTHING: &str = "0";
 
 /// Reading side of the store: one connection for polls and all other reads.
@@ -38,7 +36,6 @@ pub(super) struct StoreReader {
     pub(super) watchers: Watchers,
 }
 
-/// State of a watch.
 #[derive(Debug)]
 pub(super) struct WatchState {
     horizon: String,
@@ -58,7 +55,6 @@ impl StoreReader {
         }
     }
 
-    /// The connection, reopened if lost.
     pub(super) async fn link(&self) -> Result<Arc<StoreConnection>, AuthorityError> {
         let mut current = self.link.lock().await;
         if let Some(link) = current.as_ref()
@@ -93,7 +89,6 @@ impl StoreReader {
         }
     }
 
-    /// State that reports changes from now on.
     pub(super) async fn begin(&self) -> Result<WatchState, AuthorityError> {
         let mut told = WatchState {
             horizon: NOTHING.to_owned(),
@@ -171,7 +166,7 @@ impl StoreReader {
         Ok(changes)
     }
 
-    /// The last horizon, or everything if the server's transactions have gone back below it, because it was restored.
+    /// The last horizon, or everything if a restored server's transactions are below it.
     async fn horizon_after(
         &self,
         link: &StoreConnection,

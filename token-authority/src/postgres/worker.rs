@@ -30,20 +30,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Factor of a call's limit for recovery.
 pub(super) const RECOVERY: u32 = 12;
 
-/// Step of one caller.
 pub(super) enum Job {
     Declare(Declare),
     Forget(Forget),
-    /// A step with a separate commit.
     Alone(Alone),
 }
 
-/// Runs a step, and answers its caller.
 pub(super) type Alone = Box<dyn for<'w> FnOnce(&'w mut Worker) -> Taking<'w, ()> + Send>;
-/// A running step.
 pub(super) type Taking<'w, T> = Pin<Box<dyn Future<Output = T> + Send + 'w>>;
 
-/// Pauses between attempts to connect.
 #[derive(Default)]
 pub(super) struct Backoff {
     pause: Duration,
@@ -68,7 +63,6 @@ impl Backoff {
     }
 }
 
-/// Writing side of the store.
 pub(super) struct Worker {
     options: Options,
     place: String,
@@ -305,7 +299,6 @@ impl Worker {
         Ok(rows)
     }
 
-    /// Connects if necessary.
     pub(super) async fn connected(&mut self) -> Result<(), ConnectionError> {
         if self.link.as_ref().is_some_and(|link| !link.is_closed()) {
             return Ok(());
@@ -339,7 +332,7 @@ impl Worker {
         let bound = self.options.timeout();
         let sql = steps::call("hello", &arguments);
         within(bound, link.own(bound, Locks::Step, &sql, &arguments)).await?;
-        // From here on the new row must stay. The old one may go even without an answer that says so.
+        // From here on the new row must stay. The old one may go.
         (self.connection, self.step) = (connection, 0);
         self.answered = Some((connection, 0));
         if before.is_some() {
@@ -351,7 +344,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Records a failure, and converts it for the caller.
     fn failed(&mut self, error: ConnectionError) -> AuthorityError {
         let went_back = error.code().map(SqlState::code) == Some(WENT_BACK);
         if error.ends_connection() {
@@ -383,7 +375,7 @@ fn integer(value: &i64) -> (&(dyn ToSql + Sync), Type) {
 struct Batch {
     declares: Vec<Declare>,
     forgets: Vec<Forget>,
-    /// Ordered, so that two proxies that remove the same sessions do not wait for each other in a circle.
+    /// Ordered, so that two proxies that remove the same sessions cannot deadlock.
     gone: BTreeSet<Backend>,
 }
 

@@ -18,7 +18,6 @@ use crate::stage::{CLUSTER, Server, backend, connect, declare, impatient, option
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
 use pgpalisade_test_servers::postgres::Auth;
 
-/// Repeats a declaration until it is answered.
 async fn healed(store: &Postgres, name: &str, value: u64, pid: i32) -> Declared {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -30,7 +29,6 @@ async fn healed(store: &Postgres, name: &str, value: u64, pid: i32) -> Declared 
     }
 }
 
-/// Pids of the store's sessions.
 fn sessions(server: &Server) -> Vec<u32> {
     let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgpalisade authority'";
     let rows = server.sql(sql).into_iter().flatten();
@@ -109,7 +107,7 @@ async fn a_crash_loses_nothing_that_was_answered() {
     }
 }
 
-/// A lost connection is reopened and its row deleted, but the answer is lost. No step was lost.
+/// A connection is reopened and its row deleted, but the answer is lost. No step was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_whose_end_is_not_heard_of_is_no_lost_step() {
     let server = Server::start();

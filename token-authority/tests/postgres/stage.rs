@@ -15,7 +15,6 @@ pub(crate) const CLUSTER: Cluster = Cluster {
     postmaster_us: 1_700_000_000_000_000,
 };
 
-/// Options for a superuser over the unix socket.
 pub(crate) fn options(server: &Server) -> Options {
     server.admin_dsn().parse().unwrap()
 }

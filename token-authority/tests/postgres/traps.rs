@@ -17,7 +17,6 @@ const VIEW: &str = "CREATE VIEW pgpalisade_authority.store AS SELECT 6 AS format
 const FUNCTION: &str = "CREATE FUNCTION pgpalisade_authority.begin_step(a int, b bytea, c bigint, d bigint) \
     RETURNS void LANGUAGE sql AS 'SELECT traps.spring()'";
 
-/// A session over the unix socket.
 fn session(server: &Server, user: &str, database: &str) -> Wire {
     Wire::login(&server.socket(), &[("user", user), ("database", database)])
 }

@@ -8,7 +8,6 @@ use tokio::time::timeout;
 use crate::machine::PATIENCE;
 use crate::stage::{CLUSTER, Server, connect, declare, scope, token};
 
-/// Waits until a mark is reported.
 async fn told(watch: &mut Watch, name: &str, value: u64) -> Duration {
     let begin = Instant::now();
     loop {

@@ -51,7 +51,6 @@ fn declared_but_not_listed(draft: &Draft, reader: &mut PolicyReader<'_>) {
     }
 }
 
-/// Reports a category that is both refused and allowed.
 fn contradictions(table: &str, section: &Section, reader: &mut PolicyReader<'_>) {
     let refused: Vec<Category> = section.refuse.iter().map(|c| *c.get_ref()).collect();
     for allowed in &section.allow {
@@ -63,8 +62,7 @@ fn contradictions(table: &str, section: &Section, reader: &mut PolicyReader<'_>)
     }
 }
 
-/// Reports two scopes with identical patterns. Every write to these tables would need both tokens, so the scopes
-/// would be one.
+/// Reports two scopes with identical patterns: every write would need both tokens.
 fn scopes_of_the_same_tables(scopes: &[ScopeDraft], reader: &mut PolicyReader<'_>) {
     let mut known: BTreeMap<Vec<String>, &ScopeDraft> = BTreeMap::new();
     for scope in scopes.iter().filter(|scope| !scope.tables.is_empty()) {
@@ -102,7 +100,7 @@ fn names_of_two_rules(rules: &[RuleDraft], reader: &mut PolicyReader<'_>) {
     }
 }
 
-/// Rules that can never match, each with the earlier one that matches all that it does.
+/// Rules that can never match, each with the earlier one that covers it.
 pub(in crate::policy) fn shadowed(rules: &[RuleDraft]) -> Vec<(&RuleDraft, &Spanned<()>)> {
     let mut found = Vec::new();
     for (index, rule) in rules.iter().enumerate() {

@@ -17,13 +17,10 @@ pub(in crate::policy) struct Draft {
     pub(in crate::policy) tokens: TokenBounds,
     pub(in crate::policy) max_scopes: Option<u64>,
     pub(in crate::policy) scopes_may_be: Option<Spanned<Listing>>,
-    /// In the order of the file.
     pub(in crate::policy) scopes: Vec<ScopeDraft>,
-    /// In the order of the file.
     pub(in crate::policy) rules: Vec<RuleDraft>,
 }
 
-/// Keys that `[defaults]` and rules share.
 #[derive(Debug, Default)]
 pub(in crate::policy) struct Section {
     pub(in crate::policy) writes: Option<Spanned<Writes>>,
@@ -36,38 +33,31 @@ pub(in crate::policy) struct Section {
     pub(in crate::policy) declare: Option<Spanned<Declare>>,
 }
 
-/// Scopes that may exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::policy) enum Listing {
     Any,
     Listed,
 }
 
-/// Value of `declare`.
 #[derive(Debug)]
 pub(in crate::policy) enum Declare {
-    /// The duration.
     For(DeclareFor),
-    /// These scopes, perhaps none.
+    /// Perhaps none.
     Scopes(Vec<Spanned<Box<str>>>),
 }
 
-/// One `[scope.NAME]`.
 #[derive(Debug)]
 pub(in crate::policy) struct ScopeDraft {
     pub(in crate::policy) name: Spanned<Box<str>>,
     pub(in crate::policy) tables: Vec<Spanned<TablePattern>>,
     pub(in crate::policy) mode: Option<Spanned<Mode>>,
     pub(in crate::policy) bounds: TokenBounds,
-    /// The election whose number is the token.
     pub(in crate::policy) election: Option<Spanned<Arc<str>>>,
     pub(in crate::policy) holders: Option<Spanned<WhoPattern>>,
 }
 
-/// One `[[session]]`.
 #[derive(Debug)]
 pub(in crate::policy) struct RuleDraft {
-    /// Place in the file.
     pub(in crate::policy) at: Spanned<()>,
     pub(in crate::policy) name: Option<Box<str>>,
     pub(in crate::policy) who: WhoPattern,

@@ -9,13 +9,12 @@ use super::draft::ScopeDraft;
 use super::reader::{KeyName, PolicyReader};
 use crate::policy::remark::ValueError;
 
-/// Maximum number of scopes with an election. Each is followed on a stream of its own.
 const ELECTIONS_MAX: usize = 100;
-/// Maximum bytes of an election's name, which begins keys and is quoted in errors.
+/// Bytes of an election's name, which begins keys and is quoted in errors.
 const NAME_MAX: usize = 200;
 
 impl PolicyReader<'_> {
-    /// Reads `{ etcd_election = ".." }`, with the place of its name. `written` is the key of this value.
+    /// Reads `{ etcd_election = ".." }`. `written` is the key of this value.
     pub(super) fn election(
         &mut self,
         written: &str,

@@ -3,11 +3,11 @@
 /// A key of a policy file, for its reader and for the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyKey {
-    /// Key with the tables around it. `NAME` stands for the name of a scope.
+    /// With the tables around it. `NAME` stands for the name of a scope.
     pub(crate) name: &'static str,
-    /// Accepted values, as a user would write them.
+    /// As a user would write them.
     pub(crate) values: &'static str,
-    /// Value if the key is left out.
+    /// If the key is left out.
     pub(crate) default: &'static str,
 }
 
@@ -36,7 +36,6 @@ const DEFAULTS: &str = "the value of [defaults]";
 const TOKENS: &str = "the value of [tokens]";
 const ANY: &str = "any";
 
-/// All keys of a policy file, in the order of the documentation.
 #[rustfmt::skip] // One key, one row: it is a table.
 pub const POLICY_KEYS: [PolicyKey; 39] = [
     key("defaults.writes", WRITES, "\"token\""),
@@ -101,7 +100,7 @@ pub(super) fn values_of(name: &str) -> &'static str {
         .map_or("", |key| key.values)
 }
 
-/// The candidate that the user most likely meant, if one is close: for names in files, flags and variables alike.
+/// The candidate that the user most likely meant, if one is close: for names in files, flags and variables.
 #[must_use]
 pub fn nearest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // Like clap for flags: 0.7 catches a missing or swapped letter, but not a different word.

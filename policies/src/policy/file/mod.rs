@@ -27,9 +27,9 @@ pub(super) use draft::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
 pub use key::{POLICY_KEYS, PolicyKey, nearest};
 pub use reader::type_in_words;
 
-/// Maximum size of a policy file. A larger one is a mistake, such as a log or a device.
+/// More is a mistake, such as a log or a device.
 pub const POLICY_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Maximum number of scopes. A statement costs the same with all of them as with one.
+/// A statement costs the same with all of them as with one.
 const SCOPES_MAX: usize = 100_000;
 /// Maximum number of rules, and of entries in one list: a session tries the rules in turn, and a list is compared
 /// with itself.
@@ -103,7 +103,7 @@ fn in_order(mut remarks: Vec<Remark>) -> Vec<Remark> {
     remarks
 }
 
-/// Entries in the order of the file; the table itself is sorted by name.
+/// Entries in the order of the file; the table is sorted by name.
 fn from_the_top<'v, 'a>(table: &'v DeTable<'a>) -> Vec<(&'v TomlKey<'a>, &'v Value<'a>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -150,7 +150,6 @@ impl PolicyReader<'_> {
         section
     }
 
-    /// Reads a key that `[defaults]` and rules share. Any other key is unknown.
     fn section(
         &mut self,
         table: &str,
@@ -178,7 +177,7 @@ impl PolicyReader<'_> {
 
     fn declare(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<Spanned<Declare>> {
         let declare = match value.get_ref() {
-            // An empty list is allowed here: no scope at all.
+            // An empty list is allowed here.
             DeValue::Array(array) if array.is_empty() => Declare::Scopes(Vec::new()),
             DeValue::Array(_) => {
                 let check = self.check_scope;
@@ -342,7 +341,6 @@ impl PolicyReader<'_> {
         Some(rule)
     }
 
-    /// Reads `session.match`, or the holders of a scope, which are written alike.
     fn who(&mut self, written: &str, value: &Value<'_>, who: &mut WhoPattern) {
         let (_, last) = written.rsplit_once('.').unwrap_or_default();
         let to_do = format!("write {last} = {{ user = \"...\" }}");
@@ -372,7 +370,7 @@ impl PolicyReader<'_> {
                 "application_name" => {
                     who.application_name = self.globs(name, value, |text| Ok(Glob::new(text)));
                 }
-                // Here `*` is a condition: it requires a certificate.
+                // Here `*` requires a certificate.
                 "cn" => {
                     let read = self.list(name, value, nonempty_glob);
                     who.common_name = read.into_iter().map(Spanned::into_inner).collect();
@@ -386,7 +384,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Reads patterns for names. A `*` among them removes the condition.
+    /// A `*` among them removes the condition.
     fn globs(
         &mut self,
         name: KeyName<'_>,

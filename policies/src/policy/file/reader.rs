@@ -10,31 +10,25 @@ use toml::de::{DeTable, DeValue};
 use super::key::{names_in, nearest, values_of};
 use crate::policy::remark::{Lines, Remark, ValueError};
 
-/// Tokens are positive signed 64-bit integers: PostgreSQL's `int8`.
+/// PostgreSQL's `int8`.
 const NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
 
-/// Range of times, in seconds.
 const SECONDS: RangeInclusive<u64> = 1..=3600;
 
-/// Reader of a text, with the errors found so far.
 pub(super) struct PolicyReader<'a> {
     pub(super) lines: &'a Lines<'a>,
     pub(super) check_scope: &'a dyn Fn(&str) -> Result<(), String>,
     pub(super) errors: Vec<Remark>,
 }
 
-/// Key of a value.
 #[derive(Clone, Copy)]
 pub(super) struct KeyName<'a> {
-    /// Key in the table of keys.
     pub(super) key: &'a str,
-    /// Key as the user wrote it.
     pub(super) written: &'a str,
 }
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
-/// Type of a TOML value, in words.
 #[must_use]
 pub fn type_in_words(value: &DeValue<'_>) -> &'static str {
     match value {
@@ -53,7 +47,7 @@ pub fn type_in_words(value: &DeValue<'_>) -> &'static str {
 
 impl PolicyReader<'_> {
     pub(super) fn error(&mut self, at: &Range<usize>, message: impl fmt::Display) {
-        // After a syntax error the parser inserts a value without a place. That error was already reported.
+        // After a syntax error, already reported, the parser inserts a value without a place.
         if !at.is_empty() || self.errors.is_empty() {
             self.errors.push(self.lines.remark(at, message));
         }
@@ -68,7 +62,7 @@ impl PolicyReader<'_> {
         self.error(at, format_args!("{}: {fault}", name.written));
     }
 
-    /// Reports a key that its table does not have. `table` is its name in the table of keys.
+    /// Reports an unknown key. `table` is its name in the table of keys.
     pub(super) fn unknown(&mut self, table: &str, written: &str, key: &Spanned<impl AsRef<str>>) {
         let wrong = key.get_ref().as_ref();
         let known: Vec<&str> = names_in(table).collect();
@@ -90,7 +84,6 @@ impl PolicyReader<'_> {
         self.fault(&value.span(), name, &fault);
     }
 
-    /// Reads one of a few words.
     pub(super) fn word<T: Clone>(
         &mut self,
         name: KeyName<'_>,
@@ -113,7 +106,6 @@ impl PolicyReader<'_> {
         found.map(|(_, meaning)| Spanned::new(value.span(), meaning.clone()))
     }
 
-    /// Reads a text with `parse`.
     pub(super) fn text<T>(
         &mut self,
         name: KeyName<'_>,
@@ -186,7 +178,6 @@ impl PolicyReader<'_> {
         good
     }
 
-    /// Reads a time within [`SECONDS`], with its unit.
     pub(super) fn seconds(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<Duration> {
         let time = self.text(name, value, |text| {
             let seconds = text.strip_suffix('s');
@@ -202,7 +193,6 @@ impl PolicyReader<'_> {
         time.map(Spanned::into_inner)
     }
 
-    /// Reads the name of a scope that the authority accepts.
     pub(super) fn scope(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<Box<str>> {
         let check = self.check_scope;
         let scope = self.text(name, value, |text| {
@@ -214,7 +204,6 @@ impl PolicyReader<'_> {
         scope.map(Spanned::into_inner)
     }
 
-    /// Reads a table, or reports how to write one.
     pub(super) fn table<'v>(
         &mut self,
         written: &str,

@@ -180,7 +180,7 @@ fn keys_of_another_table_are_unknown() {
     );
 }
 
-/// The parser accepts the table of keys: for each key, a value of a wrong type is an error about this key.
+/// For each key, a value of a wrong type is an error about this key.
 #[test]
 fn every_key_of_the_table_is_read() {
     for key in &POLICY_KEYS {
@@ -442,7 +442,6 @@ fn what_may_surprise_is_warned_of() {
     assert_eq!(parse(&quiet).unwrap().warnings(), []);
 }
 
-/// The shipped examples, with a name for each.
 pub(in crate::policy) fn examples() -> Vec<(String, String)> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
     let mut found = Vec::new();
@@ -478,7 +477,7 @@ fn examples_are_without_errors_and_warnings() {
     }
 }
 
-/// Examples with random damage: nothing panics, and every error has a place in the text.
+/// Nothing panics, and every error has a place in the text.
 #[test]
 fn damaged_files_give_errors_with_places() {
     const ROUNDS: usize = 3000;
@@ -564,7 +563,6 @@ fn damage(texts: &[String], rng: &mut StdRng) -> String {
     chars.into_iter().collect()
 }
 
-/// The documentation has a row for each key, with its default.
 #[test]
 fn the_table_of_keys_is_that_of_the_documentation() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/policies.md");

@@ -1,20 +1,16 @@
-//! The client's side, with keys from another client's proof. The password is not known.
+//! The client's side, with keys from another client's proof instead of the password.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::{BOUND, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, ScramKey, attribute, is_nonce};
 
-/// Errors of the server in an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ServerFault {
-    /// The server offers neither mechanism.
     #[error("it offers no supported SASL mechanism")]
     Mechanism,
-    /// The server sent a malformed SCRAM message.
     #[error("it sent a malformed SCRAM message")]
     Malformed,
-    /// The server's nonce does not begin with ours.
     #[error("its SCRAM nonce does not begin with ours")]
     Nonce,
     /// The server's verifier is not the one that the client was checked against.
@@ -29,15 +25,14 @@ pub enum ServerFault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) mechanism: &'static str,
-    /// The GS2 header.
     pub(crate) header: &'static str,
     /// Data after the header; both are sent in base64.
     pub(crate) end_point: Vec<u8>,
 }
 
 impl Choice {
-    /// Chooses channel binding if both sides have it. If only this side has it, the header says so. A server that has
-    /// it too then knows that its offer was changed on the way.
+    /// Chooses channel binding if both sides have it. If only this side has it, the header says so, and a server that
+    /// has it too detects a changed offer.
     pub(crate) fn of(names: &[u8], leg: &Leg) -> Result<Self, ServerFault> {
         let offers = |name: &str| {
             names
@@ -62,7 +57,6 @@ impl Choice {
     }
 }
 
-/// An exchange that waits for the server's challenge.
 #[derive(Debug)]
 pub struct Begun {
     keys: Keys,
@@ -71,7 +65,6 @@ pub struct Begun {
     nonce: String,
 }
 
-/// An exchange that waits for the server's proof.
 #[derive(Debug)]
 pub struct Answered {
     signature: ScramKey,
@@ -93,11 +86,6 @@ impl Begun {
         (begun, first)
     }
 
-    /// Answers a challenge.
-    ///
-    /// # Errors
-    ///
-    /// [`ServerFault`].
     pub(crate) fn answer(self, challenge: &[u8]) -> Result<(Answered, String), ServerFault> {
         let challenge = text(challenge)?;
         let (nonce, rest) = attribute(challenge, 'r').ok_or(ServerFault::Malformed)?;
@@ -124,11 +112,6 @@ impl Begun {
 }
 
 impl Answered {
-    /// Checks the server's own proof.
-    ///
-    /// # Errors
-    ///
-    /// [`ServerFault`].
     pub(crate) fn verify(self, last: &[u8]) -> Result<(), ServerFault> {
         let (signature, _) = attribute(text(last)?, 'v').ok_or(ServerFault::Signature)?;
         match ScramKey::from_base64(signature) {

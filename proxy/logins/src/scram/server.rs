@@ -1,4 +1,4 @@
-//! The server's side, for a client that has to prove itself. The errors have PostgreSQL's words.
+//! The server's side. The errors have PostgreSQL's words.
 
 use super::{BOUND, Keys, Leg, MESSAGE_MAX, SCRAM, SCRAM_PLUS, ScramKey, attribute, is_nonce};
 use crate::verifier::Account;
@@ -8,31 +8,25 @@ use base64::engine::general_purpose::STANDARD;
 /// Refusals of a client. Only the last depends on the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoginRefusal {
-    /// A mechanism that was not offered.
     #[error("client selected an invalid SASL authentication mechanism")]
     Mechanism,
-    /// The message is malformed.
     #[error("malformed SCRAM message")]
     Malformed(&'static str),
     /// The client asks for another identity than its user.
     #[error("client uses authorization identity, but it is not supported")]
     AuthorizationIdentity,
-    /// A mandatory extension.
     #[error("client requires an unsupported SCRAM extension")]
     Extension,
-    /// The client believes that channel binding was not offered, but it was: it may have been removed on the way.
+    /// The client believes that channel binding was not offered: the offer may have been changed.
     #[error("SCRAM channel binding negotiation error")]
     Downgrade,
-    /// Another type of channel binding.
     #[error("unsupported SCRAM channel-binding type")]
     BindingType,
-    /// The client is bound to another certificate.
     #[error("SCRAM channel binding check failed")]
     Binding,
-    /// The client began without channel binding, and its last message has some.
+    /// Channel binding only in the last message.
     #[error("unexpected SCRAM channel-binding attribute in client-final-message")]
     UnexpectedBinding,
-    /// The answer is to another challenge.
     #[error("invalid SCRAM response")]
     Nonce,
     /// The proof is wrong, or the account is a mock.
@@ -41,7 +35,6 @@ pub enum LoginRefusal {
 }
 
 impl LoginRefusal {
-    /// SQLSTATE of the refusal.
     #[must_use]
     pub const fn sqlstate(&self) -> &'static str {
         match self {
@@ -56,7 +49,6 @@ impl LoginRefusal {
         }
     }
 
-    /// DETAIL of the refusal; may be empty.
     #[must_use]
     pub const fn detail(&self) -> &'static str {
         match self {
@@ -80,7 +72,6 @@ pub fn mechanisms(leg: &Leg) -> &'static [&'static str] {
     }
 }
 
-/// An exchange before the client's first message.
 #[derive(Debug)]
 pub struct Offered {
     account: Account,
@@ -88,7 +79,6 @@ pub struct Offered {
     nonce: String,
 }
 
-/// An exchange before the client's proof.
 #[derive(Debug)]
 pub struct Challenged {
     account: Account,
@@ -99,16 +89,13 @@ pub struct Challenged {
     said: String,
 }
 
-/// A client that knows the password.
 #[derive(Debug)]
 pub struct Proven {
-    /// Keys for a login in the client's name.
     pub keys: Keys,
     /// Data of AuthenticationSASLFinal, which proves that the server knows the password too.
     pub last: String,
 }
 
-/// Channel binding in the client's first message.
 enum Flag {
     Bound,
     Unbound(&'static str),
@@ -126,10 +113,6 @@ impl Offered {
     }
 
     /// Takes the body of SASLInitialResponse, and returns the data of AuthenticationSASLContinue.
-    ///
-    /// # Errors
-    ///
-    /// [`LoginRefusal`].
     pub fn challenge(self, body: &[u8]) -> Result<(Challenged, String), LoginRefusal> {
         let (mechanism, message) = initial_response(body)?;
         let is_plus = match mechanism {
@@ -189,7 +172,6 @@ impl Offered {
     }
 }
 
-/// The mechanism and the first message.
 fn initial_response(body: &[u8]) -> Result<(&str, &str), LoginRefusal> {
     const CUT: LoginRefusal =
         LoginRefusal::Malformed("Message length does not match input length.");
@@ -222,7 +204,7 @@ fn text(message: &[u8]) -> Result<&str, LoginRefusal> {
         .ok_or(LoginRefusal::Malformed("The message is not valid UTF-8."))
 }
 
-/// The nonce of a first message. The user name in it does not count, as for PostgreSQL: the startup packet has it.
+/// The nonce of a first message. Its user name does not count, as for PostgreSQL: the startup packet has it.
 fn client_nonce(bare: &str) -> Result<&str, LoginRefusal> {
     if bare.starts_with("m=") {
         return Err(LoginRefusal::Extension);
@@ -243,11 +225,6 @@ fn client_nonce(bare: &str) -> Result<&str, LoginRefusal> {
 }
 
 impl Challenged {
-    /// Takes the body of the last SASLResponse.
-    ///
-    /// # Errors
-    ///
-    /// [`LoginRefusal`].
     pub fn prove(self, body: &[u8]) -> Result<Proven, LoginRefusal> {
         const FORM: LoginRefusal =
             LoginRefusal::Malformed("Attribute expected, but found something else.");

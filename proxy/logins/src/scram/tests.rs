@@ -51,7 +51,7 @@ fn the_example_of_the_rfc() {
     assert!(!format!("{proven:?}").contains("client"));
 }
 
-/// The library's client, this server, and this client at the next server, with every sort of binding.
+/// The library's client, this server, and this client at the next server, with every kind of binding.
 #[track_caller]
 fn through(password: &[u8], client: (&str, ChannelBinding), leg: &Leg, onward: &Leg) {
     let verifier = scram_sha_256(password);
@@ -216,7 +216,7 @@ fn first_messages_that_are_wrong() {
 #[test]
 fn last_messages_that_are_wrong() {
     let refused = |message: &str| rfc().prove(message.as_bytes()).unwrap_err();
-    // A proof with one byte changed or missing proves nothing.
+    // A proof with a changed or missing byte is wrong.
     for end in 0..RFC_PROOF.len() {
         let refusal = refused(&RFC_PROOF[..end]);
         assert!(
@@ -264,7 +264,7 @@ fn last_messages_that_are_wrong() {
     ));
 }
 
-/// Messages of one exchange are invalid in any other: the server's nonce is part of them.
+/// Messages are invalid in another exchange: the server's nonce is part of them.
 #[test]
 fn a_replay() {
     let offered = Offered::new(known(RFC), Leg::Clear, "another".to_owned());
@@ -282,7 +282,7 @@ fn a_replay() {
     );
 }
 
-/// A login that a person in the middle passes on is bound to the certificate that they have shown.
+/// A login through a man in the middle is bound to the certificate that he has shown.
 #[test]
 fn another_certificate() {
     let password = b"pencil";
@@ -333,7 +333,7 @@ fn who_does_not_exist() {
     }
 }
 
-/// The exchange that postgres-protocol has recorded of psql, password `foobar`, played by our client.
+/// An exchange of psql recorded by postgres-protocol, password `foobar`, played by our client.
 #[test]
 fn a_recorded_server() {
     let nonce = "9IZ2O01zb9IgiIZ1WJ/zgpJB";
@@ -382,7 +382,6 @@ fn a_recorded_server() {
     }
 }
 
-/// The keys of the password `foobar`.
 fn foobar() -> Keys {
     let salt = STANDARD.decode("fs3IXBy7U7+IvVjZ").unwrap();
     let mut password = [0; KEY_LEN];

@@ -129,7 +129,7 @@ fn scram_at_a_server() {
     }
 }
 
-/// A server that says yes before it has proved that it knows the password is not believed.
+/// A server must prove that it knows the password before it says yes.
 #[test]
 fn out_of_turn() {
     for credentials in [password(), keys()] {
@@ -137,7 +137,6 @@ fn out_of_turn() {
         sent(told(&mut login, kind::SASL, b"SCRAM-SHA-256\0\0"));
         let early = told(&mut login, kind::OK, b"").unwrap_err();
         assert_eq!(early, ServerLoginError::Unexpected(kind::OK));
-        // The login is over.
         assert!(told(&mut login, kind::SASL, b"SCRAM-SHA-256\0\0").is_err());
     }
     let mut login = login(password(), encrypted());

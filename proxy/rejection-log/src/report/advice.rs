@@ -7,73 +7,53 @@ use super::{Count, TallyRow, Understood};
 use pgpalisade_fence::readable::counted;
 use pgpalisade_fence::rejection::RejectionKind;
 
-/// The client of a record, and its kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Who {
-    /// Kind, as in the log.
     #[serde(skip)]
     pub(crate) kind: String,
-    /// The scope, if the record has one.
     pub scope: Option<String>,
-    /// The user.
     pub user: String,
-    /// application_name, if the client gave one.
     pub application: Option<String>,
-    /// The database.
     pub database: String,
 }
 
-/// Conclusion about switching the fence on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Readiness {
-    /// Only what the fence is for would have been refused.
+    /// Only deposed leaders would have been refused.
     Ready,
-    /// The same, but records are missing that may say otherwise.
+    /// The same, but records are missing.
     Incomplete,
     /// Other requests would have been refused.
     NotYet,
     /// The fence was always on, and also refused requests other than those of deposed leaders.
     OnWithWork,
-    /// The fence was always on, and refused only what it is for.
+    /// The fence was always on, and refused only deposed leaders.
     On,
-    /// There are no records.
     NothingRecorded,
 }
 
-/// The conclusion of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Advice {
-    /// One word.
     pub(crate) answer: Readiness,
-    /// One sentence.
     pub headline: String,
-    /// Advice for each kind, those with most records first.
     pub findings: Vec<Finding>,
     /// Limits of the figures.
     pub cautions: Vec<String>,
 }
 
-/// All records of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Kind, as in the log.
     pub kind: String,
-    /// Count of the kind's records.
     #[serde(flatten)]
     pub count: Count,
-    /// Meaning, and what to do.
     pub advice: &'static str,
-    /// Clients, the highest counts first.
     pub who: Vec<TallyRow<Who>>,
-    /// All others together.
     pub others: Count,
 }
 
-/// Whether a kind of rejection needs work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Todo {
-    /// None: the fence is for it.
     Nothing,
     /// The applications or the policy must change.
     Something,
@@ -139,7 +119,6 @@ fn judge(kind: &str) -> (Todo, &'static str) {
     )
 }
 
-/// Draws the conclusion from the counts.
 pub(super) fn reach(
     who: &Tally<Who>,
     understood: &Understood,

@@ -1,6 +1,6 @@
 //! A summary of a rejection log, for the question whether the fence can be switched on.
 //!
-//! A log may be larger than memory. So it is read once, line by line, and the number of counters is limited.
+//! A log may be larger than memory: it is read once, and the number of counters is limited.
 
 mod advice;
 mod shape;
@@ -23,39 +23,34 @@ pub use tally::{Count, TallyRow, Top};
 /// Limit of distinct names with a separate count, for each of scope, user, application, database and address.
 const NAMES: usize = 10_000;
 
-/// Limit of distinct statement shapes with a separate count. Each may take 2 KiB with its example.
+/// Limit of distinct statement shapes with a separate count. Each may take 2 KiB.
 const SHAPES: usize = 5_000;
 
-/// Summary of how the input was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Understood {
-    /// Records in the report.
     pub(crate) records: u64,
     /// Records that the filters left out.
     pub filtered_out: u64,
-    /// Records that the proxy could not write, according to its own notes.
+    /// Records that the proxy could not write, by its own notes.
     pub dropped: u64,
-    /// Refusals before authentication, under names that are not proved. No other count includes them.
+    /// Refusals before authentication. No other count includes them.
     pub unauthenticated: u64,
-    /// Lines that do not belong to a rejection log.
+    /// Lines of other origin.
     pub foreign_lines: u64,
-    /// Inputs that end inside a line, as while a line is being written.
+    /// Inputs that end inside a line.
     pub torn_ends: u64,
 }
 
 impl Understood {
-    /// Whether anything read was a line of a rejection log.
     #[must_use]
     pub const fn is_a_log(&self) -> bool {
         self.records + self.filtered_out + self.dropped + self.unauthenticated > 0
     }
 }
 
-/// Counts of everything read so far.
 #[derive(Debug)]
 pub struct Report {
     filter: Filter,
-    /// Whether a record's scope passed the filter.
     has_scope: bool,
     understood: Understood,
     total: Count,
@@ -70,10 +65,8 @@ pub struct Report {
     who: Tally<Who>,
 }
 
-/// Kind of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct KindKey {
-    /// Kind, as in the log.
     pub kind: String,
     /// SQLSTATE that the client got, or would get.
     pub sqlstate: String,
@@ -82,7 +75,6 @@ pub struct KindKey {
 /// A scope, user, application, database or client address; `null` if a record has none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct NameKey {
-    /// The name, if there is one.
     pub name: Option<String>,
 }
 
@@ -93,30 +85,22 @@ pub struct StatementShape {
     pub shape: String,
 }
 
-/// Example of a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct First {
-    /// The first statement of the shape.
     pub example: Example,
 }
 
-/// The first record of a shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Example {
     /// Class in the words of the policy.
     pub(crate) class: Option<String>,
-    /// Text, as in the log.
     pub statement: String,
-    /// User of the session.
     pub user: String,
-    /// application_name of the session.
     pub application: Option<String>,
-    /// Address of the client.
     pub client: Option<String>,
 }
 
 impl Report {
-    /// An empty report.
     #[must_use]
     pub fn new(filter: Filter) -> Self {
         Self {
@@ -138,8 +122,7 @@ impl Report {
 
     /// Reads one input to its end, and returns how it was read.
     ///
-    /// # Errors
-    /// Reading fails. The report has what was read before.
+    /// # Errors Reading fails. The report has what was read before.
     pub fn read(&mut self, from: &mut impl BufRead) -> io::Result<Understood> {
         let mut here = Understood::default();
         let mut line = Vec::new();
@@ -262,38 +245,25 @@ impl Report {
     }
 }
 
-/// A report for display.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// Summary of how the input was read.
     #[serde(rename = "read")]
     pub understood: Understood,
-    /// All records.
     pub total: Count,
-    /// By kind.
     pub kinds: Vec<TallyRow<KindKey>>,
-    /// By scope; `null` for records without a scope.
     pub scopes: Top<NameKey>,
-    /// By user.
     pub users: Top<NameKey>,
-    /// By application_name; `null` if the client gave none.
     pub applications: Top<NameKey>,
-    /// By database.
     pub databases: Top<NameKey>,
-    /// By the client's address, without its port.
     pub clients: Top<NameKey>,
-    /// By shape.
     pub statements: Statements,
-    /// The conclusion.
     pub verdict: Advice,
 }
 
-/// Counts by the shape of the statement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Statements {
-    /// The highest counts first.
     #[serde(flatten)]
     pub top: Top<StatementShape, First>,
-    /// Records without a statement: ended sessions, tokens of a connection string.
+    /// Ended sessions, tokens of a connection string.
     pub without_statement: u64,
 }

@@ -1,25 +1,23 @@
 //! The shape of a statement: its text with everything folded that differs between executions.
 //!
-//! Records have `?` in place of literals, and long texts are cut. So PostgreSQL's grammar cannot parse them, its
-//! fingerprint does not fit, and shapes are built from tokens. Two statements of one shape may still differ in what
-//! they do: shapes are for counting, and decide nothing.
+//! Records have `?` in place of literals, and long texts are cut, so PostgreSQL's grammar cannot parse them: shapes
+//! are built from tokens.
 
 use pgpalisade_fence::statement_text::{Literals, StatementText};
 
-/// Stands for literals, parameters, and lists of them.
+/// In place of literals, parameters, and lists of them.
 const VALUE: &str = "?";
 
-/// The mark of [`StatementText`] for a cut.
 const CUT: &str = "...";
 
-/// Operator characters, without PostgreSQL's `?`: in a record it stands for a literal.
+/// Operator characters, without `?`, which replaces a literal.
 const OPERATORS: &str = "+-*/<>=~!@#%^&|`:";
 
 /// Characters that let an operator of several characters end in a sign.
 /// <https://www.postgresql.org/docs/current/sql-createoperator.html>
 const LETS_SIGN_END: &str = "~!@#%^&|`";
 
-/// Words before a bracket that is not a call's.
+/// Words before a bracket that begins no call.
 const BEFORE_BRACKET: &[&str] = &[
     "and", "as", "by", "exists", "from", "in", "into", "not", "on", "or", "over", "select", "set",
     "using", "values", "when", "where",
@@ -38,7 +36,6 @@ pub(super) fn shape(statement: &str) -> String {
     folded.render()
 }
 
-/// The next token and the text after it. White space is skipped.
 fn next(text: &str) -> Option<(String, &str)> {
     let text = text.trim_start();
     let first = text.chars().next()?;
@@ -87,11 +84,9 @@ fn operator_length(text: &str) -> usize {
     operator.trim_end_matches(['+', '-']).len().max(1)
 }
 
-/// Tokens so far, lists folded.
 #[derive(Default)]
 struct Folded {
     tokens: Vec<String>,
-    /// Positions of open brackets.
     open: Vec<usize>,
 }
 
@@ -133,7 +128,7 @@ impl Folded {
         }
     }
 
-    /// A sign belongs to the literal if no operand stands before it.
+    /// A sign without an operand before it belongs to the literal.
     fn drop_sign(&mut self) {
         let [.., before, sign] = self.tokens.as_slice() else {
             return;
@@ -180,7 +175,6 @@ impl Folded {
     }
 }
 
-/// Whether no space belongs between the two.
 fn is_glued(before: &str, token: &str) -> bool {
     let call = before.starts_with(|c| is_word(c) || c == '"') && !BEFORE_BRACKET.contains(&before);
     matches!(before, "" | "(" | "[" | "." | "::")

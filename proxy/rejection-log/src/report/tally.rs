@@ -8,17 +8,12 @@ use serde::{Serialize, Serializer};
 
 use pgpalisade_fence::rejection::Enforcement;
 
-/// Numbers and times of records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// Refusals that clients got.
     pub refused: u64,
-    /// Refusals that were only recorded.
     pub observed: u64,
-    /// Time of the earliest.
     #[serde(serialize_with = "time")]
     pub first: Option<Timestamp>,
-    /// Time of the latest.
     #[serde(serialize_with = "time")]
     pub last: Option<Timestamp>,
 }
@@ -29,7 +24,6 @@ fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok,
 }
 
 impl Count {
-    /// `count` records at one time.
     pub(super) const fn new(count: u64, time: Timestamp, enforced: Enforcement) -> Self {
         let (refused, observed) = match enforced {
             Enforcement::Refused => (count, 0),
@@ -46,7 +40,7 @@ impl Count {
     pub(super) fn add(&mut self, other: &Self) {
         self.refused += other.refused;
         self.observed += other.observed;
-        // `None` is less than any time: it must not win as the earliest.
+        // `None` is less than any time, and must not win as the earliest.
         self.first = match (self.first, other.first) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -54,14 +48,13 @@ impl Count {
         self.last = self.last.max(other.last);
     }
 
-    /// Refused and observed records.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.refused + self.observed
     }
 }
 
-/// Counts by key. At its limit of keys, records with further keys are counted together.
+/// Counts by key. Beyond its limit of keys, records are counted together.
 #[derive(Debug)]
 pub(super) struct Tally<K, V = ()> {
     counts: HashMap<K, (Count, V)>,
@@ -72,22 +65,17 @@ pub(super) struct Tally<K, V = ()> {
 /// The keys with the highest counts, and all others together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Top<K, V = ()> {
-    /// The highest counts first.
     pub rows: Vec<TallyRow<K, V>>,
-    /// All others together.
     pub others: Count,
 }
 
-/// The records with one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TallyRow<K, V = ()> {
-    /// The key.
     #[serde(flatten)]
     pub key: K,
-    /// Count of the key's records.
     #[serde(flatten)]
     pub count: Count,
-    /// Value kept from the first record.
+    /// From the first record.
     #[serde(flatten)]
     pub value: V,
 }

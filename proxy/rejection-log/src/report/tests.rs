@@ -12,7 +12,6 @@ use super::advice::Readiness;
 use super::*;
 use pgpalisade_fence::rejection::Enforcement;
 
-/// A line as the proxy writes it, with these fields changed.
 fn line(changes: &Value) -> String {
     let mut line = json!({
         "time": "2026-11-21T03:00:00.000000Z", "kind": "no_token", "sqlstate": "PF002", "scope": "default",
@@ -164,7 +163,7 @@ fn filters_leave_out_and_say_so() {
 fn a_torn_end_and_foreign_lines_are_counted() {
     let whole = line(&json!({}));
     let torn = whole.get(..whole.len() / 2).unwrap();
-    // The writer ends a torn line with a line break before it goes on.
+    // The writer ends a torn line with a line break.
     let text = format!("{whole}{torn}\n\n{whole}LOG: something else\n{whole}{torn}");
     let (_, understood) = report(Filter::default(), &text);
     let expect = Understood {
@@ -174,7 +173,7 @@ fn a_torn_end_and_foreign_lines_are_counted() {
         ..Understood::default()
     };
     assert_eq!(understood, expect);
-    // A complete line without a line break at its end is a record too.
+    // A complete line without a line break is a record too.
     assert_eq!(report(Filter::default(), whole.trim_end()).1.records, 1);
     let (_, nothing) = report(Filter::default(), "LOG: something else\n");
     assert!(!nothing.is_a_log());

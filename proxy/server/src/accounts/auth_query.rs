@@ -1,5 +1,5 @@
-//! Verifiers from PostgreSQL, over a separate connection: anybody who reaches the proxy can make it ask, and
-//! takeovers must not wait for that.
+//! Verifiers from PostgreSQL, over a separate connection: clients that are not authenticated cause these queries, and
+//! takeovers must not wait for them.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -16,30 +16,24 @@ use crate::timers::Timers;
 /// Time limit for a connection, and for a query.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// The connection's name in pg_stat_activity.
 const APPLICATION_NAME: &str = "pgpalisade auth";
 
 /// Names in the query cannot be redirected (CVE-2025-12819), and the query changes nothing.
 const SETTINGS: &str = "SET search_path = pg_catalog, pg_temp; SET default_transaction_read_only = on; \
                         SET statement_timeout = '4s'; SET idle_session_timeout = 0";
 
-/// Iterations that PostgreSQL shows for users that do not exist, from version 16 on:
+/// Iterations that PostgreSQL shows for missing users, from version 16 on:
 /// <https://www.postgresql.org/docs/current/runtime-config-connection.html#GUC-SCRAM-ITERATIONS>.
 const ITERATIONS: &str = "SELECT current_setting('scram_iterations', true)";
 
-/// Errors of a verifier lookup.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LookupError {
-    /// The connection cannot be made.
     #[error("cannot connect for auth_query: {0}")]
     Connect(Arc<str>),
-    /// PostgreSQL refuses the query.
     #[error("auth_query failed: {0}")]
     Query(Arc<str>),
-    /// The connection has ended.
     #[error("the connection for auth_query has ended: {0}")]
     Lost(Arc<str>),
-    /// No answer came in time.
     #[error("auth_query did not answer within {WITHIN:?}")]
     Late,
     /// The result is not one row with two texts.
@@ -49,21 +43,20 @@ pub enum LookupError {
     Answer(&'static str),
 }
 
-/// The query and its connection.
 #[derive(Debug)]
 pub(super) struct AuthQuery {
     login: Secret<Login>,
     sql: String,
     timers: Timers,
     connection: Mutex<QueryConnection>,
-    /// Shapes of mock verifiers, as the first connection reported them.
+    /// Shapes of mock verifiers, from the first connection.
     shapes: OnceLock<Shapes>,
 }
 
 #[derive(Debug, Default)]
 struct QueryConnection {
     client: Option<Arc<Client>>,
-    /// The last failed attempt, for those who waited for it: they do not each try again.
+    /// The last failed attempt, whose waiters do not each try again.
     failed: Option<(Instant, LookupError)>,
 }
 
@@ -86,7 +79,7 @@ impl AuthQuery {
         self.shapes.get().cloned().unwrap_or_default()
     }
 
-    /// The user's verifier; `None` if PostgreSQL has none that SCRAM can use.
+    /// The user's verifier; `None` without one that SCRAM can use.
     pub(super) async fn verifier(&self, user: &str) -> Result<Option<Verifier>, LookupError> {
         match self.ask(user).await {
             // PostgreSQL may have been restarted since the last login.
@@ -167,7 +160,6 @@ async fn connect(login: &Secret<Login>) -> Result<(Client, Shapes), LookupError>
     Ok((client, Shapes::of_server(iterations)))
 }
 
-/// Whether the error's severity ends the session.
 fn is_end(error: &tokio_postgres::Error) -> bool {
     let severity = error.as_db_error().and_then(DbError::parsed_severity);
     matches!(severity, Some(Severity::Fatal | Severity::Panic))

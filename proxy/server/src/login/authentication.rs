@@ -1,5 +1,5 @@
-//! PostgreSQL's authentication, relayed byte for byte until the server is ready for queries. If the proxy has
-//! authenticated the client (`mediated.rs`), only the rest is relayed.
+//! PostgreSQL's authentication, relayed byte for byte until the server is ready. After a login at the proxy
+//! (`mediated.rs`), only the rest is relayed.
 
 use std::io;
 
@@ -17,47 +17,37 @@ use crate::wire::backend::{self, tag};
 use crate::wire::frontend;
 use crate::wire::header::{self, HEADER_LEN, Header};
 
-/// Limit of what the client may send before the end of the login.
+/// Limit of bytes from the client before the end of the login.
 const AHEAD_MAX: usize = 64 * 1024;
 
-/// Facts that the server told during the login.
 pub(super) struct Authenticated {
-    /// Process id, as the client was told.
     pub(crate) backend_pid: i32,
-    /// Reported settings that affect how texts are read.
     pub(crate) texts: Reports,
-    /// Reported settings of read-only mode.
     pub(crate) reported: Reported,
-    /// ReadyForQuery, not passed on yet.
+    /// ReadyForQuery, held back.
     pub(crate) ready: Bytes,
-    /// Bytes after ReadyForQuery.
     pub(crate) server_carry: BytesMut,
 }
 
 enum Progress {
-    /// The client chooses a SASL mechanism.
     Choosing,
     Authenticating,
-    /// The client is authenticated. Its messages are no longer answers to authentication requests.
+    /// The client is authenticated.
     Starting,
 }
 
-/// The two sockets of a login that is not authenticated yet.
 pub(super) struct Legs<'a> {
     pub(super) client: &'a mut Socket,
-    /// Bytes that the client has already sent.
     pub(super) carry: &'a mut BytesMut,
     pub(super) server: &'a mut Socket,
     pub(super) binding: Binding,
-    /// Certificates for the client.
     pub(super) shown: &'a Loaded,
 }
 
-/// The state in which the relay begins.
 pub(super) enum Opened {
-    /// The server has to say how it authenticates the client.
+    /// The server must choose the authentication method.
     Unauthenticated,
-    /// The client has been told that it is authenticated. The server has sent these bytes since.
+    /// The client knows that it is authenticated. The server has sent these bytes since.
     Authenticated(BytesMut),
 }
 
@@ -70,7 +60,7 @@ impl Opened {
     }
 }
 
-/// Relays both ways until the server says ReadyForQuery, which is kept back.
+/// Relays both ways until ReadyForQuery, which is held back.
 pub(super) async fn relay(
     legs: &mut Legs<'_>,
     opened: Opened,
@@ -122,7 +112,7 @@ pub(super) async fn relay(
         tokio::select! {
             read = server.read_more(&mut bytes) => match read {
                 Ok(()) => {}
-                // The server has refused and said why, which was passed on.
+                // The server's refusal was passed on.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     client.shut_down_write();
                     return Err(LoginError::Answered);
@@ -141,7 +131,6 @@ pub(super) async fn relay(
     }
 }
 
-/// Follows whose turn it is.
 fn on_authentication(body: &[u8], pending: &mut PendingLogin) -> Progress {
     match backend::authentication_kind(body) {
         Some(kind::OK) => {
@@ -187,7 +176,6 @@ pub(super) fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginE
     Ok(whole.map(|len| bytes.copy_to_bytes(len)))
 }
 
-/// Sends the client's authentication messages. Its other bytes wait for the end of the login.
 async fn send_answers(
     carry: &mut BytesMut,
     server: &mut Socket,

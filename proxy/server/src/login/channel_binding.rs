@@ -1,4 +1,4 @@
-//! SCRAM through a proxy: a login that is bound to one leg's certificate cannot be used on the other leg.
+//! SCRAM through a proxy: a login bound to one leg's certificate is invalid on the other leg.
 //!
 //! Source: <https://www.postgresql.org/docs/current/sasl-authentication.html#SASL-SCRAM-SHA-256>
 
@@ -10,12 +10,11 @@ use crate::certificates::Loaded;
 use crate::transport::Socket;
 use crate::wire::encode::{self, Authentication};
 
-/// State of channel binding between two sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Binding {
     /// Binding works, or the server does not offer it.
     Relayed,
-    /// The client has no TLS, so binding is not offered to it, as no server would.
+    /// The client has no TLS, so no server would offer it binding.
     Hidden,
     /// The legs have different certificates.
     Broken,
@@ -32,7 +31,7 @@ impl Binding {
         }
     }
 
-    /// Returns an authentication message for the client, without binding if that is hidden.
+    /// An authentication message for the client, without binding if that is hidden.
     pub(super) fn offered(self, message: Bytes, body: &[u8]) -> Bytes {
         match (self, body.split_first_chunk()) {
             (Self::Hidden, Some((asks, names))) if i32::from_be_bytes(*asks) == kind::SASL => {
@@ -42,14 +41,14 @@ impl Binding {
         }
     }
 
-    /// Whether the client's first SCRAM answer would fail at the server, with an error that does not mention the
+    /// Whether the client's first SCRAM answer would fail at the server with an error that does not mention the
     /// proxy.
     pub(super) fn fails(self, answer: &[u8]) -> bool {
         self != Self::Relayed && asks_for_binding(answer)
     }
 }
 
-/// Builds the list without channel binding. It ends with an empty name.
+/// The list without channel binding. It ends with an empty name.
 fn without_binding(names: &[u8]) -> Bytes {
     let names = names.split(|byte| *byte == 0);
     let kept = names.filter(|name| !name.is_empty() && *name != SCRAM_PLUS.as_bytes());
@@ -59,8 +58,8 @@ fn without_binding(names: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// Whether a SASLInitialResponse asks for channel binding. It does with `p`. With `y` the client could bind and
-/// believes that the server cannot, which a server with TLS refuses as a downgrade.
+/// Whether a SASLInitialResponse asks for channel binding: `p`, or `y`, with which the client believes that the
+/// server cannot bind. A server with TLS refuses `y` as a downgrade.
 fn asks_for_binding(answer: &[u8]) -> bool {
     let Some(end) = answer.iter().position(|byte| *byte == 0) else {
         return false;

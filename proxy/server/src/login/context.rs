@@ -1,4 +1,4 @@
-//! A login as the fence sees it: decides what it asks for, and refuses it or only observes.
+//! A login as the fence sees it.
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Lifetime, Mode};
@@ -15,7 +15,6 @@ pub(super) struct LoginContext<'a> {
     worker: &'a Worker,
     pub(super) label: SessionLabel,
     pub(super) fence: SessionFence,
-    /// Observed refusals, recorded once the client is authenticated.
     observed: Vec<Rejection>,
 }
 
@@ -42,7 +41,8 @@ impl<'a> LoginContext<'a> {
             .record(rejection, &self.label, statement, enforcement);
     }
 
-    /// Carries a refusal out and records it. One that is only observed passes, and is recorded after authentication.
+    /// Records a refusal and carries it out, or lets it pass if it is only observed; then it is recorded after
+    /// authentication.
     pub(super) fn unless_observed<T>(
         &mut self,
         answer: Result<T, Box<Rejection>>,
@@ -85,7 +85,7 @@ impl<'a> LoginContext<'a> {
         Ok(value.map(|value| TokenRequest::new(&self.fence, value)))
     }
 
-    /// Decides a replication connection. Its SQL and streams pass no fence, so it is exempt as a whole or refused.
+    /// Decides a replication connection. It is exempt as a whole or refused.
     pub(super) fn permit(
         &mut self,
         request: &StartupRequest,

@@ -10,7 +10,7 @@ use super::LoginError;
 use crate::certificates::{ClientCertificates, ClientLeg, Plain};
 use crate::transport::Socket;
 
-/// The first byte of a TLS handshake. No packet of PostgreSQL's protocol begins with it: it would be too long.
+/// The first byte of a TLS handshake. No packet of PostgreSQL begins with it: it would be too long.
 const HANDSHAKE: u8 = 0x16;
 
 /// Requests that a client may still send: each once, and none inside the other's encryption.
@@ -32,7 +32,7 @@ impl Requests {
 }
 
 /// Begins TLS if the client does so without asking, and returns whether it did. Both sides must name the protocol
-/// (ALPN), or the handshake could have been meant for another protocol.
+/// (ALPN), because the handshake could be meant for another one.
 pub(super) async fn begin_unasked(
     client: &mut Socket,
     carry: &mut BytesMut,
@@ -85,7 +85,6 @@ async fn begin(client: &mut Socket, leg: &ClientLeg, received: &[u8]) -> Result<
     })
 }
 
-/// Whether a session may begin on this connection.
 pub(super) fn check(client: &Socket, leg: &ClientLeg) -> Result<(), Unmet> {
     if leg.plain == Plain::Refused && !client.is_encrypted() {
         return Err(Unmet::Encryption);
@@ -96,7 +95,6 @@ pub(super) fn check(client: &Socket, leg: &ClientLeg) -> Result<(), Unmet> {
     Ok(())
 }
 
-/// A requirement that a session does not meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unmet {
     Encryption,

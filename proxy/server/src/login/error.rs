@@ -1,4 +1,4 @@
-//! Why there is no session.
+//! Reasons why there is no session.
 
 use std::io;
 use std::sync::Arc;
@@ -14,28 +14,22 @@ use crate::wire::startup::Version;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginError {
-    /// The client closed too early, as health checks do.
     #[error("the client left before the login was complete")]
     ClientLeft,
-    /// The server has refused and said why; nothing remains to be done.
+    /// The server's refusal was passed on.
     #[error("the connection was answered")]
     Answered,
-    /// No startup packet came, or something else did. PostgreSQL closes without a word.
     #[error("no startup packet was received: {0}")]
     NoStartup(Silence),
-    /// The client did not answer PostgreSQL in time.
     #[error("canceling authentication due to timeout")]
     Unanswered,
-    /// An operator ended it.
     #[error("terminating connection because an operator ended it with KILL")]
     Killed,
-    /// `connections.max` is reached.
     #[error("sorry, too many clients already")]
     Full,
-    /// The client broke the protocol.
     #[error("{0}")]
     Protocol(#[from] WireError),
-    /// The parameters of a startup packet do not end where the packet does. PostgreSQL's own words.
+    /// PostgreSQL's words for a startup packet of another length than its parameters.
     #[error("invalid startup packet layout: expected terminator as last byte")]
     Layout,
     /// PostgreSQL does not speak the protocol, or an encryption request came too late.
@@ -50,40 +44,31 @@ pub(super) enum LoginError {
     /// SCRAM is bound to a certificate that PostgreSQL does not know.
     #[error("a login with SCRAM and channel binding cannot be relayed")]
     ChannelBinding,
-    /// The client broke the rules of SCRAM, or bound to another channel.
     #[error("{0}")]
     Scram(LoginRefusal),
-    /// The client does not know the password, or the user has none or does not exist. The client is not told which.
+    /// A wrong password, or no such user or verifier. The client is not told which.
     #[error("{0}")]
     Unproved(Unproved),
-    /// The client sent something other than an answer.
     #[error("expected {0}, got message type {1}")]
     OutOfTurn(&'static str, u8),
-    /// The client's connection would expose the password.
     #[error("pgpalisade asks for the password over TLS only")]
     ReadablePassword,
-    /// The user's verifier cannot be looked up.
     #[error("pgpalisade cannot look up how clients log in")]
     Lookup(LookupError),
     /// The client is authenticated, but the proxy cannot log in to PostgreSQL for it.
     #[error("pgpalisade cannot log in to PostgreSQL as user \"{0}\"")]
     AtServer(String, ServerLoginError),
-    /// Bytes followed an encryption request: a person in the middle could have put them there.
+    /// Bytes followed an encryption request: they may be injected.
     #[error("received unencrypted data after {0} request")]
     EarlyData(&'static str),
-    /// The fence refused.
     #[error("{}", .0.message)]
     Refused(Box<Rejection>),
-    /// No host is known to be the primary.
     #[error("no primary of the cluster is known")]
     NoPrimary(Arc<str>),
-    /// PostgreSQL cannot be reached.
     #[error("cannot connect to PostgreSQL at {0}")]
     Unreachable(String),
-    /// TLS with PostgreSQL failed.
     #[error("cannot connect to PostgreSQL at {0} with TLS")]
     NoTlsToServer(String),
-    /// A socket failed.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
 }
@@ -141,7 +126,6 @@ impl Insecure {
             Unmet::Encryption => {
                 format!("pgpalisade accepts TLS only: {}, no encryption", self.who)
             }
-            // PostgreSQL's own words.
             Unmet::Certificate => String::from("connection requires a valid client certificate"),
         }
     }
@@ -153,7 +137,6 @@ pub(super) enum Unproved {
     /// A wrong password, or a user that does not exist.
     #[error("password authentication failed for user \"{0}\"")]
     Wrong(String),
-    /// Not a password.
     #[error(transparent)]
     Form(PasswordError),
 }
@@ -167,14 +150,13 @@ impl Unproved {
     }
 }
 
-/// Reason why no startup packet was read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Silence {
     #[error(transparent)]
     Nonsense(WireError),
     #[error("none in time, or too many other packets")]
     Nothing,
-    /// The network's clients are said to come through a load balancer.
+    /// The client's network is said to be a load balancer's.
     #[error(
         "no valid PROXY protocol header, which proxy_protocol expects from this address: let the load balancer send \
          one, or remove its network from proxy_protocol"

@@ -1,8 +1,7 @@
-//! A login that ends at the proxy. The proxy authenticates the client, or asks for its password, and logs in to
-//! PostgreSQL in the client's name. The client is admitted only after PostgreSQL has said yes.
+//! A login that ends at the proxy: it authenticates the client, or asks for its password, and logs in to PostgreSQL
+//! in the client's name. The client is admitted only after PostgreSQL's yes.
 //!
-//! The server speaks first, as always. The client gets unchanged what the server says before its authentication
-//! request.
+//! The server speaks first. The client gets unchanged what the server says before its authentication request.
 
 use std::io;
 
@@ -49,10 +48,8 @@ pub(super) async fn authenticate(
 
 struct Mediator<'a, 'b> {
     legs: &'a mut Legs<'b>,
-    /// User of the startup packet.
     user: &'a [u8],
     pending: &'a mut PendingLogin,
-    /// Bytes of the server that were not looked at yet.
     bytes: BytesMut,
 }
 
@@ -77,7 +74,7 @@ impl Mediator<'_, '_> {
         Ok(Opened::Authenticated(self.bytes))
     }
 
-    /// The server's next authentication message. The client gets its other messages; an error ends the login.
+    /// The server's next authentication message. Its other messages go to the client; an error ends the login.
     async fn request(&mut self) -> Result<Bytes, LoginError> {
         loop {
             let Some(message) = next_message(&mut self.bytes)? else {
@@ -98,7 +95,7 @@ impl Mediator<'_, '_> {
 
     async fn read_server(&mut self) -> Result<(), LoginError> {
         match self.legs.server.read_more(&mut self.bytes).await {
-            // The server has said nothing, so the client is told nothing.
+            // The server has said nothing, and so does the proxy.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 self.legs.client.shut_down_write();
                 Err(LoginError::Answered)
@@ -127,7 +124,7 @@ impl Mediator<'_, '_> {
                 let step = login.on_authentication(body, nonce(&rand::random()));
                 (login, step)
             };
-            // The server chooses the number of rounds, so a thread with sessions does not do it.
+            // The server chooses the number of rounds, so hashing runs on another thread.
             let answered = if is_to_hash {
                 let failed = || io::Error::other("the password could not be hashed");
                 self.pending
@@ -153,7 +150,6 @@ impl Mediator<'_, '_> {
         }
     }
 
-    /// Has the client prove that it knows the password.
     async fn scram(
         &mut self,
         accounts: &Accounts,
@@ -226,8 +222,8 @@ impl Mediator<'_, '_> {
         }
     }
 
-    /// Hides from the client that its verifier is out of date, or its login expired: it is told no more than others.
-    /// For expired logins PostgreSQL itself shows a made-up verifier.
+    /// Hides that the verifier is out of date, or the login expired. PostgreSQL itself shows a mock verifier for
+    /// expired logins.
     fn not_let_in(&self, error: ServerLoginError) -> LoginError {
         let user = self.user_text();
         match error {
@@ -248,7 +244,6 @@ impl Mediator<'_, '_> {
     }
 }
 
-/// The expected answer of a client.
 #[derive(Clone, Copy)]
 struct Expected {
     what: &'static str,
@@ -265,7 +260,7 @@ const PASSWORD: Expected = Expected {
     max: PASSWORD_MAX,
 };
 
-/// The channel that a login over a socket can be bound to, with the certificate of the server's side.
+/// The channel of a login, with the server side's certificate.
 fn leg(socket: &Socket, certificate: Option<&[u8]>) -> Leg {
     if socket.is_encrypted() {
         Leg::Encrypted(certificate.and_then(end_point::hash))

@@ -1,5 +1,4 @@
-//! The PROXY protocol, versions 1 and 2: a trusted load balancer sends the client's address before the client's first
-//! byte.
+//! The PROXY protocol, versions 1 and 2: a trusted load balancer sends the client's address first.
 //!
 //! Source: <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>
 
@@ -12,10 +11,10 @@ use super::{LoginError, Silence};
 use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
 
-/// Length limit of version 1's line, with its end.
+/// Length limit of a version 1 line, with its end.
 const LINE_MAX: usize = 107;
 
-/// Length limit of version 2's header: up to 216 bytes of addresses, and further fields of the load balancer.
+/// Length limit of a version 2 header: up to 216 bytes of addresses, and further fields.
 const HEADER_MAX: usize = 4096;
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -25,13 +24,11 @@ pub(super) fn is_header(bytes: &[u8]) -> bool {
     parse(bytes) != Header::Nonsense || bytes.starts_with(b"PROX")
 }
 
-/// Result of parsing the front of a connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Header {
     Incomplete,
     /// A header's length, and the client's address if the header has one.
     Whole(usize, Option<SocketAddr>),
-    /// Not a header.
     Nonsense,
 }
 
@@ -88,7 +85,6 @@ fn parse_line(bytes: &[u8]) -> Header {
     address.map_or(Header::Nonsense, |address| Header::Whole(end + 2, address))
 }
 
-/// The source address, if all words are valid.
 fn written_source<A: FromStr + Into<IpAddr>>(words: &[&str]) -> Option<SocketAddr> {
     let [source, to, port, to_port] = words else {
         return None;
@@ -98,7 +94,6 @@ fn written_source<A: FromStr + Into<IpAddr>>(words: &[&str]) -> Option<SocketAdd
     is_sound.then_some(source)
 }
 
-/// Version 2. `None`: invalid.
 fn parse_binary(bytes: &[u8]) -> Option<Header> {
     let Some((front, rest)) = bytes.split_first_chunk::<16>() else {
         return Some(Header::Incomplete);
@@ -123,7 +118,6 @@ fn parse_binary(bytes: &[u8]) -> Option<Header> {
     Some(Header::Whole(front.len() + len, address))
 }
 
-/// The source address, from two addresses and their ports.
 fn binary_source<const N: usize>(body: &[u8]) -> Option<SocketAddr>
 where
     IpAddr: From<[u8; N]>,
@@ -208,7 +202,7 @@ mod tests {
         ] {
             assert_eq!(parse(&wrong), Header::Nonsense, "{wrong:?}");
         }
-        // The length is refused before its bytes are waited for.
+        // The length is refused before its bytes arrive.
         let long = binary(0x21, 0x00, &[0; HEADER_MAX - 15]);
         assert_eq!(parse(&long[..16]), Header::Nonsense);
         whole(&binary(0x21, 0x00, &[0; HEADER_MAX - 16]), None);

@@ -13,7 +13,6 @@ use crate::transport::Socket;
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 use crate::worker::WorkerContext;
 
-/// PostgreSQL's own words.
 const EARLY_DATA: &str = "This could be either a client-software bug or evidence of an attempted man-in-the-middle \
                           attack.";
 
@@ -72,7 +71,7 @@ pub(super) async fn refuse(
 
 fn log(client_addr: ClientAddr, error: &LoginError) {
     if matches!(error, LoginError::NoProtocol(_)) {
-        // Any client can ask for any protocol, as often as it likes.
+        // Clients can cause this line at will.
         tracing::debug!(%client_addr, %error, "login refused");
     } else {
         tracing::info!(%client_addr, %error, "login refused");

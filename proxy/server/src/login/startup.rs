@@ -18,10 +18,8 @@ use crate::wire::WireError;
 use crate::wire::startup::{self, StartupPacket, Version};
 use crate::wire::startup_options::{self, Setting};
 
-/// The purpose of a connection.
 pub(super) enum StartupKind {
     Startup(StartupRequest),
-    /// A cancel request for another session's statement.
     Cancel(Bytes),
 }
 
@@ -33,8 +31,8 @@ pub(super) struct StartupRequest {
     is_replication: bool,
 }
 
-/// Reads packets until the client says what the connection is for. TLS is offered once, as by PostgreSQL, if it is
-/// configured; GSSAPI encryption is declined.
+/// Reads packets until the client names its purpose. Offers TLS once, as PostgreSQL does, if configured; declines
+/// GSSAPI encryption.
 pub(super) async fn read(
     client: &mut Socket,
     carry: &mut BytesMut,
@@ -67,7 +65,7 @@ pub(super) async fn read(
             StartupPacket::OtherVersion(version) => return Err(LoginError::NoProtocol(version)),
             StartupPacket::CancelRequest => return Ok(StartupKind::Cancel(packet)),
             StartupPacket::Startup(message) => {
-                // From here on the same packet is judged, recorded and sent.
+                // From here on this packet is judged, recorded and sent.
                 let cut = message.with_names_cut().map_err(misread)?;
                 let packet = cut.map_or_else(|| packet.clone(), BytesMut::freeze);
                 return StartupRequest::read(packet).map(StartupKind::Startup);
@@ -88,7 +86,7 @@ fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, LoginError> {
     startup::parse(packet).map_err(misread)
 }
 
-/// PostgreSQL answers a packet of a wrong length with silence, and a malformed one with an error.
+/// PostgreSQL answers a packet of a wrong length with silence, a malformed one with an error.
 const fn misread(error: WireError) -> LoginError {
     match error {
         WireError::Length { .. } => LoginError::NoStartup(Silence::Nonsense(error)),
@@ -120,7 +118,7 @@ async fn read_packet(client: &mut Socket, carry: &mut BytesMut) -> Result<Bytes,
 fn is_replication(value: Option<&[u8]>) -> bool {
     match value {
         None => false,
-        // Anything except a clear no is a yes.
+        // Anything but a clear no is a yes.
         Some(value) => match read_only::parse(value) {
             Some(Access::ReadWrite) => false,
             Some(Access::ReadOnly) | None => true,
@@ -145,19 +143,16 @@ impl StartupRequest {
         })
     }
 
-    /// The client in the words of PostgreSQL's own refusals.
     pub(super) fn who(&self, client_addr: ClientAddr) -> String {
         let (host, label) = (client_addr.host(), self.label(client_addr));
         let (user, database) = (label.user, label.database);
         format!("host \"{host}\", user \"{user}\", database \"{database}\"")
     }
 
-    /// Value of `fencing.token`, if set.
     pub(super) fn token_text(&self) -> Result<Option<String>, Box<Rejection>> {
         self.text("fencing.token")
     }
 
-    /// Checks that each setting below `fencing.` exists.
     pub(super) fn check_names(&self) -> Result<(), Box<Rejection>> {
         let mut names = self.settings.iter().map(|(name, _)| name.as_str());
         match names.find_map(Mistake::in_setting) {
@@ -166,7 +161,6 @@ impl StartupRequest {
         }
     }
 
-    /// Value of `fencing.scope`, if set.
     pub(super) fn scope(&self) -> Result<Option<Scope>, Box<Rejection>> {
         let Some(name) = self.text("fencing.scope")?.filter(|name| !name.is_empty()) else {
             return Ok(None);
@@ -190,7 +184,6 @@ impl StartupRequest {
         }
     }
 
-    /// The user's bytes, as the server reads them.
     pub(super) fn user(&self) -> Vec<u8> {
         match startup::parse(&self.packet) {
             Ok(StartupPacket::Startup(message)) => message.get("user").unwrap_or_default().to_vec(),
@@ -202,12 +195,10 @@ impl StartupRequest {
         self.is_replication
     }
 
-    /// The packet for the server.
     pub(super) const fn packet(&self) -> &Bytes {
         &self.packet
     }
 
-    /// The client's label for logs and records.
     pub(super) fn label(&self, client_addr: ClientAddr) -> SessionLabel {
         let application_name = startup_options::last(&self.settings, "application_name")
             .map(|name| String::from_utf8_lossy(name).into_owned())

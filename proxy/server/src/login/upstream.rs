@@ -17,17 +17,15 @@ use crate::takeover::{Primary, PrimaryTerm};
 use crate::transport::{Socket, dial};
 use crate::worker::Worker;
 
-/// Limit of a cancel request. The client waits only for the end of its connection.
+/// Limit of a cancel request, which has no answer.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause before the primary is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 enum UpstreamError {
     #[error(transparent)]
     Dial(io::Error),
-    /// The server has no TLS, or is not trusted.
     #[error("TLS: {0}")]
     Tls(io::Error),
 }
@@ -57,8 +55,7 @@ impl UpstreamConnection {
     }
 }
 
-/// Connects for a client. With several hosts it waits until a primary is known: a client refused during a failover
-/// would only retry.
+/// Connects for a client. With several hosts it waits for a known primary, because a refused client would only retry.
 pub(super) async fn connect(worker: &Worker) -> Result<UpstreamConnection, LoginError> {
     let shared = &worker.shared;
     if shared.servers.upstream.only().is_some() {
@@ -67,7 +64,7 @@ pub(super) async fn connect(worker: &Worker) -> Result<UpstreamConnection, Login
         let tenure = primary.map(|primary| primary.term);
         return Ok(UpstreamConnection { socket, tenure });
     }
-    // Ends before the client's own limit, so that the client is told why.
+    // Ends before the client's own limit, to tell the client why.
     let limit = shared.limits.login_timeout;
     let within = limit.saturating_sub(limit / 10);
     let mut failed = None;
@@ -84,7 +81,7 @@ pub(super) async fn connect(worker: &Worker) -> Result<UpstreamConnection, Login
     }
 }
 
-/// Tries the current primary again and again; `None` if the proxy stops.
+/// Tries the current primary repeatedly; `None` if the proxy stops.
 async fn open_primary(
     worker: &Worker,
     failed: &mut Option<LoginError>,
@@ -105,8 +102,8 @@ async fn open_primary(
     }
 }
 
-/// The primary's host, and the address to dial. It is the control connection's address if both use the same name,
-/// because a name may stand for several servers. While no primary is known, the only host by its name.
+/// The primary's host, and the address to dial: the control connection's address if both use the same name, because a
+/// name may stand for several servers. Without a known primary, the only host by its name.
 fn destination<'a>(
     worker: &'a Worker,
     primary: Option<&Primary>,
@@ -156,8 +153,7 @@ async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, Logi
     })
 }
 
-/// Asks the server for TLS. It must answer with one byte, and send nothing more before the handshake
-/// (CVE-2021-23222).
+/// Asks the server for TLS. It must answer with one byte and nothing more before the handshake (CVE-2021-23222).
 async fn encrypt(socket: &mut Socket, connector: &Connector, host: &str) -> io::Result<()> {
     socket.write_all(&SSL_REQUEST).await?;
     let mut answer = BytesMut::new();
@@ -171,14 +167,14 @@ async fn encrypt(socket: &mut Socket, connector: &Connector, host: &str) -> io::
     }
 }
 
-/// Passes a cancel request on unchanged: the client has the server's own key. It has no answer.
+/// Forwards a cancel request unchanged: the client has the server's own key.
 pub(super) async fn forward_cancel(worker: &Worker, packet: &[u8]) {
     let forward = async {
         let primary = worker.shared.takeover.primary();
         let mut server = open(worker, primary.as_ref()).await?;
         server.write_all(packet).await?;
         let mut rest = BytesMut::new();
-        // The server closes after it has carried the request out.
+        // The server closes after carrying out the request.
         match server.read_more(&mut rest).await {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
                 Err(LoginError::Io(error))

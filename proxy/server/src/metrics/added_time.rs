@@ -6,20 +6,17 @@ use std::time::Instant;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// One in this many client reads is timed: a look at the clock costs a hundredth of a transaction.
+/// One in this many client reads is timed: reading the clock costs a hundredth of a transaction.
 const SAMPLED: u32 = 64;
 
-/// Buckets for decisions, which wait for nothing.
 const DECISION_SECONDS: [f64; 10] = [
     1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 1e-3, 1e-2, 1e-1,
 ];
 
-/// Buckets for preparations, which wait for others.
 const PREPARATION_SECONDS: [f64; 12] = [
     1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0, 5.0,
 ];
 
-/// Measurements of all workers. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct AddedTime {
     decision: Histogram,
@@ -74,7 +71,7 @@ impl Clock {
         reads.is_multiple_of(SAMPLED).then(Instant::now)
     }
 
-    /// Records the decision time of a read, after its bytes were passed on as far as possible.
+    /// Records the time of a read until its bytes were passed on.
     #[inline]
     pub(crate) fn decided(&self, read: Option<Instant>) {
         if let Some(read) = read {

@@ -1,4 +1,4 @@
-//! The marks that were raised last, for as many scopes as a monitoring system can bear.
+//! The marks raised last, in a number that a monitoring system can bear.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,11 +10,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use super::{SCOPES_MAX, family, gauge};
 use crate::fence::mark_cache::{CachedMark, MarkCache};
 
-/// Exports the cached marks.
 #[derive(Debug)]
 pub(super) struct MarkCollector(pub(super) Arc<MarkCache>);
 
-/// A scope with a mark.
 struct Raised {
     mark: Arc<CachedMark>,
     token: u64,
@@ -36,7 +34,7 @@ impl MarkCollector {
         let mut marks: Vec<Raised> = self.0.all().into_iter().filter_map(raised).collect();
         let count = marks.len();
         if count > SCOPES_MAX {
-            // Ties are ordered by name, so that each scrape shows the same scopes.
+            // Ties are ordered by name, so that scrapes agree.
             marks.select_nth_unstable_by(SCOPES_MAX, |a, b| {
                 let later = b.raised_at.cmp(&a.raised_at);
                 later.then_with(|| a.mark.scope().cmp(b.mark.scope()))

@@ -1,5 +1,5 @@
-//! Refusals by scope. A client cannot make up series: only scopes with a mark or in the policy have one, and only the
-//! first thousand.
+//! Refusals by scope. A client cannot invent series: only scopes with a mark or in the policy have one, up to a
+//! limit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,16 +16,15 @@ use crate::fence::mark_cache::MarkCache;
 use crate::rejection::{Enforcement, RejectionKind};
 use crate::rejection_log::Counters;
 
-/// Label for the scopes without series. No scope can have this name.
+/// Label for the scopes without series. No scope can have it.
 const OTHERS: &str = "(others)";
 
 #[derive(Debug)]
 pub(super) struct Rejections {
     marks: Arc<MarkCache>,
     by_scope: DashMap<Scope, Counters>,
-    /// Number of scopes with series. The lock keeps concurrent ones within the limit.
+    /// Number of scopes with series, locked to keep the limit.
     scopes: Mutex<usize>,
-    /// Refusals without a scope.
     without: Counters,
     others: Counters,
 }
@@ -85,7 +84,6 @@ impl Collector for Rejections {
     }
 }
 
-/// Encodes the counters of one scope, except zeros.
 fn encode(counters: &Counters, scope: &str, family: &mut MetricEncoder<'_>) -> fmt::Result {
     let counts = counters.read();
     for (enforced, enforcement) in [

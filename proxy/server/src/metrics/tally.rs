@@ -1,4 +1,4 @@
-//! Counters of one worker. They change with every message, so they need no lock and a separate cache line.
+//! Counters of one worker, which change with every message: without locks, on a separate cache line.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Count(AtomicU64);
 impl Count {
     #[inline]
     fn add(&self, more: u64) {
-        // There is only one writer, so nothing is lost between load and store.
+        // Nothing is lost between load and store, with only one writer.
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(more);
         self.0.store(sum, Ordering::Relaxed);
     }
@@ -42,7 +42,7 @@ impl Count {
     }
 }
 
-/// The counters of one worker, alone on their cache line and on the one that is fetched with it.
+/// The counters of one worker, alone on their cache line and on the adjacent one.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Tally {
@@ -55,7 +55,6 @@ pub(super) struct Tally {
     verdicts: Verdicts,
 }
 
-/// Statistics of the verdict cache.
 #[derive(Debug, Default)]
 struct Verdicts {
     by_text: Count,
@@ -76,7 +75,6 @@ impl Tally {
     }
 }
 
-/// The only handle that counts. It stays on the thread that made it.
 #[derive(Debug)]
 pub(crate) struct WorkerTally {
     tally: Arc<Tally>,
@@ -99,7 +97,6 @@ impl WorkerTally {
         }
     }
 
-    /// Publishes the statistics of the verdict cache.
     pub(crate) fn cached(&self, stats: &CacheStats) {
         let verdicts = &self.tally.verdicts;
         verdicts.by_text.set(stats.hits - stats.hits_by_form);
@@ -120,7 +117,6 @@ impl WorkerTally {
     }
 }
 
-/// Sums over all workers.
 pub(super) struct Total<'a>(&'a [Arc<Tally>]);
 
 impl<'a> Total<'a> {
@@ -128,12 +124,10 @@ impl<'a> Total<'a> {
         Self(tallies)
     }
 
-    /// Statements by the basis of their permit.
     pub(super) fn statements(&self) -> [(&'static str, u64); BASES.len()] {
         BASES.map(|(basis, name)| (name, self.sum(|tally| tally.statements(basis))))
     }
 
-    /// Bytes by sender.
     pub(super) fn received(&self) -> [(&'static str, u64); 2] {
         [
             ("client", self.sum(|tally| &tally.from_client)),
@@ -141,7 +135,6 @@ impl<'a> Total<'a> {
         ]
     }
 
-    /// Lookups of verdicts by result.
     pub(super) fn verdicts(&self) -> [(&'static str, u64); 3] {
         [
             ("text", self.sum(|tally| &tally.verdicts.by_text)),
@@ -150,12 +143,10 @@ impl<'a> Total<'a> {
         ]
     }
 
-    /// Number of cached verdicts.
     pub(super) fn verdicts_kept(&self) -> u64 {
         self.sum(|tally| &tally.verdicts.entries)
     }
 
-    /// Memory of the cached verdicts, in bytes.
     pub(super) fn verdict_bytes(&self) -> u64 {
         self.sum(|tally| &tally.verdicts.bytes)
     }

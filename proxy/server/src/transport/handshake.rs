@@ -8,8 +8,8 @@ use pgpalisade_tls::TlsState;
 use super::Socket;
 
 impl Socket {
-    /// Does a session's handshake, for which `received` has already come, and encrypts everything from then on. A
-    /// refused peer is told why. The caller bounds the wait; if it ends early, nothing more may be sent.
+    /// Does a session's handshake, for which `received` has come, and encrypts everything after it. A refused peer is
+    /// told why. The caller bounds the wait; if it ends early, nothing more may be sent.
     ///
     /// # Errors
     ///

@@ -16,15 +16,15 @@ pub(crate) use send_batch::{SendBatch, allowed_batching};
 pub(crate) use socket::{Lookout, Socket, dial};
 pub(crate) use stall::{Stall, StallLimit, Unsent};
 
-/// Size of the read buffer, shared by all connections of a worker. A large result takes a quarter of the system calls
-/// that PostgreSQL's own 16 KiB would take.
+/// Size of the read buffer, shared by a worker's connections: a large result takes a quarter of the system calls of
+/// PostgreSQL's 16 KiB.
 const SCRATCH: usize = 64 * 1024;
 
-/// Above this many unsent bytes towards one side, the other side is not read.
+/// Above this many unsent bytes to one side, the other side is not read.
 pub(crate) const OUTBOX_HIGH_WATER: usize = 64 * 1024;
 
-/// The read buffer of all connections of a worker. A connection keeps its own memory only for a message that is
-/// incomplete or may not be sent yet, so an idle session holds none.
+/// The read buffer of a worker's connections. A connection holds memory only for a message that is incomplete or may
+/// not be sent yet.
 #[derive(Debug)]
 pub(crate) struct Scratch(Box<[u8]>);
 
@@ -40,7 +40,6 @@ impl Scratch {
         &mut self.0
     }
 
-    /// The bytes of the last read.
     #[inline]
     #[must_use]
     pub(crate) fn front(&self, read: usize) -> &[u8] {

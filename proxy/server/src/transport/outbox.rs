@@ -1,4 +1,4 @@
-//! Bytes for one peer that its socket has not taken yet.
+//! Bytes that a peer's socket has not accepted yet.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,7 +12,7 @@ use super::{OUTBOX_HIGH_WATER, Socket};
 /// Bytes on their way to one peer, in order.
 ///
 /// Few bytes go out with those of other connections ([`SendBatch`](super::SendBatch)), many at once. Only what the
-/// socket does not take is kept here. If the socket is encrypted, so is all that waits.
+/// socket does not accept is kept, encrypted if the socket is.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     waiting: BytesMut,
@@ -21,10 +21,10 @@ pub(crate) struct Outbox {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Reason {
-    /// The bytes were just written, and may go out with those of other connections.
+    /// Just written; may go out with those of other connections.
     #[default]
     New,
-    /// The socket had no room. The bytes are sent alone, to see whether they move.
+    /// The socket had no room. Sent alone, to see whether they move.
     NoRoom,
 }
 
@@ -33,7 +33,7 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// Socket errors, of this or of an earlier send.
+    /// Socket errors, of this or an earlier send.
     #[inline]
     pub(crate) fn send(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
         match socket.tls() {
@@ -80,7 +80,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Sends what is queued. Bytes that the socket does not take go before what waits.
+    /// Sends what is queued. Bytes that the socket does not accept go before what waits.
     #[inline]
     fn settle(&mut self, socket: &Socket) -> io::Result<()> {
         if socket.is_settled() {
@@ -100,7 +100,6 @@ impl Outbox {
         Ok(())
     }
 
-    /// Adds the proxy's own messages to what waits.
     pub(crate) fn put(&mut self, socket: &Socket, own: &[u8]) {
         let Some(tls) = socket.tls() else {
             self.waiting.extend_from_slice(own);
@@ -108,13 +107,13 @@ impl Outbox {
         };
         let encrypted = tls.borrow_mut().encrypt(own, &mut self.waiting);
         if let Err(error) = encrypted {
-            // No cause is known. What follows must not be sent without this message.
+            // No cause is known. Nothing may follow without this message.
             tracing::error!(%error, "encrypting a message");
             socket.shut_down_write();
         }
     }
 
-    /// Whether nothing waits. Memory is held only while bytes wait, or were just sent.
+    /// Whether nothing waits and no memory is held.
     #[inline]
     #[must_use]
     pub(crate) fn is_flushed(&self, socket: &Socket) -> bool {
@@ -126,7 +125,7 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// Socket errors, of this or of an earlier send.
+    /// Socket errors, of this or an earlier send.
     #[inline]
     pub(crate) fn poll_flush(
         &mut self,
@@ -160,7 +159,7 @@ impl Outbox {
     ///
     /// # Errors
     ///
-    /// Socket errors, of this or of an earlier send.
+    /// Socket errors, of this or an earlier send.
     pub(crate) fn poll_send_all(
         &mut self,
         socket: &Socket,
@@ -182,14 +181,13 @@ impl Outbox {
         Poll::Ready(Ok(()))
     }
 
-    /// Number of bytes that wait.
     #[must_use]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether nothing is left to send, or nothing can be sent any more. Sends what is queued; if the socket does not
-    /// take all of it, the task is woken to continue.
+    /// Whether nothing is left to send, or nothing can be sent. Sends what is queued; if something remains, the task
+    /// is woken to continue.
     #[must_use]
     pub(crate) fn is_done(&mut self, socket: &Socket) -> bool {
         self.settle(socket).is_err() || self.waiting.is_empty()

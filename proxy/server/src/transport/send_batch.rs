@@ -1,8 +1,7 @@
-//! Batches the sends of one worker's turn into one system call.
+//! Batches the sends of a worker's turn into one system call.
 //!
-//! A small message waits until the ready tasks have run. The kernel then takes all of them together, and the
-//! processes that they wake do not displace the worker after each one (`docs/decisions/0011`). Without io_uring, each
-//! message is a separate call at the same point.
+//! A small message waits until the ready tasks have run. The processes woken by the kernel then do not displace the
+//! worker after each message (`docs/decisions/0011`).
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -14,23 +13,21 @@ use pgpalisade_sockets::SendRing;
 
 use super::shared_stream::{SendState, SharedStream};
 
-/// More bytes are sent at once: copying them costs as much as a call.
+/// More bytes are sent at once: copying costs as much as a call.
 pub(super) const PART_MAX: usize = 4 * 1024;
 
-/// Limit of sends in a batch. It bounds how long the first of them waits.
+/// Limit of sends in a batch, and so of the first one's wait.
 const PARTS_MAX: u32 = 32;
 
-/// Limit of the bytes in a batch.
 const BYTES_MAX: usize = 32 * 1024;
 
-/// After this many lone sends in a row, the next ones are made at once. With one busy session, waiting for others
-/// costs a tenth of the worker's instructions and brings nothing.
+/// After this many lone sends in a row, the next ones are made at once: with one busy session, waiting costs a tenth
+/// of the worker's instructions.
 const ALONE: u32 = 8;
 
-/// One in this many lone sends still waits, to see whether others send again.
+/// One in this many lone sends still waits, to see whether others send.
 const LOOK_EVERY: u32 = 8;
 
-/// Sends for each system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batching {
     /// All of a worker's turn, if the kernel has io_uring and allows it.
@@ -39,7 +36,7 @@ pub enum Batching {
     Off,
 }
 
-/// The part of a setting that the kernel allows. If it allows less, the log says so.
+/// The part of a setting that the kernel allows; logs if that is less.
 #[must_use]
 pub(crate) fn allowed_batching(batching: Batching) -> Batching {
     match batching {
@@ -58,7 +55,6 @@ pub(crate) fn allowed_batching(batching: Batching) -> Batching {
 #[derive(Debug)]
 pub(crate) struct SendBatch {
     queue: RefCell<Queue>,
-    /// Wakes [`SendBatch::flush_after_each_turn`].
     flusher: RefCell<Option<Waker>>,
 }
 
@@ -67,7 +63,6 @@ struct Queue {
     /// `None`: each message is sent alone.
     ring: Option<SendRing>,
     parts: Vec<BatchedWrite>,
-    /// Bytes of all messages, one after the other.
     bytes: Vec<u8>,
     /// Lone sends in a row.
     alone: u32,
@@ -76,7 +71,7 @@ struct Queue {
 #[derive(Debug)]
 struct BatchedWrite {
     shared: Rc<SharedStream>,
-    /// End in the queue's bytes. The previous message ends where this one begins.
+    /// End in the queue's bytes.
     end: usize,
 }
 
@@ -98,8 +93,8 @@ impl SendBatch {
         }
     }
 
-    /// Queues at most [`PART_MAX`] bytes, if other sends are likely and nothing of the stream has to go first.
-    /// Returns whether it did.
+    /// Queues at most [`PART_MAX`] bytes, if other sends are likely and nothing of the stream must go first. Returns
+    /// whether it did.
     #[inline]
     pub(super) fn push(&self, shared: &Rc<SharedStream>, bytes: &[u8]) -> bool {
         debug_assert!(
@@ -111,7 +106,7 @@ impl SendBatch {
             SendState::Sent if queue.is_quiet() => return false,
             SendState::Sent => queue.push(shared, bytes),
             SendState::Queued if queue.extend(shared, bytes) => return true,
-            // A stream has one entry: bytes that the system does not take must go before what follows.
+            // A stream has one entry: rejected bytes must go before what follows.
             SendState::Queued | SendState::Returned => return false,
         }
         if queue.parts.len() == 1
@@ -122,15 +117,14 @@ impl SendBatch {
         true
     }
 
-    /// Sends all that is queued.
     pub(crate) fn flush(&self) {
         self.queue.borrow_mut().send();
     }
 
-    /// Sends at the end of each turn what its tasks have queued. It never ends.
+    /// Sends at the end of each turn what its tasks have queued. Never ends.
     ///
-    /// The first task that queues something wakes it. A worker's runtime runs tasks in the order in which they were
-    /// woken, so it runs after the others.
+    /// The first task that queues something wakes it. A worker's runtime runs tasks in the order of their wake-ups,
+    /// so it runs last.
     pub(crate) fn flush_after_each_turn(&self) -> impl Future<Output = ()> {
         std::future::poll_fn(|cx| {
             let mut flusher = self.flusher.borrow_mut();
@@ -148,8 +142,7 @@ impl SendBatch {
 }
 
 impl Queue {
-    /// Whether no other send is likely in this turn, so that nothing is queued. Counts the send that is then made at
-    /// once.
+    /// Whether no other send is likely in this turn. Counts the send that is then made at once.
     #[inline]
     fn is_quiet(&mut self) -> bool {
         let is_quiet = self.alone >= ALONE && !self.alone.is_multiple_of(LOOK_EVERY);

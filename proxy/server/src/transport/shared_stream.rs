@@ -8,24 +8,21 @@ use bytes::BytesMut;
 
 use super::stream::Stream;
 
-/// State of the bytes that were given to a [`SendBatch`](super::SendBatch).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendState {
-    /// The system has them.
     Sent,
-    /// The batch has them.
     Queued,
     /// The socket had no room for all of them, or failed. The next bytes go after them.
     Returned,
 }
 
-/// A stream that its socket shares with the batch, so that it stays open as long as bytes of it are queued.
+/// A stream shared by its socket and the batch: stays open as long as its bytes are queued.
 #[derive(Debug)]
 pub(super) struct SharedStream {
     pub(super) stream: Stream,
     status: Cell<SendState>,
     returned: RefCell<io::Result<BytesMut>>,
-    /// The task to wake when bytes have returned.
+    /// Woken when bytes have returned.
     task: RefCell<Option<Waker>>,
 }
 
@@ -49,7 +46,6 @@ impl SharedStream {
         self.status.set(SendState::Queued);
     }
 
-    /// Sets the task to wake.
     pub(super) fn belongs_to(&self, cx: &Context<'_>) {
         *self.task.borrow_mut() = Some(cx.waker().clone());
     }
@@ -58,7 +54,6 @@ impl SharedStream {
         self.task.borrow().is_some()
     }
 
-    /// Handles the system's answer for the queued `bytes`.
     #[inline]
     pub(super) fn on_sent(&self, bytes: &[u8], sent: io::Result<usize>) {
         match sent {
@@ -81,7 +76,7 @@ impl SharedStream {
         }
     }
 
-    /// Takes the returned bytes, which are still to be sent.
+    /// Takes the returned bytes, which must be sent again.
     ///
     /// # Errors
     ///

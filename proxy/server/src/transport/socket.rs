@@ -17,30 +17,29 @@ use super::shared_stream::{SendState, SharedStream};
 use super::stream::Stream;
 use crate::hosts::UpstreamAddr;
 
-/// A peer that does not answer TCP's own probes is given up after about the configured idle time and `5 * interval`.
+/// A peer that does not answer TCP probes is given up after about the configured idle time and `5 * interval`.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 5;
 
-/// Size of one read during a login.
 const LOGIN_CHUNK: usize = 4 * 1024;
 
-/// Limit of reads in a row that bring encrypted bytes and no text: parts of records, or TLS's own messages.
+/// Limit of consecutive reads that bring encrypted bytes and no text: parts of records, or TLS's own messages.
 const READS_WITHOUT_TEXT: usize = 4;
 
 /// A connected stream socket.
 ///
-/// Reading and writing call the system directly, and tokio only waits: its own reads cost as much as all that the
-/// relay does with a message (docs/decisions/0009).
+/// Reads and writes call the system directly, and tokio only waits: its own reads cost as much as the whole relay of
+/// a message (docs/decisions/0009).
 #[derive(Debug)]
 pub(crate) struct Socket {
     shared: Rc<SharedStream>,
     sends: Rc<SendBatch>,
     wakeup: Wakeup,
-    /// Boxed, so that a socket in the clear stays small.
+    /// Boxed, so that an unencrypted socket stays small.
     tls: Option<Box<RefCell<TlsState>>>,
 }
 
-/// Checks whether the peer has closed, while another task has the socket.
+/// Checks whether the peer has closed, while another task owns the socket.
 pub(crate) struct Lookout(Rc<SharedStream>);
 
 impl Lookout {
@@ -50,16 +49,13 @@ impl Lookout {
     }
 }
 
-/// The task that is woken when something arrives.
 #[derive(Debug, Default)]
 struct Wakeup {
-    /// The task that asked last.
     task: Option<Waker>,
-    /// Whether it has not been woken since.
+    /// The task has not been woken yet.
     is_due: bool,
 }
 
-/// Number of bytes that have arrived.
 enum Received {
     /// There may be more.
     Some(usize),
@@ -83,8 +79,7 @@ impl Wakeup {
 }
 
 impl Socket {
-    /// Takes a TCP stream and sets what a relay needs: no delay for small messages, and probes after the idle time
-    /// `keepalive`, if given.
+    /// Takes a TCP stream: no delay for small messages, and probes after the idle time `keepalive`.
     pub(crate) fn tcp(
         stream: TcpStream,
         keepalive: Option<Duration>,
@@ -101,11 +96,6 @@ impl Socket {
         Ok(Self::new(Stream::Tcp(stream), sends))
     }
 
-    /// Takes a unix socket.
-    ///
-    /// # Errors
-    ///
-    /// The system cannot watch the socket.
     pub(crate) fn unix(stream: UnixStream, sends: &Rc<SendBatch>) -> io::Result<Self> {
         Ok(Self::new(Stream::unix(stream)?, sends))
     }
@@ -119,18 +109,17 @@ impl Socket {
         }
     }
 
-    /// Encrypts all that is sent from now on, and decrypts all that is read.
+    /// Encrypts all further sends, and decrypts all further reads.
     pub(super) fn encrypt_with(&mut self, session: TlsState) {
         self.tls = Some(Box::new(RefCell::new(session)));
     }
 
-    /// The TLS session, if the socket is encrypted.
     #[inline]
     pub(super) fn tls(&self) -> Option<&RefCell<TlsState>> {
         self.tls.as_deref()
     }
 
-    /// Whether TLS has messages of its own to send, after all that was encrypted before.
+    /// Whether TLS has messages of its own to send.
     #[inline]
     pub(super) fn has_answer_of_tls(&self) -> bool {
         self.tls().is_some_and(|tls| tls.borrow().has_output())
@@ -141,7 +130,6 @@ impl Socket {
         self.tls.is_some()
     }
 
-    /// Whether it is a unix socket.
     #[must_use]
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.shared.stream, Stream::Unix(_))
@@ -154,21 +142,19 @@ impl Socket {
             .is_some_and(|tls| tls.borrow().has_agreed_protocol())
     }
 
-    /// The peer's certificate, in DER.
     #[must_use]
     pub(crate) fn peer_certificate(&self) -> Option<Vec<u8>> {
         let session = self.tls()?.borrow();
         session.peer_certificate().map(<[u8]>::to_vec)
     }
 
-    /// The common name in the peer's certificate.
     #[must_use]
     pub(crate) fn peer_common_name(&self) -> Option<String> {
         self.tls()?.borrow().peer_common_name()
     }
 
-    /// Reads what has arrived into `buf`, and returns the number of bytes: 0 if the peer has closed its side. If
-    /// nothing has arrived, the task is woken later.
+    /// Reads into `buf`; returns the number of bytes, 0 if the peer has closed its side. If nothing has arrived, the
+    /// task is woken later.
     #[inline]
     pub(crate) fn poll_read(
         &mut self,
@@ -190,7 +176,7 @@ impl Socket {
             let received = ready!(self.poll_recv(cx, buf))?;
             let text = match &mut self.tls {
                 Some(tls) if received > 0 => tls.get_mut().decrypt(buf, received)?,
-                // An end that TLS does not announce is accepted, as by PostgreSQL: messages have lengths.
+                // A close without TLS's announcement is accepted, as by PostgreSQL: messages have lengths.
                 _ => return Poll::Ready(Ok(received)),
             };
             if text > 0 {
@@ -206,11 +192,11 @@ impl Socket {
         Poll::Pending
     }
 
-    /// Whether nothing has arrived since the task asked, so that it will be woken. It costs much less than
-    /// [`Self::poll_read`], which has to be called after `false`.
+    /// Whether nothing has arrived since the task asked, so that it will be woken. Much cheaper than
+    /// [`Self::poll_read`], which must be called after `false`.
     #[inline(always)]
     pub(crate) fn is_awaited(&self, cx: &Context<'_>) -> bool {
-        // TLS may have text left of what arrived before.
+        // TLS may hold more text.
         self.tls.is_none() && self.wakeup.is_due_to(cx.waker()) && self.shared.stream.is_drained()
     }
 
@@ -219,7 +205,6 @@ impl Socket {
         self.shared.stream.is_closed_by_peer()
     }
 
-    /// A handle for [`Self::is_closed_by_peer`] while another task reads and writes.
     pub(crate) fn lookout(&self) -> Lookout {
         Lookout(Rc::clone(&self.shared))
     }
@@ -229,7 +214,7 @@ impl Socket {
         loop {
             match self.try_read(buf) {
                 Ok(Received::All(read)) => {
-                    // An error of the socket is returned by the next read.
+                    // The next read returns a socket error.
                     let _ = self.poll_arrival(cx);
                     return Poll::Ready(Ok(read));
                 }
@@ -247,7 +232,7 @@ impl Socket {
     /// Registers the task for the next arrival, if nothing has arrived.
     fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let arrival = self.shared.stream.poll_read_ready(cx);
-        // A task that has used up its budget is told to wait, but is not registered at the socket.
+        // A task without budget is told to wait, but not registered at the socket.
         if arrival.is_pending() && coop::has_budget_remaining() {
             self.wakeup.expect(cx.waker());
         }
@@ -264,8 +249,7 @@ impl Socket {
             wakeup.is_due = false;
             let room = buf.len();
             match stream.recv(buf)? {
-                // A short read means that nothing more is there; more is another event. This saves the call that
-                // finds nothing.
+                // After a short read nothing more is there; more is another event. Saves the call that finds nothing.
                 read if (1..room).contains(&read) => {
                     part = read;
                     Err(io::ErrorKind::WouldBlock.into())
@@ -279,8 +263,7 @@ impl Socket {
         }
     }
 
-    /// Writes as much of `bytes` as the socket takes, and otherwise registers the task. The bytes are already
-    /// encrypted if necessary.
+    /// Writes as much of `bytes`, encrypted if necessary, as the socket takes; otherwise registers the task.
     pub(super) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             match self.try_write(bytes) {
@@ -301,20 +284,19 @@ impl Socket {
         self.shared.stream.try_send(bytes)
     }
 
-    /// Queues a few bytes in the batch. Returns whether it did: not if they are too many, or other bytes have to go
-    /// first.
+    /// Queues a few bytes in the batch. Returns whether it did: not if they are too many, or others must go first.
     #[inline]
     pub(super) fn send_later(&self, bytes: &[u8]) -> bool {
         bytes.len() <= PART_MAX && self.sends.push(&self.shared, bytes)
     }
 
-    /// Sets the task to wake when queued bytes have come back. The task that drives the socket calls it before it
-    /// sends through an [`Outbox`](super::Outbox).
+    /// Sets the task to wake when queued bytes return. Called by the socket's task before it sends through an
+    /// [`Outbox`](super::Outbox).
     pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
         self.shared.belongs_to(cx);
     }
 
-    /// Whether nothing is queued, and nothing has come back.
+    /// Whether nothing is queued or returned.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
         self.shared.status() == SendState::Sent
@@ -325,7 +307,7 @@ impl Socket {
         self.shared.status() == SendState::Returned
     }
 
-    /// Sends what is queued, and returns the bytes that the socket did not take.
+    /// Sends what is queued, and returns the rejected bytes.
     pub(super) fn settle(&self) -> io::Result<BytesMut> {
         if self.shared.status() == SendState::Queued {
             self.sends.flush();
@@ -336,7 +318,7 @@ impl Socket {
         }
     }
 
-    /// Reads at least one more byte into `buf`. Cancel safe: either bytes are in `buf` or none were taken.
+    /// Reads at least one more byte into `buf`. Cancel safe.
     ///
     /// # Errors
     ///
@@ -354,7 +336,6 @@ impl Socket {
         }
     }
 
-    /// Writes all of `bytes`. Not cancel safe: a part may have been sent.
     pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(tls) = &mut self.tls else {
             return self.send_all(bytes).await;
@@ -364,7 +345,7 @@ impl Socket {
         self.send_all(&encrypted).await
     }
 
-    /// Like [`Self::write_all`], for bytes that are already encrypted if necessary.
+    /// Like [`Self::write_all`], for bytes encrypted if necessary.
     pub(super) async fn send_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let sent = std::future::poll_fn(|cx| self.poll_write(cx, bytes)).await?;
@@ -387,7 +368,7 @@ impl Socket {
         }
     }
 
-    /// Sends TLS's own message for the end. If the socket has no room for it, the peer does not wait for it.
+    /// Sends TLS's close message, if the socket has room.
     fn say_closed(&self) {
         let Some(tls) = self.tls() else { return };
         let mut out = BytesMut::new();
@@ -427,7 +408,6 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// A socket, and its other end.
     fn pair() -> (Socket, std::os::unix::net::UnixStream) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
@@ -446,7 +426,6 @@ mod tests {
         buf[..read].to_vec()
     }
 
-    /// Polls once, in this task.
     async fn look(socket: &mut Socket) -> Poll<io::Result<usize>> {
         let mut buf = [0; 4];
         std::future::poll_fn(|cx| Poll::Ready(socket.poll_read(cx, &mut buf))).await
@@ -509,7 +488,7 @@ mod tests {
             assert!(look(&mut socket).await.is_pending());
             assert!(is_awaited(&socket).await);
             theirs.write_all(b"abcdef").unwrap();
-            // There may be more after a full buffer, and nothing after a partly filled one.
+            // More may follow a full buffer, and nothing a partly filled one.
             assert_eq!(read(&mut socket).await, b"abcd");
             assert!(!is_awaited(&socket).await);
             assert_eq!(read(&mut socket).await, b"ef");
@@ -530,15 +509,14 @@ mod tests {
         local(async {
             let (mut socket, theirs) = pair();
             assert!(look(&mut socket).await.is_pending());
-            // A login hands its sockets to the task of the session.
+            // A login hands its sockets to the session's task.
             let other = tokio::task::spawn_local(async move { read(&mut socket).await });
             send_later(theirs, b"x");
             assert_eq!(other.await.unwrap(), b"x");
         });
     }
 
-    /// tokio tells a task that has used up its budget to wait, and wakes it at once: it is not registered at the
-    /// socket.
+    /// tokio tells a task without budget to wait, and wakes it at once, unregistered.
     #[test]
     fn a_task_without_time_is_woken_later_all_the_same() {
         local(async {

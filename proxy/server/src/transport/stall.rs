@@ -1,5 +1,4 @@
-//! Time limit for a client that takes nothing of what waits for it. For such a client the server holds a session with
-//! its locks, or keeps its write-ahead log.
+//! Time limit for a client that accepts no byte: the server keeps its session with locks or write-ahead log.
 
 use std::future::Future;
 use std::io;
@@ -12,7 +11,7 @@ use tokio::time::Sleep;
 use super::{Outbox, Socket};
 use crate::timers::Timers;
 
-/// Runs while a client takes nothing.
+/// Runs while a client accepts nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Stall(Option<Pin<Box<Sleep>>>);
 
@@ -23,22 +22,19 @@ pub(crate) struct StallLimit {
     pub(crate) timers: Timers,
 }
 
-/// Reason to send nothing more to a client.
 #[derive(Debug)]
 pub(crate) enum Unsent {
     Socket(io::Error),
-    /// The client has taken no byte for too long.
+    /// The client has accepted no byte for too long.
     Stalled,
 }
 
 impl Stall {
-    /// Whether the client has taken nothing of what waits for it.
     #[inline]
     pub(crate) const fn is_running(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Sends as much as the client's socket takes.
     #[inline]
     pub(crate) fn poll_flush(
         &mut self,

@@ -20,8 +20,8 @@ pub(super) enum Stream {
 }
 
 /// A unix socket. It reports room whenever its peer has read something, full or not before (`unix_write_space` in
-/// Linux). A worker that watches for room would be woken a second time by each message. So it is watched for room
-/// only while a write waits.
+/// Linux), which would wake a worker a second time for each message. So it is watched for room only while a write
+/// waits.
 #[derive(Debug)]
 pub(super) struct Unix {
     stream: Watched,
@@ -37,8 +37,7 @@ impl Stream {
         }))
     }
 
-    /// Runs `read` unless the socket is known to be empty. If `read` returns `WouldBlock`, the socket counts as
-    /// empty.
+    /// Runs `read` unless the socket is known to be empty. After `WouldBlock` it counts as empty.
     #[inline]
     pub(super) fn try_read<R>(&self, read: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         match self {
@@ -52,7 +51,7 @@ impl Stream {
         self.try_read(|| Ok(())).is_err()
     }
 
-    /// Whether the peer has closed its sending direction, even if some of its bytes are still to be read.
+    /// Whether the peer has closed its sending direction; bytes may remain to be read.
     /// <https://www.man7.org/linux/man-pages/man2/poll.2.html>
     pub(super) fn is_closed_by_peer(&self) -> bool {
         let asked = PollFlags::RDHUP;
@@ -115,7 +114,7 @@ impl Unix {
         let mut room = self.room.borrow_mut();
         match &*room {
             Some(room) => room.poll_ready(cx),
-            // From now on it is watched, and reports at once if there is already room.
+            // Reports at once if there is already room.
             None => {
                 let socket = self.stream.as_fd().try_clone_to_owned()?;
                 room.insert(Watched::to_write(socket)?).poll_ready(cx)
@@ -140,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// While it is watched for room, it wakes the worker for each message that its peer reads.
+    /// Otherwise it wakes the worker for each message that its peer reads.
     #[tokio::test]
     async fn a_unix_socket_is_watched_for_room_only_while_a_write_waits() {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();

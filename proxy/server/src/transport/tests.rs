@@ -43,12 +43,10 @@ impl Connection {
             .expect("not woken")
     }
 
-    /// Polls once, as a session does in each turn.
     async fn look(&mut self) -> Poll<std::io::Result<()>> {
         std::future::poll_fn(|cx| Poll::Ready(self.outbox.poll_flush(&self.socket, cx))).await
     }
 
-    /// Bytes that have arrived.
     fn received(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut chunk = [0; 64 * 1024];
@@ -61,7 +59,6 @@ impl Connection {
     }
 }
 
-/// Runs a test with and without a ring.
 fn both<F: Future<Output = ()> + 'static>(test: impl Fn(Rc<SendBatch>) -> F) {
     if allowed_batching(Batching::Auto) == Batching::Off {
         println!("no io_uring here: tested without it only");
@@ -95,7 +92,7 @@ fn few_bytes_wait_for_the_end_of_the_turn_and_many_do_not() {
     });
 }
 
-/// From time to time a lone send waits, to see whether others send.
+/// Some lone sends wait, to see whether others send.
 #[test]
 fn a_session_that_is_alone_is_not_held_up() {
     both(async |sends| {
@@ -156,7 +153,7 @@ fn bytes_stay_in_order_however_they_are_sent() {
     both(async |sends| {
         let (mut one, mut other) = (Connection::new(&sends), Connection::new(&sends));
         let mut sent = Vec::new();
-        // After the other socket's bytes, as an addition to its own, and too large for the batch.
+        // After the other socket's bytes, appended to its own, and too large for the batch.
         for (number, len) in [1, 2, 4096, 3, 4097, 5, 30_000, 4096, 4096, 1]
             .into_iter()
             .enumerate()
@@ -183,7 +180,7 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
     both(async |sends| {
         let (mut full, mut other) = (Connection::new(&sends), Connection::new(&sends));
         let mut sent = 0;
-        // Until the socket takes nothing more. Each time another socket sends too.
+        // Another socket sends in between.
         while !full.socket.has_returned() {
             assert!(full.look().await.is_ready());
             full.send(&[b'x'; 1000]);
@@ -195,7 +192,7 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
         full.outbox.put(&full.socket, b"own");
         full.send(b"z");
         for _ in 0..3 {
-            // Repeated looks do not change that, or a client that takes nothing would get new time again and again.
+            // Repeated looks must not give a client that accepts nothing new time.
             assert!(full.look().await.is_pending());
             sends.flush();
         }
@@ -206,7 +203,6 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
         received.extend(full.received());
         assert_eq!(received.len(), sent + 4);
         assert!(received.ends_with(b"xownz"));
-        // From now on all is as before.
         full.send(b"1");
         full.send(b"2");
         sends.flush();
@@ -334,7 +330,7 @@ fn any_number_of_sessions_may_send() {
     });
 }
 
-/// A worker's runtime must run its tasks in the order in which they were woken, or each batch has one send.
+/// If the runtime ran tasks in another order than they were woken, each batch would have one send.
 #[test]
 fn the_batch_is_sent_when_all_tasks_that_were_ready_have_run() {
     both(async |sends| {

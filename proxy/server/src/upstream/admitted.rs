@@ -6,13 +6,12 @@ use std::io;
 use crate::fence::Permit;
 use crate::wire::header::{self, HEADER_LEN, Header};
 
-/// Capacity that is kept while no permit is queued.
 const KEPT_WHEN_EMPTY: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Admitted {
     permits: VecDeque<Permit>,
-    /// Bytes still to come of a message that was begun.
+    /// Bytes to come of the current message.
     rest: usize,
 }
 
@@ -48,7 +47,7 @@ impl Admitted {
         }
     }
 
-    /// Spends the next permit on the message at the front of the bytes, and returns its length.
+    /// Spends the next permit on the first message, and returns its length.
     #[inline]
     fn spend_one(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let found = header::parse(bytes, |_| usize::MAX).ok().flatten();
@@ -84,7 +83,6 @@ mod tests {
         })
     }
 
-    /// Permits for these messages, which need no token.
     fn admitted(messages: &[(u8, usize)]) -> Admitted {
         let fence = fence();
         let mut admitted = Admitted::default();

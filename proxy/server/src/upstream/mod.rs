@@ -17,7 +17,7 @@ pub(crate) use unfenced::PassthroughUpstream;
 
 /// The server's side of a connection.
 ///
-/// The client's bytes go out by [`Upstream::forward`], and only after permits were spent on them.
+/// The client's bytes go out by [`Upstream::forward`], after permits were spent on them.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     socket: Socket,
@@ -26,12 +26,9 @@ pub(crate) struct Upstream {
     send_side: SendSide,
 }
 
-/// State of the sending direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SendSide {
-    /// More bytes may follow.
     Open,
-    /// The server has seen its end.
     Ended,
 }
 
@@ -62,13 +59,11 @@ impl Upstream {
         }
     }
 
-    /// Queues a permit for the next message.
     #[inline]
     pub(crate) fn admit(&mut self, permit: Permit) {
         self.admitted.push(permit);
     }
 
-    /// Bytes still to come of a message that was begun.
     #[inline]
     #[must_use]
     pub(crate) const fn rest(&self) -> usize {
@@ -79,31 +74,27 @@ impl Upstream {
     ///
     /// # Errors
     ///
-    /// Socket errors; `PermissionDenied` for a message without a permit, which is not sent, nor are the bytes after
-    /// it.
+    /// Socket errors; `PermissionDenied` for a message without a permit. It and the bytes after it are not sent.
     #[inline]
     pub(crate) fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.admitted.spend(bytes)?;
         self.outbox.send(&self.socket, bytes)
     }
 
-    /// Sends nothing more, and closes the sending direction, at which the server rolls back.
+    /// Closes the sending direction without further bytes; the server rolls back.
     pub(crate) fn abort(&mut self) {
         self.outbox = Outbox::default();
         self.socket.shut_down_write();
     }
 
-    /// Sends the proxy's own messages, after what was forwarded.
     pub(crate) fn put_own(&mut self, messages: &[u8]) {
         self.outbox.put(&self.socket, messages);
     }
 
-    /// Sets the task to wake: see [`Socket::belongs_to`].
     pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
         self.socket.belongs_to(cx);
     }
 
-    /// Whether more may be sent; if not, the client must not be read.
     #[inline]
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
@@ -121,14 +112,12 @@ impl Upstream {
         self.outbox.poll_flush(&self.socket, cx)
     }
 
-    /// Whether the server has sent nothing: see [`Socket::is_awaited`].
     #[inline]
     #[must_use]
     pub(crate) fn is_awaited(&self, cx: &Context<'_>) -> bool {
         self.socket.is_awaited(cx)
     }
 
-    /// Reads from the server: see [`Socket::poll_read`].
     #[inline]
     pub(crate) fn poll_read(
         &mut self,
@@ -138,7 +127,7 @@ impl Upstream {
         self.socket.poll_read(cx, buf)
     }
 
-    /// Says goodbye, except within an unfinished message, of which it would be taken for the rest.
+    /// Says goodbye, except within an unfinished message, where it would count as a part of it.
     pub(crate) fn say_goodbye(&mut self) {
         if self.rest() == 0 {
             let mut goodbye = BytesMut::new();
@@ -147,13 +136,12 @@ impl Upstream {
         }
     }
 
-    /// Sends what waits, and then closes the sending direction, even after a goodbye. Within COPY data a goodbye is
-    /// an error, after which the server waits for more.
+    /// Sends what waits, then closes the sending direction, even after a goodbye: within COPY data that is an error,
+    /// after which the server waits for more.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.send_side.poll_end(&mut self.outbox, &self.socket, cx)
     }
 
-    /// Whether the sending direction is closed.
     #[must_use]
     pub(crate) const fn is_ended(&self) -> bool {
         matches!(self.send_side, SendSide::Ended)

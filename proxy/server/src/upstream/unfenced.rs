@@ -1,4 +1,4 @@
-//! The writer to PostgreSQL of a connection that is exempt as a whole.
+//! The writer to PostgreSQL of a replication connection.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -7,7 +7,6 @@ use super::SendSide;
 use crate::fence::ReplicationPermit;
 use crate::transport::{Outbox, Socket};
 
-/// The server's side of a connection that may send anything.
 #[derive(Debug)]
 pub(crate) struct PassthroughUpstream {
     socket: Socket,
@@ -16,7 +15,6 @@ pub(crate) struct PassthroughUpstream {
 }
 
 impl PassthroughUpstream {
-    /// Spends the permit on the connection.
     #[must_use]
     pub(crate) fn new(socket: Socket, permit: ReplicationPermit) -> Self {
         let ReplicationPermit { .. } = permit;
@@ -32,12 +30,10 @@ impl PassthroughUpstream {
         self.outbox.send(&self.socket, bytes)
     }
 
-    /// Sets the task to wake: see [`Socket::belongs_to`].
     pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
         self.socket.belongs_to(cx);
     }
 
-    /// Whether more may be sent; if not, the client must not be read.
     #[inline]
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
@@ -49,7 +45,6 @@ impl PassthroughUpstream {
         self.outbox.poll_flush(&self.socket, cx)
     }
 
-    /// Reads from the server: see [`Socket::poll_read`].
     #[inline]
     pub(crate) fn poll_read(
         &mut self,

@@ -73,7 +73,6 @@ fn cells(row: &Comparison) -> [String; 4] {
     ]
 }
 
-/// Rounded to the digits that mean something.
 fn unsigned(value: f64) -> String {
     let places = usize::from(value.abs() < 99.95);
     format!("{value:.places$}")

@@ -16,7 +16,7 @@ const EVERY: Timespec = Timespec {
     tv_nsec: 200_000_000,
 };
 
-/// The file that has the name now, or had it before its rotation.
+/// The file with this name, or the one that had it before a rotation.
 pub(super) struct Followed {
     path: PathBuf,
     file: BufReader<File>,
@@ -39,7 +39,7 @@ impl Followed {
         Ok(followed)
     }
 
-    /// Prints new lines, until an error or until the reader of the output is gone.
+    /// Prints new lines, until an error or until the reader is gone.
     pub(super) fn print<W: Write>(
         mut self,
         printer: &mut Printer<W>,
@@ -55,7 +55,7 @@ impl Followed {
             }
             self.start_over_if_truncated()?;
             printer.out.flush()?;
-            // Without it, a reader that is gone is noticed only at the next line.
+            // Without it, a closed reader is noticed only at the next line.
             let mut reader = [PollFd::new(out, PollFlags::empty())];
             match poll(&mut reader, Some(&EVERY)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
@@ -65,7 +65,7 @@ impl Followed {
         }
     }
 
-    /// Prints all complete lines. A line that is still being written is read again later.
+    /// Prints all complete lines. An incomplete one is read again later.
     fn print_lines<W: Write>(&mut self, printer: &mut Printer<W>) -> io::Result<()> {
         loop {
             match line::read(&mut self.file, &mut self.line)? {
@@ -89,7 +89,7 @@ impl Followed {
         File::open(&self.path).ok()
     }
 
-    /// A file that is shorter than the part already read was emptied in place.
+    /// Starts over if the file is shorter than the part already read: it was emptied.
     fn start_over_if_truncated(&mut self) -> io::Result<()> {
         if self.file.get_ref().metadata()?.len() < self.file.stream_position()? {
             self.file.seek(SeekFrom::Start(0))?;

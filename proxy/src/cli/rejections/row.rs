@@ -1,4 +1,4 @@
-//! A record as one line of a table that grows row by row.
+//! A record as one row of a table.
 
 use jiff::Timestamp;
 
@@ -29,7 +29,7 @@ pub(super) const HEAD: TableLine<'_> = TableLine {
 };
 
 impl TableLine<'_> {
-    /// The line with its end. No cell can break it or steer the terminal.
+    /// The line with its end. No cell can break it or control the terminal.
     pub(super) fn join(&self) -> String {
         let mut line = String::new();
         for (cell, width) in self.cells.iter().zip(WIDTHS) {
@@ -75,7 +75,7 @@ fn of_record(record: &Record) -> String {
         what.push("observed:".to_owned());
     }
     what.extend(record.statement.text.clone());
-    // The reason of a request without a statement, or one that the kind does not tell.
+    // The reason, if the kind does not tell it.
     match &record.reason {
         Some(reason) if record.statement.text.is_some() => what.push(format!("({reason})")),
         Some(reason) => what.push(reason.clone()),

@@ -189,7 +189,7 @@ fn cells(count: &Count) -> [String; 4] {
     ]
 }
 
-/// The words, wrapped for a terminal, with all lines but the first indented.
+/// The words, wrapped for a terminal, with a hanging indent.
 fn wrapped(words: &str, indent: &str) -> String {
     let mut text = String::from(indent);
     let mut column = indent.len();

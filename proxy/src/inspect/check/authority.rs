@@ -74,7 +74,7 @@ pub(super) async fn checks(
     }
 }
 
-/// Proxies of a store that none of them has open. The control connection of one that has just ended is soon gone.
+/// Proxies that the cluster still sees although none has the store open.
 async fn still_there(control: &Chosen) -> Result<Vec<Proxy>, ControlError> {
     let give_up = Instant::now() + GONE_WITHIN;
     loop {
@@ -138,7 +138,7 @@ fn served(location: &AuthorityLocation, held: &StoreContents, proxies: &[Proxy])
             ),
             SHARE,
         ),
-        // A copy of it: the store that is open elsewhere is not this file.
+        // A copy: the store that is open elsewhere is not this file.
         StoreContents::Contents(_)
             if matches!(location, AuthorityLocation::Embedded(_)) && !served.is_empty() =>
         {
@@ -215,7 +215,7 @@ fn sessions(contents: &Contents, alive: &BTreeSet<Backend>) -> CheckResult {
     ))
 }
 
-/// A session below its scope's mark may not be alive, unless its takeover is running at this moment.
+/// A session below its scope's mark is harmless only if it is dead, or its takeover is running.
 fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> CheckResult {
     let marks: HashMap<&Scope, Rank> = contents.marks.iter().map(|(s, m)| (s, m.rank())).collect();
     let is_old = |(scope, session): &&(Scope, Registered)| {

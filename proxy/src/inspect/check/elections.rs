@@ -9,12 +9,10 @@ use tokio::time::timeout;
 use super::super::finding::CheckResult;
 use crate::config::AuthorityLocation;
 
-/// Limit of elections named in one line.
 const NAMED: usize = 5;
 
 const NEEDED: &str = "let the proxy's etcd user read all keys below it: until then every token of the scope is refused";
 
-/// Reads the leader of each election.
 pub(super) async fn check(
     location: &AuthorityLocation,
     elected: &[ElectedScope],

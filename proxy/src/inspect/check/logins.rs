@@ -1,4 +1,4 @@
-//! The check of login methods: which work here, by PostgreSQL's own method and TLS on both legs.
+//! The check of login methods, by PostgreSQL's own method and TLS on both legs.
 
 use std::time::Duration;
 
@@ -16,7 +16,6 @@ use crate::server::certificates::ClientTls;
 use crate::server::client_table::Encryption;
 use crate::wire::{backend, header};
 
-/// The method that PostgreSQL requests from a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     Nothing,
@@ -26,22 +25,18 @@ enum Method {
     Other(i32),
 }
 
-/// Facts about both legs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Legs {
     method: Method,
-    /// Whether clients may have TLS.
     client: Encryption,
     server: Encryption,
     /// Both legs show one certificate.
     is_one_certificate: bool,
 }
 
-/// Whether a method works, and why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Works {
     Yes,
-    /// Not for every client.
     Limited(&'static str),
     No(&'static str),
 }
@@ -193,7 +188,6 @@ async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, Strin
     })
 }
 
-/// The method, once the first message is complete.
 fn method(answer: &[u8]) -> Result<Option<Method>, String> {
     let Some(header) = header::parse(answer, |_| 64 * 1024).map_err(|error| error.to_string())?
     else {

@@ -1,4 +1,4 @@
-//! Checks of this machine: everything that `serve` needs, tried by the same procedure.
+//! Checks of this machine: what `serve` needs, tried by the same procedure.
 
 use std::error::Error;
 use std::fs::Metadata;
@@ -16,14 +16,12 @@ use crate::policy_file::{Loaded, PolicyFileErrors};
 use crate::process;
 use crate::server::accounts::{FileError, Logins};
 
-/// Results that later checks need.
 pub(super) struct Tried {
     pub(super) policy: Result<Loaded, PolicyFileErrors>,
     pub(super) logins: Result<Logins, FileError>,
     pub(super) places: Vec<Endpoint>,
 }
 
-/// An address to listen on, released again.
 pub(super) struct Endpoint {
     name: String,
     tried: Result<(), io::Error>,
@@ -36,7 +34,7 @@ impl Endpoint {
     }
 }
 
-/// Whether a proxy with this configuration runs, as far as its store shows it.
+/// Whether a proxy with this configuration runs, as far as its store shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Running {
     Yes,
@@ -44,7 +42,7 @@ pub(super) enum Running {
     Unknown,
 }
 
-/// Tries everything, and reports all but the addresses: their meaning depends on whether the proxy runs.
+/// Tries everything. Addresses are reported later: their meaning depends on whether the proxy runs.
 pub(super) async fn checks(config: &Config, report: &mut FindingSink<'_>) -> Tried {
     report.add(Check::User, user(config));
     let Local {
@@ -92,7 +90,7 @@ pub(super) async fn checks(config: &Config, report: &mut FindingSink<'_>) -> Tri
     }
 }
 
-/// The user that runs the checks. Root may do what the user of the proxy may not.
+/// The user that runs the checks: root may do what the proxy's user may not.
 fn user(config: &Config) -> CheckResult {
     let (uid, user) = (process::uid(), process::user());
     let of_others = |path: PathBuf| {
@@ -114,7 +112,6 @@ fn user(config: &Config) -> CheckResult {
     }
 }
 
-/// Paths that the proxy writes.
 fn places_of_proxy(config: &Config) -> Vec<PathBuf> {
     let store = match &config.takeover.authority {
         AuthorityLocation::Embedded(directory) => Some(directory.clone()),
@@ -152,7 +149,7 @@ fn of_rejections<E: Error>(config: &Config, tried: Result<(), E>) -> CheckResult
     )
 }
 
-/// Whether the proxy runs, by its store and the proxies that the cluster sees.
+/// Whether the proxy runs, by its store and the cluster's proxies.
 pub(super) fn running(
     location: &AuthorityLocation,
     held: &StoreContents,

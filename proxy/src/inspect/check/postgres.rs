@@ -112,7 +112,7 @@ async fn superusers(control: &Chosen) -> CheckResult {
     if control.rights.superuser {
         return CheckResult::ok("the control role can end the sessions of superusers too");
     }
-    // The role cannot see which sessions are clients, so neither can this check.
+    // The role cannot see which sessions are clients.
     if !control.rights.missing.is_empty() {
         return CheckResult::skip("not checked: the control role lacks rights");
     }
@@ -183,8 +183,8 @@ fn shown(addr: Option<SocketAddr>) -> String {
     addr.map_or_else(|| "a unix socket".to_owned(), |addr| addr.to_string())
 }
 
-/// Whether sessions opened like those of clients appear on the control connection, under the pid of their login.
-/// Takeovers rely on this.
+/// Whether sessions opened like a client's appear on the control connection, under the pid of their login. Takeovers
+/// rely on this.
 async fn same_server(config: &Config, control: &Chosen, within: Duration) -> CheckResult {
     let addr = &control.upstream;
     let opened = Probe::open(addr, config.control.expose(), within).await;

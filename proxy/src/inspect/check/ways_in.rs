@@ -1,4 +1,4 @@
-//! Whether roles of leaders can reach PostgreSQL without the proxies.
+//! Whether leaders' roles can reach PostgreSQL without the proxies.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -35,7 +35,7 @@ pub(super) async fn check(
     let roles = connection.look(cluster::roles).await?;
     let mut may_lead: BTreeSet<String> = roles.into_iter().filter(is_named).collect();
     if may_lead.is_empty() {
-        // The policy names no role, so every connected one may lead.
+        // The policy names no role, so any may lead.
         let connected = others.iter().map(|client| &client.role);
         may_lead.extend(
             connected

@@ -1,4 +1,4 @@
-//! Tests with both ends of a connection in memory.
+//! Both ends of a connection in memory.
 
 use std::fs::{Permissions, set_permissions, write};
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,6 @@ fn acceptor() -> Acceptor {
     Acceptor::load(&files, ALPN).unwrap()
 }
 
-/// A client and a server after their handshake.
 fn pair() -> (TlsState, TlsState) {
     let settings = SslSettings {
         mode: SslMode::Require,
@@ -39,7 +38,7 @@ fn pair() -> (TlsState, TlsState) {
     (client, server)
 }
 
-/// All text from `bytes`, if a socket brings them in parts of `part` bytes.
+/// All text from `bytes`, received in parts of `part` bytes.
 fn decrypted(session: &mut TlsState, bytes: &[u8], part: usize) -> Vec<u8> {
     let mut text = Vec::new();
     let mut buf = vec![0; part];
@@ -75,7 +74,7 @@ fn text_comes_out_in_order_however_it_is_cut() {
     }
 }
 
-/// A record that waits for its end must leave room for what follows it.
+/// An incomplete record must leave room for what follows it.
 #[test]
 fn a_buffer_may_be_smaller_than_a_record() {
     let (mut client, mut server) = pair();
@@ -132,7 +131,6 @@ fn a_handshake_has_a_limit() {
     println!("{error}");
 }
 
-/// A certificate whose subject has these names.
 fn certificate(names: &[(rcgen::DnType, &str)]) -> rcgen::Certificate {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();

@@ -1,4 +1,4 @@
-//! The oracle of mediation as a command: runs conversations for as long as asked, and prints the result.
+//! The oracle of mediation as a command.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,31 +9,31 @@ use pgpalisade_judges::mediation::generator;
 use pgpalisade_judges::mediation::run::{LOOKED_AT, Plan, run};
 use pgpalisade_test_servers::machine;
 
-/// Sessions that may not write say anything that the protocol and SQL have, and the database is the judge.
+/// Run random conversations of sessions that may not write, and let the database judge what they changed
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The seed of the first conversation. Without it the clock gives one; it is printed.
+    /// Seed of the first conversation [default: from the clock]; printed
     #[arg(long)]
     seed: Option<u64>,
-    /// At most so many conversations.
+    /// Maximum number of conversations
     #[arg(long, default_value_t = u64::MAX)]
     conversations: u64,
-    /// For at most so many minutes.
+    /// Maximum duration, in minutes
     #[arg(long, default_value_t = 60.0)]
     minutes: f64,
-    /// How many at a time, each with servers of its own.
+    /// Number of parallel threads, each with its own servers
     #[arg(long, default_value_t = 4)]
     threads: usize,
-    /// Ends when so many conversations were found that do what they may not.
+    /// End after this many conversations with violations
     #[arg(long, default_value_t = 1)]
     violations: usize,
-    /// One conversation in so many is looked at for needless refusals.
+    /// Check one conversation in this many for needless refusals
     #[arg(long, default_value_t = LOOKED_AT)]
     look_at: u64,
-    /// Only these sessions, such as `Bare,Faithful`. Seeds then make other conversations.
+    /// Only these kinds of sessions, such as `Bare,Faithful`. Changes the conversation of a seed
     #[arg(long, value_delimiter = ',', value_parser = session)]
     sessions: Vec<Session>,
-    /// Print the conversation of the seed, and run nothing.
+    /// Print the conversation of the seed, and run nothing
     #[arg(long)]
     print: bool,
 }

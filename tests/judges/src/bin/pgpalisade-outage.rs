@@ -22,13 +22,13 @@ use pgpalisade_test_servers::wire::Endpoint;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Two servers that Patroni keeps change their parts again and again, and writers write down when they could write.
+/// Measure how long writes fail while Patroni changes the primary, on three routes
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How often each kind of event happens.
+    /// Number of events of each kind
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// What the times between events come from. Without it the clock gives one; it is printed.
+    /// Seed of the times between events [default: from the clock]; printed
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -53,12 +53,12 @@ const EVENTS: [Event; 3] = [
     ("the primary and its Patroni hang", |servers, primary| {
         let _frozen = servers.freeze(primary);
         servers.wait_for_promotion(1 - primary);
-        // A proxy or haproxy may find the new primary late, and must do so while the old one still hangs.
+        // A proxy or haproxy must find the new primary while the old one still hangs.
         std::thread::sleep(Duration::from_secs(20));
     }),
 ];
 
-/// One route to the primary, with the times of its confirmed writes.
+/// A route to the primary, with the times of its confirmed writes.
 struct Way {
     name: &'static str,
     endpoints: Vec<Endpoint>,
@@ -93,7 +93,6 @@ impl Way {
         }
     }
 
-    /// Whether a write was confirmed after `behind`.
     fn has_written(&self, behind: Instant) -> bool {
         self.writes
             .lock()
@@ -135,7 +134,7 @@ fn main() {
         let gaps = EVENTS.map(|event| {
             let mut gaps = Vec::new();
             for _ in 0..arguments.rounds {
-                // Patroni, haproxy and the proxy poll. Events must hit all phases of their intervals.
+                // Patroni, haproxy and the proxy poll: events must hit all phases of their intervals.
                 stop.sleep(Duration::from_millis(random.random_range(2_000..6_000)));
                 gaps.push(measure(&mut servers, event, &ways));
             }

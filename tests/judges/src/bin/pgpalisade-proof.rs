@@ -1,4 +1,4 @@
-//! The proof under faults as a command: runs it for as long as asked, and prints the result.
+//! The proof under faults as a command.
 //!
 //! It starts itself for each leader, with the first argument `lead`.
 
@@ -19,32 +19,32 @@ use pgpalisade_judges::proof::run::run;
 use pgpalisade_judges::proof::store::StoreKind;
 use pgpalisade_test_servers::machine;
 
-/// Leaders of several scopes write through several proxies while everything fails at random, and a checker reads what
-/// was acknowledged and what was committed.
+/// Let leaders of several scopes write through several proxies while everything fails at random, and check what was
+/// acknowledged and committed
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// For how long, in minutes.
+    /// Duration, in minutes
     #[arg(long, default_value_t = 30.0)]
     minutes: f64,
-    /// What all choices come from. Without it the clock gives one; it is printed.
+    /// Seed of all choices [default: from the clock]; printed
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the proxies keep their marks: etcd (three members), postgres (a server of its own) or embedded.
+    /// Store of the marks: etcd (three members), postgres (a separate server) or embedded
     #[arg(long, default_value = "etcd", value_parser = store)]
     store: StoreKind,
-    /// What is broken: all, partitions, store, operators, or failovers (of two servers that Patroni keeps).
+    /// Faults: all, partitions, store, operators, or failovers (of two servers managed by Patroni)
     #[arg(long, default_value = "all", value_parser = faults)]
     faults: Faults,
-    /// How many proxies. Without it two, or one if the store is its own.
+    /// Number of proxies [default: 2, or 1 with an embedded store]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
     proxies: Option<u8>,
-    /// How many scopes.
+    /// Number of scopes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=4))]
     scopes: u8,
-    /// Past the proxies, straight to PostgreSQL: the checker must find violations.
+    /// Bypass the proxies: the checker must then find violations
     #[arg(long)]
     direct: bool,
-    /// Where the history is kept. Without it: a directory under target/proof.
+    /// Directory of the history [default: a directory under target/proof]
     #[arg(long)]
     history: Option<PathBuf>,
 }
@@ -110,8 +110,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The run holds the other end of this process's standard input. Without this, an orphaned leader would write for
-/// ever.
+/// The run holds the other end of standard input: an orphaned leader would write for ever.
 fn end_with_the_run() {
     let _closed = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     std::process::exit(0);

@@ -4,16 +4,11 @@ use std::fmt;
 
 use pgpalisade_test_servers::wire::Batch;
 
-/// A session, and everything that it sends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
-    /// Rights of the session, and the world it runs in.
     pub session: Session,
-    /// Database of the session.
     pub database: Database,
-    /// Additional startup parameters.
     pub startup: Vec<(String, String)>,
-    /// Steps in order.
     pub steps: Vec<Step>,
 }
 
@@ -21,32 +16,31 @@ pub struct Conversation {
 /// 10 are stale in every scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Session {
-    /// Holds no token, in a world where every write needs the token of scope `default`.
+    /// Holds no token; every write needs the token of scope `default`.
     Bare,
     /// Holds the current token of scope `other`, which no write needs.
     Elsewhere,
     /// As [`Self::Elsewhere`], with a token taken in its startup packet.
     Taker,
-    /// Holds no token, in a world with a policy that lists the tables of two scopes.
+    /// Holds no token; a policy lists the tables of two scopes.
     Ungoverned,
-    /// Holds the current token of scope `b` in that world, and may write only `b.jobs`.
+    /// With that policy, holds the current token of scope `b`, and may write only `b.jobs`.
     Neighbour,
     /// Starts with `@0`, the current token. Others may take over, and it may change or clear its token.
     Holder,
-    /// Holds no token in a world with a policy, and may write every table that the policy does not list.
+    /// Holds no token; with a policy, may write every table that the policy does not list.
     Free,
-    /// Holds the current token of scope `b` in that world, and may not even read the tables of `a`.
+    /// With a policy, holds the current token of scope `b`, and may not even read the tables of `a`.
     Reader,
-    /// Holds `@0` from its startup packet to its end. PostgreSQL must reply to it as without the proxy.
+    /// Holds `@0` from its startup packet to its end, and must have a twin.
     Faithful,
     /// As [`Self::Faithful`], but declares the token in its first statement.
     Late,
-    /// As [`Self::Faithful`], in a world with a policy and with the tokens of all scopes.
+    /// As [`Self::Faithful`], with a policy and the tokens of all scopes.
     Ruler,
 }
 
 impl Session {
-    /// All kinds.
     pub const ALL: [Self; 11] = [
         Self::Bare,
         Self::Elsewhere,
@@ -87,7 +81,6 @@ impl Session {
         matches!(self, Self::Faithful | Self::Late | Self::Ruler)
     }
 
-    /// User name known to the policy.
     pub const fn user(self) -> &'static str {
         match self {
             Self::Free => "free",
@@ -96,7 +89,7 @@ impl Session {
         }
     }
 
-    /// `fencing.token` of its startup packet.
+    /// Of its startup packet.
     pub const fn token(self) -> Option<&'static str> {
         match self {
             Self::Bare | Self::Ungoverned | Self::Free | Self::Late => None,
@@ -108,7 +101,7 @@ impl Session {
         }
     }
 
-    /// Token declared by its first statement, before the conversation begins.
+    /// Declared by its first statement, before the conversation.
     pub const fn first_token(self) -> Option<&'static str> {
         match self {
             Self::Late => Some("@0"),
@@ -117,24 +110,18 @@ impl Session {
     }
 }
 
-/// A database, named by its encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Database {
-    /// UTF8.
     Utf8,
-    /// LATIN1.
     Latin1,
-    /// EUC_JP.
     EucJp,
-    /// SQL_ASCII.
     SqlAscii,
 }
 
 impl Database {
-    /// All databases; most conversations use the first.
+    /// Most conversations use the first.
     pub const ALL: [Self; 4] = [Self::Utf8, Self::Latin1, Self::EucJp, Self::SqlAscii];
 
-    /// PostgreSQL's name of the encoding.
     pub const fn encoding(self) -> &'static str {
         match self {
             Self::Utf8 => "UTF8",
@@ -145,35 +132,27 @@ impl Database {
     }
 }
 
-/// One step of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Appends a message to the next packet.
     Say(Message),
-    /// Sends the packet without waiting.
     Send,
-    /// Sends the packet and waits for the replies that must come.
+    /// Sends the packet and waits for the due replies.
     Wait,
     /// Sends the packet; then another session declares this token of scope `default` and waits for the reply.
     Declare(&'static str),
 }
 
-/// SQL text as bytes.
 pub type Sql = Vec<u8>;
 
-/// Name of a statement or portal.
 pub type Name = Vec<u8>;
 
-/// Object of a Describe or Close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A prepared statement.
     Statement,
-    /// A portal.
     Portal,
 }
 
-/// A frontend message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// Statements in one text.
@@ -182,23 +161,16 @@ pub enum Message {
     Parse(Name, Sql),
     /// Portal, statement, and parameter values.
     Bind(Name, Name, Vec<Sql>),
-    /// Of a statement or portal.
     Describe(Target, Name),
     /// Portal and row limit; 0 means all.
     Execute(Name, u32),
-    /// Of a statement or portal.
     Close(Target, Name),
-    /// Requests output that the server holds back.
     Flush,
-    /// Ends a pipeline.
     Sync,
-    /// Signature of the function, resolved to its OID, and arguments.
+    /// Signature of the function, and arguments.
     FunctionCall(&'static str, Vec<&'static str>),
-    /// Data of a COPY.
     CopyData(Sql),
-    /// End of a COPY.
     CopyDone,
-    /// Failed end of a COPY.
     CopyFail,
     /// Type and body of a message that violates the protocol.
     Malformed(u8, Vec<u8>),
@@ -363,7 +335,7 @@ impl fmt::Display for Message {
     }
 }
 
-/// Readable text, with bytes beyond ASCII as `\xE9`.
+/// Bytes beyond ASCII as `\xE9`.
 fn shown(text: &[u8]) -> String {
     let mut line = String::new();
     for &byte in text {
@@ -375,7 +347,7 @@ fn shown(text: &[u8]) -> String {
     line
 }
 
-/// Readable name; a long one is abbreviated to its ends and length.
+/// A long name is abbreviated to its ends and length.
 fn named(name: &[u8]) -> String {
     match name {
         [] => "\"\"".to_owned(),

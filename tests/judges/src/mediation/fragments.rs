@@ -1,6 +1,5 @@
-//! Beginnings of bypasses: each one found earlier, with every part that may vary.
-//!
-//! Their names say which belief of the proxy about the session they try to make wrong.
+//! Beginnings of bypasses: each one found earlier, with every part that may vary, and named after the proxy's belief
+//! that it tests.
 
 use rand::Rng;
 
@@ -9,7 +8,6 @@ use super::generator::{Generator, long_names};
 use super::words::{Kind, once_in, one};
 
 impl Generator {
-    /// Appends one of them.
     pub fn fragment(&mut self) {
         if !once_in(&mut self.random, 3) {
             return self.walk();
@@ -76,7 +74,6 @@ impl Generator {
         self.sync();
     }
 
-    /// Two names for one statement.
     fn names_that_are_cut(&mut self) {
         if !once_in(&mut self.random, 4) {
             self.words.names = long_names();
@@ -107,7 +104,7 @@ impl Generator {
         self.deliver(sql);
     }
 
-    /// The encoding changes, and the next text is read in the new one.
+    /// The next text is read in the new encoding.
     fn encoding_in_flight(&mut self) {
         if once_in(&mut self.random, 3) {
             self.query("BEGIN");
@@ -219,8 +216,8 @@ impl Generator {
         self.query("COMMIT");
     }
 
-    /// An SQL name is redefined before it is executed. A function that does so hides a write, and writes that
-    /// read-only mode lets pass are then outside the guarantee.
+    /// An SQL name is redefined before it is executed. If a function does so, writes that read-only mode lets pass
+    /// are outside the guarantee.
     fn name_made_anew(&mut self) {
         let name = self.words.quoted(&mut self.random);
         let payload = self.piercing();
@@ -250,7 +247,7 @@ impl Generator {
         }
     }
 
-    /// The default of later transactions changes, and the server reports it only at the end of the request.
+    /// The server reports the new default of later transactions only at the end of the request.
     fn default_in_flight(&mut self) {
         let lift = if once_in(&mut self.random, 2) {
             "SELECT sets('default_transaction_read_only', 'off')".into()

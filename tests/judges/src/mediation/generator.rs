@@ -1,7 +1,7 @@
 //! Generates a conversation from a seed.
 //!
 //! Each conversation uses few names and few kinds of statements, so that related ones meet. Three in four contain a
-//! [fragment](super::fragments), the beginning of a bypass, with other messages in between.
+//! [fragment](super::fragments), with other messages in between.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -29,19 +29,14 @@ pub fn long_names() -> Vec<Name> {
     .to_vec()
 }
 
-/// Generator of one conversation.
 #[derive(Debug)]
 pub struct Generator {
-    /// Source of all choices.
     pub random: StdRng,
-    /// Common parts of its statements.
     pub words: Words,
-    /// Steps so far.
     pub steps: Vec<Step>,
     kinds: Vec<Kind>,
 }
 
-/// Generates the conversation of a seed, for one of these kinds of sessions.
 pub fn conversation(seed: u64, sessions: &[Session]) -> Conversation {
     let mut random = StdRng::seed_from_u64(seed);
     let session = one(&mut random, sessions);
@@ -92,7 +87,6 @@ pub fn conversation(seed: u64, sessions: &[Session]) -> Conversation {
     }
 }
 
-/// Tables used repeatedly.
 fn some_tables(random: &mut StdRng, database: Database, aims: &[steering::Aim]) -> Vec<String> {
     let beyond = tables::names_beyond_ascii();
     let recoded =
@@ -187,12 +181,10 @@ impl Generator {
         self.query(probe);
     }
 
-    /// Appends a message.
     pub fn say(&mut self, message: Message) {
         self.steps.push(Step::Say(message));
     }
 
-    /// Appends a Query with one statement.
     pub fn query(&mut self, sql: impl Into<Sql>) {
         self.say(Message::Query(vec![sql.into()]));
     }
@@ -206,7 +198,6 @@ impl Generator {
         }
     }
 
-    /// A statement of any kind of this conversation.
     pub fn statement(&mut self) -> Sql {
         let kind = match self.kinds.choose(&mut self.random) {
             Some(kind) if !once_in(&mut self.random, 5) => *kind,
@@ -215,7 +206,6 @@ impl Generator {
         self.words.statement(&mut self.random, kind)
     }
 
-    /// A statement of this kind.
     pub fn of(&mut self, kind: Kind) -> Sql {
         self.words.statement(&mut self.random, kind)
     }
@@ -245,7 +235,6 @@ impl Generator {
         }
     }
 
-    /// Appends Parse, Bind, Execute.
     pub fn extended(&mut self, sql: Sql) {
         let (name, portal) = if once_in(&mut self.random, 3) {
             (self.any_name(), self.any_name())
@@ -285,7 +274,6 @@ impl Generator {
         }
     }
 
-    /// Appends one message of the extended protocol.
     fn piece(&mut self) {
         let name = self.any_name();
         let target = one(&mut self.random, &[Target::Statement, Target::Portal]);
@@ -302,7 +290,7 @@ impl Generator {
         self.say(message);
     }
 
-    /// Parameter values, which the text does not show.
+    /// The text does not show them.
     fn parameters(&mut self) {
         if self.words.session.has_twin() {
             return self.walk();
@@ -334,7 +322,7 @@ impl Generator {
         self.say(Message::Sync);
     }
 
-    /// Appends messages of a COPY, whether one is in progress or not.
+    /// Whether a COPY is in progress or not.
     fn copying(&mut self) {
         if once_in(&mut self.random, 2) {
             let sql = self.of(Kind::Copy);

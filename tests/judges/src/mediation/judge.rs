@@ -1,14 +1,14 @@
-//! Judges the changes of a conversation: what it changed in the database, and whether its session was allowed to.
+//! Judges the changes of a conversation.
 //!
 //! Nobody else uses the server, so comparing before and after is enough:
+//!
 //! - Every session answers to its end.
 //! - A strict session changes nothing. It takes no transaction id, and adds nothing to the write-ahead log except
-//!   what reads add. Rows, sequences, catalogs, large objects and notifications each take a transaction id; a WAL
-//!   message may not.
+//!   what reads add.
 //! - The neighbour changes only rows of tables of scope `b`, and no sequence, catalog, large object, notification or
 //!   WAL message. The free session changes no row of a table listed by a scope. The reader neither changes nor sees a
 //!   row of the tables of scope `a`.
-//! - A session with a twin gets the same replies from PostgreSQL as without the proxy.
+//! - A session with a twin gets the same replies as without the proxy.
 //! - The holder: each new row of `log` has a token that the session has had, `@0` or more. G1 and G2: after another
 //!   session's declaration of `n` is answered, no new row with a token below `n` may appear.
 
@@ -19,12 +19,12 @@ use super::world::{Copy, World, name_of};
 use pgpalisade_test_servers::machine::wait_at_most;
 use pgpalisade_test_servers::wire::Wire;
 
-/// The server's progress: next transaction id, and end of the write-ahead log.
+/// Next transaction id, and end of the write-ahead log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     xid: String,
     lsn: String,
-    /// Sequence values, most of which are not logged.
+    /// Mostly not logged.
     sequence: Vec<String>,
 }
 
@@ -35,10 +35,9 @@ pub struct Found {
     rows: Vec<[String; 2]>,
 }
 
-/// Judge of one world.
 #[derive(Debug)]
 pub struct Judge {
-    /// Outside of the conversations' databases, for state common to all of them.
+    /// For state common to all databases.
     outside: Wire,
     /// In the conversations' database; listens for notifications.
     inside: Wire,
@@ -52,7 +51,7 @@ const CATALOG: &str = "
     UNION ALL SELECT 'relations', count(*)::text FROM pg_class
     UNION ALL SELECT 'functions', count(*)::text FROM pg_proc";
 
-/// Other sessions. Judges are excluded by their name.
+/// Judges are excluded by their name.
 const OTHERS: &str = "
     SELECT pid FROM pg_stat_activity
     WHERE datname ~ '^(watched|twin)' AND application_name <> 'judge'";
@@ -65,7 +64,6 @@ const RECORDS: &str = "
     GROUP BY resource_manager, record_type ORDER BY 1";
 
 impl Judge {
-    /// Creates a judge of this world.
     pub fn new(world: &World, database: Database) -> Self {
         Self {
             outside: world.admin("postgres"),
@@ -87,7 +85,6 @@ impl Judge {
         ended.is_some()
     }
 
-    /// Current progress of the server.
     pub fn counters(&mut self) -> Counters {
         let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot()), pg_current_wal_insert_lsn()";
         let [xid, lsn] = pair(self.outside.rows(sql).concat());
@@ -98,7 +95,6 @@ impl Judge {
         Counters { xid, lsn, sequence }
     }
 
-    /// Changes in the write-ahead log between two readings; empty if there are none.
     pub fn written(&mut self, before: &Counters, after: &Counters) -> Vec<String> {
         let mut found = Vec::new();
         if before.lsn != after.lsn {
@@ -119,7 +115,6 @@ impl Judge {
         found
     }
 
-    /// State that this session may not change.
     pub fn belonging_to_others(&mut self, session: Session) -> Vec<String> {
         belonging_to_others(&mut self.inside, session)
     }
@@ -143,20 +138,17 @@ impl Judge {
         wrong
     }
 
-    /// The same for the twin database, read directly.
     pub fn belonging_to_others_directly(&self, world: &World, session: Session) -> Vec<String> {
         let mut twin = world.admin(&name_of(self.database, Copy::Twin));
         belonging_to_others(&mut twin, session)
     }
 
-    /// Number of notifications received since.
     pub fn notifications(&mut self) -> usize {
         // A notification arrives before the reply to a later statement.
         let answer = [self.inside.query("SELECT 1"), self.inside.query("SELECT 1")].concat();
         answer.iter().filter(|message| message.tag == b'A').count()
     }
 
-    /// Rows of `log`: writer and token.
     pub fn rows(&mut self) -> Vec<[String; 2]> {
         let sql = "SELECT xmin::text, coalesce(token, '') FROM log";
         self.inside.rows(sql).into_iter().map(pair).collect()
@@ -207,12 +199,10 @@ impl Judge {
         self.inside.ok(CLEAN);
     }
 
-    /// As [`Self::clean`], in the twin.
     pub fn clean_twin(&self, world: &World) {
         world.admin(&name_of(self.database, Copy::Twin)).ok(CLEAN);
     }
 
-    /// Recreates the database, whatever was written.
     pub fn restore(&mut self, world: &World) {
         self.inside
             .send(&pgpalisade_test_servers::wire::Batch::new().terminate());

@@ -7,7 +7,6 @@ use super::conversation::{Message, Session, Sql, Step};
 use super::generator::Generator;
 use super::words::{Kind, once_in, one};
 
-/// Statements that change the token, the transaction or its mode.
 const MOVES: &[&str] = &[
     "BEGIN",
     "BEGIN",
@@ -42,7 +41,7 @@ const MOVES: &[&str] = &[
     "no statement",
 ];
 
-/// Values of `fencing.token` that a session may set. Tokens below 10 are stale.
+/// Values that a session may set. Tokens below 10 are stale.
 pub(super) const fn token_values(session: Session) -> &'static [&'static str] {
     match session {
         Session::Holder => &[
@@ -120,7 +119,7 @@ impl Generator {
         }
     }
 
-    /// Appends a few statements that change the token, the transaction and its mode, in random order.
+    /// Changes the token, the transaction and its mode, in random order.
     pub(super) fn few_moves(&mut self) {
         let hidden = self.of(Kind::Hidden);
         let mut moves: Vec<Sql> = (0..5)
@@ -133,7 +132,7 @@ impl Generator {
         self.sequence(parts);
     }
 
-    /// Sends them as one text, one after the other, or in groups.
+    /// As one text, one after the other, or in groups.
     fn sequence(&mut self, parts: Vec<Sql>) {
         match self.random.random_range(0..3) {
             0 => self.say(Message::Query(parts)),

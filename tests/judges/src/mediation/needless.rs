@@ -1,29 +1,25 @@
 //! Refusals of requests that would have written nothing.
 //!
-//! Only the first refused request of a conversation is checked: everything before it has passed the proxy and has
-//! written nothing. The conversation up to that request runs again directly on a twin of the database. If it does
-//! nothing there that its session may not do, the refusal was needless.
+//! Only the first refused request of a conversation is checked. The conversation up to its end runs again directly on
+//! a twin of the database. If it does nothing there that its session may not do, the refusal was needless.
 //!
-//! Limits: later refusals of a conversation are not checked. A text of several statements, and a pipeline refused at
-//! its Parse or Bind, count as one request up to its end. A request that fails on the twin has written nothing, even
-//! if it was meant to. Statements that switch read-only mode off write nothing themselves, and are refused with
-//! reason: see `changes_access`.
+//! Limits: a text of several statements, and a pipeline refused at its Parse or Bind, count as one request. A request
+//! that fails on the twin has written nothing, even if it was meant to. Statements that switch read-only mode off
+//! write nothing themselves, and are refused with reason: see `changes_access`.
 
 use super::conversation::{Conversation, Message, Step};
 use super::runner::Heard;
 
-/// A checked refusal.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// SQLSTATE and reason, without the details that vary within a kind.
     pub reason: String,
-    /// Whether PostgreSQL would have written nothing.
+    /// PostgreSQL would have written nothing.
     pub needless: bool,
-    /// Refused message.
     pub what: String,
 }
 
-/// Conversation up to the end of its first refused request, and the refusal, if there is one.
+/// Conversation up to the end of its first refused request, and the refusal.
 pub fn first_refusal(
     conversation: &Conversation,
     heard: &Heard,
@@ -45,7 +41,6 @@ pub fn first_refusal(
     Some((cut, refused))
 }
 
-/// A refusal to check.
 #[derive(Debug)]
 pub struct Refused {
     reason: String,

@@ -14,56 +14,38 @@ use super::runner::Heard;
 use super::shrinker::shrink;
 use super::trial::{SILENT, Trial};
 
-/// Default of [`Plan::looked_at`].
 pub const LOOKED_AT: u64 = 40;
 
-/// Interval of progress reports, in conversations.
 const TOLD_OF: u64 = 5000;
 
-/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Seed of the first conversation; each later one adds 1.
     pub seed: u64,
-    /// Maximum number of conversations.
     pub conversations: u64,
-    /// Maximum duration.
     pub duration: Duration,
-    /// Number of parallel threads.
     pub threads: usize,
-    /// Number of violations that end the run.
     pub violations_max: usize,
-    /// One conversation in so many is checked for needless refusals.
+    /// One conversation in this many is checked for needless refusals.
     pub looked_at: u64,
-    /// Kinds of sessions.
     pub sessions: Vec<Session>,
 }
 
-/// A conversation that violated its limits.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Seed of the conversation.
     pub seed: u64,
-    /// Forbidden changes.
     pub what: Vec<String>,
-    /// Shortest conversation with the violation, or the original one if it did not repeat.
+    /// The original one if the violation did not repeat.
     pub shortest: Conversation,
-    /// Whether the violation repeated.
     pub repeats: bool,
 }
 
-/// Results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Number of conversations run.
     pub conversations: u64,
-    /// Conversations with violations.
     pub violations: Vec<Violation>,
-    /// Refused or failed requests by SQLSTATE.
     pub errors: BTreeMap<String, u64>,
     /// Checked refusals by reason: their number, the needless ones, and an example of these.
     pub refusals: BTreeMap<String, (u64, u64, String)>,
-    /// Duration of the run.
     pub took: Duration,
     /// Duration of the conversations with their judgement, summed over all threads.
     pub busy: Duration,
@@ -135,7 +117,6 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
     }
 }
 
-/// Result of one conversation, with its duration.
 type Judged = (Heard, Duration, Option<Refusal>, Option<Violation>);
 
 fn judge(plan: &Plan, trial: &mut Trial, at: u64, conversation: &Conversation) -> Judged {

@@ -9,44 +9,32 @@ use pgpalisade_test_servers::wire::{self, Batch, Endpoint, Wire};
 
 /// Wait for a reply that the model of due replies expects wrongly.
 const SURPRISE: Duration = Duration::from_millis(60);
-/// Without a message for this long the session counts as silent.
+/// After this time without a message the session counts as silent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An error sent to the client.
 #[derive(Clone, Debug)]
 pub struct ReportedError {
-    /// Step of the message that failed.
     pub step: usize,
-    /// SQLSTATE of the error.
     pub sqlstate: String,
-    /// Message and detail.
     pub words: String,
 }
 
-/// End of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The session answered to the end.
     Answered,
-    /// The server side closed the connection.
     Closed,
-    /// The session stopped answering.
     Silent,
 }
 
-/// Result of a conversation.
 #[derive(Clone, Debug)]
 pub struct Heard {
-    /// Errors in their order.
     pub errors: Vec<ReportedError>,
-    /// All messages of the server.
     pub said: Vec<wire::Message>,
-    /// End of the conversation.
     pub end: End,
 }
 
 impl Heard {
-    /// Whether a row with this text was sent to the client.
     pub fn shows(&self, text: &str) -> bool {
         let mut rows = self
             .said
@@ -56,7 +44,6 @@ impl Heard {
     }
 }
 
-/// Runs a conversation to its end. `number` replaces its relative tokens; `declares` performs [`Step::Declare`].
 pub fn run(
     world: &World,
     to: &(Endpoint, String),
@@ -95,9 +82,8 @@ fn told(text: &str, number: u64) -> String {
 
 struct Client {
     wire: Wire,
-    /// Unanswered messages, with the indexes of their steps.
     pending: VecDeque<(usize, Message)>,
-    /// Whether PostgreSQL waits for the data of a COPY.
+    /// PostgreSQL waits for the data of a COPY.
     copying: bool,
     heard: Heard,
 }
@@ -154,7 +140,6 @@ impl Client {
         }
     }
 
-    /// Reads all due replies.
     fn settle(&mut self) {
         self.wire.set_patience(SURPRISE);
         while self.must_come() {

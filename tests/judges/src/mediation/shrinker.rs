@@ -2,7 +2,6 @@
 
 use super::conversation::{Conversation, Message, Step};
 
-/// Removes parts of a conversation as long as `fails` holds.
 pub fn shrink(
     conversation: &Conversation,
     fails: &mut dyn FnMut(&Conversation) -> bool,
@@ -39,7 +38,6 @@ fn try_with(
     better
 }
 
-/// Removes runs of steps, long ones first.
 fn drop_steps(shortest: &mut Conversation, fails: &mut dyn FnMut(&Conversation) -> bool) {
     let mut length = shortest.steps.len().div_ceil(2);
     while length > 0 {
@@ -77,7 +75,6 @@ fn simplify_steps(shortest: &mut Conversation, fails: &mut dyn FnMut(&Conversati
     }
 }
 
-/// Simpler replacements for a step.
 fn simpler(step: &Step) -> Vec<Step> {
     match step {
         Step::Wait => vec![Step::Send],

@@ -7,12 +7,10 @@ use super::conversation::{Message, Session, Sql};
 use super::tables::SCHEMAS;
 use super::words::{Words, once_in, one};
 
-/// Setting and value that a conversation steers.
 pub type Aim = (&'static str, &'static str);
 
 /// Setting on which the fence relies in a session that may write nothing. A function that resets
-/// `transaction_read_only` makes its own transaction read-write up to PostgreSQL 15, and could write itself: outside
-/// the guarantee.
+/// `transaction_read_only` makes its own transaction read-write up to PostgreSQL 15: outside the guarantee.
 const ACCESS: [Aim; 1] = [("default_transaction_read_only", "off")];
 
 /// Settings that decide which table a name means.
@@ -148,7 +146,7 @@ fn meaning(random: &mut StdRng) -> Aim {
 }
 
 impl Words {
-    /// A statement that changes a setting, possibly only when the data of its COPY arrives.
+    /// Possibly only when the data of its COPY arrives.
     pub fn steering(&self, random: &mut StdRng) -> Sql {
         let own = match self.session {
             Session::Neighbour | Session::Reader => Some("b"),
@@ -162,7 +160,6 @@ impl Words {
         .into()
     }
 
-    /// A query that changes a setting when it runs.
     pub fn steering_query(&self, random: &mut StdRng) -> Sql {
         self.aimed(random, &QUERIES).into()
     }
@@ -173,7 +170,6 @@ impl Words {
     }
 }
 
-/// Messages after a statement that waits for data.
 pub fn data_of(sql: &[u8]) -> Vec<Message> {
     if sql.starts_with(b"COPY ") && sql.ends_with(b"FROM STDIN") {
         vec![Message::CopyData("x\n".into()), Message::CopyDone]

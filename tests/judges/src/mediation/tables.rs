@@ -1,6 +1,6 @@
 //! Tables of a world, and the scopes of each.
 
-/// Schema and name, with the scopes that list the table in the policy: none, one or two.
+/// Schema and name, with the scopes that list the table in the policy.
 const TABLES: [(&str, &str, &str); 15] = [
     ("a", "jobs", "a"),
     ("a", "shared", "a"),
@@ -13,14 +13,13 @@ const TABLES: [(&str, &str, &str); 15] = [
     ("bill", "invoices", "a"),
     ("public", "queue", ""),
     ("public", "invoices", ""),
-    // Schemas with names that are truncated, or that are different names in another encoding.
+    // Names that are truncated, or differ in another encoding.
     (LONG, "jobs", "a"),
     ("\u{e4}", "jobs", "b"),
     ("\u{c3}\u{a4}", "jobs", "a"),
     ("\u{c3}\u{a4}", "queue", "a"),
 ];
 
-/// Schema name of the maximum length.
 const LONG: &str = "lllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll";
 
 /// Sixty times `n`: the next characters are at the limit of 63 bytes.
@@ -40,7 +39,6 @@ const CUT: [(&str, &str); 6] = [
     ("nn", "b"),
 ];
 
-/// UTF-8 bytes of this letter, read as LATIN1, EUC_KR, EUC_CN, EUC_JP and SJIS; belongs to `a`.
 const LETTER: &str = "\u{e4}";
 const OTHER_LETTERS: [&str; 5] = [
     "\u{c3}\u{a4}",
@@ -50,13 +48,11 @@ const OTHER_LETTERS: [&str; 5] = [
     "\u{ff83}\u{ff64}",
 ];
 
-/// Names as conversations write them, without a schema or with bytes beyond ASCII.
+/// Without a schema or with bytes beyond ASCII.
 pub const NAMES: [&str; 5] = ["jobs", "queue", "invoices", "shared", "done"];
 
-/// Schemas for search paths.
 pub const SCHEMAS: [&str; 7] = ["a", "b", "public", "jobs", "bill", LETTER, LONGER];
 
-/// Truncated to `LONG`.
 const LONGER: &str = "llllllllllllllllllllllllllllllllllllllllllllllllllllllllllllllll";
 
 /// Names that read differently in another encoding of the client or database.
@@ -71,7 +67,7 @@ pub fn names_beyond_ascii() -> Vec<String> {
     names
 }
 
-/// Policy: `free` may write all tables outside of scopes, `careful` must not even read without a token.
+/// `free` may write all tables outside of scopes, `careful` must not even read without a token.
 pub fn policy() -> String {
     let quoted = |schema: &str, name: &str| format!("'\"{schema}\".\"{name}\"'");
     let others = OTHER_LETTERS.map(|name| quoted("mixed", name)).join(", ");
@@ -100,7 +96,7 @@ pub fn policy() -> String {
     )
 }
 
-/// Statements that create the tables, one each. A statement fails if the database's encoding lacks a letter.
+/// One statement for each table. It fails if the database's encoding lacks a letter.
 pub fn statements() -> Vec<String> {
     let schemas = [
         "jobs",

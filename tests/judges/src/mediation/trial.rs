@@ -22,34 +22,28 @@ struct Court {
 pub struct Trial {
     plain: Option<Court>,
     governed: Option<Court>,
-    /// Replaces the relative tokens of a conversation. It only rises, as tokens do.
+    /// Replaces the relative tokens of a conversation. Only rises.
     number: u64,
 }
 
-/// Result of a conversation.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Replies to its session.
     pub heard: Heard,
-    /// Forbidden changes.
     pub violations: Vec<String>,
 }
 
 impl Outcome {
-    /// Whether there was a violation.
     pub fn is_violation(&self) -> bool {
         !self.violations.is_empty()
     }
 }
 
 impl Trial {
-    /// Runs a conversation and judges it.
     pub fn run(&mut self, conversation: &Conversation) -> Outcome {
         let number = self.next_number();
         self.court(conversation.session).run(conversation, number)
     }
 
-    /// Whether a server of this trial has crashed.
     pub fn server_has_crashed(&self) -> bool {
         let courts = [&self.plain, &self.governed];
         courts
@@ -58,7 +52,6 @@ impl Trial {
             .any(|court| court.world.has_crashed())
     }
 
-    /// Checks whether the first refusal was needless.
     pub fn assess(&mut self, conversation: &Conversation, heard: &Heard) -> Option<Refusal> {
         let (mut cut, refused) = needless::first_refusal(conversation, heard)?;
         cut.steps.push(Step::Say(Message::Sync));
@@ -99,17 +92,16 @@ impl Trial {
 /// Bound for the end of a session after its client has gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Violation: PostgreSQL must answer every conversation to its end.
+/// PostgreSQL must answer every conversation to its end.
 pub const SILENT: &str = "it no longer answers";
 
 /// Above all stale tokens.
 const FIRST: u64 = 100;
 
-/// Content that some sessions must not see.
 const SECRET: &str = "secret";
 
 impl Court {
-    /// Judge of a database, created on first use.
+    /// Created on first use.
     fn open(&mut self, database: Database) -> (&World, &mut Judge) {
         let world = &mut self.world;
         let judge = self.judges.entry(database).or_insert_with(|| {
@@ -119,7 +111,6 @@ impl Court {
         (world, judge)
     }
 
-    /// Whether the conversation does something forbidden without the proxy.
     fn writes_directly(&mut self, conversation: &Conversation, number: u64) -> bool {
         let (session, database) = (conversation.session, conversation.database);
         let (world, judge) = self.open(database);

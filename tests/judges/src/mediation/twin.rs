@@ -2,7 +2,6 @@
 
 use pgpalisade_test_servers::wire::{Message, pretty};
 
-/// Messages shown before a difference.
 const SHOWN: usize = 3;
 
 /// First difference between the direct replies and those through the proxy.
@@ -14,7 +13,7 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
         let end = ends.into_iter().flatten().min();
         end.map_or(messages.len(), |end| end.min(messages.len()))
     };
-    // Notifications arrive at any time, so their position is not compared.
+    // Notifications arrive at any time.
     let settled = |messages: &[Message]| {
         let (at_any_time, in_turn): (Vec<_>, Vec<_>) = messages
             .iter()
@@ -43,8 +42,8 @@ pub fn difference(direct: &[Message], proxied: &[Message]) -> Option<String> {
     ))
 }
 
-/// Errors that even a holder gets from the proxy, and never from PostgreSQL. Either a text names the proxy's settings
-/// and cannot be read, or a named statement may change the session. After one the conversations differ.
+/// Errors that only the proxy sends, even to a holder: a text that cannot be read names the proxy's settings, or a
+/// named statement may change the session. After one the conversations differ.
 pub fn is_own_word(message: &Message) -> bool {
     let by_name = || {
         let text = message.field(b'M').unwrap_or_default();
@@ -68,7 +67,7 @@ fn out_of_step(messages: &[Message]) -> Option<usize> {
 }
 
 /// Whether the session through the proxy ended with such a message, while PostgreSQL had refused the data before it.
-/// The message then counts as the next request there. Only a Sync may have been sent before the refusal was told.
+/// The message then counts as the next request there. Only a Sync may have been sent before.
 pub fn refused_the_data(direct: &[Message], proxied: &[Message]) -> bool {
     let Some(end) = out_of_step(proxied) else {
         return false;
@@ -80,7 +79,7 @@ pub fn refused_the_data(direct: &[Message], proxied: &[Message]) -> bool {
     is_refusal(end) || (text.contains("0x53") && end.checked_sub(1).is_some_and(is_refusal))
 }
 
-/// A message without details that differ between runs: pids, times, object and transaction ids.
+/// A message without pids, times, object and transaction ids.
 fn comparable(message: &Message) -> (u8, String) {
     let body = match message.tag {
         b'D' => message.row().join("|"),
@@ -136,8 +135,8 @@ mod tests {
         }
     }
 
-    /// A pipeline of COPY, a wrong row, another COPY and a Parse, of which the proxy ends the session at the second
-    /// COPY, and PostgreSQL at the Parse.
+    /// A pipeline of COPY, a wrong row, another COPY and a Parse: the proxy ends the session at the second COPY,
+    /// PostgreSQL at the Parse.
     #[test]
     fn a_row_refused_before_a_message_that_a_copy_does_not_accept() {
         let wrong_row = message(b'E', "extra data after last expected column");

@@ -1,7 +1,5 @@
-//! Walks through a transaction: each step fits the earlier ones, so that few lead nowhere.
-//!
-//! A block is begun before it is ended, a savepoint set before it is released, a cursor declared before it is fetched
-//! from. Each walk prefers its own steps; the conversation gives it the settings and tables.
+//! Walks through a transaction: each step fits the earlier ones, so that few lead nowhere. Each walk prefers its own
+//! steps; the conversation gives it the settings and tables.
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -49,7 +47,7 @@ impl Stride {
 }
 
 impl Stride {
-    /// Likely next steps: a block ends after a setting is steered, and a possible write follows a cleared token.
+    /// Likely next steps.
     const fn leads_to(self) -> &'static [Self] {
         match self {
             Self::Begin => &[Self::Save, Self::Steer, Self::Declare, Self::Bind],
@@ -71,7 +69,6 @@ impl Stride {
     }
 }
 
-/// Steps of a march, one from each line.
 const MARCH: [&[Stride]; 9] = [
     &[Stride::Begin],
     &[Stride::Save],
@@ -101,7 +98,6 @@ const MARCH: [&[Stride]; 9] = [
     &[Stride::Pay],
 ];
 
-/// One message or text of a step.
 enum Part {
     Text(Sql),
     Messages(Vec<Message>),
@@ -181,7 +177,7 @@ const TABLE_READS: [&str; 4] = [
 ];
 
 impl Generator {
-    /// Sends a walk of several steps in one of many groupings.
+    /// Sends several steps in one of many groupings.
     pub(super) fn walk(&mut self) {
         let mut state = WalkState::default();
         let mut parts = if once_in(&mut self.random, 3) {
@@ -218,7 +214,6 @@ impl Generator {
         parts
     }
 
-    /// Takes steps in any order.
     fn wander(&mut self, state: &mut WalkState) -> Vec<Part> {
         let session = self.words.session;
         let likes = Stride::ALL.map(|stride| match stride {
@@ -326,7 +321,6 @@ impl Generator {
         [declare, &query].concat()
     }
 
-    /// A portal to execute later, or never.
     fn bound(&mut self, state: &mut WalkState) -> Part {
         let name: Name = if state.bound.is_empty() {
             "p".into()
@@ -370,7 +364,7 @@ impl Generator {
         one(&mut self.random, forms).replace("$t", table).into()
     }
 
-    /// Sends the parts as one text, several, or messages of the extended protocol.
+    /// As one text, several, or messages of the extended protocol.
     fn group(&mut self, parts: Vec<Part>) {
         let style = self.random.random_range(0..5);
         let mut texts: Vec<Sql> = Vec::new();

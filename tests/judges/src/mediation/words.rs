@@ -9,7 +9,6 @@ pub use super::purpose::Kind;
 use super::steering::Aim;
 
 impl Kind {
-    /// All kinds.
     pub const ALL: [Self; 16] = [
         Self::Read,
         Self::Piercing,
@@ -30,7 +29,7 @@ impl Kind {
     ];
 }
 
-/// Client encodings: some in which a second byte may be in ASCII's range, and some in which it may not.
+/// Some allow a second byte in ASCII's range, some do not.
 pub const ENCODINGS: [&str; 12] = [
     "SJIS",
     "BIG5",
@@ -72,7 +71,6 @@ const READS: [&str; 14] = [
     "",
 ];
 
-/// Calls that read-only mode lets pass.
 const PIERCING_CALLS: [&str; 5] = [
     "SELECT pg_notify('news', 'x')",
     "SELECT lo_create(0)",
@@ -199,7 +197,6 @@ const SETTINGS: [&str; 10] = [
     "SELECT set_config('search_path', 'a', false)",
 ];
 
-/// A random element.
 pub fn one<T: Copy>(random: &mut StdRng, of: &[T]) -> T {
     of[random.random_range(0..of.len())]
 }
@@ -212,20 +209,15 @@ pub fn once_in(random: &mut StdRng, times: u32) -> bool {
 /// Common parts of a conversation's statements, so that they meet.
 #[derive(Clone, Debug)]
 pub struct Words {
-    /// Kind of session.
     pub session: Session,
-    /// Names of statements and portals.
     pub names: Vec<Name>,
-    /// Encodings that it changes to.
     pub encodings: [&'static str; 2],
     /// Settings that it changes without the text showing it.
     pub aims: [Aim; 2],
-    /// Tables that a name may mean.
     pub tables: Vec<String>,
 }
 
 impl Words {
-    /// A statement of a kind.
     pub fn statement(&self, random: &mut StdRng, kind: Kind) -> Sql {
         match kind {
             Kind::Read => one(random, &READS).into(),
@@ -267,7 +259,7 @@ impl Words {
         }
     }
 
-    /// A write; an allowed one if the session may write.
+    /// An allowed one if the session may write.
     pub fn write(&self, random: &mut StdRng) -> Sql {
         match self.session {
             Session::Neighbour if once_in(random, 3) => "INSERT INTO b.jobs VALUES ('x')".into(),
@@ -280,7 +272,7 @@ impl Words {
         }
     }
 
-    /// A query: a read, a hidden write, or a write by name.
+    /// A read, a hidden write, or a write by name.
     pub fn query(&self, random: &mut StdRng) -> Sql {
         let kind = one(random, &[Kind::Read, Kind::Hidden, Kind::Piercing]);
         match kind {
@@ -294,7 +286,6 @@ impl Words {
         }
     }
 
-    /// Sets the client encoding.
     pub fn encoding(&self, random: &mut StdRng) -> Sql {
         let encoding = one(random, &self.encodings);
         let form = one(
@@ -360,12 +351,10 @@ impl Words {
         form.replace('$', value).into()
     }
 
-    /// A name of this conversation.
     pub fn name(&self, random: &mut StdRng) -> Name {
         self.names[random.random_range(0..self.names.len())].clone()
     }
 
-    /// A name of this conversation, as an SQL identifier.
     pub fn quoted(&self, random: &mut StdRng) -> Sql {
         let name = self.names[random.random_range(0..self.names.len())].as_slice();
         let name = if name.is_empty() { b"s" } else { name };
@@ -401,7 +390,6 @@ impl Words {
         }
     }
 
-    /// Sets, changes or clears a token.
     pub fn token(&self, random: &mut StdRng) -> Sql {
         let value = one(random, token_values(self.session));
         let form = one(

@@ -9,18 +9,14 @@ use pgpalisade_test_servers::postgres::{Auth, Postgres};
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::wire::{Endpoint, Wire};
 
-/// Role of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copy {
-    /// Template of the others.
     Template,
-    /// Target of conversations.
     Watched,
-    /// Equal database, reached without the proxy.
+    /// Reached without the proxy.
     Twin,
 }
 
-/// Name of a database.
 pub fn name_of(database: Database, copy: Copy) -> String {
     let of = match copy {
         Copy::Template => "template",
@@ -31,7 +27,7 @@ pub fn name_of(database: Database, copy: Copy) -> String {
 }
 
 /// `log` and `counter` belong to no scope, other [`tables`] to those in the policy. A row of `log` has the token that
-/// PostgreSQL knew when it was written. The functions do what their names say, hidden from any parser.
+/// PostgreSQL knew when it was written. Functions do what their names say, hidden from any parser.
 const WORLD: &str = "
     CREATE TABLE log (what text, token text);
     INSERT INTO log VALUES ('first', 'nobody');
@@ -87,7 +83,6 @@ const JUDGEMENT: &str = "
     GRANT ALL ON SEQUENCE counter TO PUBLIC;
     SELECT clean()";
 
-/// Policy of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
     /// No policy: every write needs the token of scope `default`.
@@ -111,7 +106,6 @@ impl World {
         self.postgres.log().contains("was terminated by signal")
     }
 
-    /// Starts both.
     pub fn start(rules: Rules) -> Self {
         let postgres = Postgres::start_with(
             Auth::Trust,
@@ -145,7 +139,6 @@ impl World {
         world
     }
 
-    /// Creates the databases of an encoding.
     pub fn create(&mut self, database: Database) {
         let template = name_of(database, Copy::Template);
         self.postgres.sql(&format!(
@@ -172,7 +165,7 @@ impl World {
         self.oids.extend(self.functions(database));
     }
 
-    /// Functions of a database by signature. Its copies have the same OIDs.
+    /// By signature. All copies have the same OIDs.
     fn functions(&self, database: Database) -> Vec<((Database, String), u32)> {
         let sql = "SELECT oid::regprocedure::text, oid::int8 FROM pg_proc
             WHERE pronamespace = 'public'::regnamespace OR proname IN ('lo_create', 'pg_notify', 'txid_current')";
@@ -185,17 +178,14 @@ impl World {
         parsed.collect()
     }
 
-    /// Endpoint of conversations.
     pub fn endpoint(&self) -> Endpoint {
         self.proxy.endpoint()
     }
 
-    /// Endpoint of the server itself.
     pub fn direct(&self) -> Endpoint {
         self.postgres.socket()
     }
 
-    /// OID of a function by its signature.
     pub fn oid(&self, database: Database, function: &str) -> u32 {
         let known = self.oids.get(&(database, function.to_owned()));
         known.copied().unwrap_or_default()
@@ -225,7 +215,6 @@ impl World {
         accepted
     }
 
-    /// Recreates a database.
     pub fn restore(&self, database: Database, copy: Copy) {
         let prepared = self
             .postgres

@@ -25,7 +25,7 @@ pub use report::{Counts, Report, Rule, Violation};
 use super::history::Event;
 use indexed::History;
 
-/// Checks everything, in time linear in the history's length except for sorting.
+/// Takes time linear in the history's length except for sorting.
 pub fn check(events: &[Event]) -> Report {
     let history = History::new(events);
     let mut violations = Vec::new();

@@ -7,12 +7,9 @@ use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire
 
 use super::history::Answer;
 
-/// An answer with the rows before it.
 #[derive(Clone, Debug)]
 pub struct QueryResult {
-    /// Final answer.
     pub answer: Answer,
-    /// Rows, as text.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -24,23 +21,19 @@ impl QueryResult {
         }
     }
 
-    /// First column of the first row.
     pub fn value(&self) -> Option<&str> {
         Some(self.rows.first()?.first()?.as_str())
     }
 }
 
-/// A session, possibly broken.
+/// Possibly broken.
 #[derive(Debug)]
 pub struct Client {
     wire: Wire,
 }
 
 impl Client {
-    /// Starts a session as superuser with additional startup parameters; the database is the default one.
-    ///
-    /// # Errors
-    /// The client's answer, if it was not admitted. Never [`Answer::Ok`].
+    /// Starts a session as superuser. Never fails with [`Answer::Ok`].
     pub fn login(
         endpoint: &Endpoint,
         more: &[(&str, &str)],
@@ -57,13 +50,11 @@ impl Client {
         }
     }
 
-    /// Bounds each later wait.
     pub fn set_patience(&mut self, patience: Duration) {
         self.wire.set_patience(patience);
         self.wire.set_write_patience(patience);
     }
 
-    /// Pid of the session's backend.
     pub fn backend_pid(&self) -> u32 {
         self.wire.backend_pid()
     }
@@ -76,7 +67,6 @@ impl Client {
         }
     }
 
-    /// Sends one simple Query.
     pub fn query(&mut self, sql: &str) -> QueryResult {
         self.exchange(&Batch::new().query(sql), 1)
     }

@@ -29,7 +29,6 @@ const SERVER_SETTINGS: [&str; 5] = [
     "max_wal_size=256MB",
 ];
 
-/// A running cluster. Proxies are dropped first, the server last.
 #[derive(Debug)]
 pub struct Cluster {
     proxies: Vec<Mutex<Proxy>>,
@@ -49,9 +48,8 @@ enum ClusterServers {
     },
     Pair {
         servers: Mutex<Box<Patroni>>,
-        /// Log position before any write.
         first: u64,
-        /// Load balancer to the primary, in runs without proxies.
+        /// To the primary, in runs without proxies.
         balancer: Option<(Running, TempDir)>,
     },
 }
@@ -87,7 +85,6 @@ fn set_up(admin: &dyn Fn(&str) -> Wire) {
 }
 
 impl Cluster {
-    /// Starts the cluster of a plan.
     pub fn start(plan: &Plan) -> Self {
         let mut cluster = Self {
             proxies: Vec::new(),
@@ -173,12 +170,10 @@ impl Cluster {
         self.links.push((Target::ClientLink(number), link));
     }
 
-    /// Addresses for clients.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Proxies of the run.
     pub fn proxies(&self) -> &[Mutex<Proxy>] {
         &self.proxies
     }
@@ -191,9 +186,6 @@ impl Cluster {
     }
 
     /// Copies the logs of proxies and servers to files in `dir`: `proxy-0.log` and so on.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
     pub fn keep_logs(&self, dir: &Path) -> io::Result<()> {
         for (number, proxy) in self.proxies.iter().enumerate() {
             let output = proxy.lock().expect("a proxy").output();
@@ -207,20 +199,18 @@ impl Cluster {
         std::fs::write(dir.join("postgres-b.log"), servers.log(1))
     }
 
-    /// Links that can be cut.
     pub fn links(&self) -> &[(Target, Link)] {
         &self.links
     }
 
-    /// Store, if the proxies share one.
+    /// If the proxies share one.
     pub fn store(&self) -> Option<&Mutex<RunningStore>> {
         self.store.as_ref()
     }
 
     /// PostgreSQL's own socket, past all links.
     ///
-    /// # Panics
-    /// With two servers, as all functions below.
+    /// # Panics With two servers.
     pub fn socket(&self) -> &Endpoint {
         match &self.servers {
             ClusterServers::One { socket, .. } => socket,
@@ -228,7 +218,6 @@ impl Cluster {
         }
     }
 
-    /// The single server. Locked while it is down.
     pub fn postgres(&self) -> MutexGuard<'_, Postgres> {
         match &self.servers {
             ClusterServers::One { postgres, .. } => postgres.lock().expect("postgres"),
@@ -236,7 +225,7 @@ impl Cluster {
         }
     }
 
-    /// The two servers managed by Patroni, if there are two. Locked while one of them is broken.
+    /// If there are two. Locked while one of them is broken.
     pub fn pair(&self) -> Option<&Mutex<Box<Patroni>>> {
         match &self.servers {
             ClusterServers::One { .. } => None,

@@ -1,12 +1,12 @@
 //! A network that can be cut: each link is a relay that forwards bytes, holds them, or closes its connections.
 //!
-//! A link that holds also holds connections made meanwhile. Held bytes are not lost: they continue once the link
-//! opens, however late. That is what makes a stale write dangerous.
+//! A link that holds also holds connections made meanwhile. Held bytes continue once the link opens, however late: a
+//! stale write.
 //!
-//! A link that strands holds the existing connections and lets new ones pass. The sender of the held bytes reconnects
-//! and sends them again, and the first ones arrive after the reply to the second ones.
+//! A link that strands holds the existing connections and lets new ones pass. The sender of the held bytes repeats
+//! them on a new connection, and the first ones arrive after the reply to the second ones.
 //!
-//! A link that flaps closes its connections, and each new one after some bytes of replies: any reply may get lost.
+//! A link that flaps closes its connections, and each new one after some bytes of replies.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -22,22 +22,16 @@ use tokio::time::{sleep, timeout};
 
 use pgpalisade_test_servers::wire::Endpoint;
 
-/// Bound of the relay's connection attempt.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time for which a stranded connection stays open after its last byte: as long as a store may take to process it.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Flow of bytes through a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// All bytes pass.
     Open,
-    /// Bytes to the server wait.
     HoldToServer,
-    /// Bytes to the client wait.
     HoldToClient,
-    /// All bytes wait.
     HoldBoth,
 }
 
@@ -64,7 +58,7 @@ pub struct Network {
     runtime: Runtime,
 }
 
-/// One link. It ends with its network.
+/// Ends with its network.
 #[derive(Debug)]
 pub struct Link {
     address: SocketAddr,
@@ -98,7 +92,6 @@ trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
 impl Network {
-    /// Creates a network without links.
     pub fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -108,7 +101,7 @@ impl Network {
         Self { runtime }
     }
 
-    /// Creates a link to a server, on a free TCP port.
+    /// On a free TCP port.
     pub fn link(&self, server: Endpoint) -> Link {
         let listener = self
             .runtime
@@ -157,12 +150,10 @@ impl Default for Network {
 }
 
 impl Link {
-    /// Address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Changes the flow of all connections, existing and new.
     pub fn set(&self, flow: Flow) {
         self.flow.send_replace(flow);
     }
@@ -172,12 +163,11 @@ impl Link {
         self.server.send_replace(server);
     }
 
-    /// Closes every connection; held bytes are lost.
     pub fn cut(&self) {
         self.cuts.send_modify(|count| *count += 1);
     }
 
-    /// Ends each new connection after this many bytes of replies, if given.
+    /// Ends each new connection after this many bytes of replies.
     pub fn limit(&self, bytes: Option<usize>) {
         self.limit.send_replace(bytes);
     }
@@ -203,18 +193,16 @@ impl Link {
     }
 }
 
-/// Controls of one connection.
 #[derive(Clone)]
 struct Valve {
     flow: watch::Receiver<Flow>,
     cuts: watch::Receiver<u64>,
     strands: watch::Receiver<Strands>,
     limit: watch::Receiver<Option<usize>>,
-    /// The connection's number, see [`Strands`].
+    /// See [`Strands`].
     number: u64,
     /// Bytes of replies that the connection may carry.
     answers_max: Option<usize>,
-    /// Bytes sent by the client since the stranding.
     sent: Arc<AtomicUsize>,
 }
 
@@ -235,7 +223,6 @@ impl Valve {
         drop(self.flow.wait_for(|flow| flow.lets_pass(direction)).await);
     }
 
-    /// Waits until the client has been disconnected.
     async fn is_abandoned(&mut self) {
         let number = self.number;
         let abandoned = self.strands.wait_for(|all| number < all.abandoned);
@@ -305,7 +292,6 @@ async fn connect(server: &Endpoint) -> Option<Box<dyn Duplex>> {
     }
 }
 
-/// Result of copying one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
     All,
@@ -329,7 +315,6 @@ async fn answer(
     }
 }
 
-/// Copies one direction to its end.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -366,7 +351,6 @@ mod tests {
 
     use super::*;
 
-    /// A link with one connection through it.
     fn pair() -> (Network, Link, TcpStream, TcpStream) {
         limited_pair(None)
     }

@@ -12,42 +12,28 @@ use pgpalisade_test_servers::wire::{Batch, Endpoint};
 use super::client::Client;
 use super::history::{Answer, Event, Recorder, now};
 
-/// A leader that declares.
 #[derive(Debug)]
 pub struct Declarer<'a> {
-    /// Number, unique in a run.
     pub leader: u32,
-    /// Scope that it leads.
     pub scope: &'a str,
-    /// Its fencing token.
     pub token: u64,
-    /// Database that it writes to.
     pub database: &'a str,
-    /// Its route to the proxies.
     pub reach: Reach<'a>,
 }
 
 /// Route of declarations to the proxies, and the recorder of events.
 #[derive(Clone, Copy, Debug)]
 pub struct Reach<'a> {
-    /// Addresses of the proxies.
     pub proxies: &'a [SocketAddr],
-    /// Number of the first proxy.
     pub first: usize,
-    /// Wait for the answer.
     pub patience: Duration,
-    /// Recorder of events.
     pub recorder: &'a Recorder,
-    /// Ids of requests.
     pub ids: &'a AtomicU64,
 }
 
-/// An admitted session.
 #[derive(Debug)]
 pub struct Accepted {
-    /// Client of the session.
     pub client: Client,
-    /// Id of the declaration.
     pub id: u64,
 }
 
@@ -69,7 +55,6 @@ const WAYS: [Way; 5] = [
 ];
 
 impl<'a> Declarer<'a> {
-    /// Records itself in the history.
     pub fn announced(
         leader: u32,
         (scope, token): (&'a str, u64),
@@ -90,15 +75,10 @@ impl<'a> Declarer<'a> {
         }
     }
 
-    /// A new request id.
     pub fn next_id(&self) -> u64 {
         u64::from(self.leader) << 32 | self.reach.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Connects to one of the proxies and declares.
-    ///
-    /// # Errors
-    /// The client's answer, if it was not admitted.
     pub fn declare(&self, random: &mut StdRng) -> Result<Accepted, Answer> {
         let recorder = self.reach.recorder;
         let door = self.reach.door(random);
@@ -127,7 +107,6 @@ impl<'a> Declarer<'a> {
     }
 }
 
-/// The proxy for a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Door {
     pub(super) proxy: usize,
@@ -136,7 +115,6 @@ pub(super) struct Door {
 }
 
 impl Reach<'_> {
-    /// A random proxy.
     pub(super) fn door(&self, random: &mut StdRng) -> Door {
         let choice = random.random_range(0..self.proxies.len());
         Door {
@@ -148,14 +126,13 @@ impl Reach<'_> {
 }
 
 impl Door {
-    /// A session on a database.
     pub(super) fn login(&self, database: &str, more: &[(&str, &str)]) -> Result<Client, Answer> {
         let all = [&[("database", database)], more].concat();
         Client::login(&Endpoint::Tcp(self.address), &all, self.patience)
     }
 
-    /// A session that declares a value in one of the ways. Calls `begin` before it, with the backend pid if known,
-    /// and `end` with the answer.
+    /// Declares a value in one of the ways. Calls `begin` before it, with the backend pid if known, and `end` with
+    /// the answer.
     pub(super) fn declare(
         &self,
         database: &str,

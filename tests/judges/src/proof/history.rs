@@ -3,7 +3,7 @@
 //! A request is recorded *before* it is sent and its answer after it came, each with one `write`. So a killed process
 //! loses at most answers, and a missing answer means "unknown".
 //!
-//! Times are nanoseconds of the machine's monotonic clock, which all processes of a run share.
+//! Times are nanoseconds of the machine's monotonic clock.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,144 +12,98 @@ use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
-/// One line of a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// Options of the run.
     Run {
-        /// Seed of all choices.
         seed: u64,
-        /// Route of the clients, in words.
         route: String,
-        /// `takeover.timeout` of the proxies.
         takeover_timeout_ms: u64,
-        /// Allowed time of a declaration beyond it, on a busy machine.
         slack_ms: u64,
     },
-    /// A process that believes that it leads.
     Leader {
-        /// Number, unique in a run.
         leader: u32,
-        /// Scope that it leads.
         scope: String,
-        /// Its fencing token.
         token: u64,
     },
-    /// A leader is about to take the next token of a scope. On success this is a declaration too.
+    /// Before a leader takes the next token of a scope. On success this is a declaration too.
     Take {
-        /// Unique in a run.
         id: u64,
-        /// Time.
         at: u64,
-        /// Scope.
         scope: String,
         /// Mark to follow; `None` for any.
         after: Option<u64>,
     },
-    /// Answer to a take.
     Taken {
-        /// Id of the take.
         id: u64,
-        /// Token, if it was told.
+        /// If it was told.
         token: Option<u64>,
     },
-    /// A leader is about to declare a token.
+    /// Before a leader declares a token.
     Declare {
-        /// Time.
         at: u64,
-        /// Unique in a run.
         id: u64,
-        /// Number of the leader.
         leader: u32,
         /// Number of the proxy.
         proxy: usize,
-        /// Backend pid of the session, if already known.
+        /// If already known.
         pid: Option<u32>,
     },
-    /// Answer to a declaration.
     Declared {
-        /// Time of the answer.
         at: u64,
-        /// Id of the declaration.
         id: u64,
-        /// The answer.
         answer: Answer,
     },
     /// Position of PostgreSQL's log some time after a declaration was acknowledged: every commit at a higher position
     /// came after the answer.
     Position {
-        /// Id of the declaration.
         id: u64,
-        /// End of the flushed log.
         lsn: u64,
-        /// Timeline of the position, if a failover may begin a new one. The snapshot then came before.
+        /// If a failover may begin a new one. The snapshot then came before.
         #[serde(default)]
         timeline: Option<u32>,
     },
     /// A new holder's first snapshot of all lower tokens.
     Snapshot {
-        /// Id of the declaration.
         id: u64,
-        /// Time of its arrival.
         at: u64,
-        /// Rows of the snapshot.
         seen: Tally,
     },
-    /// A leader is about to write rows, in one or more transactions.
+    /// Before a leader writes rows, in one or more transactions.
     Write {
-        /// Time.
         at: u64,
-        /// Unique in a run.
         id: u64,
-        /// Number of the leader.
         leader: u32,
-        /// Shape of the write.
         shape: String,
-        /// Ids of the rows, unique in a run.
         rows: Vec<u64>,
     },
-    /// Answer to a write.
     Written {
-        /// Time of the answer.
         at: u64,
-        /// Id of the write.
         id: u64,
-        /// The answer.
         answer: Answer,
     },
-    /// A transaction in PostgreSQL's log.
     Commit {
         /// End of its commit record, which orders all commits.
         lsn: u64,
-        /// Inserted rows.
         rows: Vec<Row>,
     },
     /// Timelines of the final primary, each with the position of its end. Commits after that position, or on another
     /// timeline, were lost in a failover.
     Survived {
-        /// In order, first one first.
         timelines: Vec<(u32, u64)>,
     },
-    /// Final contents of the table.
     Table {
-        /// Rows of the table.
         rows: Tally,
     },
-    /// A writer is about to append a number to the shared row.
+    /// Before a writer appends a number to the shared row.
     Append {
-        /// Number of the writer.
         writer: u32,
         /// Consecutive for each writer, from 1.
         number: u64,
     },
-    /// Answer to an append.
     Appended {
-        /// Number of the writer.
         writer: u32,
-        /// Appended number.
         number: u64,
-        /// The answer.
         answer: Answer,
     },
     /// Final contents of the shared row, in its order.
@@ -157,42 +111,26 @@ pub enum Event {
         /// Writer and number.
         entries: Vec<(u32, u64)>,
     },
-    /// A period without promises in a scope.
     Exempt {
-        /// Scope.
         scope: String,
-        /// Reason.
         why: Exemption,
-        /// Time before it began.
         begin: u64,
-        /// Time when everything was promised again.
         end: u64,
-        /// Log position at the beginning.
         first: u64,
-        /// Log position at the end.
         last: u64,
     },
-    /// A temporary fault.
     Fault {
-        /// Kind of fault.
         kind: FaultKind,
-        /// Target of the fault.
         target: Target,
-        /// Time before the fault.
         begin: u64,
-        /// Time after recovery.
         end: u64,
     },
 }
 
-/// A committed row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// Id, unique in a run.
     pub id: u64,
-    /// Scope of the writer.
     pub scope: String,
-    /// Token of the writer.
     pub token: u64,
 }
 
@@ -200,14 +138,11 @@ pub struct Row {
 /// only by coincidence, with at least two rows too many and two too few.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Number of rows.
     pub rows: u64,
-    /// Exclusive-or of all ids.
     pub fold: u64,
 }
 
 impl Tally {
-    /// Adds a row.
     pub fn add(&mut self, id: u64) {
         self.rows += 1;
         self.fold ^= id;
@@ -220,13 +155,10 @@ pub const POISON: u64 = 1 << 41;
 /// Number of a proxy with another store.
 pub const BESIDE: usize = 999;
 
-/// Answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Success.
     Ok,
-    /// An error with this SQLSTATE.
     Error(String),
     /// The connection ended, or could not be made.
     Lost,
@@ -235,7 +167,6 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// SQLSTATE of an error.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Error(code) => Some(code),
@@ -244,8 +175,7 @@ impl Answer {
     }
 }
 
-/// Reason for a period without promises. Earlier acknowledgements say nothing about later commits: a new holder must
-/// declare again.
+/// Reason for a period without promises: a new holder must declare again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exemption {
@@ -257,7 +187,6 @@ pub enum Exemption {
     TwoAuthorities,
 }
 
-/// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
@@ -293,7 +222,6 @@ pub enum FaultKind {
     ClockStep,
     /// The synchronous standby of a PostgreSQL store is promoted and takes over its address.
     Failover,
-    /// Patroni is asked to switch over to the other server.
     Switchover,
     /// Only PostgreSQL's postmaster is killed; Patroni recovers it.
     KillPostmaster,
@@ -301,32 +229,21 @@ pub enum FaultKind {
     SecondAuthority,
 }
 
-/// Target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// A proxy process.
     Proxy(usize),
-    /// A client process.
     Leader(u32),
-    /// The server.
     Postgres,
-    /// One backend.
     Backend(u32),
-    /// A process of the store.
     Member(usize),
-    /// The network between the clients and a proxy.
     ClientLink(usize),
-    /// The network between a proxy's sessions and PostgreSQL.
     UpstreamLink(usize),
-    /// The network between a proxy's control connection and PostgreSQL.
     ControlLink(usize),
-    /// The network between a proxy and the store.
     StoreLink(usize),
 }
 
 impl Target {
-    /// Kind of target.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Proxy(_) => "proxy",
@@ -342,7 +259,6 @@ impl Target {
     }
 }
 
-/// Current time, for [`Event`].
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).expect("the monotonic clock is positive");
@@ -350,21 +266,17 @@ pub fn now() -> u64 {
     seconds * 1_000_000_000 + nanoseconds
 }
 
-/// Appends events to a file.
 #[derive(Debug)]
 pub struct Recorder(Mutex<File>);
 
 impl Recorder {
     /// Opens the file and keeps its contents.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         Ok(Self(Mutex::new(file)))
     }
 
-    /// Writes one event with one `write`. The kernel then has it, even if this process dies.
+    /// Writes one event with one `write`: the kernel has it, even if this process dies.
     pub fn record(&self, event: &Event) {
         let mut line = serde_json::to_vec(event).expect("an event is JSON");
         line.push(b'\n');
@@ -373,10 +285,7 @@ impl Recorder {
     }
 }
 
-/// Reads a history. Skips an incomplete last line, which a killed process left.
-///
-/// # Errors
-/// When the file cannot be read, or a line is no event; the error names the line.
+/// Skips an incomplete last line, which a killed process left. Other errors name their line.
 pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     let mut reader = BufReader::new(File::open(path)?);
     let mut events = Vec::new();

@@ -19,40 +19,31 @@ use super::history::{Answer, Event, Recorder, Row, Tally, now};
 use super::shapes::Shape;
 use super::take::take;
 
-/// A leader's instructions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
-    /// Number, unique in a run.
     pub leader: u32,
-    /// Scope that it leads.
     pub scope: String,
     /// Source of its fencing token.
     pub number: Number,
-    /// Addresses of the proxies.
     pub proxies: Vec<SocketAddr>,
     /// PostgreSQL's own socket, to read its log position past all links. `None` if a failover may lead to another
     /// server.
     pub direct: Option<PathBuf>,
-    /// File for its events.
     pub history: PathBuf,
-    /// Seed of its choices.
     pub seed: u64,
     /// Number of concurrent writing sessions.
     pub sessions: u64,
-    /// Share of writes that first declare the token again, on top of that shape's own share.
+    /// Share of writes that first declare the token again, besides that shape's own share.
     pub again: f64,
-    /// Lifetime, fenced or not.
+    /// Fenced or not.
     pub lifetime: Duration,
-    /// Wait for the answer to a declaration.
+    /// For the answer to a declaration.
     pub patience: Duration,
 }
 
-/// Source of a leader's token.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Number {
-    /// Given by its election.
     Given(u64),
-    /// Takes the next one of its scope.
     Taken,
     /// Given by `pgpalisade elect`, which starts it once it has the lease of its scope through this proxy.
     Elected(SocketAddr),
@@ -76,9 +67,6 @@ struct Leader<'a> {
 }
 
 /// Leads until the end of its lifetime, or until every session has learned that this leader is stale.
-///
-/// # Panics
-/// When the history cannot be written.
 pub fn lead(task: &Task) {
     let recorder = Recorder::open(&task.history).expect("open the history");
     let mut leader = Leader {
@@ -199,8 +187,8 @@ impl Leader<'_> {
         if position_first {
             position();
         }
-        // After a failover only the session itself leads to the server that it has seen. The position comes last, so
-        // that it covers the whole snapshot.
+        // After a failover only the session itself leads to the server that it has seen. The position comes last, to
+        // cover the whole snapshot.
         let stands = match self.task.direct {
             Some(_) => "",
             None => STANDS,
@@ -243,7 +231,6 @@ impl Leader<'_> {
         }
     }
 
-    /// Writes over one session after the other.
     fn write_on(&self, mut session: Option<Client>, mut random: StdRng) {
         while self.goes_on() {
             let client = match session.take() {
@@ -261,7 +248,7 @@ impl Leader<'_> {
         }
     }
 
-    /// Writes once. Returns the session if all went well and it holds its token.
+    /// Returns the session if all went well and it holds its token.
     fn write(&self, mut client: Client, random: &mut StdRng) -> Option<Client> {
         client.set_patience(Duration::from_millis(random.random_range(300..4_000)));
         let shape = if random.random_bool(self.task.again) {
@@ -308,7 +295,6 @@ pub(super) fn pause(random: &mut StdRng, milliseconds: std::ops::Range<u64>) {
     std::thread::sleep(Duration::from_millis(random.random_range(milliseconds)));
 }
 
-/// Tally in the first row of an answer.
 pub(super) fn tally(rows: &[Vec<String>]) -> Option<Tally> {
     let [rows, fold, ..] = rows.first()?.as_slice() else {
         return None;

@@ -17,7 +17,6 @@ use super::leader::{Number, Task};
 /// Argument that turns the binary into a leader.
 pub const LEAD: &str = "lead";
 
-/// Running client processes.
 #[derive(Debug)]
 pub struct Leaders {
     binary: PathBuf,
@@ -28,7 +27,6 @@ pub struct Leaders {
     failed: Mutex<Vec<String>>,
 }
 
-/// Maximum of such leaders.
 const LEFT_MAX: usize = 16;
 
 /// Pipes of a leader whose election has ended: its input and its output.
@@ -55,7 +53,6 @@ struct Running {
 }
 
 impl Leaders {
-    /// Starts with no leaders.
     pub fn new() -> Self {
         Self {
             binary: machine::profile_dir().join("pgpalisade-proof"),
@@ -65,8 +62,8 @@ impl Leaders {
         }
     }
 
-    /// Starts a leader. It ends if this process dies, since its input ends then. After [`Self::end`] no leader
-    /// starts: nothing would check its writes.
+    /// The leader ends with this process, since its input ends then. After [`Self::end`] no leader starts: nothing
+    /// would check its writes.
     pub fn start(&self, task: &Task) {
         let mut running = self.running.lock().expect("leaders");
         let Some(running) = running.as_mut() else {
@@ -94,7 +91,7 @@ impl Leaders {
         });
     }
 
-    /// Number of running leaders of a scope. Drops those that have ended.
+    /// Drops those that have ended.
     pub fn count(&self, scope: &str) -> usize {
         let mut running = self.running.lock().expect("leaders");
         let Some(running) = running.as_mut() else {
@@ -130,7 +127,7 @@ impl Leaders {
         }
     }
 
-    /// Sends a signal to a running leader and returns its number.
+    /// Returns the leader's number.
     pub fn signal_one(&self, choice: usize, signal: Signal) -> Option<u32> {
         let running = self.running.lock().expect("leaders");
         let running = running.as_ref()?;
@@ -139,7 +136,6 @@ impl Leaders {
         Some(one.leader)
     }
 
-    /// Resumes a leader, if it still exists.
     pub fn resume(&self, leader: u32) {
         let running = self.running.lock().expect("leaders");
         let mut all = running.iter().flatten();
@@ -174,7 +170,7 @@ fn elect(scope: &str, proxy: SocketAddr) -> Command {
     command
 }
 
-/// Whether a leader or its election has ended normally or by the nemesis: 75 is a lost lease, 137 a killed leader.
+/// 75 is a lost lease, 137 a killed leader.
 fn is_expected(status: ExitStatus) -> bool {
     status.success()
         || status.signal() == Some(Signal::KILL.as_raw())

@@ -1,6 +1,5 @@
 //! Random faults. Every target has its own lane: a thread that waits, breaks it, waits, and repairs it. The seed
-//! decides what a lane does; timing decides how lanes overlap. An operator's actions require that only clients fail:
-//! no other lane breaks anything meanwhile.
+//! decides what a lane does; timing decides how lanes overlap. During an operator's actions only clients fail.
 
 mod failover;
 mod links;
@@ -28,34 +27,26 @@ use super::plan::{Faults, Plan};
 use super::stop::Stop;
 use super::store::RunningStore;
 
-/// Bound of a restart.
 const RESTART_WITHIN: Duration = Duration::from_secs(90);
 
-/// Duration of most faults, in milliseconds.
+/// Milliseconds.
 const SHORT: Range<u64> = 50..3_500;
-/// Duration of faults that a takeover waits for: also longer than a declaration may take.
+/// Milliseconds, for faults that a takeover waits for: also longer than a declaration may take.
 const LONG: Range<u64> = 50..7_000;
 
-/// State shared by all lanes.
 #[derive(Clone, Copy, Debug)]
 pub struct Nemesis<'a> {
-    /// Cluster to break.
     pub cluster: &'a Cluster,
-    /// Client processes.
     pub leaders: &'a Leaders,
-    /// Recorder of faults.
     pub recorder: &'a Recorder,
-    /// Plan of the run.
     pub plan: &'a Plan,
     /// Read-locked by many during faults; write-locked by an operator alone.
     pub whole: &'a RwLock<()>,
-    /// Number of faults so far.
     pub count: &'a AtomicU64,
-    /// Last elected token of each scope.
+    /// By scope.
     pub elected: &'a BTreeMap<&'static str, AtomicU64>,
     /// Read-locked by elections; write-locked by an operator to prevent them.
     pub quiet: &'a RwLock<()>,
-    /// End of the run.
     pub stop: &'a Stop,
 }
 
@@ -122,7 +113,6 @@ struct Lane<'a> {
     backup: Backup,
 }
 
-/// Whether an earlier state of the store is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backup {
     None,
@@ -130,7 +120,7 @@ enum Backup {
 }
 
 impl<'a> Lane<'a> {
-    /// Waits for the next fault. False at the end of the run.
+    /// False at the end of the run.
     fn waits(&mut self, milliseconds: Range<u64>) -> bool {
         let pause = self.milliseconds(milliseconds);
         !self.all.stop.sleep(pause)
@@ -302,7 +292,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Retries a start, as a service manager would: a proxy does not start while PostgreSQL or the store is unreachable.
+/// Retries, as a service manager would: a proxy does not start while PostgreSQL or the store is unreachable.
 fn start_again(proxy: &mut Proxy) {
     let end = Instant::now() + RESTART_WITHIN;
     while let Err(output) = proxy.try_restart(Duration::from_secs(15)) {

@@ -6,12 +6,10 @@ use std::time::Duration;
 use super::history::Target;
 use super::store::{Proxies, StoreKind};
 
-/// Route of the clients to PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Through proxies that share a store.
     Proxied(StoreKind),
-    /// Directly to PostgreSQL, without fencing.
     Direct,
 }
 
@@ -24,31 +22,22 @@ impl fmt::Display for Route {
     }
 }
 
-/// Plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Seed of all choices.
     pub seed: u64,
-    /// Route of the clients.
     pub route: Route,
-    /// Duration of the run.
     pub duration: Duration,
-    /// Number of proxies.
     pub proxies: usize,
-    /// Number of scopes with leaders that insert rows, besides the two writers of the shared row.
+    /// Scopes with leaders that insert rows, besides the two writers of the shared row.
     pub scopes: usize,
-    /// `takeover.timeout`.
     pub takeover_timeout: Duration,
     /// Allowed time of a declaration beyond it: the machine is shared and small.
     pub slack: Duration,
-    /// Faults of the run.
     pub faults: Faults,
 }
 
-/// Group of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
-    /// All faults.
     All,
     /// Links and proxies.
     Partitions,
@@ -61,7 +50,6 @@ pub enum Faults {
 }
 
 impl Faults {
-    /// All groups.
     pub const ALL: [Self; 5] = [
         Self::All,
         Self::Partitions,
@@ -70,7 +58,6 @@ impl Faults {
         Self::Failovers,
     ];
 
-    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -81,8 +68,8 @@ impl Faults {
         }
     }
 
-    /// Share of writes that first clear the token and declare it again, on top of that shape's own share. The order
-    /// of messages to the store matters if it hears of one session several times.
+    /// Share of writes that first clear the token and declare it again, besides that shape's own share. The order of
+    /// messages to the store matters if it hears of one session several times.
     pub(super) fn again(self) -> f64 {
         match self {
             Self::Store => 0.2,
@@ -90,7 +77,6 @@ impl Faults {
         }
     }
 
-    /// Whether a proxy, client or link may fail.
     pub(super) fn breaks(self, target: Target) -> bool {
         match (self, target) {
             (Self::All, _) => true,
@@ -117,7 +103,7 @@ impl Plan {
         &SCOPES[..self.scopes]
     }
 
-    /// Policy with this mode for each of them. The scope of the shared row is enforced.
+    /// The scope of the shared row is enforced, the others have this mode.
     pub fn policy(&self, mode: &str) -> String {
         let scope = |name: &&str| format!("[scope.{name}]\nmode = \"{mode}\"\n");
         self.scope_names().iter().map(scope).collect()
@@ -140,7 +126,7 @@ impl Plan {
         }
     }
 
-    /// A client's wait for the answer to a declaration, longer than a declaration may take.
+    /// Longer than a declaration may take.
     pub fn patience(&self) -> Duration {
         self.takeover_timeout + self.slack + Duration::from_secs(2)
     }

@@ -16,16 +16,15 @@ use super::declaration::{Declarer, Reach};
 use super::history::{Answer, Event, Recorder};
 use super::stop::Stop;
 
-/// Separate database for the row, so that little is decoded of the other one.
+/// Separate, so that little is decoded of the other database.
 pub const DATABASE: &str = "shared_row";
 
-/// Its contents are `writer:number` for each entry.
+/// `writer:number` for each entry.
 pub const SETUP: &str =
     "CREATE TABLE shared (entries text NOT NULL); INSERT INTO shared VALUES ('')";
 
-/// Scope of both writers.
 const SCOPE: &str = "row";
-/// First leader number of the writers, far from the other leaders' numbers.
+/// Far from the other leaders' numbers.
 const FIRST_LEADER: u32 = 1 << 30;
 
 /// State shared by the writers: the election, and their route to the proxies.
@@ -39,7 +38,7 @@ pub struct Election<'a> {
 }
 
 impl<'a> Election<'a> {
-    /// Starts without a leader. Elections pause while another thread write-locks `quiet`.
+    /// Elections pause while another thread write-locks `quiet`.
     pub fn new(
         proxies: &'a [SocketAddr],
         patience: Duration,
@@ -63,7 +62,7 @@ impl<'a> Election<'a> {
     }
 }
 
-/// A writer. It remembers its own next number, whatever it reads.
+/// A writer remembers its own next number, whatever it reads.
 #[derive(Debug)]
 struct Writer<'a> {
     election: &'a Election<'a>,
@@ -167,10 +166,7 @@ impl Writer<'_> {
     }
 }
 
-/// Entries of the row, in its order.
-///
-/// # Panics
-/// If they cannot be parsed.
+/// In the order of the row.
 pub fn entries(text: &str) -> Vec<(u32, u64)> {
     let read = |entry: &str| -> Option<(u32, u64)> {
         let (writer, number) = entry.split_once(':')?;

@@ -27,23 +27,19 @@ use super::truth::Decoder;
 
 /// Maximum number of leaders of one scope that believe in themselves at once.
 const LEADERS_MAX: usize = 5;
-/// Interval of progress reports.
+/// Between progress reports.
 const PROGRESS: Duration = Duration::from_secs(10);
 /// First id of the driver's own declarations.
 const DRIVER: u32 = 1 << 29;
-/// A token above all elected ones of a run.
+/// Above all elected tokens of a run.
 const LAST_TOKEN: u64 = 1 << 40;
 
-/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The checker's verdict.
     pub report: Report,
-    /// File of the checked history.
     pub history: PathBuf,
 }
 
-/// State shared by the threads of a run.
 struct Run<'a> {
     plan: &'a Plan,
     dir: &'a Path,
@@ -61,9 +57,8 @@ struct Run<'a> {
 
 /// Runs a plan. The history is `dir/history.jsonl`, with the servers' logs beside it.
 ///
-/// # Panics
-/// When something fails that the proxy is not responsible for: PostgreSQL does not start, the history cannot be
-/// written, a client crashes. Also if a proxy does not serve again after the last fault.
+/// # Panics When something fails that the proxy is not responsible for, or a proxy does not serve again after the
+/// last fault.
 pub fn run(plan: &Plan, dir: &Path) -> Outcome {
     let parts = dir.join("parts");
     // An earlier run may have been killed.
@@ -119,7 +114,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
 }
 
 impl Run<'_> {
-    /// Runs everything at once, for as long as the plan says. Everything is repaired when it returns.
+    /// Runs everything at once, for the planned time. Everything is repaired when it returns.
     fn break_and_write(&self, decoder: Option<&mut Decoder<'_>>) {
         let election = Election::new(
             self.cluster.addresses(),
@@ -252,7 +247,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until remaining requests of the clients have ended, so that nobody writes any more.
+    /// Waits until remaining requests of the clients have ended.
     fn end_sessions(&self) {
         let others = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
         let mut admin = self.cluster.admin("postgres");
@@ -261,7 +256,6 @@ impl Run<'_> {
         ));
     }
 
-    /// Records the final state.
     fn look_at_the_end(&self) {
         let mut admin = self.cluster.admin("postgres");
         let rows = admin.rows("SELECT count(*), coalesce(bit_xor(id), 0) FROM writes");
@@ -279,7 +273,7 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).expect("a short time")
 }
 
-/// Merges the files of all processes. A killed process may leave an incomplete last line.
+/// A killed process may leave an incomplete last line.
 fn merge(parts: &Path, whole: &Path) -> io::Result<()> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(parts)? {

@@ -15,24 +15,18 @@ pub const SETUP: &str = "
     CREATE FUNCTION put_row(id bigint, s text, t bigint) RETURNS bigint LANGUAGE sql AS $$
         INSERT INTO writes VALUES (id, s, t) RETURNING id $$";
 
-/// One shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// One INSERT by a simple Query.
     Autocommit,
-    /// One INSERT by the extended protocol.
     Extended,
-    /// BEGIN, INSERTs and COMMIT, each a round trip.
     Transaction,
-    /// BEGIN, INSERTs and COMMIT in one string.
+    /// In one string.
     OneString,
-    /// INSERTs in one pipeline with one Sync.
     Pipeline,
     /// A named statement, bound and executed for each row.
     Prepared,
-    /// COPY FROM STDIN.
     Copy,
-    /// A procedure that commits after each row.
+    /// Commits after each row.
     Procedure,
     /// A function that writes, in a SELECT.
     Function,
@@ -45,7 +39,6 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// All shapes.
     pub const ALL: [Self; 12] = [
         Self::Autocommit,
         Self::Extended,
@@ -61,7 +54,6 @@ impl Shape {
         Self::LocalToken,
     ];
 
-    /// Maximum number of rows of one write.
     pub fn rows_max(self) -> usize {
         match self {
             Self::Autocommit | Self::Extended | Self::Function => 1,
@@ -69,7 +61,7 @@ impl Shape {
         }
     }
 
-    /// Messages of each step: a step is answered with one ReadyForQuery before the next is sent.
+    /// Each step is answered with one ReadyForQuery before the next is sent.
     pub fn steps(self, rows: &[Row]) -> Vec<Batch> {
         let one = |sql: String| vec![Batch::new().query(&sql)];
         match self {

@@ -3,7 +3,6 @@
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// A flag that is set once.
 #[derive(Debug, Default)]
 pub struct Stop {
     stopped: Mutex<State>,
@@ -18,13 +17,12 @@ enum State {
 }
 
 impl Stop {
-    /// Wakes all sleeping threads.
     pub fn stop(&self) {
         *self.stopped.lock().expect("stop") = State::Stopped;
         self.changed.notify_all();
     }
 
-    /// Sleeps for this long, or until the end. True at the end.
+    /// True at the end of the run.
     pub fn sleep(&self, duration: Duration) -> bool {
         let until = Instant::now() + duration;
         let mut state = self.stopped.lock().expect("stop");
@@ -38,7 +36,6 @@ impl Stop {
         true
     }
 
-    /// Whether the run has ended.
     pub fn is_stopped(&self) -> bool {
         *self.stopped.lock().expect("stop") == State::Stopped
     }

@@ -13,22 +13,18 @@ use super::cutter::{Link, Network};
 /// Enough members to answer while one is down, and not while two are.
 const ETCD_MEMBERS: usize = 3;
 
-/// Kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     /// Inside the only proxy.
     Embedded,
-    /// A separate PostgreSQL, besides the protected one.
+    /// Separate from the protected one.
     Postgres,
-    /// An etcd cluster of three members.
     Etcd,
 }
 
 impl StoreKind {
-    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Embedded, Self::Postgres, Self::Etcd];
 
-    /// How many proxies may use it at once.
     pub fn proxies(self) -> Proxies {
         match self {
             Self::Embedded => Proxies::One,
@@ -36,7 +32,6 @@ impl StoreKind {
         }
     }
 
-    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -49,25 +44,18 @@ impl StoreKind {
 /// Whether proxies can share a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxies {
-    /// Locked while the proxy runs.
     One,
-    /// Shared by proxies and operators' commands.
     Many,
 }
 
-/// A running store.
 #[derive(Debug)]
 pub enum RunningStore {
-    /// See [`StoreKind::Embedded`].
     Embedded,
-    /// See [`StoreKind::Postgres`].
     Postgres(Postgres),
-    /// See [`StoreKind::Etcd`].
     Etcd(Etcd),
 }
 
 impl RunningStore {
-    /// Starts the store.
     pub fn start(kind: StoreKind) -> Self {
         match kind {
             StoreKind::Embedded => Self::Embedded,
@@ -99,7 +87,6 @@ impl RunningStore {
         }
     }
 
-    /// Store option of a proxy without links.
     pub fn direct(&self) -> Store {
         match self {
             Self::Embedded => Store::Embedded,
@@ -127,7 +114,6 @@ impl RunningStore {
         }
     }
 
-    /// Restores the copy.
     pub fn restore(&mut self) {
         match self {
             Self::Embedded => {}
@@ -136,7 +122,6 @@ impl RunningStore {
         }
     }
 
-    /// Number of processes that can be broken.
     pub fn members(&self) -> usize {
         match self {
             Self::Embedded => 0,
@@ -154,7 +139,6 @@ impl RunningStore {
         }
     }
 
-    /// Resumes a member.
     pub fn resume(&self, member: usize) {
         match self {
             Self::Embedded => {}
@@ -163,7 +147,7 @@ impl RunningStore {
         }
     }
 
-    /// Kills a member (SIGKILL). Its stored data remains.
+    /// Keeps its data.
     pub fn kill(&mut self, member: usize) {
         match self {
             Self::Embedded => {}
@@ -172,7 +156,6 @@ impl RunningStore {
         }
     }
 
-    /// Restarts a member.
     pub fn start_again(&mut self, member: usize) {
         match self {
             Self::Embedded => {}

@@ -11,7 +11,6 @@ use pgpalisade_test_servers::postgres::bin;
 
 use super::history::{Event, Recorder, Row};
 
-/// A timeline, and its surviving part.
 #[derive(Debug)]
 struct Timeline {
     number: u32,
@@ -20,9 +19,6 @@ struct Timeline {
 }
 
 /// Records every commit after a position, which the first timeline contains.
-///
-/// # Panics
-/// When the log does not contain every commit.
 pub fn record(servers: &Patroni, first: u64, recorder: &Recorder) {
     let log = servers.data(servers.wait_until_whole()).join("pg_wal");
     let mut admin = servers.admin("postgres");

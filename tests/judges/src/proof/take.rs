@@ -7,13 +7,11 @@ use super::declaration::{Accepted, Declarer};
 use super::history::{Answer, Event, now};
 use super::leader::pause;
 
-/// A taken token, and the session that holds it.
 pub(super) struct Taken {
     pub(super) token: u64,
     pub(super) accepted: Accepted,
 }
 
-/// One attempt of a candidate without a token.
 pub(super) fn take(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<Taken> {
     let Declarer {
         leader,
@@ -67,7 +65,7 @@ pub(super) fn take(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<Take
     Some(Taken { token, accepted })
 }
 
-/// The mark, or 0 without one.
+/// 0 without a mark.
 fn mark(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<u64> {
     let own = [("fencing.scope", candidate.scope)];
     let door = candidate.reach.door(random);

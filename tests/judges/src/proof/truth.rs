@@ -14,17 +14,16 @@ use super::history::{Answer, Event, Recorder, Row};
 use super::stop::Stop;
 
 const SLOT: &str = "proof";
-/// Changes read at once. The last transaction of a batch is always complete.
+/// The last transaction of a batch is always complete.
 const AT_ONCE: usize = 4_000;
 const PAUSE: Duration = Duration::from_millis(700);
 const PATIENCE: Duration = Duration::from_secs(20);
 const FINISH_WITHIN: Duration = Duration::from_secs(120);
 
-/// Creates the slot, before any write.
+/// Before any write.
 pub const SETUP: &str =
     "SELECT lsn FROM pg_create_logical_replication_slot('proof', 'test_decoding')";
 
-/// Reads and records commits.
 #[derive(Debug)]
 pub struct Decoder<'a> {
     server: Endpoint,
@@ -35,7 +34,7 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Starts with nothing read. `commits` counts recorded commits.
+    /// `commits` counts recorded commits.
     pub fn new(server: Endpoint, recorder: &'a Recorder, commits: &'a AtomicU64) -> Self {
         Self {
             server,
@@ -45,18 +44,14 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Follows the log until the end of the run.
     pub fn follow(&mut self, stop: &Stop) {
         while !stop.sleep(PAUSE) {
-            // PostgreSQL may be down; then there is nothing to read.
+            // PostgreSQL may be down.
             while self.step().is_some_and(|commits| commits > 0) && !stop.is_stopped() {}
         }
     }
 
     /// Reads the rest. All writers must have ended.
-    ///
-    /// # Panics
-    /// When PostgreSQL does not answer.
     pub fn finish(&mut self) {
         let end = Instant::now() + FINISH_WITHIN;
         while self.step().expect("PostgreSQL decodes its log") > 0 {
@@ -64,7 +59,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Number of transactions read, or `None` if PostgreSQL did not answer.
+    /// `None` if PostgreSQL did not answer.
     fn step(&mut self) -> Option<usize> {
         let mut client = Client::login(&self.server, &[], PATIENCE).ok()?;
         let peek = format!(
@@ -110,8 +105,8 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Row of an INSERT into `writes` in the plugin's format: `table public.writes: INSERT: id[bigint]:1
-/// scope[text]:'alpha' token[bigint]:5`.
+/// An INSERT into `writes` in the plugin's format: `table public.writes: INSERT: id[bigint]:1 scope[text]:'alpha'
+/// token[bigint]:5`.
 fn inserted(data: &str) -> Option<Row> {
     let columns = data.strip_prefix("table public.writes: INSERT: ")?;
     let mut values = columns.split(' ').map(|column| column.split_once("]:"));

@@ -17,12 +17,11 @@ pub(super) fn programs() -> &'static Programs {
     PROGRAMS.get_or_init(|| Programs::find(ProcessGroup::Shared).expect("PostgreSQL's programs"))
 }
 
-/// Path of one of PostgreSQL's programs.
 pub fn bin(program: &str) -> PathBuf {
     programs().path(program)
 }
 
-/// Command that runs without root's rights.
+/// Without root's rights.
 pub fn unprivileged(program: impl AsRef<OsStr>) -> Command {
     programs().unprivileged(program)
 }
@@ -51,7 +50,7 @@ pub fn copy_tree(from: &Path, to: &Path) {
     );
 }
 
-/// A data directory as `initdb` makes it. Made once and kept under `target/tmp`, since copying is much faster.
+/// A data directory by `initdb`, kept under `target/tmp`: copying is much faster.
 pub(crate) fn template() -> PathBuf {
     static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
     TEMPLATE.get_or_init(make_template).clone()

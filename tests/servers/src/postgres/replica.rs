@@ -7,7 +7,7 @@ use super::{Postgres, Turn};
 use crate::machine::{self, Signal};
 
 impl Postgres {
-    /// Starts a replica of this server. It outlives this server.
+    /// A replica, which outlives this server.
     pub fn replica(&self) -> Self {
         let turn = Turn::take();
         let dir = self.base_backup();
@@ -15,8 +15,7 @@ impl Postgres {
         Self::launch(turn, dir, settings, programs().clone(), None)
     }
 
-    /// As [`Self::replica`], at another address of this machine but on the same port, as servers behind one DNS name
-    /// are.
+    /// At another address of this machine but on the same port, as servers of one DNS name are.
     pub fn replica_at(&self, address: &str) -> Self {
         let turn = Turn::take();
         let dir = self.base_backup();
@@ -46,7 +45,7 @@ impl Postgres {
         dir
     }
 
-    /// Makes a server a replica of `primary`. It must be shut down and hold nothing that the primary lacks.
+    /// The server must be shut down and hold nothing that the primary lacks.
     pub fn start_as_replica_of(&mut self, primary: &Self) {
         std::fs::write(self.data().join("standby.signal"), "").expect("write standby.signal");
         let (host, port) = (primary.socket_dir().display(), primary.port());
@@ -55,7 +54,7 @@ impl Postgres {
         )]);
     }
 
-    /// Stops every process of the server (SIGSTOP), as a hanging machine would, until the guard is dropped.
+    /// Stops every process of the server (SIGSTOP) until the guard is dropped.
     pub fn freeze(&self) -> Frozen {
         let workers = self.sql("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()");
         let workers = workers.concat();
@@ -63,7 +62,7 @@ impl Postgres {
         Frozen::new(workers.chain([self.pid()]))
     }
 
-    /// Makes every later commit wait for this replica, as a store that fails over needs it.
+    /// Makes every later commit wait for this replica.
     pub fn wait_for_synchronous(&self, replica: &Self) {
         self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.sql("SELECT pg_reload_conf()");
@@ -71,7 +70,7 @@ impl Postgres {
             let synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
             self.value(synchronous) == "1"
         });
-        // Commits confirmed before that.
+        // Earlier commits.
         replica.wait_for_replay(self);
     }
 
@@ -80,8 +79,8 @@ impl Postgres {
         assert_eq!(self.value("SELECT pg_promote(true, 20)"), "t");
     }
 
-    /// Stops following the primary, so that a promotion loses later writes. Pausing the replay would not be enough: a
-    /// promotion applies all received WAL.
+    /// Stops following the primary, so that a promotion loses later writes. A promotion would apply all WAL that was
+    /// only paused.
     pub fn stop_following(&self) {
         self.sql("ALTER SYSTEM SET primary_conninfo = ''");
         self.sql("SELECT pg_reload_conf()");
@@ -91,7 +90,7 @@ impl Postgres {
         });
     }
 
-    /// Waits until everything that the primary has written so far is applied.
+    /// Waits until everything written so far is applied.
     pub fn wait_for_replay(&self, primary: &Self) {
         let position = primary.value("SELECT pg_current_wal_lsn()");
         let caught_up = format!("SELECT pg_last_wal_replay_lsn() >= '{position}'::pg_lsn");
@@ -99,7 +98,6 @@ impl Postgres {
     }
 }
 
-/// A stopped server.
 #[derive(Debug)]
 pub struct Frozen {
     pids: Vec<u32>,
@@ -112,7 +110,6 @@ impl Frozen {
         frozen
     }
 
-    /// Stops further processes.
     pub(crate) fn stop(&mut self, pids: impl IntoIterator<Item = u32>) {
         for pid in pids {
             machine::signal(pid, Signal::STOP);

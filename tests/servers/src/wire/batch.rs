@@ -5,17 +5,15 @@
 pub struct Batch(Vec<u8>);
 
 impl Batch {
-    /// Empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Bytes of all messages.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Appends any message, with its correct length.
+    /// With its correct length.
     pub fn message(mut self, tag: u8, body: &[u8]) -> Self {
         let length = u32::try_from(body.len() + 4).expect("a message has at most 2 GB");
         self.0.push(tag);
@@ -24,29 +22,26 @@ impl Batch {
         self
     }
 
-    /// Appends raw bytes.
     pub fn raw(mut self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
     }
 
-    /// Appends all of `other`.
     pub fn then(self, other: &Self) -> Self {
         self.raw(&other.0)
     }
 
-    /// Appends a Query.
     pub fn query(self, sql: &str) -> Self {
         self.message(b'Q', &text(sql))
     }
 
-    /// Appends a Parse that leaves the types to the server.
+    /// Leaves the types to the server.
     pub fn parse(self, name: &str, sql: &str) -> Self {
         let body = [text(name), text(sql), vec![0, 0]].concat();
         self.message(b'P', &body)
     }
 
-    /// Appends a Bind with parameters and results as text; `None` is NULL.
+    /// Parameters and results are text; `None` is NULL.
     pub fn bind(self, portal: &str, statement: &str, values: &[Option<&str>]) -> Self {
         let mut body = [
             text(portal),
@@ -68,17 +63,15 @@ impl Batch {
         self.message(b'B', &body)
     }
 
-    /// Appends a Describe of a statement.
     pub fn describe_statement(self, name: &str) -> Self {
         self.message(b'D', &[vec![b'S'], text(name)].concat())
     }
 
-    /// Appends a Describe of a portal.
     pub fn describe_portal(self, name: &str) -> Self {
         self.message(b'D', &[vec![b'P'], text(name)].concat())
     }
 
-    /// Appends an Execute; 0 rows means all.
+    /// 0 rows means all.
     pub fn execute(self, portal: &str, rows_max: u32) -> Self {
         self.message(
             b'E',
@@ -86,17 +79,15 @@ impl Batch {
         )
     }
 
-    /// Appends a Close of a statement.
     pub fn close_statement(self, name: &str) -> Self {
         self.message(b'C', &[vec![b'S'], text(name)].concat())
     }
 
-    /// Appends a Close of a portal.
     pub fn close_portal(self, name: &str) -> Self {
         self.message(b'C', &[vec![b'P'], text(name)].concat())
     }
 
-    /// Appends Parse, Bind, Describe and Execute of one unnamed statement, without Sync.
+    /// Parse, Bind, Describe and Execute of one unnamed statement, without Sync.
     pub fn statement(self, sql: &str) -> Self {
         self.parse("", sql)
             .bind("", "", &[])
@@ -104,32 +95,27 @@ impl Batch {
             .execute("", 0)
     }
 
-    /// Appends a Sync.
     pub fn sync(self) -> Self {
         self.message(b'S', &[])
     }
 
-    /// Appends a Flush.
     pub fn flush(self) -> Self {
         self.message(b'H', &[])
     }
 
-    /// Appends a CopyData.
     pub fn copy_data(self, data: &[u8]) -> Self {
         self.message(b'd', data)
     }
 
-    /// Appends a CopyDone.
     pub fn copy_done(self) -> Self {
         self.message(b'c', &[])
     }
 
-    /// Appends a CopyFail.
     pub fn copy_fail(self, reason: &str) -> Self {
         self.message(b'f', &text(reason))
     }
 
-    /// Appends a FunctionCall with arguments and result as text.
+    /// Arguments and result are text.
     pub fn function_call(self, function_oid: u32, arguments: &[&str]) -> Self {
         let mut body = [
             function_oid.to_be_bytes().to_vec(),
@@ -145,18 +131,15 @@ impl Batch {
         self.message(b'F', &body)
     }
 
-    /// Appends a PasswordMessage.
     pub fn password(self, password: &str) -> Self {
         self.message(b'p', &text(password))
     }
 
-    /// Appends a Terminate.
     pub fn terminate(self) -> Self {
         self.message(b'X', &[])
     }
 }
 
-/// Startup packet of any version.
 pub fn startup_packet(version: u32, parameters: &[(&str, &str)]) -> Vec<u8> {
     let mut body = version.to_be_bytes().to_vec();
     for (name, value) in parameters {
@@ -167,7 +150,7 @@ pub fn startup_packet(version: u32, parameters: &[(&str, &str)]) -> Vec<u8> {
     [length(body.len() + 4), body].concat()
 }
 
-/// CancelRequest with the backend key (pid and secret).
+/// The key is pid and secret.
 pub fn cancel_request(key: &[u8]) -> Vec<u8> {
     [
         length(8 + key.len()),

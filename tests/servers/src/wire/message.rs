@@ -1,16 +1,13 @@
 //! Backend messages, and their form in a failed comparison.
 
-/// One backend message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// Type byte. 0 is the end of the connection.
     pub tag: u8,
-    /// Bytes after the length.
     pub body: Vec<u8>,
 }
 
 impl Message {
-    /// Marks the end of the connection in a sequence of messages.
     pub fn closed() -> Self {
         Self {
             tag: 0,
@@ -18,7 +15,6 @@ impl Message {
         }
     }
 
-    /// Whether this is the end of the connection.
     pub fn is_closed(&self) -> bool {
         self.tag == 0
     }
@@ -34,17 +30,16 @@ impl Message {
             })
     }
 
-    /// SQLSTATE of an error or notice.
     pub fn sqlstate(&self) -> String {
         self.field(b'C').unwrap_or_default()
     }
 
-    /// Severity of an error or notice, not translated.
+    /// Not translated.
     pub fn severity(&self) -> String {
         self.field(b'V').unwrap_or_default()
     }
 
-    /// Values of a DataRow, as text; NULL is `NULL`.
+    /// As text; NULL is `NULL`.
     pub fn row(&self) -> Vec<String> {
         let mut values = Vec::new();
         let mut rest = self.body.get(2..).unwrap_or_default();

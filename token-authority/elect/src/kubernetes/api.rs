@@ -1,7 +1,6 @@
-//! The API of Kubernetes for one Lease, with a new connection for each request.
+//! The API of Kubernetes for one Lease, with a new connection for each request, so any of its servers may answer.
 //!
-//! So it does not matter which of its servers answers, or whether the last one is gone. Source:
-//! <https://kubernetes.io/docs/reference/using-api/api-concepts/>.
+//! Source: <https://kubernetes.io/docs/reference/using-api/api-concepts/>.
 
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
@@ -29,9 +28,9 @@ const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 /// No answer about a Lease is longer.
 const ANSWER_MAX: usize = 1024 * 1024;
-/// Length to which an error's text is cut, in characters.
+/// Characters.
 const WORDS_MAX: usize = 300;
-/// Addresses that may be tried in the time of one request.
+/// Number of addresses that may be tried in the time of one request.
 const TRIES: u32 = 5;
 /// Shortest timeout of a connection attempt.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
@@ -64,7 +63,7 @@ pub(super) enum KubernetesError {
 }
 
 impl KubernetesError {
-    /// Whether a retry cannot help.
+    /// Whether a retry is useless.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Refused { status, .. } => {
@@ -93,7 +92,6 @@ fn hint(status: StatusCode) -> &'static str {
 pub struct Cluster {
     host: String,
     port: u16,
-    /// `None` for `http://`, as `kubectl proxy` answers.
     tls: Option<SslSettings>,
     /// Read for each request, since Kubernetes rotates the token.
     token_file: Option<PathBuf>,
@@ -219,7 +217,6 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// `answers_within` bounds each request.
     pub(super) fn new(cluster: &Cluster, lease: &LeaseName, answers_within: Duration) -> Self {
         let LeaseName { namespace, name } = lease;
         Self {
@@ -316,7 +313,7 @@ impl Api {
         }
     }
 
-    /// Connects to the first address that answers. A silent address leaves time for the others, and for a retry.
+    /// Connects to the first address that answers. A silent address leaves time for the others and for a retry.
     async fn connect(&self) -> Result<TcpStream, KubernetesError> {
         let Cluster { host, port, .. } = &self.cluster;
         let within = (self.answers_within / TRIES).max(LEAST_PATIENCE);

@@ -1,9 +1,9 @@
-//! A candidate for a Lease of Kubernetes. It follows the rules of client-go, so both kinds of candidates can compete
-//! for one Lease.
+//! A candidate for a Lease of Kubernetes, by the rules of client-go, so both kinds of candidates can compete for one
+//! Lease.
 //!
 //! A Lease is free once it has not changed for its own duration, measured by the local clock. An update carries the
-//! version that was read, so only one of two candidates succeeds. `leaseTransitions` is no token, as it starts again
-//! with a deleted Lease: the leader takes the next number of its scope instead. Sources:
+//! version that was read, so only one of two candidates succeeds. `leaseTransitions` is no token, as it restarts with
+//! a deleted Lease: the leader takes the next number of its scope. Sources:
 //! <https://github.com/kubernetes/client-go/blob/v0.31.0/tools/leaderelection/leaderelection.go>,
 //! <https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/lease-v1/>.
 
@@ -30,9 +30,8 @@ pub use api::Cluster;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Least number of looks in the duration of a Lease.
 const LOOKS: u32 = 6;
-/// Pause before a retry of a request that must not fail for a passing reason.
+/// Pause before a retry of a request that is repeated until it succeeds.
 const PAUSE: Duration = Duration::from_millis(100);
-/// For the release of the Lease.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 impl From<KubernetesError> for LockError {
@@ -41,7 +40,6 @@ impl From<KubernetesError> for LockError {
     }
 }
 
-/// The name of a Lease: `NAMESPACE/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseName {
     namespace: String,
@@ -77,10 +75,8 @@ fn is_label(text: &str) -> bool {
     in_bounds && text.chars().all(inside) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// A candidate, which renews the Lease while it leads.
 pub(crate) struct KubernetesCandidate {
     holder: LeaseHolder,
-    /// Source of the leader's token.
     proxied: Proxied,
     lease: Lease,
     /// Another candidate's Lease, as last read.
@@ -132,7 +128,7 @@ impl KubernetesCandidate {
         }
     }
 
-    /// Gives up if another leads and the candidate is not to wait. A Lease that was renewed long ago, or in the
+    /// Gives up if another leads and the candidate does not wait. A Lease that was renewed long ago, or in the
     /// future, may be abandoned, or clocks differ: only a change proves a living holder.
     fn check_patience(&self, patience: Patience) -> Result<(), LockError> {
         match &self.seen {
@@ -143,7 +139,6 @@ impl KubernetesCandidate {
         }
     }
 
-    /// Takes the Lease if it is free. Returns the time of the request; `None` if another holds the Lease.
     async fn attempt(&mut self) -> Result<Option<Instant>, KubernetesError> {
         let LeaseHolder { api, identity, ttl } = &self.holder;
         let asked_at = Instant::now();
@@ -186,7 +181,6 @@ impl Candidate for KubernetesCandidate {
     }
 
     async fn resign(self: Box<Self>) {
-        // If the request is lost, the Lease expires.
         let released = self
             .holder
             .persistently(async || self.holder.release().await);
@@ -195,8 +189,8 @@ impl Candidate for KubernetesCandidate {
 }
 
 impl LeaseHolder {
-    /// Renews the Lease, if it still exists and this process holds it. Deleting a Lease ends the term, since another
-    /// candidate may have created a new one and led in between.
+    /// Renews the Lease, if this process holds it. Deleting a Lease ends the term, since another candidate may have
+    /// created a new one and led in between.
     async fn renew(&self) -> Result<Leased, KubernetesError> {
         let Some(lease) = self.own().await? else {
             return Ok(Leased::NotHeld);
@@ -233,14 +227,13 @@ impl LeaseHolder {
         }
     }
 
-    /// The Lease, if this process holds it.
     async fn own(&self) -> Result<Option<Resource>, KubernetesError> {
         let lease = self.api.get().await?;
         Ok(lease.filter(|lease| lease.is_held_by(&self.identity)))
     }
 }
 
-/// Takes the next token. The Lease is checked after reading the mark: a process that slept between two steps is
+/// Takes the next token. Checks the Lease after reading the mark, so a process that slept between two steps is
 /// refused.
 async fn take(holder: &LeaseHolder, proxied: &Proxied) -> Result<Token, LockError> {
     let session = ProxySession::log_in(proxied).await?;

@@ -29,7 +29,7 @@ impl Resource {
         Self { spec, rest }.acquired(identity).renewed(ttl)
     }
 
-    /// Parses a Lease of the API. `None` without a version: an update would not be compared with what was read.
+    /// Parses a Lease of the API. `None` without a version, because an update would then overwrite any state.
     pub(super) fn read(lease: Value) -> Option<Self> {
         let Value::Object(mut rest) = lease else {
             return None;
@@ -54,7 +54,7 @@ impl Resource {
         self.holder() == identity
     }
 
-    /// The Lease, renewed, or taken over from another holder, which is a transition.
+    /// The Lease, renewed, or taken over from another holder.
     pub(super) fn held(mut self, identity: &str, ttl: Duration) -> Self {
         if !self.is_held_by(identity) {
             let transitions = self.number("leaseTransitions").saturating_add(1);
@@ -64,7 +64,6 @@ impl Resource {
         self.renewed(ttl)
     }
 
-    /// The Lease without a holder.
     pub(super) fn released(self) -> Self {
         self.acquired("").renewed(Duration::from_secs(1))
     }
@@ -91,7 +90,6 @@ impl Resource {
         holder.and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Its duration without a change.
     fn lives(&self) -> Duration {
         // An int32 in Kubernetes.
         let seconds = self.number("leaseDurationSeconds");
@@ -109,7 +107,7 @@ impl Resource {
 pub(super) struct ObservedLease {
     lease: Resource,
     since: Instant,
-    /// It has changed since it was first read, so its holder lives.
+    /// Its holder is alive: the Lease has changed since it was first read.
     has_changed: bool,
 }
 
@@ -135,7 +133,7 @@ impl ObservedLease {
         self.lease.holder()
     }
 
-    /// Whether its holder renews it: it has changed, or its renewal time is recent, as far as the two clocks agree.
+    /// Whether its holder renews it: it has changed, or its renewal time is recent, if the two clocks agree.
     pub(super) fn is_kept(&self) -> bool {
         self.has_changed || self.is_recent()
     }

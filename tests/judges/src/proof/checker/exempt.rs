@@ -13,12 +13,11 @@ struct Window {
     last: u64,
 }
 
-/// Windows of each scope, in their order.
+/// By scope, in order.
 #[derive(Debug, Default)]
 pub(super) struct Exempt<'a>(BTreeMap<&'a str, Vec<Window>>);
 
 impl<'a> Exempt<'a> {
-    /// Adds an exemption. The history records them one after the other.
     pub(super) fn take(&mut self, event: &'a Event) {
         if let Event::Exempt {
             scope,
@@ -54,7 +53,6 @@ impl<'a> Exempt<'a> {
         (!inside).then_some(before)
     }
 
-    /// Section of a log position.
     pub(super) fn section_of_log(&self, scope: &str, lsn: u64) -> Option<usize> {
         let windows = self.of(scope);
         let inside = windows

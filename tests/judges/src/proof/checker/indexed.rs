@@ -1,4 +1,4 @@
-//! Events of a history, grouped by what belongs together.
+//! Events of a history, grouped.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -7,14 +7,13 @@ use crate::proof::history::{Answer, Event, FaultKind, Tally, Target};
 use super::exempt::Exempt;
 use super::report::{Counts, Rule, Violation};
 
-/// A writer.
 #[derive(Clone, Debug)]
 pub(super) struct Leader<'a> {
     pub(super) scope: &'a str,
     pub(super) token: u64,
 }
 
-/// A declaration with everything that followed from it.
+/// With everything that followed from it.
 #[derive(Clone, Debug)]
 pub(super) struct Declaration<'a> {
     pub(super) leader: u32,
@@ -25,12 +24,11 @@ pub(super) struct Declaration<'a> {
     pub(super) invoked: u64,
     pub(super) answer: Option<(u64, &'a Answer)>,
     pub(super) position: Option<u64>,
-    /// Snapshot and its time.
+    /// With its time.
     pub(super) snapshot: Option<(u64, Tally)>,
 }
 
 impl Declaration<'_> {
-    /// Time of its acknowledgement.
     pub(super) fn acknowledged(&self) -> Option<u64> {
         match self.answer {
             Some((at, Answer::Ok)) => Some(at),
@@ -55,7 +53,6 @@ pub(super) struct Write<'a> {
     pub(super) answer: Option<(u64, &'a Answer)>,
 }
 
-/// Commit position and contents of a row.
 #[derive(Clone, Debug)]
 pub(super) struct Committed<'a> {
     pub(super) id: u64,
@@ -90,7 +87,6 @@ pub(super) struct History<'a> {
     timelines: &'a [(u32, u64)],
     /// Declarations of which only the answer counts.
     lost: HashSet<u64>,
-    /// Times of each leader's first and last request.
     lives: HashMap<u32, (u64, u64)>,
     /// Events of a leader or request that is missing.
     pub(super) orphans: Vec<&'a Event>,

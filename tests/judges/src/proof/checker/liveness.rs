@@ -8,7 +8,7 @@ use crate::proof::plan::ELECTED;
 use super::indexed::{Declaration, Fault, History};
 use super::report::{Rule, Violation};
 
-/// Failures allowed for a declaration: by the fence, or because a connection failed or was lost.
+/// By the fence, or because a connection failed or was lost.
 const DECLARATION_FAILS_WITH: [&str; 3] = ["PF001", "PF004", "PF006"];
 const CONNECTION_FAILS_WITH: [&str; 7] =
     ["08", "57P01", "57P02", "57P03", "57P05", "57014", "53300"];
@@ -67,7 +67,7 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
             continue;
         };
         if who.scope == ELECTED {
-            // A candidate that loses its session or the answer takes again, and no event records that.
+            // A candidate that loses its session or the answer takes again, unrecorded.
             continue;
         }
         let tried = highest.get(who.scope).copied().unwrap_or_default();
@@ -155,7 +155,6 @@ fn is_deposed(history: &History<'_>, at: u64) -> bool {
     })
 }
 
-/// Longest duration of a declaration.
 pub(super) fn slowest_ns(history: &History<'_>) -> u64 {
     let answered = history
         .declarations
@@ -167,7 +166,7 @@ pub(super) fn slowest_ns(history: &History<'_>) -> u64 {
         .unwrap_or_default()
 }
 
-/// Duration of a declaration, without the times in which a fault blocked it.
+/// Without the times in which a fault blocked it.
 fn own_time(history: &History<'_>, declaration: &Declaration<'_>, answered: u64) -> u64 {
     let mut excused: Vec<(u64, u64)> = history
         .faults

@@ -56,7 +56,6 @@ pub(super) fn no_stale_commit(history: &History<'_>, violations: &mut Vec<Violat
     }
 }
 
-/// Section in which a declaration was acknowledged, unless it was exempt.
 fn section_of(history: &History<'_>, declaration: &Declaration<'_>) -> Option<usize> {
     let (from, to) = (declaration.invoked, declaration.acknowledged()?);
     history.exempt.section(declaration.scope, from, to)
@@ -138,7 +137,7 @@ pub(super) fn marks_only_rise(history: &History<'_>, violations: &mut Vec<Violat
     }
 }
 
-/// Takes. Each token is taken once, and follows the named mark.
+/// Each token is taken once, and follows the named mark.
 pub(super) fn takes_are_single(history: &History<'_>, violations: &mut Vec<Violation>) {
     let mut taken: BTreeMap<(&str, u64), u64> = BTreeMap::new();
     for (id, take) in &history.takes {
@@ -160,7 +159,7 @@ pub(super) fn takes_are_single(history: &History<'_>, violations: &mut Vec<Viola
     }
 }
 
-/// G4, and that confirmed writes are present.
+/// G4; confirmed writes are present.
 pub(super) fn honest_answers(history: &History<'_>, violations: &mut Vec<Violation>) {
     let there: HashSet<u64> = history.committed.iter().map(|row| row.id).collect();
     for (id, write) in &history.writes {

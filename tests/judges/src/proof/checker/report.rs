@@ -3,85 +3,61 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A rule that can be violated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// Write fence.
     G1,
-    /// No late surprise.
     G2,
-    /// Marks only rise.
     G3,
-    /// Honest errors, and durable confirmations.
     G4,
-    /// No self-fencing.
     G5,
-    /// Bounded takeover.
     G6,
     /// No taken token is shared, and a take follows only the mark that it names.
     Take,
-    /// Nothing lost in the shared row.
     Row,
-    /// The history contradicts itself.
     History,
 }
 
-/// One violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Violated rule.
     pub rule: Rule,
-    /// Finding, with the numbers to look for in the history.
+    /// With the numbers to look for in the history.
     pub what: String,
 }
 
-/// Counts of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Declarations sent.
     pub declarations: usize,
-    /// Declarations answered with success.
     pub acknowledged: usize,
-    /// Different tokens among them.
     pub takeovers: usize,
     /// Acknowledged declarations whose snapshot a failover has lost.
     pub lost: usize,
     /// Tokens taken from the store, not given by an election.
     pub taken: usize,
-    /// Longest duration of a declaration in milliseconds, without the times in which a fault blocked it.
+    /// Longest declaration, without the times in which a fault blocked it.
     pub slowest_ms: u64,
-    /// Writes sent.
     pub writes: usize,
-    /// Writes confirmed.
     pub confirmed: usize,
-    /// Writes refused by the fence.
     pub refused: usize,
-    /// Writes with an unknown result.
     pub unknown: usize,
-    /// Transactions that inserted rows.
     pub commits: usize,
     /// Numbers in the shared row.
     pub appended: usize,
     /// Answers other than success, by SQLSTATE or in words.
     pub answers: BTreeMap<String, usize>,
-    /// Faults by kind and target.
+    /// By kind and target.
     pub faults: BTreeMap<String, usize>,
 }
 
-/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Counts of the history.
     pub counts: Counts,
-    /// Violations found.
     pub violations: Vec<Violation>,
 }
 
-/// Violations shown for each rule.
+/// For each rule.
 const SHOWN_MAX: usize = 10;
 
 impl Report {
-    /// Number of violations of one rule.
     pub fn of(&self, rule: Rule) -> usize {
         self.violations
             .iter()

@@ -1,4 +1,4 @@
-//! Synthetic histories: a good one, and one for each kind of violation that the checker must find.
+//! Synthetic histories: a good one, and one for each kind of violation.
 
 use crate::proof::history::{Answer, BESIDE, Event, Exemption, FaultKind, Row, Tally, Target};
 
@@ -147,7 +147,7 @@ fn good() -> Vec<Event> {
     ]
 }
 
-/// Exempts the scope from 300 ms to 400 ms, and from position 3,000 to 4,000.
+/// From 300 ms to 400 ms, and from position 3,000 to 4,000.
 fn exempt() -> Event {
     Event::Exempt {
         scope: "alpha".to_owned(),
@@ -159,7 +159,7 @@ fn exempt() -> Event {
     }
 }
 
-/// Violated rules, each once.
+/// Each once.
 fn violated(events: &[Event]) -> Vec<Rule> {
     let mut rules: Vec<Rule> = check(events)
         .violations

@@ -18,7 +18,7 @@ const WAYS: [FaultKind; 4] = [
 ];
 
 impl Lane<'_> {
-    /// Begins each failover with both servers healthy, and waits until they are healthy again.
+    /// Begins each failover with both servers healthy, and waits until they are again.
     pub(super) fn fail_over(mut self, servers: &Mutex<Box<Patroni>>) {
         let first = self.random.random_range(0..WAYS.len());
         let mut ways = WAYS.iter().cycle().skip(first);

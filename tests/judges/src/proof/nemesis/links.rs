@@ -1,4 +1,4 @@
-//! Faults of a link's connections: they are cut, bytes wait or are lost, and bytes are late.
+//! Faults of a link's connections.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -15,8 +15,7 @@ const ANSWERS: Range<usize> = 50..1_500;
 
 impl<'a> Lane<'a> {
     pub(super) fn break_link(mut self, target: Target, link: &Link) {
-        // On the way to a session and back, a write can be late and a reply can be lost. Links that a takeover needs
-        // are broken for longer than it may take.
+        // Links that a takeover needs are broken for longer than it may take.
         let (gap, length) = match target {
             Target::StoreLink(_) if self.all.plan.faults == Faults::Store => {
                 (200..1_500, 1_000..3_500)
@@ -100,7 +99,7 @@ impl<'a> Lane<'a> {
         let before = self.milliseconds(10..150);
         self.all.stop.sleep(before);
         link.abandon();
-        // Failed requests are repeated after half a second, and then sessions go on.
+        // Failed requests are repeated after half a second.
         let again = self.milliseconds(520..700);
         self.all.stop.sleep(again);
         let mut links = self.all.cluster.links().iter();

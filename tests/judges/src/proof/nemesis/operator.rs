@@ -19,15 +19,13 @@ use pgpalisade_test_servers::machine::{self, Signal};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 
-/// Time between two actions, in milliseconds.
+/// Milliseconds between two actions.
 const GAP: Range<u64> = 8_000..20_000;
 /// The same if nothing else fails.
 const SHORT_GAP: Range<u64> = 1_500..4_000;
-/// First leader number of scripts.
 const SCRIPT: u32 = 1 << 28;
 
 impl<'a> Lane<'a> {
-    /// Performs one action after the other.
     pub(super) fn operate(mut self) {
         let gap = match self.all.plan.faults {
             Faults::Operators => SHORT_GAP,
@@ -85,7 +83,6 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Records an exemption of a scope from then to now.
     pub(super) fn exempt(&self, scope: &str, why: Exemption, (begin, first): (u64, u64)) {
         let (last, end) = (self.position(), now());
         self.all.recorder.record(&Event::Exempt {
@@ -150,7 +147,7 @@ impl<'a> Lane<'a> {
         Declarer::announced(leader, token, "postgres", reach)
     }
 
-    /// Returns `None` if a leader was faster: the operator then looks again.
+    /// `None` if a leader was faster: the operator then looks again.
     fn try_repair(&self, scope: &str, mark: u64) -> Option<()> {
         let proxy = self.all.cluster.proxies().first()?;
         let proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,7 +163,7 @@ impl<'a> Lane<'a> {
         output.status.success().then_some(())
     }
 
-    /// A proxy with the same store serves a copy of the cluster while leaders go on.
+    /// A proxy with the same store serves a copy of the cluster while leaders continue.
     fn serve_a_copy(&mut self) {
         let Some((target, link)) = self.one_upstream() else {
             return;
@@ -193,8 +190,8 @@ impl<'a> Lane<'a> {
         self.record(FaultKind::Copy, Target::Postgres, begin);
     }
 
-    /// Steps the server's clock. Start times decide which of two servers is the later one. After a start with a clock
-    /// that was set back, or is set back afterwards, an operator says which one counts.
+    /// Steps the server's clock. Start times decide which of two servers is the later one: after a start with a clock
+    /// that was or is set back, an operator decides.
     fn step_the_clock(&mut self) {
         let begin = now();
         let step = Duration::from_secs(self.random.random_range(5..3_600));
@@ -240,7 +237,7 @@ impl<'a> Lane<'a> {
         upstream.get(choice).map(|(target, link)| (*target, link))
     }
 
-    /// Position of PostgreSQL's log, while the server is healthy.
+    /// While the server is healthy.
     pub(super) fn position(&self) -> u64 {
         let lsn = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn";
         let lsn = self.all.cluster.postgres().value(lsn);

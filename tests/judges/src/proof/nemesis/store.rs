@@ -1,4 +1,4 @@
-//! Operators' actions on the store: they restore it, and bring another one.
+//! Operators' actions on the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ impl<'a> Lane<'a> {
         proxies.map(lock).collect()
     }
 
-    /// Restarts all proxies, with a recovery if they ask for it.
+    /// With a recovery if they ask for it.
     pub(super) fn begin_anew(&self) {
         let mut proxies = self.proxies();
         proxies.iter_mut().for_each(|proxy| proxy.kill());
@@ -106,7 +106,7 @@ impl<'a> Lane<'a> {
     }
 
     /// A standby replaces the store's server while leaders lead. It is synchronous; otherwise confirmed marks may be
-    /// lost. The old primary is dead, or goes on for its existing connections.
+    /// lost. The old primary is dead, or continues for its existing connections.
     pub(super) fn fail_the_store_over(&mut self) {
         let mut store = self.store();
         let RunningStore::Postgres(primary) = &mut *store else {
@@ -129,7 +129,6 @@ impl<'a> Lane<'a> {
         }
         let pause = self.milliseconds(0..1_500);
         self.all.stop.sleep(pause);
-        // Existing connections to the old primary end.
         *store = RunningStore::Postgres(standby);
         drop(store);
         self.backup = Backup::None;
@@ -137,7 +136,7 @@ impl<'a> Lane<'a> {
     }
 
     /// A proxy with its own store starts while the control connections are down, which the guarantee does not cover.
-    /// Once the others have noticed, nobody writes besides the new proxy's leader.
+    /// Once the others have noticed, only the new proxy's leader writes.
     pub(super) fn bring_a_second_authority(&mut self) {
         let names = self.all.plan.scope_names();
         let choice = self.random.random_range(0..names.len().max(1));
@@ -168,7 +167,6 @@ impl<'a> Lane<'a> {
         self.record(FaultKind::SecondAuthority, Target::Postgres, begin);
     }
 
-    /// Records that two authorities existed from then to now.
     fn exempt_all(&self, since: (u64, u64)) {
         let names = self.all.plan.scope_names().iter().chain([&TAKEN, &ELECTED]);
         names.for_each(|name| self.exempt(name, Exemption::TwoAuthorities, since));
@@ -199,7 +197,6 @@ impl<'a> Lane<'a> {
         links.filter_map(|(target, link)| matches!(target, Target::ControlLink(_)).then_some(link))
     }
 
-    /// How often each proxy has logged another authority.
     fn found(&self) -> Vec<usize> {
         let said = |proxy: MutexGuard<'_, Proxy>| proxy.output().matches(FOUND).count();
         self.proxies().into_iter().map(said).collect()
