@@ -1,6 +1,6 @@
 //! The right of one message to be sent to PostgreSQL.
 
-use pgpalisade_wire::header::Header;
+use pgpalisade_wire::header::{HEADER_LEN, Header};
 
 use crate::rejection::Rejection;
 
@@ -34,8 +34,8 @@ use crate::rejection::Rejection;
 /// A permit can be read:
 ///
 /// ```
-/// fn tag(permit: &pgpalisade_fence::Permit) -> u8 {
-///     permit.message().tag
+/// fn basis(permit: &pgpalisade_fence::Permit) -> pgpalisade_fence::Basis {
+///     permit.basis()
 /// }
 /// ```
 #[must_use = "a permit is to be spent on the message that it was made for"]
@@ -72,14 +72,15 @@ impl Permit {
         }
     }
 
-    /// Header of the message that it is for.
+    /// Length of the message at the front of these bytes, if the permit is for that message.
     #[inline]
     #[must_use]
-    pub const fn message(&self) -> Header {
-        Header {
-            tag: self.tag,
-            body_len: self.body_len as usize,
-        }
+    pub fn frame_len(self, bytes: &[u8]) -> Option<usize> {
+        let &[tag, a, b, c, d] = bytes.first_chunk::<HEADER_LEN>()?;
+        // The length on the wire counts itself.
+        let body_len = u32::from_be_bytes([a, b, c, d]).checked_sub(4)?;
+        let is_this = tag == self.tag && body_len == self.body_len;
+        is_this.then_some(HEADER_LEN + self.body_len as usize)
     }
 
     /// Reason for the permit.

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::io;
 
 use crate::fence::Permit;
-use crate::wire::header::{self, HEADER_LEN, Header};
 
 const KEPT_WHEN_EMPTY: usize = 64;
 
@@ -50,16 +49,12 @@ impl Admitted {
     /// Spends the next permit on the first message, and returns its length.
     #[inline]
     fn spend_one(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let found = header::parse(bytes, |_| usize::MAX).ok().flatten();
         let permit = self.permits.pop_front();
-        let allowed = permit.as_ref().map(Permit::message);
-        if found.is_none() || found != allowed {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
+        let frame_len = permit.and_then(|permit| permit.frame_len(bytes));
         if self.permits.is_empty() && self.permits.capacity() > KEPT_WHEN_EMPTY {
             self.permits = VecDeque::new();
         }
-        Ok(found.map_or(HEADER_LEN, Header::frame_len))
+        frame_len.ok_or_else(|| io::ErrorKind::PermissionDenied.into())
     }
 }
 
@@ -71,6 +66,7 @@ mod tests {
 
     use super::*;
     use crate::fence::{Fence, SessionFence};
+    use crate::wire::header::{HEADER_LEN, Header};
 
     fn fence() -> SessionFence {
         let fence = Fence::new(Policy::default(), Arc::default(), Mode::Enforce).unwrap();
