@@ -11,9 +11,8 @@ use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 
 use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{fmt, registry};
 
 use crate::config::{Log, LogFormat};
 use storm::Storms;
@@ -23,8 +22,6 @@ pub(crate) use writer::LogGuard;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoggingError {
-    #[error("the log filter is not valid")]
-    Filter(#[from] tracing_subscriber::filter::ParseError),
     #[error("the log is set up already")]
     Twice(#[from] tracing_subscriber::util::TryInitError),
     /// No thread, or no second handle of standard error.
@@ -37,7 +34,6 @@ pub(crate) enum LoggingError {
 /// # Errors
 /// If the log is already set up.
 pub(crate) fn init(log: &Log) -> Result<LogGuard, LoggingError> {
-    let filter = EnvFilter::try_new(log.filter.as_str())?;
     let stderr = io::stderr();
     let terminal = stderr.is_terminal();
     let json = match log.format {
@@ -57,6 +53,6 @@ pub(crate) fn init(log: &Log) -> Result<LogGuard, LoggingError> {
         layer.with_ansi(false).boxed()
     };
     let calmed = registry().with(layer).with(storms.clone());
-    calmed.with(filter).try_init()?;
+    calmed.with(log.filter.clone()).try_init()?;
     Ok(buffer.write_to(out, storms)?)
 }

@@ -9,7 +9,7 @@ use pgpalisade_fence::statement_text::Literals;
 use pgpalisade_policies::{Mode, Network};
 use pgpalisade_takeover::WitnessMode;
 use pgpalisade_tls::{Login, Secret, SslSettings};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::address::parse_hosts;
 use super::auth;
@@ -105,13 +105,9 @@ pub(crate) struct Rejections {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Log {
-    pub filter: LogFilter,
+    pub filter: Targets,
     pub format: LogFormat,
 }
-
-/// A valid filter for `tracing_subscriber::EnvFilter`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LogFilter(pub(super) String);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogFormat {
@@ -120,12 +116,6 @@ pub(crate) enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
-}
-
-impl LogFilter {
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl Config {
@@ -305,29 +295,29 @@ fn mode(observe: &str) -> Result<Mode, String> {
     }
 }
 
-fn log_filter(text: &str) -> Result<LogFilter, String> {
+fn log_filter(text: &str) -> Result<Targets, String> {
+    let words = text.split(',').map(str::trim);
+    // The library reads an empty word as "error".
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     // The library takes any word for a target, so "verbose" would silence the log.
-    if let Some(word) = text
-        .split(',')
-        .map(str::trim)
-        .find(|word| is_no_level(word))
-    {
+    if let Some(word) = words.iter().find(|word| is_no_level(word)) {
         return Err(format!(
             "{word:?} is not a log level: write error, warn, info, debug or trace, or target=level"
         ));
     }
-    match tracing_subscriber::EnvFilter::try_new(text) {
-        Ok(_) => Ok(LogFilter(text.to_owned())),
-        Err(_) => Err(format!(
+    let filter = words.join(",").parse().ok();
+    // Filters by span, which other programs take from RUST_LOG, would match nothing.
+    filter.filter(|_| !text.contains('[')).ok_or_else(|| {
+        format!(
             "{text:?} is not a log filter: write a level, such as info, or target=level, such as \
              pgpalisade_takeover=trace,info"
-        )),
-    }
+        )
+    })
 }
 
 /// Whether a bare word is neither a level nor the name of a part of this program.
 fn is_no_level(word: &str) -> bool {
-    let is_bare = !word.is_empty() && !word.contains(['=', '[', ':']);
+    let is_bare = !word.contains(['=', '[', ':']);
     is_bare && !word.starts_with("pgpalisade") && LevelFilter::from_str(word).is_err()
 }
 

@@ -80,7 +80,7 @@ fn defaults() {
     assert_eq!(config.rejections.file, None);
     assert_eq!(config.rejections.literals, Literals::Remove);
     assert_eq!(config.batching, Batching::Auto);
-    assert_eq!(config.log.filter, ready::LogFilter("info".into()));
+    assert_eq!(config.log.filter.to_string(), "info");
     assert_eq!(config.log.format, LogFormat::Auto);
 }
 
@@ -173,7 +173,7 @@ fn rust_log_ranks_between_default_and_file() {
             .unwrap()
             .log
             .filter
-            .0
+            .to_string()
     };
     assert_eq!(log(MINIMAL, &[("RUST_LOG", "trace")]), "trace");
     assert_eq!(
@@ -403,15 +403,28 @@ fn a_word_that_is_no_level_does_not_silence_the_log() {
             "{filter}: {got:?}"
         );
     }
-    for filter in [
-        "off",
-        "WARN",
-        "info,pgpalisade_server::relay=trace",
-        "pgpalisade",
+    let got = errors(
+        &format!("{MINIMAL}log = \"info,[login]=trace\"\n"),
+        &[],
+        &[],
+    );
+    assert!(
+        got.iter().any(|line| line.contains("is not a log filter")),
+        "{got:?}"
+    );
+    for (filter, expect) in [
+        ("off", "off"),
+        ("WARN", "warn"),
+        (
+            "info,pgpalisade_server::relay=trace",
+            "pgpalisade_server::relay=trace,info",
+        ),
+        ("pgpalisade", "pgpalisade=trace"),
+        (" debug, ,pgpalisade=off,", "pgpalisade=off,debug"),
     ] {
         let text = format!("{MINIMAL}log = \"{filter}\"\n");
         let config = in_file(&text, |path| load(Some(path), &[], &[])).unwrap();
-        assert_eq!(config.log.filter.as_str(), filter);
+        assert_eq!(config.log.filter.to_string(), expect);
     }
 }
 

@@ -8,7 +8,6 @@
 //! another session is in the way, the lock is taken in one of many other classes, which nobody can guess.
 
 use pgpalisade_authority::AuthorityId;
-use rand::Rng;
 use tokio::time::Instant;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
@@ -99,7 +98,7 @@ async fn take_spare(client: &Client, ours: AuthorityId, kind: StoreLock) -> Resu
             another lock"
     );
     for _ in 0..SPARE_TRIES {
-        let class = rand::rng().random_range(SPARE_CLASSES);
+        let class = rand::random_range(SPARE_CLASSES);
         if class != CLASS && try_lock(client, class, ours, kind).await? {
             return Ok(());
         }
