@@ -1,8 +1,8 @@
 //! The console: the proxy's state, and orders to it, for psql and the programs that read pgbouncer's console.
 //!
 //! It runs on the main runtime, which has no sessions; slow work runs on other threads. It speaks with the messages
-//! of [`wire`](crate::wire), whose lengths are checked before they are trusted: a client may be hostile, even before
-//! its login.
+//! of [`pgpalisade_wire`], whose lengths are checked before they are trusted: a client may be hostile, even before its
+//! login.
 
 mod client;
 mod command;
@@ -18,6 +18,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pgpalisade_server::listener::{Accepted, Listener};
+use pgpalisade_server::message_socket::MessageSocket;
+use pgpalisade_server::worker::WorkerContext;
+use pgpalisade_wire::encode::Severity;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -25,10 +29,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::ShownKey;
 use crate::in_force::InForce;
-use crate::server::listener::{Accepted, Listener};
-use crate::server::message_socket::MessageSocket;
-use crate::server::worker::WorkerContext;
-use crate::wire::encode::Severity;
 use client::ConsoleClient;
 use command::Command;
 pub(crate) use login::Users;

@@ -9,11 +9,11 @@ use pgpalisade_elect::{
     Cluster, ElectConfig, ElectError, Event, HELD, Lock, LockKind, LockSpec, Proxied, Runs,
 };
 use pgpalisade_tls::Secret;
+use pgpalisade_wire::startup_options;
 
 use super::text::plain;
 use super::{Failure, failed, leaders_scope, runtime, tell};
 use crate::config::{Environment, address_of, parse_dsn, parse_time, show_time};
-use crate::wire::startup_options;
 
 /// The `application_name` of the session that holds the lock.
 const APPLICATION_NAME: &str = "pgpalisade elect";

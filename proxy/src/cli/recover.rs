@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use pgpalisade_takeover::{Recovery, WitnessMode};
+
 use super::settings::Settings;
 use super::text::print;
 use super::{Failure, configuration, failed, run_to_end};
 use crate::config::Config;
-use crate::takeover::{Recovery, WitnessMode};
 use crate::{logging, store};
 
 /// Far more than a healthy cluster needs to end its sessions.

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::readable::escaped;
+use pgpalisade_rejection_log::line::{self, Filter, Line, Read};
 use rustix::process::Signal;
 
 use super::moment::moment;
 use super::rejection_file::{self, RejectionFileError};
 use super::{Failure, failed, run_to_end};
 use crate::config::{Environment, Flags, Key, RawConfig};
-use crate::fence::readable::escaped;
-use crate::rejection_log::line::{self, Filter, Line, Read};
 use crate::signals::Signals;
 use follow::Followed;
 

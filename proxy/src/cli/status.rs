@@ -3,18 +3,18 @@
 use std::fmt::Write as _;
 
 use pgpalisade_authority::{Scope, TakeoverEnd};
+use pgpalisade_fence::readable::without_error_numbers;
+use pgpalisade_fence::rejection::utc;
 
 use super::settings::Settings;
 use super::text::{Output, counted, plain, table};
 use super::{Failure, configuration, failed, run_to_end};
-use crate::fence::readable::without_error_numbers;
 use crate::inspect::cluster::PreparedTransaction;
 use crate::inspect::hosts::Host;
 use crate::inspect::status::{
     self, MarksFrom, PREPARED, PROXIES, ProxyStatus, SCOPES, ScopeFilter, ScopeStatus, Status,
     TakeoverStatus,
 };
-use crate::rejection::utc;
 
 /// Scopes that are shown by default.
 const SCOPES_SHOWN: usize = 50;

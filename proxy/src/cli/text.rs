@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{Failure, failed};
-use crate::fence::readable::escaped;
+use pgpalisade_fence::readable::escaped;
 /// Names in PostgreSQL may hold any character, and a terminal would obey some.
-pub(super) use crate::fence::readable::{counted, without_controls as plain};
+pub(super) use pgpalisade_fence::readable::{counted, without_controls as plain};
 
 /// Longest text of a statement that is shown; --json has all of it.
 const TEXT_SHOWN: usize = 200;

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use pgpalisade_server::listener::ListenAddr;
+
 use super::key::Key;
 use super::listen;
 use super::ready::path;
 use super::values::Values;
-use crate::server::listener::ListenAddr;
 
 /// Port of a socket directory without one.
 const DEFAULT_PORT: u16 = 6433;

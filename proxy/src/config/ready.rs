@@ -7,6 +7,12 @@ use std::time::Duration;
 
 use pgpalisade_fence::statement_text::Literals;
 use pgpalisade_policies::{Mode, Network};
+use pgpalisade_server::accounts::Auth;
+use pgpalisade_server::certificates::ClientTls;
+use pgpalisade_server::hosts::Hosts;
+use pgpalisade_server::listener::ListenAddr;
+use pgpalisade_server::transport::Batching;
+use pgpalisade_server::worker::ClientLimits;
 use pgpalisade_takeover::WitnessMode;
 use pgpalisade_tls::{Login, Secret, SslSettings};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -23,12 +29,6 @@ use super::raw::{Environment, RawConfig};
 use super::tls;
 use super::values::Values;
 use super::{control, duration};
-use crate::server::accounts::Auth;
-use crate::server::certificates::ClientTls;
-use crate::server::hosts::Hosts;
-use crate::server::listener::ListenAddr;
-use crate::server::transport::Batching;
-use crate::server::worker::ClientLimits;
 
 const BATCHING: [(&str, Batching); 2] = [("auto", Batching::Auto), ("off", Batching::Off)];
 const WITNESS: [(&str, WitnessMode); 2] = [("auto", WitnessMode::Auto), ("off", WitnessMode::Off)];

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use pgpalisade_server::certificates::{ClientCertificates, ClientTls, Plain};
 use pgpalisade_tls::AcceptFiles;
 
 use super::key::Key;
 use super::ready::path;
 use super::values::Values;
-use crate::server::certificates::{ClientCertificates, ClientTls, Plain};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TlsMode {

@@ -7,21 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_server::message_socket::{Message, MessageError, MessageSocket};
+use pgpalisade_wire::WireError;
+use pgpalisade_wire::backend::TransactionStatus;
+use pgpalisade_wire::encode::{
+    self, BindComplete, CloseComplete, CommandComplete, EmptyQueryResponse, ErrorResponse, NoData,
+    ParameterDescription, ParseComplete, PortalSuspended, ReadyForQuery, RowDescription, Severity,
+};
+use pgpalisade_wire::frontend::{
+    Bind, Close, Describe, Execute, FrontendTag, Parse, Query, TARGET_TYPE_BYTE_STATEMENT, read,
+};
 
 use super::command::Command;
 use super::login::Operator;
 use super::table::{Row, Rows, Table, data_row};
 use super::{Console, ConsoleError};
-use crate::server::message_socket::{Message, MessageError, MessageSocket};
-use crate::wire::WireError;
-use crate::wire::backend::TransactionStatus;
-use crate::wire::encode::{
-    self, BindComplete, CloseComplete, CommandComplete, EmptyQueryResponse, ErrorResponse, NoData,
-    ParameterDescription, ParseComplete, PortalSuspended, ReadyForQuery, RowDescription, Severity,
-};
-use crate::wire::frontend::{
-    Bind, Close, Describe, Execute, FrontendTag, Parse, Query, TARGET_TYPE_BYTE_STATEMENT, read,
-};
 
 /// Limit of a client's prepared statements, and of its portals.
 const NAMES_MAX: usize = 64;

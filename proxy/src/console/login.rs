@@ -4,19 +4,19 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use pgpalisade_fence::readable::readable;
 use pgpalisade_logins::scram::server::{LoginRefusal, Offered, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
-
-use super::{ConsoleError, DATABASE};
-use crate::fence::readable::readable;
-use crate::server::accounts::Accounts;
-use crate::server::message_socket::{Message, MessageError, MessageSocket};
-use crate::wire::backend::TransactionStatus;
-use crate::wire::encode::{
+use pgpalisade_server::accounts::Accounts;
+use pgpalisade_server::message_socket::{Message, MessageError, MessageSocket};
+use pgpalisade_wire::backend::TransactionStatus;
+use pgpalisade_wire::encode::{
     self, Authentication, BackendKeyData, NegotiateProtocolVersion, ParameterStatus, ReadyForQuery,
     SecretKey,
 };
-use crate::wire::startup::{self, StartupMessage, StartupPacket};
+use pgpalisade_wire::startup::{self, StartupMessage, StartupPacket};
+
+use super::{ConsoleError, DATABASE};
 
 /// Encryption requests before a startup packet: each of both kinds once.
 const REQUESTS: usize = 2;

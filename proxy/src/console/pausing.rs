@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use pgpalisade_fence::readable::counted;
+use pgpalisade_server::pause::Traffic;
 use tokio::time::Instant;
 
 use super::{Console, ConsoleError};
-use crate::fence::readable::counted;
-use crate::server::pause::Traffic;
 
 /// For all open transactions that PAUSE waits for.
 const PAUSED_WITHIN: Duration = Duration::from_secs(60);

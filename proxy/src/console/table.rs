@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::pin::Pin;
 
+use pgpalisade_fence::readable::without_controls;
+use pgpalisade_wire::encode::{self, DataRow, FieldDescription, RowDescription};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Facts;
-use crate::fence::readable::without_controls;
-use crate::wire::encode::{self, DataRow, FieldDescription, RowDescription};
 
 /// A cell for each column.
 pub(super) type Row = Vec<Cell>;

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::HeldTokens;
+use pgpalisade_fence::mark_cache::CachedMark;
 use pgpalisade_policies::{Mode, Numbers, PreparedTransactions};
+use pgpalisade_rejection_log::{moment, rfc3339};
+use pgpalisade_server::client_table::{ClientEntry, Encryption};
+use pgpalisade_takeover::cluster_lock::Proxy;
 use tokio::time::Instant;
 
 use super::Facts;
 use super::command::{ORDERS, all_tables};
 use super::table::{Cell, QueryResult, Row, RowIter, Rows, Table, rows, yes};
 use super::{refusals, takeovers};
-use crate::fence::HeldTokens;
-use crate::fence::mark_cache::CachedMark;
-use crate::rejection_log::{moment, rfc3339};
-use crate::server::client_table::{ClientEntry, Encryption};
-use crate::takeover::cluster_lock::Proxy;
 
 /// Time that SHOW AUTHORITY waits for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);

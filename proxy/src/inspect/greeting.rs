@@ -2,7 +2,7 @@
 //!
 //! The proxy registers sessions by this pid. If a pooler made it up, no takeover could end them.
 
-use crate::wire::header;
+use pgpalisade_wire::header;
 
 /// A login is short: more data before BackendKeyData is ignored.
 const LOGIN_MAX: usize = 64 * 1024;

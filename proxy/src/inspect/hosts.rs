@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use pgpalisade_authority::Cluster;
+use pgpalisade_server::hosts::UpstreamAddr;
+use pgpalisade_takeover::control::answer;
+use pgpalisade_takeover::prepare::RoleRights;
+use pgpalisade_takeover::{ControlError, prepare};
 use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::cluster::{self, ServerInfo};
 use super::probe::{Probe, ProbeError};
 use crate::config::Config;
-use crate::server::hosts::UpstreamAddr;
-use crate::takeover::control::answer;
-use crate::takeover::prepare::RoleRights;
-use crate::takeover::{ControlError, prepare};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pgpalisade_authority::owned::NAMES;
+use pgpalisade_server::hosts::UpstreamAddr;
+use pgpalisade_takeover::ControlError;
 use pgpalisade_tls::{Connector, FileError, Login, Negotiated, SSL_REQUEST};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -18,8 +20,6 @@ use tokio_postgres::{Client, NoTls};
 use tokio_util::io::InspectReader;
 
 use super::greeting::Greeting;
-use crate::server::hosts::UpstreamAddr;
-use crate::takeover::ControlError;
 
 /// Name of the session in pg_stat_activity.
 const APPLICATION_NAME: &str = "pgpalisade inspect";

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use crate::cli::text::{counted, plain, second, shown, table};
-use crate::rejection_log::report::{
+use pgpalisade_rejection_log::report::{
     Advice, Count, Finding, First, NameKey, StatementShape, Summary, TallyRow, Top,
 };
+
+use crate::cli::text::{counted, plain, second, shown, table};
 
 /// Width of lines of text.
 const COLUMNS: usize = 100;
