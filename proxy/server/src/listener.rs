@@ -12,10 +12,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, Permi
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use pgpalisade_rejection_log::ClientAddr;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
-
-use crate::rejection_log::ClientAddr;
 
 /// An address that clients or operators connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]

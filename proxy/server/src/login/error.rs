@@ -3,14 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
+use pgpalisade_fence::rejection::Rejection;
 use pgpalisade_logins::scram::server::LoginRefusal;
 use pgpalisade_logins::{PasswordError, ServerLoginError};
+use pgpalisade_wire::WireError;
+use pgpalisade_wire::startup::Version;
 
 use super::encryption::Unmet;
 use crate::accounts::LookupError;
-use crate::rejection::Rejection;
-use crate::wire::WireError;
-use crate::wire::startup::Version;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginError {

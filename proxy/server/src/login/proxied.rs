@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use bytes::{Buf, BytesMut};
+use pgpalisade_rejection_log::ClientAddr;
 
 use super::{LoginError, Silence};
-use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
 
 /// Length limit of version 1's line, with its end.

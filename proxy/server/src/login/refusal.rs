@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use pgpalisade_logins::ServerLoginError;
+use pgpalisade_rejection_log::ClientAddr;
+use pgpalisade_wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 use super::encryption::Unmet;
 use super::{Insecure, LoginError, Silence};
 use crate::metrics::Metrics;
-use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
-use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 use crate::worker::WorkerContext;
 
 /// PostgreSQL's own words.
