@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::client_addr::ClientAddr;
 use pgpalisade_fence::rejection::{Enforcement, Rejection, RejectionKind};
 use pgpalisade_fence::statement_text::StatementText;
 use pgpalisade_fence::traceparent::Traceparent;
+use pgpalisade_logins::ClientAddr;
 use pgpalisade_policies::Class;
 
 const TRACED: &[u8] =

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use pgpalisade_fence::HeldTokens;
-use pgpalisade_rejection_log::{ClientAddr, SessionLabel};
+use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_session::Activity;
 use tokio::sync::Notify;
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use pgpalisade_fence::ReplicationPermit;
-use pgpalisade_rejection_log::{ClientAddr, SessionLabel};
+use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_session::tokens::TokenRequest;
 use pgpalisade_session::{Beginning, Session};
 use tokio::net::{TcpStream, UnixStream};

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use pgpalisade_fence::rejection::{Enforcement, Rejection};
 use pgpalisade_fence::{Fence, SessionFence};
+use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_policies::{Network, VerdictCache, Who};
-use pgpalisade_rejection_log::{
-    ClientAddr, RecordedStatement, RejectionLog, RejectionRecord, SessionLabel,
-};
+use pgpalisade_rejection_log::{RecordedStatement, RejectionLog, RejectionRecord};
 use pgpalisade_takeover::Takeover;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgpalisade_fence::readable::without_controls;
-use pgpalisade_rejection_log::ClientAddr;
+use pgpalisade_logins::ClientAddr;
 use pgpalisade_server::client_table::{ClientEntry, ClientState, Encryption, Facts as ClientFacts};
 use pgpalisade_server::hosts::UpstreamAddr;
 use pgpalisade_server::pause::Traffic;

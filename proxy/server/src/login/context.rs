@@ -3,8 +3,9 @@
 use pgpalisade_authority::Scope;
 use pgpalisade_fence::rejection::{Enforcement, Rejection};
 use pgpalisade_fence::{ReplicationPermit, SessionFence, TokenValue};
+use pgpalisade_logins::SessionLabel;
 use pgpalisade_policies::{Lifetime, Mode};
-use pgpalisade_rejection_log::{RecordedStatement, SessionLabel};
+use pgpalisade_rejection_log::RecordedStatement;
 use pgpalisade_session::tokens::TokenRequest;
 
 use super::error::LoginError;

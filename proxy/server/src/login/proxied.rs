@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use bytes::{Buf, BytesMut};
-use pgpalisade_rejection_log::ClientAddr;
+use pgpalisade_logins::ClientAddr;
 
 use super::{LoginError, Silence};
 use crate::transport::Socket;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_logins::ClientAddr;
 use pgpalisade_logins::ServerLoginError;
-use pgpalisade_rejection_log::ClientAddr;
 use pgpalisade_wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 use super::encryption::Unmet;
