@@ -87,13 +87,12 @@ impl Collector for Rejections {
 
 /// Encodes the counters of one scope, except zeros.
 fn encode(counters: &Counters, scope: &str, family: &mut MetricEncoder<'_>) -> fmt::Result {
-    let counts = counters.read();
     for (enforced, enforcement) in [
         ("true", Enforcement::Refused),
         ("false", Enforcement::Observed),
     ] {
         for kind in RejectionKind::ALL {
-            let count = counts.of(kind, enforcement);
+            let count = counters.of(kind, enforcement);
             if count == 0 {
                 continue;
             }
