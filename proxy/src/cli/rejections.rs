@@ -90,7 +90,8 @@ pub(super) fn run(args: &RejectionsArgs) -> Result<(), Failure> {
         Some(_) => Followed::from_start(&path),
         None => Followed::from_end(&path),
     };
-    let followed = followed.map_err(|source| failed(RejectionFileError::read(&path, source)))?;
+    let followed =
+        followed.map_err(|source| failed(RejectionFileError::Read(path.clone(), source)))?;
     run_to_end(until_signal(move || {
         let stdout = io::stdout();
         let mut printer = Printer::new(io::BufWriter::new(&stdout), form, filter)?;
@@ -139,7 +140,7 @@ fn print(path: &Path, form: Form, filter: Filter, scope: Option<&Scope>) -> Resu
     let mut text = Vec::new();
     loop {
         let read = line::read(&mut from, &mut text);
-        match read.map_err(|source| RejectionFileError::read(path, source))? {
+        match read.map_err(|source| RejectionFileError::Read(path.into(), source))? {
             Read::End => break,
             Read::TooLong => printer.foreign += 1,
             Read::Line | Read::Torn => printer.line(&text)?,
@@ -147,7 +148,7 @@ fn print(path: &Path, form: Form, filter: Filter, scope: Option<&Scope>) -> Resu
     }
     printer.out.flush()?;
     if printer.foreign > 0 && printer.understood == 0 {
-        return Err(RejectionFileError::no_log(path).into());
+        return Err(RejectionFileError::NoLog(path.into()).into());
     }
     match scope {
         Some(scope) if !printer.has_scope => {

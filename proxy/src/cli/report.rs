@@ -80,9 +80,9 @@ fn read(path: &Path, report: &mut Report) -> Result<(), RejectionFileError> {
     let mut from = rejection_file::open(path, "report")?;
     let understood = report
         .read(&mut from)
-        .map_err(|source| RejectionFileError::read(path, source))?;
+        .map_err(|source| RejectionFileError::Read(path.into(), source))?;
     if understood.foreign_lines > 0 && !understood.is_a_log() {
-        return Err(RejectionFileError::no_log(path));
+        return Err(RejectionFileError::NoLog(path.into()));
     }
     Ok(())
 }

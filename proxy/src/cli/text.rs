@@ -94,12 +94,12 @@ pub(super) fn unsteered(text: &str, each: impl Fn(&str) -> Cow<'_, str>) -> Stri
 }
 
 /// Lines with columns as wide as their widest cell. The last column is not padded.
-pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+pub(super) fn table<const N: usize>(
+    head: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
     let mut lines = vec![head.map(str::to_owned)];
-    lines.extend(
-        rows.iter()
-            .map(|row| row.each_ref().map(|cell| plain(cell))),
-    );
+    lines.extend(rows.into_iter().map(|row| row.map(|cell| plain(&cell))));
     let mut widths = [0; N];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {
@@ -144,7 +144,7 @@ mod tests {
             ["1234".to_owned(), String::new()],
         ];
         assert_eq!(
-            table(["PID", "NAME"], &rows),
+            table(["PID", "NAME"], rows),
             "PID   NAME\n1     a?[2J\n1234\n"
         );
     }
