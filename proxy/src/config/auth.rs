@@ -6,8 +6,7 @@ use pgpalisade_server::accounts::{Auth, VerifierSource};
 use pgpalisade_server::certificates::ClientTls;
 
 use super::key::Key;
-use super::ready::path;
-use super::values::Values;
+use super::values::{Values, path};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {

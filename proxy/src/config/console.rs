@@ -6,8 +6,7 @@ use pgpalisade_server::listener::ListenAddr;
 
 use super::key::Key;
 use super::listen;
-use super::ready::path;
-use super::values::Values;
+use super::values::{Values, path};
 
 /// Port of a socket directory without one.
 const DEFAULT_PORT: u16 = 6433;

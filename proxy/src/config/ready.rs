@@ -27,7 +27,7 @@ use super::key::Key;
 use super::listen;
 use super::raw::{Environment, RawConfig};
 use super::tls;
-use super::values::Values;
+use super::values::{Values, path};
 use super::{control, duration};
 
 const BATCHING: [(&str, Batching); 2] = [("auto", Batching::Auto), ("off", Batching::Off)];
@@ -319,14 +319,6 @@ fn log_filter(text: &str) -> Result<Targets, String> {
 fn is_no_level(word: &str) -> bool {
     let is_bare = !word.contains(['=', '[', ':']);
     is_bare && !word.starts_with("pgpalisade") && LevelFilter::from_str(word).is_err()
-}
-
-pub(super) fn path(text: &str) -> Result<PathBuf, String> {
-    if text.is_empty() {
-        return Err(String::from("names no file"));
-    }
-    // Absolute, so that a later reopen finds the same file.
-    std::path::absolute(text).map_err(|error| format!("{text:?}: {error}"))
 }
 
 fn count(text: &str, most: usize) -> Result<NonZeroUsize, String> {
