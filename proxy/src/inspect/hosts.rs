@@ -75,10 +75,15 @@ pub(super) async fn survey(config: &Config, within: Duration) -> Survey {
         .iter()
         .filter_map(|(_, seen)| seen.as_ref().ok()?.cluster);
     let newest = newest.max_by_key(|cluster| (cluster.timeline, cluster.postmaster_us));
-    let hosts = all
-        .iter()
-        .map(|(upstream, seen)| describe(upstream, seen, newest));
-    let hosts = hosts.collect();
+    let host = |(upstream, seen): &(UpstreamAddr, Result<Chosen, Unseen>)| {
+        let (role, seen) = match seen {
+            Err(why) => (HostRole::Unknown, why.to_string()),
+            Ok(chosen) => chosen.describe(newest),
+        };
+        let host = upstream.to_string();
+        Host { host, role, seen }
+    };
+    let hosts = all.iter().map(host).collect();
     let is_primary = |seen: &Result<Chosen, Unseen>| {
         seen.as_ref()
             .is_ok_and(|chosen| chosen.cluster == newest && newest.is_some())
@@ -119,22 +124,6 @@ async fn streams(client: &Client) -> Result<bool, ControlError> {
     let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_get_wal_receiver() r WHERE r.status = 'streaming')";
     let rows = client.query_typed(sql, &[]).await?;
     answer(rows.first().ok_or(ControlError::Lost)?, 0)
-}
-
-fn describe(
-    upstream: &UpstreamAddr,
-    seen: &Result<Chosen, Unseen>,
-    newest: Option<Cluster>,
-) -> Host {
-    let (role, seen) = match seen {
-        Err(why) => (HostRole::Unknown, why.to_string()),
-        Ok(chosen) => chosen.describe(newest),
-    };
-    Host {
-        host: upstream.to_string(),
-        role,
-        seen,
-    }
 }
 
 impl Chosen {

@@ -159,13 +159,12 @@ pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), P
         let closed = |_| ProbeError::Foreign(addr.clone(), "it closed the connection");
         stream.write_all(&SSL_REQUEST).await.map_err(closed)?;
         match stream.read_u8().await.map_err(closed)? {
-            b'S' | b'N' => Ok(()),
-            // An ErrorResponse, as from a server without a free connection.
-            b'E' => Ok(()),
-            _ => Err(ProbeError::Foreign(
-                addr.clone(),
-                "it does not understand an SSLRequest",
-            )),
+            // E: an ErrorResponse, as from a server without a free connection.
+            b'S' | b'N' | b'E' => Ok(()),
+            _ => {
+                let why = "it does not understand an SSLRequest";
+                Err(ProbeError::Foreign(addr.clone(), why))
+            }
         }
     };
     timeout(within, greeting)
