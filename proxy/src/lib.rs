@@ -16,6 +16,7 @@ mod in_force;
 mod inspect;
 mod local;
 mod logging;
+mod newest;
 mod policy_file;
 mod process;
 mod serve;

@@ -65,14 +65,8 @@ pub(super) enum Refused {
     NoStartup,
     #[error(transparent)]
     Link(#[from] MessageError),
-    #[error("{}", .0.message)]
-    Told(ConsoleError),
-}
-
-impl From<ConsoleError> for Refused {
-    fn from(failure: ConsoleError) -> Self {
-        Self::Told(failure)
-    }
+    #[error(transparent)]
+    Told(#[from] ConsoleError),
 }
 
 /// The startup packet's request.
@@ -90,11 +84,9 @@ impl Users {
             rights: self.rights(link, &request).await?,
         };
         if request.database != DATABASE {
-            return Err(Refused::Told(ConsoleError::new(
-                "3D000",
-                "this is the console of pgpalisade, which has one database only",
-                "Connect to the database pgpalisade.",
-            )));
+            let message = "this is the console of pgpalisade, which has one database only";
+            let other = ConsoleError::new("3D000", message);
+            return Err(other.hint("Connect to the database pgpalisade.").into());
         }
         Ok(operator)
     }
@@ -109,11 +101,9 @@ impl Users {
             return Ok(OperatorRole::Admin);
         }
         let Some(accounts) = &self.accounts else {
-            return Err(Refused::Told(ConsoleError::new(
-                "28000",
-                "only the user that runs pgpalisade and root can log in here",
-                "With console_auth_file, other users can log in with a password.",
-            )));
+            let message = "only the user that runs pgpalisade and root can log in here";
+            let hint = "With console_auth_file, other users can log in with a password.";
+            return Err(ConsoleError::new("28000", message).hint(hint).into());
         };
         prove(link, accounts, &request.user).await?;
         Ok(if self.admins.contains(&request.user) {
@@ -173,7 +163,7 @@ async fn startup(link: &mut MessageSocket) -> Result<Request, Refused> {
             }
             Ok(StartupPacket::OtherVersion(_)) => {
                 let message = "unsupported frontend protocol: the console supports 3.0";
-                return Err(Refused::Told(ConsoleError::new("0A000", message, "")));
+                return Err(ConsoleError::new("0A000", message).into());
             }
             Ok(StartupPacket::CancelRequest) | Err(_) => return Err(Refused::NoStartup),
         }
@@ -203,20 +193,14 @@ async fn prove(link: &mut MessageSocket, accounts: &Accounts, user: &str) -> Res
     let names = mechanisms(&leg).iter().map(ToString::to_string);
     let offer = Authentication::SASL(names.collect());
     let account = accounts.of(user.as_bytes()).await;
-    let account = account.map_err(|error| ConsoleError::new("08006", error.to_string(), ""))?;
+    let account = account.map_err(|error| ConsoleError::new("08006", error.to_string()))?;
     let answer = ask(link, &offer).await?;
     let offered = Offered::new(account, leg, nonce(&rand::random()));
-    let (challenged, challenge) = offered
-        .challenge(&answer)
-        .map_err(|why| refused(&why, user))?;
+    let refused = |why| refused(&why, user);
+    let (challenged, challenge) = offered.challenge(&answer).map_err(refused)?;
     let proof = ask(link, &Authentication::SASLContinue(challenge.into())).await?;
-    let proven = challenged
-        .prove(&proof)
-        .map_err(|why| refused(&why, user))?;
-    encode::put(
-        &mut link.out,
-        &Authentication::SASLFinal(proven.last.into()),
-    );
+    let last = challenged.prove(&proof).map_err(refused)?.last;
+    encode::put(&mut link.out, &Authentication::SASLFinal(last.into()));
     Ok(())
 }
 
@@ -225,7 +209,7 @@ fn refused(why: &LoginRefusal, user: &str) -> ConsoleError {
         LoginRefusal::Proof => format!("{why} for user \"{}\"", readable(user)),
         _ => why.to_string(),
     };
-    ConsoleError::new(why.sqlstate(), message, "")
+    ConsoleError::new(why.sqlstate(), message)
 }
 
 async fn ask(link: &mut MessageSocket, request: &Authentication) -> Result<BytesMut, Refused> {
@@ -233,11 +217,7 @@ async fn ask(link: &mut MessageSocket, request: &Authentication) -> Result<Bytes
     link.flush().await.map_err(MessageError::Io)?;
     match link.message().await? {
         Some(Message { tag: b'p', body }) => Ok(body),
-        Some(_) => Err(Refused::Told(ConsoleError::new(
-            "08P01",
-            "expected SASL response",
-            "",
-        ))),
+        Some(_) => Err(ConsoleError::new("08P01", "expected SASL response").into()),
         None => Err(Refused::NoStartup),
     }
 }
