@@ -6,7 +6,8 @@ use pgpalisade_fence::rejection::{Enforcement, RejectionKind};
 
 const KINDS: usize = RejectionKind::ALL.len();
 
-/// Numbers of rejections, including those whose record was dropped. Every session's thread adds to them. They do not order other memory accesses.
+/// Numbers of rejections, including those whose record was dropped. Every session's thread adds to them. They do not
+/// order other memory accesses.
 #[derive(Debug, Default)]
 pub struct Counters {
     refused: [AtomicU64; KINDS],
