@@ -1,7 +1,8 @@
 //! The console: the proxy's state, and orders to it, for psql and programs that read pgbouncer's console.
 //!
-//! Runs on the main runtime, which has no sessions; slow work runs on other threads. A client may be hostile, even
-//! before its login.
+//! It runs on the main runtime, which has no sessions; slow work runs on other threads. It speaks with the messages
+//! of [`pgpalisade_wire`], whose lengths are checked before they are trusted: a client may be hostile, even before its
+//! login.
 
 mod client;
 mod command;
@@ -13,21 +14,20 @@ mod table;
 mod tables;
 mod takeovers;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pgpalisade_server::listener::{Accepted, Listener};
+use pgpalisade_server::message_socket::MessageSocket;
+use pgpalisade_server::worker::WorkerContext;
+use pgpalisade_wire::encode::Severity;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::task::AbortHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::ShownKey;
 use crate::in_force::InForce;
-use crate::server::listener::{Accepted, Listener};
-use crate::server::message_socket::MessageSocket;
-use crate::server::worker::WorkerContext;
-use crate::wire::encode::Severity;
+use crate::newest::accept_newest;
 use client::ConsoleClient;
 use command::Command;
 pub(crate) use login::Users;
@@ -44,8 +44,7 @@ const LOGINS_MAX: usize = 16;
 
 const LOGIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Pause of the listener after an accept that failed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const SEE_LOG: &str = "See the log of pgpalisade.";
 
 const RELOAD_WITHIN: Duration = Duration::from_secs(30);
 
@@ -111,7 +110,9 @@ pub(crate) struct ConsoleParts {
     pub(crate) orders: Orders,
 }
 
-#[derive(Debug)]
+/// An error for the client.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 struct ConsoleError {
     sqlstate: &'static str,
     message: String,
@@ -119,13 +120,17 @@ struct ConsoleError {
 }
 
 impl ConsoleError {
-    fn new(sqlstate: &'static str, message: impl Into<String>, hint: &'static str) -> Self {
-        let message = message.into();
+    fn new(sqlstate: &'static str, message: impl Into<String>) -> Self {
+        let (message, hint) = (message.into(), "");
         Self {
             sqlstate,
             message,
             hint,
         }
+    }
+
+    fn hint(self, hint: &'static str) -> Self {
+        Self { hint, ..self }
     }
 }
 
@@ -158,12 +163,11 @@ impl OpenConsole {
         });
         let (listener, closing) = (Arc::new(listener), CancellationToken::new());
         let (accepts, closed) = (Arc::clone(&listener), closing.clone());
-        tokio::spawn(async move {
-            tokio::select! {
-                () = accept(&accepts, &console) => {}
-                () = closed.cancelled() => {}
-            }
-        });
+        tokio::spawn(closed.run_until_cancelled_owned(async move {
+            let accept = || accepts.accept();
+            let log_in = |accepted| log_in(accepted, Arc::clone(&console));
+            accept_newest("to the console", LOGINS_MAX, accept, log_in).await;
+        }));
         Self {
             listener,
             _accepts: closing.drop_guard(),
@@ -171,29 +175,7 @@ impl OpenConsole {
     }
 }
 
-async fn accept(listener: &Listener, console: &Arc<Console>) {
-    let mut logins: VecDeque<AbortHandle> = VecDeque::new();
-    loop {
-        match listener.accept().await {
-            Ok(accepted) => {
-                logins.retain(|login| !login.is_finished());
-                if logins.len() >= LOGINS_MAX
-                    && let Some(oldest) = logins.pop_front()
-                {
-                    oldest.abort();
-                }
-                let login = tokio::spawn(log_in(accepted, Arc::clone(console)));
-                logins.push_back(login.abort_handle());
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection to the console");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-/// Handles a login. The session after it is a separate task, never evicted.
+/// Handles a client's login. The session after it is a separate task, never evicted.
 async fn log_in(accepted: Accepted, console: Arc<Console>) {
     let client_addr = accepted.client_addr;
     let mut link = match MessageSocket::new(accepted.stream) {
@@ -235,7 +217,7 @@ impl Console {
         let place = Arc::clone(places).try_acquire_owned().map_err(|_| {
             let message = format!("{OPERATORS_MAX} {who} are connected to the console already");
             let hint = "An operator who sends nothing for ten minutes is disconnected.";
-            ConsoleError::new("53300", message, hint)
+            ConsoleError::new("53300", message).hint(hint)
         })?;
         login::welcome(link).await?;
         Ok((operator, place))
@@ -245,32 +227,21 @@ impl Console {
         if command.only_reads() {
             return Ok(());
         }
+        let (user, order) = (&operator.user, command.tag());
         if operator.rights != OperatorRole::Admin {
-            return Err(ConsoleError::new(
-                "42501",
-                format!("permission denied: {} is for admins", command.tag()),
-                "console_admins names them.",
-            ));
+            let message = format!("permission denied: {order} is for admins");
+            return Err(ConsoleError::new("42501", message).hint("console_admins names them."));
         }
-        let tag = command.tag();
-        tracing::info!(
-            user = operator.user,
-            order = tag,
-            "an operator gave a command"
-        );
+        tracing::info!(user, order, "an operator gave a command");
         match command {
             Command::Show(_) | Command::Set => Ok(()),
             Command::Reload => self.reload().await,
             Command::Kill(id) => {
                 if self.facts.shared.connected.kill(id) {
-                    Ok(())
-                } else {
-                    Err(ConsoleError::new(
-                        "42704",
-                        format!("there is no client {id}"),
-                        "SHOW CLIENTS shows the ids of connected clients.",
-                    ))
+                    return Ok(());
                 }
+                let no_client = ConsoleError::new("42704", format!("there is no client {id}"));
+                Err(no_client.hint("SHOW CLIENTS shows the ids of connected clients."))
             }
             Command::Pause => self.pause().await,
             Command::Resume => self.resume().await,
@@ -281,33 +252,18 @@ impl Console {
     async fn reload(&self) -> Result<(), ConsoleError> {
         let (done, is_done) = oneshot::channel();
         let reloading = async {
-            self.orders
-                .reload
-                .send(Some(done))
-                .await
-                .map_err(|_| ending())?;
-            let done = is_done.await.map_err(|_| ending())?;
-            done.map_err(|why| {
-                ConsoleError::new(
-                    "F0000",
-                    why,
-                    "If a file has an error, what was in force stays in force.",
-                )
-            })
+            let sent = self.orders.reload.send(Some(done)).await;
+            sent.map_err(|_| ending())?;
+            is_done.await.map_err(|_| ending())
         };
-        let late = |_| {
-            ConsoleError::new(
-                "57014",
-                "the files are not read yet",
-                "See the log of pgpalisade.",
-            )
-        };
-        tokio::time::timeout(RELOAD_WITHIN, reloading)
-            .await
-            .map_err(late)?
+        let reloaded = tokio::time::timeout(RELOAD_WITHIN, reloading).await;
+        let late = ConsoleError::new("57014", "the files are not read yet").hint(SEE_LOG);
+        let hint = "If a file has an error, what was in force stays in force.";
+        let failed = |why| ConsoleError::new("F0000", why).hint(hint);
+        reloaded.map_err(|_| late)??.map_err(failed)
     }
 }
 
 fn ending() -> ConsoleError {
-    ConsoleError::new("57P01", "the proxy is ending", "")
+    ConsoleError::new("57P01", "the proxy is ending")
 }

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::{Fence, Purpose, Terms};
 use pgpalisade_policies::{ElectedScope, Mode};
+use pgpalisade_takeover::{Elected, Elections, Takeover};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-use crate::fence::{Fence, Purpose, Terms};
-use crate::takeover::{Elected, Elections, Takeover};
 
 /// Follows the elections of the policy in force, until the proxy ends.
 pub(crate) async fn follow(

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pgpalisade_server::listener::{ListenAddr, Listener};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -18,8 +19,6 @@ use rustix::net::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
-
-use crate::server::listener::{ListenAddr, Listener};
 
 /// Tells `serve` that its standard input is the socket.
 pub(crate) const SUCCESSOR: &str = "--successor";

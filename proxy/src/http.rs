@@ -9,7 +9,6 @@ mod events;
 mod exposition;
 mod readiness;
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
@@ -25,16 +24,16 @@ use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
-use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::HttpAddr;
 use crate::console::Facts;
+use crate::newest::accept_newest;
 use crate::process::Process;
 pub(crate) use access::TokenError;
 use access::{Access, Peer};
 use answers::{Answers, EVENTS};
-use events::Pictures;
+use events::{Pictures, Shown};
 use readiness::Readiness;
 
 const CONNECTIONS_MAX: usize = 64;
@@ -45,9 +44,6 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 const WATCHED_WITHIN: Duration = Duration::from_secs(3600);
 /// Limits of a request's head: bytes, and fields. The library's minimum is 8 KiB.
 const HEAD_MAX: (usize, usize) = (16 * 1024, 64);
-/// Pause of the listener after an accept that failed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
     #[error("cannot listen on {address} for HTTP: {source}")]
@@ -121,11 +117,13 @@ impl HttpServer {
         registry.register_collector(Box::new(facts.in_force.clone()));
         facts.shared.metrics.register(&takeover, &mut registry);
         let answers = Arc::new(Answers {
-            access: listener.access,
             registry,
-            facts,
-            readiness: Readiness::new(takeover, shutdown),
-            pictures: Pictures::default(),
+            shown: Arc::new(Shown {
+                access: listener.access,
+                facts,
+                readiness: Readiness::new(takeover, shutdown),
+                pictures: Pictures::default(),
+            }),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -164,12 +162,7 @@ fn run(
     answers: &Arc<Answers>,
     until: &CancellationToken,
 ) {
-    runtime.block_on(async {
-        tokio::select! {
-            () = serve(listener, answers) => {}
-            () = until.cancelled() => {}
-        }
-    });
+    runtime.block_on(until.run_until_cancelled(serve(listener, answers)));
 }
 
 async fn serve(listener: StdListener, answers: &Arc<Answers>) {
@@ -177,30 +170,21 @@ async fn serve(listener: StdListener, answers: &Arc<Answers>) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "cannot serve HTTP"),
     };
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                open.retain(|connection| !connection.is_finished());
-                if open.len() >= CONNECTIONS_MAX
-                    && let Some(oldest) = open.pop_front()
-                {
-                    oldest.abort();
-                }
-                let connection = tokio::spawn(begin(stream, Arc::clone(answers)));
-                open.push_back(connection.abort_handle());
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection for HTTP");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+    let accept = || listener.accept();
+    let serve = |(stream, _)| begin(stream, Arc::clone(answers));
+    accept_newest("for HTTP", CONNECTIONS_MAX, accept, serve).await;
 }
 
 /// Handles a connection, with the handshake of TLS if there is one.
 async fn begin(stream: TcpStream, answers: Arc<Answers>) {
-    let acceptor = answers.facts.shared.certificates.current().http.clone();
+    let acceptor = answers
+        .shown
+        .facts
+        .shared
+        .certificates
+        .current()
+        .http
+        .clone();
     let Some(acceptor) = acceptor else {
         return converse(stream, Peer::Unknown, answers).await;
     };

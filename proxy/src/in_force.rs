@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pgpalisade_server::metrics::family;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::server::metrics::family;
-
+/// Files that a reload reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reread {
     /// Applies at the next start.

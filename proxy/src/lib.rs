@@ -13,16 +13,10 @@ mod in_force;
 mod inspect;
 mod local;
 mod logging;
+mod newest;
 mod policy_file;
 mod process;
 mod serve;
 mod service_manager;
 mod signals;
 mod store;
-
-use pgpalisade_fence as fence;
-use pgpalisade_fence::rejection;
-use pgpalisade_rejection_log as rejection_log;
-use pgpalisade_server as server;
-use pgpalisade_takeover as takeover;
-use pgpalisade_wire as wire;

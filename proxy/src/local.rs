@@ -3,16 +3,17 @@
 use std::io;
 use std::sync::Arc;
 
+use pgpalisade_rejection_log::{RejectionLog, RejectionLogError};
+use pgpalisade_server::accounts::{Accounts, FileError, Logins};
+use pgpalisade_server::certificates::Certificates;
+use pgpalisade_server::listener::{ListenAddr, Listener};
+use pgpalisade_server::timers::Timers;
+
 use crate::config::{Config, HttpAddr};
 use crate::console::Users;
 use crate::handover::Predecessor;
 use crate::http::{HttpError, HttpListener};
 use crate::policy_file::{self, Loaded, PolicyFileErrors};
-use crate::rejection_log::{RejectionLog, RejectionLogError};
-use crate::server::accounts::{Accounts, FileError, Logins};
-use crate::server::certificates::Certificates;
-use crate::server::listener::{ListenAddr, Listener};
-use crate::server::timers::Timers;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::Fence;
+use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_policies::{ElectedScope, Mode, POLICY_BYTES_MAX, Policy, Remark};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::AuthorityLocation;
-use crate::fence::Fence;
-use crate::fence::mark_cache::MarkCache;
 use crate::in_force::InForce;
 
 /// Everything that is wrong with a policy file, never empty. One line for each.

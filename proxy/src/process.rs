@@ -3,13 +3,12 @@
 use std::time::SystemTime;
 use std::{fmt, fs, io};
 
+use pgpalisade_server::metrics::{family, gauge};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use rustix::process::{Resource, geteuid, getrlimit};
-
-use crate::server::metrics::{family, gauge};
 
 /// The id of the user that this process runs as.
 pub(crate) fn uid() -> u32 {

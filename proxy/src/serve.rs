@@ -5,7 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgpalisade_authority::Authority;
+use pgpalisade_fence::Fence;
 use pgpalisade_policies::Mode;
+use pgpalisade_rejection_log::RejectionLog;
+use pgpalisade_server::accept::Accepting;
+use pgpalisade_server::accounts::Logins;
+use pgpalisade_server::certificates::Certificates;
+use pgpalisade_server::listener::{ListenAddr, Listener};
+use pgpalisade_server::worker::ClusterServers;
+use pgpalisade_server::{SETTLE_WITHIN, Server, ServerOptions};
+use pgpalisade_takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
 use rustix::system::uname;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -13,20 +22,11 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{AuthorityLocation, Config, HttpAddr};
 use crate::console::{ConsoleParts, Facts, OpenConsole};
 use crate::elections;
-use crate::fence::Fence;
 use crate::handover::{Handover, Successor};
 use crate::http::{HttpError, HttpListener, HttpServer};
 use crate::in_force::InForce;
 use crate::policy_file::{Loaded, Reloads};
-use crate::rejection_log::RejectionLog;
-use crate::server::accept::Accepting;
-use crate::server::accounts::Logins;
-use crate::server::certificates::Certificates;
-use crate::server::listener::{ListenAddr, Listener};
-use crate::server::worker::ClusterServers;
-use crate::server::{SETTLE_WITHIN, Server, ServerOptions};
 use crate::store::{self, OpenStore, StoreError};
-use crate::takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgpalisade_authority::{Authority, Embedded, Etcd, Postgres, embedded, etcd, postgres};
+use pgpalisade_takeover::StoreLock;
 
 use crate::config::AuthorityLocation;
-use crate::takeover::StoreLock;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {

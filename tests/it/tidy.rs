@@ -27,7 +27,7 @@ const CRATES: [(&str, &[&str]); 14] = [
     ("proxy/session", &["authority", "fence", "policies", "wire"]),
     (
         "proxy/rejection-log",
-        &["authority", "fence", "policies", "session"],
+        &["authority", "fence", "logins", "policies", "session"],
     ),
     ("proxy/takeover", &["authority", "fence", "policies", "tls"]),
     (

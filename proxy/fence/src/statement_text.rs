@@ -42,9 +42,8 @@ impl StatementText {
             Literals::Keep => (String::from_utf8_lossy(look).into_owned(), all),
             Literals::Remove => {
                 let valid = look.utf8_chunks().next().map_or("", |chunk| chunk.valid());
-                let mut lexer = Lexer::new(valid);
-                let whole = lexer.run().is_some();
-                (lexer.out, whole && all && valid.len() == look.len())
+                let (text, whole) = without_literals(valid);
+                (text, whole && all && valid.len() == look.len())
             }
         };
         Self(shorten(text, whole))
@@ -76,58 +75,98 @@ pub fn boundary_at_most(text: &str, limit: usize) -> usize {
     at
 }
 
-/// Copies everything but literals and comments. A step returns `None` if the rest must be dropped.
-struct Lexer<'a> {
-    rest: &'a str,
-    out: String,
+/// The text, and whether it is all of it.
+fn without_literals(sql: &str) -> (String, bool) {
+    let mut out = String::with_capacity(sql.len().min(MAX_STATEMENT));
+    let mut tokens = tokens(sql);
+    while out.len() <= MAX_STATEMENT
+        && let Some(token) = tokens.next()
+    {
+        match token {
+            Token::Space if out.is_empty() || out.ends_with(' ') => {}
+            Token::Space => out.push(' '),
+            Token::Literal => out.push(GONE),
+            Token::Parameter(text) | Token::Quoted(text) | Token::Plain(text) => out.push_str(text),
+            Token::Doubt => return (out, false),
+        }
+    }
+    (out, true)
 }
 
-impl<'a> Lexer<'a> {
-    fn new(text: &'a str) -> Self {
-        Self {
-            rest: text,
-            out: String::with_capacity(text.len().min(MAX_STATEMENT)),
-        }
-    }
+/// Operator characters. A `?` is none: in a record it stands for a literal.
+const OPERATORS: &str = "+-*/<>=~!@#%^&|`:";
 
-    /// Runs to the end or until there is enough text. `None`: stopped in doubt.
-    fn run(&mut self) -> Option<()> {
-        while self.out.len() <= MAX_STATEMENT {
-            let Some(next) = self.rest.chars().next() else {
-                return Some(());
-            };
-            self.step(next)?;
-        }
-        Some(())
-    }
+/// Characters that let an operator of several characters end in a sign.
+/// <https://www.postgresql.org/docs/current/sql-createoperator.html>
+const LETS_SIGN_END: &str = "~!@#%^&|`";
 
-    fn step(&mut self, next: char) -> Option<()> {
+/// Begins no token.
+const NO_TOKEN: &str = "\\";
+
+/// A token of SQL, also of a text without its literals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Token<'a> {
+    /// White space or a comment.
+    Space,
+    /// A string or a number.
+    Literal,
+    /// `$1`.
+    Parameter(&'a str),
+    /// A name in quotes.
+    Quoted(&'a str),
+    /// A word, an operator, a bracket or the like.
+    Plain(&'a str),
+    /// The rest, which may be part of a literal.
+    Doubt,
+}
+
+/// Reads the tokens of a text.
+pub const fn tokens(sql: &str) -> Tokens<'_> {
+    Tokens { rest: sql }
+}
+
+/// Tokens of a text, to the first doubt.
+#[derive(Debug)]
+pub struct Tokens<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Iterator for Tokens<'a> {
+    type Item = Token<'a>;
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        let next = self.rest.chars().next()?;
+        let token = self.token(next);
+        if token.is_none() {
+            self.rest = "";
+        }
+        Some(token.unwrap_or(Token::Doubt))
+    }
+}
+
+impl<'a> Tokens<'a> {
+    /// The token that begins with a character; `None` in doubt.
+    fn token(&mut self, next: char) -> Option<Token<'a>> {
+        let second = self.rest.as_bytes().get(1);
         match next {
-            ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c' => {
-                self.take(1)?;
-                self.space();
-            }
-            '\'' => self.plain_string()?,
-            '"' => self.identifier_in_quotes()?,
-            '$' => self.dollar()?,
+            ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c' => self.take(1).map(|_| Token::Space),
+            '\'' => self.plain_string(),
+            '"' => self.identifier_in_quotes(),
+            '$' => self.dollar(),
             '0'..='9' => self.number(),
-            '.' if self.rest.as_bytes().get(1).is_some_and(u8::is_ascii_digit) => self.number(),
+            '.' if second.is_some_and(u8::is_ascii_digit) => self.number(),
+            '.' if self.rest.starts_with("...") => self.take(3).map(Token::Plain),
             '-' if self.rest.starts_with("--") => {
                 let end = self.rest.find(['\n', '\r']).unwrap_or(self.rest.len());
-                self.take(end)?;
-                self.space();
+                self.take(end).map(|_| Token::Space)
             }
-            '/' if self.rest.starts_with("/*") => self.block_comment()?,
-            '_' | 'a'..='z' | 'A'..='Z' | '\u{80}'.. => self.word()?,
-            '(' | ')' | '[' | ']' | ',' | ';' | ':' | '.' | '+' | '-' | '*' | '/' | '<' | '>'
-            | '=' | '~' | '!' | '@' | '#' | '%' | '^' | '&' | '|' | '`' | '?' => {
-                self.take(1)?;
-                self.out.push(next);
-            }
+            '/' if self.rest.starts_with("/*") => self.block_comment(),
+            '_' | 'a'..='z' | 'A'..='Z' | '\u{80}'.. => self.word(),
+            '(' | ')' | '[' | ']' | ',' | ';' | '.' | '?' => self.take(1).map(Token::Plain),
+            _ if OPERATORS.contains(next) => self.operator(),
             // A backslash, a brace or a control character outside quotes is no SQL: we may have lost track of a quote.
-            _ => return None,
+            _ => None,
         }
-        Some(())
     }
 
     fn take(&mut self, bytes: usize) -> Option<&'a str> {
@@ -136,70 +175,71 @@ impl<'a> Lexer<'a> {
         Some(taken)
     }
 
-    fn space(&mut self) {
-        if !self.out.is_empty() && !self.out.ends_with(' ') {
-            self.out.push(' ');
+    /// A literal of this length; without one, what follows is in doubt.
+    fn literal(&mut self, length: Option<usize>) -> Token<'a> {
+        if length.and_then(|length| self.take(length)).is_none() {
+            self.rest = NO_TOKEN;
         }
+        Token::Literal
+    }
+
+    /// A comment ends an operator, and so does a last sign, unless a character lets it be a part.
+    fn operator(&mut self) -> Option<Token<'a>> {
+        let no_part = |c| !OPERATORS.contains(c);
+        let run = self.rest.split(no_part).next()?;
+        let comment = run.find("--").into_iter().chain(run.find("/*")).min();
+        let run = run.get(..comment.unwrap_or(run.len()))?;
+        let has_sign_end = run.contains(|c| LETS_SIGN_END.contains(c));
+        let signs: &[char] = if has_sign_end { &[] } else { &['+', '-'] };
+        let length = run.trim_end_matches(signs).len().max(1);
+        self.take(length).map(Token::Plain)
     }
 
     /// `'...'`. Whether a backslash escapes depends on standard_conforming_strings: if that moves the end, the rest
     /// is in doubt.
-    fn plain_string(&mut self) -> Option<()> {
-        self.out.push(GONE);
+    fn plain_string(&mut self) -> Option<Token<'a>> {
         let body = self.rest.get(1..)?;
-        let standard = end_of_string(body, Backslash::Literal)?;
-        let escaping = end_of_string(body, Backslash::Escapes);
-        if escaping != Some(standard) {
-            return None;
-        }
-        self.take(1 + standard).map(drop)
+        let standard = end_of_string(body, Backslash::Literal);
+        let end = standard.filter(|_| end_of_string(body, Backslash::Escapes) == standard);
+        Some(self.literal(end.map(|end| 1 + end)))
     }
 
     /// `E'...'`, after its letter.
-    fn escape_string(&mut self) -> Option<()> {
-        self.out.push(GONE);
-        let end = end_of_string(self.rest.get(1..)?, Backslash::Escapes)?;
-        self.take(1 + end).map(drop)
+    fn escape_string(&mut self) -> Option<Token<'a>> {
+        let end = end_of_string(self.rest.get(1..)?, Backslash::Escapes);
+        Some(self.literal(end.map(|end| 1 + end)))
     }
 
-    fn identifier_in_quotes(&mut self) -> Option<()> {
+    fn identifier_in_quotes(&mut self) -> Option<Token<'a>> {
         let mut from = 1;
         loop {
             let quote = from + self.rest.get(from..)?.find('"')?;
             if self.rest.as_bytes().get(quote + 1) != Some(&b'"') {
-                let name = self.take(quote + 1)?;
-                self.out.push_str(name);
-                return Some(());
+                return self.take(quote + 1).map(Token::Quoted);
             }
             from = quote + 2;
         }
     }
 
     /// `$1`, or `$tag$...$tag$`.
-    fn dollar(&mut self) -> Option<()> {
+    fn dollar(&mut self) -> Option<Token<'a>> {
         let body = self.rest.get(1..)?;
         let digits = body.bytes().take_while(u8::is_ascii_digit).count();
         if digits > 0 {
-            let parameter = self.take(1 + digits)?;
-            self.out.push_str(parameter);
-            return Some(());
+            return self.take(1 + digits).map(Token::Parameter);
         }
         let tag_len = 2 + body.find('$')?;
         let tag = self.rest.get(..tag_len)?;
         let inner = tag.trim_matches('$');
-        if !inner
-            .chars()
-            .all(|c| c == '_' || c.is_ascii_alphanumeric() || !c.is_ascii())
-        {
+        if inner.contains(|c| c == '$' || !is_word(c)) {
             return None;
         }
-        self.out.push(GONE);
-        let end = self.rest.get(tag_len..)?.find(tag)?;
-        self.take(tag_len + end + tag_len).map(drop)
+        let end = self.rest.get(tag_len..)?.find(tag);
+        Some(self.literal(end.map(|end| tag_len + end + tag_len)))
     }
 
     /// Decimal or hexadecimal, with `_`, fraction and exponent; what is attached to it goes too.
-    fn number(&mut self) {
+    fn number(&mut self) -> Option<Token<'a>> {
         let mut before = ' ';
         let end = self.rest.find(|c: char| {
             let sign = matches!(c, '+' | '-') && matches!(before, 'e' | 'E');
@@ -214,13 +254,11 @@ impl<'a> Lexer<'a> {
             let glued = |c: char| !(c.is_alphanumeric() || c == '_');
             end = self.rest.find(glued).unwrap_or(self.rest.len());
         }
-        if self.take(end).is_some() {
-            self.out.push(GONE);
-        }
+        self.take(end).map(|_| Token::Literal)
     }
 
     /// `/* ... */`, which nest.
-    fn block_comment(&mut self) -> Option<()> {
+    fn block_comment(&mut self) -> Option<Token<'a>> {
         let mut depth = 0_usize;
         loop {
             if self.rest.starts_with("/*") {
@@ -230,8 +268,7 @@ impl<'a> Lexer<'a> {
                 depth -= 1;
                 self.take(2)?;
                 if depth == 0 {
-                    self.space();
-                    return Some(());
+                    return Some(Token::Space);
                 }
             } else {
                 let next = self.rest.chars().next()?;
@@ -241,12 +278,9 @@ impl<'a> Lexer<'a> {
     }
 
     /// A name or key word, or the letters before a string.
-    fn word(&mut self) -> Option<()> {
-        let part = |c: char| c == '_' || c == '$' || c.is_ascii_alphanumeric() || !c.is_ascii();
-        let end = self
-            .rest
-            .find(|c: char| !part(c))
-            .unwrap_or(self.rest.len());
+    fn word(&mut self) -> Option<Token<'a>> {
+        let end = self.rest.find(|c| !is_word(c));
+        let end = end.unwrap_or(self.rest.len());
         let word = self.take(end)?;
         let quoted = self.rest.starts_with('\'');
         match word {
@@ -258,12 +292,14 @@ impl<'a> Lexer<'a> {
             }
             // No name comes directly before a quote: the rest is in doubt.
             _ if quoted => None,
-            _ => {
-                self.out.push_str(word);
-                Some(())
-            }
+            _ => Some(Token::Plain(word)),
         }
     }
+}
+
+/// Whether a character may be in a word.
+pub fn is_word(c: char) -> bool {
+    c == '_' || c == '$' || c.is_ascii_alphanumeric() || !c.is_ascii()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

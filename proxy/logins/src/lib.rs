@@ -1,8 +1,10 @@
-//! Logins that end at the proxy: it authenticates a client as PostgreSQL would, and logs in to PostgreSQL for it.
+//! Who a client is, and logins that end at the proxy. It authenticates a client as PostgreSQL would, and logs in to
+//! PostgreSQL for it.
 //!
 //! Pure: message bodies go in and come out, and random bytes are passed in. Passwords and keys never appear in errors
 //! or `Debug` output.
 
+mod client;
 pub mod end_point;
 mod password;
 pub mod scram;
@@ -10,6 +12,7 @@ mod to_server;
 mod users_file;
 mod verifier;
 
+pub use client::{ClientAddr, SessionLabel};
 pub use password::{Password, PasswordError};
 pub use to_server::{Channel, Credentials, Readers, ServerLogin, ServerLoginError, Step};
 pub use users_file::{UsersFile, UsersFileError};

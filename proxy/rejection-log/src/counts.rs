@@ -1,13 +1,13 @@
 //! Numbers of rejections by kind, including those whose record was dropped.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pgpalisade_fence::rejection::{Enforcement, RejectionKind};
 
 const KINDS: usize = RejectionKind::ALL.len();
 
-/// Counters that every session's thread adds to. They do not order other memory accesses.
+/// Numbers of rejections, including those whose record was dropped. Every session's thread adds to them. They do not
+/// order other memory accesses.
 #[derive(Debug, Default)]
 pub struct Counters {
     refused: [AtomicU64; KINDS],
@@ -18,11 +18,7 @@ pub struct Counters {
 
 impl Counters {
     pub fn count(&self, kind: RejectionKind, enforced: Enforcement) {
-        let counters = match enforced {
-            Enforcement::Refused => &self.refused,
-            Enforcement::Observed => &self.observed,
-        };
-        if let Some(counter) = counters.get(kind.index()) {
+        if let Some(counter) = self.counters(enforced).get(kind.index()) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -35,83 +31,51 @@ impl Counters {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn read(&self) -> RejectionCounts {
-        let read = |counters: &[AtomicU64; KINDS]| {
-            counters
-                .each_ref()
-                .map(|counter| counter.load(Ordering::Relaxed))
-        };
-        RejectionCounts {
-            refused: read(&self.refused),
-            observed: read(&self.observed),
-            unproved: self.unproved.load(Ordering::Relaxed),
-            dropped: self.dropped.load(Ordering::Relaxed),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RejectionCounts {
-    refused: [u64; KINDS],
-    observed: [u64; KINDS],
-    unproved: u64,
-    dropped: u64,
-}
-
-impl RejectionCounts {
+    /// The count of one kind.
     pub fn of(&self, kind: RejectionKind, enforced: Enforcement) -> u64 {
-        let counts = self.counts(enforced);
-        counts.get(kind.index()).copied().unwrap_or_default()
+        let counter = self.counters(enforced).get(kind.index());
+        counter.map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn total(&self, enforced: Enforcement) -> u64 {
-        self.counts(enforced).iter().sum()
+    /// The count of all kinds.
+    pub(super) fn total(&self, enforced: Enforcement) -> u64 {
+        let counters = self.counters(enforced).iter();
+        counters.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Rejections before authentication. No other count includes them.
-    pub(crate) const fn unproved(&self) -> u64 {
-        self.unproved
+    /// Rejections before the login was authenticated. No other count includes them.
+    pub(super) fn unproved(&self) -> u64 {
+        self.unproved.load(Ordering::Relaxed)
     }
 
-    /// Records dropped because the writer could not keep up.
-    pub(crate) const fn dropped(&self) -> u64 {
-        self.dropped
+    /// Records that were dropped because the writer could not keep up.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_zero(&self) -> bool {
-        self.total(Enforcement::Refused) + self.total(Enforcement::Observed) + self.unproved == 0
+        self.total(Enforcement::Refused) + self.total(Enforcement::Observed) + self.unproved() == 0
     }
 
-    pub(super) const fn by_kind(&self, enforced: Enforcement) -> ByKind<'_> {
-        ByKind {
-            counts: self,
-            enforced,
+    /// Text for people: `3 (no_token 2, policy 1)`.
+    pub(super) fn by_kind(&self, enforced: Enforcement) -> String {
+        let counts = RejectionKind::ALL.map(|kind| (kind, self.of(kind, enforced)));
+        let total: u64 = counts.iter().map(|(_, count)| count).sum();
+        let came = counts.iter().filter(|(_, count)| *count > 0);
+        let came: Vec<String> = came
+            .map(|(kind, count)| format!("{} {count}", kind.as_str()))
+            .collect();
+        if came.is_empty() {
+            return total.to_string();
         }
+        format!("{total} ({})", came.join(", "))
     }
 
-    const fn counts(&self, enforced: Enforcement) -> &[u64; KINDS] {
+    const fn counters(&self, enforced: Enforcement) -> &[AtomicU64; KINDS] {
         match enforced {
             Enforcement::Refused => &self.refused,
             Enforcement::Observed => &self.observed,
         }
-    }
-}
-
-pub(super) struct ByKind<'a> {
-    counts: &'a RejectionCounts,
-    enforced: Enforcement,
-}
-
-impl fmt::Display for ByKind<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.counts.total(self.enforced))?;
-        let counts = RejectionKind::ALL.map(|kind| (kind, self.counts.of(kind, self.enforced)));
-        let came = counts.iter().filter(|(_, count)| *count > 0);
-        for (number, (kind, count)) in came.clone().enumerate() {
-            let before = if number == 0 { " (" } else { ", " };
-            write!(f, "{before}{} {count}", kind.as_str())?;
-        }
-        f.write_str(if came.count() > 0 { ")" } else { "" })
     }
 }
 
@@ -122,7 +86,7 @@ mod tests {
     #[test]
     fn every_kind_has_a_counter_of_its_own() {
         let counters = Counters::default();
-        assert!(counters.read().is_zero());
+        assert!(counters.is_zero());
         let enforcements = [Enforcement::Refused, Enforcement::Observed];
         // A different number for each, so that no two counters can be swapped.
         let expected = |kind: RejectionKind, enforced: Enforcement| {
@@ -141,18 +105,17 @@ mod tests {
                 }
             }
         }
-        let counts = counters.read();
         for kind in RejectionKind::ALL {
             for enforced in enforcements {
                 assert_eq!(
-                    counts.of(kind, enforced),
+                    counters.of(kind, enforced),
                     expected(kind, enforced),
                     "{kind:?}"
                 );
             }
         }
-        assert_eq!(counts.total(Enforcement::Refused), 55);
-        assert_eq!(counts.total(Enforcement::Observed), 1055);
+        assert_eq!(counters.total(Enforcement::Refused), 55);
+        assert_eq!(counters.total(Enforcement::Observed), 1055);
     }
 
     #[test]
@@ -161,11 +124,10 @@ mod tests {
         counters.count(RejectionKind::Policy, Enforcement::Observed);
         counters.count(RejectionKind::NoToken, Enforcement::Observed);
         counters.count(RejectionKind::NoToken, Enforcement::Observed);
-        let counts = counters.read();
         assert_eq!(
-            counts.by_kind(Enforcement::Observed).to_string(),
+            counters.by_kind(Enforcement::Observed),
             "3 (no_token 2, policy 1)"
         );
-        assert_eq!(counts.by_kind(Enforcement::Refused).to_string(), "0");
+        assert_eq!(counters.by_kind(Enforcement::Refused), "0");
     }
 }

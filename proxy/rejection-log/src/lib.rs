@@ -9,7 +9,6 @@
 //! The last records are also in memory, and so are writers without a token that have taken turns ([`overlaps`]).
 //! [`report`] sums up a file.
 
-mod client_addr;
 mod counts;
 pub mod line;
 pub mod overlaps;
@@ -27,9 +26,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
-pub use client_addr::ClientAddr;
 pub use counts::Counters;
-pub use record::{RecordedStatement, RejectionRecord, SessionLabel, moment, rfc3339};
+pub use pgpalisade_logins::SessionLabel;
+pub use record::{RecordedStatement, RejectionRecord, moment, rfc3339};
 
 use jiff::Timestamp;
 use overlaps::{Overlap, OverlapWriter, Overlaps};

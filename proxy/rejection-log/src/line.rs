@@ -12,38 +12,62 @@ use pgpalisade_fence::rejection::Enforcement;
 /// Longest line that is parsed. A record with every name at its limit, all of it escaped, has about 16 KiB.
 const MAX_LINE: usize = 64 * 1024;
 
-#[derive(Debug)]
+/// Content of a line. Other fields are ignored, because a newer proxy may write more.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
 pub enum Line {
-    Record(Box<Record>),
-    /// Number of refusals before authentication.
-    Unauthenticated {
-        time: Timestamp,
-        records: u64,
-    },
     /// Number of missing records.
     Dropped {
         time: Timestamp,
+        /// The number.
+        #[serde(rename = "dropped")]
         records: u64,
     },
+    /// Number of refusals before authentication.
+    Unauthenticated {
+        /// Time of the last count.
+        time: Timestamp,
+        /// The number.
+        #[serde(rename = "unauthenticated")]
+        records: u64,
+    },
+    /// One refusal, or several alike.
+    Record(Box<Record>),
     /// An empty line, as after a torn line.
+    #[serde(skip)]
     Empty,
+    /// Not a line of a rejection log.
+    #[serde(skip)]
     Foreign,
 }
 
 /// A record as read, with names no longer than the proxy writes them.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
 pub struct Record {
     pub time: Timestamp,
-    /// In the word of the log.
+    /// Reason, in the word of the log.
+    #[serde(deserialize_with = "word")]
     pub kind: String,
+    /// The SQLSTATE that the client was told.
+    #[serde(default, deserialize_with = "name_or_empty")]
     pub sqlstate: String,
+    /// Scope of the tokens.
+    #[serde(default, deserialize_with = "name")]
     pub scope: Option<String>,
     pub token: Option<u64>,
     pub mark: Option<u64>,
+    /// The refused session.
+    #[serde(flatten)]
     pub session: RecordedClient,
+    /// The refused statement, if there was one.
+    #[serde(flatten)]
     pub statement: LoggedStatement,
     pub reason: Option<String>,
+    /// Whether the refusal was carried out.
+    #[serde(default = "refused", deserialize_with = "enforcement")]
     pub enforced: Enforcement,
+    /// Number of refusals that the record stands for.
+    #[serde(default = "one", deserialize_with = "count")]
     pub count: u64,
 }
 
@@ -95,30 +119,6 @@ impl Filter {
     }
 }
 
-/// The JSON object of a line. Unknown fields are ignored, because a newer proxy may write more.
-#[derive(Deserialize)]
-struct Fields {
-    time: Option<Timestamp>,
-    dropped: Option<u64>,
-    /// Number of refusals that were not recorded.
-    unauthenticated: Option<u64>,
-    #[serde(default, deserialize_with = "name")]
-    kind: Option<String>,
-    #[serde(default, deserialize_with = "name")]
-    sqlstate: Option<String>,
-    #[serde(default, deserialize_with = "name")]
-    scope: Option<String>,
-    token: Option<u64>,
-    mark: Option<u64>,
-    #[serde(flatten)]
-    session: RecordedClient,
-    #[serde(flatten)]
-    statement: LoggedStatement,
-    reason: Option<String>,
-    enforced: Option<bool>,
-    count: Option<u64>,
-}
-
 fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     let name = Option::<String>::deserialize(from)?;
     Ok(name.map(|name| clip(&name).to_owned()))
@@ -126,6 +126,31 @@ fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> 
 
 fn name_or_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     Ok(name(from)?.unwrap_or_default())
+}
+
+fn word<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Ok(clip(&String::deserialize(from)?).to_owned())
+}
+
+fn enforcement<'de, D: Deserializer<'de>>(from: D) -> Result<Enforcement, D::Error> {
+    Ok(match Option::deserialize(from)? {
+        Some(false) => Enforcement::Observed,
+        Some(true) | None => refused(),
+    })
+}
+
+/// Before observe mode existed, all refusals were carried out.
+const fn refused() -> Enforcement {
+    Enforcement::Refused
+}
+
+/// The bound keeps sums from overflowing.
+fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    Ok(Option::deserialize(from)?.map_or(1, |count: u64| count.clamp(1, u32::MAX.into())))
+}
+
+const fn one() -> u64 {
+    1
 }
 
 fn host<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
@@ -144,43 +169,7 @@ pub fn parse(line: &[u8]) -> Line {
     if line.trim_ascii().is_empty() {
         return Line::Empty;
     }
-    let Ok(fields) = serde_json::from_slice::<Fields>(line) else {
-        return Line::Foreign;
-    };
-    let Some(time) = fields.time else {
-        return Line::Foreign;
-    };
-    match fields {
-        Fields {
-            dropped: Some(records),
-            ..
-        } => Line::Dropped { time, records },
-        Fields {
-            unauthenticated: Some(records),
-            ..
-        } => Line::Unauthenticated { time, records },
-        Fields {
-            kind: Some(kind), ..
-        } => Line::Record(Box::new(Record {
-            time,
-            kind,
-            sqlstate: fields.sqlstate.unwrap_or_default(),
-            scope: fields.scope,
-            token: fields.token,
-            mark: fields.mark,
-            session: fields.session,
-            statement: fields.statement,
-            reason: fields.reason,
-            // Before observe mode existed, all refusals were carried out.
-            enforced: match fields.enforced {
-                Some(false) => Enforcement::Observed,
-                Some(true) | None => Enforcement::Refused,
-            },
-            // This bound keeps sums from overflowing.
-            count: fields.count.unwrap_or(1).clamp(1, u64::from(u32::MAX)),
-        })),
-        _ => Line::Foreign,
-    }
+    serde_json::from_slice(line).unwrap_or(Line::Foreign)
 }
 
 #[derive(Debug, PartialEq, Eq)]

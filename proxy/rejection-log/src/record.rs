@@ -8,11 +8,11 @@ use pgpalisade_authority::Token;
 use pgpalisade_policies::Class;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use crate::client_addr::ClientAddr;
 use pgpalisade_fence::readable::escaped;
 use pgpalisade_fence::rejection::{Enforcement, OpenTransaction, Rejection, RejectionKind};
 use pgpalisade_fence::statement_text::{Literals, StatementText, boundary_at_most};
 use pgpalisade_fence::traceparent::Traceparent;
+use pgpalisade_logins::SessionLabel;
 use pgpalisade_session::action::JudgedText;
 
 /// Longest name in a record. A client may send names beyond PostgreSQL's 63 bytes.
@@ -63,33 +63,15 @@ impl RecordedStatement {
     }
 }
 
-#[derive(Debug, Clone)]
-pub struct SessionLabel {
-    pub user: String,
-    pub database: String,
-    pub application_name: Option<String>,
-    pub common_name: Option<String>,
-    pub client_addr: ClientAddr,
-    /// Set once PostgreSQL has authenticated the client.
-    pub backend_pid: Option<i32>,
-}
-
-impl SessionLabel {
-    /// Whether the user is authenticated. Before that a client can give any name.
-    pub const fn is_authenticated(&self) -> bool {
-        self.backend_pid.is_some()
-    }
-
-    /// Cuts the names to the lengths that a record keeps.
-    fn clipped(&self) -> Self {
-        let name = |name: &String| clip(name).to_owned();
-        Self {
-            user: name(&self.user),
-            database: name(&self.database),
-            application_name: self.application_name.as_ref().map(name),
-            common_name: self.common_name.as_ref().map(name),
-            ..*self
-        }
+/// Cuts the names to the lengths that a record keeps.
+fn clipped(session: &SessionLabel) -> SessionLabel {
+    let name = |name: &String| clip(name).to_owned();
+    SessionLabel {
+        user: name(&session.user),
+        database: name(&session.database),
+        application_name: session.application_name.as_ref().map(name),
+        common_name: session.common_name.as_ref().map(name),
+        ..*session
     }
 }
 
@@ -110,7 +92,7 @@ impl RejectionRecord {
             mark: mark.map(|mark| mark.token.get()),
             raised_at: mark.and_then(|mark| moment(mark.raised_at)),
             raised_by: mark.map(|mark| clip(&mark.raised_by).to_owned()),
-            session: session.clipped(),
+            session: clipped(session),
             needs: rejection.needs,
             transaction: rejection.transaction,
             enforced: enforcement,
@@ -181,7 +163,7 @@ impl Serialize for RejectionRecord {
         line.serialize_field("user", &session.user)?;
         line.serialize_field("database", &session.database)?;
         line.serialize_field("application_name", &session.application_name)?;
-        line.serialize_field("client_addr", &session.client_addr)?;
+        line.serialize_field("client_addr", &session.client_addr.to_string())?;
         line.serialize_field("backend_pid", &session.backend_pid)?;
         line.serialize_field("authenticated", &session.is_authenticated())?;
         line.serialize_field("statement_class", &statement.class)?;

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::client_addr::ClientAddr;
 use pgpalisade_fence::rejection::{Enforcement, Rejection, RejectionKind};
 use pgpalisade_fence::statement_text::StatementText;
 use pgpalisade_fence::traceparent::Traceparent;
+use pgpalisade_logins::ClientAddr;
 use pgpalisade_policies::Class;
 
 const TRACED: &[u8] =
@@ -424,7 +424,7 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
             std::thread::sleep(Duration::from_micros(300));
         }
     }
-    let counts = log.inner.shared.counters.read();
+    let shared = Arc::clone(&log.inner.shared);
     drop(log);
     answer.join().unwrap();
     let lines = lines(&text.lock().unwrap());
@@ -438,7 +438,10 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
     assert!(dropped > 1_000, "no flood: {dropped}");
     assert_eq!(written + dropped, RECORDS);
     assert_eq!(
-        (counts.total(Enforcement::Observed), counts.dropped()),
+        (
+            shared.counters.total(Enforcement::Observed),
+            shared.counters.dropped()
+        ),
         (RECORDS, dropped)
     );
     // One note where the queue ran empty, which takes its 64 records, or a second after the last.

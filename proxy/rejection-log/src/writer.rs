@@ -217,7 +217,7 @@ impl LogWriter {
     fn report_dropped(&mut self) {
         let dropped = self.shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            let counts = self.shared.counters.read();
+            let counts = &self.shared.counters;
             tracing::warn!(
                 target: TARGET,
                 dropped,
@@ -232,7 +232,7 @@ impl LogWriter {
     }
 
     fn report_counts(&self) {
-        let counts = self.shared.counters.read();
+        let counts = &self.shared.counters;
         if !counts.is_zero() {
             tracing::info!(
                 target: TARGET,
@@ -262,7 +262,7 @@ impl LogWriter {
 
     fn report_observed(&mut self) {
         if is_due(self.observed_told, OBSERVED_EVERY) {
-            let counts = self.shared.counters.read();
+            let counts = &self.shared.counters;
             tracing::info!(
                 target: TARGET,
                 observed = %counts.by_kind(Enforcement::Observed),

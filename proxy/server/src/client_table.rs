@@ -9,12 +9,12 @@ use std::time::SystemTime;
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
+use pgpalisade_fence::HeldTokens;
+use pgpalisade_logins::{ClientAddr, SessionLabel};
+use pgpalisade_session::Activity;
 use tokio::sync::Notify;
 
-use crate::fence::HeldTokens;
-use crate::rejection_log::{ClientAddr, SessionLabel};
-use crate::session::Activity;
-
+/// Activity of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientState {
     LoggingIn,

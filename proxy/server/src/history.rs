@@ -3,12 +3,11 @@
 use std::fmt::Write as _;
 
 use pgpalisade_authority::{Scope, TakeoverEnd, TakeoverRecord, Token};
+use pgpalisade_fence::readable::without_controls;
+use pgpalisade_rejection_log::{moment, rfc3339};
 use serde::Serialize;
 
-use crate::fence::readable::without_controls;
-use crate::rejection_log::{moment, rfc3339};
-
-/// One takeover, without control characters in texts of others.
+/// One takeover, with control characters removed from the texts that others chose.
 #[derive(Debug, Serialize)]
 pub struct ShownTakeover {
     pub scope: String,

@@ -12,11 +12,11 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, Permi
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use pgpalisade_logins::ClientAddr;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::rejection_log::ClientAddr;
-
+/// An address that clients or operators connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddr {
     /// Port 0 lets the system choose.

@@ -19,20 +19,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use pgpalisade_fence::ReplicationPermit;
+use pgpalisade_logins::{ClientAddr, SessionLabel};
+use pgpalisade_session::tokens::TokenRequest;
+use pgpalisade_session::{Beginning, Session};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::certificates::{ClientLeg, Loaded};
 use crate::client_table::{ClientEntry, ClientState, Encryption, Publisher};
-use crate::fence::ReplicationPermit;
 use crate::listener::{Accepted, ClientStream};
 use crate::passthrough::Passthrough;
 use crate::pause;
 use crate::pending_logins::PendingLogin;
-use crate::rejection_log::{ClientAddr, SessionLabel};
 use crate::relay::{Established, NotBegun, Relay};
-use crate::session::tokens::TokenRequest;
-use crate::session::{Beginning, Session};
 use crate::transport::{Lookout, Socket};
 use crate::worker::Worker;
 

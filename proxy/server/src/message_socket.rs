@@ -4,14 +4,14 @@ use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_wire::WireError;
+use pgpalisade_wire::header::{self, HEADER_LEN};
+use pgpalisade_wire::startup;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::either::Either;
 
 use crate::listener::ClientStream;
-use crate::wire::WireError;
-use crate::wire::header::{self, HEADER_LEN};
-use crate::wire::startup;
 
 const BODY_MAX: usize = 16 * 1024;
 

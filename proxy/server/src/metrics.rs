@@ -20,12 +20,12 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
-use crate::fence::mark_cache::MarkCache;
-use crate::rejection::{Enforcement, Rejection};
-use crate::takeover::Takeover;
 use added_time::AddedTime;
 pub(crate) use added_time::Clock;
 use marks::MarkCollector;
+use pgpalisade_fence::mark_cache::MarkCache;
+use pgpalisade_fence::rejection::{Enforcement, Rejection};
+use pgpalisade_takeover::Takeover;
 use rejections::Rejections;
 use tally::{Tally, Total};
 

@@ -10,8 +10,9 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use pgpalisade_fence::ReplicationPermit;
+
 use crate::client_table::ClientEntry;
-use crate::fence::ReplicationPermit;
 use crate::relay::{End, Established};
 use crate::transport::{Outbox, Socket, Stall};
 use crate::upstream::PassthroughUpstream;

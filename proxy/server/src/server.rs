@@ -5,6 +5,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pgpalisade_fence::Fence;
+use pgpalisade_rejection_log::RejectionLog;
+use pgpalisade_takeover::Takeover;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -13,13 +16,10 @@ use crate::accounts::Logins;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
-use crate::fence::Fence;
 use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::pause::Pause;
 use crate::pending_logins::PendingLogins;
-use crate::rejection_log::RejectionLog;
-use crate::takeover::Takeover;
 use crate::timers::Timers;
 use crate::transport::{Batching, allowed_batching};
 use crate::worker::{ClientLimits, ClusterServers, Ending, WorkerContext};

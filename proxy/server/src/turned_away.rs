@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_wire::encode::{self, ErrorFields, ErrorResponse, Severity};
+use pgpalisade_wire::startup::{self, StartupPacket};
 use tokio::sync::Semaphore;
 
 use crate::certificates::Certificates;
 use crate::listener::{Accepted, ClientStream};
 use crate::message_socket::{MessageError, MessageSocket};
 use crate::metrics::Metrics;
-use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
-use crate::wire::startup::{self, StartupPacket};
 
 /// Limit of clients told at a time; others are closed silently.
 const AT_A_TIME: usize = 256;

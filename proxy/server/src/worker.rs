@@ -5,7 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pgpalisade_fence::rejection::{Enforcement, Rejection};
+use pgpalisade_fence::{Fence, SessionFence};
+use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_policies::{Network, VerdictCache, Who};
+use pgpalisade_rejection_log::{RecordedStatement, RejectionLog, RejectionRecord};
+use pgpalisade_takeover::Takeover;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -14,16 +19,10 @@ use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
 use crate::collected::Budget;
-use crate::fence::{Fence, SessionFence};
 use crate::hosts::Hosts;
 use crate::metrics::{Clock, Metrics, WorkerTally};
 use crate::pause::{Gate, Pause};
 use crate::pending_logins::PendingLogins;
-use crate::rejection::{Enforcement, Rejection};
-use crate::rejection_log::{
-    ClientAddr, RecordedStatement, RejectionLog, RejectionRecord, SessionLabel,
-};
-use crate::takeover::Takeover;
 use crate::timers::Timers;
 use crate::transport::{Batching, Scratch, SendBatch, StallLimit};
 

@@ -9,11 +9,11 @@ use pgpalisade_elect::{
     Cluster, ElectConfig, ElectError, Event, HELD, Lock, LockKind, LockSpec, Proxied, Runs,
 };
 use pgpalisade_tls::Secret;
+use pgpalisade_wire::startup_options;
 
 use super::text::plain;
 use super::{Failure, failed, leaders_scope, runtime, tell};
 use crate::config::{Environment, address_of, parse_dsn, parse_time, show_time};
-use crate::wire::startup_options;
 
 const APPLICATION_NAME: &str = "pgpalisade elect";
 
@@ -114,20 +114,12 @@ fn not_run(error: &std::io::Error) -> u8 {
 
 /// Rejects options that the lock would ignore.
 fn check_options(args: &ElectArgs) -> Result<(), String> {
-    let with = &args.with;
-    let with_etcd = matches!(with, LockSpec::Etcd(_));
-    for (option, given, fits, locks) in [
-        ("--etcd", args.etcd.is_some(), with_etcd, "etcd:KEY"),
-        (
-            "--kubernetes",
-            args.kubernetes.is_some(),
-            matches!(with, LockSpec::Kubernetes(_)),
-            "kubernetes:NAMESPACE/NAME",
-        ),
-    ] {
-        if given && !fits {
-            return Err(format!("{option} is for --with {locks}: leave it out"));
-        }
+    if args.etcd.is_some() && !matches!(args.with, LockSpec::Etcd(_)) {
+        return Err("--etcd is for --with etcd:KEY: leave it out".to_owned());
+    }
+    if args.kubernetes.is_some() && !matches!(args.with, LockSpec::Kubernetes(_)) {
+        let why = "--kubernetes is for --with kubernetes:NAMESPACE/NAME: leave it out";
+        return Err(why.to_owned());
     }
     Ok(())
 }

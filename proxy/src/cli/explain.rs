@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::rejection::Rejection;
+use pgpalisade_fence::{Guard, TokenValue};
 use pgpalisade_policies::{
     Class, Control, Effects, FencingVariable, MAX_PARSED, Mode, ObjectName, Policy, ReadOnlyGuard,
     Requirement, ScopeId, SessionPolicy, Statement, Tables, TextEncoding, Who, classify,
@@ -15,9 +17,7 @@ use pgpalisade_policies::{
 use super::explained::{Explained, ExplainedSession, ExplainedStatement};
 use super::text::Output;
 use super::{Failure, failed};
-use crate::fence::{Guard, TokenValue};
 use crate::policy_file;
-use crate::rejection::Rejection;
 
 /// One byte more than is parsed: the rest of a longer text changes nothing.
 const SQL_BYTES_MAX: u64 = MAX_PARSED as u64 + 1;

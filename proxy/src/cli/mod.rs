@@ -30,10 +30,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::readable::without_error_numbers;
 use tokio::runtime::Runtime;
 
 use crate::config::{Config, Environment, RawConfig};
-use crate::fence::readable::without_error_numbers;
 use settings::Settings;
 use text::{plain, unsteered};
 
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn causes_are_said_once() {
         let inner = std::io::Error::other("disk full");
-        let error = crate::rejection_log::RejectionLogError::Open {
+        let error = pgpalisade_rejection_log::RejectionLogError::Open {
             path: "/r".into(),
             source: inner,
         };

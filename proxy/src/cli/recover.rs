@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use pgpalisade_takeover::{Recovery, WitnessMode};
+
 use super::settings::Settings;
 use super::text::print;
 use super::{Failure, configuration, failed, run_to_end};
 use crate::config::Config;
-use crate::takeover::{Recovery, WitnessMode};
 use crate::{logging, store};
 
 /// Ample for a healthy cluster to end its sessions.
@@ -54,7 +55,7 @@ async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
     describe(&recovery, config).map_err(failed)?;
     let in_step = recovery.recorded == Some(recovery.cluster) && recovery.forgotten.is_empty();
     if !args.end_all_sessions && in_step {
-        return say(IN_STEP).map_err(failed);
+        return print(IN_STEP).map_err(failed);
     }
     if !args.end_all_sessions {
         return Err(failed(OnlyLooked));
@@ -65,14 +66,14 @@ async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
     let performed = recovery.perform(authority.as_ref(), witness, WITHIN).await;
     performed.map_err(failed)?;
     tracing::warn!(%cluster, marks, sessions, authority = %location, "recovered on an operator's word");
-    say("Done. The proxies can be started again.\n").map_err(failed)
+    print("Done. The proxies can be started again.\n").map_err(failed)
 }
 
 fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
     let recorded = recovery
         .recorded
         .map_or("none".to_owned(), |cluster| cluster.to_string());
-    say(&format!(
+    print(&format!(
         "cluster             {}\non record           {recorded}\nauthority           {}\n\
          marks to bring up   {}\nsessions to end     {}\n",
         recovery.cluster,
@@ -82,18 +83,14 @@ fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
     ))?;
     for (scope, kept, mark) in recovery.forgotten.iter().take(LISTED) {
         let kept = kept.map_or("none".to_owned(), |rank| rank.to_string());
-        say(&format!("  {scope}: {kept} -> {}\n", mark.rank()))?;
+        print(&format!("  {scope}: {kept} -> {}\n", mark.rank()))?;
     }
     let more = recovery.forgotten.len().saturating_sub(LISTED);
     if more > 0 {
-        say(&format!("  and {more} more\n"))?;
+        print(&format!("  and {more} more\n"))?;
     }
     if config.takeover.witness == WitnessMode::Off {
-        say("The witness is off, so forgotten marks cannot be detected.\n")?;
+        print("The witness is off, so forgotten marks cannot be detected.\n")?;
     }
     Ok(())
-}
-
-fn say(text: &str) -> std::io::Result<()> {
-    print(text)
 }

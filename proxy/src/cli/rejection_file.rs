@@ -14,15 +14,12 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RejectionFileError {
-    #[error("cannot read {}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{} is compressed: run \"zcat {} | pgpalisade {command} -\"", path.display(), path.display())]
-    Compressed {
-        path: PathBuf,
-        command: &'static str,
-    },
-    #[error("{} is not a rejection log: it has no line that is a record", path.display())]
-    NoLog { path: PathBuf },
+    #[error("cannot read {}", .0.display())]
+    Read(PathBuf, #[source] io::Error),
+    #[error("{} is compressed: run \"zcat {} | pgpalisade {} -\"", .0.display(), .0.display(), .1)]
+    Compressed(PathBuf, &'static str),
+    #[error("{} is not a rejection log: it has no line that is a record", .0.display())]
+    NoLog(PathBuf),
     /// Of any time, refused or observed.
     #[error(
         "no record is of scope \"{0}\": \"pgpalisade status --scope {0}\" says whether there is such a scope"
@@ -30,24 +27,12 @@ pub(super) enum RejectionFileError {
     NoRecord(Scope),
 }
 
-impl RejectionFileError {
-    pub(super) fn read(path: &Path, source: io::Error) -> Self {
-        let path = path.to_path_buf();
-        Self::Read { path, source }
-    }
-
-    pub(super) fn no_log(path: &Path) -> Self {
-        let path = path.to_path_buf();
-        Self::NoLog { path }
-    }
-}
-
-/// Opens a file, or standard input for "-".
+/// Opens a file, or standard input as "-", for a command that reads it once.
 pub(super) fn open(
     path: &Path,
     command: &'static str,
 ) -> Result<BufReader<Box<dyn Read>>, RejectionFileError> {
-    let because = |source| RejectionFileError::read(path, source);
+    let because = |source| RejectionFileError::Read(path.into(), source);
     let from: Box<dyn Read> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
@@ -55,8 +40,7 @@ pub(super) fn open(
     };
     let mut from = BufReader::with_capacity(BUFFER, from);
     if from.fill_buf().map_err(because)?.starts_with(GZIP) {
-        let path = path.to_path_buf();
-        return Err(RejectionFileError::Compressed { path, command });
+        return Err(RejectionFileError::Compressed(path.into(), command));
     }
     Ok(from)
 }

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::readable::escaped;
+use pgpalisade_rejection_log::line::{self, Filter, Line, Read};
 use rustix::process::Signal;
 
 use super::moment::moment;
 use super::rejection_file::{self, RejectionFileError};
 use super::{Failure, failed, run_to_end};
 use crate::config::{Environment, Flags, Key, RawConfig};
-use crate::fence::readable::escaped;
-use crate::rejection_log::line::{self, Filter, Line, Read};
 use crate::signals::Signals;
 use follow::Followed;
 
@@ -89,7 +89,8 @@ pub(super) fn run(args: &RejectionsArgs) -> Result<(), Failure> {
         Some(_) => Followed::from_start(&path),
         None => Followed::from_end(&path),
     };
-    let followed = followed.map_err(|source| failed(RejectionFileError::read(&path, source)))?;
+    let followed =
+        followed.map_err(|source| failed(RejectionFileError::Read(path.clone(), source)))?;
     run_to_end(until_signal(move || {
         let stdout = io::stdout();
         let mut printer = Printer::new(io::BufWriter::new(&stdout), form, filter)?;
@@ -137,7 +138,7 @@ fn print(path: &Path, form: Form, filter: Filter, scope: Option<&Scope>) -> Resu
     let mut text = Vec::new();
     loop {
         let read = line::read(&mut from, &mut text);
-        match read.map_err(|source| RejectionFileError::read(path, source))? {
+        match read.map_err(|source| RejectionFileError::Read(path.into(), source))? {
             Read::End => break,
             Read::TooLong => printer.foreign += 1,
             Read::Line | Read::Torn => printer.line(&text)?,
@@ -145,7 +146,7 @@ fn print(path: &Path, form: Form, filter: Filter, scope: Option<&Scope>) -> Resu
     }
     printer.out.flush()?;
     if printer.foreign > 0 && printer.understood == 0 {
-        return Err(RejectionFileError::no_log(path).into());
+        return Err(RejectionFileError::NoLog(path.into()).into());
     }
     match scope {
         Some(scope) if !printer.has_scope => {

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use pgpalisade_rejection_log::RejectionLog;
+use pgpalisade_server::accounts::{Accounts, Logins};
+use pgpalisade_server::certificates::Certificates;
 use tokio::sync::{mpsc, oneshot};
 
 use super::settings::Settings;
 use crate::config::{Config, Environment, RawConfig};
 use crate::console::Reloaded;
 use crate::in_force::{InForce, Reread};
-use crate::rejection_log::RejectionLog;
 use crate::serve::PolicyReloaded;
-use crate::server::accounts::{Accounts, Logins};
-use crate::server::certificates::Certificates;
 use crate::service_manager;
 
 pub(super) struct Reload {

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::rejection::Enforcement;
+use pgpalisade_rejection_log::line::Filter;
+use pgpalisade_rejection_log::report::Report;
 
 use super::moment::moment;
 use super::rejection_file::{self, RejectionFileError};
 use super::text::Output;
 use super::{Failure, failed};
-use crate::rejection::Enforcement;
-use crate::rejection_log::line::Filter;
-use crate::rejection_log::report::Report;
 
 /// Sum up a rejection log, and say whether the fence can be switched on
 ///
@@ -80,9 +80,9 @@ fn read(path: &Path, report: &mut Report) -> Result<(), RejectionFileError> {
     let mut from = rejection_file::open(path, "report")?;
     let understood = report
         .read(&mut from)
-        .map_err(|source| RejectionFileError::read(path, source))?;
+        .map_err(|source| RejectionFileError::Read(path.into(), source))?;
     if understood.foreign_lines > 0 && !understood.is_a_log() {
-        return Err(RejectionFileError::no_log(path));
+        return Err(RejectionFileError::NoLog(path.into()));
     }
     Ok(())
 }

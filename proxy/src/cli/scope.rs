@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_fence::rejection::utc;
+use pgpalisade_takeover::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 use serde::Serialize;
 
 use super::settings::Settings;
@@ -12,9 +14,7 @@ use super::text::{counted, plain, print_json_line};
 use super::{Failure, configuration, failed, leaders_scope, operator, run_to_end, tell};
 use crate::config::{AuthorityLocation, Config};
 use crate::logging;
-use crate::rejection::utc;
 use crate::store::{self, StoreError};
-use crate::takeover::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
 /// Ample for a healthy cluster to end its sessions.
 const WITHIN: Duration = Duration::from_secs(60);

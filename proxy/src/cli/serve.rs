@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pgpalisade_server::listener::{ListenAddr, Listener};
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -19,7 +20,6 @@ use crate::http::HttpError;
 use crate::in_force::InForce;
 use crate::local::{Local, Purpose};
 use crate::serve::{self, Equipment, ServeError};
-use crate::server::listener::{ListenAddr, Listener};
 use crate::signals::Signals;
 use crate::{logging, service_manager};
 

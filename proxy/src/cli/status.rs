@@ -1,20 +1,18 @@
 //! `pgpalisade status`: the present state.
 
-use std::fmt::Write as _;
-
 use pgpalisade_authority::{Scope, TakeoverEnd};
+use pgpalisade_fence::readable::without_error_numbers;
+use pgpalisade_fence::rejection::utc;
 
 use super::settings::Settings;
 use super::text::{Output, counted, plain, table};
 use super::{Failure, configuration, failed, run_to_end};
-use crate::fence::readable::without_error_numbers;
 use crate::inspect::cluster::PreparedTransaction;
 use crate::inspect::hosts::Host;
 use crate::inspect::status::{
     self, MarksFrom, PREPARED, PROXIES, ProxyStatus, SCOPES, ScopeFilter, ScopeStatus, Status,
     TakeoverStatus,
 };
-use crate::rejection::utc;
 
 const SCOPES_SHOWN: usize = 50;
 
@@ -63,30 +61,21 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
 
 fn describe(status: &Status, wanted: &ScopeFilter) -> String {
     let mut text = format!("cluster    {}\n", cluster(status));
-    if let [_, _, ..] = status.cluster.hosts.as_slice() {
-        for Host { host, seen, .. } in &status.cluster.hosts {
-            line(&mut text, &format!("           {host}: {}", plain(seen)));
+    let authority = &status.authority;
+    if let hosts @ [_, _, ..] = status.cluster.hosts.as_slice() {
+        for Host { host, seen, .. } in hosts {
+            text += &format!("           {host}: {}\n", plain(seen));
         }
     }
     for problem in &status.cluster.problems {
-        line(
-            &mut text,
-            &format!("           not read: {}", plain(problem)),
-        );
+        text += &format!("           not read: {}\n", plain(problem));
     }
-    line(
-        &mut text,
-        &format!("authority  {}", plain(&status.authority.seen)),
-    );
-    if let Some(recorded) = &status.authority.recorded_system_identifier {
-        let timeline = status.authority.recorded_timeline.unwrap_or_default();
-        line(
-            &mut text,
-            &format!("on record  {recorded} on timeline {timeline}"),
-        );
+    text += &format!("authority  {}\n", plain(&authority.seen));
+    if let Some(recorded) = &authority.recorded_system_identifier {
+        let timeline = authority.recorded_timeline.unwrap_or_default();
+        text += &format!("on record  {recorded} on timeline {timeline}\n");
     }
-    line(&mut text, &format!("sessions   {}", sessions(status)));
-    text.push_str("\nproxies\n");
+    text += &format!("sessions   {}\n\nproxies\n", sessions(status));
     let list = |name: &str, told: String| {
         if status.is_unread(name) {
             "cannot be read\n".to_owned()
@@ -103,11 +92,6 @@ fn describe(status: &Status, wanted: &ScopeFilter) -> String {
     let prepared = prepared(&status.prepared_transactions);
     text.push_str(&list(PREPARED, prepared));
     text
-}
-
-fn line(text: &mut String, line: &str) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "{line}");
 }
 
 fn cluster(status: &Status) -> String {
@@ -146,11 +130,8 @@ fn proxies(proxies: &[ProxyStatus]) -> String {
             format!("{}...", proxy.authority),
         ]
     };
-    let rows: Vec<_> = proxies.iter().map(row).collect();
-    table(
-        ["PID", "ADDRESS", "APPLICATION", "SINCE", "AUTHORITY"],
-        &rows,
-    )
+    let head = ["PID", "ADDRESS", "APPLICATION", "SINCE", "AUTHORITY"];
+    table(head, proxies.iter().map(row))
 }
 
 fn scopes_head(status: &Status, wanted: &ScopeFilter) -> String {
@@ -196,11 +177,8 @@ fn scopes(scopes: &[ScopeStatus], from: MarksFrom) -> String {
             scope.raised_by.clone(),
         ]
     };
-    let rows: Vec<_> = scopes.iter().map(row).collect();
-    table(
-        ["SCOPE", "MARK", "TAKEOVER", "RAISED AT", "RAISED BY"],
-        &rows,
-    )
+    let head = ["SCOPE", "MARK", "TAKEOVER", "RAISED AT", "RAISED BY"];
+    table(head, scopes.iter().map(row))
 }
 
 fn repaired(scopes: &[ScopeStatus]) -> String {
@@ -219,7 +197,7 @@ fn repaired(scopes: &[ScopeStatus]) -> String {
         return String::new();
     }
     let head = ["SCOPE", "MARK", "REPAIRED AT", "BY", "REASON"];
-    format!("\nrepaired scopes\n{}", table(head, &rows))
+    format!("\nrepaired scopes\n{}", table(head, rows))
 }
 
 fn takeovers(takeovers: &[TakeoverStatus]) -> String {
@@ -241,19 +219,13 @@ fn takeovers(takeovers: &[TakeoverStatus]) -> String {
             },
         ]
     };
-    let rows: Vec<_> = takeovers.iter().map(row).collect();
-    if rows.is_empty() {
+    if takeovers.is_empty() {
         return String::new();
     }
-    let head = [
-        "SCOPE",
-        "MARK",
-        "RAISED AT",
-        "ENDED",
-        "IN TRANSACTION",
-        "TAKEOVER",
-    ];
-    format!("\nlast takeovers\n{}", table(head, &rows))
+    let (raised, ended) = ("RAISED AT", "IN TRANSACTION");
+    let head = ["SCOPE", "MARK", raised, "ENDED", ended, "TAKEOVER"];
+    let table = table(head, takeovers.iter().map(row));
+    format!("\nlast takeovers\n{table}")
 }
 
 fn prepared(prepared: &[PreparedTransaction]) -> String {
@@ -261,15 +233,11 @@ fn prepared(prepared: &[PreparedTransaction]) -> String {
         return "none\n".to_owned();
     }
     let row = |p: &PreparedTransaction| {
-        [
-            p.gid.clone(),
-            p.owner.clone(),
-            p.database.clone(),
-            utc(p.prepared_us),
-        ]
+        let (gid, owner) = (p.gid.clone(), p.owner.clone());
+        [gid, owner, p.database.clone(), utc(p.prepared_us)]
     };
-    let rows: Vec<_> = prepared.iter().map(row).collect();
-    table(["GID", "OWNER", "DATABASE", "PREPARED AT"], &rows)
+    let head = ["GID", "OWNER", "DATABASE", "PREPARED AT"];
+    table(head, prepared.iter().map(row))
 }
 
 fn or_dash(cell: Option<String>) -> String {

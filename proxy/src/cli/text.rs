@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{Failure, failed};
-use crate::fence::readable::escaped;
-/// Names in PostgreSQL may hold control characters.
-pub(super) use crate::fence::readable::{counted, without_controls as plain};
+use pgpalisade_fence::readable::escaped;
+/// Names in PostgreSQL may hold any character, and a terminal would obey some.
+pub(super) use pgpalisade_fence::readable::{counted, without_controls as plain};
 
 /// Longest text of a statement that is shown; --json has all of it.
 const TEXT_SHOWN: usize = 200;
@@ -90,13 +90,13 @@ pub(super) fn unsteered(text: &str, each: impl Fn(&str) -> Cow<'_, str>) -> Stri
     lines.join("\n")
 }
 
-/// Lines with columns as wide as their widest cell; the last column is not padded.
-pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+/// Lines with columns as wide as their widest cell. The last column is not padded.
+pub(super) fn table<const N: usize>(
+    head: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
     let mut lines = vec![head.map(str::to_owned)];
-    lines.extend(
-        rows.iter()
-            .map(|row| row.each_ref().map(|cell| plain(cell))),
-    );
+    lines.extend(rows.into_iter().map(|row| row.map(|cell| plain(&cell))));
     let mut widths = [0; N];
     for line in &lines {
         for (width, cell) in widths.iter_mut().zip(line) {
@@ -141,7 +141,7 @@ mod tests {
             ["1234".to_owned(), String::new()],
         ];
         assert_eq!(
-            table(["PID", "NAME"], &rows),
+            table(["PID", "NAME"], rows),
             "PID   NAME\n1     a?[2J\n1234\n"
         );
     }

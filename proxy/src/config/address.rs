@@ -3,10 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use pgpalisade_fence::readable::counted;
+use pgpalisade_server::hosts::{Hosts, UpstreamAddr};
 use pgpalisade_tls::SslSettings;
-
-use crate::fence::readable::counted;
-use crate::server::hosts::{Hosts, UpstreamAddr};
 
 const DEFAULT_PORT: u16 = 5432;
 

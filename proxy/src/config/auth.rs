@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use pgpalisade_server::accounts::{Auth, VerifierSource};
+use pgpalisade_server::certificates::ClientTls;
+
 use super::key::Key;
-use super::ready::path;
-use super::values::Values;
-use crate::server::accounts::{Auth, VerifierSource};
-use crate::server::certificates::ClientTls;
+use super::values::{Values, path};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {

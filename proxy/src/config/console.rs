@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use pgpalisade_server::listener::ListenAddr;
+
 use super::key::Key;
 use super::listen;
-use super::ready::path;
-use super::values::Values;
-use crate::server::listener::ListenAddr;
+use super::values::{Values, path};
 
 /// Port of a socket directory without one.
 const DEFAULT_PORT: u16 = 6433;

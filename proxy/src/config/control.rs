@@ -1,12 +1,12 @@
 //! The proxy's own login: the DSN, completed from the upstream's address and the `PG*` environment.
 
+use pgpalisade_fence::readable::counted;
+use pgpalisade_server::hosts::{Hosts, UpstreamAddr};
 use pgpalisade_tls::{Login, SslSettings};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
 use super::Environment;
-use crate::fence::readable::counted;
-use crate::server::hosts::{Hosts, UpstreamAddr};
 
 /// Name of the proxy in `pg_stat_activity`, unless the DSN has one.
 const APPLICATION_NAME: &str = "pgpalisade control";

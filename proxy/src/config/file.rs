@@ -9,11 +9,26 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, ValueOrigin};
 use super::key::{KEYS, Key, KeySpec, TomlType};
-use super::raw::{Item, RawValue};
 
 /// More is a mistake, such as a log or a device.
 pub(crate) const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub text: String,
+    pub source: ValueOrigin,
+}
+
+/// The value of one key in one source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RawValue {
+    pub key: Key,
+    /// One text, or several for a list. Empty if the value was refused already.
+    pub items: Vec<Item>,
+    pub source: ValueOrigin,
+}
+
+/// Parses the text of a file. Syntax errors, unknown keys and wrong types all come back together.
 pub(crate) fn parse(path: &Path, text: &str) -> (Vec<RawValue>, Vec<ConfigError>) {
     let mut reader = ConfigReader {
         path,

@@ -7,8 +7,7 @@ use pgpalisade_tls::AcceptFiles;
 
 use super::address::parse_listen;
 use super::key::Key;
-use super::ready::path;
-use super::values::Values;
+use super::values::{Values, path};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HttpAddr {

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use pgpalisade_server::listener::ListenAddr;
+
 use super::address::{MAX_SOCKET_PATH, parse_listen};
 use super::values::Values;
-use crate::server::listener::ListenAddr;
 
 /// Port in the name of a socket without one, as in the default of `listen`.
 const DEFAULT_PORT: u16 = 6432;

@@ -9,22 +9,8 @@ use pgpalisade_policies::nearest;
 use pgpalisade_tls::{OPEN_TO_ALL, is_open_to_all};
 
 use super::error::{ConfigError, ValueOrigin};
-use super::file;
+use super::file::{self, Item, RawValue};
 use super::key::{KEYS, Key, KeySpec, TomlType};
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Item {
-    pub text: String,
-    pub source: ValueOrigin,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RawValue {
-    pub key: Key,
-    /// One text, or several for a list. Empty if the value was refused.
-    pub items: Vec<Item>,
-    pub source: ValueOrigin,
-}
 
 /// All values, lowest rank first: defaults, file, environment, flags.
 #[derive(Debug, Clone, Default)]

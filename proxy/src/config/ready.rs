@@ -7,6 +7,12 @@ use std::time::Duration;
 
 use pgpalisade_fence::statement_text::Literals;
 use pgpalisade_policies::{Mode, Network};
+use pgpalisade_server::accounts::Auth;
+use pgpalisade_server::certificates::ClientTls;
+use pgpalisade_server::hosts::Hosts;
+use pgpalisade_server::listener::ListenAddr;
+use pgpalisade_server::transport::Batching;
+use pgpalisade_server::worker::ClientLimits;
 use pgpalisade_takeover::WitnessMode;
 use pgpalisade_tls::{Login, Secret, SslSettings};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -21,14 +27,8 @@ use super::key::Key;
 use super::listen;
 use super::raw::{Environment, RawConfig};
 use super::tls;
-use super::values::Values;
+use super::values::{Values, path};
 use super::{control, duration};
-use crate::server::accounts::Auth;
-use crate::server::certificates::ClientTls;
-use crate::server::hosts::Hosts;
-use crate::server::listener::ListenAddr;
-use crate::server::transport::Batching;
-use crate::server::worker::ClientLimits;
 
 const BATCHING: [(&str, Batching); 2] = [("auto", Batching::Auto), ("off", Batching::Off)];
 const WITNESS: [(&str, WitnessMode); 2] = [("auto", WitnessMode::Auto), ("off", WitnessMode::Off)];
@@ -308,14 +308,6 @@ fn log_filter(text: &str) -> Result<Targets, String> {
 fn is_no_level(word: &str) -> bool {
     let is_bare = !word.contains(['=', '[', ':']);
     is_bare && !word.starts_with("pgpalisade") && LevelFilter::from_str(word).is_err()
-}
-
-pub(super) fn path(text: &str) -> Result<PathBuf, String> {
-    if text.is_empty() {
-        return Err(String::from("names no file"));
-    }
-    // Absolute, so that a later reopen finds the same file.
-    std::path::absolute(text).map_err(|error| format!("{text:?}: {error}"))
 }
 
 fn count(text: &str, most: usize) -> Result<NonZeroUsize, String> {

@@ -3,8 +3,9 @@
 use super::address::parse_hosts;
 use super::authority::AuthorityLocation;
 use super::control;
+use super::file::RawValue;
 use super::key::{KEYS, Key};
-use super::raw::{RawConfig, RawValue};
+use super::raw::RawConfig;
 
 const HIDDEN: &str = "(not shown)";
 

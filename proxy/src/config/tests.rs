@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use pgpalisade_fence::statement_text::Literals;
+use pgpalisade_server::transport::Batching;
+
 use super::error::ConfigErrors;
 use super::*;
-use crate::fence::statement_text::Literals;
-use crate::server::transport::Batching;
 
 fn key(name: &str) -> Key {
     Key::by_name(name).expect("a key").key

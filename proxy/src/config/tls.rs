@@ -2,24 +2,17 @@
 
 use std::path::PathBuf;
 
+use pgpalisade_server::certificates::{ClientCertificates, ClientTls, Plain};
 use pgpalisade_tls::AcceptFiles;
 
 use super::key::Key;
-use super::ready::path;
-use super::values::Values;
-use crate::server::certificates::{ClientCertificates, ClientTls, Plain};
+use super::values::{Values, path};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TlsMode {
-    Off,
-    Allow,
-    Require,
-}
-
-const MODES: [(&str, TlsMode); 3] = [
-    ("off", TlsMode::Off),
-    ("allow", TlsMode::Allow),
-    ("require", TlsMode::Require),
+/// No TLS, or what becomes of clients without it.
+const MODES: [(&str, Option<Plain>); 3] = [
+    ("off", None),
+    ("allow", Some(Plain::Allowed)),
+    ("require", Some(Plain::Refused)),
 ];
 const CERTIFICATES: [(&str, ClientCertificates); 2] = [
     ("optional", ClientCertificates::Optional),
@@ -37,23 +30,17 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<ClientTls> {
 }
 
 fn fit(
-    mode: TlsMode,
+    mode: Option<Plain>,
     (certificate, key, client_ca): (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>),
     certificates: ClientCertificates,
 ) -> Result<ClientTls, String> {
-    let plain = match mode {
-        TlsMode::Allow => Plain::Allowed,
-        TlsMode::Require => Plain::Refused,
-        TlsMode::Off => {
-            let given = [certificate, key, client_ca];
-            return if given.iter().any(Option::is_some) {
-                Err(String::from(
-                    "tls.mode is off, but files for TLS are given: write tls.mode = \"allow\" or \"require\"",
-                ))
-            } else {
-                Ok(ClientTls::Off)
-            };
+    let Some(plain) = mode else {
+        if [certificate, key, client_ca].iter().all(Option::is_none) {
+            return Ok(ClientTls::Off);
         }
+        return Err(String::from(
+            "tls.mode is off, but files for TLS are given: write tls.mode = \"allow\" or \"require\"",
+        ));
     };
     let (Some(certificate), Some(key)) = (certificate, key) else {
         return Err(String::from(

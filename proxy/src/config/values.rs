@@ -1,8 +1,11 @@
 //! The written values, read key by key: each is parsed in every source, and the last valid one counts.
 
+use std::path::PathBuf;
+
 use super::error::{ConfigError, ValueOrigin};
+use super::file::{Item, RawValue};
 use super::key::{KEYS, Key};
-use super::raw::{Item, RawConfig, RawValue};
+use super::raw::RawConfig;
 
 pub(super) struct Values<'a> {
     raw: &'a RawConfig,
@@ -131,6 +134,14 @@ pub(super) fn choose<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, St
         let (last, others) = words.split_last().unwrap_or((&"nothing", &[]));
         format!("{text:?}: write {} or {last}", others.join(", "))
     })
+}
+
+pub(super) fn path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() {
+        return Err(String::from("names no file"));
+    }
+    // Absolute, so that a later reopen finds the same file.
+    std::path::absolute(text).map_err(|error| format!("{text:?}: {error}"))
 }
 
 fn wrong(key: Key, item: &Item, message: &str) -> ConfigError {

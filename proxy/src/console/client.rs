@@ -7,21 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_server::message_socket::{Message, MessageError, MessageSocket};
+use pgpalisade_wire::WireError;
+use pgpalisade_wire::backend::TransactionStatus;
+use pgpalisade_wire::encode::{
+    self, BindComplete, CloseComplete, CommandComplete, EmptyQueryResponse, ErrorResponse, NoData,
+    ParameterDescription, ParseComplete, PortalSuspended, ReadyForQuery, RowDescription, Severity,
+};
+use pgpalisade_wire::frontend::{
+    Bind, Close, Describe, Execute, FrontendTag, Parse, Query, TARGET_TYPE_BYTE_STATEMENT, read,
+};
 
 use super::command::Command;
 use super::login::Operator;
 use super::table::{Row, Rows, Table, data_row};
-use super::{Console, ConsoleError};
-use crate::server::message_socket::{Message, MessageError, MessageSocket};
-use crate::wire::WireError;
-use crate::wire::backend::TransactionStatus;
-use crate::wire::encode::{
-    self, BindComplete, CloseComplete, CommandComplete, EmptyQueryResponse, ErrorResponse, NoData,
-    ParameterDescription, ParseComplete, PortalSuspended, ReadyForQuery, RowDescription, Severity,
-};
-use crate::wire::frontend::{
-    Bind, Close, Describe, Execute, FrontendTag, Parse, Query, TARGET_TYPE_BYTE_STATEMENT, read,
-};
+use super::{Console, ConsoleError, SEE_LOG};
 
 /// Limit of a client's prepared statements, and of its portals.
 const NAMES_MAX: usize = 64;
@@ -29,7 +29,10 @@ const NAMES_MAX: usize = 64;
 /// An idle client gives its place to others. psql reconnects on its own.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// Rows are sent in pieces of about this size.
+/// PostgreSQL's own words.
+const IDLE: &str = "terminating connection due to idle-session timeout";
+
+/// Rows are sent in pieces of about so many bytes.
 const SEND_AT: usize = 64 * 1024;
 
 struct Portal {
@@ -49,21 +52,19 @@ pub(super) struct ConsoleClient {
     has_failed: bool,
 }
 
+/// Failures of a message.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum Undone {
-    /// The client receives the error and continues.
-    Failed(ConsoleError),
+    /// The client receives the error, and continues.
+    Failed(#[from] ConsoleError),
+    /// The connection has ended.
     Ended(MessageError),
-}
-
-impl From<ConsoleError> for Undone {
-    fn from(failure: ConsoleError) -> Self {
-        Self::Failed(failure)
-    }
 }
 
 impl From<WireError> for Undone {
     fn from(error: WireError) -> Self {
-        Self::Failed(ConsoleError::new("08P01", error.to_string(), ""))
+        Self::Failed(ConsoleError::new("08P01", error.to_string()))
     }
 }
 
@@ -125,7 +126,7 @@ impl ConsoleClient {
                 return Ok(Continue(()));
             }
             FrontendTag::FunctionCall => {
-                let failure = ConsoleError::new("0A000", "the console has no functions", "");
+                let failure = ConsoleError::new("0A000", "the console has no functions");
                 failure.put(Severity::Error, &mut self.link.out);
                 self.ready().await?;
                 return Ok(Continue(()));
@@ -192,7 +193,7 @@ impl ConsoleClient {
         let reading = match table.rows {
             Rows::Asked(ask) => {
                 let hint = "SHOW AUTHORITY shows the reason.";
-                let unanswered = |why: String| ConsoleError::new("08006", &why, hint);
+                let unanswered = |why: String| ConsoleError::new("08006", &why).hint(hint);
                 return ask(&console.facts).await.map_err(unanswered);
             }
             Rows::Known(read) => tokio::task::spawn_blocking(move || read(&console.facts)),
@@ -200,11 +201,7 @@ impl ConsoleClient {
         };
         let failed = |error: tokio::task::JoinError| {
             tracing::error!(%error, table = table.name, "the console");
-            ConsoleError::new(
-                "58000",
-                "the table could not be read",
-                "See the log of pgpalisade.",
-            )
+            ConsoleError::new("58000", "the table could not be read").hint(SEE_LOG)
         };
         reading.await.map_err(failed)
     }
@@ -228,17 +225,11 @@ impl ConsoleClient {
             [command] => Some(*command),
             _ => {
                 let message = "cannot insert multiple commands into a prepared statement";
-                return Err(ConsoleError::new("42601", message, "").into());
+                return Err(ConsoleError::new("42601", message).into());
             }
         };
-        if self.statements.contains_key(&name) && !name.is_empty() {
-            return Err(
-                ConsoleError::new("42P05", "the prepared statement already exists", "").into(),
-            );
-        }
-        if self.statements.len() >= NAMES_MAX && !self.statements.contains_key(&name) {
-            return Err(too_many("statements").into());
-        }
+        let taken = ConsoleError::new("42P05", "the prepared statement already exists");
+        has_room(&self.statements, &name, "statements", taken)?;
         self.statements.insert(name, command);
         self.put(&ParseComplete::new());
         Ok(())
@@ -250,32 +241,18 @@ impl ConsoleClient {
         let statement = bind.statement_name.unwrap_or_default();
         let command = *self.statements.get(&statement).ok_or_else(no_statement)?;
         if !bind.parameters.is_empty() {
-            return Err(ConsoleError::new(
-                "08P01",
-                "commands of the console have no parameters",
-                "",
-            )
-            .into());
+            let message = "commands of the console have no parameters";
+            return Err(ConsoleError::new("08P01", message).into());
         }
         let formats = bind.result_column_format_codes;
-        let takes = match command {
-            Some(Command::Show(table)) => table.takes(&formats),
-            _ => true,
-        };
-        if !takes {
-            return Err(ConsoleError::new(
-                "08P01",
-                "the result formats do not fit the columns",
-                "",
-            )
-            .into());
+        if let Some(Command::Show(table)) = command
+            && !table.takes(&formats)
+        {
+            let message = "the result formats do not fit the columns";
+            return Err(ConsoleError::new("08P01", message).into());
         }
-        if self.portals.contains_key(&portal) && !portal.is_empty() {
-            return Err(ConsoleError::new("42P03", "the portal already exists", "").into());
-        }
-        if self.portals.len() >= NAMES_MAX && !self.portals.contains_key(&portal) {
-            return Err(too_many("portals").into());
-        }
+        let taken = ConsoleError::new("42P03", "the portal already exists");
+        has_room(&self.portals, &portal, "portals", taken)?;
         let bound = Portal {
             command,
             formats,
@@ -361,27 +338,35 @@ impl ConsoleClient {
 /// Last error, for a client that can still receive one.
 fn farewell(ended: &MessageError) -> Option<ConsoleError> {
     match ended {
-        MessageError::Wire(error) => Some(ConsoleError::new("08P01", error.to_string(), "")),
-        // PostgreSQL's own words.
-        MessageError::Idle => {
-            let message = "terminating connection due to idle-session timeout";
-            Some(ConsoleError::new("57P05", message, ""))
-        }
+        MessageError::Wire(error) => Some(ConsoleError::new("08P01", error.to_string())),
+        MessageError::Idle => Some(ConsoleError::new("57P05", IDLE)),
         MessageError::Io(_) => None,
     }
 }
 
 fn no_statement() -> ConsoleError {
-    ConsoleError::new("26000", "the prepared statement does not exist", "")
+    ConsoleError::new("26000", "the prepared statement does not exist")
 }
 
 fn no_portal() -> ConsoleError {
-    ConsoleError::new("34000", "the portal does not exist", "")
+    ConsoleError::new("34000", "the portal does not exist")
 }
 
-fn too_many(what: &str) -> ConsoleError {
+/// Whether one more can have this name. The empty name is given again and again.
+fn has_room<T>(
+    names: &HashMap<String, T>,
+    name: &str,
+    what: &str,
+    taken: ConsoleError,
+) -> Result<(), ConsoleError> {
+    if names.contains_key(name) {
+        return name.is_empty().then_some(()).ok_or(taken);
+    }
+    if names.len() < NAMES_MAX {
+        return Ok(());
+    }
     let message = format!("a client of the console may have {NAMES_MAX} {what}");
-    ConsoleError::new("54000", message, "Close some, or use those without a name.")
+    Err(ConsoleError::new("54000", message).hint("Close some, or use those without a name."))
 }
 
 impl ConsoleError {

@@ -1,7 +1,8 @@
 //! The language of the console: words, without nesting.
 
 use super::table::Table;
-use super::{ConsoleError, Stop, pgbouncer, tables};
+use super::tables::all_tables;
+use super::{ConsoleError, Stop};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Command {
@@ -14,68 +15,22 @@ pub(super) enum Command {
     Set,
 }
 
-pub(super) const ORDERS: [(&str, &str); 6] = [
-    (
-        "RELOAD",
-        "reads the policy file and the files for TLS and users again",
-    ),
-    (
-        "KILL id",
-        "ends the connection of a client, by its id in SHOW CLIENTS",
-    ),
-    (
-        "PAUSE",
-        "lets no session begin a transaction, and answers when none is open",
-    ),
-    ("RESUME", "lets sessions begin transactions again"),
-    (
-        "SHUTDOWN",
-        "ends the proxy as SIGTERM does: open transactions have shutdown.grace",
-    ),
-    (
-        "SHUTDOWN WAIT_FOR_CLIENTS",
-        "accepts no more clients, and ends the proxy when the last one has left",
-    ),
-];
+/// Settings that drivers make.
+const SETTINGS: &str =
+    "application_name client_encoding client_min_messages datestyle extra_float_digits";
 
-const SETTINGS: [&str; 5] = [
-    "application_name",
-    "client_encoding",
-    "client_min_messages",
-    "datestyle",
-    "extra_float_digits",
-];
-
-/// Commands of PostgreSQL that clients may try.
-const SQL: [&str; 18] = [
-    "abort",
-    "begin",
-    "call",
-    "close",
-    "commit",
-    "copy",
-    "declare",
-    "deallocate",
-    "delete",
-    "discard",
-    "explain",
-    "insert",
-    "reset",
-    "rollback",
-    "select",
-    "start",
-    "update",
-    "with",
-];
+/// Commands of PostgreSQL, which clients may try.
+const SQL: &str = "abort begin call close commit copy declare deallocate delete discard explain insert reset \
+                   rollback select start update with";
 
 /// Commands of pgbouncer that have no meaning for a proxy without a pool.
-const POOLING: [&str; 5] = ["disable", "enable", "reconnect", "suspend", "wait_close"];
+const POOLING: &str = "disable enable reconnect suspend wait_close";
 
 const HELP: &str = "SHOW HELP lists the commands.";
-
-pub(super) fn all_tables() -> impl Iterator<Item = &'static Table> {
-    tables::TABLES.iter().chain(&pgbouncer::TABLES)
-}
+const NO_TRANSACTIONS: &str =
+    "It has no transactions either: set autocommit in a driver. SHOW HELP lists the commands.";
+const SETTINGS_SHOWN: &str =
+    "SHOW CONFIG shows the settings of pgpalisade, which are in its configuration.";
 
 impl Command {
     /// Parses the commands between semicolons.
@@ -90,45 +45,31 @@ impl Command {
         match lower.as_slice() {
             ["show", name] => show(name),
             ["reload"] => Ok(Self::Reload),
-            ["kill" | "kill_client", id] => match id.parse() {
-                Ok(id) => Ok(Self::Kill(id)),
-                Err(_) => Err(ConsoleError::new(
-                    "42601",
-                    "KILL needs the id of a client",
-                    "SHOW CLIENTS shows it in its column id.",
-                )),
-            },
+            ["kill" | "kill_client", id] => {
+                let no_id = ConsoleError::new("42601", "KILL needs the id of a client");
+                let no_id = |_| no_id.hint("SHOW CLIENTS shows it in its column id.");
+                id.parse().map(Self::Kill).map_err(no_id)
+            }
             ["pause"] => Ok(Self::Pause),
             ["resume"] => Ok(Self::Resume),
-            ["pause" | "resume", ..] => Err(ConsoleError::new(
-                "0A000",
-                "PAUSE and RESUME are for all databases",
-                "Write them without a name.",
-            )),
+            ["pause" | "resume", ..] => {
+                let message = "PAUSE and RESUME are for all databases";
+                Err(ConsoleError::new("0A000", message).hint("Write them without a name."))
+            }
             ["shutdown"] => Ok(Self::Shutdown(Stop::Now)),
             ["shutdown", "wait_for_clients"] => Ok(Self::Shutdown(Stop::WhenClientsHaveLeft)),
             ["set", setting, "to" | "=", value] => set(setting, value),
-            [word, ..] if SQL.contains(word) => Err(ConsoleError::new(
-                "0A000",
-                format!(
-                    "the console is not a database: it has no {}",
-                    word.to_ascii_uppercase()
-                ),
-                "It has no transactions either: set autocommit in a driver. SHOW HELP lists the commands.",
-            )),
-            [word, ..] if POOLING.contains(word) => Err(ConsoleError::new(
-                "0A000",
-                format!(
-                    "pgpalisade does not pool server connections, so there is no {}",
-                    word.to_ascii_uppercase()
-                ),
-                HELP,
-            )),
-            _ => Err(ConsoleError::new(
-                "42601",
-                "this is not a command of the console",
-                HELP,
-            )),
+            [word, ..] if has(SQL, word) => {
+                let word = word.to_ascii_uppercase();
+                let message = format!("the console is not a database: it has no {word}");
+                Err(ConsoleError::new("0A000", message).hint(NO_TRANSACTIONS))
+            }
+            [word, ..] if has(POOLING, word) => {
+                let what = "pgpalisade does not pool server connections, so there is no";
+                let message = format!("{what} {}", word.to_ascii_uppercase());
+                Err(ConsoleError::new("0A000", message).hint(HELP))
+            }
+            _ => Err(ConsoleError::new("42601", "this is not a command of the console").hint(HELP)),
         }
     }
 
@@ -149,32 +90,34 @@ impl Command {
     }
 }
 
+fn has(words: &str, word: &str) -> bool {
+    words.split(' ').any(|other| other == word)
+}
+
 fn show(name: &str) -> Result<Command, ConsoleError> {
     let table = all_tables().find(|table| table.name.eq_ignore_ascii_case(name));
-    let no_such = || ConsoleError::new("42704", "there is no such table to SHOW", HELP);
+    let no_such = || ConsoleError::new("42704", "there is no such table to SHOW").hint(HELP);
     table.map(Command::Show).ok_or_else(no_such)
 }
 
 fn set(setting: &str, value: &str) -> Result<Command, ConsoleError> {
     let is_encoding = matches!(value, "utf8" | "utf-8" | "unicode");
     match setting {
-        "client_encoding" if !is_encoding => Err(ConsoleError::new(
-            "22023",
-            "the console speaks UTF8 only",
-            "Leave client_encoding as it is.",
-        )),
-        _ if SETTINGS.contains(&setting) => Ok(Command::Set),
-        _ => Err(ConsoleError::new(
-            "0A000",
-            "the console has no settings to change",
-            "SHOW CONFIG shows the settings of pgpalisade, which are in its configuration.",
-        )),
+        "client_encoding" if !is_encoding => {
+            Err(ConsoleError::new("22023", "the console speaks UTF8 only")
+                .hint("Leave client_encoding as it is."))
+        }
+        _ if has(SETTINGS, setting) => Ok(Command::Set),
+        _ => {
+            let no_settings = ConsoleError::new("0A000", "the console has no settings to change");
+            Err(no_settings.hint(SETTINGS_SHOWN))
+        }
     }
 }
 
 /// The words of each statement, without comments. Quotes around a word are removed.
 fn statements(text: &str) -> Result<Vec<Vec<&str>>, ConsoleError> {
-    let open = || ConsoleError::new("42601", "a comment or a string does not end", HELP);
+    let open = || ConsoleError::new("42601", "a comment or a string does not end").hint(HELP);
     let (mut all, mut words) = (Vec::new(), Vec::new());
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use pgpalisade_fence::readable::readable;
 use pgpalisade_logins::scram::server::{LoginRefusal, Offered, mechanisms};
 use pgpalisade_logins::scram::{Leg, nonce};
-
-use super::{ConsoleError, DATABASE};
-use crate::fence::readable::readable;
-use crate::server::accounts::Accounts;
-use crate::server::message_socket::{Message, MessageError, MessageSocket};
-use crate::wire::backend::TransactionStatus;
-use crate::wire::encode::{
+use pgpalisade_server::accounts::Accounts;
+use pgpalisade_server::message_socket::{Message, MessageError, MessageSocket};
+use pgpalisade_wire::backend::TransactionStatus;
+use pgpalisade_wire::encode::{
     self, Authentication, BackendKeyData, NegotiateProtocolVersion, ParameterStatus, ReadyForQuery,
     SecretKey,
 };
-use crate::wire::startup::{self, StartupMessage, StartupPacket};
+use pgpalisade_wire::startup::{self, StartupMessage, StartupPacket};
+
+use super::{ConsoleError, DATABASE};
 
 /// Encryption requests before a startup packet: one of each kind.
 const REQUESTS: usize = 2;
@@ -61,14 +61,8 @@ pub(super) enum Refused {
     NoStartup,
     #[error(transparent)]
     Link(#[from] MessageError),
-    #[error("{}", .0.message)]
-    Told(ConsoleError),
-}
-
-impl From<ConsoleError> for Refused {
-    fn from(failure: ConsoleError) -> Self {
-        Self::Told(failure)
-    }
+    #[error(transparent)]
+    Told(#[from] ConsoleError),
 }
 
 struct Request {
@@ -84,11 +78,9 @@ impl Users {
             rights: self.rights(link, &request).await?,
         };
         if request.database != DATABASE {
-            return Err(Refused::Told(ConsoleError::new(
-                "3D000",
-                "this is the console of pgpalisade, which has one database only",
-                "Connect to the database pgpalisade.",
-            )));
+            let message = "this is the console of pgpalisade, which has one database only";
+            let other = ConsoleError::new("3D000", message);
+            return Err(other.hint("Connect to the database pgpalisade.").into());
         }
         Ok(operator)
     }
@@ -103,11 +95,9 @@ impl Users {
             return Ok(OperatorRole::Admin);
         }
         let Some(accounts) = &self.accounts else {
-            return Err(Refused::Told(ConsoleError::new(
-                "28000",
-                "only the user that runs pgpalisade and root can log in here",
-                "With console_auth_file, other users can log in with a password.",
-            )));
+            let message = "only the user that runs pgpalisade and root can log in here";
+            let hint = "With console_auth_file, other users can log in with a password.";
+            return Err(ConsoleError::new("28000", message).hint(hint).into());
         };
         prove(link, accounts, &request.user).await?;
         Ok(if self.admins.contains(&request.user) {
@@ -166,7 +156,7 @@ async fn startup(link: &mut MessageSocket) -> Result<Request, Refused> {
             }
             Ok(StartupPacket::OtherVersion(_)) => {
                 let message = "unsupported frontend protocol: the console supports 3.0";
-                return Err(Refused::Told(ConsoleError::new("0A000", message, "")));
+                return Err(ConsoleError::new("0A000", message).into());
             }
             Ok(StartupPacket::CancelRequest) | Err(_) => return Err(Refused::NoStartup),
         }
@@ -195,20 +185,14 @@ async fn prove(link: &mut MessageSocket, accounts: &Accounts, user: &str) -> Res
     let names = mechanisms(&leg).iter().map(ToString::to_string);
     let offer = Authentication::SASL(names.collect());
     let account = accounts.of(user.as_bytes()).await;
-    let account = account.map_err(|error| ConsoleError::new("08006", error.to_string(), ""))?;
+    let account = account.map_err(|error| ConsoleError::new("08006", error.to_string()))?;
     let answer = ask(link, &offer).await?;
     let offered = Offered::new(account, leg, nonce(&rand::random()));
-    let (challenged, challenge) = offered
-        .challenge(&answer)
-        .map_err(|why| refused(&why, user))?;
+    let refused = |why| refused(&why, user);
+    let (challenged, challenge) = offered.challenge(&answer).map_err(refused)?;
     let proof = ask(link, &Authentication::SASLContinue(challenge.into())).await?;
-    let proven = challenged
-        .prove(&proof)
-        .map_err(|why| refused(&why, user))?;
-    encode::put(
-        &mut link.out,
-        &Authentication::SASLFinal(proven.last.into()),
-    );
+    let last = challenged.prove(&proof).map_err(refused)?.last;
+    encode::put(&mut link.out, &Authentication::SASLFinal(last.into()));
     Ok(())
 }
 
@@ -217,7 +201,7 @@ fn refused(why: &LoginRefusal, user: &str) -> ConsoleError {
         LoginRefusal::Proof => format!("{why} for user \"{}\"", readable(user)),
         _ => why.to_string(),
     };
-    ConsoleError::new(why.sqlstate(), message, "")
+    ConsoleError::new(why.sqlstate(), message)
 }
 
 async fn ask(link: &mut MessageSocket, request: &Authentication) -> Result<BytesMut, Refused> {
@@ -225,11 +209,7 @@ async fn ask(link: &mut MessageSocket, request: &Authentication) -> Result<Bytes
     link.flush().await.map_err(MessageError::Io)?;
     match link.message().await? {
         Some(Message { tag: b'p', body }) => Ok(body),
-        Some(_) => Err(Refused::Told(ConsoleError::new(
-            "08P01",
-            "expected SASL response",
-            "",
-        ))),
+        Some(_) => Err(ConsoleError::new("08P01", "expected SASL response").into()),
         None => Err(Refused::NoStartup),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use pgpalisade_fence::readable::counted;
+use pgpalisade_server::pause::Traffic;
 use tokio::time::Instant;
 
-use super::{Console, ConsoleError};
-use crate::fence::readable::counted;
-use crate::server::pause::Traffic;
+use super::{Console, ConsoleError, SEE_LOG};
 
 const PAUSED_WITHIN: Duration = Duration::from_secs(60);
 const PAUSED_LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -30,14 +30,10 @@ impl Console {
                 return Ok(());
             }
             if Instant::now() >= until {
-                return Err(ConsoleError::new(
-                    "55006",
-                    format!(
+                return Err(ConsoleError::new("55006", format!(
                         "no transaction begins any more, but {} did not end in time",
                         counted(busy, "session")
-                    ),
-                    "SHOW SESSIONS shows them. PAUSE waits again, KILL ends one, RESUME lets all continue.",
-                ));
+                    )).hint("SHOW SESSIONS shows them. PAUSE waits again, KILL ends one, RESUME lets all continue."));
             }
             tokio::time::sleep(PAUSED_LOOK_EVERY).await;
         }
@@ -55,14 +51,10 @@ impl Console {
 
 fn overtaken(how: &str) -> ConsoleError {
     let hint = "SHOW DATABASES shows the present state in its column paused.";
-    ConsoleError::new("57014", how, hint)
+    ConsoleError::new("57014", how).hint(hint)
 }
 
 /// A worker that does not answer serves no session either.
 fn stuck() -> ConsoleError {
-    ConsoleError::new(
-        "58000",
-        "a worker thread does not answer",
-        "See the log of pgpalisade.",
-    )
+    ConsoleError::new("58000", "a worker thread does not answer").hint(SEE_LOG)
 }

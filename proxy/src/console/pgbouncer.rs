@@ -5,15 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pgpalisade_fence::readable::without_controls;
+use pgpalisade_logins::ClientAddr;
+use pgpalisade_server::client_table::{ClientEntry, ClientState, Encryption, Facts as ClientFacts};
+use pgpalisade_server::hosts::UpstreamAddr;
+use pgpalisade_server::pause::Traffic;
+
 use super::Facts;
 use super::table::{Cell, Row, Rows, Table};
 use crate::config::ShownKey;
-use crate::fence::readable::without_controls;
 use crate::process::memory;
-use crate::rejection_log::ClientAddr;
-use crate::server::client_table::{ClientEntry, ClientState, Encryption, Facts as ClientFacts};
-use crate::server::hosts::UpstreamAddr;
-use crate::server::pause::Traffic;
 
 pub(super) const TABLES: [Table; 9] = [
     Table {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use pgpalisade_rejection_log::RejectionRecord;
+use pgpalisade_rejection_log::overlaps::{Overlap, OverlapWriter};
+
 use super::Facts;
-use super::table::{Cell, Row, RowIter, columns, row_of, rows};
-use super::tables::time;
-use crate::rejection_log::RejectionRecord;
-use crate::rejection_log::overlaps::{Overlap, OverlapWriter};
+use super::table::{Cell, Row, RowIter, columns, row_of, rows, time};
 
 /// The fields of a line of the rejection log.
 pub(super) const COLUMNS: &str = "\

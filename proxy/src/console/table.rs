@@ -2,13 +2,18 @@
 
 use std::borrow::Cow;
 use std::pin::Pin;
+use std::time::{Duration, SystemTime};
 
+use pgpalisade_fence::readable::without_controls;
+use pgpalisade_rejection_log::rfc3339;
+use pgpalisade_wire::encode::{self, DataRow, FieldDescription, RowDescription};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Facts;
-use crate::fence::readable::without_controls;
-use crate::wire::encode::{self, DataRow, FieldDescription, RowDescription};
+
+/// Time that SHOW AUTHORITY and others wait for an answer.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) type Row = Vec<Cell>;
 
@@ -108,6 +113,11 @@ pub(super) fn rows<T: Send + 'static>(
     Box::new(of.into_iter().map(row))
 }
 
+pub(super) fn time(time: SystemTime) -> Cell {
+    rfc3339(time).into()
+}
+
+/// The format code of binary values.
 const BINARY: i16 = 1;
 
 fn format(formats: &[i16], number: usize) -> i16 {
@@ -188,7 +198,7 @@ pub(super) fn object(columns: &[Column], row: Row) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::command::all_tables;
+    use super::super::tables::all_tables;
     use super::*;
 
     #[test]

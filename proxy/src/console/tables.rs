@@ -2,23 +2,19 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::HeldTokens;
+use pgpalisade_fence::mark_cache::CachedMark;
 use pgpalisade_policies::{Mode, Numbers, PreparedTransactions};
+use pgpalisade_rejection_log::moment;
+use pgpalisade_server::client_table::{ClientEntry, Encryption};
+use pgpalisade_takeover::cluster_lock::Proxy;
 use tokio::time::Instant;
 
 use super::Facts;
-use super::command::{ORDERS, all_tables};
-use super::table::{Cell, QueryResult, Row, RowIter, Rows, Table, rows, yes};
-use super::{refusals, takeovers};
-use crate::fence::HeldTokens;
-use crate::fence::mark_cache::CachedMark;
-use crate::rejection_log::{moment, rfc3339};
-use crate::server::client_table::{ClientEntry, Encryption};
-use crate::takeover::cluster_lock::Proxy;
-
-pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+use super::table::{ANSWER_WITHIN, Cell, QueryResult, Row, RowIter, Rows, Table, rows, time, yes};
+use super::{pgbouncer, refusals, takeovers};
 
 pub(super) const TABLES: [Table; 9] = [
     Table {
@@ -86,8 +82,33 @@ pub(super) const TABLES: [Table; 9] = [
     },
 ];
 
-pub(super) fn time(time: SystemTime) -> Cell {
-    rfc3339(time).into()
+/// Commands other than SHOW, for SHOW HELP.
+const ORDERS: [(&str, &str); 6] = [
+    (
+        "RELOAD",
+        "reads the policy file and the files for TLS and users again",
+    ),
+    (
+        "KILL id",
+        "ends the connection of a client, by its id in SHOW CLIENTS",
+    ),
+    (
+        "PAUSE",
+        "lets no session begin a transaction, and answers when none is open",
+    ),
+    ("RESUME", "lets sessions begin transactions again"),
+    (
+        "SHUTDOWN",
+        "ends the proxy as SIGTERM does: open transactions have shutdown.grace",
+    ),
+    (
+        "SHUTDOWN WAIT_FOR_CLIENTS",
+        "accepts no more clients, and ends the proxy when the last one has left",
+    ),
+];
+
+pub(super) fn all_tables() -> impl Iterator<Item = &'static Table> {
+    TABLES.iter().chain(&pgbouncer::TABLES)
 }
 
 fn help(_: &Facts) -> Vec<Row> {

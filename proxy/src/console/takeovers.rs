@@ -1,11 +1,10 @@
 //! SHOW TAKEOVERS.
 
+use pgpalisade_server::history::ShownTakeover;
 use tokio::time::Instant;
 
 use super::Facts;
-use super::table::{QueryResult, columns, row_of};
-use super::tables::ANSWER_WITHIN;
-use crate::server::history::ShownTakeover;
+use super::table::{ANSWER_WITHIN, QueryResult, columns, row_of};
 
 pub(super) const COLUMNS: &str = "\
     scope text, from int8, to int8, raised_at text, raised_by text, outcome text, sessions int8, \

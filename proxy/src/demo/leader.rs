@@ -20,19 +20,10 @@ pub(super) struct DemoLeader {
     stop: CancellationToken,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ServerError {
-    pub(super) severity: String,
-    pub(super) sqlstate: String,
-    pub(super) message: String,
-    pub(super) detail: Option<String>,
-    pub(super) hint: Option<String>,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
-    #[error("{}: {}", .0.severity, .0.message)]
-    Refused(ServerError),
+    #[error("{}: {}", .0.severity(), .0.message())]
+    Refused(Box<DbError>),
     /// The connection broke without a word from the server.
     #[error("the connection broke")]
     Broken(#[source] tokio_postgres::Error),
@@ -89,31 +80,23 @@ impl DemoLeader {
 impl StepError {
     fn from_error(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
-            Some(told) => Self::Refused(ServerError::from(told)),
+            Some(told) => Self::Refused(Box::new(told.clone())),
             None => Self::Broken(error),
         }
     }
 }
 
-impl From<&DbError> for ServerError {
-    fn from(error: &DbError) -> Self {
-        Self {
-            severity: error.severity().to_owned(),
-            sqlstate: error.code().code().to_owned(),
-            message: error.message().to_owned(),
-            detail: error.detail().map(str::to_owned),
-            hint: error.hint().map(str::to_owned),
-        }
-    }
-}
-
-impl ServerError {
-    pub(super) fn as_psql(&self) -> Vec<String> {
-        let mut lines = vec![format!("{}:  {}", self.severity, self.message)];
-        lines.extend(self.detail.iter().map(|text| format!("DETAIL:  {text}")));
-        lines.extend(self.hint.iter().map(|text| format!("HINT:  {text}")));
-        lines
-    }
+/// A refusal as psql prints it.
+pub(super) fn as_psql(
+    severity: &str,
+    message: &str,
+    detail: Option<&str>,
+    hint: Option<&str>,
+) -> Vec<String> {
+    let mut lines = vec![format!("{severity}:  {message}")];
+    lines.extend(detail.map(|text| format!("DETAIL:  {text}")));
+    lines.extend(hint.map(|text| format!("HINT:  {text}")));
+    lines
 }
 
 fn row(message: &SimpleQueryMessage) -> Option<Vec<String>> {
@@ -143,16 +126,9 @@ mod tests {
 
     #[test]
     fn errors_as_psql_prints_them() {
-        let mut refusal = ServerError {
-            severity: "ERROR".into(),
-            sqlstate: "PF001".into(),
-            message: "PF001: stale".into(),
-            detail: Some("why".into()),
-            hint: Some("what next".into()),
-        };
+        let lines = |detail, hint| as_psql("ERROR", "PF001: stale", detail, hint);
         let expect = ["ERROR:  PF001: stale", "DETAIL:  why", "HINT:  what next"];
-        assert_eq!(refusal.as_psql(), expect);
-        (refusal.detail, refusal.hint) = (None, None);
-        assert_eq!(refusal.as_psql(), ["ERROR:  PF001: stale"]);
+        assert_eq!(lines(Some("why"), Some("what next")), expect);
+        assert_eq!(lines(None, None), ["ERROR:  PF001: stale"]);
     }
 }

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_harness::{HarnessError, system};
 use serde_json::Value;
+use tokio_postgres::error::DbError;
 use tokio_util::sync::CancellationToken;
 
 use super::DemoError;
-use super::leader::{DemoLeader, ServerError, StepError};
+use super::leader::{DemoLeader, StepError, as_psql};
 use super::page::Page;
 
 /// A record is written a moment after the client has its answer.
@@ -148,7 +149,9 @@ fn refused<W: Write>(
     page.says(who, what)?;
     match result {
         Err(StepError::Refused(refusal)) => {
-            page.refusal(&refusal.as_psql())?;
+            let (severity, message) = (refusal.severity(), refusal.message());
+            let lines = as_psql(severity, message, refusal.detail(), refusal.hint());
+            page.refusal(&lines)?;
             check_refusal(what, &refusal)
         }
         Ok(()) => Err(DemoError::NotAsTold(format!(
@@ -161,14 +164,14 @@ fn refused<W: Write>(
     }
 }
 
-fn check_refusal(what: &str, refusal: &ServerError) -> Result<(), DemoError> {
-    if refusal.sqlstate != STALE {
-        let got = &refusal.sqlstate;
+fn check_refusal(what: &str, refusal: &DbError) -> Result<(), DemoError> {
+    let got = refusal.code().code();
+    if got != STALE {
         return Err(DemoError::NotAsTold(format!(
             "{what:?} was refused with {got}, not {STALE}"
         )));
     }
-    if refusal.detail.is_none() || refusal.hint.is_none() {
+    if refusal.detail().is_none() || refusal.hint().is_none() {
         return Err(DemoError::NotAsTold(format!(
             "the refusal of {what:?} has no DETAIL or no HINT"
         )));

@@ -17,10 +17,8 @@ use prometheus_client::registry::Registry;
 use serde_json::Value;
 
 use super::access::{Access, HttpAccess, Peer};
-use super::events::{self, Pictures};
+use super::events::{self, Shown};
 use super::exposition;
-use super::readiness::Readiness;
-use crate::console::Facts;
 
 /// The main thread counts as dead after this time without an answer.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
@@ -36,23 +34,20 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
 pub(super) type Body = Either<Full<Bytes>, Channel<Bytes, Infallible>>;
 
 pub(super) struct Answers {
-    pub(super) access: Access,
     pub(super) registry: Registry,
-    pub(super) facts: Arc<Facts>,
-    pub(super) readiness: Readiness,
-    pub(super) pictures: Pictures,
+    pub(super) shown: Arc<Shown>,
 }
 
 impl Answers {
     pub(super) async fn to(
-        self: &Arc<Self>,
+        &self,
         request: &Request<Incoming>,
         peer: Peer,
     ) -> Result<Response<Body>, Infallible> {
-        let rights = self.access.rights(peer, request.headers());
+        let rights = self.shown.access.rights(peer, request.headers());
         let path = request.uri().path();
         if rights == HttpAccess::None
-            && let Some(refusal) = refusal(&self.access, path)
+            && let Some(refusal) = refusal(&self.shown.access, path)
         {
             return Ok(refusal);
         }
@@ -73,7 +68,7 @@ impl Answers {
             "/healthz" => self.health().await,
             "/readyz" => self.ready(rights).await,
             _ => match path.strip_prefix("/api/v1/") {
-                Some(_) if !self.access.is_meant(request.headers()) => not_meant(),
+                Some(_) if !self.shown.access.is_meant(request.headers()) => not_meant(),
                 Some("events") => self.events(request, peer),
                 Some(table) => self.table(table).await,
                 None => nothing_there(),
@@ -82,23 +77,19 @@ impl Answers {
         Ok(answer)
     }
 
-    fn events(self: &Arc<Self>, request: &Request<Incoming>, peer: Peer) -> Response<Body> {
+    fn events(&self, request: &Request<Incoming>, peer: Peer) -> Response<Body> {
         let body = match *request.method() {
             Method::HEAD => Either::Left(Full::default()),
             _ => {
                 let fields = request.headers().clone();
-                Either::Right(events::body(Arc::clone(self), peer, fields))
+                Either::Right(events::body(Arc::clone(&self.shown), peer, fields))
             }
         };
         headed(StatusCode::OK, "text/event-stream", body)
     }
 
-    pub(super) async fn why_not_ready(&self) -> Option<String> {
-        self.readiness.why_not().await
-    }
-
     async fn table(&self, name: &str) -> Response<Body> {
-        match self.facts.rows(name).await {
+        match self.shown.facts.rows(name).await {
             Some(Ok(rows)) => {
                 let json = rows.collect::<Value>().to_string();
                 respond(StatusCode::OK, "application/json", json)
@@ -123,7 +114,7 @@ impl Answers {
 
     /// The main thread, which accepts connections and declares tokens, must prove that it lives.
     async fn health(&self) -> Response<Body> {
-        let main = self.facts.shared.timers.spawn(async {});
+        let main = self.shown.facts.shared.timers.spawn(async {});
         match tokio::time::timeout(ALIVE_WITHIN, main).await {
             Ok(Ok(())) => plain(StatusCode::OK, "alive\n"),
             _ => plain(
@@ -134,7 +125,7 @@ impl Answers {
     }
 
     async fn ready(&self, rights: HttpAccess) -> Response<Body> {
-        let Some(why_not) = self.readiness.why_not().await else {
+        let Some(why_not) = self.shown.readiness.why_not().await else {
             return plain(StatusCode::OK, "ready\n");
         };
         let text = match rights {

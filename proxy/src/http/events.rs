@@ -10,12 +10,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http_body_util::channel::{Channel, Sender};
 use hyper::HeaderMap;
 use hyper::body::Bytes;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::access::{HttpAccess, Peer};
-use super::answers::Answers;
+use super::access::{Access, HttpAccess, Peer};
+use super::readiness::Readiness;
+use crate::console::Facts;
 
 /// Pause between two tables of a picture, so that a core is taken only in short pieces.
 const GAP: Duration = Duration::from_millis(10);
@@ -40,6 +41,15 @@ const TABLES: [&str; 6] = [
     "proxies",
 ];
 
+/// What is shown, and to whom.
+pub(super) struct Shown {
+    pub(super) access: Access,
+    pub(super) facts: Arc<Facts>,
+    pub(super) readiness: Readiness,
+    pub(super) pictures: Pictures,
+}
+
+/// The last picture, shared by all clients.
 #[derive(Debug, Default)]
 pub(super) struct Pictures(Mutex<Option<Picture>>);
 
@@ -53,7 +63,7 @@ struct Picture {
 }
 
 impl Pictures {
-    async fn latest(&self, answers: &Answers) -> Picture {
+    async fn latest(&self, shown: &Shown) -> Picture {
         let mut last = self.0.lock().await;
         if let Some(picture) = &*last
             && Instant::now() < picture.until
@@ -61,7 +71,7 @@ impl Pictures {
             return picture.clone();
         }
         let began = Instant::now();
-        let content = Bytes::from(picture(answers).await.to_string());
+        let content = Bytes::from(picture(shown).await.to_string());
         let until = Instant::now() + (began.elapsed() * SHARE).clamp(EVERY, OLDEST);
         let picture = Picture {
             content,
@@ -73,14 +83,15 @@ impl Pictures {
     }
 }
 
-async fn picture(answers: &Answers) -> Value {
+async fn picture(shown: &Shown) -> Value {
     let mut picture = Map::new();
     picture.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
-    picture.insert("not_ready".to_owned(), answers.why_not_ready().await.into());
+    let why_not = shown.readiness.why_not().await;
+    picture.insert("not_ready".to_owned(), why_not.into());
     for name in TABLES {
-        let table = match answers.facts.rows(name).await {
+        let table = match shown.facts.rows(name).await {
             Some(Ok(rows)) => shortened(name, rows),
-            Some(Err(why)) => Map::from_iter([("why_not".to_owned(), why.into())]).into(),
+            Some(Err(why)) => json!({ "why_not": why }),
             None => Value::Null,
         };
         picture.insert(name.to_owned(), table);
@@ -98,47 +109,31 @@ fn shortened(name: &str, rows: impl ExactSizeIterator<Item = Value>) -> Value {
     } else {
         rows.take(ROWS_MAX).collect()
     };
-    Map::from_iter([
-        ("rows".to_owned(), rows.into()),
-        ("total".to_owned(), total.into()),
-    ])
-    .into()
+    json!({ "rows": rows, "total": total })
 }
 
-/// A body that streams events until the client leaves or loses its rights.
-pub(super) fn body(
-    answers: Arc<Answers>,
-    peer: Peer,
-    fields: HeaderMap,
-) -> Channel<Bytes, Infallible> {
+/// A body that streams events until the client leaves, or loses its rights. They follow from its TLS handshake and
+/// these fields of the request.
+pub(super) fn body(shown: Arc<Shown>, peer: Peer, fields: HeaderMap) -> Channel<Bytes, Infallible> {
     let (sender, body) = Channel::new(1);
-    tokio::spawn(send(sender, answers, peer, fields));
+    tokio::spawn(send(sender, shown, peer, fields));
     body
 }
 
-async fn send(
-    mut to: Sender<Bytes, Infallible>,
-    answers: Arc<Answers>,
-    peer: Peer,
-    fields: HeaderMap,
-) {
+async fn send(mut to: Sender<Bytes, Infallible>, shown: Arc<Shown>, peer: Peer, fields: HeaderMap) {
     let mut sent = Bytes::new();
     let mut sent_at = Instant::now();
-    while answers.access.rights(peer, &fields) == HttpAccess::Read {
-        let picture = answers.pictures.latest(&answers).await;
+    while shown.access.rights(peer, &fields) == HttpAccess::Read {
+        let picture = shown.pictures.latest(&shown).await;
         let (content, made_at) = (picture.content, picture.made_at);
         // Without the time, which would make every picture differ.
-        let event = match content == sent {
-            false => format!(
-                "id: {made_at}\ndata: {}\n\n",
-                String::from_utf8_lossy(&content)
-            ),
-            true if sent_at.elapsed() >= SIGN_EVERY => format!("id: {made_at}\n\n"),
-            true => String::new(),
-        };
-        if !event.is_empty() {
+        if content != sent || sent_at.elapsed() >= SIGN_EVERY {
+            let mut event = format!("id: {made_at}\n");
+            if content != sent {
+                event.push_str(&format!("data: {}\n", String::from_utf8_lossy(&content)));
+            }
             // A client that reads slowly gets fewer events.
-            if to.send_data(event.into()).await.is_err() {
+            if to.send_data(format!("{event}\n").into()).await.is_err() {
                 return;
             }
             (sent, sent_at) = (content, Instant::now());

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use pgpalisade_takeover::Takeover;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::takeover::Takeover;
-
+/// Limit for an answer of the authority.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Further limit for the main thread to pass its answer on.
 const SAID_WITHIN: Duration = Duration::from_millis(200);

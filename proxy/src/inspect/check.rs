@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::Policy;
+use pgpalisade_takeover::{ControlError, WitnessMode, cluster_lock, witness};
 
 use super::cluster::{self, Witness};
 use super::finding::{Check, CheckOutcome, CheckResult, Finding};
@@ -22,7 +23,6 @@ use super::probe::greet;
 use super::{step_within, store};
 use crate::config::Config;
 use crate::policy_file::PolicyFileErrors;
-use crate::takeover::{ControlError, WitnessMode, cluster_lock, witness};
 use machine::Endpoint;
 use postgres::Proxies;
 

@@ -5,14 +5,14 @@ use std::fmt;
 use std::net::IpAddr;
 
 use pgpalisade_authority::{Backend, Mark, Registered, Scope};
+use pgpalisade_takeover::control::{STARTED_US, answer};
+use pgpalisade_takeover::{ControlError, witness};
 use serde::Serialize;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client as PgClient, Row};
 
-use crate::takeover::control::{STARTED_US, answer};
-use crate::takeover::{ControlError, witness};
-
+/// Limit of prepared transactions in a report.
 const PREPARED_MAX: i64 = 100;
 
 #[derive(Debug, Clone)]

@@ -1,11 +1,11 @@
 //! The result of a check.
 
 use clap::ValueEnum;
+use pgpalisade_fence::readable::without_error_numbers;
+use pgpalisade_takeover::ControlError;
 use serde::Serialize;
 
-use crate::fence::readable::without_error_numbers;
-use crate::takeover::ControlError;
-
+/// Limit of names in one line.
 const NAMED: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -2,7 +2,7 @@
 //!
 //! If a pooler made it up, no takeover could end the session.
 
-use crate::wire::header;
+use pgpalisade_wire::header;
 
 const LOGIN_MAX: usize = 64 * 1024;
 

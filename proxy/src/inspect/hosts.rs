@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use pgpalisade_authority::Cluster;
+use pgpalisade_server::hosts::UpstreamAddr;
+use pgpalisade_takeover::control::answer;
+use pgpalisade_takeover::prepare::RoleRights;
+use pgpalisade_takeover::{ControlError, prepare};
 use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::cluster::{self, ServerInfo};
 use super::probe::{Probe, ProbeError};
 use crate::config::Config;
-use crate::server::hosts::UpstreamAddr;
-use crate::takeover::control::answer;
-use crate::takeover::prepare::RoleRights;
-use crate::takeover::{ControlError, prepare};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -71,10 +71,15 @@ pub(super) async fn survey(config: &Config, within: Duration) -> Survey {
         .iter()
         .filter_map(|(_, seen)| seen.as_ref().ok()?.cluster);
     let newest = newest.max_by_key(|cluster| (cluster.timeline, cluster.postmaster_us));
-    let hosts = all
-        .iter()
-        .map(|(upstream, seen)| describe(upstream, seen, newest));
-    let hosts = hosts.collect();
+    let host = |(upstream, seen): &(UpstreamAddr, Result<Chosen, Unseen>)| {
+        let (role, seen) = match seen {
+            Err(why) => (HostRole::Unknown, why.to_string()),
+            Ok(chosen) => chosen.describe(newest),
+        };
+        let host = upstream.to_string();
+        Host { host, role, seen }
+    };
+    let hosts = all.iter().map(host).collect();
     let is_primary = |seen: &Result<Chosen, Unseen>| {
         seen.as_ref()
             .is_ok_and(|chosen| chosen.cluster == newest && newest.is_some())
@@ -115,22 +120,6 @@ async fn streams(client: &Client) -> Result<bool, ControlError> {
     let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_get_wal_receiver() r WHERE r.status = 'streaming')";
     let rows = client.query_typed(sql, &[]).await?;
     answer(rows.first().ok_or(ControlError::Lost)?, 0)
-}
-
-fn describe(
-    upstream: &UpstreamAddr,
-    seen: &Result<Chosen, Unseen>,
-    newest: Option<Cluster>,
-) -> Host {
-    let (role, seen) = match seen {
-        Err(why) => (HostRole::Unknown, why.to_string()),
-        Ok(chosen) => chosen.describe(newest),
-    };
-    Host {
-        host: upstream.to_string(),
-        role,
-        seen,
-    }
 }
 
 impl Chosen {

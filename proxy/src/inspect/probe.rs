@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pgpalisade_authority::owned::NAMES;
+use pgpalisade_server::hosts::UpstreamAddr;
+use pgpalisade_takeover::ControlError;
 use pgpalisade_tls::{Connector, FileError, Login, Negotiated, SSL_REQUEST};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -18,8 +20,6 @@ use tokio_postgres::{Client, NoTls};
 use tokio_util::io::InspectReader;
 
 use super::greeting::Greeting;
-use crate::server::hosts::UpstreamAddr;
-use crate::takeover::ControlError;
 
 const APPLICATION_NAME: &str = "pgpalisade inspect";
 
@@ -149,12 +149,12 @@ pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), P
         let closed = |_| ProbeError::Foreign(addr.clone(), "it closed the connection");
         stream.write_all(&SSL_REQUEST).await.map_err(closed)?;
         match stream.read_u8().await.map_err(closed)? {
-            b'S' | b'N' => Ok(()),
-            b'E' => Ok(()),
-            _ => Err(ProbeError::Foreign(
-                addr.clone(),
-                "it does not understand an SSLRequest",
-            )),
+            // E: an ErrorResponse, as from a server without a free connection.
+            b'S' | b'N' | b'E' => Ok(()),
+            _ => {
+                let why = "it does not understand an SSLRequest";
+                Err(ProbeError::Foreign(addr.clone(), why))
+            }
         }
     };
     timeout(within, greeting)

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pgpalisade_authority::{
     Backend, Contents, Mark, Rank, Scope, TakeoverEnd, TakeoverRecord, TakeoverWork, Token,
 };
+use pgpalisade_takeover::{ControlError, WitnessMode, cluster_lock, prepare};
 use serde::Serialize;
 
 use super::cluster::{self, PreparedTransaction, Witness};
@@ -14,7 +15,6 @@ use super::probe::Probe;
 use super::step_within;
 use super::store::{self, StoreContents};
 use crate::config::Config;
-use crate::takeover::{ControlError, WitnessMode, cluster_lock, prepare};
 
 const TAKEOVERS: usize = 10;
 

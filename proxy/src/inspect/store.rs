@@ -84,6 +84,11 @@ fn unknown(seen: String, advice: &str) -> StoreSnapshot {
     }
 }
 
+fn late(place: &str, within: Duration, advice: &str) -> StoreSnapshot {
+    let seen = format!("{place} could not be read within {within:?}");
+    unknown(seen, advice)
+}
+
 fn nothing(place: &str) -> StoreSnapshot {
     let seen = format!("{place}: there is no store yet; the first start of a proxy creates it");
     let advice = "make sure that this is the right place: an empty store has forgotten every mark";
@@ -124,10 +129,7 @@ async fn embedded(place: &str, dir: &Path, within: Duration) -> StoreSnapshot {
         },
         Ok(Ok(Ok(embedded::Found::Nothing))) => nothing(place),
         Ok(Ok(Err(error))) => unknown(error.to_string(), RUN_AS_PROXY),
-        Ok(Err(_)) | Err(_) => unknown(
-            format!("{place} could not be read within {within:?}"),
-            "look at the disk",
-        ),
+        Ok(Err(_)) | Err(_) => late(place, within, "look at the disk"),
     }
 }
 
@@ -156,13 +158,8 @@ async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> StoreSn
             Err(error) => unknown(error.to_string(), NEEDED),
         }
     });
-    let silent = |_| {
-        unknown(
-            format!("{place} could not be read within {within:?}"),
-            NEEDED,
-        )
-    };
-    reading.await.unwrap_or_else(silent)
+    let reading = reading.await;
+    reading.unwrap_or_else(|_| late(place, within, NEEDED))
 }
 
 /// Whether every member is reachable, healthy, and of one cluster.

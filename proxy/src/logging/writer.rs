@@ -7,10 +7,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use pgpalisade_fence::readable::escaped;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::storm::Storms;
-use crate::fence::readable::escaped;
 
 /// Limit of waiting lines in bytes: some thousand lines.
 const BUFFER_MAX: usize = 1024 * 1024;

@@ -3,6 +3,7 @@
 //! One thread owns the file. It applies all waiting requests in one durable transaction, then answers them: group
 //! commit.
 
+mod fault;
 mod open;
 mod read;
 mod tables;
@@ -27,7 +28,8 @@ use crate::{
     DeclareOutcome, Declared, Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank,
     Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Watch, now_us,
 };
-use tables::{StepError, StoreTables};
+use fault::StepError;
+use tables::StoreTables;
 use worker::{Call, Job};
 
 /// Queued requests; further callers wait to enqueue.

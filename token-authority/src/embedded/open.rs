@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, ReadableTable, StorageError};
 
-use super::tables::{FORMAT, FORMAT_KEY, META, StepError, StoreTables};
+use super::fault::StepError;
+use super::tables::{FORMAT, FORMAT_KEY, META, StoreTables};
 use crate::{AuthorityError, AuthorityId};
 
 pub(super) const FILE: &str = "authority.redb";

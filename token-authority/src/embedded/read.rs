@@ -9,11 +9,12 @@ use std::path::Path;
 use redb::backends::InMemoryBackend;
 use redb::{Database, StorageBackend};
 
+use super::fault::StepError;
 use super::open::{
     CACHE_BYTES, EMPTY, EmbeddedOpenError, FILE, caught, check_meta, check_mode, create,
     fault_error, io_error, no_directory,
 };
-use super::tables::{StepError, StoreTables};
+use super::tables::StoreTables;
 use crate::rule::Records as _;
 use crate::{AuthorityId, Contents};
 

@@ -2,10 +2,11 @@
 
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
+use super::fault::{StepError, stored_scope};
 use super::takeovers::Takeovers;
 use crate::record::MarkRow;
 use crate::rule::Records;
-use crate::{Backend, Cluster, Incarnation, Mark, NoIncarnation, Registered, Scope, Token};
+use crate::{Backend, Cluster, Incarnation, Mark, Registered, Scope, Token};
 
 /// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: u32 = 3;
@@ -23,32 +24,7 @@ const BACKENDS: TableDefinition<'static, (i32, i64, &str), ()> = TableDefinition
 const CLUSTER: &str = "cluster";
 pub(super) const FORMAT_KEY: &str = "format";
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum StepError {
-    #[error(transparent)]
-    Redb(#[from] redb::Error),
-    #[error("{0}")]
-    Record(String),
-    #[error(transparent)]
-    NoIncarnation(#[from] NoIncarnation),
-}
-
-macro_rules! fault_from {
-    ($($kind:ty),*) => {$(
-        impl From<$kind> for StepError {
-            fn from(error: $kind) -> Self {
-                Self::Redb(error.into())
-            }
-        }
-    )*};
-}
-fault_from!(
-    redb::StorageError,
-    redb::TableError,
-    redb::TransactionError,
-    redb::CommitError
-);
-
+/// Open tables of a transaction.
 pub(super) struct StoreTables<'txn> {
     meta: Table<'txn, &'static str, &'static [u8]>,
     marks: Table<'txn, &'static str, &'static [u8]>,
@@ -191,10 +167,6 @@ impl Records for StoreTables<'_> {
 fn mark_row(scope: &Scope, json: &[u8]) -> Result<MarkRow, StepError> {
     serde_json::from_slice(json)
         .map_err(|e| StepError::Record(format!("mark of scope {scope}: {e}")))
-}
-
-pub(super) fn stored_scope(name: &str) -> Result<Scope, StepError> {
-    Scope::new(name).map_err(|e| StepError::Record(format!("scope {name:?}: {e}")))
 }
 
 fn registered(

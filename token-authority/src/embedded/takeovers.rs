@@ -2,7 +2,7 @@
 
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
-use super::tables::{StepError, stored_scope};
+use super::fault::{StepError, stored_scope};
 use crate::takeovers::History;
 use crate::{Scope, TakeoverRecord};
 

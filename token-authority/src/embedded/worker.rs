@@ -2,8 +2,9 @@
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::fault::StepError;
 use super::open::StoreFile;
-use super::tables::{StepError, StoreTables};
+use super::tables::StoreTables;
 use crate::AuthorityError;
 
 /// Maximum steps of a transaction, so that the first caller is not kept waiting forever.

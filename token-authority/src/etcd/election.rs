@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
 
+use super::connect::client_options;
 use super::fault::EtcdFault;
 use super::lease;
 use super::members::Members;
-use super::open::{EtcdOpenError, IdentityError, client_options};
+use super::open::{EtcdOpenError, IdentityError};
 use super::options::Options;
 use super::reported::CandidateStatus;
 use super::store::found;

@@ -12,27 +12,22 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
+use etcd_client::{Client, GetOptions, GetResponse, Txn, TxnResponse};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::connect::{ATTEMPT_TIMEOUT, client_options};
 use super::fault::{EtcdFault, FaultKind};
-use super::open::client_options;
 use super::options::Options;
 
 /// Limit of a call with all its attempts. Below a takeover's default of 5 s, so that the client gets the reason;
 /// above the time in which etcd elects a leader (about 2 s).
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(4);
-/// Time for one endpoint before the next is asked.
-pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(800);
 /// Pause between rounds over all endpoints.
 const PAUSE: Duration = Duration::from_millis(50);
-/// etcd lets a client ping every 5 s, and disconnects one that pings more often.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) struct Members {
     members: Vec<Member>,
@@ -65,17 +60,6 @@ impl fmt::Debug for Members {
         let urls = self.members.iter().map(|member| &member.url);
         f.debug_list().entries(urls).finish()
     }
-}
-
-/// Limits and settings of every client.
-pub(super) fn habits() -> ConnectOptions {
-    ConnectOptions::new()
-        .with_connect_timeout(ATTEMPT_TIMEOUT)
-        .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE_TIMEOUT)
-        .with_keep_alive_while_idle(false)
-        // A member that has lost its leader reports it at once, also on open watches.
-        .with_require_leader(true)
-        .with_auto_token_refresh(true)
 }
 
 impl Members {

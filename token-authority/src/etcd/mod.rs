@@ -63,6 +63,7 @@
 //! marks are read, and those changed since are reported.
 
 mod clusters;
+mod connect;
 mod declare;
 mod election;
 mod fault;
@@ -88,6 +89,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::task::AbortHandle;
 
+pub use connect::UnusableFile;
 pub use election::ElectionCandidate;
 pub use open::EtcdOpenError;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};

@@ -1,20 +1,17 @@
-//! Connection to the store: files, login, identity.
+//! Opening the store: its identity.
 
-use std::path::Path;
 use std::time::Duration;
 
-use etcd_client::{
-    Certificate, Compare, CompareOp, ConnectOptions, Identity, TlsOptions, Txn, TxnOp,
-};
-use pgpalisade_tls::{FileError, Holds, read_file, read_secret};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::time::timeout;
 
+use super::connect::{UnusableFile, client_options};
 use super::fault::{EtcdFault, FaultKind};
 use super::history::{Floor, History};
 use super::keys::{self, FORMAT, Keys, NotOurs};
 use super::marks::Marks;
-use super::members::{self, Members};
-use super::options::{Login, Options, Password, Tls};
+use super::members::Members;
+use super::options::Options;
 use super::store::{EtcdStore, found};
 use crate::watchers::Watchers;
 use crate::{AuthorityError, AuthorityId};
@@ -26,13 +23,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdOpenError {
     /// A file for TLS or the password cannot be read, or has the wrong content.
-    #[error("{what}: {error}")]
-    File {
-        /// Use of the file.
-        what: &'static str,
-        /// Error of the file.
-        error: FileError,
-    },
+    #[error(transparent)]
+    File(#[from] UnusableFile),
     /// No endpoint answered.
     #[error(
         "etcd does not answer: {0}; check that it runs, the addresses, and http:// or https://"
@@ -184,50 +176,4 @@ async fn identify(
     };
     let identity = keys::read_identity(kv.value()).map_err(IdentityError::NotOurs)?;
     Ok(Some(Identified { identity, revision }))
-}
-
-/// Options of a connection, with the current files.
-pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, EtcdOpenError> {
-    let mut connect = members::habits();
-    if let Some(tls) = &options.tls {
-        connect = connect.with_tls(tls_options(tls)?);
-    }
-    if let Some(Login { user, password }) = &options.login {
-        let password = match password {
-            Password::Given(password) => password.clone(),
-            Password::File(path) => {
-                let what = "the password file";
-                let text =
-                    read_secret(path).map_err(|error| EtcdOpenError::File { what, error })?;
-                // Editors end a file with a line break.
-                text.trim_end_matches(['\r', '\n']).to_owned()
-            }
-        };
-        connect = connect.with_user(user, password);
-    }
-    Ok(connect)
-}
-
-fn tls_options(tls: &Tls) -> Result<TlsOptions, EtcdOpenError> {
-    let what = "the certificate authority (ca)";
-    let ca = Certificate::from_pem(pem(what, &tls.ca, Holds::Certificates)?);
-    let mut options = TlsOptions::new().ca_certificate(ca);
-    if let Some((cert, key)) = &tls.client {
-        let cert = pem("the client's certificate (cert)", cert, Holds::Certificates)?;
-        let key = pem("the client's key (key)", key, Holds::PrivateKey)?;
-        options = options.identity(Identity::from_pem(cert, key));
-    }
-    Ok(options)
-}
-
-fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, EtcdOpenError> {
-    let bytes = read_file(path, holds).map_err(|error| EtcdOpenError::File { what, error })?;
-    if bytes.windows(11).any(|part| part == b"-----BEGIN ") {
-        return Ok(bytes);
-    }
-    let error = FileError::Content {
-        path: path.to_owned(),
-        what: "is not PEM: a line -----BEGIN is missing".to_owned(),
-    };
-    Err(EtcdOpenError::File { what, error })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::members::ATTEMPT_TIMEOUT;
+use super::connect::ATTEMPT_TIMEOUT;
 use super::reported::{Endpoint, Member, MemberRole};
 use super::store::EtcdStore;
 

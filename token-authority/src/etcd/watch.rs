@@ -5,10 +5,10 @@ use std::time::Duration;
 use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::connect::ATTEMPT_TIMEOUT;
 use super::fault::EtcdFault;
 use super::history::Floor;
 use super::keys::{self, Watched};
-use super::members::ATTEMPT_TIMEOUT;
 use super::store::EtcdStore;
 use crate::{AuthorityError, Change};
 

@@ -13,8 +13,7 @@ use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
-use super::options::{Options, SCHEMA};
-use super::own::OWN;
+use super::options::{OWN, Options, SCHEMA};
 use crate::AuthorityError;
 use crate::owned::{NAMES, Strange};
 

@@ -1,8 +1,9 @@
 //! Leases: a row for each scope, timed by the server's clock. If that clock is set forward, a lease lapses early.
 
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
 use super::connection::{ConnectionError, get};
+use super::steps::{integer, text, value};
 use super::worker::Worker;
 use crate::{AuthorityError, LeaseStep, Leased};
 
@@ -16,13 +17,9 @@ impl Worker {
         let acquires = matches!(step, LeaseStep::Acquire(_));
         let time = step.time();
         let time_us = time.map(|time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX));
-        let arguments: [(&(dyn ToSql + Sync), Type); 4] = [
-            (&scope, Type::TEXT),
-            (&holder, Type::TEXT),
-            (&acquires, Type::BOOL),
-            (&time_us, Type::INT8),
-        ];
-        let rows = self.step("lease", &arguments, 1).await?;
+        let acquires = value(Type::BOOL, acquires);
+        let own = [text(scope), text(holder), acquires, integer(time_us)];
+        let rows = self.step("lease", &own, 1).await?;
         let is_held = rows.first().ok_or_else(ConnectionError::no_row);
         match is_held.and_then(|row| get(row, 0)) {
             Ok(true) => Ok(Leased::Held),

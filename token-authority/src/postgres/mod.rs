@@ -48,7 +48,6 @@ use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_postgres::Row;
 
 pub use info::{ServerInfo, inspect};
 pub use open::PostgresOpenError;
@@ -63,7 +62,7 @@ use crate::{
 use connection::ConnectionError;
 use options::SCHEMA;
 use own::Locks;
-use steps::{AnswerSender, CLUSTER, Declare, Forget, MARK, SESSION};
+use steps::{All, AnswerSender, Declare, Forget, MARK};
 use watch::StoreReader;
 use worker::{Alone, Job, RECOVERY, Taking, Worker};
 
@@ -153,11 +152,7 @@ impl Postgres {
     }
 
     /// Reads all rows. Each must arrive within a call's timeout.
-    async fn rows<T>(
-        &self,
-        sql: String,
-        read: impl Fn(&Row) -> Result<T, ConnectionError>,
-    ) -> Result<Vec<T>, AuthorityError> {
+    async fn rows<T>(&self, (sql, read): All<T>) -> Result<Vec<T>, AuthorityError> {
         let bound = self.inner.options.timeout();
         let link = self.bounded(bound, self.inner.reader.link()).await?;
         let rows = link.own(bound, Locks::Look, &sql, &[]).await;
@@ -232,21 +227,17 @@ impl Authority for Postgres {
     }
 
     async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
-        let sql = format!("SELECT s.scope, {SESSION} FROM {SCHEMA}.sessions s");
-        let read = |row: &Row| Ok((steps::scope(row, 0)?, steps::registered(row, 1)?));
-        self.rows(sql, read).await
+        self.rows(steps::all_sessions()).await
     }
 
     async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
-        let sql = format!("SELECT m.scope, {MARK} FROM {SCHEMA}.marks m");
-        let read = |row: &Row| Ok((steps::scope(row, 0)?, steps::mark(row, 1)?));
-        self.rows(sql, read).await
+        self.rows(steps::all_marks()).await
     }
 
     async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
         // Scope names need no quoting.
         let sql = format!("SELECT {MARK} FROM {SCHEMA}.marks m WHERE m.scope = '{scope}'");
-        let read = self.rows(sql, |row| steps::mark(row, 0)).await?;
+        let read = self.rows((sql, |row| steps::mark(row, 0))).await?;
         Ok(read.into_iter().next())
     }
 
@@ -259,8 +250,7 @@ impl Authority for Postgres {
     }
 
     async fn cluster(&self) -> Answer<Option<Cluster>> {
-        let sql = format!("SELECT {CLUSTER} FROM {SCHEMA}.store s");
-        let read = self.rows(sql, |row| steps::cluster(row, 0)).await?;
+        let read = self.rows(steps::all_clusters()).await?;
         Ok(read.into_iter().next().flatten())
     }
 

@@ -7,8 +7,35 @@ use std::time::Duration;
 use pgpalisade_tls::Login;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
+use crate::owned::Objects;
+
 /// Schema of the store, and channel of its notifications. Needs no quoting.
 pub(super) const SCHEMA: &str = "pgpalisade_authority";
+/// Objects that the store uses. The expressions are those of `tables.sql`.
+pub(super) const OWN: Objects = Objects {
+    schema: SCHEMA,
+    tables: &[
+        "store",
+        "marks",
+        "sessions",
+        "takeovers",
+        "leases",
+        "connections",
+    ],
+    expressions: &[
+        "true",
+        "false",
+        "0",
+        "now()",
+        "pg_current_xact_id()",
+        "one",
+        "(token > 0)",
+        "(octet_length(identity) = 16)",
+    ],
+    advice: "let all proxies log in as the owner of the store; if it is not yours, have a superuser run: DROP SCHEMA \
+        pgpalisade_authority CASCADE",
+};
+
 /// Name in `pg_stat_activity`, unless the DSN sets another.
 const APPLICATION_NAME: &str = "pgpalisade authority";
 /// Default limit of a call.

@@ -10,33 +10,8 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 
 use super::connection::{Arguments, ConnectionError, StoreConnection};
-use super::options::SCHEMA;
-use crate::owned::{Objects, PREPARED_GUARD, Strange};
-
-/// Objects that the store uses. The expressions are those of `tables.sql`.
-pub(super) const OWN: Objects = Objects {
-    schema: SCHEMA,
-    tables: &[
-        "store",
-        "marks",
-        "sessions",
-        "takeovers",
-        "leases",
-        "connections",
-    ],
-    expressions: &[
-        "true",
-        "false",
-        "0",
-        "now()",
-        "pg_current_xact_id()",
-        "one",
-        "(token > 0)",
-        "(octet_length(identity) = 16)",
-    ],
-    advice: "let all proxies log in as the owner of the store; if it is not yours, have a superuser run: DROP SCHEMA \
-        pgpalisade_authority CASCADE",
-};
+use super::options::{OWN, SCHEMA};
+use crate::owned::{PREPARED_GUARD, Strange};
 
 /// Locks of a transaction before it checks the ownership.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,13 +1,15 @@
 //! Reads a PostgreSQL store without changing it.
 
+use std::time::Duration;
+
 use super::connection::{ConnectionError, Purpose, StoreConnection};
 use super::open::{PostgresOpenError, find, open_error};
-use super::options::{Options, SCHEMA};
+use super::options::Options;
 use super::own::Locks;
-use super::steps::{self, CLUSTER, MARK, SESSION};
-use super::takeovers::{HISTORY, history};
+use super::steps::{self, All};
+use super::takeovers::histories;
+use crate::Contents;
 use crate::takeovers::History;
-use crate::{Contents, TakeoverRecord};
 
 /// Reads the store, if any. Creates nothing and leaves no trace. Takes at most a few times the options' timeout.
 ///
@@ -24,39 +26,25 @@ pub async fn read(options: &Options) -> Result<Option<Contents>, PostgresOpenErr
     };
     let bound = options.timeout();
     let contents = async {
-        let ask = async |sql: String| link.own(bound, Locks::Look, &sql, &[]).await;
         // Sessions first: the mark read after them is never below one of their tokens.
-        let sessions = format!("SELECT s.scope, {SESSION} FROM {SCHEMA}.sessions s");
-        let sessions = ask(sessions).await?;
-        let cluster = format!("SELECT {CLUSTER} FROM {SCHEMA}.store s");
-        let cluster = ask(cluster).await?;
-        let marks = format!("SELECT m.scope, {MARK} FROM {SCHEMA}.marks m");
-        let marks = ask(marks).await?;
-        let latest = format!(
-            "{HISTORY} FROM {SCHEMA}.takeovers t ORDER BY t.noted_at DESC LIMIT {}",
-            TakeoverRecord::LISTED
-        );
-        let takeovers = ask(latest).await?;
-        let takeovers = takeovers
-            .iter()
-            .map(history)
-            .collect::<Result<Vec<_>, _>>()?;
+        let sessions = all(&link, bound, steps::all_sessions()).await?;
+        let clusters = all(&link, bound, steps::all_clusters()).await?;
         Ok(Contents {
             identity,
-            cluster: match cluster.first() {
-                Some(row) => steps::cluster(row, 0)?,
-                None => None,
-            },
-            marks: marks
-                .iter()
-                .map(|row| Ok((steps::scope(row, 0)?, steps::mark(row, 1)?)))
-                .collect::<Result<_, ConnectionError>>()?,
-            sessions: sessions
-                .iter()
-                .map(|row| Ok((steps::scope(row, 0)?, steps::registered(row, 1)?)))
-                .collect::<Result<_, ConnectionError>>()?,
-            takeovers: History::list(takeovers),
+            cluster: clusters.into_iter().next().flatten(),
+            marks: all(&link, bound, steps::all_marks()).await?,
+            sessions,
+            takeovers: History::list(all(&link, bound, histories(None)).await?),
         })
     };
     contents.await.map(Some).map_err(failed)
+}
+
+async fn all<T>(
+    link: &StoreConnection,
+    bound: Duration,
+    (sql, read): All<T>,
+) -> Result<Vec<T>, ConnectionError> {
+    let rows = link.own(bound, Locks::Look, &sql, &[]).await?;
+    rows.iter().map(read).collect()
 }

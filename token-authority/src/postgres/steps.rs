@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::connection::{Arguments, ConnectionError, get};
 use super::options::SCHEMA;
@@ -26,153 +26,106 @@ pub(super) struct Forget {
     pub(super) reply: AnswerSender<()>,
 }
 
+/// Argument of a step with its type.
+pub(super) type Value = (Box<dyn ToSql + Sync + Send>, Type);
+
+pub(super) fn value(of: Type, value: impl ToSql + Sync + Send + 'static) -> Value {
+    (Box::new(value), of)
+}
+
+pub(super) fn integer(number: impl Into<Option<i64>>) -> Value {
+    value(Type::INT8, number.into())
+}
+
+pub(super) fn text(text: impl Into<Option<String>>) -> Value {
+    value(Type::TEXT, text.into())
+}
+
+/// One part of several records, as an array.
+fn column<T: ToSql + Sync + Send + 'static>(of: Type, values: impl Iterator<Item = T>) -> Value {
+    value(of, values.collect::<Vec<T>>())
+}
+
+/// Cluster as stored. PostgreSQL shows the system identifier as the same 64 bits with a sign.
+pub(super) fn cluster_values(cluster: Option<Cluster>) -> [Value; 3] {
+    [
+        integer(cluster.map(|cluster| cluster.system_identifier.cast_signed())),
+        integer(cluster.map(|cluster| cluster.timeline.into())),
+        integer(cluster.map(|cluster| cluster.postmaster_us)),
+    ]
+}
+
+/// Sessions as columns.
+pub(super) fn backends(gone: impl IntoIterator<Item = Backend>) -> [Value; 2] {
+    let gone = gone.into_iter();
+    let (pids, starts): (Vec<i32>, Vec<i64>) = gone.map(|b| (b.pid, b.started_us)).unzip();
+    [
+        value(Type::INT4_ARRAY, pids),
+        value(Type::INT8_ARRAY, starts),
+    ]
+}
+
 /// Steps that share one commit, as columns for the server's function.
-#[derive(Default)]
-pub(super) struct Together {
-    scopes: Vec<String>,
-    /// NULL if only the server can determine the token.
-    tokens: Vec<Option<i64>>,
-    takes: Takes,
-    pids: Vec<i32>,
-    starts: Vec<i64>,
-    systems: Vec<i64>,
-    timelines: Vec<i64>,
-    postmasters: Vec<i64>,
-    bys: Vec<String>,
-    max_steps: Vec<Option<i64>>,
-    /// Whether a stale session is registered.
-    registers: Vec<bool>,
-    gone: Backends,
+pub(super) fn together(declares: &[Declare], gone: BTreeSet<Backend>) -> Vec<Value> {
+    let all = || declares.iter().map(|declare| &declare.declaration);
+    // Mark that a take follows, 0 for none and NULL for any; also NULL if not a take.
+    let after = |declaration: &Declaration| match declaration.claim {
+        Claim::After(mark) => Some(mark.map_or(0, number)),
+        Claim::Token(_) | Claim::Next | Claim::Lease(_) => None,
+    };
+    let mut columns = vec![
+        column(Type::TEXT_ARRAY, all().map(|d| d.scope.to_string())),
+        // NULL if only the server can determine the token.
+        column(Type::INT8_ARRAY, all().map(|d| d.claim.token().map(number))),
+        column(Type::INT4_ARRAY, all().map(|d| d.backend.pid)),
+        column(Type::INT8_ARRAY, all().map(|d| d.backend.started_us)),
+        column(
+            Type::INT8_ARRAY,
+            all().map(|d| d.cluster.system_identifier.cast_signed()),
+        ),
+        column(
+            Type::INT8_ARRAY,
+            all().map(|d| i64::from(d.cluster.timeline)),
+        ),
+        column(Type::INT8_ARRAY, all().map(|d| d.cluster.postmaster_us)),
+        column(Type::TEXT_ARRAY, all().map(|d| without_nul(cut_by(&d.by)))),
+        column(Type::INT8_ARRAY, all().map(|d| d.max_step.map(most))),
+        // Whether a stale session is registered.
+        column(Type::BOOL_ARRAY, all().map(|d| d.stale_token().is_some())),
+        column(Type::BOOL_ARRAY, all().map(|d| d.claim.is_take())),
+        column(Type::INT8_ARRAY, all().map(after)),
+        column(
+            Type::TEXT_ARRAY,
+            all().map(|d| d.take.map(|id| id.to_string())),
+        ),
+        column(Type::INT8_ARRAY, all().map(|d| d.max_token.map(most))),
+    ];
+    columns.extend(backends(gone));
+    columns
 }
 
-#[derive(Default)]
-struct Takes {
-    /// Mark that the take follows, 0 for none and NULL for any; also NULL if not a take.
-    after: Vec<Option<i64>>,
-    is_take: Vec<bool>,
-    ids: Vec<Option<String>>,
-    max_tokens: Vec<Option<i64>>,
-}
-
-impl Takes {
-    fn push(&mut self, declaration: &Declaration) {
-        self.after.push(match declaration.claim {
-            Claim::After(mark) => Some(mark.map_or(0, number)),
-            Claim::Token(_) | Claim::Next | Claim::Lease(_) => None,
-        });
-        self.is_take.push(declaration.claim.is_take());
-        self.ids.push(declaration.take.map(|id| id.to_string()));
-        self.max_tokens.push(declaration.max_token.map(most));
-    }
-}
-
-#[derive(Default)]
-pub(super) struct Backends {
-    pids: Vec<i32>,
-    starts: Vec<i64>,
-}
-
-impl Backends {
-    pub(super) fn arguments(&self) -> [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] {
-        [
-            (&self.pids, Type::INT4_ARRAY),
-            (&self.starts, Type::INT8_ARRAY),
-        ]
-    }
-}
-
-impl FromIterator<Backend> for Backends {
-    fn from_iter<I: IntoIterator<Item = Backend>>(backends: I) -> Self {
-        let mut columns = Self::default();
-        for backend in backends {
-            columns.pids.push(backend.pid);
-            columns.starts.push(backend.started_us);
-        }
-        columns
-    }
-}
-
-impl Together {
-    pub(super) fn new(declares: &[Declare], gone: BTreeSet<Backend>) -> Self {
-        let mut columns = Self {
-            gone: gone.into_iter().collect(),
-            ..Self::default()
-        };
-        for Declare { declaration, .. } in declares {
-            columns.scopes.push(declaration.scope.as_str().to_owned());
-            columns.tokens.push(declaration.claim.token().map(number));
-            columns.takes.push(declaration);
-            columns.pids.push(declaration.backend.pid);
-            columns.starts.push(declaration.backend.started_us);
-            let [system, timeline, postmaster] = cluster_columns(declaration.cluster);
-            columns.systems.push(system);
-            columns.timelines.push(timeline);
-            columns.postmasters.push(postmaster);
-            columns.bys.push(without_nul(cut_by(&declaration.by)));
-            columns.max_steps.push(declaration.max_step.map(most));
-            let registers = declaration.stale_token().is_some();
-            columns.registers.push(registers);
-        }
-        columns
-    }
-
-    pub(super) fn arguments(&self) -> Vec<(&(dyn tokio_postgres::types::ToSql + Sync), Type)> {
-        let mut arguments: Vec<(&(dyn tokio_postgres::types::ToSql + Sync), Type)> = vec![
-            (&self.scopes, Type::TEXT_ARRAY),
-            (&self.tokens, Type::INT8_ARRAY),
-            (&self.pids, Type::INT4_ARRAY),
-            (&self.starts, Type::INT8_ARRAY),
-            (&self.systems, Type::INT8_ARRAY),
-            (&self.timelines, Type::INT8_ARRAY),
-            (&self.postmasters, Type::INT8_ARRAY),
-            (&self.bys, Type::TEXT_ARRAY),
-            (&self.max_steps, Type::INT8_ARRAY),
-            (&self.registers, Type::BOOL_ARRAY),
-            (&self.takes.is_take, Type::BOOL_ARRAY),
-            (&self.takes.after, Type::INT8_ARRAY),
-            (&self.takes.ids, Type::TEXT_ARRAY),
-            (&self.takes.max_tokens, Type::INT8_ARRAY),
-        ];
-        arguments.extend(self.gone.arguments());
-        arguments
-    }
-}
-
-#[derive(Default)]
-pub(super) struct Marks {
-    scopes: Vec<String>,
-    tokens: Vec<i64>,
-    raised_ats: Vec<i64>,
-    raised_bys: Vec<String>,
-    incarnations: Vec<i64>,
-    repairs: Vec<Option<String>>,
-}
-
-impl Marks {
-    pub(super) fn new(marks: &[(Scope, Mark)]) -> Result<Self, ConnectionError> {
-        let mut columns = Self::default();
-        for (scope, mark) in marks {
-            columns.scopes.push(scope.as_str().to_owned());
-            columns.tokens.push(number(mark.token));
-            columns.raised_ats.push(mark.raised_at);
-            columns.raised_bys.push(without_nul(&mark.raised_by));
-            columns.incarnations.push(mark.incarnation.get().into());
-            let repair = mark.repair.as_deref().map(repair_text).transpose()?;
-            columns.repairs.push(repair);
-        }
-        Ok(columns)
-    }
-
-    pub(super) fn arguments(&self) -> [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 6] {
-        [
-            (&self.scopes, Type::TEXT_ARRAY),
-            (&self.tokens, Type::INT8_ARRAY),
-            (&self.raised_ats, Type::INT8_ARRAY),
-            (&self.raised_bys, Type::TEXT_ARRAY),
-            (&self.incarnations, Type::INT8_ARRAY),
-            (&self.repairs, Type::TEXT_ARRAY),
-        ]
-    }
+/// Marks as columns.
+pub(super) fn mark_columns(marks: &[(Scope, Mark)]) -> Result<[Value; 6], ConnectionError> {
+    let all = || marks.iter().map(|(_, mark)| mark);
+    let repairs = all().map(|mark| mark.repair.as_deref().map(repair_text).transpose());
+    let repairs: Vec<Option<String>> = repairs.collect::<Result<_, _>>()?;
+    Ok([
+        column(
+            Type::TEXT_ARRAY,
+            marks.iter().map(|(scope, _)| scope.to_string()),
+        ),
+        column(Type::INT8_ARRAY, all().map(|mark| number(mark.token))),
+        column(Type::INT8_ARRAY, all().map(|mark| mark.raised_at)),
+        column(
+            Type::TEXT_ARRAY,
+            all().map(|mark| without_nul(&mark.raised_by)),
+        ),
+        column(
+            Type::INT8_ARRAY,
+            all().map(|mark| i64::from(mark.incarnation.get())),
+        ),
+        value(Type::TEXT_ARRAY, repairs),
+    ])
 }
 
 /// `SELECT * FROM function($1, ...)`.
@@ -191,15 +144,6 @@ pub(super) fn number(token: Token) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// Cluster as stored. PostgreSQL shows the 64 bits of the system identifier with a sign.
-pub(super) fn cluster_columns(cluster: Cluster) -> [i64; 3] {
-    [
-        cluster.system_identifier.cast_signed(),
-        cluster.timeline.into(),
-        cluster.postmaster_us,
-    ]
-}
-
 /// Replaces NUL, which PostgreSQL's text cannot hold.
 pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
@@ -209,32 +153,30 @@ pub(super) fn declared(row: &Row) -> Result<(usize, Declared), ConnectionError> 
     let place: i64 = get(row, 0)?;
     let place = usize::try_from(place - 1)
         .map_err(|_| ConnectionError::Record(format!("an answer with place {place}")))?;
-    let verdict: &str = get(row, 1)?;
-    let outcome = match verdict {
-        "other" => {
-            let recorded = cluster(row, 7)?;
-            return Ok((place, Declared::OtherCluster { recorded }));
-        }
-        "stale" => {
-            let mark = mark(row, 2)?;
-            return Ok((place, Declared::Stale { mark }));
-        }
-        "far" => {
-            let mark = mark(row, 2)?;
-            return Ok((place, Declared::TooFar { mark }));
-        }
-        "lower" => {
-            let mark = some_mark(row, 2)?;
-            return Ok((place, Declared::MarkIsLower { mark }));
-        }
-        "raised" => DeclareOutcome::Raised,
-        "current" => DeclareOutcome::Current,
-        other => return Err(ConnectionError::Record(format!("an answer {other:?}"))),
+    let accepted = |outcome| -> Result<Declared, ConnectionError> {
+        let (mark, lower) = (mark(row, 2)?, lower(row)?);
+        Ok(Declared::Accepted {
+            mark,
+            outcome,
+            lower,
+        })
     };
-    let declared = Declared::Accepted {
-        mark: mark(row, 2)?,
-        outcome,
-        lower: lower(row)?,
+    let declared = match get(row, 1)? {
+        "other" => Declared::OtherCluster {
+            recorded: cluster(row, 7)?,
+        },
+        "stale" => Declared::Stale {
+            mark: mark(row, 2)?,
+        },
+        "far" => Declared::TooFar {
+            mark: mark(row, 2)?,
+        },
+        "lower" => Declared::MarkIsLower {
+            mark: some_mark(row, 2)?,
+        },
+        "raised" => accepted(DeclareOutcome::Raised)?,
+        "current" => accepted(DeclareOutcome::Current)?,
+        other => return Err(ConnectionError::Record(format!("an answer {other:?}"))),
     };
     Ok((place, declared))
 }
@@ -320,7 +262,26 @@ fn session(
 }
 
 pub(super) const MARK: &str = "m.token, m.incarnation, m.raised_at, m.raised_by, m.repair";
-pub(super) const SESSION: &str = "s.pid, s.started_us, s.token, s.incarnation, s.since";
+const SESSION: &str = "s.pid, s.started_us, s.token, s.incarnation, s.since";
+
+/// All records of a kind: the query, and the meaning of its rows.
+pub(super) type All<T> = (String, fn(&Row) -> Result<T, ConnectionError>);
+
+pub(super) fn all_sessions() -> All<(Scope, Registered)> {
+    let sql = format!("SELECT s.scope, {SESSION} FROM {SCHEMA}.sessions s");
+    (sql, |row| Ok((scope(row, 0)?, registered(row, 1)?)))
+}
+
+pub(super) fn all_marks() -> All<(Scope, Mark)> {
+    let sql = format!("SELECT m.scope, {MARK} FROM {SCHEMA}.marks m");
+    (sql, |row| Ok((scope(row, 0)?, mark(row, 1)?)))
+}
+
+/// One record.
+pub(super) fn all_clusters() -> All<Option<Cluster>> {
+    let sql = format!("SELECT {CLUSTER} FROM {SCHEMA}.store s");
+    (sql, |row| cluster(row, 0))
+}
 
 /// Mark in five columns from `at`: token, incarnation, time, author, the last repair as JSON.
 pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, ConnectionError> {

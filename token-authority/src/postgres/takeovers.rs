@@ -1,12 +1,11 @@
 //! History of takeovers: one row for each scope, whose text is replaced as a whole.
 
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
 
 use super::Postgres;
 use super::connection::{ConnectionError, get};
 use super::options::SCHEMA;
-use super::steps;
+use super::steps::{self, All, text};
 use super::worker::Worker;
 use crate::takeovers::History;
 use crate::{AuthorityError, Scope, TakeoverRecord};
@@ -21,10 +20,8 @@ impl Postgres {
         records: &[TakeoverRecord],
     ) -> Result<(), AuthorityError> {
         for _ in 0..CONFLICTS_MAX {
-            // Scope names need no quoting.
-            let sql =
-                format!("SELECT t.history FROM {SCHEMA}.takeovers t WHERE t.scope = '{scope}'");
-            let read = self.rows(sql, |row| get::<String>(row, 0)).await?;
+            let (sql, _) = histories(Some(scope));
+            let read = self.rows((sql, |row| get::<String>(row, 1))).await?;
             let seen = read.into_iter().next();
             let json = seen.as_deref().map(str::as_bytes);
             let mut history = json.map_or_else(History::default, |json| History::read(scope, json));
@@ -45,12 +42,7 @@ impl Postgres {
         &self,
         of: Option<&Scope>,
     ) -> Result<Vec<(Scope, TakeoverRecord)>, AuthorityError> {
-        let which = match of {
-            Some(scope) => format!("WHERE t.scope = '{scope}'"),
-            None => format!("ORDER BY t.noted_at DESC LIMIT {}", TakeoverRecord::LISTED),
-        };
-        let sql = format!("{HISTORY} FROM {SCHEMA}.takeovers t {which}");
-        Ok(History::list(self.rows(sql, history).await?))
+        Ok(History::list(self.rows(histories(of)).await?))
     }
 }
 
@@ -61,21 +53,26 @@ impl Worker {
         seen: Option<String>,
         history: String,
     ) -> Result<bool, AuthorityError> {
-        let arguments: [(&(dyn ToSql + Sync), Type); 3] = [
-            (&scope, Type::TEXT),
-            (&seen, Type::TEXT),
-            (&history, Type::TEXT),
-        ];
-        let rows = self.step("note_takeover", &arguments, 1).await?;
+        let own = [text(scope), text(seen), text(history)];
+        let rows = self.step("note_takeover", &own, 1).await?;
         let replaced = rows.first().ok_or_else(ConnectionError::no_row);
         let replaced = replaced.and_then(|row| get(row, 0));
         replaced.map_err(|error| error.into_authority(self.place()))
     }
 }
 
-pub(super) const HISTORY: &str = "SELECT t.scope, t.history";
+/// The history of a scope, or the latest ones.
+pub(super) fn histories(of: Option<&Scope>) -> All<(Scope, History)> {
+    let which = match of {
+        // Scope names need no quoting.
+        Some(scope) => format!("WHERE t.scope = '{scope}'"),
+        None => format!("ORDER BY t.noted_at DESC LIMIT {}", TakeoverRecord::LISTED),
+    };
+    let sql = format!("SELECT t.scope, t.history FROM {SCHEMA}.takeovers t {which}");
+    (sql, history)
+}
 
-pub(super) fn history(row: &Row) -> Result<(Scope, History), ConnectionError> {
+fn history(row: &Row) -> Result<(Scope, History), ConnectionError> {
     let scope = steps::scope(row, 0)?;
     let history = History::read(&scope, get::<&str>(row, 1)?.as_bytes());
     Ok((scope, history))

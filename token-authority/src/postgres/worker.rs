@@ -14,7 +14,7 @@ use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, WE
 use super::open::FORMAT;
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
-use super::steps::{self, Backends, Declare, Forget, Marks, Together};
+use super::steps::{self, Declare, Forget, Value, cluster_values, integer, text};
 use crate::{
     AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Rank, RepairRequest,
     Repaired, Scope,
@@ -124,14 +124,12 @@ impl Worker {
         if declares.is_empty() && forgets.is_empty() {
             return;
         }
-        let columns = Together::new(&declares, batch.gone);
-        let answers = self
-            .step("declare_and_forget", &columns.arguments(), 1)
-            .await
-            .and_then(|rows| {
-                let answers: Result<Vec<_>, _> = rows.iter().map(steps::declared).collect();
-                answers.map_err(|error| error.into_authority(&self.place))
-            });
+        let columns = steps::together(&declares, batch.gone);
+        let rows = self.step("declare_and_forget", &columns, 1).await;
+        let answers = rows.and_then(|rows| {
+            let answers: Result<Vec<_>, _> = rows.iter().map(steps::declared).collect();
+            answers.map_err(|error| error.into_authority(&self.place))
+        });
         let answers = match answers {
             Ok(answers) => answers,
             Err(error) => {
@@ -167,25 +165,16 @@ impl Worker {
         rank: Rank,
         gone: Vec<Backend>,
     ) -> Result<Drained, AuthorityError> {
-        let (scope, token) = (scope.as_str(), steps::number(rank.token));
-        let incarnation = i64::from(rank.incarnation.get());
-        let gone: Backends = gone.into_iter().collect();
-        let [pids, starts] = gone.arguments();
-        let arguments: [(&(dyn ToSql + Sync), Type); 5] = [
-            (&scope, Type::TEXT),
-            integer(&incarnation),
-            integer(&token),
-            pids,
-            starts,
-        ];
-        let rows = self.step("drained", &arguments, 1).await?;
+        let mut own = vec![text(scope.to_string())];
+        own.extend(rank_values(rank));
+        own.extend(steps::backends(gone));
+        let rows = self.step("drained", &own, 1).await?;
         steps::drained(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
     pub(super) async fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
-        let cluster = steps::cluster_columns(cluster);
-        let arguments = cluster.each_ref().map(integer);
-        let rows = self.step("enrol", &arguments, 1).await?;
+        let cluster = cluster_values(Some(cluster));
+        let rows = self.step("enrol", &cluster, 1).await?;
         steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
@@ -195,21 +184,11 @@ impl Worker {
         cluster: Cluster,
         marks: &[(Scope, Mark)],
     ) -> Result<Enrolled, AuthorityError> {
-        let seen = seen.map(steps::cluster_columns);
-        let [seen_system, seen_timeline, seen_postmaster] =
-            [0, 1, 2].map(|at| seen?.get(at).copied());
-        let [system, timeline, postmaster] = steps::cluster_columns(cluster);
-        let marks = Marks::new(marks).map_err(|error| error.into_authority(&self.place))?;
-        let mut arguments: Vec<(&(dyn ToSql + Sync), Type)> = vec![
-            (&seen_system, Type::INT8),
-            (&seen_timeline, Type::INT8),
-            (&seen_postmaster, Type::INT8),
-            integer(&system),
-            integer(&timeline),
-            integer(&postmaster),
-        ];
-        arguments.extend(marks.arguments());
-        let rows = self.step("recover", &arguments, RECOVERY).await?;
+        let marks = steps::mark_columns(marks);
+        let mut own = Vec::from(cluster_values(seen));
+        own.extend(cluster_values(Some(cluster)));
+        own.extend(marks.map_err(|error| error.into_authority(&self.place))?);
+        let rows = self.step("recover", &own, RECOVERY).await?;
         steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
@@ -218,30 +197,15 @@ impl Worker {
         request: &RepairRequest,
     ) -> Result<Repaired, AuthorityError> {
         let mark = Mark::repaired(request)?;
-        let scope = request.scope.as_str();
-        let expected = (
-            i64::from(request.expected.incarnation.get()),
-            steps::number(request.expected.token),
-        );
-        let [system, timeline, postmaster] = steps::cluster_columns(request.cluster);
-        let token = steps::number(mark.token);
-        let incarnation = i64::from(mark.incarnation.get());
         let repair = steps::repair_text(&request.repair);
         let repair = repair.map_err(|error| error.into_authority(&self.place))?;
-        let arguments: [(&(dyn ToSql + Sync), Type); 11] = [
-            (&scope, Type::TEXT),
-            integer(&expected.0),
-            integer(&expected.1),
-            integer(&system),
-            integer(&timeline),
-            integer(&postmaster),
-            integer(&token),
-            integer(&incarnation),
-            integer(&mark.raised_at),
-            (&mark.raised_by, Type::TEXT),
-            (&repair, Type::TEXT),
-        ];
-        let rows = self.step("repair", &arguments, 1).await?;
+        let mut own = vec![text(request.scope.to_string())];
+        own.extend(rank_values(request.expected));
+        own.extend(cluster_values(Some(request.cluster)));
+        let [incarnation, token] = rank_values(mark.rank());
+        own.extend([token, incarnation, integer(mark.raised_at)]);
+        own.extend([text(mark.raised_by), text(repair)]);
+        let rows = self.step("repair", &own, 1).await?;
         steps::repaired(&rows).map_err(|error| error.into_authority(&self.place))
     }
 
@@ -249,7 +213,7 @@ impl Worker {
     pub(super) async fn step(
         &mut self,
         function: &str,
-        own: &[(&(dyn ToSql + Sync), Type)],
+        own: &[Value],
         patience: u32,
     ) -> Result<Vec<Row>, AuthorityError> {
         if let Some(error) = &self.went_back {
@@ -272,7 +236,7 @@ impl Worker {
     async fn attempt(
         &mut self,
         function: &str,
-        own: &[(&(dyn ToSql + Sync), Type)],
+        own: &[Value],
         bound: Duration,
     ) -> Result<Vec<Row>, ConnectionError> {
         let identity = self.identity.to_bytes().to_vec();
@@ -284,11 +248,9 @@ impl Worker {
             (&connection, Type::INT8),
             (&step, Type::INT8),
         ];
-        arguments.extend_from_slice(own);
-        let link = self
-            .link
-            .as_ref()
-            .ok_or_else(|| ConnectionError::Broken("not connected".into()))?;
+        arguments.extend(own.iter().map(|(value, of)| (&**value as _, of.clone())));
+        let link = self.link.as_ref();
+        let link = link.ok_or_else(|| ConnectionError::Broken("not connected".into()))?;
         let sql = steps::call(function, &arguments);
         let locks = match function {
             "enrol" | "recover" => Locks::Cluster,
@@ -366,8 +328,9 @@ async fn within<T>(
     timeout(bound, answer).await.map_err(silence)?
 }
 
-fn integer(value: &i64) -> (&(dyn ToSql + Sync), Type) {
-    (value, Type::INT8)
+fn rank_values(rank: Rank) -> [Value; 2] {
+    let incarnation = integer(i64::from(rank.incarnation.get()));
+    [incarnation, integer(steps::number(rank.token))]
 }
 
 /// Steps of one statement: declarations first, then removals.

@@ -3,21 +3,14 @@
 //! Records have `?` in place of literals, and long texts are cut, so PostgreSQL's grammar cannot parse them: shapes
 //! are built from tokens.
 
-use pgpalisade_fence::statement_text::{Literals, StatementText};
+use pgpalisade_fence::statement_text::{Literals, StatementText, Token, is_word, tokens};
 
 /// In place of literals, parameters, and lists of them.
 const VALUE: &str = "?";
 
 const CUT: &str = "...";
 
-/// Operator characters, without `?`, which replaces a literal.
-const OPERATORS: &str = "+-*/<>=~!@#%^&|`:";
-
-/// Characters that let an operator of several characters end in a sign.
-/// <https://www.postgresql.org/docs/current/sql-createoperator.html>
-const LETS_SIGN_END: &str = "~!@#%^&|`";
-
-/// Words before a bracket that begins no call.
+/// Words before a bracket that is not a call's.
 const BEFORE_BRACKET: &[&str] = &[
     "and", "as", "by", "exists", "from", "in", "into", "not", "on", "or", "over", "select", "set",
     "using", "values", "when", "where",
@@ -27,63 +20,20 @@ const BEFORE_BRACKET: &[&str] = &[
 pub(super) fn shape(statement: &str) -> String {
     let clean = StatementText::new(statement.as_bytes(), Literals::Remove);
     let mut folded = Folded::default();
-    let mut rest = clean.as_str();
-    while let Some((token, after)) = next(rest) {
-        folded.push(token);
-        rest = after;
+    for token in tokens(clean.as_str()) {
+        match token {
+            Token::Space => {}
+            Token::Literal | Token::Parameter(_) => folded.push(VALUE.to_owned()),
+            Token::Quoted(name) => folded.push(name.to_owned()),
+            Token::Plain(text) => folded.push(text.to_lowercase()),
+            Token::Doubt => folded.push(CUT.to_owned()),
+        }
     }
     folded.end();
     folded.render()
 }
 
-fn next(text: &str) -> Option<(String, &str)> {
-    let text = text.trim_start();
-    let first = text.chars().next()?;
-    let length = match first {
-        '"' => quoted_length(text),
-        '$' => text
-            .find(|c: char| c != '$' && !c.is_ascii_digit())
-            .unwrap_or(text.len()),
-        '.' if text.starts_with(CUT) => CUT.len(),
-        _ if is_word(first) => text.find(|c| !is_word(c)).unwrap_or(text.len()),
-        _ if OPERATORS.contains(first) => operator_length(text),
-        _ => first.len_utf8(),
-    };
-    let (token, rest) = text.split_at_checked(length)?;
-    let token = match first {
-        '"' => token.to_owned(),
-        '$' => VALUE.to_owned(),
-        _ => token.to_lowercase(),
-    };
-    Some((token, rest))
-}
-
-fn is_word(c: char) -> bool {
-    c == '_' || c == '$' || c.is_ascii_alphanumeric() || !c.is_ascii()
-}
-
-/// Length with both quotes. A doubled quote does not close.
-fn quoted_length(text: &str) -> usize {
-    let mut from = 1;
-    while let Some(found) = text.get(from..).and_then(|rest| rest.find('"')) {
-        let after = from + found + 1;
-        if !text.get(after..).is_some_and(|rest| rest.starts_with('"')) {
-            return after;
-        }
-        from = after + 1;
-    }
-    text.len()
-}
-
-fn operator_length(text: &str) -> usize {
-    let end = text.find(|c| !OPERATORS.contains(c)).unwrap_or(text.len());
-    let operator = text.get(..end).unwrap_or_default();
-    if operator.contains(|c| LETS_SIGN_END.contains(c)) {
-        return end;
-    }
-    operator.trim_end_matches(['+', '-']).len().max(1)
-}
-
+/// Tokens so far, lists folded.
 #[derive(Default)]
 struct Folded {
     tokens: Vec<String>,

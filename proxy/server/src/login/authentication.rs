@@ -5,17 +5,17 @@ use std::io;
 
 use bytes::{Buf, Bytes, BytesMut};
 use pgpalisade_logins::kind;
+use pgpalisade_session::read_only::Reported;
+use pgpalisade_session::text_settings::Reports;
+use pgpalisade_wire::backend::{self, tag};
+use pgpalisade_wire::frontend;
+use pgpalisade_wire::header::{self, HEADER_LEN, Header};
 
 use super::LoginError;
 use super::channel_binding::Binding;
 use crate::certificates::Loaded;
 use crate::pending_logins::PendingLogin;
-use crate::session::read_only::Reported;
-use crate::session::text_settings::Reports;
 use crate::transport::Socket;
-use crate::wire::backend::{self, tag};
-use crate::wire::frontend;
-use crate::wire::header::{self, HEADER_LEN, Header};
 
 /// Limit of bytes from the client before the end of the login.
 const AHEAD_MAX: usize = 64 * 1024;

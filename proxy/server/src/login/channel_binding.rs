@@ -5,10 +5,10 @@
 use bytes::{Bytes, BytesMut};
 use pgpalisade_logins::kind;
 use pgpalisade_logins::scram::{SCRAM, SCRAM_PLUS};
+use pgpalisade_wire::encode::{self, Authentication};
 
 use crate::certificates::Loaded;
 use crate::transport::Socket;
-use crate::wire::encode::{self, Authentication};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Binding {

@@ -1,14 +1,15 @@
 //! A login as the fence sees it.
 
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::rejection::{Enforcement, Rejection};
+use pgpalisade_fence::{ReplicationPermit, SessionFence, TokenValue};
+use pgpalisade_logins::SessionLabel;
 use pgpalisade_policies::{Lifetime, Mode};
+use pgpalisade_rejection_log::RecordedStatement;
+use pgpalisade_session::tokens::TokenRequest;
 
 use super::error::LoginError;
 use super::startup::StartupRequest;
-use crate::fence::{ReplicationPermit, SessionFence, TokenValue};
-use crate::rejection::{Enforcement, Rejection};
-use crate::rejection_log::{RecordedStatement, SessionLabel};
-use crate::session::tokens::TokenRequest;
 use crate::worker::Worker;
 
 pub(super) struct LoginContext<'a> {

@@ -3,14 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
+use pgpalisade_fence::rejection::Rejection;
 use pgpalisade_logins::scram::server::LoginRefusal;
 use pgpalisade_logins::{PasswordError, ServerLoginError};
+use pgpalisade_wire::WireError;
+use pgpalisade_wire::startup::Version;
 
 use super::encryption::Unmet;
 use crate::accounts::LookupError;
-use crate::rejection::Rejection;
-use crate::wire::WireError;
-use crate::wire::startup::Version;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginError {
@@ -95,20 +95,7 @@ impl LoginError {
             | Self::Killed
             | Self::Unreachable(_)
             | Self::NoTlsToServer(_) => false,
-            Self::ClientLeft
-            | Self::Answered
-            | Self::NoStartup(_)
-            | Self::Unanswered
-            | Self::Full
-            | Self::Protocol(_)
-            | Self::Layout
-            | Self::NoProtocol(_)
-            | Self::Handshake(_)
-            | Self::Scram(_)
-            | Self::Unproved(_)
-            | Self::OutOfTurn(..)
-            | Self::EarlyData(_)
-            | Self::Io(_) => true,
+            _ => true,
         }
     }
 }

@@ -12,6 +12,9 @@ use pgpalisade_logins::scram::{Leg, nonce};
 use pgpalisade_logins::{
     Channel, Credentials, Password, Readers, ServerLogin, ServerLoginError, Step, end_point,
 };
+use pgpalisade_wire::backend::tag;
+use pgpalisade_wire::encode::{self, Authentication};
+use pgpalisade_wire::header::{self, HEADER_LEN};
 
 use super::LoginError;
 use super::authentication::{self, Authenticated, Legs, Opened, next_message};
@@ -20,9 +23,6 @@ use super::startup::StartupRequest;
 use crate::accounts::{Accounts, Logins};
 use crate::pending_logins::PendingLogin;
 use crate::transport::Socket;
-use crate::wire::backend::tag;
-use crate::wire::encode::{self, Authentication};
-use crate::wire::header::{self, HEADER_LEN};
 use crate::worker::WorkerContext;
 
 /// Size limits of a client's answer: PostgreSQL's `PG_MAX_SASL_MESSAGE_LENGTH` and `PG_MAX_AUTH_TOKEN_LENGTH`.

@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use bytes::{Buf, BytesMut};
+use pgpalisade_logins::ClientAddr;
 
 use super::{LoginError, Silence};
-use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
 
 /// Length limit of a version 1 line, with its end.

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_logins::ClientAddr;
 use pgpalisade_logins::ServerLoginError;
+use pgpalisade_wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 use super::encryption::Unmet;
 use super::{Insecure, LoginError, Silence};
 use crate::metrics::Metrics;
-use crate::rejection_log::ClientAddr;
 use crate::transport::Socket;
-use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 use crate::worker::WorkerContext;
 
 const EARLY_DATA: &str = "This could be either a client-software bug or evidence of an attempted man-in-the-middle \

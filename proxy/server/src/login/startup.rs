@@ -4,19 +4,19 @@ use std::str::FromStr;
 
 use bytes::{Buf, Bytes, BytesMut};
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::TokenValueError;
+use pgpalisade_fence::rejection::Rejection;
+use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_policies::{Access, Mistake};
+use pgpalisade_session::read_only;
+use pgpalisade_wire::WireError;
+use pgpalisade_wire::startup::{self, StartupPacket, Version};
+use pgpalisade_wire::startup_options::{self, Setting};
 
 use super::encryption::{self, Requests};
 use super::{LoginError, Silence, proxied};
 use crate::certificates::ClientLeg;
-use crate::fence::TokenValueError;
-use crate::rejection::Rejection;
-use crate::rejection_log::{ClientAddr, SessionLabel};
-use crate::session::read_only;
 use crate::transport::Socket;
-use crate::wire::WireError;
-use crate::wire::startup::{self, StartupPacket, Version};
-use crate::wire::startup_options::{self, Setting};
 
 pub(super) enum StartupKind {
     Startup(StartupRequest),

@@ -8,12 +8,12 @@ use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_fence::rejection::Rejection;
+use pgpalisade_takeover::{Primary, PrimaryTerm};
 use pgpalisade_tls::{Connector, SSL_REQUEST, SslMode, TlsError};
 
 use super::LoginError;
 use crate::hosts::UpstreamAddr;
-use crate::rejection::Rejection;
-use crate::takeover::{Primary, PrimaryTerm};
 use crate::transport::{Socket, dial};
 use crate::worker::Worker;
 

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use pgpalisade_fence::mark_cache::{CachedMark, MarkCache};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::{SCOPES_MAX, family, gauge};
-use crate::fence::mark_cache::{CachedMark, MarkCache};
 
 #[derive(Debug)]
 pub(super) struct MarkCollector(pub(super) Arc<MarkCache>);

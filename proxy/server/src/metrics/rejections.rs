@@ -7,14 +7,14 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::mark_cache::MarkCache;
+use pgpalisade_fence::rejection::{Enforcement, RejectionKind};
+use pgpalisade_rejection_log::Counters;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::ConstCounter;
 
 use super::SCOPES_MAX;
-use crate::fence::mark_cache::MarkCache;
-use crate::rejection::{Enforcement, RejectionKind};
-use crate::rejection_log::Counters;
 
 /// Label for the scopes without series. No scope can have it.
 const OTHERS: &str = "(others)";
@@ -85,13 +85,12 @@ impl Collector for Rejections {
 }
 
 fn encode(counters: &Counters, scope: &str, family: &mut MetricEncoder<'_>) -> fmt::Result {
-    let counts = counters.read();
     for (enforced, enforcement) in [
         ("true", Enforcement::Refused),
         ("false", Enforcement::Observed),
     ] {
         for kind in RejectionKind::ALL {
-            let count = counts.of(kind, enforcement);
+            let count = counters.of(kind, enforcement);
             if count == 0 {
                 continue;
             }

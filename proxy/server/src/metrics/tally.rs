@@ -4,9 +4,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pgpalisade_fence::Basis;
 use pgpalisade_policies::CacheStats;
-
-use crate::fence::Basis;
 
 /// Types of messages that execute something: <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
 const QUERY: u8 = b'Q';

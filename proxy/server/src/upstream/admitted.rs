@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::io;
 
-use crate::fence::Permit;
+use pgpalisade_fence::Permit;
+use pgpalisade_wire::header::{self, HEADER_LEN, Header};
 
 const KEPT_WHEN_EMPTY: usize = 64;
 
@@ -65,8 +66,7 @@ mod tests {
     use pgpalisade_policies::{Mode, Policy, Who};
 
     use super::*;
-    use crate::fence::{Fence, SessionFence};
-    use crate::wire::header::{HEADER_LEN, Header};
+    use pgpalisade_fence::{Fence, SessionFence};
 
     fn fence() -> SessionFence {
         let fence = Fence::new(Policy::default(), Arc::default(), Mode::Enforce).unwrap();

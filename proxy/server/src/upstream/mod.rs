@@ -7,9 +7,9 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
+use pgpalisade_fence::Permit;
 use postgres_protocol::message::frontend;
 
-use crate::fence::Permit;
 use crate::transport::{Outbox, Socket};
 use admitted::Admitted;
 

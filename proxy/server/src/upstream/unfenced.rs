@@ -3,8 +3,9 @@
 use std::io;
 use std::task::{Context, Poll};
 
+use pgpalisade_fence::ReplicationPermit;
+
 use super::SendSide;
-use crate::fence::ReplicationPermit;
 use crate::transport::{Outbox, Socket};
 
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use crate::cli::text::{counted, name, plain, table};
 use crate::config::show_time;
 
 pub(super) fn page(report: &BenchReport) -> String {
-    let rows: Vec<_> = report.rows.iter().map(cells).collect();
-    let table = table(["", "DIRECT", "PROXIED", "DIFFERENCE"], &rows);
+    let head = ["", "DIRECT", "PROXIED", "DIFFERENCE"];
+    let table = table(head, report.rows.iter().map(cells));
     let mut text = format!(
         "{}\n{table}\nMedians of {}. In brackets: the smallest and the largest difference of any round.\n",
-        head(report),
+        survey(report),
         counted(report.rounds, "round")
     );
     if report.interrupted {
@@ -21,7 +21,7 @@ pub(super) fn page(report: &BenchReport) -> String {
     text
 }
 
-fn head(report: &BenchReport) -> String {
+fn survey(report: &BenchReport) -> String {
     let way = |way: &Way| {
         format!(
             "{}, PostgreSQL {}",

@@ -5,10 +5,10 @@ use std::io::{self, BufReader, Seek, SeekFrom, Stdout, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use pgpalisade_rejection_log::line::{self, Read};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Printer;
-use crate::rejection_log::line::{self, Read};
 
 /// Interval between looks for more.
 const EVERY: Timespec = Timespec {

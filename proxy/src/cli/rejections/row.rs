@@ -1,10 +1,10 @@
 //! A record as one row of a table.
 
 use jiff::Timestamp;
+use pgpalisade_fence::rejection::Enforcement;
+use pgpalisade_rejection_log::line::{Line, Record};
 
 use crate::cli::text::{plain, second, shown};
-use crate::rejection::Enforcement;
-use crate::rejection_log::line::{Line, Record};
 
 /// Widths of all columns but the last. A longer cell shifts the rest of its line.
 const WIDTHS: [usize; 8] = [19, 19, 8, 5, 5, 8, 11, 11];

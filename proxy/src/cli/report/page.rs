@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use crate::cli::text::{counted, plain, second, shown, table};
-use crate::rejection_log::report::{
-    Advice, Count, Finding, First, NameKey, StatementShape, Summary, TallyRow, Top,
+use pgpalisade_rejection_log::report::{
+    Advice, Count, Finding, First, KindKey, NameKey, StatementShape, Summary, TallyRow, Top,
 };
+
+use crate::cli::text::{counted, plain, second, shown, table};
 
 /// Width of lines of text.
 const COLUMNS: usize = 100;
@@ -59,24 +60,13 @@ fn head(summary: &Summary) -> String {
 }
 
 fn kinds(summary: &Summary) -> String {
-    let row = |kind: &str, sqlstate: &str, count: &Count| {
-        let [refused, observed, first, last] = cells(count);
-        [
-            refused,
-            observed,
-            first,
-            last,
-            sqlstate.to_owned(),
-            kind.to_owned(),
-        ]
+    let row = |found: &TallyRow<KindKey>| {
+        let [refused, observed, first, last] = cells(&found.count);
+        let KindKey { kind, sqlstate } = found.key.clone();
+        [refused, observed, first, last, sqlstate, kind]
     };
-    let rows: Vec<_> = summary
-        .kinds
-        .iter()
-        .map(|found| row(&found.key.kind, &found.key.sqlstate, &found.count))
-        .collect();
     let head = ["REFUSED", "OBSERVED", "FIRST", "LAST", "SQLSTATE", "KIND"];
-    format!("\n{}", table(head, &rows))
+    format!("\n{}", table(head, summary.kinds.iter().map(row)))
 }
 
 fn names(name: &str, section: &Top<NameKey>) -> String {
@@ -84,16 +74,13 @@ fn names(name: &str, section: &Top<NameKey>) -> String {
         let [refused, observed, first, last] = cells(count);
         [refused, observed, first, last, name.to_owned()]
     };
-    let mut rows: Vec<_> = section
-        .rows
-        .iter()
-        .map(|found| row(found.key.name.as_deref().unwrap_or("-"), &found.count))
-        .collect();
-    if section.others.total() > 0 {
-        rows.push(row("(others)", &section.others));
-    }
+    let named =
+        |found: &TallyRow<NameKey>| row(found.key.name.as_deref().unwrap_or("-"), &found.count);
+    let others = &section.others;
+    let others = (others.total() > 0).then(|| row("(others)", others));
     let head = ["REFUSED", "OBSERVED", "FIRST", "LAST", name];
-    format!("\n{}", table(head, &rows))
+    let rows = section.rows.iter().map(named).chain(others);
+    format!("\n{}", table(head, rows))
 }
 
 fn statements(summary: &Summary) -> String {
@@ -158,20 +145,19 @@ fn describe(finding: &Finding) -> String {
         finding.count.observed
     );
     text.push_str(&wrapped(finding.advice, "  "));
-    let mut rows: Vec<[String; 6]> = Vec::new();
-    for row in &finding.who {
-        let or_dash = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
-        rows.push([
+    let or_dash = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
+    let rows = finding.who.iter().map(|row| {
+        [
             row.count.total().to_string(),
             row.count.last.map(second).unwrap_or_default(),
             row.key.user.clone(),
             or_dash(&row.key.application),
             row.key.database.clone(),
             or_dash(&row.key.scope),
-        ]);
-    }
+        ]
+    });
     let head = ["COUNT", "LAST", "USER", "APPLICATION", "DATABASE", "SCOPE"];
-    for line in table(head, &rows).lines() {
+    for line in table(head, rows).lines() {
         let _ = writeln!(text, "  {line}");
     }
     if finding.others.total() > 0 {

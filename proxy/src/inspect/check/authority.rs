@@ -5,6 +5,12 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
+use pgpalisade_fence::rejection::utc;
+use pgpalisade_takeover::ControlError;
+use pgpalisade_takeover::cluster_lock::{self, Proxy};
+use pgpalisade_takeover::error::wrong_cluster_advice;
+use pgpalisade_takeover::prepare;
+use pgpalisade_takeover::witness::forgotten;
 
 use super::super::cluster;
 use super::super::finding::{Check, CheckResult, listed};
@@ -12,12 +18,6 @@ use super::super::hosts::Chosen;
 use super::super::store::{self, StoreContents};
 use super::FindingSink;
 use crate::config::AuthorityLocation;
-use crate::rejection::utc;
-use crate::takeover::ControlError;
-use crate::takeover::cluster_lock::{self, Proxy};
-use crate::takeover::error::wrong_cluster_advice;
-use crate::takeover::prepare;
-use crate::takeover::witness::forgotten;
 
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Takeovers;
 

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use pgpalisade_logins::kind;
+use pgpalisade_server::accounts::{Auth, FileError, Logins, LookupError};
+use pgpalisade_server::certificates::ClientTls;
+use pgpalisade_server::client_table::Encryption;
 use pgpalisade_tls::{ALPN, Acceptor, Connector};
+use pgpalisade_wire::{backend, header};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use super::super::finding::CheckResult;
 use super::super::probe::{self, ProbeError};
 use crate::config::Config;
-use crate::server::accounts::{Auth, FileError, Logins, LookupError};
-use crate::server::certificates::ClientTls;
-use crate::server::client_table::Encryption;
-use crate::wire::{backend, header};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
@@ -210,7 +210,7 @@ fn method(answer: &[u8]) -> Result<Option<Method>, String> {
 mod tests {
     use super::super::super::finding::CheckOutcome;
     use super::*;
-    use crate::server::accounts::VerifierSource;
+    use pgpalisade_server::accounts::VerifierSource;
 
     #[track_caller]
     fn outcomes(legs: Legs, expect: [CheckOutcome; 3]) {

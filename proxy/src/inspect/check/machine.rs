@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use pgpalisade_server::accounts::{FileError, Logins};
+
 use super::super::finding::{Check, CheckResult};
 use super::super::store::StoreContents;
 use super::FindingSink;
@@ -14,7 +16,6 @@ use crate::http::HttpError;
 use crate::local::{Local, Purpose};
 use crate::policy_file::{Loaded, PolicyFileErrors};
 use crate::process;
-use crate::server::accounts::{FileError, Logins};
 
 pub(super) struct Tried {
     pub(super) policy: Result<Loaded, PolicyFileErrors>,

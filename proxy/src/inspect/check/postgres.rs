@@ -5,14 +5,15 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use pgpalisade_server::hosts::UpstreamAddr;
+use pgpalisade_takeover::{ControlError, prepare};
+
 use super::super::cluster::{self, PreparedTransaction};
 use super::super::finding::{Check, CheckResult, listed};
 use super::super::hosts::{Chosen, Host, HostRole};
 use super::super::probe::{Probe, ProbeError};
 use super::{FindingSink, Witnessed, witness};
 use crate::config::{AuthorityLocation, Config};
-use crate::server::hosts::UpstreamAddr;
-use crate::takeover::{ControlError, prepare};
 
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
 

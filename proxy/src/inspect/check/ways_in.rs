@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use pgpalisade_policies::Policy;
+use pgpalisade_takeover::ControlError;
+use pgpalisade_takeover::cluster_lock::Proxy;
 
 use super::super::cluster::{self, Client, HbaRule};
 use super::super::finding::{CheckResult, listed};
 use super::super::hosts::Chosen;
-use crate::takeover::ControlError;
-use crate::takeover::cluster_lock::Proxy;
 
 const ADVICE: &str = "let these roles in from the proxies' addresses only (pg_hba.conf), and point their programs to a \
                       proxy: connections that bypass it are not fenced";

@@ -1,10 +1,9 @@
-//! A client's address, as policies, logs and records see it.
+//! Who a client is, as policies, logs and records see it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use serde::{Serialize, Serializer};
-
+/// Address of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAddr {
     Tcp(SocketAddr),
@@ -37,8 +36,26 @@ impl fmt::Display for ClientAddr {
     }
 }
 
-impl Serialize for ClientAddr {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+/// The names and the address of a client.
+#[derive(Debug, Clone)]
+pub struct SessionLabel {
+    /// User of the startup packet.
+    pub user: String,
+    /// Database of the startup packet.
+    pub database: String,
+    /// application_name, if the client gave one.
+    pub application_name: Option<String>,
+    /// Common name of the client's certificate, if it has shown one.
+    pub common_name: Option<String>,
+    /// Address of the client.
+    pub client_addr: ClientAddr,
+    /// Process id of the backend, set once PostgreSQL has authenticated the client.
+    pub backend_pid: Option<i32>,
+}
+
+impl SessionLabel {
+    /// Whether the user is authenticated. Before that a client can give any name.
+    pub const fn is_authenticated(&self) -> bool {
+        self.backend_pid.is_some()
     }
 }

@@ -1,0 +1,80 @@
+//! Options of a connection to etcd: files, login, habits.
+
+use std::path::Path;
+use std::time::Duration;
+
+use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+use pgpalisade_tls::{FileError, Holds, read_file, read_secret};
+
+use super::options::{Login, Options, Password, Tls};
+
+/// Time for one endpoint before the next is asked.
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(800);
+/// etcd lets a client ping every 5 s, and disconnects one that pings more often.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A file for TLS or the password that cannot be read, or has the wrong content.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {error}")]
+pub struct UnusableFile {
+    /// Use of the file.
+    what: &'static str,
+    error: FileError,
+}
+
+/// Limits and settings of every client.
+fn habits() -> ConnectOptions {
+    ConnectOptions::new()
+        .with_connect_timeout(ATTEMPT_TIMEOUT)
+        .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE_TIMEOUT)
+        .with_keep_alive_while_idle(false)
+        // A member that has lost its leader reports it at once, also on open watches.
+        .with_require_leader(true)
+        .with_auto_token_refresh(true)
+}
+
+/// Options of a connection, with the current files.
+pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, UnusableFile> {
+    let mut connect = habits();
+    if let Some(tls) = &options.tls {
+        connect = connect.with_tls(tls_options(tls)?);
+    }
+    if let Some(Login { user, password }) = &options.login {
+        let password = match password {
+            Password::Given(password) => password.clone(),
+            Password::File(path) => {
+                let what = "the password file";
+                let text = read_secret(path).map_err(|error| UnusableFile { what, error })?;
+                // Editors end a file with a line break.
+                text.trim_end_matches(['\r', '\n']).to_owned()
+            }
+        };
+        connect = connect.with_user(user, password);
+    }
+    Ok(connect)
+}
+
+fn tls_options(tls: &Tls) -> Result<TlsOptions, UnusableFile> {
+    let what = "the certificate authority (ca)";
+    let ca = Certificate::from_pem(pem(what, &tls.ca, Holds::Certificates)?);
+    let mut options = TlsOptions::new().ca_certificate(ca);
+    if let Some((cert, key)) = &tls.client {
+        let cert = pem("the client's certificate (cert)", cert, Holds::Certificates)?;
+        let key = pem("the client's key (key)", key, Holds::PrivateKey)?;
+        options = options.identity(Identity::from_pem(cert, key));
+    }
+    Ok(options)
+}
+
+fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, UnusableFile> {
+    let bytes = read_file(path, holds).map_err(|error| UnusableFile { what, error })?;
+    if bytes.windows(11).any(|part| part == b"-----BEGIN ") {
+        return Ok(bytes);
+    }
+    let error = FileError::Content {
+        path: path.to_owned(),
+        what: "is not PEM: a line -----BEGIN is missing".to_owned(),
+    };
+    Err(UnusableFile { what, error })
+}
