@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::io;
 
 use pgpalisade_fence::Permit;
-use pgpalisade_wire::header::{self, HEADER_LEN, Header};
 
 const KEPT_WHEN_EMPTY: usize = 64;
 
@@ -67,6 +66,7 @@ mod tests {
 
     use super::*;
     use pgpalisade_fence::{Fence, SessionFence};
+    use pgpalisade_wire::header::{HEADER_LEN, Header};
 
     fn fence() -> SessionFence {
         let fence = Fence::new(Policy::default(), Arc::default(), Mode::Enforce).unwrap();
