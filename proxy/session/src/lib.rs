@@ -40,7 +40,7 @@ use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;
 use pgpalisade_wire as wire;
 
-use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, SessionState};
+use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, SessionState, Taken};
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
 use action::{RecordedRefusal, Waiting};
@@ -154,8 +154,8 @@ struct Prepared {
     waiting: Option<Waiting>,
     /// State of the change that makes its transaction read-write.
     read_write: ReadWriteRequest,
-    /// Accepted tokens, as a value of `fencing.token`.
-    tokens: Option<Box<str>>,
+    /// Tokens that its declaration has obtained.
+    obtained: Option<Taken>,
     /// Last takeovers, as a value of `fencing.history`.
     history: Option<Box<str>>,
 }

@@ -316,19 +316,16 @@ impl Session {
 
     /// Puts the tokens of the startup packet in force, and makes RESET return to them.
     pub fn start_with(&mut self, wanted: &TokenRequest) {
-        let tokens = self.prepared.take().and_then(|done| done.tokens);
-        let accepted = self.server.registration.accepted().last();
-        let held = accepted.filter(|_| tokens.is_some_and(|tokens| !tokens.is_empty()));
+        let held = self.prepared.take().and_then(|done| done.obtained);
         let text = ServerText::of(&wanted.value);
-        self.client.state.start_with(held.cloned(), text);
+        self.client.state.start_with(held.flatten(), text);
     }
 
     /// Accepts tokens. The message that they are for is then decided again.
     fn accept(&mut self, obtained: &Obtained, session: Option<Identified>) {
         self.server.registration.takes += 1;
         let held = obtained.tokens(self.client.fence.fence(), session);
-        let text = self.text_of(held.as_deref());
-        self.prepared().tokens = Some(text);
+        self.prepared().obtained = Some(held.clone());
         let Some(held) = held else {
             return;
         };

@@ -301,7 +301,8 @@ fn a_rollback_of_the_number() {
 #[test]
 fn a_take_concerns_its_own_set_only() {
     let mut subject = Subject::new(Holds::Current);
-    subject.session.client.state.on_sent(ServerText::Take);
+    let token = subject.session.tokens().cloned();
+    subject.session.client.state.on_taken(Some(token));
     subject.run(&query("SET fencing.token = '5'"), "SET", b'I');
     assert_eq!(
         subject.session.client.state.server_text(),
