@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{Analysis, Category, Effects, Opaque, VerdictCache};
 
-use super::action::{Action, Prerequisite, Refused};
+use super::action::{Action, Met, Prerequisite, Refused};
 use super::endings::Ending;
 use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
 use super::in_flight::{InFlight, Request};
@@ -18,15 +18,6 @@ use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
 use crate::wire::header::Header;
-
-/// Result of setting the access mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessChanged {
-    /// The message can be decided.
-    Done,
-    /// The server refused the change, and the client has its answer.
-    Refused,
-}
 
 impl Session {
     /// Decides one frontend message. The session's own messages are left in its output, to be sent ahead of it.
@@ -290,16 +281,16 @@ impl Session {
     /// # Errors
     ///
     /// Ends the session if its transactions are still not read-only.
-    pub fn end_set_access(&mut self, change: AccessChange) -> Result<AccessChanged, Ending> {
+    pub fn end_set_access(&mut self, change: AccessChange) -> Result<Met, Ending> {
         let pid = self.server.identity.pid();
         if change == AccessChange::Guard && self.server.read_only.confirm(pid) == Guarded::No {
             return Err(self.end_unguarded());
         }
         if self.prepared().read_write == ReadWriteRequest::Refused {
             self.prepared = None;
-            return Ok(AccessChanged::Refused);
+            return Ok(Met::Answered);
         }
-        Ok(AccessChanged::Done)
+        Ok(Met::Yes)
     }
 
     /// Runs a statement of the proxy. If it fails, the client gets `error`.

@@ -50,8 +50,6 @@ use read_only::{ReadOnlyGuard, Reported};
 use text_settings::{Reports, TextSettings};
 use tokens::Registration;
 
-pub use frontend::AccessChanged;
-
 /// Server process of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {

@@ -3,8 +3,7 @@
 
 use pgpalisade_policies::{Lifetime, TextEncoding};
 
-use super::super::AccessChanged;
-use super::super::action::{Action, Disposition};
+use super::super::action::{Action, Disposition, Met};
 use super::super::endings::Ending;
 use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY};
 use super::frames::{
@@ -221,7 +220,7 @@ fn a_guard_that_is_cancelled() {
             }
         }
         let changed = subject.session.end_set_access(AccessChange::Guard);
-        assert_eq!(changed.unwrap(), AccessChanged::Done);
+        assert_eq!(changed.unwrap(), Met::Yes);
         assert_eq!(subject.to_client, b"");
         subject.to_server.clear();
         let action = subject.ask(&query("SELECT 1"));
@@ -350,7 +349,7 @@ fn read_write_that_comes_too_late_answers_its_message() {
         &mut subject,
         &[(b'E', &error(), "drop !E 1"), (b'Z', b"E", "relay 0")],
     );
-    assert_eq!(changed(&mut subject), AccessChanged::Refused);
+    assert_eq!(changed(&mut subject), Met::Answered);
     // In a pipeline, only the error answers it, and the rest is skipped.
     let mut subject = Subject::new(Nothing);
     subject.run(&parse("", "SELECT 1"), "", b'I');
@@ -370,7 +369,7 @@ fn read_write_that_comes_too_late_answers_its_message() {
     ];
     check(&mut subject, &begun);
     check(&mut subject, &[(b'E', &error(), "drop !E 0")]);
-    assert_eq!(changed(&mut subject), AccessChanged::Refused);
+    assert_eq!(changed(&mut subject), Met::Answered);
     assert!(matches!(subject.ask(&bind("", "")), Action::Discard));
     // If it is not too late, the client sees nothing.
     let mut subject = in_block(Nothing);
@@ -378,7 +377,7 @@ fn read_write_that_comes_too_late_answers_its_message() {
         .session
         .begin_set_access(AccessChange::ReadWrite(Lifetime::Session));
     subject.answer("", b'T');
-    assert_eq!(changed(&mut subject), AccessChanged::Done);
+    assert_eq!(changed(&mut subject), Met::Yes);
     assert_eq!(subject.to_client, b"");
 }
 

@@ -10,6 +10,7 @@ use pgpalisade_authority::{Scope, Token};
 use pgpalisade_policies::TextEncoding;
 
 use super::super::action::{Action, Prerequisite};
+use super::super::tokens::Obtained;
 use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
 use super::subject::{
     Holds, MARK, Subject, check_table, identified, malformed, sync, wanted, word,
@@ -226,8 +227,10 @@ fn what_follows_a_pipeline_that_sets_a_token() {
 fn started_with_a_take() -> Subject {
     let mut subject = Subject::at_login(Holds::None);
     let wanted = wanted(&subject.fence, "next");
-    let mut obtained = wanted.brought();
-    obtained.take(&Scope::default(), Token::new(MARK).unwrap());
+    let obtained = Obtained {
+        taken: vec![(Scope::default(), Token::new(MARK).unwrap())],
+        ..Obtained::default()
+    };
     let declared = subject
         .session
         .on_declared(&wanted, identified(), Ok(obtained));
