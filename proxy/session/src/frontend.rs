@@ -11,7 +11,7 @@ use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
 use super::in_flight::{InFlight, Request};
 use super::judgement::Judged;
 use super::read_only::{AccessChange, Guarded};
-use super::{ReadWriteRequest, Session, Settles, injected};
+use super::{ReadWriteRequest, Session, injected};
 use crate::fence::{Basis, Leave, Permit, Pipeline};
 use crate::rejection::Rejection;
 use crate::wire::WireError;
@@ -55,11 +55,11 @@ impl Session {
     /// Whether replies must come first, because a request in flight may change what the session holds.
     #[inline]
     fn must_settle(&mut self) -> bool {
-        if self.client.settles == Settles::No {
+        if !self.client.settles {
             return false;
         }
         if self.server.ledger.is_empty() {
-            self.client.settles = Settles::No;
+            self.client.settles = false;
         }
         !self.is_settled()
     }
@@ -208,7 +208,7 @@ impl Session {
     pub(super) fn settle_changes(&mut self) {
         let state = &self.client.state;
         if state.status() == TransactionStatus::Idle && state.is_in_doubt() {
-            self.client.settles = Settles::Yes;
+            self.client.settles = true;
         }
     }
 

@@ -2,11 +2,11 @@
 
 use pgpalisade_policies::{Analysis, Statement, WriteReason};
 
+use super::Session;
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::Request;
 use super::judgement::{Judged, lifetime};
 use super::read_only::{AccessChange, WriteAccess};
-use super::{Session, Settles};
 use crate::fence::{Leave, Pipeline, PreparedText, Unguarded};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
@@ -38,7 +38,7 @@ impl Session {
         match change {
             // The next message finds the change due again, after this one was answered.
             _ if tag.runs_nothing() => {
-                self.client.settles = Settles::Yes;
+                self.client.settles = true;
                 return None;
             }
             // No reply to wait for: if it fails, the session ends.

@@ -8,13 +8,13 @@ use pgpalisade_policies::{
     VerdictCache, Weight, classify, weigh,
 };
 
+use super::Session;
 use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
 use super::in_flight::{InFlight, Request};
 use super::lookup::NamesHere;
 use super::names::EXCERPT_MAX;
 use super::read_only::{AccessChange, WriteAccess};
 use super::tokens::TokenRequest;
-use super::{Session, Settles};
 use crate::fence::traceparent::Traceparent;
 use crate::fence::{Admitted, Leave, Permit, Plan, PreparedNames, Situation, TokenValue, Unmet};
 use crate::rejection::{Enforcement, Rejection};
@@ -225,7 +225,7 @@ impl Session {
     /// Notes the effects of a text that is sent now.
     fn note_plan(&mut self, plan: &Plan, verdict: &Analysis) {
         if plan.settles {
-            self.client.settles = Settles::Yes;
+            self.client.settles = true;
         }
         self.server
             .read_only

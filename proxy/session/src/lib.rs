@@ -81,14 +81,6 @@ pub enum Activity {
     InFailedTransaction,
 }
 
-/// Whether the next message waits for the replies to everything sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Settles {
-    No,
-    /// A request in flight may change what the session holds.
-    Yes,
-}
-
 /// The session's own messages and records.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -117,7 +109,9 @@ struct ClientHalf {
     /// Tokens and transaction status, as the server has confirmed them.
     state: SessionState,
     pipeline: Pipeline,
-    settles: Settles,
+    /// Whether the next message waits for the replies to everything sent: a request in flight may change what the
+    /// session holds.
+    settles: bool,
     /// Takeover that would have ended the session in enforce mode.
     observed_end: Option<Mark>,
 }
@@ -201,7 +195,7 @@ impl Session {
                 fence: beginning.fence,
                 state: SessionState::new(beginning.scope),
                 pipeline: Pipeline::Closed,
-                settles: Settles::No,
+                settles: false,
                 observed_end: None,
             },
             server: ServerHalf {

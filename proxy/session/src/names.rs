@@ -138,15 +138,6 @@ impl Lost {
     }
 }
 
-/// Whether portals of the open transaction have ended early.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum RolledBack {
-    #[default]
-    No,
-    /// Those that were bound after a savepoint.
-    InPart,
-}
-
 /// The names of one session.
 #[derive(Debug, Default)]
 pub struct Names {
@@ -157,7 +148,8 @@ pub struct Names {
     portals: BTreeMap<Box<[u8]>, PreparedText>,
     lost_statements: Lost,
     lost_portals: Lost,
-    rolled_back: RolledBack,
+    /// Whether portals that were bound after a savepoint of the open transaction have ended.
+    is_rolled_back: bool,
     statement_bytes: usize,
     portal_bytes: usize,
 }
@@ -190,9 +182,7 @@ impl Names {
     fn insert(&mut self, kind: NameSpace, name: Box<[u8]>, meaning: PreparedText) {
         // PostgreSQL replaces only unnamed ones. If this name seems to exist, the proxy has misunderstood it.
         let meaning = match self.remove(Name::new(kind, &name)) {
-            Some(_) if kind == NameSpace::Portal && self.rolled_back == RolledBack::InPart => {
-                Some(meaning)
-            }
+            Some(_) if kind == NameSpace::Portal && self.is_rolled_back => Some(meaning),
             Some(before) => lost(&before).max(lost(&meaning)).meaning().cloned(),
             None => Some(meaning),
         }
@@ -300,7 +290,7 @@ impl Names {
     /// Notes that portals bound after a savepoint have ended with it.
     /// <https://www.postgresql.org/docs/current/sql-rollback-to.html>
     pub(crate) const fn on_rollback_to(&mut self) {
-        self.rolled_back = RolledBack::InPart;
+        self.is_rolled_back = true;
     }
 
     /// Ends the portals with their transaction.
@@ -309,7 +299,7 @@ impl Names {
         self.portals.clear();
         self.portal_bytes = 0;
         self.lost_portals = Lost::Nothing;
-        self.rolled_back = RolledBack::No;
+        self.is_rolled_back = false;
     }
 }
 
