@@ -293,7 +293,7 @@ impl SessionState {
         }
     }
 
-    /// Notes what the take of the current message has obtained. None other follows before its reply.
+    /// Notes what the take of the current message has obtained. No other take follows before its reply.
     pub fn on_taken(&mut self, taken: Option<Taken>) {
         self.taken = taken;
     }
@@ -307,7 +307,7 @@ impl SessionState {
         TokenValue::parse(text, self.scope(fence))
     }
 
-    /// Value to which a SET comes: that of the tokens which its take has obtained.
+    /// Value that a SET puts in force: for a take, that of the tokens that it has obtained.
     pub(crate) fn resolve(&self, value: TokenValue) -> Option<TokenValue> {
         match &self.taken {
             Some(taken) if value.takes() => taken.as_ref().map(|held| held.value()),

@@ -49,7 +49,7 @@ pub enum Prerequisite {
     Tokens(Box<TokenRequest>, Option<AccessChange>),
 }
 
-/// What became of a prerequisite.
+/// Result of a prerequisite.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Met {
     /// The message can be decided.

@@ -163,7 +163,7 @@ impl Session {
         request: Request,
     ) -> Action {
         let verdict = judged.verdict;
-        if !self.server.ledger.is_empty() && self.client.state.must_be_sure_for(verdict) {
+        if !self.server.ledger.is_empty() && self.client.state.needs_certainty_for(verdict) {
             return Action::Need(Prerequisite::Replies);
         }
         if verdict.has_controls() {

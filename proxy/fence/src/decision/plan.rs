@@ -24,7 +24,7 @@ use crate::{HeldTokens, SessionFence};
 /// Levels of EXECUTE in an EXECUTE that are followed.
 const DEPTH_MAX: u8 = 4;
 
-/// Effects of a text that may pass on its session.
+/// Effects on the session of a text that may pass.
 #[derive(Debug)]
 pub struct Plan {
     /// Permission to change data, unless its permit gives more.
@@ -36,7 +36,7 @@ pub struct Plan {
     pub declares: bool,
     /// Whether it changes or shows a token, or ends a transaction that has set one.
     pub settles: bool,
-    /// Whether it runs by name a text that may change names.
+    /// Whether an EXECUTE in it may change names.
     pub changes_names: bool,
 }
 
@@ -89,7 +89,7 @@ impl Situation<'_> {
 impl SessionState {
     /// Whether a text depends on what requests in flight may change: the token, a name, or the open transaction.
     #[must_use]
-    pub fn must_be_sure_for(&self, verdict: &Analysis) -> bool {
+    pub fn needs_certainty_for(&self, verdict: &Analysis) -> bool {
         // A failed transaction would undo the token by which later statements of the text are judged.
         let ends_doubt = verdict.statements.len() > 1 && self.is_in_doubt();
         let depends = |control: &Control| {
@@ -335,7 +335,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether the text is nothing but one SET.
+    /// Whether the text is one statement with one control.
     fn is_single(&self) -> bool {
         matches!(self.statements, [only] if only.controls.len() == 1)
     }
