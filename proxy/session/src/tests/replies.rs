@@ -1,15 +1,18 @@
 //! Backend messages in each state of a session. Each row says where the message goes, what the client gets in its
 //! place or ahead of it (`!` and type bytes), and how many requests are still in flight.
 
+use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_policies::{Lifetime, TextEncoding};
 
 use super::super::action::{Action, Disposition, Met};
 use super::super::endings::Ending;
 use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY};
+use super::super::tokens::Obtained;
 use super::frames::{
     bind, empty, error_body, execute, message, parse, parts, query, row, split, strings,
 };
-use super::subject::{Holds, Subject, sync};
+use super::subject::{Holds, MARK, Subject, identified, sync, wanted};
+use crate::rejection::Rejection;
 
 use Holds::{Current, None as Nothing};
 
@@ -383,6 +386,34 @@ fn read_write_that_comes_too_late_answers_its_message() {
 
 /// A server that was told to end the session: with and without a token, with a known takeover, and with a request
 /// that may have committed.
+/// The result of the declaration shows whether a takeover was the reason.
+#[test]
+fn the_end_while_a_token_is_declared() {
+    let fatal = error_body("FATAL", "57P01", "terminating connection");
+    for deposed in [false, true] {
+        let mut subject = Subject::at_login(Nothing);
+        check(&mut subject, &[(b'E', &fatal, "terminated 0")]);
+        assert_eq!(subject.session.on_terminated(&fatal), None);
+        let wanted = wanted(&subject.fence, "5");
+        let declared = if deposed {
+            subject.depose();
+            let scope = Scope::default();
+            let mark = subject.fence.fence().mark(&scope).mark_detail();
+            let claim = Claim::Token(Token::new(MARK).unwrap());
+            Err(Box::new(Rejection::behind(&scope, claim, mark.unwrap())))
+        } else {
+            Ok(Obtained::default())
+        };
+        let met = subject.session.on_declared(&wanted, identified(), declared);
+        let expect = if deposed {
+            Ending::TakenOver
+        } else {
+            Ending::ByServer
+        };
+        assert_eq!(met, Err(expect));
+    }
+}
+
 #[test]
 fn the_end_by_an_administrator() {
     let fatal = error_body("FATAL", "57P01", "terminating connection");

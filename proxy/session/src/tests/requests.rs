@@ -7,13 +7,13 @@
 //! `end` of the session, `bye`. `-`: there is no such state.
 
 use pgpalisade_authority::{Scope, Token};
-use pgpalisade_policies::TextEncoding;
+use pgpalisade_policies::{Mode, TextEncoding};
 
-use super::super::action::{Action, Prerequisite};
+use super::super::action::{Action, Met, Prerequisite};
 use super::super::tokens::Obtained;
 use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
 use super::subject::{
-    Holds, MARK, Subject, check_table, identified, malformed, sync, wanted, word,
+    Holds, MARK, Subject, check_table, fence_in, identified, malformed, sync, wanted, word,
 };
 use crate::fence::ServerText;
 use crate::wire::backend::TransactionStatus;
@@ -311,6 +311,26 @@ fn a_take_concerns_its_own_set_only() {
         subject.session.client.state.server_text(),
         ServerText::Tokens
     );
+}
+
+/// Its refusal is only observed, and what another SET of the text has obtained is not its own.
+#[test]
+fn a_take_beside_a_declaration_has_nothing() {
+    let mut subject = Subject::at_login(Holds::None);
+    subject.session.follow(fence_in(Mode::Observe));
+    subject.session.on_identified(identified());
+    let text = query("SET fencing.token = 6; SET fencing.token = 'next'");
+    let Action::Need(Prerequisite::Tokens(wanted, None)) = subject.ask(&text) else {
+        panic!("6 is not declared");
+    };
+    let declared = Ok(Obtained::default());
+    let met = subject.session.on_declared(&wanted, identified(), declared);
+    assert_eq!(met.unwrap(), Met::Yes);
+    subject.send(&text);
+    for (tag, body) in [(b'C', "SET\0"), (b'C', "SET\0"), (b'Z', "I")] {
+        let _ = subject.reply(tag, body.as_bytes());
+    }
+    assert!(subject.session.tokens().is_none());
 }
 
 /// Portals end with their transaction, even if ReadyForQuery does not report its end: their names are free again.

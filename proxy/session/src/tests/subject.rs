@@ -34,10 +34,14 @@ pub(super) enum Holds {
 
 /// A policy under which every write needs the token of the default scope.
 pub(super) fn fence() -> SessionFence {
+    fence_in(Mode::Enforce)
+}
+
+pub(super) fn fence_in(mode: Mode) -> SessionFence {
     let policy = Policy::parse("[defaults]\nallow = [\"prepare-transaction\"]\n", &|_| {
         Ok(())
     });
-    let fence = Fence::new(policy.unwrap(), MarkCache::default().into(), Mode::Enforce).unwrap();
+    let fence = Fence::new(policy.unwrap(), MarkCache::default().into(), mode).unwrap();
     raise(&fence, MARK);
     std::sync::Arc::new(fence).for_session(&Who {
         user: "u",

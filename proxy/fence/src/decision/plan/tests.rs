@@ -498,6 +498,12 @@ fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
         Session::new("4").failed().check(&text, Refuse(StaleToken));
         Session::new("5").failed().check(&text, TOKEN);
     }
+    // A COMMIT undoes what the transaction has set, even before its savepoint.
+    let mut session = Session::new("").accepted("5").inside(Wrote::No);
+    session.apply("SET fencing.token = 5; SAVEPOINT s");
+    session.state.on_error();
+    let text = "COMMIT; INSERT INTO t VALUES (1)";
+    session.failed().check(text, Refuse(NoToken));
 }
 
 /// A statement at the end of a transaction may switch read-only mode off for the next one, which is not reported yet.
@@ -760,7 +766,33 @@ fn the_plan_of_a_text() {
     assert_eq!(chained.guard.in_doubt(), Some(Unguarded::TransactionEnded));
 }
 
-/// The text of a take is known in the scope of the session only.
+/// While something is in flight, such a text waits.
+#[test]
+fn what_a_text_depends_on() {
+    let idle = Session::new("5");
+    let mut set = Session::new("").accepted("5").inside(Wrote::No);
+    set.apply("SET fencing.token = 5");
+    let failed = Session::new("5").failed();
+    for (session, text, depends) in [
+        (&idle, "INSERT INTO t VALUES (1)", false),
+        (&idle, "COMMIT; SELECT 1", false),
+        (&idle, "SET fencing.token = 6", true),
+        (&idle, "SHOW fencing.token", true),
+        (&idle, "SELECT 1; DISCARD ALL", true),
+        (&idle, "EXECUTE r", true),
+        (&idle, "FETCH pr", true),
+        (&set, "COMMIT", false),
+        (&set, "COMMIT; SELECT 1", true),
+        (&set, "SELECT 1; SELECT 2", false),
+        (&failed, "SELECT 1", true),
+    ] {
+        let verdict = classify(text.as_bytes(), SAFE);
+        let found = session.state.needs_certainty_for(&verdict);
+        assert_eq!(found, depends, "{text}");
+    }
+}
+
+/// Only the scope of the session shows whether a text is a take.
 #[test]
 fn a_take_counts_by_what_it_has_obtained() {
     let mut session = Session::new("").accepted("billing=8,default=5");
