@@ -386,6 +386,21 @@ fn read_write_that_comes_too_late_answers_its_message() {
 
 /// A server that was told to end the session: with and without a token, with a known takeover, and with a request
 /// that may have committed.
+/// The register may have the session at the declared token, so it must not go on under a lower one.
+#[test]
+fn a_declaration_without_an_answer() {
+    for (holds, ends) in [(Nothing, false), (Current, true)] {
+        let mut subject = Subject::new(holds);
+        let wanted = wanted(&subject.fence, "6");
+        let scope = Scope::default();
+        let rejection = Rejection::authority_unavailable(Some(&scope), &"no answer");
+        let declared = Err(Box::new(rejection));
+        let met = subject.session.on_declared(&wanted, identified(), declared);
+        assert_eq!(met == Err(Ending::Unanswered), ends, "{holds:?}: {met:?}");
+        assert_eq!(matches!(met, Ok(Met::Refused(_))), !ends, "{holds:?}");
+    }
+}
+
 /// The result of the declaration shows whether a takeover was the reason.
 #[test]
 fn the_end_while_a_token_is_declared() {

@@ -15,7 +15,7 @@ use super::frames::{bind, bind_one, empty, execute, function_call, message, pars
 use super::subject::{
     Holds, MARK, Subject, check_table, fence_in, identified, malformed, sync, wanted, word,
 };
-use crate::fence::ServerText;
+use crate::fence::{Name, PreparedText, ServerText};
 use crate::wire::backend::TransactionStatus;
 
 /// States, in the order of the columns.
@@ -311,6 +311,38 @@ fn a_take_concerns_its_own_set_only() {
         subject.session.client.state.server_text(),
         ServerText::Tokens
     );
+}
+
+/// The statements after the SET in the same text may write.
+#[test]
+fn the_guard_is_given_back_before_a_set() {
+    let mut subject = Subject::new(Holds::None);
+    subject.session.on_identified(identified());
+    let text = query("SET fencing.token = 6");
+    let Action::Need(Prerequisite::Tokens(wanted, None)) = subject.ask(&text) else {
+        panic!("6 is not declared");
+    };
+    let declared = Ok(Obtained::default());
+    let met = subject.session.on_declared(&wanted, identified(), declared);
+    assert_eq!(met.unwrap(), Met::Yes);
+    subject.to_server.clear();
+    let action = subject.ask(&text);
+    assert_eq!(word(&action, &subject), "+free");
+}
+
+#[test]
+fn names_are_forgotten_after_a_text_that_changes_them_by_name() {
+    let mut subject = Subject::new(Holds::Current);
+    for (name, text) in [("r", "SELECT 1"), ("d", "DEALLOCATE r")] {
+        subject.run(&parse(name, text), "", b'I');
+    }
+    subject.run(&sync(), "", b'I');
+    for (text, is_known) in [("EXECUTE r", true), ("EXECUTE d", false)] {
+        subject.run(&query(text), "DEALLOCATE", b'I');
+        let found = subject.session.server.names.get(Name::statement(b"r"));
+        let found = found.and_then(PreparedText::verdict);
+        assert_eq!(found.is_some(), is_known, "{text}");
+    }
 }
 
 /// Its refusal is only observed, and what another SET of the text has obtained is not its own.
