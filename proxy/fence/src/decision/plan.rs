@@ -170,9 +170,7 @@ impl<'a> Walk<'a> {
 
     /// Applies a control, given as written and as it takes effect.
     fn apply(&mut self, written: &'a Control, control: &Control) {
-        let Situation {
-            state, accepted, ..
-        } = *self.situation;
+        let (state, accepted) = (self.situation.state, self.situation.accepted);
         self.in_text.apply(written);
         let touches = touches_token(control);
         self.plan.settles |= touches || (state.is_in_doubt() && control.is_transaction());
@@ -196,8 +194,8 @@ impl<'a> Walk<'a> {
         later: Option<Unguarded>,
     ) -> Result<(), Unmet> {
         let unconfirmed = self.situation.names.is_none();
-        let unconfirmed = unconfirmed.then_some(Unguarded::BegunOtherwise);
-        let in_doubt = self.plan.guard.in_doubt().or(unconfirmed);
+        let in_doubt = self.plan.guard.in_doubt();
+        let in_doubt = in_doubt.or(unconfirmed.then_some(Unguarded::BegunOtherwise));
         let why = match (self.could_write, later, in_doubt) {
             (false, Some(later), _) => later,
             (true, _, None) => Unguarded::TokenLaidDown,
@@ -241,9 +239,9 @@ impl<'a> Walk<'a> {
             InText::Unknown => self.check(&Effects::unknown(None), None),
             InText::Nothing => {
                 let meaning = self.find(name).unwrap_or(&PreparedText::Unknown);
-                let mut verdict = meaning.verdict().into_iter();
-                self.plan.changes_names |=
-                    verdict.any(|verdict| verdict.any_control(may_change_names));
+                let verdict = meaning.verdict();
+                let changes = verdict.is_some_and(|verdict| verdict.any_control(may_change_names));
+                self.plan.changes_names |= changes;
                 self.check_meaning(meaning, depth)
             }
         }
@@ -342,21 +340,17 @@ impl<'a> Walk<'a> {
 
     /// Whether the text is a transaction of its own, in which SET LOCAL only warns.
     fn is_lost(&self) -> bool {
-        let Situation {
-            state, pipeline, ..
-        } = *self.situation;
-        self.statements.len() == 1
-            && state.status() == TransactionStatus::Idle
-            && pipeline == Pipeline::Closed
+        let is_idle = self.situation.state.status() == TransactionStatus::Idle;
+        self.statements.len() == 1 && is_idle && self.situation.pipeline == Pipeline::Closed
     }
 
     /// Refuses a statement that would find the take of the startup packet in the server, not the tokens: a RESET or
     /// rollback before it in the text brings that back.
     fn check_server_text(&self) -> Result<(), Unmet> {
-        match self.state.server_text() {
-            ServerText::Tokens => Ok(()),
-            ServerText::Take => Ok(self.fence.taken_beside_others()?),
+        if self.state.server_text() == ServerText::Take {
+            self.fence.taken_beside_others()?;
         }
+        Ok(())
     }
 
     /// Refuses a SET. If that is only observed, it passes and declares nothing.
@@ -366,9 +360,8 @@ impl<'a> Walk<'a> {
     }
 
     fn refuse(&mut self, rejection: Rejection) -> Result<(), Unmet> {
-        Ok(self
-            .fence
-            .refuse_or_observe(&mut self.grounds, Box::new(rejection))?)
+        let rejection = Box::new(rejection);
+        Ok(self.fence.refuse_or_observe(&mut self.grounds, rejection)?)
     }
 
     fn check_scope(&mut self, text: &str, lifetime: Lifetime) -> Result<(), Unmet> {
