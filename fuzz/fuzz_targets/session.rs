@@ -17,7 +17,7 @@ use pgpalisade_session::action::{Action, Disposition, Prerequisite};
 use pgpalisade_session::frame::Frame;
 use pgpalisade_session::read_only::Reported;
 use pgpalisade_session::text_settings::Reports;
-use pgpalisade_session::tokens::TokenRequest;
+use pgpalisade_session::tokens::{Obtained, TokenRequest};
 use pgpalisade_session::{Beginning, Session};
 use pgpalisade_wire::frontend;
 use pgpalisade_wire::header::{self, HEADER_LEN, Header};
@@ -186,7 +186,7 @@ fn hold(session: &mut Session, fence: &SessionFence) {
         },
     };
     session
-        .on_declared(&wanted, identified, Ok(wanted.brought()))
+        .on_declared(&wanted, identified, Ok(Obtained::default()))
         .unwrap();
     session.start_with(&wanted);
 }

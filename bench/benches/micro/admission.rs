@@ -7,9 +7,8 @@ use divan::Bencher;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::{
-    Admitted, Confirmed, CopyIn, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Name,
-    Pipeline, PreparedNames, PreparedText, ServerText, SessionFence, SessionState, Situation,
-    Unmet, Wrote,
+    Admitted, CopyIn, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Name, Pipeline,
+    PreparedNames, PreparedText, ServerText, SessionFence, SessionState, Situation, Unmet, Wrote,
 };
 use pgpalisade_policies::{Analysis, Mode, Policy, VerdictCache, classify};
 use pgpalisade_wire::header::Header;
@@ -84,12 +83,11 @@ impl BenchSession {
             accepted: &[],
             wrote: Wrote::No,
             pipeline: Pipeline::Closed,
-            confirmed: Some(Confirmed {
-                names: &NoNames,
-                guard: Guard::SURE,
-            }),
+            guard: Guard::SURE,
+            names: Some(&NoNames),
         };
-        situation.decide(QUERY, &verdict)
+        let planned = situation.plan(QUERY, &verdict);
+        planned.map(|(admitted, _)| admitted)
     }
 }
 

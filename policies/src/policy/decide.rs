@@ -3,8 +3,8 @@
 use super::requirement::{Reason, Requirement, ScopeSet};
 use super::session::SessionPolicy;
 use super::tables::Listed;
-use super::terms::{By, Reads, UnknownTables, Writes};
-use super::{Mode, ScopeId};
+use super::terms::{By, Reads, Terms, UnknownTables, Writes};
+use super::{Mode, Policy, ScopeId};
 use crate::builtin::is_about_values;
 use crate::effects::Class;
 use crate::effects::{Category, Effects, Tables};
@@ -17,35 +17,7 @@ pub struct Decision {
     pub because: Vec<String>,
 }
 
-/// Records how a decision comes about, or ignores it.
-trait Explanation {
-    fn say(&mut self, words: impl FnOnce() -> String);
-}
-
-/// For sessions: records and allocates nothing.
-struct Silent;
-
-impl Explanation for Silent {
-    #[inline]
-    fn say(&mut self, _words: impl FnOnce() -> String) {}
-}
-
-impl Explanation for Vec<String> {
-    fn say(&mut self, words: impl FnOnce() -> String) {
-        let words = words();
-        if !self.contains(&words) {
-            self.push(words);
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Refusals {
-    Count,
-    /// Refused statements are treated as if they needed tokens.
-    Ignored,
-}
-
+/// Requirement of a table or statement that no scope lists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unlisted {
     SessionScope,
@@ -115,17 +87,16 @@ impl SessionPolicy {
     /// refusal allocate.
     #[must_use]
     pub fn requirement(&self, effects: &Effects) -> Requirement {
-        self.decide(effects, &mut Silent)
+        Examination::new(self, effects, None).decide()
     }
 
     /// Like [`Self::requirement`], with the reasons. Slower.
     #[must_use]
     pub fn decision(&self, effects: &Effects) -> Decision {
-        let mut because = Vec::new();
-        let requirement = self.decide(effects, &mut because);
+        let mut examination = Examination::new(self, effects, Some(Vec::new()));
         Decision {
-            requirement,
-            because,
+            requirement: examination.decide(),
+            because: examination.because.unwrap_or_default(),
         }
     }
 
@@ -137,185 +108,192 @@ impl SessionPolicy {
         }
     }
 
-    fn decide<T: Explanation>(&self, effects: &Effects, explanation: &mut T) -> Requirement {
-        match self.walk(effects, Refusals::Count, explanation) {
-            Ok(needs) => needs.into_requirement(),
+    fn refusal(&self, what: &str, by: By) -> Reason {
+        if matches!(by, By::Nobody) {
+            return Reason::new(format!(
+                "The policy refuses {what} by default; allow = [\"{what}\"] permits it"
+            ));
+        }
+        let source = self.terms().source(by);
+        Reason::new(format!("The policy refuses {what} ({source})"))
+    }
+}
+
+/// Examination of one statement.
+struct Examination<'a> {
+    session: &'a SessionPolicy,
+    policy: &'a Policy,
+    terms: &'a Terms,
+    effects: &'a Effects,
+    /// Whether refused statements are treated as if they needed tokens.
+    ignores_refusals: bool,
+    needs: Needs,
+    /// The reasons, for people. Sessions need none, so nothing is allocated for them.
+    because: Option<Vec<String>>,
+}
+
+impl<'a> Examination<'a> {
+    fn new(session: &'a SessionPolicy, effects: &'a Effects, because: Option<Vec<String>>) -> Self {
+        Self {
+            session,
+            policy: session.policy(),
+            terms: session.terms(),
+            effects,
+            ignores_refusals: false,
+            needs: Needs::default(),
+            because,
+        }
+    }
+
+    #[inline]
+    fn say(&mut self, words: impl FnOnce() -> String) {
+        if let Some(because) = &mut self.because {
+            let words = words();
+            if !because.contains(&words) {
+                because.push(words);
+            }
+        }
+    }
+
+    fn decide(&mut self) -> Requirement {
+        match self.examine() {
+            Ok(()) => std::mem::take(&mut self.needs).into_requirement(),
             Err(reason) => self
-                .enforced_behind_refusal(effects, explanation)
+                .enforced_behind_refusal()
                 .unwrap_or(Requirement::Refuse(reason)),
         }
     }
 
-    /// An observed refusal must not let a write bypass an enforced scope. Then the statement needs the tokens of its
-    /// scopes.
-    fn enforced_behind_refusal<T: Explanation>(
-        &self,
-        effects: &Effects,
-        explanation: &mut T,
-    ) -> Option<Requirement> {
-        if !self.terms().follows.enforced_behind_refusals {
+    /// A refusal that is only observed must not let a write bypass a scope that is enforced. Then the statement needs
+    /// the tokens of its scopes.
+    fn enforced_behind_refusal(&mut self) -> Option<Requirement> {
+        if !self.terms.follows.enforced_behind_refusals {
             return None;
         }
-        explanation.say(|| "that refusal is only observed, so the scopes count".to_owned());
-        match self.walk(effects, Refusals::Ignored, explanation) {
-            Ok(needs) => {
-                let requirement = needs.into_requirement();
-                let Requirement::Current(scopes) = &requirement else {
-                    return None;
-                };
-                let mut scopes = scopes.as_slice().iter();
-                let enforced = scopes.any(|scope| self.mode_of(*scope) == Mode::Enforce);
-                enforced.then_some(requirement)
-            }
-            Err(_) => None,
-        }
+        self.say(|| "that refusal is only observed, so the scopes count".to_owned());
+        self.ignores_refusals = true;
+        self.needs = Needs::default();
+        self.examine().ok()?;
+        let requirement = std::mem::take(&mut self.needs).into_requirement();
+        let Requirement::Current(scopes) = &requirement else {
+            return None;
+        };
+        let mut scopes = scopes.as_slice().iter();
+        let enforced = scopes.any(|scope| self.session.mode_of(*scope) == Mode::Enforce);
+        enforced.then_some(requirement)
     }
 
-    fn walk<T: Explanation>(
-        &self,
-        effects: &Effects,
-        refusals: Refusals,
-        explanation: &mut T,
-    ) -> Result<Needs, Reason> {
-        let terms = self.terms();
-        if refusals == Refusals::Count {
+    fn examine(&mut self) -> Result<(), Reason> {
+        let (terms, effects) = (self.terms, self.effects);
+        if !self.ignores_refusals {
             // A text that was not understood but may prepare a transaction has both categories.
             let is_unread = effects.reads == Tables::Unknown;
             let also = effects.category.filter(|_| is_unread);
             let also = also.map(|_| Category::Unparsed);
             for category in effects.category.into_iter().chain(also) {
                 if let Some(by) = terms.refuses(category) {
-                    return Err(self.refuse(category.as_str(), by, explanation));
+                    return Err(self.refuse(category.as_str(), by));
                 }
             }
         }
-        let mut needs = Needs::default();
         if effects.class == Class::Write {
-            self.writes(&effects.writes, refusals, &mut needs, explanation)?;
+            self.writes()?;
         }
         match terms.reads.value {
-            Reads::Current => self.reads(effects, &mut needs, explanation)?,
-            Reads::Allow if effects.class == Class::Read => explanation.say(|| {
+            Reads::Current => self.reads()?,
+            Reads::Allow if effects.class == Class::Read => self.say(|| {
                 let source = terms.source(terms.reads.by);
                 format!("it is a read: reads = \"allow\" ({source})")
             }),
             Reads::Allow => {}
         }
-        Ok(needs)
+        Ok(())
     }
 
-    fn writes<T: Explanation>(
-        &self,
-        tables: &Tables,
-        refusals: Refusals,
-        needs: &mut Needs,
-        explanation: &mut T,
-    ) -> Result<(), Reason> {
-        let terms = self.terms();
+    fn writes(&mut self) -> Result<(), Reason> {
+        let (terms, effects) = (self.terms, self.effects);
         if terms.is_exempt() {
-            explanation.say(|| {
+            self.say(|| {
                 let source = terms.source(terms.writes.by);
                 format!("writes need nothing: writes = \"allow\" ({source})")
             });
             return Ok(());
         }
-        if refusals == Refusals::Count && terms.refuses_all_writes() {
-            return Err(self.refuse("writes", terms.writes.by, explanation));
+        if !self.ignores_refusals && terms.refuses_all_writes() {
+            return Err(self.refuse("writes", terms.writes.by));
         }
         let half = Half {
             side: Side::Writes,
-            unlisted: match (terms.writes.value, refusals) {
-                (Writes::Token, _) | (Writes::Refuse, Refusals::Ignored) => Unlisted::SessionScope,
-                (Writes::Allow, _) => Unlisted::Nothing,
-                (Writes::Refuse, Refusals::Count) => Unlisted::Refused,
+            unlisted: match terms.writes.value {
+                Writes::Refuse if !self.ignores_refusals => Unlisted::Refused,
+                Writes::Token | Writes::Refuse => Unlisted::SessionScope,
+                Writes::Allow => Unlisted::Nothing,
             },
         };
-        match tables {
+        match &effects.writes {
             Tables::Named(names) if names.is_empty() => {
-                explanation.say(|| "it writes, but names no table".to_owned());
-                self.unlisted(half, needs, explanation)
+                self.say(|| "it writes, but names no table".to_owned());
+                self.unlisted(half)
             }
-            tables => self.tables(half, tables, needs, explanation),
+            tables => self.tables(half, tables),
         }
     }
 
-    fn reads<T: Explanation>(
-        &self,
-        effects: &Effects,
-        needs: &mut Needs,
-        explanation: &mut T,
-    ) -> Result<(), Reason> {
+    fn reads(&mut self) -> Result<(), Reason> {
         let half = Half {
             side: Side::Reads,
             unlisted: Unlisted::SessionScope,
         };
-        self.tables(half, &effects.reads, needs, explanation)?;
-        let mut functions = effects.functions.iter();
+        self.tables(half, &self.effects.reads)?;
+        let mut functions = self.effects.functions.iter();
         if let Some(function) = functions.find(|function| !is_about_values(function)) {
-            explanation.say(|| format!("it calls {function}, which may read anything"));
-            self.unlisted(half, needs, explanation)?;
+            self.say(|| format!("it calls {function}, which may read anything"));
+            self.unlisted(half)?;
         }
-        if needs.first.is_none() {
-            explanation.say(|| "it reads no data".to_owned());
+        if self.needs.first.is_none() {
+            self.say(|| "it reads no data".to_owned());
         }
         Ok(())
     }
 
-    fn tables<T: Explanation>(
-        &self,
-        half: Half,
-        tables: &Tables,
-        needs: &mut Needs,
-        explanation: &mut T,
-    ) -> Result<(), Reason> {
+    fn tables(&mut self, half: Half, tables: &Tables) -> Result<(), Reason> {
         let Tables::Named(names) = tables else {
-            return self.unknown_tables(half, needs, explanation);
+            return self.unknown_tables(half);
         };
         for name in names {
-            if half.side == Side::Reads && is_systems(name) && !self.policy().lists_by_name(name) {
+            if half.side == Side::Reads && is_systems(name) && !self.policy.lists_by_name(name) {
                 continue;
             }
-            self.table(half, name, needs, explanation)?;
+            self.table(half, name)?;
         }
         Ok(())
     }
 
-    fn unknown_tables<T: Explanation>(
-        &self,
-        half: Half,
-        needs: &mut Needs,
-        explanation: &mut T,
-    ) -> Result<(), Reason> {
-        let said = self.terms().unknown_tables;
-        explanation.say(|| {
+    fn unknown_tables(&mut self, half: Half) -> Result<(), Reason> {
+        let (terms, said) = (self.terms, self.terms.unknown_tables);
+        self.say(|| {
             format!(
                 "the query does not say which tables it {}: unknown_tables = \"{}\" ({})",
                 half.side.verb(),
                 said.value.as_str(),
-                self.terms().source(said.by)
+                terms.source(said.by)
             )
         });
         if said.value == UnknownTables::EveryScope {
-            for scope in &self.policy().table_scopes {
-                needs.add(*scope);
+            for scope in &self.policy.table_scopes {
+                self.needs.add(*scope);
             }
         }
-        self.unlisted(half, needs, explanation)
+        self.unlisted(half)
     }
 
-    fn table<T: Explanation>(
-        &self,
-        half: Half,
-        name: &ObjectName,
-        needs: &mut Needs,
-        explanation: &mut T,
-    ) -> Result<(), Reason> {
-        let policy = self.policy();
+    fn table(&mut self, half: Half, name: &ObjectName) -> Result<(), Reason> {
+        let policy = self.policy;
         let mut is_listed = false;
         policy.tables.matching(name, &mut |entry: &Listed| {
-            needs.add(entry.scope);
+            self.needs.add(entry.scope);
             is_listed |= entry.pattern.names(name);
-            explanation.say(|| {
+            self.say(|| {
                 let scope = policy.name_of(entry.scope);
                 let (verb, pattern, line) = (half.side.verb(), entry.pattern.written(), entry.line);
                 let which = match name.schema {
@@ -330,7 +308,7 @@ impl SessionPolicy {
         if is_listed {
             return Ok(());
         }
-        explanation.say(|| {
+        self.say(|| {
             let listed = match (policy.tables.is_empty(), &name.schema) {
                 (true, _) => "",
                 (false, Some(_)) => ", which no scope lists",
@@ -338,28 +316,23 @@ impl SessionPolicy {
             };
             format!("it {} {name}{listed}", half.side.verb())
         });
-        self.unlisted(half, needs, explanation)
+        self.unlisted(half)
     }
 
-    fn unlisted<T: Explanation>(
-        &self,
-        half: Half,
-        needs: &mut Needs,
-        explanation: &mut T,
-    ) -> Result<(), Reason> {
-        let terms = self.terms();
+    fn unlisted(&mut self, half: Half) -> Result<(), Reason> {
+        let (policy, terms) = (self.policy, self.terms);
         let (key, value, by) = match half.side {
             Side::Reads => ("reads", "current", terms.reads.by),
             Side::Writes => ("writes", terms.writes.value.as_str(), terms.writes.by),
         };
         if half.unlisted == Unlisted::Refused {
-            return Err(self.refuse("writes to tables that no scope lists", by, explanation));
+            return Err(self.refuse("writes to tables that no scope lists", by));
         }
-        explanation.say(|| {
+        self.say(|| {
             let source = terms.source(by);
             let scope = match half.unlisted {
                 Unlisted::SessionScope => {
-                    let scope = self.policy().name_of(self.scope());
+                    let scope = policy.name_of(terms.scope);
                     format!(", for the session's scope {scope:?}")
                 }
                 Unlisted::Nothing | Unlisted::Refused => String::new(),
@@ -367,25 +340,15 @@ impl SessionPolicy {
             format!("{key} = \"{value}\" ({source}){scope}")
         });
         if half.unlisted == Unlisted::SessionScope {
-            needs.add(self.scope());
+            self.needs.add(terms.scope);
         }
         Ok(())
     }
 
-    fn refuse<T: Explanation>(&self, what: &str, by: By, explanation: &mut T) -> Reason {
-        let reason = self.refusal(what, by);
-        explanation.say(|| reason.to_string());
+    fn refuse(&mut self, what: &str, by: By) -> Reason {
+        let reason = self.session.refusal(what, by);
+        self.say(|| reason.to_string());
         reason
-    }
-
-    fn refusal(&self, what: &str, by: By) -> Reason {
-        if matches!(by, By::Nobody) {
-            return Reason::new(format!(
-                "The policy refuses {what} by default; allow = [\"{what}\"] permits it"
-            ));
-        }
-        let source = self.terms().source(by);
-        Reason::new(format!("The policy refuses {what} ({source})"))
     }
 }
 

@@ -7,7 +7,7 @@ mod situation;
 mod unread;
 
 pub use needs::{Decision, Unmet};
-pub use permit::{Admitted, Basis, Permit};
-pub use plan::{changes_names, runs_a_name, takes};
-pub use situation::{Confirmed, Pipeline, Situation, Wrote};
+pub use permit::{Admitted, Basis, Leave, Permit};
+pub use plan::Plan;
+pub use situation::{Pipeline, Situation, Wrote};
 pub use unread::CopyIn;

@@ -21,8 +21,7 @@ use pgpalisade_authority::SCOPES_MAX;
 use pgpalisade_wire as wire;
 
 pub use decision::{
-    Admitted, Basis, Confirmed, CopyIn, Decision, Permit, Pipeline, Situation, Unmet, Wrote,
-    changes_names, runs_a_name, takes,
+    Admitted, Basis, CopyIn, Decision, Leave, Permit, Pipeline, Plan, Situation, Unmet, Wrote,
 };
 pub use guard::{Guard, TransactionAccess, Unguarded, ends_transaction};
 pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};
@@ -30,4 +29,4 @@ pub use pgpalisade_authority::{TokenValue, TokenValueError};
 pub use prepared::{Classified, Name, NameSpace, PreparedNames, PreparedText};
 pub use replication_permit::ReplicationPermit;
 pub use rules::{Fence, SessionFence};
-pub use state::{ServerText, SessionState, end_of_failed};
+pub use state::{ServerText, SessionState, Taken, end_of_failed};

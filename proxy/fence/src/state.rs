@@ -13,7 +13,7 @@ use pgpalisade_authority::Scope;
 use pgpalisade_policies::{Chain, Control, FencingVariable, Lifetime};
 
 use crate::wire::backend::TransactionStatus;
-use crate::{HeldTokens, SessionFence, TokenValue};
+use crate::{HeldTokens, SessionFence, TokenValue, TokenValueError};
 
 /// Number of savepoints that are kept. A text of several statements copies them, and searches them for a name.
 const SAVEPOINTS_MAX: usize = 64;
@@ -70,6 +70,9 @@ impl ServerText {
         }
     }
 }
+
+/// Tokens that a take has obtained, if any.
+pub type Taken = Option<Arc<HeldTokens>>;
 
 /// A value of `fencing.token`.
 #[derive(Debug, Clone, Default)]
@@ -152,8 +155,8 @@ pub struct SessionState {
     status: TransactionStatus,
     /// Whether an error has come since the last ReadyForQuery.
     has_error: bool,
-    /// Text of the SET in flight. A take is judged by the tokens that it has obtained.
-    sent: ServerText,
+    /// Tokens that the take of the current message has obtained. A refusal that is only observed leaves none.
+    taken: Option<Taken>,
 }
 
 impl SessionState {
@@ -170,7 +173,7 @@ impl SessionState {
             transaction: None,
             status: TransactionStatus::Idle,
             has_error: false,
-            sent: ServerText::Tokens,
+            taken: None,
         }
     }
 
@@ -290,9 +293,26 @@ impl SessionState {
         }
     }
 
-    /// Notes the text of a SET that is sent now, which no other follows before its reply.
-    pub const fn on_sent(&mut self, text: ServerText) {
-        self.sent = text;
+    /// Notes what the take of the current message has obtained. No other take follows before its reply.
+    pub fn on_taken(&mut self, taken: Option<Taken>) {
+        self.taken = taken;
+    }
+
+    /// Value of `fencing.token`, as written.
+    pub(crate) fn declared(
+        &self,
+        fence: &SessionFence,
+        text: &str,
+    ) -> Result<Option<TokenValue>, TokenValueError> {
+        TokenValue::parse(text, self.scope(fence))
+    }
+
+    /// Value that a SET puts in force: for a take, that of the tokens that it has obtained.
+    pub(crate) fn resolve(&self, value: TokenValue) -> Option<TokenValue> {
+        match &self.taken {
+            Some(taken) if value.takes() => taken.as_ref().map(|held| held.value()),
+            _ => Some(value),
+        }
     }
 
     /// Notes that the proxy sets the tokens in force in the server.
@@ -344,13 +364,11 @@ impl SessionState {
         text: &str,
         lifetime: Lifetime,
     ) {
-        let mut declared = Declared {
-            held: None,
-            text: self.sent,
-        };
-        if let Ok(Some(value)) = TokenValue::parse(text, self.scope(fence)) {
-            declared.held = self.find(accepted, &value).cloned();
-            declared.text = declared.text.max(ServerText::of(&value));
+        let mut declared = Declared::default();
+        if let Ok(Some(value)) = self.declared(fence, text) {
+            declared.text = ServerText::of(&value);
+            let value = self.resolve(value);
+            declared.held = value.and_then(|value| self.find(accepted, &value).cloned());
         }
         self.change().token.set(declared, lifetime);
     }

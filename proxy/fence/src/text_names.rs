@@ -13,16 +13,8 @@ pub(crate) struct TextNames<'a> {
     changed: BTreeMap<Name<'a>, Option<&'a Arc<Effects>>>,
     /// Name that was changed last. One that cannot be told from others is known only while it is the last.
     latest: Option<Name<'a>>,
-    others: Others,
-}
-
-/// State of the names that are not in `changed`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Others {
-    #[default]
-    AsBefore,
-    /// They are gone, or one that cannot be told from others was changed.
-    Unknown,
+    /// Whether the names that are not in `changed` are gone, or one that cannot be told from others was changed.
+    is_forgotten: bool,
 }
 
 /// What a name stands for by the text itself.
@@ -55,14 +47,14 @@ impl<'a> TextNames<'a> {
     /// Makes every name unknown.
     pub(crate) fn forget(&mut self) {
         self.changed.clear();
-        self.others = Others::Unknown;
+        self.is_forgotten = true;
     }
 
     pub(crate) fn find(&self, name: Name<'_>) -> InText<'a> {
         let is_sure = name.is_comparable() || self.latest == Some(name);
         match self.changed.get(&name) {
             Some(Some(effects)) if is_sure => InText::Effects(effects),
-            None if self.others == Others::AsBefore => InText::Nothing,
+            None if !self.is_forgotten => InText::Nothing,
             _ => InText::Unknown,
         }
     }

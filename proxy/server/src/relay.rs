@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use crate::client_table::{Cause, ClientState, Publisher};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
-use crate::session::action::{Prerequisite, RecordedRefusal};
+use crate::session::action::{Met, Prerequisite, RecordedRefusal};
 use crate::session::endings::Ending;
 use crate::session::tokens::TokenRequest;
 use crate::session::{Activity, Session};
@@ -32,7 +32,6 @@ use crate::worker::Worker;
 use bytes::BytesMut;
 use client_side::ClientSide;
 use server_side::ServerSide;
-use token_grant::Grant;
 
 pub(crate) use end::End;
 
@@ -126,7 +125,7 @@ impl Relay {
     ) -> Result<(), NotBegun> {
         self.take_over().await;
         if let Some(wanted) = wanted {
-            if let Grant::Refused(rejection) = self.obtain(wanted, None).await? {
+            if let Met::Refused(rejection) = self.obtain(wanted, None).await? {
                 self.session.record_refused_login(&rejection);
                 self.put_output();
                 return Err(NotBegun::Refused(rejection));

@@ -8,7 +8,7 @@ use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
-use super::{ReadWriteRequest, Session, Settles};
+use super::{ReadWriteRequest, Session};
 use crate::fence::{Pipeline, end_of_failed, ends_transaction};
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
@@ -228,7 +228,7 @@ impl Session {
         }
         if self.server.ledger.is_copying_in() {
             // Statements after the COPY in the same query may be ones to wait for.
-            self.client.settles = Settles::Yes;
+            self.client.settles = true;
         }
         match self.server.ledger.on_reply(tag::ERROR) {
             // A fatal error ends the session, whatever it answers.

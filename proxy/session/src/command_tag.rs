@@ -7,7 +7,8 @@
 
 use pgpalisade_policies::{Control, WriteReason};
 
-use super::in_flight::{InFlight, Leave, Origin, Request};
+use super::in_flight::{InFlight, Origin, Request};
+use crate::fence::Leave;
 use crate::wire::backend::tag;
 
 /// Tags of statements that change no data. Those with a number of rows after them end with a space. EXECUTE is the

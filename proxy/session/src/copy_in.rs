@@ -1,8 +1,8 @@
 //! Data of a COPY FROM STDIN, and its end.
 
+use super::Session;
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::{InFlight, Request};
-use super::{Session, Settles};
 use crate::fence::{CopyIn, Pipeline};
 use crate::wire::frontend::FrontendTag;
 use crate::wire::header::Header;
@@ -33,7 +33,7 @@ impl Session {
         } else {
             ledger.end_copy_in();
             // The rest of the query after the COPY is answered before anything else is decided.
-            self.client.settles = Settles::Yes;
+            self.client.settles = true;
         }
         if tag == FrontendTag::CopyFail {
             return self.forward_harmless(message, None);

@@ -144,7 +144,7 @@ impl Session {
 
     /// Ends a session that the server ended during its declaration. The result of the declaration shows whether a
     /// takeover was the reason.
-    pub fn end_if_terminated(&mut self, refused: Option<&Rejection>) -> Option<Ending> {
+    pub(super) fn end_if_terminated(&mut self, refused: Option<&Rejection>) -> Option<Ending> {
         let stale = refused.filter(|rejection| rejection.kind == RejectionKind::StaleToken);
         if stale.is_some() {
             self.server.registration.forget_declared();

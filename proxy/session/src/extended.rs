@@ -11,11 +11,11 @@ use pgpalisade_policies::{Class, Opaque, VerdictCache};
 use super::Session;
 use super::action::{Action, Prerequisite, Refused};
 use super::frame::{Frame, NAMES_MAX};
-use super::in_flight::{InFlight, Leave, Request};
+use super::in_flight::{InFlight, Request};
 use super::judgement::{Judged, excerpt};
 use super::lookup::{self, Unclear};
 use super::names::NameChange;
-use crate::fence::{Classified, Name, Pipeline, PreparedText};
+use crate::fence::{Classified, Leave, Name, Pipeline, PreparedText};
 use crate::wire::WireError;
 use crate::wire::frontend::{self, FrontendTag, Target};
 use crate::wire::header::Header;
@@ -162,11 +162,7 @@ impl Session {
         if matches!(meaning, PreparedText::MaySteer)
             && let Some(rejection) = self.client.fence.changes_by_name()
         {
-            return if self.server.ledger.is_empty() {
-                self.refuse(rejection, Refused::InPipeline, None)
-            } else {
-                Action::Need(Prerequisite::Replies)
-            };
+            return self.refuse_once_answered(rejection, Refused::InPipeline, None);
         }
         match meaning.verdict() {
             Some(verdict) => self.decide(

@@ -19,15 +19,8 @@ pub(super) const NAMES_MAX: usize = 16 * 1024;
 pub struct Frame<'a> {
     pub(super) header: Header,
     pub(super) body: &'a [u8],
-    rest: Rest,
-}
-
-/// Whether to wait for more of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rest {
-    MayCome,
-    /// There is no room for it.
-    NoRoom,
+    /// Whether its rest is waited for.
+    has_room: bool,
 }
 
 impl<'a> Frame<'a> {
@@ -39,7 +32,7 @@ impl<'a> Frame<'a> {
         Self {
             header,
             body: body.unwrap_or_default(),
-            rest: Rest::MayCome,
+            has_room: true,
         }
     }
 
@@ -47,7 +40,7 @@ impl<'a> Frame<'a> {
     #[must_use]
     pub const fn without_room(self) -> Self {
         Self {
-            rest: Rest::NoRoom,
+            has_room: false,
             ..self
         }
     }
@@ -58,7 +51,7 @@ impl<'a> Frame<'a> {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.rest == Rest::MayCome
+        self.has_room
     }
 
     /// Reason why its text was not collected.

@@ -5,28 +5,19 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{Analysis, Category, Effects, Opaque, VerdictCache};
 
-use super::action::{Action, Prerequisite, Refused};
+use super::action::{Action, Met, Prerequisite, Refused};
 use super::endings::Ending;
 use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
-use super::in_flight::{InFlight, Leave, Request};
+use super::in_flight::{InFlight, Request};
 use super::judgement::Judged;
 use super::read_only::{AccessChange, Guarded};
-use super::{ReadWriteRequest, Session, Settles, injected};
-use crate::fence::{Basis, Permit, Pipeline};
+use super::{ReadWriteRequest, Session, injected};
+use crate::fence::{Basis, Leave, Permit, Pipeline};
 use crate::rejection::Rejection;
 use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
 use crate::wire::header::Header;
-
-/// Result of setting the access mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessChanged {
-    /// The message can be decided.
-    Done,
-    /// The server refused the change, and the client has its answer.
-    Refused,
-}
 
 impl Session {
     /// Decides one frontend message. The session's own messages are left in its output, to be sent ahead of it.
@@ -64,11 +55,11 @@ impl Session {
     /// Whether replies must come first, because a request in flight may change what the session holds.
     #[inline]
     fn must_settle(&mut self) -> bool {
-        if self.client.settles == Settles::No {
+        if !self.client.settles {
             return false;
         }
         if self.server.ledger.is_empty() {
-            self.client.settles = Settles::No;
+            self.client.settles = false;
         }
         !self.is_settled()
     }
@@ -217,7 +208,7 @@ impl Session {
     pub(super) fn settle_changes(&mut self) {
         let state = &self.client.state;
         if state.status() == TransactionStatus::Idle && state.is_in_doubt() {
-            self.client.settles = Settles::Yes;
+            self.client.settles = true;
         }
     }
 
@@ -290,16 +281,16 @@ impl Session {
     /// # Errors
     ///
     /// Ends the session if its transactions are still not read-only.
-    pub fn end_set_access(&mut self, change: AccessChange) -> Result<AccessChanged, Ending> {
+    pub fn end_set_access(&mut self, change: AccessChange) -> Result<Met, Ending> {
         let pid = self.server.identity.pid();
         if change == AccessChange::Guard && self.server.read_only.confirm(pid) == Guarded::No {
             return Err(self.end_unguarded());
         }
         if self.prepared().read_write == ReadWriteRequest::Refused {
             self.prepared = None;
-            return Ok(AccessChanged::Refused);
+            return Ok(Met::Answered);
         }
-        Ok(AccessChanged::Done)
+        Ok(Met::Yes)
     }
 
     /// Runs a statement of the proxy. If it fails, the client gets `error`.

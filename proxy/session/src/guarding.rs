@@ -2,12 +2,12 @@
 
 use pgpalisade_policies::{Analysis, Statement, WriteReason};
 
+use super::Session;
 use super::action::{Action, Prerequisite, Refused};
-use super::in_flight::{Leave, Request};
+use super::in_flight::Request;
 use super::judgement::{Judged, lifetime};
 use super::read_only::{AccessChange, WriteAccess};
-use super::{Session, Settles};
-use crate::fence::{Pipeline, PreparedText, Unguarded};
+use crate::fence::{Leave, Pipeline, PreparedText, Unguarded};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
@@ -38,7 +38,7 @@ impl Session {
         match change {
             // The next message finds the change due again, after this one was answered.
             _ if tag.runs_nothing() => {
-                self.client.settles = Settles::Yes;
+                self.client.settles = true;
                 return None;
             }
             // No reply to wait for: if it fails, the session ends.
@@ -100,20 +100,14 @@ impl Session {
         if !may_run {
             return Ok(Leave::Read);
         }
-        if self.write_access() == WriteAccess::MayWrite {
-            self.server.text_settings.on_run();
-            return Ok(Leave::ReadUnguarded);
-        }
+        // Before the check: a mark that rises in between is then refused.
+        let leave = self.leave_for_reads();
         if let Some(rejection) = self.unguarded() {
-            return Err(if self.server.ledger.is_empty() {
-                let statement = judged.map(Judged::for_the_record);
-                self.refuse(Box::new(rejection), Refused::InPipeline, statement)
-            } else {
-                Action::Need(Prerequisite::Replies)
-            });
+            let rejection = Box::new(rejection);
+            return Err(self.refuse_once_answered(rejection, Refused::InPipeline, judged));
         }
         self.server.text_settings.on_run();
-        Ok(Leave::Read)
+        Ok(leave)
     }
 
     /// Refusal of what may hide a write, while read-only mode is in doubt. In a failed transaction nothing runs.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgpalisade_policies::{AccessShow, Analysis, Control, Statement};
 
 use super::names::NameChange;
-use crate::fence::NameSpace;
+use crate::fence::{Leave, NameSpace};
 use crate::rejection::Rejection;
 
 /// Sender of a request, which decides where the reply goes.
@@ -85,25 +85,6 @@ pub struct InFlight {
     pub(crate) leave: Leave,
     /// Its share of the ledger's counts.
     pub(super) counts: Counts,
-}
-
-/// Permission to change data, as judged when the request passed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Leave {
-    /// Judged to change none.
-    #[default]
-    Read,
-    /// Judged to change none, but outside read-only mode: a function of the database may have written.
-    ReadUnguarded,
-    /// It may write.
-    Write,
-}
-
-impl Leave {
-    /// Whether the transaction may have written because of it.
-    const fn writes(self) -> bool {
-        matches!(self, Self::ReadUnguarded | Self::Write)
-    }
 }
 
 /// Counts of the ledger: 0 or 1 for one request, the sum for those in flight.

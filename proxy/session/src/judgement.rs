@@ -4,24 +4,20 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Analysis, Control, Effects, FencingShow, FencingVariable, Lifetime, Opaque, Statement,
-    TextEncoding, VerdictCache, Weight, classify, weigh,
+    Analysis, Control, Effects, FencingShow, FencingVariable, Lifetime, Opaque, TextEncoding,
+    VerdictCache, Weight, classify, weigh,
 };
 
+use super::Session;
 use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
-use super::in_flight::{InFlight, Leave, Request};
+use super::in_flight::{InFlight, Request};
 use super::lookup::NamesHere;
 use super::names::EXCERPT_MAX;
 use super::read_only::{AccessChange, WriteAccess};
-use super::token_text::{is_take, with_tokens};
 use super::tokens::TokenRequest;
-use super::{Session, Settles};
 use crate::fence::traceparent::Traceparent;
-use crate::fence::{
-    Admitted, Confirmed, Decision, Name, Permit, ServerText, Situation, TokenValue, Unmet,
-    runs_a_name,
-};
-use crate::rejection::Enforcement;
+use crate::fence::{Admitted, Leave, Permit, Plan, PreparedNames, Situation, TokenValue, Unmet};
+use crate::rejection::{Enforcement, Rejection};
 use crate::wire::header::Header;
 
 /// A verdict and its text.
@@ -109,11 +105,7 @@ impl Session {
         refused: Refused,
     ) -> Action {
         if let Some(rejection) = self.unguarded() {
-            return if self.server.ledger.is_empty() {
-                self.refuse(Box::new(rejection), refused, None)
-            } else {
-                Action::Need(Prerequisite::Replies)
-            };
+            return self.refuse_once_answered(Box::new(rejection), refused, None);
         }
         let token = self.client.state.token();
         match self.client.fence.admit_effects(message, effects, token) {
@@ -137,13 +129,11 @@ impl Session {
         judged: Option<&Judged<'_>>,
         change: Option<AccessChange>,
     ) -> Action {
-        if !self.server.ledger.is_empty() {
-            return Action::Need(Prerequisite::Replies);
-        }
-        let statement = judged.map(Judged::for_the_record);
         match unmet {
-            Unmet::Refuse(rejection) => self.refuse(rejection, refused, statement),
+            Unmet::Refuse(rejection) => self.refuse_once_answered(rejection, refused, judged),
+            _ if !self.server.ledger.is_empty() => Action::Need(Prerequisite::Replies),
             Unmet::Declare(value) => {
+                let statement = judged.map(Judged::for_the_record);
                 self.prepared().waiting = Some(Waiting { refused, statement });
                 let wanted = TokenRequest::new(&self.client.fence, value);
                 Action::Need(Prerequisite::Tokens(Box::new(wanted), change))
@@ -151,87 +141,80 @@ impl Session {
         }
     }
 
-    /// Decides a text whose verdict is known. A take whose token was accepted is decided like a declaration of that
-    /// token.
+    /// Refuses a request after the replies to everything before it.
+    pub(super) fn refuse_once_answered(
+        &mut self,
+        rejection: Box<Rejection>,
+        refused: Refused,
+        judged: Option<&Judged<'_>>,
+    ) -> Action {
+        if self.server.ledger.is_empty() {
+            self.refuse(rejection, refused, judged.map(Judged::for_the_record))
+        } else {
+            Action::Need(Prerequisite::Replies)
+        }
+    }
+
+    /// Decides a text whose verdict is known.
     pub(super) fn decide(
         &mut self,
         message: Header,
         judged: &Judged<'_>,
         request: Request,
     ) -> Action {
-        if !judged.verdict.has_controls() {
-            // Without controls, the text is not a take.
-            return self.decide_plain(message, judged, request);
-        }
-        self.client.state.on_sent(ServerText::Tokens);
-        let prepared = self.prepared.as_ref();
-        let tokens = prepared.and_then(|done| done.tokens.as_deref());
-        let Some(tokens) = tokens.filter(|_| is_take(judged.verdict)) else {
-            return self.decide_plain(message, judged, request);
-        };
-        let declares = Judged {
-            verdict: &Arc::new(with_tokens(judged.verdict, tokens)),
-            text: judged.text,
-        };
-        let action = self.decide_plain(message, &declares, request);
-        if matches!(action, Action::Forward(_)) {
-            self.client.state.on_sent(ServerText::Take);
-        }
-        action
-    }
-
-    fn decide_plain(&mut self, message: Header, judged: &Judged<'_>, request: Request) -> Action {
         let verdict = judged.verdict;
-        let holds = touches_token(verdict);
-        let names = verdict.any_control(runs_a_name);
-        // A failed transaction would undo the token by which its later statements are judged.
-        let goes_on = verdict.statements.len() > 1 && self.ends_doubt(verdict);
-        // A failed transaction may be over when this text arrives.
-        if (holds || names || goes_on || self.is_failed()) && !self.server.ledger.is_empty() {
+        if !self.server.ledger.is_empty() && self.client.state.needs_certainty_for(verdict) {
             return Action::Need(Prerequisite::Replies);
         }
+        if verdict.has_controls() {
+            // A take is a text of its own.
+            let is_single = matches!(&*verdict.statements, [only] if only.controls.len() == 1);
+            let prepared = self.prepared.as_ref().filter(|_| is_single);
+            let taken = prepared.and_then(|done| done.obtained.clone());
+            self.client.state.on_taken(taken);
+        }
         self.record_observed_end();
-        let Admitted { permit, observed } = match self.plan(message, verdict) {
-            Ok(admitted) => admitted,
+        let (Admitted { permit, observed }, plan) = match self.plan(message, verdict) {
+            Ok(planned) => planned,
             Err(unmet) => {
-                let refused = Refused::of(request);
                 let change = match &unmet {
                     Unmet::Declare(value) => self.read_write_first(value, verdict, request),
                     Unmet::Refuse(_) => None,
                 };
-                return self.meet(unmet, refused, Some(judged), change);
+                return self.meet(unmet, Refused::of(request), Some(judged), change);
             }
         };
-        if let Some(prerequisite) = self.before_sending(judged, request) {
+        if let Some(prerequisite) = self.before_sending(&plan, judged, request) {
             return Action::Need(prerequisite);
         }
         if let Some(rejection) = observed {
-            self.record(
-                &rejection,
-                Enforcement::Observed,
-                Some(judged.for_the_record()),
-            );
+            let statement = Some(judged.for_the_record());
+            self.record(&rejection, Enforcement::Observed, statement);
         }
-        self.send_text(verdict, request, permit)
+        self.note_plan(&plan, verdict);
+        let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
+        entry.leave = plan.leave;
+        self.forward(permit, Some(entry))
     }
 
     /// Next step before a text is sent that may pass: write access for its declaration, or for SHOW what only the
     /// proxy knows.
-    fn before_sending(&mut self, judged: &Judged<'_>, request: Request) -> Option<Prerequisite> {
+    fn before_sending(
+        &mut self,
+        plan: &Plan,
+        judged: &Judged<'_>,
+        request: Request,
+    ) -> Option<Prerequisite> {
         let verdict = judged.verdict;
-        if verdict.any_control(sets_token) && self.declares_to_write(verdict) {
-            match self.set_access_before_binding(verdict, request) {
-                // No reply to wait for: if it fails, the session ends.
-                Some(AccessChange::Release) => {
-                    self.prepared().is_binding = true;
-                    self.begin_set_access(AccessChange::Release);
-                }
-                Some(change) => {
-                    self.prepared().is_binding = true;
-                    return Some(Prerequisite::Access(change));
-                }
-                None => {}
+        if plan.declares
+            && let Some(change) = self.set_access_before_binding(verdict, request)
+        {
+            self.prepared().is_binding = true;
+            if change != AccessChange::Release {
+                return Some(Prerequisite::Access(change));
             }
+            // No reply to wait for: if it fails, the session ends.
+            self.begin_set_access(change);
         }
         if let Some(prerequisite) = self.ask_history_first(judged, request) {
             return Some(prerequisite);
@@ -239,62 +222,38 @@ impl Session {
         self.publish_first(verdict)
     }
 
-    /// Sends a text and notes its effects on the session.
-    fn send_text(&mut self, verdict: &Arc<Analysis>, request: Request, permit: Permit) -> Action {
-        // Statements after a declaration in the same text may write as well.
-        let declares = verdict.any_control(sets_token) && self.declares_to_write(verdict);
-        if touches_token(verdict) || self.ends_doubt(verdict) {
-            self.client.settles = Settles::Yes;
+    /// Notes the effects of a text that is sent now.
+    fn note_plan(&mut self, plan: &Plan, verdict: &Analysis) {
+        if plan.settles {
+            self.client.settles = true;
         }
-        self.server.read_only.on_sent(&verdict.statements);
-        self.forget_names_changed_by(verdict);
-        let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
-        if verdict.statements.iter().any(Statement::may_hide_a_write) {
-            entry.leave = if declares || self.comes_to_write(verdict) {
-                Leave::ReadUnguarded
-            } else {
-                self.leave_for_reads()
-            };
-        }
-        self.forward(permit, Some(entry))
-    }
-
-    /// Forgets the names of statements if an EXECUTE may change them, which is not tracked.
-    fn forget_names_changed_by(&mut self, verdict: &Analysis) {
-        let names = &self.server.names;
-        let changes = |control: &Control| match control {
-            Control::Execute { name } => names.may_be_changed_by(Name::statement(name.as_bytes())),
-            _ => false,
-        };
-        if verdict.any_control(changes) {
+        self.server
+            .read_only
+            .on_sent(plan.guard, &verdict.statements);
+        if plan.changes_names {
             self.server.names.forget_statements();
         }
     }
 
-    /// Whether a text decides what becomes of a token that was set in the open transaction.
-    fn ends_doubt(&self, verdict: &Analysis) -> bool {
-        self.client.state.is_in_doubt() && verdict.any_control(Control::is_transaction)
-    }
-
-    /// Decides by the confirmed state if it holds for this text, otherwise by the worst case.
-    fn plan(&self, message: Header, verdict: &Analysis) -> Decision {
+    /// Plans a text by the confirmed state if it holds for this text, otherwise by the worst case.
+    fn plan(&self, message: Header, verdict: &Analysis) -> Result<(Admitted, Plan), Unmet> {
         let (client, server) = (&self.client, &self.server);
         let settled = server.ledger.settled();
         let names = settled.map(|settled| NamesHere::new(settled, &server.names, &server.ledger));
-        let guard = server.read_only.guard();
         let situation = Situation {
             fence: &client.fence,
             state: &client.state,
             accepted: server.registration.accepted(),
             wrote: server.ledger.wrote(),
             pipeline: client.pipeline,
-            confirmed: names.as_ref().map(|names| Confirmed { names, guard }),
+            guard: server.read_only.guard(),
+            names: names.as_ref().map(|names| names as &dyn PreparedNames),
         };
-        situation.decide(message, verdict)
+        situation.plan(message, verdict)
     }
 
     /// Permission that a read gets: a function of the database may write whenever the session may.
-    fn leave_for_reads(&self) -> Leave {
+    pub(super) fn leave_for_reads(&self) -> Leave {
         match self.write_access() {
             WriteAccess::MayWrite => Leave::ReadUnguarded,
             WriteAccess::MayNotWrite => Leave::Read,
@@ -315,28 +274,6 @@ impl Session {
         let change = change.filter(|due| is_read_write(due) && self.client.fence.opens(value))?;
         self.prepared().is_binding = true;
         Some(change)
-    }
-
-    /// Whether a text declares a token that lets the session write. One that a RESET or the end of a transaction
-    /// restores does not count: the statements before it run without it.
-    fn declares_to_write(&self, verdict: &Analysis) -> bool {
-        self.may_write_after(verdict, sets_token)
-    }
-
-    /// Whether the session may write at some point of a text, also if the end of a transaction restores a token.
-    fn comes_to_write(&self, verdict: &Analysis) -> bool {
-        verdict.has_controls() && self.may_write_after(verdict, |_| true)
-    }
-
-    /// Whether the session may write after one of these statements of a text.
-    fn may_write_after(&self, verdict: &Analysis, is_meant: impl Fn(&Control) -> bool) -> bool {
-        let fence = &self.client.fence;
-        let accepted = self.server.registration.accepted();
-        let mut ahead = self.client.state.clone();
-        controls(verdict).any(|control| {
-            ahead.apply(fence, accepted, control);
-            is_meant(control) && fence.may_write(ahead.token())
-        })
     }
 
     /// Asks the authority for the last takeovers before a SHOW of them.
@@ -375,50 +312,19 @@ pub(super) fn excerpt(text: &[u8]) -> &[u8] {
     text.get(..EXCERPT_MAX).unwrap_or(text)
 }
 
-fn controls(verdict: &Analysis) -> impl Iterator<Item = &Control> {
-    verdict
-        .statements
-        .iter()
-        .flat_map(|statement| &statement.controls)
-}
-
-/// Whether a text may change what the session holds, or shows it.
-fn touches_token(verdict: &Analysis) -> bool {
-    verdict.any_control(|control| {
-        matches!(
-            control,
-            Control::SetFencing { .. }
-                | Control::ResetFencing { .. }
-                | Control::ResetAll
-                | Control::DiscardAll
-                | Control::ShowFencing(_)
-        )
-    })
-}
-
-const fn sets_token(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::SetFencing {
-            variable: FencingVariable::Token,
-            ..
-        }
-    )
-}
-
 /// Lifetime of the tokens in a text: the transaction only if each of them is set LOCAL.
 pub(super) fn lifetime(verdict: &Analysis) -> Lifetime {
     let for_session = |control: &Control| {
-        let lasts = matches!(
+        matches!(
             control,
             Control::SetFencing {
+                variable: FencingVariable::Token,
                 lifetime: Lifetime::Session,
                 ..
             }
-        );
-        lasts && sets_token(control)
+        )
     };
-    if controls(verdict).any(for_session) {
+    if verdict.any_control(for_session) {
         Lifetime::Session
     } else {
         Lifetime::Local

@@ -57,20 +57,12 @@ pub struct Settled<'a>(PhantomData<&'a Ledger>);
 pub struct Ledger {
     in_flight: VecDeque<InFlight>,
     mode: ServerMode,
-    access_shows: AccessShows,
+    /// Whether a SHOW of the access mode was sent since the ledger was last empty, so rows must be checked for it.
+    has_access_show: bool,
     /// Sum over the requests in flight.
     counts: Counts,
     /// Whether a request that was answered may have written in the open transaction.
     wrote: Wrote,
-}
-
-/// Whether rows must be checked for the access mode.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum AccessShows {
-    #[default]
-    None,
-    /// A SHOW of the access mode was sent since the ledger was last empty.
-    Some,
 }
 
 /// The server's treatment of what it is sent now.
@@ -109,12 +101,8 @@ impl Ledger {
             (ServerMode::SkippingToSync, _) => return,
             _ => {}
         }
-        if self.in_flight.is_empty() {
-            self.access_shows = AccessShows::None;
-        }
-        if entry.asks_for_access() {
-            self.access_shows = AccessShows::Some;
-        }
+        self.has_access_show &= !self.in_flight.is_empty();
+        self.has_access_show |= entry.asks_for_access();
         entry.counts = entry.counts();
         self.counts += entry.counts;
         self.in_flight.push_back(entry);
@@ -261,13 +249,9 @@ impl Ledger {
     #[inline]
     #[must_use]
     pub(crate) fn shown_access(&self) -> Option<AccessShow> {
-        match self.access_shows {
-            AccessShows::None => None,
-            AccessShows::Some => {
-                let (verdict, at) = self.front()?.position()?;
-                verdict.statements.get(at).and_then(access_show)
-            }
-        }
+        let front = self.front().filter(|_| self.has_access_show)?;
+        let (verdict, at) = front.position()?;
+        verdict.statements.get(at).and_then(access_show)
     }
 
     pub(crate) fn front_mut(&mut self) -> Option<&mut InFlight> {

@@ -40,7 +40,7 @@ use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;
 use pgpalisade_wire as wire;
 
-use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, SessionState};
+use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, SessionState, Taken};
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
 use action::{RecordedRefusal, Waiting};
@@ -49,8 +49,6 @@ use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
 use text_settings::{Reports, TextSettings};
 use tokens::Registration;
-
-pub use frontend::AccessChanged;
 
 /// Server process of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,14 +81,6 @@ pub enum Activity {
     InFailedTransaction,
 }
 
-/// Whether the next message waits for the replies to everything sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Settles {
-    No,
-    /// A request in flight may change what the session holds.
-    Yes,
-}
-
 /// The session's own messages and records.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -119,7 +109,9 @@ struct ClientHalf {
     /// Tokens and transaction status, as the server has confirmed them.
     state: SessionState,
     pipeline: Pipeline,
-    settles: Settles,
+    /// Whether the next message waits for the replies to everything sent: a request in flight may change what the
+    /// session holds.
+    settles: bool,
     /// Takeover that would have ended the session in enforce mode.
     observed_end: Option<Mark>,
 }
@@ -154,8 +146,8 @@ struct Prepared {
     waiting: Option<Waiting>,
     /// State of the change that makes its transaction read-write.
     read_write: ReadWriteRequest,
-    /// Accepted tokens, as a value of `fencing.token`.
-    tokens: Option<Box<str>>,
+    /// Tokens that its declaration has obtained.
+    obtained: Option<Taken>,
     /// Last takeovers, as a value of `fencing.history`.
     history: Option<Box<str>>,
 }
@@ -203,7 +195,7 @@ impl Session {
                 fence: beginning.fence,
                 state: SessionState::new(beginning.scope),
                 pipeline: Pipeline::Closed,
-                settles: Settles::No,
+                settles: false,
                 observed_end: None,
             },
             server: ServerHalf {

@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pgpalisade_policies::{Control, Effects};
+use pgpalisade_policies::Effects;
 
-use crate::fence::{Name, NameSpace, PreparedText, changes_names};
+use crate::fence::{Name, NameSpace, PreparedText};
 
 /// Limit in bytes for the names and excerpts of a session. What does not fit is unknown.
 const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -138,15 +138,6 @@ impl Lost {
     }
 }
 
-/// Whether portals of the open transaction have ended early.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum RolledBack {
-    #[default]
-    No,
-    /// Those that were bound after a savepoint.
-    InPart,
-}
-
 /// The names of one session.
 #[derive(Debug, Default)]
 pub struct Names {
@@ -157,7 +148,8 @@ pub struct Names {
     portals: BTreeMap<Box<[u8]>, PreparedText>,
     lost_statements: Lost,
     lost_portals: Lost,
-    rolled_back: RolledBack,
+    /// Whether portals that were bound after a savepoint of the open transaction have ended.
+    is_rolled_back: bool,
     statement_bytes: usize,
     portal_bytes: usize,
 }
@@ -190,9 +182,7 @@ impl Names {
     fn insert(&mut self, kind: NameSpace, name: Box<[u8]>, meaning: PreparedText) {
         // PostgreSQL replaces only unnamed ones. If this name seems to exist, the proxy has misunderstood it.
         let meaning = match self.remove(Name::new(kind, &name)) {
-            Some(_) if kind == NameSpace::Portal && self.rolled_back == RolledBack::InPart => {
-                Some(meaning)
-            }
+            Some(_) if kind == NameSpace::Portal && self.is_rolled_back => Some(meaning),
             Some(before) => lost(&before).max(lost(&meaning)).meaning().cloned(),
             None => Some(meaning),
         }
@@ -277,15 +267,6 @@ impl Names {
         self.statement_bytes = 0;
     }
 
-    /// Whether running a statement by its name may change what names stand for.
-    pub(crate) fn may_be_changed_by(&self, name: Name<'_>) -> bool {
-        let verdict = self.get(name).and_then(PreparedText::verdict);
-        let changes = |control: &Control| {
-            changes_names(control) || matches!(control, Control::Execute { .. })
-        };
-        verdict.is_some_and(|verdict| verdict.any_control(changes))
-    }
-
     /// Marks each statement name as unclear: it stands for its text, or for one that PREPARE takes, which changes
     /// only data.
     pub(crate) fn forget_statements(&mut self) {
@@ -309,7 +290,7 @@ impl Names {
     /// Notes that portals bound after a savepoint have ended with it.
     /// <https://www.postgresql.org/docs/current/sql-rollback-to.html>
     pub(crate) const fn on_rollback_to(&mut self) {
-        self.rolled_back = RolledBack::InPart;
+        self.is_rolled_back = true;
     }
 
     /// Ends the portals with their transaction.
@@ -318,7 +299,7 @@ impl Names {
         self.portals.clear();
         self.portal_bytes = 0;
         self.lost_portals = Lost::Nothing;
-        self.rolled_back = RolledBack::No;
+        self.is_rolled_back = false;
     }
 }
 
@@ -490,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_by_a_name_may_change_names() {
+    fn names_that_may_stand_for_something_else() {
         let classified = |text: &str| {
             PreparedText::Classified(Arc::new(Classified {
                 verdict: Arc::new(pgpalisade_policies::classify(
@@ -502,25 +483,16 @@ mod tests {
             }))
         };
         let (runs, z) = (Name::statement(b"runs"), Name::statement(b"z"));
-        for (text, expect) in [
-            ("SELECT 1", false),
-            ("FETCH c", false),
-            ("DEALLOCATE z", true),
-            ("DEALLOCATE ALL", true),
-            ("PREPARE z AS DELETE FROM t", true),
-            ("EXECUTE other", true),
+        for (text, before) in [
+            ("SELECT 1", Lost::Some),
+            // A text that changed the session may still do so.
+            ("DEALLOCATE z", Lost::MaySteer),
         ] {
             let mut names = Names::default();
             parsed(&mut names, b"runs", classified(text));
             parsed(&mut names, b"z", read());
-            assert_eq!(names.may_be_changed_by(runs), expect, "{text}");
             names.forget_statements();
             is_lost(&names, z, Lost::Some);
-            // A text that changed the session may still do so.
-            let before = match text {
-                "SELECT 1" => Lost::Some,
-                _ => Lost::MaySteer,
-            };
             is_lost(&names, runs, before);
             is_lost(&names, Name::statement(b"new"), Lost::Some);
         }

@@ -231,9 +231,9 @@ impl ReadOnlyGuard {
         }
     }
 
-    /// Applies a text that is sent.
-    pub(super) fn on_sent(&mut self, statements: &[Statement]) {
-        self.guard = statements.iter().fold(self.guard, Guard::after);
+    /// Applies a text that is sent, and the guard after it.
+    pub(super) fn on_sent(&mut self, guard: Guard, statements: &[Statement]) {
+        self.guard = guard;
         // The value may now come from a configuration file, which a reload changes before the server reports it.
         if statements.iter().any(Statement::may_reset_default_access) {
             self.owner = Owner::Client;
@@ -403,7 +403,8 @@ mod tests {
 
     fn send(guard: &mut ReadOnlyGuard, text: &str) {
         let verdict = classify(text.as_bytes(), TextEncoding::Utf8);
-        guard.on_sent(&verdict.statements);
+        let after = verdict.statements.iter().fold(guard.guard, Guard::after);
+        guard.on_sent(after, &verdict.statements);
         for statement in &verdict.statements {
             guard.on_ran(statement);
         }

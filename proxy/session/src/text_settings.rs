@@ -12,13 +12,6 @@ use pgpalisade_policies::{TextEncoding, is_ascii};
 
 use super::ledger::Settled;
 
-/// Whether anything that may have changed a setting has run since the last ReadyForQuery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ran {
-    Nothing,
-    Something,
-}
-
 /// Reports of the server on which the reading of a text depends.
 #[derive(Debug, Clone, Copy)]
 pub struct Reports {
@@ -58,7 +51,8 @@ const fn encoding(name: &[u8]) -> TextEncoding {
 #[derive(Debug)]
 pub(crate) struct TextSettings {
     reports: Reports,
-    ran: Ran,
+    /// Whether anything that may have changed a setting has run since the last ReadyForQuery.
+    has_run: bool,
 }
 
 impl TextSettings {
@@ -66,7 +60,7 @@ impl TextSettings {
     pub(crate) const fn new(reports: Reports) -> Self {
         Self {
             reports,
-            ran: Ran::Nothing,
+            has_run: false,
         }
     }
 
@@ -78,13 +72,13 @@ impl TextSettings {
     /// Notes that something is sent that may run a SET or a function.
     #[inline]
     pub(crate) const fn on_run(&mut self) {
-        self.ran = Ran::Something;
+        self.has_run = true;
     }
 
     /// Notes that the end of a request cycle is sent: its ReadyForQuery reports changes.
     #[inline]
     pub(crate) const fn on_cycle_sent(&mut self) {
-        self.ran = Ran::Nothing;
+        self.has_run = false;
     }
 
     /// Encoding of texts, as the server has reported it.
@@ -108,9 +102,12 @@ impl TextSettings {
             // The same in every encoding.
             return Some(TextEncoding::Utf8);
         }
-        settled.map(|_| match self.ran {
-            Ran::Nothing => self.reported(),
-            Ran::Something => TextEncoding::Other,
+        settled.map(|_| {
+            if self.has_run {
+                TextEncoding::Other
+            } else {
+                self.reported()
+            }
         })
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_policies::Mode;
 
+use super::action::Met;
 use super::endings::Ending;
 use super::{Identity, Session, injected};
 use crate::fence::{
@@ -26,59 +27,16 @@ pub struct TokenRequest {
     terms: Box<[Terms]>,
 }
 
-/// Result of a declaration: the tokens that the session is to hold, or the refusal that counts.
+/// Result of a declaration, or the refusal that counts.
 pub type Declared = Result<Obtained, Box<Rejection>>;
 
-/// Tokens that a declaration has obtained.
-#[derive(Debug, Clone)]
+/// Results of a declaration that the request does not tell.
+#[derive(Debug, Default)]
 pub struct Obtained {
-    /// In the order of the value; `None` for a take whose refusal is only observed.
-    tokens: Vec<(Scope, Option<Token>, Purpose)>,
+    /// Tokens of its takes. One whose refusal is only observed has none.
+    pub taken: Vec<(Scope, Token)>,
     /// Refusals that were only observed.
-    observed: Vec<Rejection>,
-}
-
-impl Obtained {
-    /// Sets the token that the take of a scope has obtained.
-    pub fn take(&mut self, scope: &Scope, token: Token) {
-        let mut tokens = self.tokens.iter_mut();
-        if let Some((_, taken, _)) = tokens.find(|(known, ..)| known == scope) {
-            *taken = Some(token);
-        }
-    }
-
-    /// Adds a refusal that is only observed.
-    pub fn observe(&mut self, rejection: Rejection) {
-        self.observed.push(rejection);
-    }
-
-    /// Tokens that the session then holds, if any. `session` is `None` if it was not found, which only observing
-    /// allows.
-    fn tokens(&self, fence: &Fence, session: Option<Identified>) -> Option<Arc<HeldTokens>> {
-        let tokens = self.tokens.iter();
-        let tokens = tokens.filter_map(|(scope, token, purpose)| {
-            Some(HeldToken {
-                mark: fence.mark(scope),
-                token: (*token)?,
-                timeline: session.map_or(u32::MAX, |session| session.cluster.timeline),
-                grant: match purpose {
-                    Purpose::Admit => GrantMode::Enforced,
-                    Purpose::Observe | Purpose::ObserveUnregistered => GrantMode::Observed,
-                },
-            })
-        });
-        let tokens: Box<[_]> = tokens.collect();
-        (!tokens.is_empty()).then(|| Arc::new(HeldTokens::new(tokens)))
-    }
-}
-
-/// Consequence of a declaration that was not accepted.
-#[derive(Debug)]
-pub enum Denied {
-    /// Refuse the message that it was for.
-    Refused(Box<Rejection>),
-    /// End the session.
-    Ends(Ending),
+    pub observed: Vec<Rejection>,
 }
 
 impl TokenRequest {
@@ -108,20 +66,31 @@ impl TokenRequest {
         claims.map(|((scope, claim), terms)| (scope, *claim, terms))
     }
 
-    /// Tokens that the value states itself. Those that it takes are not known yet.
-    #[must_use]
-    pub fn brought(&self) -> Obtained {
-        let tokens = self.claims().map(|(scope, claim, terms)| {
-            let brought = match claim {
-                Claim::Token(token) => Some(token),
-                Claim::After(_) | Claim::Next | Claim::Lease(_) => None,
-            };
-            (scope.clone(), brought, terms.purpose)
+    /// Tokens that the session then holds, if any. `session` is `None` if it was not found, which only observing
+    /// allows.
+    fn tokens(
+        &self,
+        fence: &Fence,
+        obtained: &Obtained,
+        session: Option<Identified>,
+    ) -> Option<Arc<HeldTokens>> {
+        let tokens = self.claims().filter_map(|(scope, claim, terms)| {
+            let taken = || obtained.taken.iter().find(|(known, _)| known == scope);
+            Some(HeldToken {
+                mark: fence.mark(scope),
+                token: match claim {
+                    Claim::Token(token) => token,
+                    Claim::After(_) | Claim::Next | Claim::Lease(_) => taken()?.1,
+                },
+                timeline: session.map_or(u32::MAX, |session| session.cluster.timeline),
+                grant: match terms.purpose {
+                    Purpose::Admit => GrantMode::Enforced,
+                    Purpose::Observe | Purpose::ObserveUnregistered => GrantMode::Observed,
+                },
+            })
         });
-        Obtained {
-            tokens: tokens.collect(),
-            observed: Vec::new(),
-        }
+        let tokens: Box<[_]> = tokens.collect();
+        (!tokens.is_empty()).then(|| Arc::new(HeldTokens::new(tokens)))
     }
 
     /// Whether it asks for a lease, which another session may hold.
@@ -260,21 +229,13 @@ impl Session {
     }
 
     /// Handles a failed search for the server process.
-    ///
-    /// # Errors
-    ///
-    /// [`Denied`], unless the declaration is only observed.
-    pub fn on_not_identified(
-        &mut self,
-        wanted: &TokenRequest,
-        rejection: Box<Rejection>,
-    ) -> Result<(), Denied> {
+    pub fn on_not_identified(&mut self, wanted: &TokenRequest, rejection: Box<Rejection>) -> Met {
         if !wanted.is_only_observed() {
-            return Err(Denied::Refused(rejection));
+            return Met::Refused(rejection);
         }
         self.record(&rejection, Enforcement::Observed, None);
-        self.accept(&wanted.brought(), None);
-        Ok(())
+        self.accept(wanted, &Obtained::default(), None);
+        Met::Yes
     }
 
     /// Number of a take that is made now.
@@ -287,48 +248,49 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Denied`].
+    /// Ends the session if it could go on under a lower token, or if the server has ended it.
     pub fn on_declared(
         &mut self,
         wanted: &TokenRequest,
         session: Identified,
         declared: Declared,
-    ) -> Result<(), Denied> {
-        match declared {
+    ) -> Result<Met, Ending> {
+        let refused = match declared {
             Ok(obtained) => {
                 for rejection in &obtained.observed {
                     self.record(rejection, Enforcement::Observed, None);
                 }
-                self.accept(&obtained, Some(session));
-                Ok(())
+                self.accept(wanted, &obtained, Some(session));
+                None
             }
-            Err(rejection) if rejection.kind == RejectionKind::AuthorityUnavailable => {
-                let noted = self.server.registration.note_unanswered(&wanted.value);
-                if noted.is_err() || self.may_be_replaced(&wanted.value) {
-                    Err(Denied::Ends(self.end_unanswered(*rejection)))
-                } else {
-                    Err(Denied::Refused(rejection))
+            Err(rejection) => {
+                if rejection.kind == RejectionKind::AuthorityUnavailable {
+                    let noted = self.server.registration.note_unanswered(&wanted.value);
+                    if noted.is_err() || self.may_be_replaced(&wanted.value) {
+                        return Err(self.end_unanswered(*rejection));
+                    }
                 }
+                Some(rejection)
             }
-            Err(rejection) => Err(Denied::Refused(rejection)),
+        };
+        match self.end_if_terminated(refused.as_deref()) {
+            Some(ending) => Err(ending),
+            None => Ok(refused.map_or(Met::Yes, Met::Refused)),
         }
     }
 
     /// Puts the tokens of the startup packet in force, and makes RESET return to them.
     pub fn start_with(&mut self, wanted: &TokenRequest) {
-        let tokens = self.prepared.take().and_then(|done| done.tokens);
-        let accepted = self.server.registration.accepted().last();
-        let held = accepted.filter(|_| tokens.is_some_and(|tokens| !tokens.is_empty()));
+        let held = self.prepared.take().and_then(|done| done.obtained);
         let text = ServerText::of(&wanted.value);
-        self.client.state.start_with(held.cloned(), text);
+        self.client.state.start_with(held.flatten(), text);
     }
 
     /// Accepts tokens. The message that they are for is then decided again.
-    fn accept(&mut self, obtained: &Obtained, session: Option<Identified>) {
+    fn accept(&mut self, wanted: &TokenRequest, obtained: &Obtained, session: Option<Identified>) {
         self.server.registration.takes += 1;
-        let held = obtained.tokens(self.client.fence.fence(), session);
-        let text = self.text_of(held.as_deref());
-        self.prepared().tokens = Some(text);
+        let held = wanted.tokens(self.client.fence.fence(), obtained, session);
+        self.prepared().obtained = Some(held.clone());
         let Some(held) = held else {
             return;
         };

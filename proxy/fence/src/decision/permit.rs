@@ -91,6 +91,26 @@ impl Permit {
     }
 }
 
+/// Permission of a request to change data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Leave {
+    /// Judged to change none.
+    #[default]
+    Read,
+    /// Judged to change none, but outside read-only mode: a function of the database may have written.
+    ReadUnguarded,
+    /// It may write.
+    Write,
+}
+
+impl Leave {
+    /// Whether the transaction may have written because of it.
+    #[must_use]
+    pub const fn writes(self) -> bool {
+        matches!(self, Self::ReadUnguarded | Self::Write)
+    }
+}
+
 /// A request that may pass.
 #[derive(Debug)]
 pub struct Admitted {

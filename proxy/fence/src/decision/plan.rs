@@ -1,4 +1,4 @@
-//! Decision on a whole text: admit it, refuse it, or declare a token first.
+//! Plan for a whole text: admit it, refuse it, or declare a token first.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -9,9 +9,9 @@ use pgpalisade_policies::{
     Analysis, Control, Effects, FencingVariable, Lifetime, Mistake, Mode, Statement,
 };
 
-use super::needs::{Decision, Unmet};
-use super::permit::{Basis, Grounds};
-use super::situation::{Confirmed, Pipeline, Situation, Wrote};
+use super::needs::Unmet;
+use super::permit::{Admitted, Basis, Grounds, Leave};
+use super::situation::{Pipeline, Situation, Wrote};
 use crate::guard::{Guard, Unguarded, ends_transaction};
 use crate::prepared::{Name, PreparedText};
 use crate::rejection::{Rejection, WhyWrite};
@@ -19,67 +19,92 @@ use crate::state::{ServerText, SessionState, end_of_failed};
 use crate::text_names::{InText, TextNames};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::header::Header;
-use crate::{HeldTokens, SessionFence, TokenValue};
+use crate::{HeldTokens, SessionFence};
 
 /// Levels of EXECUTE in an EXECUTE that are followed.
 const DEPTH_MAX: u8 = 4;
 
-/// Whether the server executes a statement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Runs {
-    Yes,
-    /// The transaction has failed: nothing from here on.
-    No,
+/// Effects on the session of a text that may pass.
+#[derive(Debug)]
+pub struct Plan {
+    /// Permission to change data, unless its permit gives more.
+    pub leave: Leave,
+    /// Read-only guard after the text.
+    pub guard: Guard,
+    /// Whether a SET in it lets the session write. A token that a RESET or the end of a transaction restores does not
+    /// count: the statements before it run without it.
+    pub declares: bool,
+    /// Whether it changes or shows a token, or ends a transaction that has set one.
+    pub settles: bool,
+    /// Whether an EXECUTE in it may change names.
+    pub changes_names: bool,
 }
 
 impl Situation<'_> {
-    /// Decides the message of a text as a whole: one refused statement refuses all of it.
+    /// Decides the message of a text as a whole, and plans what follows: one refused statement refuses all of it.
     ///
     /// # Errors
     ///
     /// [`Unmet`].
-    pub fn decide(&self, message: Header, verdict: &Analysis) -> Decision {
+    pub fn plan(&self, message: Header, verdict: &Analysis) -> Result<(Admitted, Plan), Unmet> {
         let mut walk = Walk {
+            situation: self,
             fence: self.fence,
-            confirmed: self.confirmed,
+            statements: &verdict.statements,
             in_text: TextNames::default(),
-            accepted: self.accepted,
-            guard: self
-                .confirmed
-                .map_or(Guard::IN_DOUBT, |confirmed| confirmed.guard),
             state: Cow::Borrowed(self.state),
             failed: self.state.is_failed(),
             wrote: self.wrote,
+            could_write: self.fence.may_write(self.state.token()),
             grounds: Grounds::none(),
-            alone: verdict.statements.len() == 1,
-            could_write: CouldWrite::No,
-            local_is_lost: verdict.statements.len() == 1
-                && self.state.status() == TransactionStatus::Idle
-                && self.pipeline == Pipeline::Closed,
+            plan: Plan {
+                leave: Leave::Read,
+                guard: self.guard,
+                declares: false,
+                settles: false,
+                changes_names: false,
+            },
         };
         // With a declaration, the text goes to a session that may write from its first statement on.
         let last = last_opening(self, verdict);
         for (at, statement) in verdict.statements.iter().enumerate() {
-            walk.could_write = match (walk.could_write, last) {
-                (CouldWrite::BehindItsToken, _) => CouldWrite::BehindItsToken,
-                (_, Some(last)) if at < last => CouldWrite::BeforeItsToken,
-                _ => CouldWrite::No,
-            };
             if at > 0 {
                 walk.check_server_text()?;
             }
-            if walk.step(statement)? == Runs::No {
+            if walk.failed && !runs_if_failed(statement) {
                 walk.grounds.nothing_runs();
                 break;
             }
+            let later = last.filter(|last| at < *last);
+            walk.step(statement, later.map(|_| Unguarded::TokenDeclaredLater))?;
         }
-        Ok(walk.grounds.admitted(message))
+        let mut statements = verdict.statements.iter();
+        if walk.could_write && statements.any(Statement::may_hide_a_write) {
+            walk.plan.leave = Leave::ReadUnguarded;
+        }
+        Ok((walk.grounds.admitted(message), walk.plan))
     }
 }
 
-/// Index of the last statement that declares a token which lets the session write.
+impl SessionState {
+    /// Whether a text depends on what requests in flight may change: the token, a name, or the open transaction.
+    #[must_use]
+    pub fn needs_certainty_for(&self, verdict: &Analysis) -> bool {
+        // A failed transaction would undo the token by which later statements of the text are judged.
+        let ends_doubt = verdict.statements.len() > 1 && self.is_in_doubt();
+        let depends = |control: &Control| {
+            touches_token(control)
+                || matches!(control, Control::Execute { .. } | Control::Fetch { .. })
+                || (ends_doubt && control.is_transaction())
+        };
+        // A failed transaction may be over when the text arrives.
+        self.is_failed() || verdict.any_control(depends)
+    }
+}
+
+/// Index of the last of several statements that declares a token which lets the session write.
 fn last_opening(situation: &Situation<'_>, verdict: &Analysis) -> Option<usize> {
-    if !verdict.any_control(sets_fencing) {
+    if verdict.statements.len() < 2 || !verdict.any_control(sets_token) {
         return None;
     }
     let fence = situation.fence;
@@ -92,7 +117,7 @@ fn last_opening(situation: &Situation<'_>, verdict: &Analysis) -> Option<usize> 
                 value,
                 ..
             } = control
-                && let Ok(Some(value)) = TokenValue::parse(value, ahead.scope(fence))
+                && let Ok(Some(value)) = ahead.declared(fence, value)
                 && fence.opens(&value)
             {
                 last = Some(at);
@@ -105,83 +130,77 @@ fn last_opening(situation: &Situation<'_>, verdict: &Analysis) -> Option<usize> 
 
 /// One walk over the statements of a text, with the settings in force at each of them.
 struct Walk<'a> {
+    situation: &'a Situation<'a>,
     fence: &'a SessionFence,
-    confirmed: Option<Confirmed<'a>>,
+    statements: &'a [Statement],
     in_text: TextNames<'a>,
-    accepted: &'a [Arc<HeldTokens>],
-    guard: Guard,
     state: Cow<'a, SessionState>,
     failed: bool,
     wrote: Wrote,
+    /// Whether the session may write, or could at an earlier statement: PostgreSQL then lets it.
+    could_write: bool,
     grounds: Grounds,
-    /// Whether the text has no other statement.
-    alone: bool,
-    could_write: CouldWrite,
-    /// Whether it is a transaction of its own, in which SET LOCAL only warns.
-    local_is_lost: bool,
-}
-
-/// Whether PostgreSQL lets the session write at a statement that has no token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CouldWrite {
-    No,
-    /// A later statement of the text declares one.
-    BeforeItsToken,
-    /// An earlier statement had one.
-    BehindItsToken,
+    plan: Plan,
 }
 
 impl<'a> Walk<'a> {
-    fn step(&mut self, statement: &'a Statement) -> Result<Runs, Unmet> {
-        let had_failed = self.failed;
-        if self.failed {
-            // An unread statement may begin with a ROLLBACK.
-            if !statement.is_unread() && !statement.controls.iter().any(ends_failure) {
-                return Ok(Runs::No);
-            }
-            self.failed = false;
-            // COMMIT of a failed transaction is a ROLLBACK.
-            if statement.controls.iter().any(ends_transaction) {
-                self.wrote = Wrote::No;
-            }
+    fn step(&mut self, statement: &'a Statement, later: Option<Unguarded>) -> Result<(), Unmet> {
+        let had_failed = std::mem::take(&mut self.failed);
+        // COMMIT of a failed transaction is a ROLLBACK.
+        if had_failed && statement.controls.iter().any(ends_transaction) {
+            self.wrote = Wrote::No;
         }
         self.check_requirement(statement)?;
-        self.check_guard(statement)?;
-        self.guard = self.guard.after(statement);
-        if self.fence.may_write(self.state.token()) {
-            self.could_write = CouldWrite::BehindItsToken;
-            if statement.may_hide_a_write() {
-                self.wrote = Wrote::Yes;
-            }
+        self.check_guard(statement, later)?;
+        self.plan.guard = self.plan.guard.after(statement);
+        if statement.may_hide_a_write() && self.may_write() {
+            self.wrote = Wrote::Yes;
         }
         for control in &statement.controls {
-            if takes(control) && !(self.alone && statement.controls.len() == 1) {
-                self.refuse_take()?
-            } else {
-                self.check_control(control)?
-            }
-            self.in_text.apply(control);
-            if !self.alone {
-                let rolled_back = had_failed.then(|| end_of_failed(control)).flatten();
-                let control = rolled_back.as_ref().unwrap_or(control);
-                let state = self.state.to_mut();
-                state.apply(self.fence, self.accepted, control);
-            }
-            if ends_transaction(control) {
-                self.wrote = Wrote::No;
+            self.check_control(control)?;
+            let rolled_back = had_failed.then(|| end_of_failed(control)).flatten();
+            self.apply(control, rolled_back.as_ref().unwrap_or(control));
+        }
+        Ok(())
+    }
+
+    fn may_write(&self) -> bool {
+        self.fence.may_write(self.state.token())
+    }
+
+    /// Applies a control, given as written and as it takes effect.
+    fn apply(&mut self, written: &'a Control, control: &Control) {
+        let (state, accepted) = (self.situation.state, self.situation.accepted);
+        self.in_text.apply(written);
+        let touches = touches_token(control);
+        self.plan.settles |= touches || (state.is_in_doubt() && control.is_transaction());
+        if touches || self.statements.len() > 1 {
+            self.state.to_mut().apply(self.fence, accepted, control);
+            if self.may_write() {
+                self.could_write = true;
+                self.plan.declares |= sets_token(control);
             }
         }
-        Ok(Runs::Yes)
+        if ends_transaction(control) {
+            self.wrote = Wrote::No;
+        }
     }
 
     /// Checks that the read-only guard is sure to be on if a statement may hide a write and the session may not
-    /// write.
-    fn check_guard(&mut self, statement: &Statement) -> Result<(), Unmet> {
-        let why = match (self.could_write, self.guard.in_doubt()) {
-            (CouldWrite::BeforeItsToken, _) => Unguarded::TokenDeclaredLater,
-            (CouldWrite::BehindItsToken, None) => Unguarded::TokenLaidDown,
-            (_, Some(why)) => why,
-            (CouldWrite::No, None) => return Ok(()),
+    /// write. `later` is the doubt that comes with a later statement.
+    fn check_guard(
+        &mut self,
+        statement: &Statement,
+        later: Option<Unguarded>,
+    ) -> Result<(), Unmet> {
+        let unconfirmed = self.situation.names.is_none();
+        let in_doubt = self.plan.guard.in_doubt();
+        let in_doubt = in_doubt.or(unconfirmed.then_some(Unguarded::BegunOtherwise));
+        let why = match (self.could_write, later, in_doubt) {
+            (false, Some(later), _) => later,
+            (true, _, None) => Unguarded::TokenLaidDown,
+            (_, _, Some(why)) => why,
+            (false, None, None) => return Ok(()),
         };
         if statement.may_hide_a_write()
             && let Some(rejection) = self.fence.unguarded(self.state.token(), why)
@@ -220,6 +239,9 @@ impl<'a> Walk<'a> {
             InText::Unknown => self.check(&Effects::unknown(None), None),
             InText::Nothing => {
                 let meaning = self.find(name).unwrap_or(&PreparedText::Unknown);
+                let verdict = meaning.verdict();
+                let changes = verdict.is_some_and(|verdict| verdict.any_control(may_change_names));
+                self.plan.changes_names |= changes;
                 self.check_meaning(meaning, depth)
             }
         }
@@ -234,8 +256,8 @@ impl<'a> Walk<'a> {
 
     /// What a name stands for, if it is known.
     fn find(&self, name: Name<'_>) -> Option<&'a PreparedText> {
-        match self.confirmed {
-            Some(confirmed) => confirmed.find(name),
+        match self.situation.names {
+            Some(names) => names.find(name),
             None => Some(&PreparedText::MaySteer),
         }
     }
@@ -292,57 +314,60 @@ impl<'a> Walk<'a> {
 
     fn check_control(&mut self, control: &Control) -> Result<(), Unmet> {
         match control {
-            Control::SetFencing {
-                variable: FencingVariable::Scope,
-                value,
-                lifetime,
-            } if !value.is_empty() => self.check_scope(value, *lifetime),
-            Control::SetFencing {
-                variable: FencingVariable::Scope,
-                ..
-            } => Ok(()),
             Control::Mistake(mistake) => self.refuse(Rejection::mistake(mistake)),
             Control::SetFencing {
-                lifetime: Lifetime::Local,
-                ..
-            } if self.local_is_lost => Ok(()),
-            Control::SetFencing {
-                value, lifetime, ..
-            } => self.check_token(value, *lifetime),
+                variable,
+                value,
+                lifetime,
+            } => match variable {
+                FencingVariable::Token => self.check_token(value, *lifetime),
+                FencingVariable::Scope => self.check_scope(value, *lifetime),
+            },
             Control::ResetFencing {
                 variable: FencingVariable::Token,
                 ..
             }
             | Control::ResetAll
-            | Control::DiscardAll => {
-                self.check_change(change(self.state.token(), self.state.startup_token()))
-            }
+            | Control::DiscardAll => self.check_change(self.state.startup_token().cloned()),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the text is one statement with one control.
+    fn is_single(&self) -> bool {
+        matches!(self.statements, [only] if only.controls.len() == 1)
+    }
+
+    /// Whether the text is a transaction of its own, in which SET LOCAL only warns.
+    fn is_lost(&self) -> bool {
+        let is_idle = self.situation.state.status() == TransactionStatus::Idle;
+        self.statements.len() == 1 && is_idle && self.situation.pipeline == Pipeline::Closed
     }
 
     /// Refuses a statement that would find the take of the startup packet in the server, not the tokens: a RESET or
     /// rollback before it in the text brings that back.
     fn check_server_text(&self) -> Result<(), Unmet> {
-        match self.state.server_text() {
-            ServerText::Tokens => Ok(()),
-            ServerText::Take => Ok(self.fence.taken_beside_others()?),
+        if self.state.server_text() == ServerText::Take {
+            self.fence.taken_beside_others()?;
         }
+        Ok(())
     }
 
-    /// Refuses a take in a text that does more. If that is only observed, it passes and declares nothing.
-    fn refuse_take(&mut self) -> Result<(), Unmet> {
-        self.refuse(Rejection::taken_beside_others())?;
-        self.check_change(change(self.state.token(), None))
+    /// Refuses a SET. If that is only observed, it passes and declares nothing.
+    fn refuse_set(&mut self, rejection: Rejection) -> Result<(), Unmet> {
+        self.refuse(rejection)?;
+        self.check_change(None)
     }
 
     fn refuse(&mut self, rejection: Rejection) -> Result<(), Unmet> {
-        Ok(self
-            .fence
-            .refuse_or_observe(&mut self.grounds, Box::new(rejection))?)
+        let rejection = Box::new(rejection);
+        Ok(self.fence.refuse_or_observe(&mut self.grounds, rejection)?)
     }
 
     fn check_scope(&mut self, text: &str, lifetime: Lifetime) -> Result<(), Unmet> {
+        if text.is_empty() {
+            return Ok(());
+        }
         match Scope::from_str(text) {
             Ok(scope) => match self.fence.may_declare(&scope, None, lifetime) {
                 Ok(()) => Ok(()),
@@ -353,109 +378,103 @@ impl<'a> Walk<'a> {
     }
 
     fn check_token(&mut self, text: &str, lifetime: Lifetime) -> Result<(), Unmet> {
-        let scope = self.state.scope(self.fence);
-        let value = match TokenValue::parse(text, scope) {
-            Ok(Some(value)) => value,
-            Ok(None) => return self.check_change(change(self.state.token(), None)),
+        let (fence, accepted) = (self.fence, self.situation.accepted);
+        let value = self.state.declared(fence, text);
+        let takes = matches!(&value, Ok(Some(value)) if value.takes());
+        if takes && !self.is_single() {
+            return self.refuse_set(Rejection::taken_beside_others());
+        }
+        if lifetime == Lifetime::Local && self.is_lost() {
+            return Ok(());
+        }
+        let value = match value {
+            Ok(value) => value.and_then(|value| self.state.resolve(value)),
             Err(error) => {
                 return self.refuse(Rejection::invalid_value("fencing.token", text, error));
             }
         };
-        if let Err(rejection) = self.fence.may_declare_all(&value, lifetime) {
-            self.refuse(*rejection)?;
-            // The refusal is only observed: the SET passes and declares nothing.
-            return self.check_change(change(self.state.token(), None));
+        let Some(value) = value else {
+            return self.check_change(None);
+        };
+        if let Err(rejection) = fence.may_declare_all(&value, lifetime) {
+            return self.refuse_set(*rejection);
         }
         for (scope, claim) in value.claims() {
             // If it is only observed, the declaration says so, once.
-            let enforced = self.fence.mode(Some(scope)) == Mode::Enforce;
-            if enforced
+            if fence.mode(Some(scope)) == Mode::Enforce
                 && let Some(token) = claim.token()
-                && let Some(mark) = self.fence.fence().mark_above(scope, token)
+                && let Some(mark) = fence.fence().mark_above(scope, token)
             {
                 return self.refuse(Rejection::behind(scope, *claim, mark));
             }
         }
-        let next = self
-            .state
-            .find(self.accepted, &value)
-            .filter(|next| next.tokens().iter().all(|one| self.fence.is_accepted(one)));
-        let change = match next {
-            Some(_) => change(self.state.token(), next),
-            None => Change::Other,
-        };
-        let is_accepted = next.is_some();
-        self.check_change(change)?;
-        if is_accepted {
-            Ok(())
-        } else {
-            Err(Unmet::Declare(value))
-        }
-    }
-
-    fn check_change(&mut self, change: Change) -> Result<(), Unmet> {
-        match self.wrote {
-            Wrote::Yes if change == Change::Other => {
-                self.refuse(Rejection::token_change_after_write())
+        let next = self.state.find(accepted, &value);
+        match next.filter(|next| next.tokens().iter().all(|one| fence.is_accepted(one))) {
+            Some(next) => self.check_change(Some(Arc::clone(next))),
+            None => {
+                self.refuse_if_written()?;
+                Err(Unmet::Declare(value))
             }
-            _ => Ok(()),
+        }
+    }
+
+    /// Checks that a SET or RESET which puts other tokens in force comes before any write.
+    fn check_change(&mut self, to: Option<Arc<HeldTokens>>) -> Result<(), Unmet> {
+        if self.state.token().map(Arc::as_ptr) == to.as_ref().map(Arc::as_ptr) {
+            return Ok(());
+        }
+        self.refuse_if_written()
+    }
+
+    fn refuse_if_written(&mut self) -> Result<(), Unmet> {
+        match self.wrote {
+            Wrote::Yes => self.refuse(Rejection::token_change_after_write()),
+            Wrote::No => Ok(()),
         }
     }
 }
 
-/// Whether a statement sets `fencing.token` to a value with a take, in whatever scope.
-#[must_use]
-pub fn takes(control: &Control) -> bool {
-    let Control::SetFencing {
-        variable: FencingVariable::Token,
-        value,
-        ..
-    } = control
-    else {
-        return false;
-    };
-    let value = TokenValue::parse(value, &Scope::default());
-    value.ok().flatten().is_some_and(|value| value.takes())
+const fn sets_token(control: &Control) -> bool {
+    matches!(
+        control,
+        Control::SetFencing {
+            variable: FencingVariable::Token,
+            ..
+        }
+    )
 }
 
-const fn sets_fencing(control: &Control) -> bool {
-    matches!(control, Control::SetFencing { .. })
+/// Whether a statement may change what the session holds, or shows it.
+const fn touches_token(control: &Control) -> bool {
+    matches!(
+        control,
+        Control::SetFencing { .. }
+            | Control::ResetFencing { .. }
+            | Control::ResetAll
+            | Control::DiscardAll
+            | Control::ShowFencing(_)
+    )
 }
 
 /// Whether it defines or drops the name of a prepared statement.
-#[must_use]
-pub const fn changes_names(control: &Control) -> bool {
+const fn changes_names(control: &Control) -> bool {
     matches!(
         control,
         Control::Prepare { .. } | Control::Deallocate { .. } | Control::DeallocateAll
     )
 }
 
-/// Whether it runs what a name stands for.
-#[must_use]
-pub const fn runs_a_name(control: &Control) -> bool {
-    matches!(control, Control::Execute { .. } | Control::Fetch { .. })
+const fn may_change_names(control: &Control) -> bool {
+    changes_names(control) || matches!(control, Control::Execute { .. })
 }
 
-/// Whether the server executes it in a failed transaction: all but ROLLBACK TO then do a ROLLBACK, even PREPARE
-/// TRANSACTION: <https://www.postgresql.org/docs/current/sql-prepare-transaction.html>
-const fn ends_failure(control: &Control) -> bool {
-    ends_transaction(control) || matches!(control, Control::RollbackTo(_))
-}
-
-/// Whether a SET or RESET would put another token in force.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
-    Same,
-    Other,
-}
-
-fn change(from: Option<&Arc<HeldTokens>>, to: Option<&Arc<HeldTokens>>) -> Change {
-    match (from, to) {
-        (None, None) => Change::Same,
-        (Some(from), Some(to)) if Arc::ptr_eq(from, to) => Change::Same,
-        _ => Change::Other,
-    }
+/// Whether the server executes a statement in a failed transaction: all but ROLLBACK TO then do a ROLLBACK, even
+/// PREPARE TRANSACTION: <https://www.postgresql.org/docs/current/sql-prepare-transaction.html>
+fn runs_if_failed(statement: &Statement) -> bool {
+    let ends =
+        |control: &Control| ends_transaction(control) || matches!(control, Control::RollbackTo(_));
+    // An unread statement may begin with a ROLLBACK.
+    statement.is_unread() || statement.controls.iter().any(ends)
 }
 
 #[cfg(test)]

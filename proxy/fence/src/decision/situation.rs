@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::guard::Guard;
-use crate::prepared::{Name, PreparedNames, PreparedText};
+use crate::prepared::PreparedNames;
 use crate::state::SessionState;
 use crate::{HeldTokens, SessionFence};
 
@@ -40,22 +40,9 @@ pub struct Situation<'a> {
     pub wrote: Wrote,
     /// Whether the text is part of a pipeline.
     pub pipeline: Pipeline,
-    /// State that the server has confirmed; `None` stands for the worst case.
-    pub confirmed: Option<Confirmed<'a>>,
-}
-
-/// State that the server has confirmed, and what was sent since in the same request cycle.
-#[derive(Clone, Copy)]
-pub struct Confirmed<'a> {
-    /// Prepared statements and portals by name.
-    pub names: &'a dyn PreparedNames,
-    /// Whether read-only mode holds for a session that may not write.
+    /// Read-only guard of a session that may not write.
     pub guard: Guard,
-}
-
-impl<'a> Confirmed<'a> {
-    /// What a name stands for, if it is known.
-    pub(super) fn find(self, name: Name<'_>) -> Option<&'a PreparedText> {
-        self.names.find(name)
-    }
+    /// Prepared statements and portals by name, as the server has confirmed them, and what was sent since in the same
+    /// request cycle. `None`: an earlier cycle is in flight, which stands for the worst case.
+    pub names: Option<&'a dyn PreparedNames>,
 }

@@ -243,10 +243,19 @@ fn the_server_s_text_is_undone_with_its_token() {
         assert_eq!(session.state.server_text(), expect, "{steps:?}");
     }
     let mut session = Session::new(ServerText::Tokens);
-    for text in [ServerText::Take, ServerText::Tokens] {
-        session.state.on_sent(text);
-        session.step(SET_5);
-        assert_eq!(session.state.server_text(), text);
+    for (taken, set, expect, text) in [
+        (Some(5), "SET fencing.token = next", 5, ServerText::Take),
+        (Some(5), SET_6, 6, ServerText::Tokens),
+        (Some(0), "SET fencing.token = next", 0, ServerText::Take),
+        (None, "SET fencing.token = next", 0, ServerText::Take),
+    ] {
+        let found = |token: usize| session.accepted.get(token.checked_sub(1)?).cloned();
+        session.state.on_taken(taken.map(found));
+        session.step(set);
+        assert_eq!(
+            (session.token(), session.state.server_text()),
+            (expect, text)
+        );
     }
 }
 

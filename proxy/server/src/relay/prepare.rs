@@ -6,12 +6,10 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::token_grant::Grant;
 use super::{End, Relay};
 use crate::history;
 use crate::rejection::Rejection;
-use crate::session::AccessChanged;
-use crate::session::action::{Prerequisite, Unread};
+use crate::session::action::{Met, Prerequisite, Unread};
 use crate::session::read_only::AccessChange;
 
 /// Interval of the checks whether a waiting client is still there.
@@ -20,14 +18,26 @@ const CLIENT_LOOK_EVERY: Duration = Duration::from_millis(250);
 impl Relay {
     /// Carries it out. The message at the front of the client's bytes is then decided again, unless it was answered.
     pub(super) async fn prepare(&mut self, prerequisite: Prerequisite) -> Result<(), End> {
+        match self.meet(prerequisite).await? {
+            Met::Yes => {}
+            Met::Refused(rejection) => {
+                self.session.refuse_waiting(rejection);
+                self.put_output();
+                self.client.discard_front();
+            }
+            Met::Answered => self.client.discard_front(),
+        }
+        Ok(())
+    }
+
+    async fn meet(&mut self, prerequisite: Prerequisite) -> Result<Met, End> {
         match prerequisite {
-            Prerequisite::Replies => self.await_replies().await,
+            Prerequisite::Replies => self.await_replies().await?,
             Prerequisite::Verdict(unread) => {
                 let Unread { text, encoding } = *unread;
                 let classification = self.worker.shared.classification.clone();
                 let verdict = self.meanwhile(classification.of(text, encoding)).await?;
                 self.session.on_verdict(verdict);
-                Ok(())
             }
             Prerequisite::History => {
                 let takeover = self.worker.shared.takeover.clone();
@@ -35,35 +45,21 @@ impl Relay {
                 match self.meanwhile(asking).await? {
                     Ok(takeovers) => self.session.on_history(history::as_json(takeovers)),
                     Err(error) => {
-                        self.refuse_front(Box::new(Rejection::history_unavailable(&error)));
+                        let rejection = Rejection::history_unavailable(&error);
+                        return Ok(Met::Refused(Box::new(rejection)));
                     }
                 }
-                Ok(())
             }
-            Prerequisite::Access(change) => {
-                if self.set_access(change).await? == AccessChanged::Refused {
-                    self.client.discard_front();
-                }
-                Ok(())
-            }
+            Prerequisite::Access(change) => return self.set_access(change).await,
             Prerequisite::Tokens(wanted, read_write) => {
-                match self.obtain(&wanted, read_write).await? {
-                    Grant::Accepted => {}
+                return match self.obtain(&wanted, read_write).await? {
                     // The new policy may admit the message.
-                    Grant::Refused(_) if self.follow_policy() => {}
-                    Grant::Refused(rejection) => self.refuse_front(rejection),
-                    Grant::Answered => self.client.discard_front(),
-                }
-                Ok(())
+                    Met::Refused(_) if self.follow_policy() => Ok(Met::Yes),
+                    met => Ok(met),
+                };
             }
         }
-    }
-
-    /// Refuses the message that has waited at the front of the client's bytes.
-    fn refuse_front(&mut self, rejection: Box<Rejection>) {
-        self.session.refuse_waiting(rejection);
-        self.put_output();
-        self.client.discard_front();
+        Ok(Met::Yes)
     }
 
     /// Waits until everything sent has been answered, or the server waits for COPY data.
@@ -82,12 +78,12 @@ impl Relay {
     }
 
     /// Changes what the session's transactions may do at the server.
-    pub(super) async fn set_access(&mut self, change: AccessChange) -> Result<AccessChanged, End> {
+    pub(super) async fn set_access(&mut self, change: AccessChange) -> Result<Met, End> {
         self.session.begin_set_access(change);
         // If it is cancelled, nothing that relies on it may follow.
         self.await_replies().await?;
-        let changed = self.session.end_set_access(change);
-        changed.map_err(|ending| self.ended(ending))
+        let met = self.session.end_set_access(change);
+        met.map_err(|ending| self.ended(ending))
     }
 
     /// Like [`Self::meanwhile`], for slow work that is abandoned if the client leaves or the proxy stops.

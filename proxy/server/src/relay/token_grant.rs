@@ -13,23 +13,14 @@ use crate::fence::readable::readable;
 use crate::fence::{Identified, Purpose, Terms};
 use crate::rejection::{Rejection, RejectionKind};
 use crate::rejection_log::SessionLabel;
+use crate::session::Identity;
+use crate::session::action::Met;
 use crate::session::read_only::AccessChange;
-use crate::session::tokens::{Declared, Denied, Obtained, TokenRequest};
-use crate::session::{AccessChanged, Identity};
+use crate::session::tokens::{Declared, Obtained, TokenRequest};
 use crate::takeover::{Acquired, DeclareError, Lease, SessionProbe, Takeover};
 
 /// Longest wait for a lease.
 const WAITS_MAX: Duration = Duration::from_secs(15);
-
-/// Result of asking for tokens.
-pub(super) enum Grant {
-    /// The session holds them.
-    Accepted,
-    /// The message that needs them is to be refused.
-    Refused(Box<Rejection>),
-    /// The client was told so in place of its own answer.
-    Answered,
-}
 
 impl Relay {
     /// Declares tokens for the session, after everything sent before has been answered:
@@ -41,14 +32,14 @@ impl Relay {
         &mut self,
         wanted: &TokenRequest,
         read_write: Option<AccessChange>,
-    ) -> Result<Grant, End> {
-        if let Err(ending) = self.session.may_declare(wanted) {
-            return Err(self.ended(ending));
-        }
-        if let Some(read_write) = read_write
-            && self.set_access(read_write).await? == AccessChanged::Refused
-        {
-            return Ok(Grant::Answered);
+    ) -> Result<Met, End> {
+        let allowed = self.session.may_declare(wanted);
+        allowed.map_err(|ending| self.ended(ending))?;
+        if let Some(read_write) = read_write {
+            let met = self.set_access(read_write).await?;
+            if met != Met::Yes {
+                return Ok(met);
+            }
         }
         let takeover = self.worker.shared.takeover.clone();
         // One deadline for finding the process and for the declaration.
@@ -63,8 +54,9 @@ impl Relay {
                 let session = match self.meanwhile(finding).await? {
                     Ok(session) => session,
                     Err(rejection) => {
-                        let denied = self.session.on_not_identified(wanted, rejection);
-                        return self.granted(denied);
+                        let met = self.session.on_not_identified(wanted, rejection);
+                        self.put_output();
+                        return Ok(met);
                     }
                 };
                 self.session.on_identified(session);
@@ -95,16 +87,9 @@ impl Relay {
         if declared.is_err() {
             self.give_back_leases();
         }
-        let outcome = self.session.on_declared(wanted, session, declared);
-        let ending = match &outcome {
-            Ok(()) => self.session.end_if_terminated(None),
-            Err(Denied::Refused(rejection)) => self.session.end_if_terminated(Some(rejection)),
-            Err(Denied::Ends(_)) => None,
-        };
-        match ending {
-            Some(ending) => Err(self.ended(ending)),
-            None => self.granted(outcome),
-        }
+        let met = self.session.on_declared(wanted, session, declared);
+        self.put_output();
+        met.map_err(|ending| self.ended(ending))
     }
 
     /// Waits until the server shows the trace. A server that does not answer, such as a machine that is failing over,
@@ -134,15 +119,6 @@ impl Relay {
         self.leases
             .extract_if(.., is_over)
             .for_each(Lease::give_back);
-    }
-
-    fn granted(&mut self, outcome: Result<(), Denied>) -> Result<Grant, End> {
-        self.put_output();
-        match outcome {
-            Ok(()) => Ok(Grant::Accepted),
-            Err(Denied::Refused(rejection)) => Ok(Grant::Refused(rejection)),
-            Err(Denied::Ends(ending)) => Err(self.ended(ending)),
-        }
     }
 }
 
@@ -174,7 +150,7 @@ struct Declarant {
 impl Declarant {
     /// Declares all tokens of a value.
     async fn declare(&mut self, wanted: &TokenRequest, mut deadline: Instant) -> Declared {
-        let mut obtained = wanted.brought();
+        let mut obtained = Obtained::default();
         if wanted.waits() {
             self.lease_all(wanted, &mut obtained).await?;
             deadline = self.takeover.deadline();
@@ -203,7 +179,7 @@ impl Declarant {
             };
             let error = match declared {
                 Ok(mark) if claim.is_take() => {
-                    obtained.take(scope, mark.token);
+                    obtained.taken.push((scope.clone(), mark.token));
                     continue;
                 }
                 Ok(_) => continue,
@@ -305,7 +281,7 @@ fn observed(
 ) -> Result<(), Box<Rejection>> {
     match purpose {
         Purpose::Admit => return Err(Box::new(rejection)),
-        Purpose::Observe | Purpose::ObserveUnregistered => obtained.observe(rejection),
+        Purpose::Observe | Purpose::ObserveUnregistered => obtained.observed.push(rejection),
     }
     Ok(())
 }

@@ -2,9 +2,9 @@
 
 use pgpalisade_policies::{TextEncoding, classify};
 
-use super::super::in_flight::Leave;
 use super::super::names::NameChange;
 use super::*;
+use crate::fence::Leave;
 use crate::rejection::Rejection;
 use std::sync::Arc;
 

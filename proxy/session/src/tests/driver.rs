@@ -9,11 +9,11 @@ use pgpalisade_policies::{VerdictCache, classify};
 use rand::Rng as _;
 use rand::rngs::StdRng;
 
-use super::super::action::{Action, Disposition, Prerequisite};
+use super::super::action::{Action, Disposition, Met, Prerequisite};
 use super::super::frame::Frame;
 use super::super::read_only::AccessChange;
-use super::super::tokens::{Declared, Denied, TokenRequest};
-use super::super::{AccessChanged, Identity, Session};
+use super::super::tokens::{Declared, Obtained, TokenRequest};
+use super::super::{Identity, Session};
 use super::frames::{empty, parts, split};
 use super::postgres::Postgres;
 use super::subject::{self, identified};
@@ -35,13 +35,6 @@ pub(super) enum Authority {
     Accepts,
     /// Also refuses or does not answer, at random.
     IsFickle,
-}
-
-/// Result of a request for tokens.
-enum Grant {
-    Accepted,
-    Refused(Box<Rejection>),
-    Answered,
 }
 
 /// Prerequisites after which a message must be decided.
@@ -114,7 +107,7 @@ impl<'a> Driver<'a> {
     /// Begins the session with a token in its startup packet.
     pub(super) fn start_with(&mut self, value: &str) {
         let wanted = subject::wanted(&self.fence, value);
-        assert!(matches!(self.obtain(&wanted, None), Some(Grant::Accepted)));
+        assert!(matches!(self.obtain(&wanted, None), Some(Met::Yes)));
         self.started = Some(value.to_owned());
         self.session.start_with(&wanted);
     }
@@ -187,18 +180,18 @@ impl<'a> Driver<'a> {
             }
             Prerequisite::History => self.session.on_history("[]".to_owned()),
             Prerequisite::Access(change) => {
-                if self.set_access(change) == AccessChanged::Refused {
+                if self.set_access(change) == Met::Answered {
                     return Front::Answered;
                 }
             }
             Prerequisite::Tokens(wanted, read_write) => match self.obtain(&wanted, read_write) {
-                Some(Grant::Accepted) => {}
-                Some(Grant::Refused(rejection)) => {
+                Some(Met::Yes) => {}
+                Some(Met::Refused(rejection)) => {
                     self.session.refuse_waiting(rejection);
                     self.put_output();
                     return Front::Answered;
                 }
-                Some(Grant::Answered) | None => return Front::Answered,
+                Some(Met::Answered) | None => return Front::Answered,
             },
         }
         Front::IsAskedAgain
@@ -217,56 +210,49 @@ impl<'a> Driver<'a> {
         );
     }
 
-    fn set_access(&mut self, change: AccessChange) -> AccessChanged {
+    fn set_access(&mut self, change: AccessChange) -> Met {
         self.session.begin_set_access(change);
         self.await_replies();
         match self.course {
             Course::GoesOn => self.session.end_set_access(change).unwrap(),
-            Course::Ended => AccessChanged::Refused,
+            Course::Ended => Met::Answered,
         }
     }
 
-    fn obtain(&mut self, wanted: &TokenRequest, read_write: Option<AccessChange>) -> Option<Grant> {
+    fn obtain(&mut self, wanted: &TokenRequest, read_write: Option<AccessChange>) -> Option<Met> {
         if self.session.may_declare(wanted).is_err() {
             self.course = Course::Ended;
             return None;
         }
         if let Some(read_write) = read_write
-            && self.set_access(read_write) == AccessChanged::Refused
+            && self.set_access(read_write) == Met::Answered
         {
-            return Some(Grant::Answered);
+            return Some(Met::Answered);
         }
         if let Identity::Pid(_) = self.session.identity() {
             if self.is_fickle() {
                 let rejection = Box::new(Rejection::backend_unknown(&"not found"));
-                let denied = self.session.on_not_identified(wanted, rejection);
-                return self.granted(denied);
+                let met = self.session.on_not_identified(wanted, rejection);
+                self.put_output();
+                return Some(met);
             }
             self.session.leave_trace("/* here */");
             self.await_replies();
             self.session.on_identified(identified());
         }
         let declared = self.declare(wanted);
-        let denied = self.session.on_declared(wanted, identified(), declared);
-        self.granted(denied)
-    }
-
-    fn granted(&mut self, outcome: Result<(), Denied>) -> Option<Grant> {
+        let met = self.session.on_declared(wanted, identified(), declared);
         self.put_output();
-        match outcome {
-            Ok(()) => Some(Grant::Accepted),
-            Err(Denied::Refused(rejection)) => Some(Grant::Refused(rejection)),
-            Err(Denied::Ends(_)) => {
-                self.course = Course::Ended;
-                None
-            }
+        if met.is_err() {
+            self.course = Course::Ended;
         }
+        met.ok()
     }
 
     /// The authority raises a mark before it accepts a token, even if its answer is lost.
     fn declare(&mut self, wanted: &TokenRequest) -> Declared {
         let default = self.fence.default_scope().clone();
-        let mut obtained = wanted.brought();
+        let mut obtained = Obtained::default();
         // Other scopes have no mark, and their tokens permit no write.
         for (scope, claim, _) in wanted.claims().filter(|(scope, ..)| **scope == default) {
             let is_own = self.taken == Some(self.session.take_number());
@@ -300,7 +286,8 @@ impl<'a> Driver<'a> {
             }
             self.raise(number, take);
             if claim.is_take() {
-                obtained.take(scope, Token::new(number).unwrap());
+                let token = Token::new(number).unwrap();
+                obtained.taken.push((scope.clone(), token));
             }
             self.granted.push(number.to_string());
         }

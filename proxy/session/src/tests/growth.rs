@@ -10,11 +10,12 @@ use pgpalisade_policies::{Analysis, Control, TextEncoding, VerdictCache, classif
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::super::in_flight::{InFlight, Leave, Request};
+use super::super::in_flight::{InFlight, Request};
 use super::super::judgement::Judged;
 use super::super::names::NameChange;
 use super::frames::{query, strings};
 use super::subject::{Holds, Subject};
+use crate::fence::Leave;
 use crate::fence::{Name, PreparedText};
 use crate::wire::header::Header;
 

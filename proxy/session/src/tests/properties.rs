@@ -12,6 +12,7 @@ use rand::{Rng as _, SeedableRng as _};
 
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
+use super::super::tokens::Obtained;
 use super::conversation::{Client, Kind};
 use super::driver::{Authority, Course, Driver, closing};
 use super::frames::{parts, query, split};
@@ -166,7 +167,7 @@ fn no_message_of_either_side_makes_it_panic() {
         if rng.random() {
             let wanted = subject::wanted(&fence, "5");
             session
-                .on_declared(&wanted, identified(), Ok(wanted.brought()))
+                .on_declared(&wanted, identified(), Ok(Obtained::default()))
                 .unwrap();
             session.start_with(&wanted);
         }
@@ -222,7 +223,7 @@ fn satisfy(session: &mut super::super::Session, prerequisite: Prerequisite) {
             let _ = session.end_set_access(change);
         }
         Prerequisite::Tokens(wanted, _) => match session.may_declare(&wanted) {
-            Ok(()) => drop(session.on_declared(&wanted, identified(), Ok(wanted.brought()))),
+            Ok(()) => drop(session.on_declared(&wanted, identified(), Ok(Obtained::default()))),
             Err(_) => session.refuse_waiting(Box::new(Rejection::token_change_after_write())),
         },
     }

@@ -1,16 +1,18 @@
 //! Backend messages in each state of a session. Each row says where the message goes, what the client gets in its
 //! place or ahead of it (`!` and type bytes), and how many requests are still in flight.
 
+use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_policies::{Lifetime, TextEncoding};
 
-use super::super::AccessChanged;
-use super::super::action::{Action, Disposition};
+use super::super::action::{Action, Disposition, Met};
 use super::super::endings::Ending;
 use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY};
+use super::super::tokens::Obtained;
 use super::frames::{
     bind, empty, error_body, execute, message, parse, parts, query, row, split, strings,
 };
-use super::subject::{Holds, Subject, sync};
+use super::subject::{Holds, MARK, Subject, identified, sync, wanted};
+use crate::rejection::Rejection;
 
 use Holds::{Current, None as Nothing};
 
@@ -221,7 +223,7 @@ fn a_guard_that_is_cancelled() {
             }
         }
         let changed = subject.session.end_set_access(AccessChange::Guard);
-        assert_eq!(changed.unwrap(), AccessChanged::Done);
+        assert_eq!(changed.unwrap(), Met::Yes);
         assert_eq!(subject.to_client, b"");
         subject.to_server.clear();
         let action = subject.ask(&query("SELECT 1"));
@@ -350,7 +352,7 @@ fn read_write_that_comes_too_late_answers_its_message() {
         &mut subject,
         &[(b'E', &error(), "drop !E 1"), (b'Z', b"E", "relay 0")],
     );
-    assert_eq!(changed(&mut subject), AccessChanged::Refused);
+    assert_eq!(changed(&mut subject), Met::Answered);
     // In a pipeline, only the error answers it, and the rest is skipped.
     let mut subject = Subject::new(Nothing);
     subject.run(&parse("", "SELECT 1"), "", b'I');
@@ -370,7 +372,7 @@ fn read_write_that_comes_too_late_answers_its_message() {
     ];
     check(&mut subject, &begun);
     check(&mut subject, &[(b'E', &error(), "drop !E 0")]);
-    assert_eq!(changed(&mut subject), AccessChanged::Refused);
+    assert_eq!(changed(&mut subject), Met::Answered);
     assert!(matches!(subject.ask(&bind("", "")), Action::Discard));
     // If it is not too late, the client sees nothing.
     let mut subject = in_block(Nothing);
@@ -378,12 +380,55 @@ fn read_write_that_comes_too_late_answers_its_message() {
         .session
         .begin_set_access(AccessChange::ReadWrite(Lifetime::Session));
     subject.answer("", b'T');
-    assert_eq!(changed(&mut subject), AccessChanged::Done);
+    assert_eq!(changed(&mut subject), Met::Yes);
     assert_eq!(subject.to_client, b"");
 }
 
 /// A server that was told to end the session: with and without a token, with a known takeover, and with a request
 /// that may have committed.
+/// The register may have the session at the declared token, so it must not go on under a lower one.
+#[test]
+fn a_declaration_without_an_answer() {
+    for (holds, ends) in [(Nothing, false), (Current, true)] {
+        let mut subject = Subject::new(holds);
+        let wanted = wanted(&subject.fence, "6");
+        let scope = Scope::default();
+        let rejection = Rejection::authority_unavailable(Some(&scope), &"no answer");
+        let declared = Err(Box::new(rejection));
+        let met = subject.session.on_declared(&wanted, identified(), declared);
+        assert_eq!(met == Err(Ending::Unanswered), ends, "{holds:?}: {met:?}");
+        assert_eq!(matches!(met, Ok(Met::Refused(_))), !ends, "{holds:?}");
+    }
+}
+
+/// The result of the declaration shows whether a takeover was the reason.
+#[test]
+fn the_end_while_a_token_is_declared() {
+    let fatal = error_body("FATAL", "57P01", "terminating connection");
+    for deposed in [false, true] {
+        let mut subject = Subject::at_login(Nothing);
+        check(&mut subject, &[(b'E', &fatal, "terminated 0")]);
+        assert_eq!(subject.session.on_terminated(&fatal), None);
+        let wanted = wanted(&subject.fence, "5");
+        let declared = if deposed {
+            subject.depose();
+            let scope = Scope::default();
+            let mark = subject.fence.fence().mark(&scope).mark_detail();
+            let claim = Claim::Token(Token::new(MARK).unwrap());
+            Err(Box::new(Rejection::behind(&scope, claim, mark.unwrap())))
+        } else {
+            Ok(Obtained::default())
+        };
+        let met = subject.session.on_declared(&wanted, identified(), declared);
+        let expect = if deposed {
+            Ending::TakenOver
+        } else {
+            Ending::ByServer
+        };
+        assert_eq!(met, Err(expect));
+    }
+}
+
 #[test]
 fn the_end_by_an_administrator() {
     let fatal = error_body("FATAL", "57P01", "terminating connection");

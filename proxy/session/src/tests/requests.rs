@@ -7,14 +7,15 @@
 //! `end` of the session, `bye`. `-`: there is no such state.
 
 use pgpalisade_authority::{Scope, Token};
-use pgpalisade_policies::TextEncoding;
+use pgpalisade_policies::{Mode, TextEncoding};
 
-use super::super::action::{Action, Prerequisite};
+use super::super::action::{Action, Met, Prerequisite};
+use super::super::tokens::Obtained;
 use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
 use super::subject::{
-    Holds, MARK, Subject, check_table, identified, malformed, sync, wanted, word,
+    Holds, MARK, Subject, check_table, fence_in, identified, malformed, sync, wanted, word,
 };
-use crate::fence::ServerText;
+use crate::fence::{Name, PreparedText, ServerText};
 use crate::wire::backend::TransactionStatus;
 
 /// States, in the order of the columns.
@@ -226,8 +227,10 @@ fn what_follows_a_pipeline_that_sets_a_token() {
 fn started_with_a_take() -> Subject {
     let mut subject = Subject::at_login(Holds::None);
     let wanted = wanted(&subject.fence, "next");
-    let mut obtained = wanted.brought();
-    obtained.take(&Scope::default(), Token::new(MARK).unwrap());
+    let obtained = Obtained {
+        taken: vec![(Scope::default(), Token::new(MARK).unwrap())],
+        ..Obtained::default()
+    };
     let declared = subject
         .session
         .on_declared(&wanted, identified(), Ok(obtained));
@@ -301,12 +304,65 @@ fn a_rollback_of_the_number() {
 #[test]
 fn a_take_concerns_its_own_set_only() {
     let mut subject = Subject::new(Holds::Current);
-    subject.session.client.state.on_sent(ServerText::Take);
+    let token = subject.session.tokens().cloned();
+    subject.session.client.state.on_taken(Some(token));
     subject.run(&query("SET fencing.token = '5'"), "SET", b'I');
     assert_eq!(
         subject.session.client.state.server_text(),
         ServerText::Tokens
     );
+}
+
+/// The statements after the SET in the same text may write.
+#[test]
+fn the_guard_is_given_back_before_a_set() {
+    let mut subject = Subject::new(Holds::None);
+    subject.session.on_identified(identified());
+    let text = query("SET fencing.token = 6");
+    let Action::Need(Prerequisite::Tokens(wanted, None)) = subject.ask(&text) else {
+        panic!("6 is not declared");
+    };
+    let declared = Ok(Obtained::default());
+    let met = subject.session.on_declared(&wanted, identified(), declared);
+    assert_eq!(met.unwrap(), Met::Yes);
+    subject.to_server.clear();
+    let action = subject.ask(&text);
+    assert_eq!(word(&action, &subject), "+free");
+}
+
+#[test]
+fn names_are_forgotten_after_a_text_that_changes_them_by_name() {
+    let mut subject = Subject::new(Holds::Current);
+    for (name, text) in [("r", "SELECT 1"), ("d", "DEALLOCATE r")] {
+        subject.run(&parse(name, text), "", b'I');
+    }
+    subject.run(&sync(), "", b'I');
+    for (text, is_known) in [("EXECUTE r", true), ("EXECUTE d", false)] {
+        subject.run(&query(text), "DEALLOCATE", b'I');
+        let found = subject.session.server.names.get(Name::statement(b"r"));
+        let found = found.and_then(PreparedText::verdict);
+        assert_eq!(found.is_some(), is_known, "{text}");
+    }
+}
+
+/// Its refusal is only observed, and what another SET of the text has obtained is not its own.
+#[test]
+fn a_take_beside_a_declaration_has_nothing() {
+    let mut subject = Subject::at_login(Holds::None);
+    subject.session.follow(fence_in(Mode::Observe));
+    subject.session.on_identified(identified());
+    let text = query("SET fencing.token = 6; SET fencing.token = 'next'");
+    let Action::Need(Prerequisite::Tokens(wanted, None)) = subject.ask(&text) else {
+        panic!("6 is not declared");
+    };
+    let declared = Ok(Obtained::default());
+    let met = subject.session.on_declared(&wanted, identified(), declared);
+    assert_eq!(met.unwrap(), Met::Yes);
+    subject.send(&text);
+    for (tag, body) in [(b'C', "SET\0"), (b'C', "SET\0"), (b'Z', "I")] {
+        let _ = subject.reply(tag, body.as_bytes());
+    }
+    assert!(subject.session.tokens().is_none());
 }
 
 /// Portals end with their transaction, even if ReadyForQuery does not report its end: their names are free again.

@@ -6,13 +6,13 @@ use std::str::FromStr;
 use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
 use pgpalisade_policies::{Mode, Policy, VerdictCache, Who};
 
-use super::super::action::{Action, Disposition, Prerequisite};
+use super::super::action::{Action, Disposition, Met, Prerequisite};
 use super::super::frame::Frame;
 use super::super::in_flight::{Origin, Request};
 use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY, Reported};
 use super::super::text_settings::Reports;
-use super::super::tokens::TokenRequest;
-use super::super::{AccessChanged, Beginning, Session};
+use super::super::tokens::{Obtained, TokenRequest};
+use super::super::{Beginning, Session};
 use super::frames::{empty, message, query, strings};
 use crate::fence::mark_cache::MarkCache;
 use crate::fence::{Fence, Identified, SessionFence, TokenValue};
@@ -34,10 +34,14 @@ pub(super) enum Holds {
 
 /// A policy under which every write needs the token of the default scope.
 pub(super) fn fence() -> SessionFence {
+    fence_in(Mode::Enforce)
+}
+
+pub(super) fn fence_in(mode: Mode) -> SessionFence {
     let policy = Policy::parse("[defaults]\nallow = [\"prepare-transaction\"]\n", &|_| {
         Ok(())
     });
-    let fence = Fence::new(policy.unwrap(), MarkCache::default().into(), Mode::Enforce).unwrap();
+    let fence = Fence::new(policy.unwrap(), MarkCache::default().into(), mode).unwrap();
     raise(&fence, MARK);
     std::sync::Arc::new(fence).for_session(&Who {
         user: "u",
@@ -131,9 +135,10 @@ impl Subject {
         if holds != Holds::None {
             let wanted = wanted(&subject.fence, "5");
             subject.session.on_identified(identified());
-            let declared = subject
-                .session
-                .on_declared(&wanted, identified(), Ok(wanted.brought()));
+            let declared =
+                subject
+                    .session
+                    .on_declared(&wanted, identified(), Ok(Obtained::default()));
             declared.unwrap();
             subject.session.start_with(&wanted);
         }
@@ -183,7 +188,7 @@ impl Subject {
         self.take_output();
         self.answer("SET", b'I');
         let changed = self.session.end_set_access(change);
-        assert_eq!(changed.unwrap(), AccessChanged::Done);
+        assert_eq!(changed.unwrap(), Met::Yes);
     }
 
     /// Delivers a backend message.

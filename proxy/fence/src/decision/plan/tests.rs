@@ -8,8 +8,8 @@ use super::*;
 use crate::mark_cache::MarkCache;
 use crate::rejection::RejectionKind;
 use crate::{
-    Admitted, Basis, Classified, CopyIn, Fence, GrantMode, HeldToken, NameSpace, Permit,
-    PreparedNames, SCOPES_MAX,
+    Admitted, Basis, Classified, CopyIn, Decision, Fence, GrantMode, HeldToken, NameSpace, Permit,
+    PreparedNames, SCOPES_MAX, TokenValue,
 };
 
 use RejectionKind::{InvalidToken, NoToken, StaleToken};
@@ -196,23 +196,22 @@ impl Session {
     }
 
     fn situation(&self) -> Situation<'_> {
-        let confirmed = || Confirmed {
-            names: &self.names,
-            guard: self.guard,
-        };
+        let names: &dyn PreparedNames = &self.names;
         Situation {
             fence: &self.fence,
             state: &self.state,
             accepted: &self.accepted,
             wrote: self.wrote,
             pipeline: self.pipeline,
-            confirmed: self.is_confirmed.then(confirmed),
+            guard: self.guard,
+            names: self.is_confirmed.then_some(names),
         }
     }
 
     fn plan(&self, text: &str) -> Decision {
-        self.situation()
-            .decide(QUERY, &classify(text.as_bytes(), SAFE))
+        let verdict = classify(text.as_bytes(), SAFE);
+        let planned = self.situation().plan(QUERY, &verdict);
+        planned.map(|(admitted, _)| admitted)
     }
 
     #[track_caller]
@@ -499,6 +498,12 @@ fn in_a_failed_transaction_nothing_runs_until_it_has_ended() {
         Session::new("4").failed().check(&text, Refuse(StaleToken));
         Session::new("5").failed().check(&text, TOKEN);
     }
+    // A COMMIT undoes what the transaction has set, even before its savepoint.
+    let mut session = Session::new("").accepted("5").inside(Wrote::No);
+    session.apply("SET fencing.token = 5; SAVEPOINT s");
+    session.state.on_error();
+    let text = "COMMIT; INSERT INTO t VALUES (1)";
+    session.failed().check(text, Refuse(NoToken));
 }
 
 /// A statement at the end of a transaction may switch read-only mode off for the next one, which is not reported yet.
@@ -706,6 +711,123 @@ fn names_that_are_changed_by_a_name() {
         "EXECUTE deallocates; SET fencing.token = ''; EXECUTE r",
         Refuse(InvalidToken),
     );
+}
+
+/// What a text that passes means for the guard, the ledger and the messages after it.
+#[test]
+fn the_plan_of_a_text() {
+    let plan = |session: &Session, text: &str| {
+        let verdict = classify(text.as_bytes(), SAFE);
+        let planned = session.situation().plan(QUERY, &verdict);
+        planned
+            .unwrap_or_else(|unmet| panic!("{text}: {unmet:?}"))
+            .1
+    };
+    // Without a token but with 5 accepted; and with 5 since a SET that is not committed.
+    let accepted = || Session::new("").accepted("5");
+    let mut set = accepted().inside(Wrote::No);
+    set.apply("SET fencing.token = 5");
+    for (session, text, declares, settles, leave) in [
+        (&accepted(), "SELECT f()", false, false, Leave::Read),
+        (
+            &accepted(),
+            "SET fencing.token = 5",
+            true,
+            true,
+            Leave::Read,
+        ),
+        (
+            &accepted(),
+            "SET fencing.token = 5; SELECT f()",
+            true,
+            true,
+            Leave::ReadUnguarded,
+        ),
+        (&accepted(), "SHOW fencing.token", false, true, Leave::Read),
+        (&accepted(), "COMMIT", false, false, Leave::Read),
+        (&set, "COMMIT", false, true, Leave::Read),
+        (&set, "RELEASE s; SELECT 1", false, true, Leave::Read),
+        (&set, "SELECT f()", false, false, Leave::ReadUnguarded),
+        (&set, "SELECT 1", false, false, Leave::Read),
+        // A token that comes back lets the statements before it write nothing.
+        (
+            &Session::new("5"),
+            "RESET ALL; TABLE t",
+            false,
+            true,
+            Leave::ReadUnguarded,
+        ),
+    ] {
+        let plan = plan(session, text);
+        let found = (plan.declares, plan.settles, plan.leave);
+        assert_eq!(found, (declares, settles, leave), "{text}");
+    }
+    let chained = plan(&accepted().inside(Wrote::No), "SELECT 1; COMMIT AND CHAIN");
+    assert_eq!(chained.guard.in_doubt(), Some(Unguarded::TransactionEnded));
+}
+
+/// While something is in flight, such a text waits.
+#[test]
+fn what_a_text_depends_on() {
+    let idle = Session::new("5");
+    let mut set = Session::new("").accepted("5").inside(Wrote::No);
+    set.apply("SET fencing.token = 5");
+    let failed = Session::new("5").failed();
+    for (session, text, depends) in [
+        (&idle, "INSERT INTO t VALUES (1)", false),
+        (&idle, "COMMIT; SELECT 1", false),
+        (&idle, "SET fencing.token = 6", true),
+        (&idle, "SHOW fencing.token", true),
+        (&idle, "SELECT 1; DISCARD ALL", true),
+        (&idle, "EXECUTE r", true),
+        (&idle, "FETCH pr", true),
+        (&set, "COMMIT", false),
+        (&set, "COMMIT; SELECT 1", true),
+        (&set, "SELECT 1; SELECT 2", false),
+        (&failed, "SELECT 1", true),
+    ] {
+        let verdict = classify(text.as_bytes(), SAFE);
+        let found = session.state.needs_certainty_for(&verdict);
+        assert_eq!(found, depends, "{text}");
+    }
+}
+
+/// Only the scope of the session shows whether a text is a take.
+#[test]
+fn a_take_counts_by_what_it_has_obtained() {
+    let mut session = Session::new("").accepted("billing=8,default=5");
+    session.apply("SET fencing.scope = billing");
+    let take = "SET fencing.token = 'next,default=5'";
+    session.check(&format!("SELECT 1; {take}"), Refuse(InvalidToken));
+    session.check(take, Declare("billing=next,default=5"));
+    session
+        .state
+        .on_taken(Some(session.accepted.last().cloned()));
+    session.check(take, FREE);
+    session.apply(take);
+    assert_eq!(session.token(), "billing=8,default=5");
+    // Nothing, if its refusal was only observed.
+    session.state.on_taken(Some(None));
+    session.check(take, FREE);
+    session.apply(take);
+    assert_eq!(session.token(), "");
+}
+
+#[test]
+fn what_runs_by_a_name_may_change_names() {
+    for (name, expect) in [
+        ("r", false),
+        ("fetches", false),
+        ("prepares", true),
+        ("deallocates", true),
+        ("executes", true),
+    ] {
+        let text = format!("EXECUTE {name}");
+        let verdict = classify(text.as_bytes(), SAFE);
+        let session = Session::new("5");
+        let (_, plan) = session.situation().plan(QUERY, &verdict).unwrap();
+        assert_eq!(plan.changes_names, expect, "{text}");
+    }
 }
 
 #[test]
@@ -956,7 +1078,7 @@ fn a_mark_that_rises_while_a_text_is_judged_is_told_as_what_it_is() {
         let refused = std::thread::scope(|scope| {
             scope.spawn(|| mark.raise(&higher));
             loop {
-                if let Err(unmet) = session.situation().decide(QUERY, &verdict) {
+                if let Err(unmet) = session.situation().plan(QUERY, &verdict) {
                     break unmet;
                 }
             }
