@@ -3,7 +3,7 @@
 use crate::policy::PolicyFile;
 use crate::postgres::Postgres;
 use crate::proxy::{Options, Proxy};
-use crate::wire::{Endpoint, Wire};
+use crate::wire::{Endpoint, TRUSTED, Wire, trusted};
 
 /// One server and one proxy.
 ///
@@ -53,10 +53,7 @@ impl Stage {
     /// Opens a session through the proxy without a token.
     #[track_caller]
     pub fn plain(&self) -> Wire {
-        Wire::login(
-            &self.proxy.endpoint(),
-            &[("user", "postgres"), ("database", "postgres")],
-        )
+        Wire::login(&self.proxy.endpoint(), &TRUSTED)
     }
 
     /// Records of the rejection log, once there are `count`: kind, and whether it was enforced.
@@ -91,12 +88,5 @@ impl Stage {
 /// Opens a session with `token` in its startup packet.
 #[track_caller]
 pub fn leader(endpoint: &Endpoint, token: &str) -> Wire {
-    Wire::login(
-        endpoint,
-        &[
-            ("user", "postgres"),
-            ("database", "postgres"),
-            ("fencing.token", token),
-        ],
-    )
+    Wire::login(endpoint, &trusted(&[("fencing.token", token)]))
 }
