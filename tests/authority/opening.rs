@@ -10,6 +10,7 @@ use pgpalisade_authority::etcd::{EtcdOpenError, MemberRole, Options};
 use pgpalisade_authority::{Authority, AuthorityError, Etcd};
 use pgpalisade_test_servers::etcd::{self, Setup, TlsFiles};
 use pgpalisade_test_servers::machine;
+use pgpalisade_test_servers::machine::assert_says;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use crate::stage::{CLUSTER, connect, connect_to, declare, scope, timed};
@@ -146,10 +147,7 @@ async fn another_password() {
     std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     etcd.change_password("fourth");
     let refused = declare(&store, &s, 4, 1).await.unwrap_err().to_string();
-    assert!(
-        refused.contains("password can be read or written by everybody"),
-        "{refused}"
-    );
+    assert_says(&refused, "password can be read or written by everybody");
     etcd.write_password("fourth");
     declare(&store, &s, 4, 1).await.unwrap();
 }

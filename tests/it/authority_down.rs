@@ -8,7 +8,7 @@ use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::leader;
-use pgpalisade_test_servers::wire::{Wire, pretty};
+use pgpalisade_test_servers::wire::{TRUSTED, Wire, pretty};
 
 /// `--takeover-timeout` of these tests.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ impl Scene {
         let mut options = Options::new(&postgres).flag("--takeover-timeout", "2s");
         options.store = Store::Url(store);
         let proxy = Proxy::start_with(options);
-        let session = [("user", "postgres"), ("database", "postgres")];
+        let session = TRUSTED;
         Self {
             bound: leader(&proxy.endpoint(), "34"),
             plain: Wire::login(&proxy.endpoint(), &session),
@@ -198,10 +198,7 @@ fn less_than_a_declaration_without_an_answer() {
     assert_eq!(answer[0].severity(), "ERROR", "{}", pretty(&answer));
     etcd.resume(0);
     wait_until("the authority to be back", || {
-        let mut other = Wire::login(
-            &scene.proxy.endpoint(),
-            &[("user", "postgres"), ("database", "postgres")],
-        );
+        let mut other = Wire::login(&scene.proxy.endpoint(), &TRUSTED);
         let answer = other.query("SET fencing.token = 'billing=7'");
         answer[0].tag != b'E'
     });
@@ -231,10 +228,7 @@ fn a_token_that_was_laid_down() {
         .ok("BEGIN; SET LOCAL fencing.token = 34; INSERT INTO jobs DEFAULT VALUES; COMMIT");
     etcd.resume(0);
     wait_until("a takeover", || {
-        let mut next = Wire::login(
-            &scene.proxy.endpoint(),
-            &[("user", "postgres"), ("database", "postgres")],
-        );
+        let mut next = Wire::login(&scene.proxy.endpoint(), &TRUSTED);
         let answer = next.query("SET fencing.token = 35");
         answer[0].tag != b'E'
     });

@@ -3,7 +3,7 @@
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, TRUSTED, Wire, pretty};
 
 #[track_caller]
 fn check(answer: &[Message], severity: &str, sqlstate: &str, message: &str) {
@@ -20,7 +20,7 @@ fn check(answer: &[Message], severity: &str, sqlstate: &str, message: &str) {
 
 fn connect(proxy: &Proxy, parameters: &[(&str, &str)]) -> Vec<Message> {
     let mut wire = Wire::connect(&proxy.endpoint());
-    let who = [("user", "postgres"), ("database", "postgres")];
+    let who = TRUSTED;
     wire.startup(PROTOCOL_3_0, &[&who[..], parameters].concat());
     wire.until_closed()
 }

@@ -9,7 +9,7 @@ use pgpalisade_test_servers::machine::Signal;
 use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::Wire;
+use pgpalisade_test_servers::wire::{Wire, trusted};
 
 /// A possible application_name of a client.
 const MARKUP: &str = "<img src=x onerror=\"document.title='broken'\">";
@@ -34,12 +34,7 @@ impl Scene {
 
     fn leader(&self, token: &str, name: &str) -> Wire {
         let mut wire = Wire::connect(&self.stage.proxy.endpoint());
-        let session = [
-            ("user", "postgres"),
-            ("database", "postgres"),
-            ("application_name", name),
-            ("fencing.token", token),
-        ];
+        let session = trusted(&[("application_name", name), ("fencing.token", token)]);
         wire.startup(pgpalisade_test_servers::wire::PROTOCOL_3_0, &session);
         wire.until_ready();
         wire

@@ -15,13 +15,13 @@ use std::time::Duration;
 use pgpalisade_harness::child::{Running, TERM};
 use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::machine::{
-    PATIENCE, Signal, repository, signal, wait_for, wait_until,
+    PATIENCE, Signal, assert_within, repository, signal, wait_for, wait_until,
 };
 use pgpalisade_test_servers::postgres::bin;
 use pgpalisade_test_servers::programs::connect_by_environment;
 use pgpalisade_test_servers::proxy::subcommand;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Endpoint, Wire};
+use pgpalisade_test_servers::wire::{Endpoint, Wire, trusted};
 use tempfile::TempDir;
 
 const SETUP: &str = "CREATE TABLE jobs (token int)";
@@ -204,11 +204,7 @@ fn the_next_one_leads_as_soon_as_the_command_has_ended() {
     assert!(first.output().contains("told to end"));
     let begun = std::time::Instant::now();
     token_of(&second);
-    assert!(
-        begun.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert_within(begun, Duration::from_secs(10));
     assert!(!gives_up.output().contains("never"));
 }
 
@@ -227,11 +223,7 @@ fn an_advisory_lock_gives_the_next_token() {
     assert_eq!(token_of(&second), "2");
     assert_fenced(&stage, &first, ["1", "2"]);
     // Any declaration of a higher token deposes the lock's holder too.
-    let leader = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("fencing.token", "jobs=9"),
-    ];
+    let leader = trusted(&[("fencing.token", "jobs=9")]);
     let _leader = Wire::login(&proxy, &leader);
     second.wait_for("lost advisory-lock:42: PF001: ");
     second.wait_for("told to end");

@@ -5,12 +5,12 @@ mod faults;
 use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::etcd::Etcd;
-use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::machine::{assert_says, wait_until};
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store, subcommand};
 use pgpalisade_test_servers::stage::{Stage, leader};
-use pgpalisade_test_servers::wire::{PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::wire::{PROTOCOL_3_0, TRUSTED, Wire, pretty, trusted};
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 const ELECTION: &str = "/elections/jobs";
@@ -57,7 +57,7 @@ impl Scene {
     }
 
     fn plain(&self) -> Wire {
-        let session = [("user", "postgres"), ("database", "postgres")];
+        let session = TRUSTED;
         Wire::login(&self.proxy.endpoint(), &session)
     }
 
@@ -87,11 +87,7 @@ impl Scene {
 /// Asserts that the declaration is refused with this SQLSTATE and these words.
 #[track_caller]
 fn assert_refused(wire: &mut Wire, value: &str, sqlstate: &str, words: &str) {
-    let answer = wire.query(&format!("SET fencing.token = 'jobs={value}'"));
-    let error = answer.iter().find(|message| message.tag == b'E');
-    let code = error.map(|error| error.sqlstate());
-    assert_eq!(code.as_deref(), Some(sqlstate), "{}", pretty(&answer));
-    let told = pretty(&answer);
+    let told = pretty(&wire.fails(&format!("SET fencing.token = 'jobs={value}'"), sqlstate));
     assert!(told.contains(words), "{words}: {told}");
 }
 
@@ -135,11 +131,7 @@ fn only_the_number_of_the_leader_counts() {
     }
     let mut login = Wire::connect(&scene.proxy.endpoint());
     let candidate = format!("jobs={b}");
-    let session = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("fencing.token", &candidate),
-    ];
+    let session = trusted(&[("fencing.token", &candidate)]);
     login.startup(PROTOCOL_3_0, &session);
     let told = pretty(&login.until_closed());
     assert!(told.contains("PF003") && told.contains("FATAL"), "{told}");
@@ -176,10 +168,7 @@ fn an_old_leader_is_ended_as_soon_as_another_is_elected() {
             .plain()
             .query(&format!("SET fencing.token = 'jobs={a}'")),
     );
-    assert!(
-        told.contains("by election /elections/jobs via pgpalisade"),
-        "{told}"
-    );
+    assert_says(&told, "by election /elections/jobs via pgpalisade");
     let mut new = leader(&scene.proxy.endpoint(), &format!("jobs={b}"));
     new.ok("INSERT INTO jobs VALUES (2)");
 }
@@ -298,19 +287,16 @@ fn another_store_is_refused() {
         .env("PGPALISADE_POLICY", policy.path())
         .output();
     let check = String::from_utf8_lossy(&check.unwrap().stdout).into_owned();
-    assert!(
-        check.contains("scope \"jobs\" has the number of an election"),
-        "{check}"
-    );
+    assert_says(&check, "scope \"jobs\" has the number of an election");
     stage.proxy.terminate();
     let said = stage.proxy.try_restart(SOON).unwrap_err();
     assert!(said.contains(words), "{said}");
     // The file alone is valid.
     let told = subcommand("check").arg(flag).output().unwrap();
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert!(
-        told.contains("election  /elections/jobs for scope jobs, of the etcd that keeps the marks"),
-        "{told}"
+    assert_says(
+        &told,
+        "election  /elections/jobs for scope jobs, of the etcd that keeps the marks",
     );
     policy.write("");
     stage.proxy.restart();

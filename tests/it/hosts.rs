@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use pgpalisade_test_servers::machine::PATIENCE;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
-use pgpalisade_test_servers::wire::{Message, Wire, pretty};
+use pgpalisade_test_servers::wire::{Message, Wire, assert_error, errors};
 
 const SETUP: &str = "CREATE TABLE jobs (id int PRIMARY KEY)";
 
@@ -72,10 +72,9 @@ fn attempt(proxy: &Proxy, token: &str, sql: &str) -> Result<(), String> {
     wire.set_patience(PATIENCE);
     let answer = wire.start_as_leader(token);
     let refused = |answer: &[Message]| {
-        let error = answer.iter().find(|message| message.tag == b'E');
         let is_closed = answer.iter().any(Message::is_closed);
-        match (error, is_closed) {
-            (Some(error), _) => Err(error.sqlstate()),
+        match (errors(answer).into_iter().next(), is_closed) {
+            (Some(error), _) => Err(error),
             (None, true) => Err("closed".to_owned()),
             (None, false) => Ok(()),
         }
@@ -117,10 +116,7 @@ fn assert_clear(refusals: &[String]) {
 /// Asserts that the session ends with this SQLSTATE, without a request.
 #[track_caller]
 fn assert_ended(wire: &mut Wire, sqlstate: &str) {
-    let answer = wire.until_closed();
-    let said = answer.iter().find(|message| message.tag == b'E');
-    let code = said.map(|error| error.sqlstate());
-    assert_eq!(code.as_deref(), Some(sqlstate), "{}", pretty(&answer));
+    assert_error(&wire.until_closed(), sqlstate);
 }
 
 #[track_caller]

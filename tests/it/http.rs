@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::http::Http;
-use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
+use pgpalisade_test_servers::machine::{
+    Signal, assert_says, assert_within, signal, wait_for, wait_until,
+};
 use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
 use pgpalisade_test_servers::proxy::{Proxy, Store, subcommand};
 use pgpalisade_test_servers::stage::Stage;
@@ -252,9 +254,9 @@ fn other_machines_need_a_token() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains("set http_token_file, or http_client_ca, or listen on 127.0.0.1:6434"),
-        "{said}"
+    assert_says(
+        &said,
+        "set http_token_file, or http_client_ca, or listen on 127.0.0.1:6434",
     );
 }
 
@@ -278,16 +280,12 @@ fn slow_and_silent_clients_hold_nothing_up() {
     http.metrics();
     session.ok("SELECT 1");
     assert_eq!(http.get("/readyz").status, 200);
-    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    assert_within(asked, AT_ONCE);
     // The oldest were closed: there is no room for all.
     let mut nothing = [0; 1];
     let first = crowd[0].read(&mut nothing);
     assert!(closed(&first), "{first:?}");
-    assert!(
-        began.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        began.elapsed()
-    );
+    assert_within(began, Duration::from_secs(5));
     // The last one has timed out.
     let mut last = crowd.pop().unwrap();
     let mut rest = Vec::new();

@@ -155,9 +155,12 @@ impl Checked {
         self.all().find(|finding| finding["id"] == id).unwrap()
     }
 
-    /// Asserts that this check ended so, and both texts contain these parts.
+    /// Asserts that a check ended so, and both texts contain these parts: `warn config: seen -> advice`.
     #[track_caller]
-    fn expect(&self, id: &str, outcome: &str, seen: &str, advice: &str) -> &Self {
+    fn finds(&self, row: &str) -> &Self {
+        let (row, advice) = row.split_once(" -> ").unwrap_or((row, ""));
+        let (check, seen) = row.split_once(": ").unwrap();
+        let (outcome, id) = check.split_once(' ').unwrap();
         let finding = self.finding(id);
         assert_eq!(finding["outcome"], outcome, "{finding:#}");
         assert!(text_of(finding, "seen").contains(seen), "{finding:#}");

@@ -14,7 +14,7 @@ use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::Wire;
+use pgpalisade_test_servers::wire::{Wire, assert_error, trusted};
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 
@@ -134,7 +134,7 @@ fn numbers_rise_by_what_was_done() {
     signal(pid, Signal::STOP);
     let answer = stage.plain().query("SET fencing.token = 35");
     signal(pid, Signal::CONT);
-    assert!(answer.iter().any(|message| message.sqlstate() == "PF006"));
+    assert_error(&answer, "PF006");
     wait_until(http, "pgpalisade_takeovers_incomplete_total", 1.0);
 
     refused_login(&stage);
@@ -230,11 +230,7 @@ fn a_refused_reload_is_seen() {
 fn clients_make_no_series() {
     let (http, stage) = stage();
     let hostile = "a\"} 1\nevil 1";
-    let name = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("application_name", hostile),
-    ];
+    let name = trusted(&[("application_name", hostile)]);
     let mut session = Wire::login(&stage.proxy.endpoint(), &name);
     session.query(&format!("SET fencing.token = '{hostile}=1'"));
     // Before the login no name is authenticated.

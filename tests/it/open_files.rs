@@ -6,7 +6,7 @@ use std::path::Path;
 
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
-use pgpalisade_test_servers::wire::Wire;
+use pgpalisade_test_servers::wire::{TRUSTED, Wire};
 
 /// Room for about twenty sessions.
 const SOFT_LIMIT: u32 = 64;
@@ -27,7 +27,7 @@ fn the_soft_limit_is_raised() {
     options.binary = Some(limited);
     let proxy = Proxy::start_with(options);
 
-    let user = [("user", "postgres"), ("database", "postgres")];
+    let user = TRUSTED;
     let mut sessions: Vec<Wire> = (0..SESSIONS)
         .map(|_| Wire::login(&proxy.endpoint(), &user))
         .collect();

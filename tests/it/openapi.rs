@@ -13,7 +13,7 @@ use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::tls::Authority;
-use pgpalisade_test_servers::wire::Wire;
+use pgpalisade_test_servers::wire::{Wire, assert_error, trusted};
 use serde_json::Value;
 
 use schema::{faults, names, resolve};
@@ -157,17 +157,17 @@ fn options(http: Http, postgres: &Postgres) -> Options {
 /// values.
 fn act(stage: &Stage) -> Vec<Wire> {
     let login = |token: &str| {
-        let common = [("user", "postgres"), ("database", "postgres")];
-        let leader = [("application_name", "leader"), ("fencing.token", token)];
-        Wire::login(&stage.proxy.endpoint(), &[common, leader].concat())
+        let leader = trusted(&[("application_name", "leader"), ("fencing.token", token)]);
+        Wire::login(&stage.proxy.endpoint(), &leader)
     };
     let mut old = login("33");
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
     let new = login("34");
     let [mut one, mut other] = ["old A", "old B"].map(|name| {
-        let common = [("user", "postgres"), ("database", "postgres")];
-        let parameters = [&common[..], &[("application_name", name)]].concat();
-        Wire::login(&stage.proxy.endpoint(), &parameters)
+        Wire::login(
+            &stage.proxy.endpoint(),
+            &trusted(&[("application_name", name)]),
+        )
     });
     for _ in 0..2 {
         one.ok("INSERT INTO jobs VALUES (1)");
@@ -189,10 +189,7 @@ fn act(stage: &Stage) -> Vec<Wire> {
     // On a busy machine its end takes longer than the next takeover may wait.
     let is_there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
     wait_until("its end", || stage.postgres.value(&is_there) == "0");
-    assert!(
-        answer.iter().any(|message| message.sqlstate() == "PF006"),
-        "{answer:?}"
-    );
+    assert_error(&answer, "PF006");
     let mut last = login("36");
     last.ok("INSERT INTO jobs VALUES (2)");
     vec![plain, last]

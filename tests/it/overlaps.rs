@@ -4,7 +4,7 @@ use pgpalisade_test_servers::http::Http;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::Proxy;
-use pgpalisade_test_servers::wire::Wire;
+use pgpalisade_test_servers::wire::{Wire, trusted};
 use serde_json::Value;
 
 const SETUP: &str = "CREATE TABLE jobs (id int); CREATE TABLE notes (id int)";
@@ -12,11 +12,7 @@ const OBSERVED: &str =
     "[defaults]\nmode = \"observe\"\nreads = \"current\"\n[scope.jobs]\ntables = [\"*.jobs\"]\n";
 
 fn application(proxy: &Proxy, name: &str) -> Wire {
-    let parameters = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("application_name", name),
-    ];
+    let parameters = trusted(&[("application_name", name)]);
     Wire::login(&proxy.endpoint(), &parameters)
 }
 

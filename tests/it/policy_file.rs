@@ -5,7 +5,6 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use pgpalisade_test_servers::machine::repository;
 use pgpalisade_test_servers::proxy::subcommand;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -143,19 +142,6 @@ fn a_file_that_cannot_be_read_is_an_error() {
         told.err
     );
     assert_eq!(told.code, 1);
-}
-
-#[test]
-fn the_shipped_examples_pass_strictly() {
-    let directory = repository().join("policies/examples");
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let told = run(subcommand("check")
-            .arg("--strict")
-            .arg("--policy")
-            .arg(&path));
-        assert_eq!(told.code, 0, "{}: {}{}", path.display(), told.out, told.err);
-    }
 }
 
 #[track_caller]

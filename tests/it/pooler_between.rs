@@ -3,7 +3,7 @@
 use pgpalisade_test_servers::pooler::Pooler;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
-use pgpalisade_test_servers::wire::{PROTOCOL_3_0, Wire};
+use pgpalisade_test_servers::wire::Wire;
 
 #[test]
 fn a_session_that_cannot_be_guarded_is_ended() {
@@ -16,17 +16,10 @@ fn a_session_that_cannot_be_guarded_is_ended() {
             upstream: format!("postgres://127.0.0.1:{}", pooler.port()),
             ..Options::new(&postgres)
         });
-        let mut wire = Wire::connect(&proxy.endpoint());
-        wire.startup(
-            PROTOCOL_3_0,
-            &[("user", "postgres"), ("database", "postgres")],
-        );
+        let mut wire = Wire::open(&proxy.endpoint(), &[]);
         wire.until_ready();
-        let answer = wire.query("SELECT 1");
-        let error = answer.iter().find(|message| message.tag == b'E');
-        let error = error.expect("it is refused");
-        assert_eq!(error.sqlstate(), "PF006");
-        let hint = error.field(b'H').unwrap_or_default();
+        let answer = wire.fails("SELECT 1", "PF006");
+        let hint = answer[0].field(b'H').unwrap_or_default();
         assert!(hint.contains("a pooler in between"), "{hint}");
         let logged = &proxy.first_rejections(1)[0];
         assert_eq!(logged["sqlstate"], "PF006", "{logged}");

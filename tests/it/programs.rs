@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use pgpalisade_test_servers::machine::wait_for;
+use pgpalisade_test_servers::machine::{assert_says, wait_for};
 use pgpalisade_test_servers::postgres::bin;
 use pgpalisade_test_servers::programs::{connect_by_environment, feed, program, stdout};
 use pgpalisade_test_servers::stage::Stage;
@@ -28,14 +28,11 @@ fn pgbench() {
     for protocol in ["simple", "extended", "prepared"] {
         let arguments = ["-n", "-M", protocol, "-c", "4", "-j", "2", "-t", "100"];
         let report = stdout(&run(&stage, "pgbench", &arguments, TOKEN));
-        assert!(
-            report.contains("number of transactions actually processed: 400/400"),
-            "{report}"
+        assert_says(
+            &report,
+            "number of transactions actually processed: 400/400",
         );
-        assert!(
-            report.contains("number of failed transactions: 0"),
-            "{report}"
-        );
+        assert_says(&report, "number of failed transactions: 0");
         // Reads need no token, and a new connection for each transaction works too.
         stdout(&run(
             &stage,

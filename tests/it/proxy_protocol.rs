@@ -6,9 +6,10 @@ use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
 use pgpalisade_test_servers::programs::haproxy;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::tls::Authority;
-use pgpalisade_test_servers::wire::{Endpoint, PROTOCOL_3_0, Wire, startup_packet};
+use pgpalisade_test_servers::wire::{
+    Endpoint, PROTOCOL_3_0, TRUSTED, Wire, errors, startup_packet,
+};
 
-const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 const LINE: &[u8] = b"PROXY TCP4 10.1.2.3 10.0.0.1 5000 6432\r\n";
 
 /// Writes are free for 10.1.2.3 only.
@@ -35,12 +36,7 @@ fn write(proxy: &Proxy, header: &[u8]) -> String {
         assert_eq!(answer.len(), 1, "closed without a word");
         return "closed".to_owned();
     }
-    let answer = wire.query("CREATE TEMP TABLE t ()");
-    let error = answer.iter().find(|message| message.tag == b'E');
-    error.map_or_else(
-        String::new,
-        pgpalisade_test_servers::wire::Message::sqlstate,
-    )
+    errors(&wire.query("CREATE TEMP TABLE t ()")).concat()
 }
 
 fn binary(command: u8, family: u8, body: &[u8]) -> Vec<u8> {

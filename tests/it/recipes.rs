@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use pgpalisade_harness::child::{Farewell, Running};
 use pgpalisade_test_servers::etcd::Etcd;
-use pgpalisade_test_servers::machine::{PATIENCE, Signal, pause, repository, signal, wait_for};
+use pgpalisade_test_servers::machine::{
+    PATIENCE, Signal, assert_says, pause, repository, signal, wait_for,
+};
 use pgpalisade_test_servers::programs::connect_by_environment;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::Endpoint;
@@ -180,10 +182,7 @@ fn past_the_proxy_no_program_leads() {
         let ended = lost.process.wait(PATIENCE);
         let said = lost.process.output();
         assert!(ended.is_some_and(|ended| !ended.success()), "{said}");
-        assert!(
-            said.contains("unrecognized configuration parameter"),
-            "{said}"
-        );
+        assert_says(&said, "unrecognized configuration parameter");
         assert!(!said.contains("leads"), "{said}");
     }
 }

@@ -5,11 +5,10 @@
 //! same, before and after; only the error differs.
 
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty, tags};
+use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, pretty, tags};
 
 const SETUP: &str = "CREATE TABLE taken (id int PRIMARY KEY); INSERT INTO taken VALUES (1)";
 const WRITE: &str = "INSERT INTO taken VALUES (1)";
-const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
 /// Runs `place` on PostgreSQL and through the proxy. `refusals` is the expected number of refused writes.
 #[track_caller]

@@ -107,6 +107,15 @@ fn a_storm_is_a_few_records_and_a_count() {
     assert_eq!(refusals, STORM);
     assert_eq!(of("INSERT INTO jobs SELECT ?"), (1, 1));
     assert!(records.iter().all(|record| record["dropped"].is_null()));
+    // The log has the first ones and a count.
+    let output = stage.proxy.output();
+    let told = output.lines().filter(|line| line.contains("\"rejected\""));
+    let told = told.count();
+    assert!((1..=500).contains(&told), "{told} lines");
+    assert!(
+        output.contains("\"count\":"),
+        "nobody has counted the others"
+    );
 }
 
 /// The trace is kept, of a simple query and of a prepared statement, and nothing else of a comment.

@@ -4,11 +4,11 @@ use std::process::Output;
 
 use pgpalisade_test_servers::proxy::subcommand;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::Wire;
+use pgpalisade_test_servers::wire::{TRUSTED, Wire};
 use serde_json::Value;
 
 fn session(stage: &Stage, parameters: &[(&str, &str)]) -> Wire {
-    let who = [("user", "postgres"), ("database", "postgres")];
+    let who = TRUSTED;
     Wire::login(&stage.proxy.endpoint(), &[&who[..], parameters].concat())
 }
 

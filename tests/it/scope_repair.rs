@@ -3,11 +3,11 @@
 use std::process::Output;
 
 use pgpalisade_test_servers::etcd::Etcd;
-use pgpalisade_test_servers::machine::{wait_for, wait_until};
+use pgpalisade_test_servers::machine::{assert_says, wait_for, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::leader;
-use pgpalisade_test_servers::wire::{Endpoint, Message, Wire, pretty};
+use pgpalisade_test_servers::wire::{Endpoint, Wire, errors, pretty};
 use serde_json::Value;
 
 const POISON: &str = "9223372036854775807";
@@ -22,8 +22,8 @@ fn server() -> Postgres {
 fn refusal(endpoint: &Endpoint, token: &str) -> Option<(String, String)> {
     let mut wire = Wire::connect(endpoint);
     let answer = wire.start_as_leader(token);
-    let error = answer.iter().find(|message| message.tag == b'E')?;
-    Some((error.sqlstate(), pretty(&answer)))
+    let error = errors(&answer).into_iter().next()?;
+    Some((error, pretty(&answer)))
 }
 
 #[track_caller]
@@ -208,10 +208,7 @@ fn the_epoch_is_nobodys_to_repair() {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("the proxies' own count of their starts"),
-        "{said}"
-    );
+    assert_says(&said, "the proxies' own count of their starts");
 }
 
 /// A session bound to the old incarnation that the operator's role cannot end.
@@ -245,16 +242,12 @@ fn a_repair_that_cannot_end_a_session_can_be_run_again() {
     // Remaining sessions are refused by the proxy's cache, which has heard of the repair.
     wait_for("the proxy to hear of the repair", || {
         let answer = poisoned.query("INSERT INTO jobs VALUES (1) ON CONFLICT DO NOTHING");
-        let stale = |m: &Message| m.tag == b'E' && m.sqlstate() == "PF001";
-        answer.iter().any(stale).then_some(())
+        errors(&answer).contains(&"PF001".to_owned()).then_some(())
     });
     postgres.sql("DELETE FROM jobs");
     let answer = declared_later.query("INSERT INTO jobs VALUES (2)");
     let text = pretty(&answer);
-    assert!(
-        text.contains("declared before the scope was repaired"),
-        "{text}"
-    );
+    assert_says(&text, "declared before the scope was repaired");
     proxy.options_mut().control = control;
     let finished = repaired(&repair(&proxy, "34", &["--yes"]));
     assert_eq!(

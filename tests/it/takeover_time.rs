@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::postgres::END_ALONE;
 use pgpalisade_test_servers::stage::{Stage, leader};
-use pgpalisade_test_servers::wire::{Wire, pretty};
+use pgpalisade_test_servers::wire::{Wire, pretty, trusted};
 
 const SESSIONS: usize = 100;
 const ROUNDS: usize = 15;
@@ -51,11 +51,7 @@ fn report(what: &str, times: &[Duration]) {
 
 /// Time that PostgreSQL needs to end as many sessions of the same kind, without a proxy.
 fn postgresql_alone(stage: &Stage) -> Duration {
-    let parameters = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("application_name", "alone"),
-    ];
+    let parameters = trusted(&[("application_name", "alone")]);
     let mut old: Vec<Wire> = (0..SESSIONS)
         .map(|_| Wire::login(&stage.postgres.tcp(), &parameters))
         .collect();
@@ -78,13 +74,8 @@ fn round(stage: &Stage, token: u64) -> Duration {
     }
     let mut next = stage.plain();
     let begin = Instant::now();
-    let answer = next.query(&format!("SET fencing.token = {}", token + 1));
+    next.ok(&format!("SET fencing.token = {}", token + 1));
     let took = begin.elapsed();
-    assert!(
-        !answer.iter().any(|message| message.tag == b'E'),
-        "{}",
-        pretty(&answer)
-    );
     assert_eq!(next.rows("SELECT count(*) FROM jobs"), [["0"]]);
     for mut wire in old {
         let last = wire.query("COMMIT");

@@ -5,9 +5,10 @@ mod lock_delay;
 mod race;
 mod unanswered;
 
+use pgpalisade_test_servers::machine::assert_says;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, assert_error, errors, pretty, trusted};
 
 const SETUP: &str =
     "CREATE TABLE jobs (id int, token text DEFAULT current_setting('fencing.token', true))";
@@ -34,12 +35,7 @@ fn assert_holds(wire: &mut Wire, token: &str) {
 /// Asserts that the reply is a single error with this SQLSTATE.
 #[track_caller]
 fn assert_refused(answer: &[Message], sqlstate: &str) -> String {
-    let codes: Vec<String> = answer
-        .iter()
-        .filter(|message| message.tag == b'E')
-        .map(Message::sqlstate)
-        .collect();
-    assert_eq!(codes, [sqlstate], "{}", pretty(answer));
+    assert_error(answer, sqlstate);
     pretty(answer)
 }
 
@@ -233,7 +229,7 @@ fn at_login_and_at_a_reset() {
         ("fencing.token", "default=after:3"),
     ]) {
         let token = token.to_string();
-        let login = [("user", "postgres"), ("database", "postgres"), (name, said)];
+        let login = trusted(&[(name, said)]);
         let mut wire = Wire::login(&stage.proxy.endpoint(), &login);
         assert_holds(&mut wire, &token);
         for reset in ["RESET fencing.token", "RESET ALL", "DISCARD ALL"] {
@@ -259,15 +255,7 @@ fn at_login_and_at_a_reset() {
         assert_holds(&mut wire, &token);
         assert_eq!(value(&mut wire, "SHOW fencing.mark"), token);
     }
-    let mut late = Wire::connect(&stage.proxy.endpoint());
-    late.startup(
-        PROTOCOL_3_0,
-        &[
-            ("user", "postgres"),
-            ("database", "postgres"),
-            ("fencing.token", "after:3"),
-        ],
-    );
+    let mut late = Wire::open(&stage.proxy.endpoint(), &[("fencing.token", "after:3")]);
     assert_refused(&late.until_closed(), "PF001");
 }
 
@@ -289,8 +277,7 @@ fn what_is_no_take_is_refused() {
         "DO $$ BEGIN PERFORM set_config('fencing.token', 'next', false); END $$",
     ] {
         let answer = wire.query(sql);
-        let code = answer.iter().find(|message| message.tag == b'E');
-        let code = code.map(Message::sqlstate).unwrap_or_default();
+        let code = errors(&answer).concat();
         assert!(
             ["PF003", "PF002"].contains(&code.as_str()),
             "{sql}: {}",
@@ -329,10 +316,7 @@ fn a_policy_says_the_same_of_it() {
         "SET fencing.token = 'after:3'",
     ] {
         let refused = assert_refused(&wire.query(sql), "PF003");
-        assert!(
-            refused.contains("max_token of scope \"default\" is 3"),
-            "{refused}"
-        );
+        assert_says(&refused, "max_token of scope \"default\" is 3");
     }
     assert_holds(&mut wire, "3");
     // In observe mode it passes, and a refused session holds nothing.

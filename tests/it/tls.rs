@@ -1,9 +1,7 @@
 //! TLS on both legs, with real certificates: libpq, a client by hand, and PostgreSQL.
 
 mod client_leg;
-mod fencing;
 mod findings;
-mod logins;
 mod names;
 mod server_leg;
 
@@ -14,8 +12,6 @@ use pgpalisade_test_servers::programs::{feed, program};
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::tls::{Authority, Pair};
 use pgpalisade_test_servers::wire::Endpoint;
-
-const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
 /// Whether the querying session is encrypted, at PostgreSQL.
 pub(crate) const ENCRYPTED: &str = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";

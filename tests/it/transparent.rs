@@ -15,7 +15,9 @@ mod queries;
 mod startup;
 
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::wire::{
+    Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty, trusted,
+};
 
 /// Created once before the scenario, so that object ids are the same in every run of it.
 const SETUP: &str = "
@@ -61,8 +63,6 @@ impl Talk<'_> {
     }
 }
 
-const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
-
 /// Runs a scenario on PostgreSQL and through the proxy with the token given in two ways, and compares.
 #[track_caller]
 fn check(scenario: impl Fn(&mut Talk<'_>)) {
@@ -79,7 +79,7 @@ fn check_once(scenario: impl Fn(&mut Talk<'_>)) {
 
 #[track_caller]
 fn check_on(stage: &Stage, token: (&str, &str), scenario: impl Fn(&mut Talk<'_>)) {
-    let parameters = [TRUSTED.as_slice(), &[token]].concat();
+    let parameters = trusted(&[token]);
     let transcript = |endpoint: Endpoint| {
         stage.postgres.sql(RESET);
         let mut wire = Wire::connect(&endpoint);

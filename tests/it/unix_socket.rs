@@ -9,10 +9,8 @@ use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
 use pgpalisade_test_servers::programs::{feed, program, stdout};
 use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
 use pgpalisade_test_servers::tls::Authority;
-use pgpalisade_test_servers::wire::{Endpoint, SSL_REQUEST, Wire};
+use pgpalisade_test_servers::wire::{Endpoint, SSL_REQUEST, TRUSTED, Wire};
 use tempfile::TempDir;
-
-const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
 
 /// A directory, and options for proxies in it.
 struct Scene {

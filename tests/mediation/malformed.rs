@@ -1,7 +1,7 @@
 //! L3: messages that violate the protocol. PostgreSQL answers each with an error, and the session goes on.
 
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty, tags};
+use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, pretty, tags};
 
 /// Type and body. The test needs only some answer; PostgreSQL decides which.
 const MALFORMED: [(u8, &[u8]); 24] = [
@@ -56,10 +56,7 @@ fn l3_is_answered_as_postgresql_does() {
     let mut wrong = Vec::new();
     for (tag, body) in MALFORMED {
         for (place, batch) in places(tag, body) {
-            let mut direct = Wire::login(
-                &stage.postgres.tcp(),
-                &[("user", "postgres"), ("database", "postgres")],
-            );
+            let mut direct = Wire::login(&stage.postgres.tcp(), &TRUSTED);
             let (expected, got) = (direct.run_all(&batch), stage.plain().run_all(&batch));
             let states = |answer: &[Message]| -> Vec<String> {
                 answer

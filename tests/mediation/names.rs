@@ -1,7 +1,7 @@
 //! Names that PostgreSQL interprets differently: truncated to 63 bytes (C1), redefined (C5), or not compared by their
 //! bytes (N4).
 
-use pgpalisade_judges::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::conversation::Session;
 
 use super::script::{Script, Worth, check, grouped, pairs, payloads};
 
@@ -89,18 +89,10 @@ fn c5_a_name_that_is_made_anew() {
             let prepare = format!("PREPARE z AS {payload}");
             let begun = Script::of(session).query("PREPARE z AS SELECT 1");
             if gone != "DISCARD ALL" {
-                let text = begun.clone().say(Message::Query(
-                    [gone, &prepare, "EXECUTE z"]
-                        .map(|sql| sql.as_bytes().to_vec())
-                        .to_vec(),
-                ));
+                let texts = [gone, &prepare, "EXECUTE z"];
+                let text = begun.clone().text(&texts);
                 scripts.extend(grouped(&format!("{gone}, one text"), text));
-                let pipeline = begun
-                    .clone()
-                    .extended(gone)
-                    .extended(prepare.as_str())
-                    .extended("EXECUTE z")
-                    .sync();
+                let pipeline = begun.clone().pipeline(&texts);
                 scripts.extend(grouped(&format!("{gone}, one pipeline"), pipeline));
             }
             let piped = begun.clone().queries(&[gone, &prepare, "EXECUTE z"]);

@@ -1,6 +1,6 @@
 //! Read-only mode that is off and not reported yet: C6, C7, and findings of the oracle.
 
-use pgpalisade_judges::mediation::conversation::{Message, Session};
+use pgpalisade_judges::mediation::conversation::Session;
 
 use super::script::{HIDDEN, Script, Worth, check, grouped, pairs};
 
@@ -37,16 +37,12 @@ fn c6_a_default_that_is_on_its_way() {
                 &[lift, hidden],
             ] {
                 scripts.extend(grouped(&texts.join("; "), begun.clone().queries(texts)));
-                let pipeline = texts
-                    .iter()
-                    .fold(begun.clone(), |script, sql| script.extended(*sql))
-                    .sync();
+                let pipeline = begun.clone().pipeline(texts);
                 scripts.extend(grouped(
                     &format!("{}, a pipeline", texts.join("; ")),
                     pipeline,
                 ));
-                let parts = texts.iter().map(|sql| sql.as_bytes().to_vec()).collect();
-                let text = begun.clone().say(Message::Query(parts));
+                let text = begun.clone().text(texts);
                 scripts.push((format!("{}, one text", texts.join("; ")), text));
             }
         }
@@ -123,10 +119,7 @@ fn n7_a_default_that_is_for_later_transactions() {
             ] {
                 let begun = Script::of(Session::Holder);
                 scripts.extend(grouped(&texts.join("; "), begun.clone().queries(texts)));
-                let pipeline = texts
-                    .iter()
-                    .fold(begun, |script, sql| script.extended(*sql))
-                    .sync();
+                let pipeline = begun.pipeline(texts);
                 scripts.extend(grouped(
                     &format!("{}, a pipeline", texts.join("; ")),
                     pipeline,
@@ -154,12 +147,8 @@ fn n10_a_default_that_is_undone_unreported() {
         ],
     ] {
         let begun = Script::of(Session::Holder);
-        let parts = texts.iter().map(|sql| sql.as_bytes().to_vec()).collect();
-        let text = begun.clone().say(Message::Query(parts));
-        let pipeline = texts
-            .iter()
-            .fold(begun, |script, sql| script.extended(*sql))
-            .sync();
+        let text = begun.clone().text(texts);
+        let pipeline = begun.pipeline(texts);
         for undone in [text, pipeline] {
             let laid_down = undone.wait().query("SET fencing.token = ''").wait();
             for hidden in HIDDEN {

@@ -62,6 +62,18 @@ impl Script {
         self.parse("", sql).bind("", "").execute("")
     }
 
+    /// One Query with all of these.
+    pub(crate) fn text(self, texts: &[&str]) -> Self {
+        let parts = texts.iter().map(|sql| sql.as_bytes().to_vec());
+        self.say(Message::Query(parts.collect()))
+    }
+
+    /// One pipeline with all of these.
+    pub(crate) fn pipeline(self, texts: &[&str]) -> Self {
+        let all = texts.iter().fold(self, |script, sql| script.extended(*sql));
+        all.sync()
+    }
+
     pub(crate) fn malformed(self, tag: u8, body: &[u8]) -> Self {
         self.say(Message::Malformed(tag, body.to_vec()))
     }

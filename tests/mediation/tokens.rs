@@ -34,12 +34,8 @@ fn h1_a_transaction_that_moves_to_another_token() {
             let what = format!("{}; then {by}", texts.join("; "));
             let begun = Script::of(Session::Holder);
             let simple = begun.clone().queries(texts);
-            let parts = texts.iter().map(|sql| sql.as_bytes().to_vec()).collect();
-            let text = begun.clone().say(Message::Query(parts));
-            let pipeline = texts
-                .iter()
-                .fold(begun, |script, sql| script.extended(*sql))
-                .sync();
+            let text = begun.clone().text(texts);
+            let pipeline = begun.pipeline(texts);
             for script in simple.groupings().into_iter().chain([text, pipeline]) {
                 scripts.push((
                     what.clone(),
@@ -91,16 +87,9 @@ fn l2_what_writes_after_the_token_is_laid_down() {
         ] {
             let what = texts.join("; ");
             let begun = Script::of(Session::Holder);
-            let parts = texts.iter().map(|sql| sql.as_bytes().to_vec()).collect();
-            scripts.push((
-                format!("{what}, one text"),
-                begun.clone().say(Message::Query(parts)),
-            ));
+            scripts.push((format!("{what}, one text"), begun.clone().text(texts)));
             scripts.extend(grouped(&what, begun.clone().queries(texts)));
-            let pipeline = texts
-                .iter()
-                .fold(begun, |script, sql| script.extended(*sql))
-                .sync();
+            let pipeline = begun.pipeline(texts);
             scripts.extend(grouped(&format!("{what}, a pipeline"), pipeline));
         }
     }
@@ -206,9 +195,6 @@ fn n5_a_write_in_front_of_a_declaration() {
         declare,
     ];
     for (set, hidden) in pairs(&sets, &[HIDDEN[0], HIDDEN[2]]) {
-        let text = |parts: &[&str]| {
-            Message::Query(parts.iter().map(|sql| sql.as_bytes().to_vec()).collect())
-        };
         let down = "SET fencing.token = ''";
         let begun = Script::of(Session::Holder);
         for laid_down in [
@@ -222,7 +208,7 @@ fn n5_a_write_in_front_of_a_declaration() {
                 &["BEGIN", hidden, set, "COMMIT"],
                 &[set, down, hidden],
             ] {
-                scripts.extend(grouped(set, laid_down.clone().say(text(parts))));
+                scripts.extend(grouped(set, laid_down.clone().text(parts)));
             }
             let pipeline = laid_down.clone().extended(hidden).extended(set).sync();
             scripts.extend(grouped(&format!("{set}, a pipeline"), pipeline));
@@ -327,8 +313,7 @@ fn n12_a_write_in_front_of_a_token_that_comes_back() {
             ["SELECT w()", local, "COMMIT"],
             ["SELECT w()", down, "COMMIT AND CHAIN"],
         ] {
-            let parts = texts.iter().map(|sql| sql.as_bytes().to_vec()).collect();
-            let script = begun.clone().say(Message::Query(parts)).query("COMMIT");
+            let script = begun.clone().text(&texts).query("COMMIT");
             scripts.push((
                 format!("{}; {}", before.join("; "), texts.join("; ")),
                 script,
@@ -344,15 +329,13 @@ fn n12_a_write_in_front_of_a_token_that_comes_back() {
 fn n13_a_commit_that_undoes_a_token() {
     let mut scripts = Vec::new();
     let set = "SET fencing.token = '@0'";
-    let text =
-        |parts: &[&str]| Message::Query(parts.iter().map(|sql| sql.as_bytes().to_vec()).collect());
     for (block, fails) in [
         (&[set, "BEGIN"][..], "SELECT 1/0"),
         (&[set, "SELECT 1", "BEGIN", "SAVEPOINT s"], "no statement"),
         (&["BEGIN", set], "SELECT 1/0"),
     ] {
         let begun = Script::of(Session::Holder).query("SET fencing.token = ''");
-        let begun = begun.say(text(block)).query(fails).wait();
+        let begun = begun.text(block).query(fails).wait();
         for end in [
             "COMMIT",
             "END",
@@ -360,7 +343,7 @@ fn n13_a_commit_that_undoes_a_token() {
             "PREPARE TRANSACTION 'p'",
         ] {
             for write in ["INSERT INTO log VALUES ('x')", "SELECT w()", "TABLE v"] {
-                let script = begun.clone().say(text(&[end, write])).query("COMMIT");
+                let script = begun.clone().text(&[end, write]).query("COMMIT");
                 scripts.push((format!("{}; {end}; {write}", block.join("; ")), script));
             }
         }
@@ -371,11 +354,9 @@ fn n13_a_commit_that_undoes_a_token() {
 /// Found by core conversations: the same, before the failure is known.
 #[test]
 fn n15_a_commit_right_behind_a_failure() {
-    let text =
-        |parts: &[&str]| Message::Query(parts.iter().map(|sql| sql.as_bytes().to_vec()).collect());
     let mut scripts = Vec::new();
     let begun = Script::of(Session::Holder).query("SET fencing.token = ''");
-    let begun = begun.say(text(&["BEGIN", "SET fencing.token = '@0'"]));
+    let begun = begun.text(&["BEGIN", "SET fencing.token = '@0'"]);
     let begun = begun.query("SELECT 1").wait();
     for (what, failed) in [
         ("an error", begun.clone().query("SELECT 1/0")),
@@ -386,7 +367,7 @@ fn n15_a_commit_right_behind_a_failure() {
     ] {
         for end in ["COMMIT", "COMMIT AND CHAIN", "PREPARE TRANSACTION 'p'"] {
             for write in ["INSERT INTO log VALUES ('x')", "SELECT w()", "TABLE v"] {
-                let script = failed.clone().say(text(&[end, write])).query("COMMIT");
+                let script = failed.clone().text(&[end, write]).query("COMMIT");
                 scripts.push((format!("{what}; {end}; {write}"), script));
             }
         }
@@ -400,8 +381,6 @@ fn n15_a_commit_right_behind_a_failure() {
 fn n14_a_write_behind_a_rollback_that_undoes_the_guard() {
     let down = "SET fencing.token = ''";
     let guarded = "SELECT count(*) FROM v";
-    let text =
-        |parts: &[&str]| Message::Query(parts.iter().map(|sql| sql.as_bytes().to_vec()).collect());
     let mut scripts = Vec::new();
     for (began, undo) in [
         (&["BEGIN", down, "SAVEPOINT s"][..], "ROLLBACK TO s"),
@@ -445,7 +424,7 @@ fn n14_a_write_behind_a_rollback_that_undoes_the_guard() {
         for write in ["SELECT w()", "INSERT INTO log VALUES ('x')"] {
             let what = format!("{}; {undo}; {write}", began.join("; "));
             for (form, script) in [
-                ("one text", begun.clone().say(text(&[undo, write]))),
+                ("one text", begun.clone().text(&[undo, write])),
                 ("two", begun.clone().query(undo).query(write)),
                 ("awaited", begun.clone().query(undo).wait().query(write)),
                 (

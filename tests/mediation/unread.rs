@@ -3,7 +3,7 @@
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty, trusted};
 
 const SETUP: &str = "CREATE TABLE log (what text); CREATE SCHEMA jobs; CREATE TABLE jobs.queue (id int); \
     CREATE FUNCTION w() RETURNS int LANGUAGE sql AS $$INSERT INTO log VALUES ('w') RETURNING 1$$";
@@ -122,11 +122,7 @@ fn a_session_that_waits_for_safe_snapshots() {
     old.ok("BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO log VALUES ('old')");
     let options =
         "-c default_transaction_isolation=serializable -c default_transaction_deferrable=on";
-    let parameters = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("options", options),
-    ];
+    let parameters = trusted(&[("options", options)]);
     let mut new = Wire::login(&stage.proxy.endpoint(), &parameters);
     new.ok("SET fencing.token = 2");
     assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");

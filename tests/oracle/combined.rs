@@ -18,65 +18,62 @@ enum Shows {
 
 use Shows::{Everything, NotAll};
 
-const EXPRESSIONS: &[(Shows, &str)] = &[
-    (Everything, "1"),
-    (Everything, "'text'"),
-    (Everything, "now()"),
-    (Everything, "current_user"),
-    (Everything, "random()"),
-    (Everything, "(SELECT count(*) FROM jobs)"),
-    (Everything, "(SELECT id FROM jobs ORDER BY id LIMIT 1)"),
-    (Everything, "pg_try_advisory_xact_lock(1)"),
-    (Everything, "set_config('my.own', 'x', true)"),
-    (Everything, "nextval('counter')"),
-    (Everything, "setval('counter', 7)"),
-    (
-        Everything,
+/// Ingredients that show everything, and those that do not.
+type Ingredients = [&'static [&'static str]; 2];
+
+fn all(of: Ingredients) -> impl Iterator<Item = (Shows, &'static str)> + Clone {
+    let [everything, not_all] = of.map(|texts| texts.iter().copied());
+    everything
+        .zip(std::iter::repeat(Everything))
+        .chain(not_all.zip(std::iter::repeat(NotAll)))
+        .map(|(text, shows)| (shows, text))
+}
+
+const EXPRESSIONS: Ingredients = [
+    &[
+        "1",
+        "'text'",
+        "now()",
+        "current_user",
+        "random()",
+        "(SELECT count(*) FROM jobs)",
+        "(SELECT id FROM jobs ORDER BY id LIMIT 1)",
+        "pg_try_advisory_xact_lock(1)",
+        "set_config('my.own', 'x', true)",
+        "nextval('counter')",
+        "setval('counter', 7)",
         "(SELECT id FROM jobs ORDER BY id LIMIT 1 FOR UPDATE)",
-    ),
-    (
-        Everything,
         "(SELECT id FROM jobs ORDER BY id LIMIT 1 FOR KEY SHARE)",
-    ),
-    (Everything, "lo_create(0)"),
-    (Everything, "lo_put(4242, 0, 'y')::text"),
-    (Everything, "pg_notify('a', 'b')::text"),
-    (Everything, "txid_current()"),
-    (Everything, "pg_logical_emit_message(true, 'a', 'b')"),
-    (
-        Everything,
+        "lo_create(0)",
+        "lo_put(4242, 0, 'y')::text",
+        "pg_notify('a', 'b')::text",
+        "txid_current()",
+        "pg_logical_emit_message(true, 'a', 'b')",
         "query_to_xml('DELETE FROM jobs', true, true, '')::text",
-    ),
-    (
-        Everything,
         "set_config('default_transaction_read_only', 'off', false)",
-    ),
-    (
-        Everything,
         "set_config('transaction_' || 'read_only', 'off', true)",
-    ),
-    (NotAll, "writes()"),
-    (NotAll, "public.writes(2)"),
-    (NotAll, "counts()"),
-    (NotAll, "locks()"),
-    (NotAll, "says_stable()"),
-    (NotAll, "says_immutable()"),
-    (NotAll, "catches()"),
-    (NotAll, "creates()::text"),
-    (NotAll, "writes_by_text('DELETE FROM jobs')::text"),
-    (NotAll, "with_default()"),
-    (NotAll, "(1 #=# 2)"),
-    (NotAll, "(@#@ 1)"),
-    (NotAll, "5::checked"),
-    (NotAll, "(ROW(1, 2)::pair)::int"),
-    (
-        NotAll,
+    ],
+    &[
+        "writes()",
+        "public.writes(2)",
+        "counts()",
+        "locks()",
+        "says_stable()",
+        "says_immutable()",
+        "catches()",
+        "creates()::text",
+        "writes_by_text('DELETE FROM jobs')::text",
+        "with_default()",
+        "(1 #=# 2)",
+        "(@#@ 1)",
+        "5::checked",
+        "(ROW(1, 2)::pair)::int",
         "jsonb_populate_record(NULL::boxed, '{\"value\": 5}')::text",
-    ),
-    (NotAll, "(TABLE peek)"),
-    (NotAll, "(SELECT count(*) FROM checked_jobs)"),
-    (NotAll, "(SELECT writing_sum(id) FROM jobs)"),
-    (NotAll, "(SELECT p FROM pairs ORDER BY p LIMIT 1)::text"),
+        "(TABLE peek)",
+        "(SELECT count(*) FROM checked_jobs)",
+        "(SELECT writing_sum(id) FROM jobs)",
+        "(SELECT p FROM pairs ORDER BY p LIMIT 1)::text",
+    ],
 ];
 
 /// Each is a query again.
@@ -122,116 +119,86 @@ const AROUND_EXPRESSIONS: &[&str] = &[
 ];
 
 /// Queries, and statements that can take a query's place.
-const QUERIES: &[(Shows, &str)] = &[
-    (Everything, "SELECT id FROM jobs"),
-    (Everything, "TABLE jobs"),
-    (Everything, "VALUES (1)"),
-    (Everything, "SELECT id FROM working UNION ALL SELECT 1"),
-    (Everything, "SELECT count(*) AS id FROM jobs GROUP BY who"),
-    (Everything, "SELECT nextval('counter') AS id"),
-    (Everything, "SELECT id FROM jobs FOR UPDATE"),
-    (Everything, "SELECT lo_create(0) AS id"),
-    (Everything, "SELECT 1 AS id INTO made"),
-    (
-        Everything,
+const QUERIES: Ingredients = [
+    &[
+        "SELECT id FROM jobs",
+        "TABLE jobs",
+        "VALUES (1)",
+        "SELECT id FROM working UNION ALL SELECT 1",
+        "SELECT count(*) AS id FROM jobs GROUP BY who",
+        "SELECT nextval('counter') AS id",
+        "SELECT id FROM jobs FOR UPDATE",
+        "SELECT lo_create(0) AS id",
+        "SELECT 1 AS id INTO made",
         "WITH x AS (DELETE FROM jobs RETURNING id) SELECT id FROM x",
-    ),
-    (
-        Everything,
         "WITH x AS (INSERT INTO log DEFAULT VALUES) SELECT 1 AS id",
-    ),
-    (Everything, "INSERT INTO log DEFAULT VALUES RETURNING id"),
-    (Everything, "UPDATE jobs SET who = 'x' RETURNING id"),
-    (Everything, "DELETE FROM jobs RETURNING id"),
-    (
-        Everything,
+        "INSERT INTO log DEFAULT VALUES RETURNING id",
+        "UPDATE jobs SET who = 'x' RETURNING id",
+        "DELETE FROM jobs RETURNING id",
         "MERGE INTO jobs USING docs ON false WHEN NOT MATCHED THEN INSERT VALUES (900)",
-    ),
-    (NotAll, "SELECT writes() AS id"),
-    (NotAll, "SELECT * FROM writes_rows() AS r (id)"),
-    (NotAll, "TABLE peek"),
-    (NotAll, "SELECT id FROM checked_jobs"),
-    (NotAll, "SELECT 5::checked AS id"),
-    (NotAll, "SELECT p AS id FROM pairs ORDER BY p"),
-    (NotAll, "SELECT id FROM working UNION ALL SELECT writes()"),
-    (NotAll, "SELECT writing_sum(id) AS id FROM jobs"),
-    (NotAll, "SELECT says_immutable() AS id"),
+    ],
+    &[
+        "SELECT writes() AS id",
+        "SELECT * FROM writes_rows() AS r (id)",
+        "TABLE peek",
+        "SELECT id FROM checked_jobs",
+        "SELECT 5::checked AS id",
+        "SELECT p AS id FROM pairs ORDER BY p",
+        "SELECT id FROM working UNION ALL SELECT writes()",
+        "SELECT writing_sum(id) AS id FROM jobs",
+        "SELECT says_immutable() AS id",
+    ],
 ];
 
 /// Places for a query.
-const AROUND_QUERIES: &[(Shows, &str)] = &[
-    (Everything, "{}"),
-    (Everything, "({})"),
-    (Everything, "SELECT * FROM ({}) s"),
-    (Everything, "SELECT * FROM ({}) s LIMIT 1"),
-    (Everything, "SELECT count(*) FROM ({}) s WHERE true"),
-    (Everything, "SELECT row_to_json(s) AS id FROM ({}) s"),
-    (Everything, "SELECT 1 AS id WHERE EXISTS ({})"),
-    (Everything, "SELECT ARRAY({})"),
-    (Everything, "SELECT j.id FROM jobs j, LATERAL ({}) l"),
-    (
-        Everything,
+const AROUND_QUERIES: Ingredients = [
+    &[
+        "{}",
+        "({})",
+        "SELECT * FROM ({}) s",
+        "SELECT * FROM ({}) s LIMIT 1",
+        "SELECT count(*) FROM ({}) s WHERE true",
+        "SELECT row_to_json(s) AS id FROM ({}) s",
+        "SELECT 1 AS id WHERE EXISTS ({})",
+        "SELECT ARRAY({})",
+        "SELECT j.id FROM jobs j, LATERAL ({}) l",
         "SELECT j.id FROM jobs j LEFT JOIN LATERAL ({}) l ON true",
-    ),
-    (Everything, "WITH x AS ({}) SELECT * FROM x"),
-    (
-        Everything,
+        "WITH x AS ({}) SELECT * FROM x",
         "WITH x AS MATERIALIZED ({}) SELECT count(*) FROM x",
-    ),
-    (Everything, "WITH x AS ({}) SELECT 1 AS id"),
-    (Everything, "WITH RECURSIVE x AS ({}) TABLE x"),
-    (Everything, "SELECT (WITH x AS ({}) SELECT count(*) FROM x)"),
-    (Everything, "({}) UNION ALL ({})"),
-    (Everything, "(SELECT NULL) EXCEPT ALL ({})"),
-    (Everything, "EXPLAIN {}"),
-    (Everything, "EXPLAIN (ANALYZE false) {}"),
-    (Everything, "EXPLAIN ANALYZE {}"),
-    (
-        Everything,
+        "WITH x AS ({}) SELECT 1 AS id",
+        "WITH RECURSIVE x AS ({}) TABLE x",
+        "SELECT (WITH x AS ({}) SELECT count(*) FROM x)",
+        "({}) UNION ALL ({})",
+        "(SELECT NULL) EXCEPT ALL ({})",
+        "EXPLAIN {}",
+        "EXPLAIN (ANALYZE false) {}",
+        "EXPLAIN ANALYZE {}",
         "EXPLAIN (ANALYZE, COSTS off, TIMING off, FORMAT yaml) {}",
-    ),
-    (Everything, "COPY ({}) TO STDOUT"),
-    (Everything, "COPY ({}) TO STDOUT WITH (FORMAT csv)"),
-    (Everything, "COPY ({}) TO '/dev/null'"),
-    (
-        Everything,
+        "COPY ({}) TO STDOUT",
+        "COPY ({}) TO STDOUT WITH (FORMAT csv)",
+        "COPY ({}) TO '/dev/null'",
         "BEGIN ;; DECLARE c CURSOR FOR {} ;; FETCH ALL FROM c ;; COMMIT",
-    ),
-    (
-        Everything,
         "BEGIN ;; DECLARE c SCROLL CURSOR FOR {} ;; FETCH LAST FROM c ;; COMMIT",
-    ),
-    (
-        Everything,
         "BEGIN ;; DECLARE c CURSOR FOR {} ;; MOVE ALL IN c ;; COMMIT",
-    ),
-    (
-        Everything,
         "DECLARE c CURSOR WITH HOLD FOR {} ;; FETCH ALL FROM c",
-    ),
-    (Everything, "PREPARE p AS {} ;; EXECUTE p"),
-    (Everything, "PREPARE p AS {} ;; EXPLAIN EXECUTE p"),
-    (Everything, "PREPARE p AS {} ;; EXPLAIN ANALYZE EXECUTE p"),
-    (
-        Everything,
+        "PREPARE p AS {} ;; EXECUTE p",
+        "PREPARE p AS {} ;; EXPLAIN EXECUTE p",
+        "PREPARE p AS {} ;; EXPLAIN ANALYZE EXECUTE p",
         "PREPARE p AS {} ;; CREATE TABLE made AS EXECUTE p",
-    ),
-    (Everything, "PREPARE p AS {}"),
-    (Everything, "CREATE TABLE made AS {}"),
-    (Everything, "CREATE TEMP TABLE made AS {}"),
-    (Everything, "CREATE VIEW made AS {}"),
-    (Everything, "CREATE MATERIALIZED VIEW made AS {}"),
-    (Everything, "INSERT INTO pairs SELECT NULL FROM ({}) s"),
-    (Everything, "DO $do$ BEGIN PERFORM * FROM ({}) s; END $do$"),
-    (
-        Everything,
+        "PREPARE p AS {}",
+        "CREATE TABLE made AS {}",
+        "CREATE TEMP TABLE made AS {}",
+        "CREATE VIEW made AS {}",
+        "CREATE MATERIALIZED VIEW made AS {}",
+        "INSERT INTO pairs SELECT NULL FROM ({}) s",
+        "DO $do$ BEGIN PERFORM * FROM ({}) s; END $do$",
         "SELECT query_to_xml($q$ {} $q$, true, true, '')",
-    ),
-    (Everything, "SELECT 1; {}"),
-    (Everything, "{}; SELECT 1"),
-    (Everything, "BEGIN; {}; COMMIT"),
-    (Everything, "/* a comment -- */ {} -- another /*"),
-    (NotAll, "SELECT writes_by_text($q$ {} $q$)"),
+        "SELECT 1; {}",
+        "{}; SELECT 1",
+        "BEGIN; {}; COMMIT",
+        "/* a comment -- */ {} -- another /*",
+    ],
+    &["SELECT writes_by_text($q$ {} $q$)"],
 ];
 
 /// Functions that read-only mode does not stop. Inside a text that a function runs no parser sees them: `hidden`
@@ -258,33 +225,38 @@ fn put(place: &str, text: &str) -> String {
 }
 
 fn every_combination() -> Vec<(Shows, String)> {
-    let mut all = Vec::new();
-    for (shows, expression) in EXPRESSIONS {
+    let mut combined = Vec::new();
+    for (shows, expression) in all(EXPRESSIONS) {
         for place in AROUND_EXPRESSIONS {
-            all.push((*shows, put(place, expression)));
+            combined.push((shows, put(place, expression)));
         }
         let select = format!("SELECT {expression} AS id");
-        for (place_shows, place) in AROUND_QUERIES {
-            all.push(((*shows).max(*place_shows), put(place, &select)));
+        for (place_shows, place) in all(AROUND_QUERIES) {
+            combined.push((shows.max(place_shows), put(place, &select)));
         }
     }
-    for (shows, query) in QUERIES {
-        for (place_shows, place) in AROUND_QUERIES {
-            all.push(((*shows).max(*place_shows), put(place, query)));
+    for (shows, query) in all(QUERIES) {
+        for (place_shows, place) in all(AROUND_QUERIES) {
+            combined.push((shows.max(place_shows), put(place, query)));
         }
     }
-    all
+    combined
+}
+
+fn one(of: Ingredients, rng: &mut StdRng) -> (Shows, &'static str) {
+    let all: Vec<_> = all(of).collect();
+    *all.choose(rng).unwrap()
 }
 
 fn at_random(rng: &mut StdRng) -> (Shows, String) {
-    let (shows, expression) = *EXPRESSIONS.choose(rng).unwrap();
+    let (shows, expression) = one(EXPRESSIONS, rng);
     let mut text = put(AROUND_EXPRESSIONS.choose(rng).unwrap(), expression);
     for _ in 0..rng.random_range(0..3) {
         // Used as a value again.
         let value = format!("(SELECT count(*) FROM ({text}) AS s)");
         text = put(AROUND_EXPRESSIONS.choose(rng).unwrap(), &value);
     }
-    let (place_shows, place) = *AROUND_QUERIES.choose(rng).unwrap();
+    let (place_shows, place) = one(AROUND_QUERIES, rng);
     (shows.max(place_shows), put(place, &text))
 }
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use pgpalisade_policies::Class;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Message, Wire, pretty};
+use pgpalisade_test_servers::wire::pretty;
 
 use super::corpus::{self, cases};
-use super::world::{Around, Outcome, Protocol, Runner, Watch, changed, class_of, stage};
+use super::world::{Around, Protocol, Runner, Watch, changed, class_of, stage};
 
 #[test]
 fn the_backstop_refuses_them() {
@@ -144,29 +144,4 @@ fn what_neither_parser_nor_read_only_mode_sees() {
 
 fn own_dsn(stage: &Stage) -> String {
     stage.postgres.admin_dsn()
-}
-
-/// COPY of a hidden write ends like every other refusal: the session continues.
-#[test]
-fn a_session_goes_on_after_each() {
-    let stage = stage();
-    let mut wire: Wire = stage.plain();
-    for sql in [
-        "COPY (SELECT writes()) TO STDOUT",
-        "COPY (SELECT writes(id) FROM jobs) TO STDOUT WITH BINARY",
-        "SELECT id FROM jobs UNION ALL SELECT writes()",
-    ] {
-        let answer = wire.query(sql);
-        let outcome: Vec<String> = answer
-            .iter()
-            .filter(|message| message.tag == b'E')
-            .map(Message::sqlstate)
-            .collect();
-        assert_eq!(outcome, ["25006"], "{sql}: {}", pretty(&answer));
-        assert_eq!(wire.rows("SELECT 1"), [["1"]]);
-    }
-    assert_eq!(Outcome::Passed, {
-        let mut plain = Runner::without_token(&stage);
-        plain.run(&["SELECT 1".to_owned()], Around::Block, Protocol::Simple)
-    });
 }

@@ -6,7 +6,7 @@ use pgpalisade_policies::{Class, Control, TextEncoding, WriteReason, classify};
 use pgpalisade_test_servers::postgres::{Auth, Postgres};
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire};
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire, trusted};
 
 use super::corpus::WORLD;
 
@@ -115,36 +115,32 @@ pub(crate) enum Around {
 pub(crate) struct Runner {
     wire: Wire,
     endpoint: Endpoint,
-    parameters: &'static [(&'static str, &'static str)],
+    more: &'static [(&'static str, &'static str)],
 }
-
-const PLAIN: &[(&str, &str)] = &[("user", "postgres"), ("database", "postgres")];
-const READ_ONLY: &[(&str, &str)] = &[
-    ("user", "postgres"),
-    ("database", "postgres"),
-    ("default_transaction_read_only", "on"),
-];
 
 impl Runner {
     /// Directly on the server, read-only: the oracle.
     pub(crate) fn oracle(stage: &Stage) -> Self {
-        Self::new(stage.postgres.tcp(), READ_ONLY)
+        Self::new(
+            stage.postgres.tcp(),
+            &[("default_transaction_read_only", "on")],
+        )
     }
 
     pub(crate) fn without_token(stage: &Stage) -> Self {
-        Self::new(stage.proxy.endpoint(), PLAIN)
+        Self::new(stage.proxy.endpoint(), &[])
     }
 
     /// Directly on the server, free to write.
     pub(crate) fn free(stage: &Stage) -> Self {
-        Self::new(stage.postgres.tcp(), PLAIN)
+        Self::new(stage.postgres.tcp(), &[])
     }
 
-    fn new(endpoint: Endpoint, parameters: &'static [(&'static str, &'static str)]) -> Self {
+    fn new(endpoint: Endpoint, more: &'static [(&'static str, &'static str)]) -> Self {
         Self {
-            wire: Wire::login(&endpoint, parameters),
+            wire: Wire::login(&endpoint, &trusted(more)),
             endpoint,
-            parameters,
+            more,
         }
     }
 
@@ -166,7 +162,7 @@ impl Runner {
         }
         let answer = self.wire.run(&Batch::new().query("ROLLBACK"));
         if answer.last().is_some_and(Message::is_closed) {
-            self.wire = Wire::login(&self.endpoint, self.parameters);
+            self.wire = Wire::login(&self.endpoint, &trusted(self.more));
         } else {
             self.wire.ok("DISCARD ALL");
         }

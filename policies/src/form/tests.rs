@@ -303,8 +303,8 @@ const STATEMENTS: &[&str] = &[
     "do {}",
 ];
 
-/// Texts for these places.
-const VALUES: &[&str] = &[
+/// Plain values for these places.
+const PLAIN: &[&str] = &[
     "0",
     "1",
     "2",
@@ -325,79 +325,42 @@ const VALUES: &[&str] = &[
     "'1'",
     "'s'",
     "'public.s'",
+];
+
+/// Values that no form may leave out, and fragments of text.
+const ODD: &[&str] = &[
+    "0x1F", "0b1", "1e5", "1.5", ".5", "5.", "1_0", "$1", "$2", "-1", "t1", "e'a'", "e'\\''",
+    "'\\'", "u&'a'", "N'a'", "b'1'", "'--'", "'/*'", "'$$'", "$$a$$", "--1\n", "/*1*/", "\"1\"",
+    "'é'", "é", "null", "true", ";", "", " ", "\n", "'", "\"", "$", "\\", "explain", "e", "E", "-",
+    "+", "/", "*", "--", "\u{b}", "\u{c}",
+];
+const ODD_AND_LONG: &[&str] = &[
     "2147483648",
     "99999999999",
-    "0x1F",
-    "0b1",
-    "1e5",
-    "1.5",
-    ".5",
-    "5.",
-    "1_0",
-    "$1",
-    "$2",
-    "-1",
-    "t1",
-    "e'a'",
-    "e'\\''",
-    "'\\'",
-    "u&'a'",
-    "N'a'",
-    "b'1'",
     "'fencing.token'",
     "'nextval'",
-    "'--'",
-    "'/*'",
     "'set_config'",
-    "'$$'",
-    "$$a$$",
-    "--1\n",
-    "/*1*/",
-    "\"1\"",
-    "'é'",
-    "é",
-    "null",
-    "true",
     "nextval('s')",
     "1::float(30)",
-    ";",
-    "",
-    " ",
-    "\n",
-    "'",
-    "\"",
-    "$",
-    "\\",
-    "explain",
-    "e",
-    "E",
-    "-",
-    "+",
-    "/",
-    "*",
-    "--",
-    "\u{b}",
-    "\u{c}",
 ];
-/// Number of plain values, which come first.
-const PLAIN: usize = 20;
 
 /// Two texts of one statement.
 fn two_texts(random: &mut StdRng) -> [String; 2] {
+    let all = [PLAIN, ODD, ODD_AND_LONG].concat();
     let mut statement = (*STATEMENTS.choose(random).unwrap()).to_owned();
     // Damaged by a character or two.
     for _ in 0..random.random_range(0..4_usize).saturating_sub(2) {
         let at = random.random_range(0..=statement.len());
         if statement.is_char_boundary(at) {
-            statement.insert_str(at, VALUES.choose(random).unwrap());
+            statement.insert_str(at, all.choose(random).unwrap());
         }
     }
     let mut texts = [String::new(), String::new()];
     for (place, piece) in statement.split("{}").enumerate() {
         if place > 0 {
             let values = match random.random_range(0..4) {
-                0 => VALUES,
-                _ => &VALUES[..PLAIN],
+                0 => &all[..],
+                _ => PLAIN,
             };
             let value = values.choose(random).unwrap();
             texts[0].push_str(value);

@@ -190,13 +190,10 @@ impl Write for Disk {
     }
 }
 
-struct DiskControl {
-    verdict: Sender<io::Result<()>>,
-    entries: Receiver<()>,
-    text: Arc<Mutex<String>>,
-}
+type Verdicts = Sender<io::Result<()>>;
 
-fn disk() -> (Disk, DiskControl) {
+/// Such a disk, its verdicts, a notice of each write, and the text.
+fn disk() -> (Disk, Verdicts, Receiver<()>, Arc<Mutex<String>>) {
     let (verdict, verdicts) = channel();
     let (entered, entries) = channel();
     let text = Arc::new(Mutex::new(String::new()));
@@ -205,26 +202,12 @@ fn disk() -> (Disk, DiskControl) {
         entered,
         text: Arc::clone(&text),
     };
-    (
-        disk,
-        DiskControl {
-            verdict,
-            entries,
-            text,
-        },
-    )
+    (disk, verdict, entries, text)
 }
 
 #[test]
 fn a_hanging_disk_blocks_nobody_and_the_gap_is_counted() {
-    let (
-        disk,
-        DiskControl {
-            verdict,
-            entries,
-            text,
-        },
-    ) = disk();
+    let (disk, verdict, entries, text) = disk();
     let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 4).unwrap();
     log.record(record(0));
     entries.recv().unwrap(); // The writer now hangs in its first write.
@@ -290,14 +273,7 @@ fn the_writer_rests_between_two_records() {
 
 #[test]
 fn the_count_is_written_without_a_further_record() {
-    let (
-        disk,
-        DiskControl {
-            verdict,
-            entries,
-            text,
-        },
-    ) = disk();
+    let (disk, verdict, entries, text) = disk();
     let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 1).unwrap();
     log.record(record(0));
     entries.recv().unwrap();
@@ -310,14 +286,7 @@ fn the_count_is_written_without_a_further_record() {
 
 #[test]
 fn a_full_disk_is_counted_and_a_torn_line_spoils_no_other() {
-    let (
-        disk,
-        DiskControl {
-            verdict,
-            entries,
-            text,
-        },
-    ) = disk();
+    let (disk, verdict, entries, text) = disk();
     let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 16).unwrap();
     let full = || Err(io::Error::from(io::ErrorKind::StorageFull));
     verdict.send(Ok(())).unwrap();
@@ -401,14 +370,7 @@ fn what_was_only_observed_does_not_flood_the_log() {
 #[test]
 fn a_flood_is_bounded_and_counted_to_the_last_record() {
     const RECORDS: u64 = 20_000;
-    let (
-        disk,
-        DiskControl {
-            verdict,
-            entries,
-            text,
-        },
-    ) = disk();
+    let (disk, verdict, entries, text) = disk();
     let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 64).unwrap();
     let answer = std::thread::spawn(move || {
         // Each write takes a moment until the log is gone, so that the queue is full again.

@@ -46,6 +46,12 @@ fn in_file<T>(text: &str, then: impl FnOnce(&Path) -> T) -> T {
 }
 
 #[track_caller]
+fn good(text: &str) -> Config {
+    in_file(text, |path| load(Some(path), &[], &[])).unwrap()
+}
+
+/// Loads, and returns the errors, one per line, without the directory.
+#[track_caller]
 fn errors(text: &str, env: &[(&str, &str)], flags: &[(&str, &[&str])]) -> Vec<String> {
     in_file(text, |path| {
         let errors = load(Some(path), env, flags).expect_err("errors");
@@ -62,7 +68,7 @@ const MINIMAL: &str = "upstream = \"/run\"\nauthority = \"embedded:/a\"\n";
 
 #[test]
 fn defaults() {
-    let config = in_file(MINIMAL, |path| load(Some(path), &[], &[])).unwrap();
+    let config = good(MINIMAL);
     let local = listen::parse("127.0.0.1:6432").unwrap();
     assert_eq!(config.clients.listen, [local]);
     assert_eq!(config.takeover.timeout, Duration::from_secs(5));
@@ -97,7 +103,7 @@ fn two_services_share_no_address() {
     let errors = errors(&shared, &[], &[]);
     assert!(errors[0].contains("http and listen"), "{errors:?}");
     let chosen = format!("{MINIMAL}listen = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n");
-    in_file(&chosen, |path| load(Some(path), &[], &[])).unwrap();
+    good(&chosen);
 }
 
 #[test]
@@ -124,7 +130,7 @@ grace = 0
 [tcp]
 keepalive = "off"
 "#;
-    let config = in_file(text, |path| load(Some(path), &[], &[])).unwrap();
+    let config = good(text);
     assert_eq!(config.clients.listen.len(), 2);
     assert_eq!(config.upstream.hosts.to_string(), "db:5433");
     assert_eq!(config.control.expose().config.get_user(), Some("c"));
@@ -274,41 +280,18 @@ x = 1
 
 #[test]
 fn types_and_units_are_said_in_words() {
-    for (line, says) in [
-        (
-            "workers = 1.5",
-            "workers wants a whole number, not a number with a fraction or an exponent",
-        ),
-        (
-            "workers = 0x10",
-            "workers wants a whole number, not a number in hexadecimal, octal or binary",
-        ),
-        ("workers = [2]", "workers wants a whole number, not a list"),
-        (
-            "policy = 2026-11-21",
-            "policy wants a string, not a date or time without quotes",
-        ),
-        (
-            "io_uring = false",
-            "io_uring wants a string, not true or false",
-        ),
-        (
-            "observe = \"on\"",
-            "observe wants true or false, not a string",
-        ),
-        (
-            "listen = [1]",
-            "listen wants a string or a list of strings, not a list with something else in it",
-        ),
-        (
-            "workers = -3",
-            "workers: \"-3\" is out of range: write a number from 1 to 1024",
-        ),
-        (
-            "takeover.timeout = \"99999999999999h\"",
-            "takeover.timeout: \"99999999999999h\" is out of range: write 100ms to 10min",
-        ),
-    ] {
+    let rows = r#"
+workers = 1.5 => workers wants a whole number, not a number with a fraction or an exponent
+workers = 0x10 => workers wants a whole number, not a number in hexadecimal, octal or binary
+workers = [2] => workers wants a whole number, not a list
+policy = 2026-11-21 => policy wants a string, not a date or time without quotes
+io_uring = false => io_uring wants a string, not true or false
+observe = "on" => observe wants true or false, not a string
+listen = [1] => listen wants a string or a list of strings, not a list with something else in it
+workers = -3 => workers: "-3" is out of range: write a number from 1 to 1024
+takeover.timeout = "99999999999999h" => takeover.timeout: "99999999999999h" is out of range: write 100ms to 10min
+"#;
+    for (line, says) in rows.lines().filter_map(|row| row.split_once(" => ")) {
         let got = errors(&format!("{MINIMAL}{line}\n"), &[], &[]);
         assert_eq!(got, [format!("pgpalisade.toml:3: {says}")]);
     }
@@ -316,26 +299,14 @@ fn types_and_units_are_said_in_words() {
 
 #[test]
 fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
+    let console = "[connections]\nconsole = \"/run\"";
+    let tls = "[connections]\nmax = 1\ntls.mode = \"off\"";
+    let nested = "[shutdown]\n[shutdown.tls]\nmode = \"off\"";
     for (text, line, key, table) in [
-        (
-            "[connections]\nconsole = \"/run\"",
-            4,
-            "console",
-            "connections",
-        ),
+        (console, 4, "console", "connections"),
         ("[tls]\nhttp = \"127.0.0.1:1\"", 4, "http", "tls"),
-        (
-            "[connections]\nmax = 1\ntls.mode = \"off\"",
-            5,
-            "tls",
-            "connections",
-        ),
-        (
-            "[shutdown]\n[shutdown.tls]\nmode = \"off\"",
-            4,
-            "tls",
-            "shutdown",
-        ),
+        (tls, 5, "tls", "connections"),
+        (nested, 4, "tls", "shutdown"),
     ] {
         let says = format!(
             "pgpalisade.toml:{line}: unknown key \"{table}.{key}\": \"{key}\" is a top-level key, and what follows the \
@@ -381,16 +352,9 @@ fn a_bad_value_is_an_error_also_where_a_flag_replaces_it() {
 #[test]
 fn syntax_errors_have_lines_and_do_not_hide_the_rest() {
     let got = errors(&format!("{MINIMAL}workers = = 2\nlisen = 1\n"), &[], &[]);
-    assert!(
-        got.iter()
-            .any(|line| line.starts_with("pgpalisade.toml:3: ")),
-        "{got:?}"
-    );
-    assert!(
-        got.iter()
-            .any(|line| line.contains("unknown key \"lisen\"")),
-        "{got:?}"
-    );
+    for part in ["pgpalisade.toml:3: ", "unknown key \"lisen\""] {
+        assert!(got.iter().any(|line| line.contains(part)), "{got:?}");
+    }
 }
 
 #[test]
@@ -422,8 +386,8 @@ fn a_word_that_is_no_level_does_not_silence_the_log() {
         (" debug, ,pgpalisade=off,", "pgpalisade=off,debug"),
     ] {
         let text = format!("{MINIMAL}log = \"{filter}\"\n");
-        let config = in_file(&text, |path| load(Some(path), &[], &[])).unwrap();
-        assert_eq!(config.log.filter.to_string(), expect);
+        let config = good(&text);
+        assert_eq!(config.log.filter.as_str(), filter);
     }
 }
 

@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::time::{Duration, Instant};
 
-use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
+use pgpalisade_test_servers::machine::{
+    Signal, assert_says, assert_within, signal, wait_for, wait_until,
+};
 use pgpalisade_test_servers::programs::program;
 use pgpalisade_test_servers::wire::{Batch, Endpoint, SSL_REQUEST, Wire, startup_packet};
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
@@ -32,11 +34,11 @@ fn silent_connections_keep_nobody_out() {
     let mut silent: Vec<TcpStream> = (0..100).map(|_| tcp(&scene)).collect();
     let begun = Instant::now();
     scene.printed("bob", &["SHOW VERSION"]);
-    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    assert_within(begun, AT_ONCE);
     // The oldest connection was closed silently.
     let begun = Instant::now();
     assert_eq!(silent[0].read(&mut [0; 9]).unwrap_or_default(), 0);
-    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    assert_within(begun, AT_ONCE);
     // Sessions are unaffected.
     scene.stage.plain().ok("SELECT 1");
 }
@@ -178,7 +180,7 @@ fn operators_can_be_hostile_too() {
     let _ = deaf.try_send_bytes(&questions);
     let begun = Instant::now();
     scene.show("LISTS");
-    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    assert_within(begun, AT_ONCE);
 }
 
 #[test]
@@ -196,10 +198,7 @@ fn another_user_of_the_machine_is_nobody() {
         .current_dir("/");
     let output = psql.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        said.contains("only the user that runs pgpalisade and root"),
-        "{said}"
-    );
+    assert_says(&said, "only the user that runs pgpalisade and root");
 }
 
 /// The console moves with the listeners: the socket always exists, and connected operators are served to the end.

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
+use pgpalisade_test_servers::machine::{Signal, assert_within, signal, wait_for, wait_until};
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::proxy::Options;
-use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Wire, assert_error, pretty, trusted};
 
 use super::{Scene, on_a_port, on_a_socket, show};
 
@@ -19,14 +19,6 @@ fn id(scene: &Scene) -> String {
 fn kill(scene: &Scene, id: &str) {
     scene.operator().ok(&format!("KILL {id}"));
     wait_until("the client to be gone", || scene.show("CLIENTS").is_empty());
-}
-
-#[track_caller]
-fn told(messages: &[Message]) -> String {
-    let error = messages.iter().find(|message| message.tag == b'E');
-    error
-        .unwrap_or_else(|| panic!("{}", pretty(messages)))
-        .sqlstate()
 }
 
 #[test]
@@ -47,20 +39,20 @@ fn who_may_only_read_gives_no_orders() {
     }
     session.ok("SELECT 1");
     assert_eq!(scene.printed("ann", &["RELOAD", "KILL 1"]), "");
-    assert_eq!(told(&session.until_closed()), "57P01");
+    assert_error(&session.until_closed(), "57P01");
 }
 
 #[test]
 fn a_kill_says_whether_anything_may_have_been_committed() {
     let scene = Scene::new(on_a_socket);
     let mut operator = scene.operator();
-    assert_eq!(told(&operator.query("KILL 77")), "42704");
+    assert_error(&operator.query("KILL 77"), "42704");
     // Nothing is in flight: the open transaction is rolled back.
     let mut leader = scene.stage.leader("1");
     leader.ok("BEGIN");
     leader.ok("INSERT INTO jobs VALUES (1)");
     kill(&scene, &id(&scene));
-    assert_eq!(told(&leader.until_closed()), "57P01");
+    assert_error(&leader.until_closed(), "57P01");
     // A statement is in flight: its result is unknown.
     let mut leader = scene.stage.leader("1");
     leader.send(&Batch::new().query("INSERT INTO jobs SELECT 2 FROM pg_sleep(3)"));
@@ -68,14 +60,14 @@ fn a_kill_says_whether_anything_may_have_been_committed() {
         scene.show("SESSIONS")[0]["state"] == "active"
     });
     kill(&scene, &id(&scene));
-    assert_eq!(told(&leader.until_closed()), "08007");
+    assert_error(&leader.until_closed(), "08007");
     // The data of a COPY stops in the middle.
     let mut leader = scene.stage.leader("1");
     leader.send(&Batch::new().query("COPY jobs FROM STDIN"));
     leader.until(b'G');
     leader.send(&Batch::new().copy_data(b"3\n"));
     kill(&scene, &id(&scene));
-    assert_eq!(told(&leader.until_closed()), "08007");
+    assert_error(&leader.until_closed(), "08007");
     let postgres = &scene.stage.postgres;
     wait_until("the servers to be gone", || {
         let left = "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'jobs' AND pid <> pg_backend_pid()";
@@ -104,15 +96,11 @@ fn a_client_that_does_not_cooperate_is_killed() {
     assert_eq!(scene.stage.postgres.value(stuck), "1");
     let begun = Instant::now();
     kill(&scene, &id(&scene));
-    assert!(
-        begun.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert_within(begun, Duration::from_secs(5));
     let mut stranger = Wire::connect(&scene.stage.proxy.endpoint());
     wait_until("it to be there", || scene.show("CLIENTS").len() == 1);
     kill(&scene, &id(&scene));
-    assert_eq!(told(&stranger.until_closed()), "57P01");
+    assert_error(&stranger.until_closed(), "57P01");
 }
 
 #[test]
@@ -120,11 +108,7 @@ fn a_replication_connection_is_shown_and_killed() {
     let policy = PolicyFile::new("[defaults]\nallow = [\"replication\"]\n");
     let path = policy.path().display().to_string();
     let scene = Scene::with(on_a_socket, |options| options.flag("--policy", &path));
-    let parameters = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("replication", "database"),
-    ];
+    let parameters = trusted(&[("replication", "database")]);
     let mut stream = Wire::login(&scene.stage.proxy.endpoint(), &parameters);
     stream.ok("SELECT 1");
     let row = &scene.show("SESSIONS")[0];
@@ -148,7 +132,7 @@ fn a_reload_says_what_is_wrong() {
     assert_eq!(names(&mut operator), 2);
     policy.write("[scope.scheduler]\ntables = 7\n");
     let answer = operator.query("RELOAD");
-    assert_eq!(told(&answer), "F0000");
+    assert_error(&answer, "F0000");
     assert!(
         answer[0].field(b'M').unwrap().contains("policy.toml:2"),
         "{}",
@@ -175,13 +159,13 @@ fn a_shutdown_lets_transactions_end_and_is_seen() {
     leader.ok("BEGIN");
     leader.ok("INSERT INTO jobs VALUES (1)");
     scene.operator().ok("SHUTDOWN");
-    assert_eq!(told(&idle.until_closed()), "57P01");
+    assert_error(&idle.until_closed(), "57P01");
     // The console stays open to the end. The idle session leaves its list shortly after its socket is closed.
     wait_for("the leader alone", || {
         (scene.show("SESSIONS").len() == 1).then_some(())
     });
     leader.ok("COMMIT");
-    assert_eq!(told(&leader.until_closed()), "57P01");
+    assert_error(&leader.until_closed(), "57P01");
     wait_until("its end", || scene.stage.proxy.output().contains("stopped"));
     assert!(Wire::try_connect(&scene.console).is_err());
     assert_eq!(scene.stage.postgres.value("SELECT count(*) FROM jobs"), "1");
@@ -211,6 +195,6 @@ fn a_shutdown_that_waits_can_be_hurried() {
     let mut operator = scene.operator();
     operator.ok("SHUTDOWN WAIT_FOR_CLIENTS");
     operator.ok("SHUTDOWN");
-    assert_eq!(told(&session.until_closed()), "57P01");
+    assert_error(&session.until_closed(), "57P01");
     wait_until("its end", || scene.stage.proxy.output().contains("stopped"));
 }

@@ -4,7 +4,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use pgpalisade_test_servers::machine::wait_until;
-use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, pretty};
 
 use super::{Scene, on_a_socket};
 
@@ -57,7 +57,7 @@ fn nothing_begins_and_what_has_begun_goes_on() {
     let answer = pause(&scene);
     idle.send(&insert(3));
     let endpoint = scene.stage.proxy.endpoint();
-    let session = [("user", "postgres"), ("database", "postgres")];
+    let session = TRUSTED;
     let login = thread::spawn(move || drop(Wire::login(&endpoint, &session)));
     busy.ok("INSERT INTO jobs VALUES (2)");
     assert_silent(&mut idle);
@@ -128,8 +128,7 @@ fn who_waits_can_be_ended() {
         .ok(&format!("KILL {}", id.as_str().unwrap()));
     ended(killed);
     // Even one that waits for its login.
-    let mut waits = Wire::connect(&scene.stage.proxy.endpoint());
-    waits.startup(196_608, &[("user", "postgres"), ("database", "postgres")]);
+    let _waits = Wire::open(&scene.stage.proxy.endpoint(), &[]);
     assert!(scene.stage.proxy.terminate().success());
     ended(left);
     assert_eq!(jobs(&scene), "NULL");
@@ -162,14 +161,13 @@ fn who_leaves_meanwhile_is_let_go() {
     let clients = [scene.stage.plain(), scene.stage.plain()];
     assert_done(pause(&scene));
     let endpoint = scene.stage.proxy.endpoint();
-    let mut waits = Wire::connect(&endpoint);
-    waits.startup(196_608, &[("user", "postgres"), ("database", "postgres")]);
+    let waits = Wire::open(&endpoint, &[]);
     holder.send(&insert(1).terminate());
     drop((holder, clients, waits));
     wait_until("all to be gone", || scene.show("CLIENTS").is_empty());
     assert_eq!(jobs(&scene), "NULL", "it had begun nothing");
     let next = thread::spawn(move || {
-        let session = [("user", "postgres"), ("database", "postgres")];
+        let session = TRUSTED;
         Wire::login(&endpoint, &session).ok("SET fencing.token = 'lease'");
     });
     scene.operator().ok("RESUME");

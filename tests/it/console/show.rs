@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
+use pgpalisade_test_servers::machine::{Signal, assert_says, signal, wait_for, wait_until};
 use pgpalisade_test_servers::postgres::{Auth, Postgres};
-use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire};
+use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, assert_error};
 
 use super::{Scene, columns, on_a_port, on_a_socket, show};
 
@@ -349,12 +349,7 @@ fn takeovers_are_shown() {
     );
     signal(backend, Signal::STOP);
     let refused = Wire::connect(&stage.proxy.endpoint()).start_as_leader("34");
-    assert!(
-        refused
-            .iter()
-            .any(|m| m.tag == b'E' && m.sqlstate() == "PF006"),
-        "{refused:?}"
-    );
+    assert_error(&refused, "PF006");
     let row = outcome("incomplete");
     let why = row["why"].as_str().unwrap();
     assert!(
@@ -394,10 +389,7 @@ fn psql_reads_it_with_a_password() {
         ("x\u{1b}y", "pencil"),
     ] {
         let said = scene.refused(user, password, "SHOW VERSION");
-        assert!(
-            said.contains("password authentication failed for user"),
-            "{said}"
-        );
+        assert_says(&said, "password authentication failed for user");
         assert!(!said.contains('\u{1b}'), "{said}");
     }
     for (command, says) in [

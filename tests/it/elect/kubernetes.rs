@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::kubernetes::Kubernetes;
-use pgpalisade_test_servers::machine::{PATIENCE, Signal, repository, wait_until};
+use pgpalisade_test_servers::machine::{PATIENCE, Signal, assert_within, repository, wait_until};
 use pgpalisade_test_servers::programs::connect_by_environment;
 use pgpalisade_test_servers::proxy::binary;
 use pgpalisade_test_servers::stage::Stage;
@@ -210,11 +210,7 @@ fn whoever_cannot_reach_kubernetes_steps_down_before_its_lease_ends() {
     kubernetes.pause();
     let begun = Instant::now();
     leader.wait_for(LOST);
-    assert!(
-        begun.elapsed() < Duration::from_secs(6),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert_within(begun, Duration::from_secs(6));
     assert_eq!(leader.exit_code(), 75, "{}", leader.output());
     kubernetes.resume();
     // A leader that cannot release the Lease lets it expire.

@@ -7,7 +7,7 @@ use pgpalisade_test_servers::machine::PATIENCE;
 use pgpalisade_test_servers::postgres::{Postgres, copy_tree};
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::{Stage, leader};
-use pgpalisade_test_servers::wire::{Wire, pretty};
+use pgpalisade_test_servers::wire::{TRUSTED, Wire, assert_error, pretty};
 
 use super::{SETUP, assert_ended};
 
@@ -30,10 +30,7 @@ fn point_to(proxy: &mut Proxy, postgres: &Postgres) {
 #[track_caller]
 fn assert_refused(proxy: &Proxy, token: &str, sqlstate: &str) {
     let mut wire = Wire::connect(&proxy.endpoint());
-    let answer = wire.start_as_leader(token);
-    let refusal = answer.iter().find(|message| message.tag == b'E');
-    let code = refusal.map(|error| error.sqlstate());
-    assert_eq!(code.as_deref(), Some(sqlstate), "{}", pretty(&answer));
+    assert_error(&wire.start_as_leader(token), sqlstate);
 }
 
 /// Asserts that it does not start, and logs all of these.
@@ -117,10 +114,7 @@ fn a_deposed_primary_is_fenced() {
         let said = wire.until_closed();
         assert_eq!(said[0].sqlstate(), "PF007", "{}", pretty(&said));
     }
-    let mut declares = Wire::login(
-        &old_proxy.endpoint(),
-        &[("user", "postgres"), ("database", "postgres")],
-    );
+    let mut declares = Wire::login(&old_proxy.endpoint(), &TRUSTED);
     let answer = declares.query("SET fencing.token = 35");
     assert!(
         ["PF006", "PF007"].contains(&answer[0].sqlstate().as_str()),

@@ -7,7 +7,7 @@ use pgpalisade_test_servers::machine::{Signal, signal, wait_at_most, wait_until}
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Endpoint, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Wire, assert_error, pretty};
 
 use super::{SETUP, assert_ended, committed, take_over};
 
@@ -101,13 +101,7 @@ fn a_commit_whose_answer_is_lost() {
     let _new = take_over(&stage, "34");
     assert_eq!(committed(&stage), ["1"]);
     relay.cut();
-    let answer = old.until_closed();
-    let codes: Vec<String> = answer
-        .iter()
-        .filter(|message| message.tag == b'E')
-        .map(|error| error.sqlstate())
-        .collect();
-    assert_eq!(codes, ["08007"], "{}", pretty(&answer));
+    assert_error(&old.until_closed(), "08007");
 }
 
 /// The server connection is cut with a write in flight, without a takeover: the result is unknown as well.
@@ -165,10 +159,7 @@ fn the_proxy_is_killed_with_a_statement_running() {
 /// G6: if a backend does not end in time, the takeover fails and the new holder is not admitted.
 #[test]
 fn a_backend_that_cannot_be_ended() {
-    let postgres = Postgres::start();
-    postgres.sql(SETUP);
-    let proxy = Proxy::start_with(Options::new(&postgres).flag("--takeover-timeout", "1s"));
-    let stage = Stage { proxy, postgres };
+    let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "1s")]);
     let mut old = stage.leader("33");
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
     let pid = old.backend_pid();
@@ -199,10 +190,7 @@ fn a_backend_that_cannot_be_ended() {
 /// rest.
 #[test]
 fn scopes_that_take_their_time_share_one_timeout() {
-    let postgres = Postgres::start();
-    postgres.sql(SETUP);
-    let proxy = Proxy::start_with(Options::new(&postgres).flag("--takeover-timeout", "6s"));
-    let stage = Stage { proxy, postgres };
+    let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "6s")]);
     let first = stage.leader("a=1");
     let second = stage.leader("b=1");
     let pids = [first.backend_pid(), second.backend_pid()];
@@ -224,32 +212,6 @@ fn scopes_that_take_their_time_share_one_timeout() {
         took < Duration::from_secs(9),
         "bounded by takeover.timeout: {took:?}"
     );
-}
-
-/// The proxy is stopped (SIGSTOP) with a write of the old leader in its socket. Meanwhile its server session is
-/// ended, as another proxy's takeover would do. After resuming, the write must fail, and must not be called fenced
-/// without proof.
-#[test]
-fn the_proxy_is_paused_with_a_write_waiting() {
-    let stage = Stage::with(SETUP);
-    let mut old = stage.leader("33");
-    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
-    stage.proxy.pause();
-    old.send(&Batch::new().query("COMMIT"));
-    let pid = old.backend_pid();
-    let ended = format!("SELECT pg_terminate_backend({pid}, 10000)");
-    assert_eq!(stage.postgres.value(&ended), "t");
-    stage.proxy.resume();
-    let answer = old.until_closed();
-    assert!(
-        !answer.iter().any(|message| message.tag == b'C'),
-        "{}",
-        pretty(&answer)
-    );
-    assert!(committed(&stage).is_empty());
-    // The proxy is intact.
-    let mut new = take_over(&stage, "34");
-    new.ok("INSERT INTO jobs VALUES (2)");
 }
 
 /// Marks only rise, even across a restart of the proxy.

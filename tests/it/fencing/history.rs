@@ -2,7 +2,7 @@
 
 use pgpalisade_test_servers::machine::{wait_for, wait_until};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire};
+use pgpalisade_test_servers::wire::{Batch, Wire, trusted};
 use serde_json::{Value, json};
 
 use super::{SETUP, assert_refused, take_over};
@@ -101,12 +101,7 @@ fn a_failed_transaction_tells_nothing() {
 fn names_of_all_alphabets_are_told() {
     let stage = Stage::with(SETUP);
     let name = "調度\u{1F600}京\"\\' --";
-    let leader = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("application_name", name),
-        ("fencing.token", "33"),
-    ];
+    let leader = trusted(&[("application_name", name), ("fencing.token", "33")]);
     let _leader = Wire::login(&stage.proxy.endpoint(), &leader);
     let mut session = stage.plain();
     let told = history_of(&mut session, 1);

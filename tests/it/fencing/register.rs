@@ -7,7 +7,7 @@ use pgpalisade_test_servers::machine::{PATIENCE, wait_until};
 use pgpalisade_test_servers::postgres::{Postgres, copy_tree};
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::leader;
-use pgpalisade_test_servers::wire::{Batch, Endpoint, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Endpoint, TRUSTED, Wire, pretty};
 
 use super::SETUP;
 
@@ -25,7 +25,7 @@ fn at(postgres: &Postgres, store: &Store) -> Options {
 }
 
 fn plain(endpoint: &Endpoint) -> Wire {
-    Wire::login(endpoint, &[("user", "postgres"), ("database", "postgres")])
+    Wire::login(endpoint, &TRUSTED)
 }
 
 /// Asserts that a declaration is refused with one of these.

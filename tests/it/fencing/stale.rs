@@ -3,7 +3,7 @@
 use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, pretty, tags};
+use pgpalisade_test_servers::wire::{Batch, Wire, pretty, tags};
 
 use super::{SETUP, assert_ended, assert_refused, committed, take_over};
 
@@ -90,45 +90,30 @@ fn wait_until_registered(stage: &Stage, mark: &str) {
     });
 }
 
+/// Deposed at rest, outside of a transaction or inside: its next message ends it, and the new leader finds no lock.
 #[test]
-fn autocommit_write() {
-    let stage = Stage::with(SETUP);
-    let mut old = stage.leader("33");
-    old.ok("INSERT INTO jobs VALUES (1)");
-    let mut new = take_over(&stage, "34");
-    new.ok("INSERT INTO jobs VALUES (2)");
-    assert_ended(&old.query("INSERT INTO jobs VALUES (3)"));
-    assert_eq!(committed(&stage), ["1", "2"]);
-}
-
-#[test]
-fn write_inside_a_transaction() {
-    let stage = Stage::with(SETUP);
-    let mut old = stage.leader("33");
-    old.ok("BEGIN");
-    old.ok("INSERT INTO jobs VALUES (1)");
-    let _new = take_over(&stage, "34");
-    assert_ended(&old.query("INSERT INTO jobs VALUES (2)"));
-    assert!(committed(&stage).is_empty());
-}
-
-#[test]
-fn commit_of_a_transaction_opened_before() {
-    for commit in [
-        Batch::new().query("COMMIT"),
-        Batch::new().statement("COMMIT").sync(),
+fn a_session_at_rest() {
+    let open = "BEGIN; INSERT INTO jobs VALUES (2)";
+    let chained =
+        "BEGIN; INSERT INTO jobs VALUES (1); COMMIT AND CHAIN; INSERT INTO jobs VALUES (2)";
+    let query = |sql: &str| Batch::new().query(sql);
+    let insert = query("INSERT INTO jobs VALUES (3)");
+    for (before, last, kept) in [
+        ("INSERT INTO jobs VALUES (1)", &insert, &["1", "2"][..]),
+        (open, &insert, &["2"]),
+        (open, &query("COMMIT"), &["2"]),
+        (open, &Batch::new().statement("COMMIT").sync(), &["2"]),
+        (chained, &query("COMMIT AND CHAIN"), &["1", "2"]),
     ] {
         let stage = Stage::with(SETUP);
         let mut old = stage.leader("33");
-        old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+        old.ok(before);
         let mut new = take_over(&stage, "34");
-        // The row is no longer locked either.
-        new.ok("INSERT INTO jobs VALUES (1, 'the new leader')");
-        assert_ended(&old.run(&commit));
-        assert_eq!(
-            stage.postgres.value("SELECT who FROM jobs"),
-            "the new leader"
-        );
+        new.ok("INSERT INTO jobs VALUES (2, 'the new leader')");
+        assert_ended(&old.run(last));
+        assert_eq!(committed(&stage), kept);
+        let who = "SELECT who FROM jobs WHERE id = 2";
+        assert_eq!(stage.postgres.value(who), "the new leader");
     }
 }
 
@@ -343,18 +328,6 @@ fn call_with_inner_commits() {
     );
 }
 
-#[test]
-fn commit_and_chain() {
-    let stage = Stage::with(SETUP);
-    let mut old = stage.leader("33");
-    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
-    assert_eq!(tags(&old.query("COMMIT AND CHAIN")), "C ZT");
-    old.ok("INSERT INTO jobs VALUES (2)");
-    let _new = take_over(&stage, "34");
-    assert_ended(&old.query("COMMIT AND CHAIN"));
-    assert_eq!(committed(&stage), ["1"]);
-}
-
 /// A prepared transaction outlives its session; ending it needs the current token.
 #[test]
 fn commit_of_a_prepared_transaction() {
@@ -379,15 +352,7 @@ fn declaring_a_stale_token() {
         ("options", "-c fencing.token=33"),
         ("options", "--fencing.token=default=33"),
     ] {
-        let mut wire = Wire::connect(&stage.proxy.endpoint());
-        wire.startup(
-            PROTOCOL_3_0,
-            &[
-                ("user", "postgres"),
-                ("database", "postgres"),
-                (name, value),
-            ],
-        );
+        let mut wire = Wire::open(&stage.proxy.endpoint(), &[(name, value)]);
         assert_ended(&wire.until_ready());
     }
     let mut plain = stage.plain();
@@ -409,32 +374,6 @@ fn declaring_a_stale_token() {
     assert!(committed(&stage).is_empty());
 }
 
-#[test]
-fn tokens_that_are_none() {
-    let stage = Stage::with(SETUP);
-    let mut plain = stage.plain();
-    for value in [
-        "'0'",
-        "-1",
-        "'abc'",
-        "9223372036854775808",
-        "'99999999999999999999'",
-        "'a=b=1'",
-        "'a=0'",
-        "1e3",
-        "on",
-    ] {
-        assert_refused(
-            &plain.query(&format!("SET fencing.token = {value}")),
-            "PF003",
-            b'I',
-        );
-    }
-    assert_refused(&plain.query("INSERT INTO jobs VALUES (1)"), "PF002", b'I');
-    plain.ok("SET fencing.token = 9223372036854775807");
-    plain.ok("INSERT INTO jobs VALUES (1)");
-}
-
 /// G5: any number of sessions with the token of the mark.
 #[test]
 fn equal_tokens_are_never_refused() {
@@ -448,30 +387,6 @@ fn equal_tokens_are_never_refused() {
         ));
     }
     assert_eq!(committed(&stage).len(), 6);
-}
-
-#[test]
-fn scopes_do_not_touch_each_other() {
-    let stage = Stage::with(SETUP);
-    let mut leader = stage.leader("33");
-    let _other = stage.leader("billing=99");
-    leader.ok("INSERT INTO jobs VALUES (1)");
-    let mut billing = stage.leader("billing=99");
-    assert_refused(&billing.query("INSERT INTO jobs VALUES (2)"), "PF002", b'I');
-    let mut both = stage.leader("billing=99,default=33");
-    both.ok("INSERT INTO jobs VALUES (3)");
-    assert_eq!(committed(&stage), ["1", "3"]);
-}
-
-#[test]
-fn a_transaction_that_has_written_keeps_its_token() {
-    let stage = Stage::with(SETUP);
-    let mut leader = stage.leader("33");
-    leader.ok("BEGIN; INSERT INTO jobs VALUES (1)");
-    let answer = leader.query("SET fencing.token = 34");
-    assert_eq!(tags(&answer), "E ZE", "{}", pretty(&answer));
-    leader.ok("ROLLBACK");
-    leader.ok("INSERT INTO jobs VALUES (2)");
 }
 
 /// The error names the scope, both tokens, and the remedy.

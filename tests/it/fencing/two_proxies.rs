@@ -8,7 +8,7 @@ use pgpalisade_test_servers::machine::{wait_for, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::leader;
-use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire, pretty};
 
 use super::{SETUP, assert_ended};
 
@@ -216,14 +216,6 @@ fn assert_gone(answer: &[Message]) {
 /// The first proxy is intact, and knows the new mark.
 #[track_caller]
 fn assert_first_refuses_33(pair: &Pair) {
-    let mut again = Wire::connect(&pair.first.endpoint());
-    again.startup(
-        PROTOCOL_3_0,
-        &[
-            ("user", "postgres"),
-            ("database", "postgres"),
-            ("fencing.token", "33"),
-        ],
-    );
+    let mut again = Wire::open(&pair.first.endpoint(), &[("fencing.token", "33")]);
     assert_ended(&again.until_ready());
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use pgpalisade_test_servers::machine::{Signal, wait_for, wait_until};
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::leader;
-use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, TRUSTED, Wire, errors, pretty};
 
 use super::{
     AT_MOST, Pair, assert_clear, assert_ended, attempt, first_write, ids, options, servers,
@@ -27,10 +27,7 @@ fn a_promotion_beside_a_living_primary() {
     old.ok("INSERT INTO jobs VALUES (1)");
     let mut open = pair.leader("33");
     open.ok("BEGIN; INSERT INTO jobs VALUES (2)");
-    let mut reader = Wire::login(
-        &pair.proxy.endpoint(),
-        &[("user", "postgres"), ("database", "postgres")],
-    );
+    let mut reader = Wire::login(&pair.proxy.endpoint(), &TRUSTED);
     pair.synchronize();
     pair.standby.promote();
     let began = Instant::now();
@@ -106,20 +103,13 @@ fn a_primary_that_hangs() {
     idle.ok("INSERT INTO jobs VALUES (1)");
     let mut open = pair.leader("33");
     open.ok("BEGIN; INSERT INTO jobs VALUES (2)");
-    let mut declares = Wire::login(
-        &pair.proxy.endpoint(),
-        &[("user", "postgres"), ("database", "postgres")],
-    );
+    let mut declares = Wire::login(&pair.proxy.endpoint(), &TRUSTED);
     pair.synchronize();
     let frozen = pair.primary.freeze();
     open.send(&Batch::new().query("COMMIT"));
     declares.send(&Batch::new().query("SET fencing.token = 34"));
     // The kernel accepts the connection, and the startup packet gets no reply.
-    let mut arrives = Wire::connect(&pair.proxy.endpoint());
-    arrives.startup(
-        PROTOCOL_3_0,
-        &[("user", "postgres"), ("database", "postgres")],
-    );
+    let mut arrives = Wire::open(&pair.proxy.endpoint(), &[]);
     std::thread::sleep(Duration::from_millis(200));
     let began = Instant::now();
     pair.standby.promote();
@@ -128,13 +118,8 @@ fn a_primary_that_hangs() {
     // The COMMIT was in flight: its result is unknown.
     assert_ended(&mut open, "08007");
     let answer = declares.until_closed();
-    let code = answer
-        .iter()
-        .find(|message| message.tag == b'E')
-        .map(|e| e.sqlstate());
-    let is_told = code
-        .as_deref()
-        .is_some_and(|code| ["PF006", "PF007"].contains(&code) || code == "08007");
+    let code = errors(&answer).into_iter().next().unwrap_or_default();
+    let is_told = ["PF006", "PF007", "08007"].contains(&code.as_str());
     assert!(is_told, "{}", pretty(&answer));
     let (_, refusals) = first_write(&pair.proxy, "34", 3);
     println!(

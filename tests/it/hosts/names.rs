@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::leader;
-use pgpalisade_test_servers::wire::{Endpoint, Wire};
 
 use super::{AT_MOST, SETUP, assert_clear, assert_ended, attempt, first_write, ids, servers};
 use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::wire::{Endpoint, TRUSTED, Wire};
 
 /// Makes the C library resolve names by a file of the test: <https://cwrap.org/nss_wrapper.html>.
 fn resolving(mut options: Options, hosts: &Path) -> Options {
@@ -114,10 +114,7 @@ fn one_address_that_leads_elsewhere() {
     standby.wait_for_replay(&primary);
     standby.promote();
     lead_to(&standby);
-    let mut reader = Wire::login(
-        &proxy.endpoint(),
-        &[("user", "postgres"), ("database", "postgres")],
-    );
+    let mut reader = Wire::login(&proxy.endpoint(), &TRUSTED);
     reader.ok("SELECT 1");
     // It is on the new server, which the barrier does not see.
     let refused = attempt(&proxy, "34", "INSERT INTO jobs VALUES (2)");

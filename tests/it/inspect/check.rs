@@ -5,11 +5,12 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use pgpalisade_test_servers::held_relay::HeldRelay;
+use pgpalisade_test_servers::machine::assert_says;
 use pgpalisade_test_servers::pooler::Pooler;
 use pgpalisade_test_servers::postgres::{Auth, Postgres};
 use pgpalisade_test_servers::proxy::subcommand;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Endpoint, Wire};
+use pgpalisade_test_servers::wire::{Endpoint, TRUSTED, Wire};
 
 use super::{Settings, fresh_store};
 
@@ -20,10 +21,10 @@ fn before_the_first_start_nothing_fails_and_nothing_is_made() {
     let settings = Settings::new(&postgres, &store);
     let checked = settings.check();
     checked
-        .expect("authority", "warn", "there is no store yet", "right place")
-        .expect("witness", "ok", "the first start of a proxy creates it", "")
-        .expect("proxies", "ok", "no proxy is connected", "")
-        .expect("rights", "ok", "superuser", "")
+        .finds("warn authority: there is no store yet -> right place")
+        .finds("ok witness: the first start of a proxy creates it")
+        .finds("ok proxies: no proxy is connected")
+        .finds("ok rights: superuser")
         .expect_bad(&["authority"]);
     settings.status();
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -59,10 +60,7 @@ fn a_wrong_configuration_ends_with_2() {
             .unwrap();
         assert_eq!(output.status.code(), Some(2));
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(
-            said.contains("--upstream: upstream: is not an address"),
-            "{said}"
-        );
+        assert_says(&said, "--upstream: upstream: is not an address");
         let unknown = subcommand(name).arg("--nonsense").output().unwrap();
         assert_eq!(unknown.status.code(), Some(2));
     }
@@ -79,37 +77,27 @@ fn missing_rights_and_the_statement_that_gives_them() {
     );
     let settings = Settings::new(&postgres, &store).control(control);
     let checked = settings.check();
-    checked.expect("superusers", "skip", "lacks rights", "");
-    checked.expect(
-        "rights",
-        "fail",
-        "lacks pg_signal_backend and pg_read_all_stats",
-        "GRANT ",
-    );
+    checked.finds("skip superusers: lacks rights");
+    checked.finds("fail rights: lacks pg_signal_backend and pg_read_all_stats -> GRANT ");
     let advice = checked.finding("rights")["advice"].as_str().unwrap();
     let (_, grant) = advice.split_once(": ").unwrap();
     postgres.sql(grant);
     let checked = settings.check();
     checked
-        .expect(
-            "rights",
-            "ok",
-            "pg_signal_backend and pg_read_all_stats",
-            "",
-        )
-        .expect("superusers", "ok", "no client", "")
+        .finds("ok rights: pg_signal_backend and pg_read_all_stats")
+        .finds("ok superusers: no client")
         // The role may not create the table, and the advice names one that may.
-        .expect("witness", "warn", "a role", "CREATE SCHEMA")
+        .finds("warn witness: a role -> CREATE SCHEMA")
         .expect_bad(&["witness", "authority"]);
     let _app = Wire::login(
         &postgres.tcp(),
         &[("user", "app"), ("database", "postgres")],
     );
-    settings.check().expect("superusers", "ok", "no client", "");
+    settings.check().finds("ok superusers: no client");
     let _admin = postgres.admin();
     settings
         .check()
-        .expect("superusers", "warn", "(postgres)", "PF006");
+        .finds("warn superusers: (postgres) -> PF006");
 }
 
 #[test]
@@ -119,19 +107,14 @@ fn a_standby() {
     let (_dir, store) = fresh_store();
     let checked = Settings::new(&standby, &store).check();
     checked
-        .expect("primary", "fail", "standby", "primary")
-        .expect("cluster", "skip", "standby", "")
+        .finds("fail primary: standby -> primary")
+        .finds("skip cluster: standby")
         .expect_bad(&["primary", "authority"]);
     // The clients' side leads to the primary, the control connection to its standby.
     let upstream = format!("postgres://127.0.0.1:{}", postgres.port());
     let crossed = Settings::new(&standby, &store).upstream(upstream).check();
     crossed
-        .expect(
-            "same-server",
-            "fail",
-            "they are two servers of cluster",
-            "primary",
-        )
+        .finds("fail same-server: they are two servers of cluster -> primary")
         .expect_bad(&["primary", "same-server", "authority"]);
 }
 
@@ -146,23 +129,18 @@ fn a_pooler_in_between() {
     let control = format!("host=127.0.0.1 port={port} user=postgres dbname=postgres");
     let behind = straight.clone().control(control).check();
     behind
-        .expect(
-            "direct",
-            "fail",
-            "a pooler is in between",
-            "PostgreSQL itself",
-        )
+        .finds("fail direct: a pooler is in between -> PostgreSQL itself")
         .expect_bad(&["direct", "authority"]);
     let upstream = straight
         .upstream(format!("postgres://127.0.0.1:{port}"))
         .check();
     upstream
-        .expect("direct", "ok", "nothing is between", "")
-        .expect("same-server", "fail", "a pooler is between", "in front of")
+        .finds("ok direct: nothing is between")
+        .finds("fail same-server: a pooler is between -> in front of")
         .expect_bad(&["same-server", "authority"]);
     // The check leaves no state in a session that the pooler gives to others.
     let pooled = Endpoint::Tcp(([127, 0, 0, 1], port).into());
-    let mut pooled = Wire::login(&pooled, &[("user", "postgres"), ("database", "postgres")]);
+    let mut pooled = Wire::login(&pooled, &TRUSTED);
     assert_eq!(pooled.rows("SHOW default_transaction_read_only"), [["off"]]);
     assert_eq!(pooled.rows("SHOW statement_timeout"), [["0"]]);
 }
@@ -181,15 +159,10 @@ fn a_relay_in_between() {
     );
     let checked = Settings::new(&postgres, &store).control(control).check();
     checked
-        .expect(
-            "direct",
-            "warn",
-            "a TCP proxy or NAT is in between",
-            "same server",
-        )
+        .finds("warn direct: a TCP proxy or NAT is in between -> same server")
         .expect_bad(&["direct", "authority"]);
     let socket = Settings::new(&postgres, &store).control(postgres.admin_dsn());
-    socket.check().expect("direct", "ok", "a unix socket", "");
+    socket.check().finds("ok direct: a unix socket");
 }
 
 #[test]
@@ -207,13 +180,8 @@ fn nobody_answers() {
         .upstream(format!("postgres://{closed}"))
         .check();
     checked
-        .expect("upstream", "fail", "Connection refused", "start PostgreSQL")
-        .expect(
-            "same-server",
-            "warn",
-            "cannot be compared",
-            "the same server",
-        )
+        .finds("fail upstream: Connection refused -> start PostgreSQL")
+        .finds("warn same-server: cannot be compared -> the same server")
         .expect_bad(&["upstream", "same-server", "authority"]);
 
     let http = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -229,7 +197,7 @@ fn nobody_answers() {
         .clone()
         .upstream(format!("postgres://{place}"))
         .check();
-    checked.expect("upstream", "fail", "is not PostgreSQL", "upstream");
+    checked.finds("fail upstream: is not PostgreSQL -> upstream");
     server.join().unwrap();
 
     // Accepts and sends nothing: both steps have a timeout.
@@ -241,11 +209,11 @@ fn nobody_answers() {
         .control(control)
         .check();
     checked
-        .expect("upstream", "fail", "does not answer within 5s", "")
+        .finds("fail upstream: does not answer within 5s")
         // One cause, one failure.
-        .expect("control", "skip", "not tried", "")
-        .expect("rights", "skip", "no control connection", "")
-        .expect("marks", "skip", "no control connection", "");
+        .finds("skip control: not tried")
+        .finds("skip rights: no control connection")
+        .finds("skip marks: no control connection");
     assert_eq!(checked.code, 1);
     assert!(checked.took < Duration::from_secs(20), "{:?}", checked.took);
 }
@@ -259,12 +227,7 @@ fn a_pgpalisade_as_the_upstream() {
     let checked = settings
         .upstream(format!("postgres://127.0.0.1:{port}"))
         .check();
-    checked.expect(
-        "same-server",
-        "warn",
-        "is itself a pgpalisade",
-        "lead to PostgreSQL itself",
-    );
+    checked.finds("warn same-server: is itself a pgpalisade -> lead to PostgreSQL itself");
 }
 
 #[test]
@@ -289,13 +252,8 @@ fn passwords_are_not_shown() {
         .authority(format!("postgres:{}", control("hunter2")));
     settings
         .check()
-        .expect(
-            "control",
-            "fail",
-            "password authentication failed",
-            "pg_hba.conf",
-        )
-        .expect("authority", "fail", "password authentication failed", "");
+        .finds("fail control: password authentication failed -> pg_hba.conf")
+        .finds("fail authority: password authentication failed");
     for name in ["check", "status"] {
         let output = settings.run(name);
         assert_eq!(output.status.code(), Some(1), "{name}");
@@ -311,12 +269,10 @@ fn more_clients_than_the_server_takes() {
     let mut settings = Settings::new(&postgres, &store);
     // The harness gives a server 250 connections; PostgreSQL reserves 3, and the control connection needs one.
     settings.flags = vec!["--connections-max=246".to_owned()];
-    settings
-        .check()
-        .expect("connections", "ok", "takes 247", "");
+    settings.check().finds("ok connections: takes 247");
     settings.flags = vec!["--connections-max=247".to_owned()];
     let checked = settings.check();
-    checked.expect("connections", "warn", "takes only 247", "246 or less");
+    checked.finds("warn connections: takes only 247 -> 246 or less");
 }
 
 #[test]
@@ -329,7 +285,7 @@ fn prepared_transactions() {
     let settings = Settings::new(&postgres, &store);
     settings
         .check()
-        .expect("prepared", "warn", "half", "ROLLBACK PREPARED")
+        .finds("warn prepared: half -> ROLLBACK PREPARED")
         .expect_bad(&["prepared", "authority"]);
     for name in ["check", "status"] {
         let text = String::from_utf8(settings.run(name).stdout).unwrap();
@@ -369,16 +325,14 @@ fn ways_past_the_proxies_are_named() {
 
     hba(&format!("{ours}{closed}{open}"));
     let nobody = settings.check();
-    nobody.expect("ways-in", "ok", "no client is connected", "");
-    let from_proxies = "leader: pg_hba.conf lets them in from the proxies only";
-    named.check().expect("ways-in", "ok", from_proxies, "");
+    nobody.finds("ok ways-in: no client is connected");
+    named
+        .check()
+        .finds("ok ways-in: leader: pg_hba.conf lets them in from the proxies only");
     hba(&format!("{ours}{open}{closed}"));
-    named.check().expect(
-        "ways-in",
-        "warn",
-        "from elsewhere: leader by line 3",
-        "not fenced",
-    );
+    named
+        .check()
+        .finds("warn ways-in: from elsewhere: leader by line 3 -> not fenced");
 
     // By a socket, bypassing the proxy.
     hba(&format!("{ours}{closed}{open}"));
@@ -386,15 +340,12 @@ fn ways_past_the_proxies_are_named() {
         &postgres.socket(),
         &[("user", "leader"), ("database", "postgres")],
     );
-    named.check().expect(
-        "ways-in",
-        "warn",
-        "where no proxy is: leader from a unix socket",
-        "",
-    );
+    named
+        .check()
+        .finds("warn ways-in: where no proxy is: leader from a unix socket");
     settings
         .check()
-        .expect("ways-in", "warn", "leader from a unix socket", "");
+        .finds("warn ways-in: leader from a unix socket");
 
     // A control role that may not read the file says so.
     postgres
@@ -404,10 +355,7 @@ fn ways_past_the_proxies_are_named() {
         postgres.port()
     );
     let blind = holders(&settings.control(control), "web");
-    blind.check().expect(
-        "ways-in",
-        "ok",
-        "role control may not read pg_hba_file_rules",
-        "",
-    );
+    blind
+        .check()
+        .finds("ok ways-in: role control may not read pg_hba_file_rules");
 }

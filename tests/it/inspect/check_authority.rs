@@ -34,24 +34,19 @@ fn while_its_proxy_runs_and_after() {
     let settings = Settings::new(&postgres, &proxy.store());
     settings
         .check()
-        .expect("authority", "ok", "is in use", "")
-        .expect("proxies", "ok", "pgpalisade control", "")
-        .expect("witness", "ok", "copy of the marks: 1", "")
-        .expect("marks", "skip", "compared at its start", "")
+        .finds("ok authority: is in use")
+        .finds("ok proxies: pgpalisade control")
+        .finds("ok witness: copy of the marks: 1")
+        .finds("skip marks: compared at its start")
         .expect_bad(&[]);
     proxy.kill();
     let before = bytes_in(&proxy.store());
     settings
         .check()
-        .expect("authority", "ok", "marks: 1", "")
-        .expect("cluster", "ok", "is the one on record", "")
-        .expect(
-            "marks",
-            "ok",
-            "has every mark that the cluster has seen (1)",
-            "",
-        )
-        .expect("takeovers", "ok", "no session below", "")
+        .finds("ok authority: marks: 1")
+        .finds("ok cluster: is the one on record")
+        .finds("ok marks: has every mark that the cluster has seen (1)")
+        .finds("ok takeovers: no session below")
         .expect_bad(&[]);
     settings.status();
     assert!(
@@ -68,12 +63,7 @@ fn a_store_in_use_and_no_proxy_on_the_cluster() {
     let proxy = Proxy::start(&other);
     Settings::new(&postgres, &proxy.store())
         .check()
-        .expect(
-            "proxies",
-            "warn",
-            "no proxy is connected to this cluster",
-            "another cluster",
-        )
+        .finds("warn proxies: no proxy is connected to this cluster -> another cluster")
         .expect_bad(&["proxies"]);
 }
 
@@ -85,17 +75,12 @@ fn the_cluster_is_served_with_another_authority() {
     let settings = Settings::new(&postgres, &store);
     settings
         .check()
-        .expect(
-            "proxies",
-            "fail",
-            "has no store yet, but the cluster is served",
-            "two marks",
-        )
+        .finds("fail proxies: has no store yet, but the cluster is served -> two marks")
         .expect_bad(&["authority", "proxies"]);
     drop(Embedded::open(&store).unwrap());
     settings
         .check()
-        .expect("proxies", "fail", "is served with another", "two marks")
+        .finds("fail proxies: is served with another -> two marks")
         .expect_bad(&["proxies"]);
 }
 
@@ -111,34 +96,24 @@ fn marks_that_the_authority_has_forgotten() {
     std::fs::remove_dir_all(proxy.store()).unwrap();
     settings
         .check()
-        .expect(
-            "marks",
-            "fail",
-            "default (no mark, seen 34)",
-            "pgpalisade recover",
-        )
+        .finds("fail marks: default (no mark, seen 34) -> pgpalisade recover")
         .expect_bad(&["authority", "marks"]);
     // An existing, older store.
     drop(Embedded::open(&proxy.store()).unwrap());
     settings
         .check()
-        .expect(
-            "marks",
-            "fail",
-            "default (no mark, seen 34)",
-            "pgpalisade recover",
-        )
+        .finds("fail marks: default (no mark, seen 34) -> pgpalisade recover")
         .expect_bad(&["marks"]);
     // The proxy's own message about it.
     let output = settings.clone().flag("--witness=off").check();
     output
-        .expect("witness", "warn", "it is off", "auto")
-        .expect("marks", "skip", "", "");
+        .finds("warn witness: it is off -> auto")
+        .finds("skip marks: ");
     let damaged = proxy.store().join("authority.redb");
     std::fs::write(damaged, b"damaged").unwrap();
     settings
         .check()
-        .expect("authority", "fail", "damaged", "")
+        .finds("fail authority: damaged")
         .expect_bad(&["authority"]);
 }
 
@@ -154,13 +129,13 @@ fn a_primary_that_a_failover_has_deposed() {
     successor.promote();
     settings(&successor)
         .check()
-        .expect("cluster", "ok", "on timeline 1 (server started", "");
+        .finds("ok cluster: on timeline 1 (server started");
     let mut options = Options::new(&successor);
     options.store = Store::Url(format!("embedded:{}", store.display()));
     drop(Proxy::start_with(options));
     let deposed = Settings::new(&postgres, &store).check();
     deposed
-        .expect("cluster", "fail", "on timeline 2", "deposed by a failover")
+        .finds("fail cluster: on timeline 2 -> deposed by a failover")
         .expect_bad(&["cluster"]);
 }
 
@@ -197,18 +172,10 @@ async fn a_takeover_that_is_not_completed() {
     let pid = backend.pid;
     settings
         .check()
-        .expect(
-            "sessions",
-            "ok",
-            "2 registered, 1 of them alive, 1 gone",
-            "",
-        )
-        .expect(
-            "takeovers",
-            "warn",
-            &format!("process {pid} in scope jobs with token 33"),
-            "log",
-        )
+        .finds("ok sessions: 2 registered, 1 of them alive, 1 gone")
+        .finds(&format!(
+            "warn takeovers: process {pid} in scope jobs with token 33 -> log"
+        ))
         .expect_bad(&["takeovers"]);
     let status = settings.status();
     assert_eq!(status["scopes"][0]["alive_below_mark"], 1, "{status:#}");
@@ -217,7 +184,7 @@ async fn a_takeover_that_is_not_completed() {
     drop(old);
     let ended = || (settings.status()["scopes"][0]["alive_below_mark"] == 0).then_some(());
     pgpalisade_test_servers::machine::wait_for("the session to end", ended);
-    settings.check().expect("takeovers", "ok", "no session", "");
+    settings.check().finds("ok takeovers: no session");
 }
 
 fn backend(postgres: &Postgres, session: &Wire) -> Backend {
@@ -253,7 +220,7 @@ fn a_store_in_postgresql() {
     let settings = Settings::new(&postgres, &store).authority(place.clone());
     settings
         .check()
-        .expect("authority", "warn", "there is no store yet", "");
+        .finds("warn authority: there is no store yet");
     assert_eq!(
         postgres.value("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pgpal%'"),
         "0"
@@ -270,15 +237,10 @@ fn a_store_in_postgresql() {
     let before = changes();
     settings
         .check()
-        .expect(
-            "authority",
-            "warn",
-            "inside the protected cluster",
-            "synchronous_standby_names",
-        )
-        .expect("proxies", "ok", "pgpalisade control", "")
-        .expect("marks", "ok", "every mark", "")
-        .expect("sessions", "ok", "1 registered, 1 of them alive", "")
+        .finds("warn authority: inside the protected cluster -> synchronous_standby_names")
+        .finds("ok proxies: pgpalisade control")
+        .finds("ok marks: every mark")
+        .finds("ok sessions: 1 registered, 1 of them alive")
         .expect_bad(&["authority"]);
     let status = settings.status();
     assert_eq!(status["authority"]["state"], "read");
@@ -296,7 +258,7 @@ fn a_store_in_etcd() {
         // The first check has created none.
         settings
             .check()
-            .expect("authority", "warn", "there is no store yet", "");
+            .finds("warn authority: there is no store yet");
     }
     let mut options = Options::new(&postgres);
     options.store = Store::Url(etcd.authority());
@@ -304,23 +266,23 @@ fn a_store_in_etcd() {
     let _leader = leader(&proxy.endpoint(), "34");
     settings
         .check()
-        .expect("authority", "ok", "leader", "")
-        .expect("cluster", "ok", "is the one on record", "")
-        .expect("marks", "ok", "every mark", "")
-        .expect("sessions", "ok", "1 registered, 1 of them alive", "")
+        .finds("ok authority: leader")
+        .finds("ok cluster: is the one on record")
+        .finds("ok marks: every mark")
+        .finds("ok sessions: 1 registered, 1 of them alive")
         .expect_bad(&[]);
     assert_eq!(settings.status()["authority"]["state"], "read");
     let follower = (etcd.leader() + 1) % 3;
     etcd.kill(follower);
     settings
         .check()
-        .expect("authority", "warn", "does not answer", "majority")
+        .finds("warn authority: does not answer -> majority")
         .expect_bad(&["authority"]);
     etcd.kill((follower + 1) % 3);
     settings
         .check()
-        .expect("authority", "fail", "", "no new token")
-        .expect("marks", "skip", "cannot be read", "")
+        .finds("fail authority:  -> no new token")
+        .finds("skip marks: cannot be read")
         .expect_bad(&["authority"]);
 }
 
@@ -335,7 +297,7 @@ fn elections_that_give_tokens() {
     let policy = policy.path().display().to_string();
     let settings = Settings::new(&postgres, &store).authority(etcd.authority());
     let without = settings.check();
-    without.expect("elections", "skip", "no scope", "");
+    without.finds("skip elections: no scope");
     // By itself "check --policy" contacts no server.
     let config = etcd.dir().join("pgpalisade.toml");
     std::fs::write(&config, format!("policy = \"{policy}\"\n")).unwrap();
@@ -344,29 +306,21 @@ fn elections_that_give_tokens() {
         .flag(&config.display().to_string());
     settings
         .check()
-        .expect("elections", "skip", "there is no store yet", "");
+        .finds("skip elections: there is no store yet");
     let mut options = Options::new(&postgres).flag("--policy", &policy);
     options.store = Store::Url(etcd.authority());
     drop(Proxy::start_with(options));
-    settings.check().expect(
-        "elections",
-        "ok",
-        "scope jobs: nobody leads /elections/jobs",
-        "",
-    );
+    settings
+        .check()
+        .finds("ok elections: scope jobs: nobody leads /elections/jobs");
     let number = etcd.stands(ELECTION, "a");
     settings
         .check()
-        .expect("elections", "ok", &format!("{number} leads"), "");
+        .finds(&format!("ok elections: {number} leads"));
     etcd.require_logins();
     settings
         .authority(etcd.authority_with_login())
         .check()
-        .expect("authority", "ok", "", "")
-        .expect(
-            "elections",
-            "fail",
-            "permission denied",
-            "read all keys below",
-        );
+        .finds("ok authority: ")
+        .finds("fail elections: permission denied -> read all keys below");
 }

@@ -1,6 +1,6 @@
 //! Results of `check` and `status` for several hosts.
 
-use pgpalisade_test_servers::machine::free_port;
+use pgpalisade_test_servers::machine::{assert_says, free_port};
 use pgpalisade_test_servers::postgres::Postgres;
 
 use super::{Settings, fresh_store};
@@ -22,33 +22,21 @@ fn what_each_host_is() {
         .upstream(format!("postgres://{first},{second}"));
     let checked = both.check();
     checked
-        .expect("upstream", "ok", "answer as PostgreSQL does", "")
-        .expect("control", "ok", &second, "")
-        .expect(
-            "primary",
-            "ok",
-            &format!("{first}: a standby, streaming"),
-            "",
-        )
-        .expect(
-            "primary",
-            "ok",
-            &format!("{second}: the primary, on timeline 1"),
-            "",
-        )
-        .expect("same-server", "ok", &second, "")
+        .finds("ok upstream: answer as PostgreSQL does")
+        .finds(&format!("ok control: {second}"))
+        .finds(&format!("ok primary: {first}: a standby, streaming"))
+        .finds(&format!("ok primary: {second}: the primary, on timeline 1"))
+        .finds(&format!("ok same-server: {second}"))
         .expect_bad(&["authority"]);
 
     let missing = settings.upstream(format!("postgres://{first},{second},{}", at(nobody)));
     missing
         .check()
-        .expect("upstream", "warn", &nobody.to_string(), "start PostgreSQL")
-        .expect(
-            "primary",
-            "warn",
-            &format!("{}: cannot connect", at(nobody)),
-            "look after the hosts",
-        )
+        .finds(&format!("warn upstream: {nobody} -> start PostgreSQL"))
+        .finds(&format!(
+            "warn primary: {}: cannot connect -> look after the hosts",
+            at(nobody)
+        ))
         .expect_bad(&["upstream", "primary", "authority"]);
     let roles = |status: &serde_json::Value| {
         let hosts = status["cluster"]["hosts"].as_array().unwrap().clone();
@@ -66,22 +54,11 @@ fn what_each_host_is() {
     standby.promote();
     let checked = both.check();
     checked
-        .expect(
-            "primary",
-            "warn",
-            &format!("{first}: the primary, on timeline 2"),
-            "look after",
-        )
-        .expect(
-            "primary",
-            "warn",
-            "takes writes on timeline 1, but is not the primary",
-            "look after",
-        );
+        .finds(&format!(
+            "warn primary: {first}: the primary, on timeline 2 -> look after"
+        ))
+        .finds("warn primary: takes writes on timeline 1, but is not the primary -> look after");
     assert_eq!(roles(&both.status()), ["\"primary\"", "\"deposed\""]);
     let text = String::from_utf8(both.run("status").stdout).unwrap();
-    assert!(
-        text.contains(&format!("{first}: the primary, on timeline 2")),
-        "{text}"
-    );
+    assert_says(&text, &format!("{first}: the primary, on timeline 2"));
 }

@@ -25,45 +25,29 @@ fn which_of_the_three_works() {
         .flag("--tls-mode=require")
         .flag(&format!("--tls-certificate={}", pair.certificate.display()))
         .flag(&format!("--tls-key={}", pair.key.display()));
-    with_tls.check().expect(
-        "logins",
-        "warn",
-        "PostgreSQL asks role app for SCRAM: auth = relay works for clients without TLS or with \
-         channel_binding=disable only, scram works, password works",
-        "set auth = \"scram\" or \"password\"",
+    with_tls.check().finds(
+        "warn logins: PostgreSQL asks role app for SCRAM: auth = relay works for clients without TLS or with \
+         channel_binding=disable only, scram works, password works -> set auth = \"scram\" or \"password\"",
     );
-    let expect = |flags: &[&str], outcome: &str, seen: &str, advice: &str| {
+    let finds = |flags: &[&str], row: &str| {
         let settings = flags
             .iter()
             .fold(with_tls.clone(), |settings, flag| settings.flag(flag));
-        settings.check().expect("logins", outcome, seen, advice);
+        settings.check().finds(row);
     };
-    in_the_clear.check().expect(
-        "logins",
-        "ok",
-        "auth = relay works, scram works, password does not work: tls.mode is off",
-        "",
+    in_the_clear.check().finds(
+        "ok logins: auth = relay works, scram works, password does not work: tls.mode is off",
     );
-    expect(&["--auth=password"], "ok", "password works", "");
-    expect(
-        &["--auth=scram", &format!("--auth-file={file}")],
-        "ok",
-        "scram works",
-        "",
-    );
-    expect(
+    finds(&["--auth=password"], "ok logins: password works");
+    let file = format!("--auth-file={file}");
+    finds(&["--auth=scram", &file], "ok logins: scram works");
+    finds(
         &["--auth=scram", "--auth-file=/nowhere"],
-        "fail",
-        "the users file: cannot read /nowhere",
-        "correct auth_file",
+        "fail logins: the users file: cannot read /nowhere -> correct auth_file",
     );
-    expect(
-        &[
-            "--auth=scram",
-            "--auth-query=SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1",
-        ],
-        "fail",
-        "permission denied for table pg_authid",
-        "auth_query",
+    let query = "--auth-query=SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1";
+    finds(
+        &["--auth=scram", query],
+        "fail logins: permission denied for table pg_authid -> auth_query",
     );
 }

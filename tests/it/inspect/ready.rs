@@ -213,8 +213,8 @@ fn what_is_whole_is_fine_in_both() {
         .flag(&format!("--rejection-log={}", log.display()));
     let checked = settings.check();
     checked
-        .expect("listen", "ok", "can be listened on", "")
-        .expect("rejections", "ok", "can be written", "")
+        .finds("ok listen: can be listened on")
+        .finds("ok rejections: can be written")
         .expect_bad(&["authority"]);
     let left = std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 0, "it has made something");
@@ -222,7 +222,7 @@ fn what_is_whole_is_fine_in_both() {
     serve.wait_until_it_says("listening on");
     settings
         .check()
-        .expect("listen", "ok", "in use, as while the proxy runs", "")
+        .finds("ok listen: in use, as while the proxy runs")
         .expect_bad(&[]);
 }
 
@@ -325,7 +325,7 @@ fn proxies_that_are_there_are_counted() {
         settings.flags = vec![format!("--connections-max={most}")];
         settings.check()
     };
-    with(122).expect("connections", "ok", "122, with 2 proxies", "");
-    let advice = "connections.max to 122 or less for each";
-    with(123).expect("connections", "warn", "123, with 2 proxies", advice);
+    with(122).finds("ok connections: 122, with 2 proxies");
+    with(123)
+        .finds("warn connections: 123, with 2 proxies -> connections.max to 122 or less for each");
 }

@@ -1,7 +1,7 @@
 //! `pgpalisade status`.
 
 use pgpalisade_test_servers::http::Http;
-use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::machine::{assert_says, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::leader;
@@ -30,9 +30,9 @@ fn what_is_there_while_a_proxy_runs_and_after() {
     assert_eq!(marks(&status), ["\"default\"=34", "\"jobs\"=7"]);
     assert!(status["scopes"][0]["alive_below_mark"].is_null());
     let text = String::from_utf8(settings.run("status").stdout).unwrap();
-    assert!(
-        text.contains("from the cluster's copy of the marks: they may be higher by now"),
-        "{text}"
+    assert_says(
+        &text,
+        "from the cluster's copy of the marks: they may be higher by now",
     );
     assert_eq!(status["marks_from"], "copy");
     assert!(text.contains("default  at least 34  -"), "{text}");
@@ -73,10 +73,7 @@ fn what_is_there_while_a_proxy_runs_and_after() {
     let bad = settings.clone().flag("--scope=no body").run("status");
     assert_eq!(bad.status.code(), Some(2));
     let text = String::from_utf8(settings.run("status").stdout).unwrap();
-    assert!(
-        text.contains("SCOPE    MARK  TAKEOVER   RAISED AT"),
-        "{text}"
-    );
+    assert_says(&text, "SCOPE    MARK  TAKEOVER   RAISED AT");
     assert!(text.contains("default  34    completed  20"), "{text}");
     assert!(text.contains("\nlast takeovers\n"), "{text}");
     assert!(text.contains("default  - -> 34  20"), "{text}");
@@ -99,10 +96,7 @@ fn many_scopes_are_not_all_shown() {
     assert_eq!(status["scopes"].as_array().unwrap().len(), 50);
     assert_eq!(status["scopes_total"], 80);
     let text = String::from_utf8(settings.run("status").stdout).unwrap();
-    assert!(
-        text.contains("scopes (50 of 80; --all shows the rest)"),
-        "{text}"
-    );
+    assert_says(&text, "scopes (50 of 80; --all shows the rest)");
     let all = settings.flag("--all").status();
     assert_eq!(all["scopes"].as_array().unwrap().len(), 80);
 }
@@ -135,10 +129,7 @@ fn what_can_be_read_is_shown() {
     // Neither.
     let status = incomplete(&blind);
     let problems = status["cluster"]["problems"].to_string();
-    assert!(
-        problems.contains("neither the store nor the cluster"),
-        "{problems}"
-    );
+    assert_says(&problems, "neither the store nor the cluster");
 }
 
 /// Its output if it cannot show everything, as its exit code says.
@@ -161,8 +152,8 @@ fn a_cluster_that_is_down_fails() {
     assert_eq!(status["authority"]["state"], "in_use");
     assert_eq!(status["scopes"].as_array().unwrap().len(), 0);
     let text = String::from_utf8(settings.run("status").stdout).unwrap();
-    assert!(
-        text.contains("\nproxies\ncannot be read\n\nscopes\ncannot be read\n"),
-        "{text}"
+    assert_says(
+        &text,
+        "\nproxies\ncannot be read\n\nscopes\ncannot be read\n",
     );
 }

@@ -3,7 +3,7 @@
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Auth;
-use pgpalisade_test_servers::wire::{Batch, Wire, cancel_request, pretty};
+use pgpalisade_test_servers::wire::{Batch, Wire, assert_error, cancel_request, pretty};
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 
 use super::{PASSWORD, Stage, Way};
@@ -77,27 +77,26 @@ fn tokens_of_the_startup_packet() {
     on_both_ways(|way| {
         let mut old = way.session(&[("fencing.token", "33")]).unwrap();
         old.ok("INSERT INTO jobs VALUES (1)");
+        old.ok("BEGIN; INSERT INTO jobs VALUES (6)");
         let mut new = way.session(&[("fencing.token", "34")]).unwrap();
         new.ok("INSERT INTO jobs VALUES (2)");
-        let end = old.query("INSERT INTO jobs VALUES (3)");
-        assert!(
-            end.iter().any(|message| message.sqlstate() == "PF001"),
-            "{}",
-            pretty(&end)
-        );
+        let end = old.fails("COMMIT", "PF001");
+        assert!(end.last().unwrap().is_closed(), "{}", pretty(&end));
         // A rejection at login comes after the authentication.
         let stale = way.session(&[("fencing.token", "33")]).unwrap_err();
         assert!(stale.contains("PF001"), "{stale}");
         let mut plain = way.session(&[]).unwrap();
-        let end = plain.query("INSERT INTO jobs VALUES (4)");
-        assert!(
-            end.iter().any(|message| message.sqlstate() == "PF002"),
-            "{}",
-            pretty(&end)
-        );
+        // In a pipeline, with the proxy's own statements between the client's.
+        let batch = Batch::new()
+            .statement("SELECT 1")
+            .statement("INSERT INTO jobs VALUES (3)");
+        assert_error(&plain.run(&batch.sync()), "PF002");
+        plain.fails("INSERT INTO jobs VALUES (4)", "PF002");
+        plain.fails("SET fencing.token = '33'", "PF001");
+        plain.ok("SET fencing.token = '34'; INSERT INTO jobs VALUES (7)");
         let mut exempt = way.session(&[("application_name", "migration")]).unwrap();
         exempt.ok("INSERT INTO jobs VALUES (5)");
-        assert_eq!(way.committed(), ["1", "2", "5"]);
+        assert_eq!(way.committed(), ["1", "2", "5", "7"]);
     });
 }
 
@@ -114,12 +113,7 @@ fn cancel_requests() {
         let client = way.stage.authority.client();
         let mut cancel = Wire::connect_tls(&way.proxy.endpoint(), &client).unwrap();
         cancel.send_bytes(&cancel_request(&key));
-        let end = wire.until_ready();
-        assert!(
-            end.iter().any(|message| message.sqlstate() == "57014"),
-            "{}",
-            pretty(&end)
-        );
+        assert_error(&wire.until_ready(), "57014");
     });
 }
 

@@ -1,6 +1,7 @@
 //! The table: each login method, TLS on either leg or not, and each `channel_binding` of libpq.
 
 use pgpalisade_test_servers::postgres::Auth;
+use pgpalisade_test_servers::proxy::Proxy;
 
 use super::{Stage, Way};
 
@@ -41,7 +42,55 @@ fn relayed() {
         ("verify-full", "disable", ["", "", NOT_OFFERED]),
         ("verify-full", "require", ["", NOT_RELAYED, NOT_RELAYED]),
     ];
-    check(&rows, |server| Stage::new(Auth::Scram).way(server, &[]));
+    check(&rows, |server| {
+        let way = Stage::new(Auth::Scram).way(server, &[]);
+        if server == "require" {
+            let hint = "HINT:  Connect with channel_binding=disable.";
+            way.fails("verify-full", "prefer", hint);
+        }
+        way
+    });
+}
+
+/// Channel binding refers to the certificate, and here both have the same one.
+#[test]
+fn relayed_with_the_servers_certificate() {
+    let rows = [
+        ("verify-full", "disable", ["", "", NOT_OFFERED]),
+        ("verify-full", "require", ["", "", ""]),
+    ];
+    check(&rows, |server| {
+        let stage = Stage::new(Auth::Scram);
+        let options = stage.options(server, &[]);
+        for kind in ["crt", "key"] {
+            let path = |of| stage.authority.path(&format!("{of}.{kind}"));
+            std::fs::copy(path("server"), path("proxy")).unwrap();
+        }
+        Way {
+            proxy: Proxy::start_with(options),
+            stage,
+        }
+    });
+}
+
+#[test]
+fn relayed_passwords_and_hashes() {
+    let rows = [
+        ("disable", "disable", ["", "", NOT_SUPPORTED]),
+        ("disable", "require", ["", "", NOT_SUPPORTED]),
+        ("verify-full", "disable", ["", "", NOT_SUPPORTED]),
+        ("verify-full", "require", ["", "", NOT_SUPPORTED]),
+    ];
+    for auth in [Auth::Password, Auth::Md5] {
+        check(&rows, |server| {
+            let stage = Stage::new(auth);
+            // The method that it shows to users who do not exist.
+            let method = "ALTER SYSTEM SET password_encryption = 'md5'";
+            stage.postgres.sql(method);
+            stage.postgres.sql("SELECT pg_reload_conf()");
+            stage.way(server, &[])
+        });
+    }
 }
 
 #[test]

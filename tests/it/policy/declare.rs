@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use pgpalisade_test_servers::machine::assert_says;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, assert_error, errors, pretty};
 
 use super::{SETUP, assert_passes, assert_refused};
 
@@ -25,9 +26,7 @@ fn login(stage: &Stage, user: &str, name: &str, value: &str) -> Option<String> {
         PROTOCOL_3_0,
         &[("user", user), ("database", "postgres"), (name, value)],
     );
-    let answer = wire.until_closed();
-    let error = answer.iter().find(|message| message.tag == b'E');
-    error.map(Message::sqlstate)
+    errors(&wire.until_closed()).into_iter().next()
 }
 
 #[test]
@@ -45,11 +44,7 @@ fn only_holders_declare_a_scope() {
         assert_refused(&mut other, sql, "PF005");
     }
     let refused = other.extended("SET fencing.token = 'jobs=34'");
-    assert!(
-        pretty(&refused).contains("holders of [scope.jobs]"),
-        "{}",
-        pretty(&refused)
-    );
+    assert_says(&pretty(&refused), "holders of [scope.jobs]");
     for (name, value) in [
         ("fencing.token", "jobs=34"),
         ("options", "-c fencing.token=jobs=34"),
@@ -194,11 +189,7 @@ fn max_step_holds_over_time() {
     let began = Instant::now();
     assert_refused(&mut wire, "SET fencing.token = 112", "PF003");
     let answer = wire.query("SET fencing.token = 112");
-    assert!(
-        pretty(&answer).contains("through one proxy in 10 s together"),
-        "{}",
-        pretty(&answer)
-    );
+    assert_says(&pretty(&answer), "through one proxy in 10 s together");
     wire.ok("SET fencing.token = 110");
     loop {
         let answer = wire.query("SET fencing.token = 112");
@@ -226,18 +217,8 @@ fn what_only_seems_to_declare_is_refused() {
         .execute("", 0)
         .sync();
     let answer = wire.run(&batch);
-    let error = answer.iter().find(|message| message.tag == b'E');
-    assert_eq!(
-        error.map(Message::sqlstate).as_deref(),
-        Some("PF003"),
-        "{}",
-        pretty(&answer)
-    );
-    assert!(
-        pretty(&answer).contains("SET fencing.token = 34"),
-        "{}",
-        pretty(&answer)
-    );
+    assert_error(&answer, "PF003");
+    assert_says(&pretty(&answer), "SET fencing.token = 34");
     for sql in [
         "SELECT set_config('fencing.token', (30+4)::text, false)",
         "SELECT 1, set_config('fencing.token', '34', false)",
@@ -252,11 +233,7 @@ fn what_only_seems_to_declare_is_refused() {
         assert_refused(&mut wire, sql, "PF003");
     }
     let answer = wire.query("SET fencing.tokn = 34");
-    assert!(
-        pretty(&answer).contains("Did you mean fencing.token?"),
-        "{}",
-        pretty(&answer)
-    );
+    assert_says(&pretty(&answer), "Did you mean fencing.token?");
     assert_eq!(
         login(&stage, "postgres", "fencing.tokn", "34").as_deref(),
         Some("PF003")
@@ -290,10 +267,7 @@ fn a_text_that_cannot_be_read_declares_nothing() {
     for answer in [wire.query(text), wire.extended(text)] {
         let shown = pretty(&answer);
         assert!(shown.contains("PF003"), "{shown}");
-        assert!(
-            shown.contains("cannot tell what this query does"),
-            "{shown}"
-        );
+        assert_says(&shown, "cannot tell what this query does");
     }
     assert_eq!(wire.rows("SHOW fencing.mark"), [["34"]]);
     wire.ok("SET fencing.token = 35");
@@ -314,29 +288,6 @@ fn constants_before_the_end_of_a_transaction() {
     }
 }
 
-/// The meaning of a backslash matters only before a quote, and then the text counts as unreadable.
-#[test]
-fn a_backslash_is_a_riddle_only_before_a_quote() {
-    let stage = stage("");
-    let mut wire = stage.plain();
-    for setting in ["on", "off"] {
-        wire.ok(&format!("SET standard_conforming_strings = {setting}"));
-        for first in (0..=255_u8).step_by(7) {
-            let literal = format!("{first:02x}{:02x}", first.wrapping_mul(37));
-            let answer = wire.query(&format!("SELECT '\\x{literal}'::bytea"));
-            assert!(!pretty(&answer).contains("PF002"), "{}", pretty(&answer));
-        }
-        for sql in [
-            "SELECT 'C:\\dir\\'",
-            "SELECT 'a\\'; INSERT INTO notes VALUES (1) --'",
-            "SELECT 'a\\''; INSERT INTO notes VALUES (1); --'",
-        ] {
-            assert_refused(&mut wire, sql, "PF002");
-        }
-    }
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
-}
-
 /// As the pages say, PostgreSQL's refusals before Execute have its own codes.
 #[test]
 fn some_refusals_of_the_extended_protocol_are_postgresqls() {
@@ -347,9 +298,7 @@ fn some_refusals_of_the_extended_protocol_are_postgresqls() {
         ("SELECT * FROM notes FOR SHARE", "PF002", "25006"),
         ("SHOW fencing.tokn", "PF003", "42704"),
     ] {
-        for (answer, sqlstate) in [(wire.query(sql), simple), (wire.extended(sql), extended)] {
-            let error = answer.iter().find(|message| message.tag == b'E');
-            assert_eq!(error.map(Message::sqlstate).as_deref(), Some(sqlstate));
-        }
+        wire.fails(sql, simple);
+        assert_error(&wire.extended(sql), extended);
     }
 }

@@ -5,7 +5,7 @@ use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::{Stage, leader};
-use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Wire, assert_error, pretty, trusted};
 
 use super::{SETUP, assert_passes, assert_refused};
 
@@ -91,11 +91,7 @@ fn a_declaration_that_would_be_refused_passes() {
 #[test]
 fn an_invalid_scope_at_login_is_recorded_once() {
     let stage = Stage::with_flags(SETUP, OBSERVE);
-    let who = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("fencing.scope", "!"),
-    ];
+    let who = trusted(&[("fencing.scope", "!")]);
     let token = [("fencing.token", "34")];
     for more in [&[][..], &token[..]] {
         let mut wire = Wire::login(&stage.proxy.endpoint(), &[&who[..], more].concat());
@@ -261,10 +257,7 @@ fn a_declaration_that_fails_for_a_statement_prepared_before() {
     etcd.pause(0);
     policy.reload(&stage.proxy, "");
     for batch in [execute(""), execute("by_sql"), call] {
-        let answer = wire.run(&batch);
-        let errors = answer.iter().filter(|message| message.tag == b'E');
-        let refused: Vec<_> = errors.map(Message::sqlstate).collect();
-        assert_eq!(refused, ["PF004"], "{}", pretty(&answer));
+        assert_error(&wire.run(&batch), "PF004");
         // Later statements are unaffected.
         wire.ok("SELECT 1");
     }

@@ -20,28 +20,6 @@ fn prepare(stage: &Stage) {
 }
 
 #[test]
-fn preparing_is_refused_by_default() {
-    let stage = Stage::with(SETUP);
-    let mut leader = stage.leader("33");
-    leader.ok("BEGIN; INSERT INTO notes VALUES (1)");
-    let answer = leader.query("PREPARE TRANSACTION 'x'");
-    let error = answer
-        .iter()
-        .find(|message| message.tag == b'E')
-        .expect("an error");
-    assert_eq!(error.sqlstate(), "PF005");
-    let told = pretty(&answer);
-    assert!(told.contains("prepare-transaction"), "{told}");
-    leader.ok("ROLLBACK");
-    assert_eq!(
-        stage
-            .postgres
-            .value("SELECT count(*) FROM pg_prepared_xacts"),
-        "0"
-    );
-}
-
-#[test]
 fn a_takeover_refuses_while_older_ones_are_left() {
     let stage = stage("refuse");
     prepare(&stage);

@@ -2,7 +2,7 @@
 
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, pretty};
+use pgpalisade_test_servers::wire::{Batch, assert_error};
 
 use super::{SETUP, assert_passes, assert_refused};
 
@@ -62,14 +62,7 @@ fn a_prepared_statement_follows() {
     let prepare = Batch::new().parse("s", "INSERT INTO notes VALUES ($1::int)");
     assert_passes(&wire.run(&prepare.then(&execute("1"))));
     policy.reload(&stage.proxy, "");
-    let answer = wire.run(&execute("2"));
-    let error = answer.iter().find(|message| message.tag == b'E');
-    assert_eq!(
-        error.map(Message::sqlstate).as_deref(),
-        Some("PF002"),
-        "{}",
-        pretty(&answer)
-    );
+    assert_error(&wire.run(&execute("2")), "PF002");
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }
 

@@ -11,7 +11,9 @@ use pgpalisade_test_servers::postgres::{Auth, Postgres, bin, scratch_dir, unpriv
 use pgpalisade_test_servers::programs::{connect_by_environment, stdout};
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::wire::{
+    Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty, trusted,
+};
 
 use super::SETUP;
 
@@ -151,6 +153,11 @@ fn refused_where_nothing_is_said() {
     let record = &stage.proxy.rejections()[0];
     assert_eq!(record["user"], "backup");
     assert_eq!(record["application_name"], "pg_basebackup");
+    for value in ["true", "on", "1"] {
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        wire.startup(PROTOCOL_3_0, &[("user", "backup"), ("replication", value)]);
+        assert_eq!(wire.until_closed()[0].sqlstate(), "PF005", "{value}");
+    }
 }
 
 /// By a session rule. PostgreSQL's own objections still count.
@@ -257,11 +264,7 @@ fn a_connection_that_was_half_closed_is_answered() {
     let stage = stage(&PolicyFile::new(FOR_EVERYBODY), &[]);
     let text = "SELECT repeat('x', 8192) FROM generate_series(1, 3000)";
     let answer = |endpoint: Endpoint| {
-        let parameters = [
-            ("user", "postgres"),
-            ("database", "postgres"),
-            ("replication", "database"),
-        ];
+        let parameters = trusted(&[("replication", "database")]);
         let mut wire = Wire::login(&endpoint, &parameters);
         wire.send(&Batch::new().query("SHOW work_mem").query(text));
         wire.shut_down_writing();

@@ -2,7 +2,7 @@
 
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire, pretty};
+use pgpalisade_test_servers::wire::{Wire, pretty};
 
 use super::{SETUP, assert_passes, assert_refused};
 
@@ -111,98 +111,4 @@ fn a_user_that_only_reads() {
         reporting.ok("SET fencing.token = 33");
     }
     assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
-}
-
-/// Reads need the token too; an application's set-up statements before it do not.
-#[test]
-fn reads_of_the_current_leader_only() {
-    let stage = stage("[defaults]\nreads = \"current\"\n");
-    let mut wire = stage.plain();
-    for sql in [
-        "SELECT 1",
-        "SELECT version()",
-        "SHOW server_version",
-        "SELECT count(*) FROM pg_catalog.pg_class",
-        "BEGIN; COMMIT",
-        "SET application_name = 'x'",
-    ] {
-        wire.ok(sql);
-    }
-    assert_refused(&mut wire, "SELECT * FROM notes", "PF002");
-    assert_refused(&mut wire, "COPY notes TO STDOUT", "PF002");
-    wire.ok("SET fencing.token = 33");
-    wire.ok("SELECT * FROM notes");
-    assert_passes(&wire.extended("SELECT * FROM notes"));
-}
-
-/// Kinds that are refused, for everybody or for some.
-#[test]
-fn kinds_of_statements() {
-    let stage = stage(
-        "[defaults]\nrefuse = [\"truncate\", \"do\"]\n\n\
-         [[session]]\nmatch = { user = \"migrator\" }\nwrites = \"allow\"\nallow = [\"truncate\"]\n",
-    );
-    let mut leader = stage.leader("34");
-    leader.ok("INSERT INTO notes VALUES (1)");
-    for sql in ["TRUNCATE notes", "DO 'BEGIN END'", "BEGIN; TRUNCATE notes"] {
-        assert_refused(&mut leader, sql, "PF005");
-    }
-    let pipeline = Batch::new().statement("TRUNCATE notes").sync();
-    let answer = leader.run(&pipeline);
-    assert!(
-        answer
-            .iter()
-            .any(|message| message.tag == b'E' && message.sqlstate() == "PF005")
-    );
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
-    let mut migrator = stage.user("migrator");
-    migrator.ok("TRUNCATE notes");
-    assert_refused(&mut migrator, "DO 'BEGIN END'", "PF005");
-}
-
-/// A rule can name the scope of its sessions, so that they declare bare numbers.
-#[test]
-fn the_scope_of_a_session() {
-    let stage =
-        stage("[[session]]\nmatch = { application_name = \"worker-*\" }\nscope = \"workers\"\n");
-    let login = |token: &str| {
-        Wire::login(
-            &stage.proxy.endpoint(),
-            &[
-                ("user", "postgres"),
-                ("database", "postgres"),
-                ("application_name", "worker-1"),
-                ("fencing.token", token),
-            ],
-        )
-    };
-    let mut worker = login("5");
-    worker.ok("INSERT INTO notes VALUES (1)");
-    assert_eq!(worker.rows("SHOW fencing.scope"), [["workers"]]);
-    // Tokens of different scopes are independent.
-    let mut other = stage.leader("3");
-    other.ok("INSERT INTO notes VALUES (2)");
-    let mut wrong = login("default=9");
-    assert_refused(&mut wrong, "INSERT INTO notes VALUES (3)", "PF002");
-}
-
-/// Several scopes: each table needs its own.
-#[test]
-fn tables_of_scopes() {
-    let stage = stage(
-        "[scope.scheduler]\ntables = [\"jobs.*\"]\n\n[scope.notes]\ntables = [\"public.notes\"]\n",
-    );
-    let mut wire = stage.leader("scheduler=1");
-    wire.ok("INSERT INTO jobs.queue VALUES (1)");
-    assert_refused(&mut wire, "INSERT INTO public.notes VALUES (1)", "PF002");
-    let move_all = "WITH gone AS (DELETE FROM jobs.queue RETURNING id) INSERT INTO public.notes SELECT id FROM gone";
-    assert_refused(&mut wire, move_all, "PF002");
-    // Its writes are unknown: it needs all tokens.
-    assert_refused(&mut wire, "DO 'BEGIN END'", "PF002");
-    wire.ok("SET fencing.token = 'scheduler=1,notes=1'");
-    wire.ok(move_all);
-    assert_refused(&mut wire, "DO 'BEGIN END'", "PF002");
-    wire.ok("SET fencing.token = 'scheduler=1,notes=1,default=1'");
-    wire.ok("DO 'BEGIN END'");
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
 }

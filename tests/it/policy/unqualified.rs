@@ -2,7 +2,7 @@
 
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::Batch;
+use pgpalisade_test_servers::wire::{Batch, assert_error, pretty};
 
 use super::{SETUP, assert_refused};
 
@@ -14,29 +14,6 @@ fn stage(policy: &str) -> Stage {
          CREATE FUNCTION go(path text) RETURNS text LANGUAGE sql AS $$SELECT set_config('search_path', path, false)$$"
     );
     Stage::governed(&setup, &PolicyFile::new(policy))
-}
-
-#[test]
-fn a_name_is_judged_by_its_last_part() {
-    let stage = stage(POLICY);
-    for (sql, needed) in [
-        ("INSERT INTO public.notes VALUES (1)", &["default"][..]),
-        ("INSERT INTO jobs.notes VALUES (1)", &["scheduler"]),
-        // It may be a table of jobs, or one outside of all scopes.
-        ("INSERT INTO notes VALUES (1)", &["default", "scheduler"]),
-        // A pattern matches its name.
-        ("INSERT INTO cron_lock VALUES (1)", &["scheduler"]),
-    ] {
-        for held in [&["default"][..], &["scheduler"], &["default", "scheduler"]] {
-            let token: Vec<String> = held.iter().map(|scope| format!("{scope}=1")).collect();
-            let mut wire = stage.leader(&token.join(","));
-            if needed.iter().all(|scope| held.contains(scope)) {
-                wire.ok(sql);
-            } else {
-                assert_refused(&mut wire, sql, "PF002");
-            }
-        }
-    }
 }
 
 /// Whatever the search path is, and however it was set: a session that may write tables outside of scopes cannot
@@ -82,11 +59,9 @@ fn the_search_path_opens_nothing() {
             .bind("", "", &[])
             .execute("", 0);
         let answer = wire.run(&bound.sync());
-        let error = answer.iter().find(|message| message.tag == b'E');
-        let error = error.expect("it is refused");
-        assert_eq!(error.sqlstate(), "PF002", "{way:?}");
-        let detail = error.field(b'D').unwrap_or_default();
-        assert!(detail.contains("\"queue\" has no schema"), "{detail}");
+        assert_error(&answer, "PF002");
+        let said = pretty(&answer);
+        assert!(said.contains("\"queue\" has no schema"), "{way:?}: {said}");
         wire.ok("ROLLBACK");
         assert_refused(&mut wire, "INSERT INTO cron_lock VALUES (1)", "PF002");
         wire.ok("ROLLBACK; INSERT INTO public.notes VALUES (1)");

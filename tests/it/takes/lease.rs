@@ -4,11 +4,15 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::http::Http;
-use pgpalisade_test_servers::machine::{PATIENCE, wait_for, wait_until};
+use pgpalisade_test_servers::machine::{
+    PATIENCE, assert_says, assert_within, wait_for, wait_until,
+};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, PROTOCOL_3_0, Wire, pretty};
+use pgpalisade_test_servers::wire::{
+    Batch, Message, PROTOCOL_3_0, TRUSTED, Wire, errors, pretty, trusted,
+};
 
 use super::{SETUP, assert_holds, assert_refused, stage, value};
 
@@ -46,7 +50,7 @@ fn assert_gets(wire: &mut Wire, token: &str) {
     let begun = Instant::now();
     let answer = wire.until_ready();
     assert_accepted(&answer);
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_within(begun, SOON);
     assert_holds(wire, token);
 }
 
@@ -122,7 +126,7 @@ fn with_the_token_the_lease_is_laid_down() {
     let begun = Instant::now();
     let answer = next.until_ready();
     assert_accepted(&answer);
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_within(begun, SOON);
 }
 
 /// All leases of a value are obtained before any of its tokens is declared.
@@ -170,7 +174,7 @@ fn two_that_want_the_same_leases_do_not_wait_for_each_other() {
             });
         }
     });
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_within(begun, SOON);
 }
 
 /// A client that leaves while waiting leaves the queue, and takes no token.
@@ -209,11 +213,7 @@ fn where_it_is_only_observed_nobody_waits() {
     let mut other = stage.plain();
     let begun = Instant::now();
     other.ok(LEASE);
-    assert!(
-        begun.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert_within(begun, Duration::from_secs(2));
     assert_eq!(value(&mut other, "SHOW fencing.token"), "");
     drop(etcd);
     std::thread::sleep(LIVES);
@@ -268,11 +268,7 @@ fn who_has_waited_long_enough_is_told() {
     }
     // Also at login, where it cannot be repeated.
     let mut late = Wire::connect(&stage.proxy.endpoint());
-    let startup = [
-        ("user", "postgres"),
-        ("database", "postgres"),
-        ("fencing.token", "lease:3s"),
-    ];
+    let startup = trusted(&[("fencing.token", "lease:3s")]);
     late.startup(PROTOCOL_3_0, &startup);
     assert_refused(&late.until_closed(), "55P03");
     assert_holds(&mut holder, "1");
@@ -304,11 +300,7 @@ fn who_does_not_wait_is_told_at_once() {
     ] {
         assert_refused(&wire.query(statement), "55P03");
     }
-    assert!(
-        begun.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert_within(begun, Duration::from_secs(3));
     // It stays held for as long as its session wants it.
     std::thread::sleep(LIVES + Duration::from_secs(1));
     assert_refused(&wire.query(NO_WAIT), "55P03");
@@ -429,7 +421,7 @@ impl Pair {
     }
 
     pub(super) fn plain(proxy: &Proxy) -> Wire {
-        let user = [("user", "postgres"), ("database", "postgres")];
+        let user = TRUSTED;
         Wire::login(&proxy.endpoint(), &user)
     }
 
@@ -460,10 +452,7 @@ fn a_lease_that_cannot_be_renewed_is_lost() {
     let begun = Instant::now();
     let ended: Vec<Message> = next.until_closed();
     let text = assert_refused(&ended, "57P01");
-    assert!(
-        text.contains("its lease could not be renewed in time"),
-        "{text}"
-    );
+    assert_says(&text, "its lease could not be renewed in time");
     assert!(begun.elapsed() < LIVES, "before it could be another's");
 }
 
@@ -480,11 +469,7 @@ fn who_waits_outlasts_its_store() {
     std::thread::sleep(Duration::from_secs(2));
     pair.etcd.restart(0);
     let answer = next.until_ready();
-    let codes: Vec<String> = answer
-        .iter()
-        .filter(|m| m.tag == b'E')
-        .map(Message::sqlstate)
-        .collect();
+    let codes = errors(&answer);
     // It may not have become free in time; but the session goes on.
     assert!(
         codes.is_empty() || codes == ["55P03"],

@@ -3,7 +3,7 @@
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::machine::{assert_within, wait_until};
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::wire::{Batch, Wire};
@@ -93,7 +93,7 @@ fn who_gives_it_back_keeps_nobody_waiting() {
     assert_refused(&refused, "55P03");
     let _beside = holder(proxy, "beside=lease");
     drop(holder(proxy, "jobs=lease"));
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_within(begun, SOON);
     // That one has vanished.
     let mut next = Pair::plain(proxy);
     wait_until("its connection to end", || {

@@ -6,7 +6,7 @@ use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::machine::{Signal, wait_for};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
-use pgpalisade_test_servers::wire::{Endpoint, PROTOCOL_3_0, Wire};
+use pgpalisade_test_servers::wire::{Endpoint, PROTOCOL_3_0, TRUSTED, Wire, trusted};
 
 use super::SETUP;
 
@@ -43,14 +43,7 @@ fn take(proxy: &Endpoint, claim: &str, start: &Barrier) -> Option<(Wire, String)
     let connected = Wire::try_connect(proxy);
     start.wait();
     let mut wire = connected.ok()?;
-    wire.startup(
-        PROTOCOL_3_0,
-        &[
-            ("user", "postgres"),
-            ("database", "postgres"),
-            ("fencing.token", claim),
-        ],
-    );
+    wire.startup(PROTOCOL_3_0, &trusted(&[("fencing.token", claim)]));
     let mut answer = Vec::new();
     loop {
         let message = wire.try_read().ok()?;
@@ -117,13 +110,13 @@ fn race(store: Store, postgres: &Postgres, kill_store: &mut dyn FnMut()) {
 }
 
 fn value(proxy: &Endpoint, sql: &str) -> Option<u64> {
-    let mut wire = Wire::login(proxy, &[("user", "postgres"), ("database", "postgres")]);
+    let mut wire = Wire::login(proxy, &TRUSTED);
     wire.rows(sql).concat().concat().parse().ok()
 }
 
 /// Without a reply it is unknown whether the mark was raised. Another take raises it.
 fn taken(proxy: &Endpoint) -> Option<u64> {
-    let mut wire = Wire::login(proxy, &[("user", "postgres"), ("database", "postgres")]);
+    let mut wire = Wire::login(proxy, &TRUSTED);
     wire.query("SET fencing.token = 'next'");
     wire.rows("SHOW fencing.token")
         .concat()

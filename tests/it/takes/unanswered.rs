@@ -7,7 +7,7 @@ use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
-use pgpalisade_test_servers::wire::{Wire, pretty};
+use pgpalisade_test_servers::wire::{TRUSTED, Wire, pretty};
 
 use super::{SETUP, assert_holds, assert_refused, value};
 
@@ -37,7 +37,7 @@ impl Lossy {
 
     /// A session whose backend is already known.
     fn session(&self) -> Wire {
-        let login = [("user", "postgres"), ("database", "postgres")];
+        let login = TRUSTED;
         let mut wire = Wire::login(&self.proxy.endpoint(), &login);
         wire.ok("SET fencing.token = 'known=1'");
         wire

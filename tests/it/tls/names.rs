@@ -4,9 +4,9 @@ use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::tls::{Authority, TlsClient, Validity};
-use pgpalisade_test_servers::wire::Wire;
+use pgpalisade_test_servers::wire::{TRUSTED, Wire, errors};
 
-use super::{TRUSTED, with_tls};
+use super::with_tls;
 
 /// As `clientcert=verify-full` of `pg_hba.conf`, with a rule for each name.
 #[test]
@@ -25,11 +25,7 @@ fn a_rule_is_for_whom_the_certificate_names() {
         )
         .flag("--policy", &policy.path().display().to_string());
     let proxy = Proxy::start_with(options);
-    let write = |mut wire: Wire| {
-        let answer = wire.query("INSERT INTO t VALUES (1)");
-        let error = answer.iter().find(|message| message.tag == b'E');
-        error.map_or_else(String::new, |error| error.sqlstate())
-    };
+    let write = |mut wire: Wire| errors(&wire.query("INSERT INTO t VALUES (1)")).concat();
     let login = |client: &TlsClient| Wire::login_tls(&proxy.endpoint(), client, &TRUSTED);
     let shows = |name: &str| {
         let own = authority.issue(name, &["client"], Validity::Now);

@@ -11,10 +11,10 @@ use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::tls::{Authority, Validity};
 use pgpalisade_test_servers::wire::{
-    Batch, Message, PROTOCOL_3_0, SSL_REQUEST, Wire, cancel_request, pretty,
+    Batch, Message, PROTOCOL_3_0, SSL_REQUEST, TRUSTED, Wire, assert_error, cancel_request, pretty,
 };
 
-use super::{ENCRYPTED, TRUSTED, force_tls, server, server_with, upstream};
+use super::{ENCRYPTED, force_tls, server, server_with, upstream};
 
 /// The control connection uses the unix socket, without TLS.
 fn reached_by(postgres: &Postgres, host: &str, parameters: &str) -> Proxy {
@@ -198,12 +198,7 @@ fn a_server_that_takes_nothing_else() {
     let mut old = leader(&proxy.endpoint(), "33");
     old.ok("INSERT INTO jobs VALUES (1)");
     leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (2)");
-    let end = old.query("INSERT INTO jobs VALUES (3)");
-    assert!(
-        end.iter().any(|message| message.sqlstate() == "PF001"),
-        "{}",
-        pretty(&end)
-    );
+    old.fails("INSERT INTO jobs VALUES (3)", "PF001");
     assert_eq!(postgres.value("SELECT count(*) FROM jobs"), "2");
 
     let mut wire = Wire::login(&proxy.endpoint(), &TRUSTED);
@@ -211,11 +206,7 @@ fn a_server_that_takes_nothing_else() {
     wire.send(&Batch::new().query("SELECT pg_sleep(30)"));
     std::thread::sleep(Duration::from_millis(300));
     Wire::connect(&proxy.endpoint()).send_bytes(&cancel_request(&key));
-    assert!(
-        wire.until_ready()
-            .iter()
-            .any(|message| message.sqlstate() == "57014")
-    );
+    assert_error(&wire.until_ready(), "57014");
 
     for name in ["check", "status"] {
         let output = proxy.subcommand(name).output().unwrap();

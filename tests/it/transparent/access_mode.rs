@@ -5,9 +5,9 @@ use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, TRUSTED, Wire, pretty, trusted};
 
-use super::{TRUSTED, check as check_holder, compare};
+use super::{check as check_holder, compare};
 
 const BOTH: &str = "SHOW transaction_read_only; SHOW default_transaction_read_only";
 
@@ -15,7 +15,7 @@ const BOTH: &str = "SHOW transaction_read_only; SHOW default_transaction_read_on
 /// out: PostgreSQL reports only changes, and the proxy has already set some values.
 #[track_caller]
 fn check(stage: &Stage, startup: &[(&str, &str)], scripts: &[Vec<Batch>]) {
-    let parameters = [TRUSTED.as_slice(), startup].concat();
+    let parameters = trusted(startup);
     let transcript = |endpoint: &Endpoint, script: &[Batch]| {
         let mut wire = Wire::login(endpoint, &parameters);
         let log = script.iter().flat_map(|batch| wire.run(batch));

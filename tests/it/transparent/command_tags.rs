@@ -1,9 +1,9 @@
 //! Replies whose command tag differs from the statement's own: the proxy compares tags with its decision.
 
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire};
+use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, TRUSTED, Wire};
 
-use super::{TRUSTED, check, compare};
+use super::{check, compare};
 
 /// EXECUTE and FETCH complete with the tag of the executed statement, COMMIT of a failed transaction with ROLLBACK,
 /// and a portal in parts.

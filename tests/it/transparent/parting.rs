@@ -1,7 +1,7 @@
 //! Clients that send Terminate or close their sending side right after a request get all replies.
 
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire};
+use pgpalisade_test_servers::wire::{Batch, TRUSTED, Wire};
 
 use super::{SETUP, Talk, check_on, compare};
 
@@ -94,7 +94,7 @@ fn refusals_are_answers_too() {
         let read = Batch::new().query("SELECT 1");
         parts(&mut talk, &insert().then(&read), parting);
         assert_eq!(talk.log[0].sqlstate(), "PF002");
-        let direct = Wire::login(&stage.postgres.tcp(), &super::TRUSTED).query("SELECT 1");
+        let direct = Wire::login(&stage.postgres.tcp(), &TRUSTED).query("SELECT 1");
         let (end, answers) = talk.log.split_last().unwrap();
         assert!(end.is_closed());
         compare(direct, answers[2..].to_vec());

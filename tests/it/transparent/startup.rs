@@ -4,12 +4,12 @@ use std::io::{Read as _, Write as _};
 
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
-use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::stage::{Stage, leader};
 use pgpalisade_test_servers::wire::{
-    Batch, Endpoint, Message, PROTOCOL_3_0, Wire, pretty, startup_packet,
+    Batch, Endpoint, Message, PROTOCOL_3_0, TRUSTED, Wire, pretty, startup_packet, trusted,
 };
 
-use super::{SETUP, TRUSTED, compare};
+use super::{SETUP, compare};
 
 fn greeting(endpoint: &Endpoint, packet: &[u8]) -> Vec<Message> {
     let mut wire = Wire::connect(endpoint);
@@ -19,7 +19,7 @@ fn greeting(endpoint: &Endpoint, packet: &[u8]) -> Vec<Message> {
 
 #[track_caller]
 fn check_packet(stage: &Stage, version: u32, more: &[(&str, &str)]) {
-    let packet = startup_packet(version, &[TRUSTED.as_slice(), more].concat());
+    let packet = startup_packet(version, &trusted(more));
     compare(
         greeting(&stage.postgres.tcp(), &packet),
         greeting(&stage.proxy.endpoint(), &packet),
@@ -211,45 +211,6 @@ fn startup_packets_near_the_limit() {
     );
 }
 
-/// Invalid startup packets are closed silently, as by PostgreSQL.
-#[test]
-fn nonsense_instead_of_a_startup_packet() {
-    let stage = Stage::start();
-    let packet = |code: u32| [8_u32.to_be_bytes(), code.to_be_bytes()].concat();
-    for bytes in [
-        b"GET / HTTP/1.1\r\nHost: db\r\n\r\n".to_vec(),
-        // ClientHello, as to a server that speaks TLS from the first byte.
-        [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &[7; 64]].concat(),
-        vec![0; 8],
-        vec![0xff; 16],
-        7_u32.to_be_bytes().to_vec(),
-        10_005_u32.to_be_bytes().to_vec(),
-        // A cancel request without a key.
-        packet(80_877_102),
-    ] {
-        let answer = |endpoint| {
-            let mut wire = Wire::connect(&endpoint);
-            wire.send_bytes(&bytes);
-            wire.until_closed()
-        };
-        compare(answer(stage.postgres.tcp()), answer(stage.proxy.endpoint()));
-    }
-}
-
-/// SSL and GSS encryption requests get `N`, and the session continues in the clear on the same connection.
-#[test]
-fn encryption_requests_are_declined() {
-    let stage = Stage::start();
-    let mut wire = Wire::connect(&stage.proxy.endpoint());
-    for code in [80_877_104_u32, 80_877_103] {
-        wire.send_bytes(&[8_u32.to_be_bytes(), code.to_be_bytes()].concat());
-        assert_eq!(wire.read_byte(), Some(b'N'));
-    }
-    wire.startup(PROTOCOL_3_0, &TRUSTED);
-    let answer = wire.until_ready();
-    assert_eq!(answer.last().unwrap().tag, b'Z', "{}", pretty(&answer));
-}
-
 /// The proxy also reaches the server by its unix socket.
 #[test]
 fn upstream_by_unix_socket() {
@@ -258,18 +219,12 @@ fn upstream_by_unix_socket() {
     let directory = postgres.socket_dir().display();
     options.upstream = format!("postgres:///?host={directory}&port={}", postgres.port());
     let proxy = Proxy::start_with(options);
-    let packet = startup_packet(
-        PROTOCOL_3_0,
-        &[TRUSTED.as_slice(), &[("fencing.token", "1")]].concat(),
-    );
+    let packet = startup_packet(PROTOCOL_3_0, &trusted(&[("fencing.token", "1")]));
     compare(
         greeting(&postgres.socket(), &packet),
         greeting(&proxy.endpoint(), &packet),
     );
-    let mut wire = Wire::login(
-        &proxy.endpoint(),
-        &[TRUSTED.as_slice(), &[("fencing.token", "1")]].concat(),
-    );
+    let mut wire = leader(&proxy.endpoint(), "1");
     let by_socket = wire.rows("SELECT inet_client_addr() IS NULL");
     assert_eq!(by_socket, [["t"]]);
 }

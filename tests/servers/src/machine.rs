@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgpalisade_harness::patience::Patience;
 
@@ -129,4 +129,17 @@ pub fn seed() -> u64 {
     });
     println!("seed: PGPALISADE_SEED={seed}");
     seed
+}
+
+/// Asserts that `text` has this part.
+#[track_caller]
+pub fn assert_says(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in {text}");
+}
+
+/// Asserts that less than `bound` has passed since `begun`.
+#[track_caller]
+pub fn assert_within(begun: Instant, bound: Duration) {
+    let passed = begun.elapsed();
+    assert!(passed < bound, "{passed:?}");
 }

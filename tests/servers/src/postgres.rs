@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::clock::{self, Clock};
 use crate::machine::{self, Signal};
-use crate::wire::{Endpoint, Wire};
+use crate::wire::{Endpoint, TRUSTED, Wire};
 
 use program::programs;
 pub(crate) use program::template;
@@ -207,7 +207,7 @@ impl Postgres {
 
     /// Superuser session, directly on the server.
     pub fn admin(&self) -> Wire {
-        Wire::login(&self.socket(), &ADMIN)
+        Wire::login(&self.socket(), &TRUSTED)
     }
 
     /// Runs SQL that must succeed as superuser directly on the server; rows as text.
@@ -299,5 +299,3 @@ impl Drop for Alone {
         TURN_ENDED.notify_all();
     }
 }
-
-const ADMIN: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];

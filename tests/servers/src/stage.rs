@@ -3,7 +3,7 @@
 use crate::policy::PolicyFile;
 use crate::postgres::Postgres;
 use crate::proxy::{Options, Proxy};
-use crate::wire::{Endpoint, Wire};
+use crate::wire::{Endpoint, TRUSTED, Wire, trusted};
 
 /// One server and one proxy, dropped first so that it does not see the server end.
 #[derive(Debug)]
@@ -47,10 +47,7 @@ impl Stage {
     /// Session through the proxy without a token.
     #[track_caller]
     pub fn plain(&self) -> Wire {
-        Wire::login(
-            &self.proxy.endpoint(),
-            &[("user", "postgres"), ("database", "postgres")],
-        )
+        Wire::login(&self.proxy.endpoint(), &TRUSTED)
     }
 
     /// Kind and enforcement of the rejections, once there are `count`.
@@ -84,12 +81,5 @@ impl Stage {
 
 #[track_caller]
 pub fn leader(endpoint: &Endpoint, token: &str) -> Wire {
-    Wire::login(
-        endpoint,
-        &[
-            ("user", "postgres"),
-            ("database", "postgres"),
-            ("fencing.token", token),
-        ],
-    )
+    Wire::login(endpoint, &trusted(&[("fencing.token", token)]))
 }

@@ -15,7 +15,7 @@ use rustls::{ClientConnection, StreamOwned};
 use socket2::{SockFilter, SockRef};
 
 pub use batch::{Batch, cancel_request, startup_packet};
-pub use message::{Message, pretty, tags};
+pub use message::{Message, assert_error, errors, pretty, tags};
 
 use crate::machine::PATIENCE;
 use crate::tls_client::TlsClient;
@@ -25,7 +25,15 @@ pub const PROTOCOL_3_0: u32 = 0x0003_0000;
 
 pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
-/// Keeps the first bytes of a packet (`BPF_RET | BPF_K`).
+/// Parameters of a session as `postgres`.
+pub const TRUSTED: [(&str, &str); 2] = [("user", "postgres"), ("database", "postgres")];
+
+/// [`TRUSTED`], and these in addition.
+pub fn trusted<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    [&TRUSTED, more].concat()
+}
+
+/// Socket filter instruction that keeps the first bytes of a packet (`BPF_RET | BPF_K`).
 const BPF_RETURN: u16 = 6;
 
 #[derive(Clone, Debug)]
@@ -152,6 +160,18 @@ impl Wire {
         wire
     }
 
+    /// Connects and sends the startup packet of `postgres`, with these parameters in addition.
+    #[track_caller]
+    pub fn open(endpoint: &Endpoint, more: &[(&str, &str)]) -> Self {
+        let mut wire = Self::connect(endpoint);
+        wire.startup(PROTOCOL_3_0, &trusted(more));
+        wire
+    }
+
+    /// Starts a session without authentication.
+    ///
+    /// # Panics
+    /// As [`Self::login`].
     #[track_caller]
     pub fn log_in(&mut self, parameters: &[(&str, &str)]) {
         self.startup(PROTOCOL_3_0, parameters);
@@ -214,12 +234,7 @@ impl Wire {
     /// Sends the startup packet of `postgres` with a token, and reads the reply.
     #[track_caller]
     pub fn start_as_leader(&mut self, token: &str) -> Vec<Message> {
-        let session = [
-            ("user", "postgres"),
-            ("database", "postgres"),
-            ("fencing.token", token),
-        ];
-        self.startup(PROTOCOL_3_0, &session);
+        self.startup(PROTOCOL_3_0, &trusted(&[("fencing.token", token)]));
         self.until_ready()
     }
 
@@ -381,9 +396,16 @@ impl Wire {
     #[track_caller]
     pub fn ok(&mut self, sql: &str) -> Vec<Message> {
         let answer = self.query(sql);
-        let good = answer.last().is_some_and(|last| last.tag == b'Z')
-            && !answer.iter().any(|m| m.tag == b'E');
+        let good = answer.last().is_some_and(|last| last.tag == b'Z') && errors(&answer).is_empty();
         assert!(good, "{sql}:\n{}", pretty(&answer));
+        answer
+    }
+
+    /// Runs SQL that must fail with this error alone, and returns the reply.
+    #[track_caller]
+    pub fn fails(&mut self, sql: &str, sqlstate: &str) -> Vec<Message> {
+        let answer = self.query(sql);
+        assert_eq!(errors(&answer), [sqlstate], "{sql}:\n{}", pretty(&answer));
         answer
     }
 

@@ -38,6 +38,16 @@ fn refuse(text: &str, parts: &[&str]) {
     }
 }
 
+/// As [`refuse`], for rows of a file, with its lines in one, and the parts.
+#[track_caller]
+fn refuse_all(rows: &str) {
+    for row in rows.lines().filter(|row| !row.is_empty()) {
+        let (text, parts) = row.split_once(" => ").expect("parts");
+        let parts: Vec<&str> = parts.split(" & ").collect();
+        refuse(&(text.replace("; ", "\n") + "\n"), &parts);
+    }
+}
+
 #[test]
 fn an_empty_file_is_the_default() {
     assert_eq!(parse("").unwrap(), Policy::default());
@@ -135,48 +145,29 @@ fn errors_of_syntax_do_not_hide_the_rest() {
 
 #[test]
 fn tables_of_the_wrong_shape_say_how_to_write_them() {
-    refuse(
-        "defaults = 1\n",
-        &["1:12: defaults is not a table", "below [defaults]"],
+    refuse_all(
+        r#"
+defaults = 1 => 1:12: defaults is not a table & below [defaults]
+[session]; match = { user = "a" } => 1:1: & [[session]], with two brackets
+session = [1] => 1:12: session is not a table
+[[session]]; match = "app" => 2:9: session.match is not a table & { user =
+[scope]; tables = ["a.b"] => 2:1: scope.tables is not in a scope & [scope.NAME]
+[scope]; a = 1 => 2:5: scope.a is not a table & [scope.a]
+[[scope.a]] => scope.a is not a table
+tokens = [] => tokens is not a table
+"#,
     );
-    refuse(
-        "[session]\nmatch = { user = \"a\" }\n",
-        &["1:1: ", "[[session]], with two brackets"],
-    );
-    refuse("session = [1]\n", &["1:12: session is not a table"]);
-    refuse(
-        "[[session]]\nmatch = \"app\"\n",
-        &["2:9: session.match is not a table", "{ user ="],
-    );
-    refuse(
-        "[scope]\ntables = [\"a.b\"]\n",
-        &["2:1: scope.tables is not in a scope", "[scope.NAME]"],
-    );
-    refuse(
-        "[scope]\na = 1\n",
-        &["2:5: scope.a is not a table", "[scope.a]"],
-    );
-    refuse("[[scope.a]]\n", &["scope.a is not a table"]);
-    refuse("tokens = []\n", &["tokens is not a table"]);
 }
 
 #[test]
 fn keys_of_another_table_are_unknown() {
-    refuse(
-        "writes = \"token\"\n",
-        &["1:1: unknown key \"writes\" (valid here: defaults, "],
-    );
-    refuse(
-        "[tokens]\nwrites = \"token\"\n",
-        &["unknown key \"tokens.writes\""],
-    );
-    refuse(
-        "[defaults]\nmax_step = 1\n",
-        &["unknown key \"defaults.max_step\""],
-    );
-    refuse(
-        "[defaults]\nmatch = 1\n",
-        &["unknown key \"defaults.match\""],
+    refuse_all(
+        r#"
+writes = "token" => 1:1: unknown key "writes" (valid here: defaults,
+[tokens]; writes = "token" => unknown key "tokens.writes"
+[defaults]; max_step = 1 => unknown key "defaults.max_step"
+[defaults]; match = 1 => unknown key "defaults.match"
+"#,
     );
 }
 
@@ -284,11 +275,12 @@ fn numbers_are_taken_as_toml_writes_them() {
     };
     assert_eq!(policy.bounds("other"), other);
     assert_eq!(policy.bounds("a"), bounds(5, 255));
-    refuse(
-        "[tokens]\nmax_step = 9223372036854775808\n",
-        &["2:12: ", "out of range"],
+    refuse_all(
+        r#"
+[tokens]; max_step = 9223372036854775808 => 2:12: & out of range
+[tokens]; max_step = -1 => 2:12: & out of range
+"#,
     );
-    refuse("[tokens]\nmax_step = -1\n", &["2:12: ", "out of range"]);
 }
 
 #[test]
@@ -346,42 +338,18 @@ fn a_scope_may_take_the_number_of_an_election() {
         })
         .collect();
     assert_eq!(elected, [("a", "/e", 5, 29)]);
-    for (numbers, parts) in [
-        (
-            "{ etcd_election = \"\" }",
-            [
-                "2:29: ",
-                "scope.a.numbers.etcd_election: is not a valid name",
-            ],
-        ),
-        (
-            "{ etcd_election = 3 }",
-            ["2:29: ", "is a number (write the name of an election)"],
-        ),
-        (
-            "{ etcd_election = 0.5 }",
-            ["2:29: ", "is a number with a fraction or an exponent"],
-        ),
-        (
-            "{ etcd_electoin = \"/e\" }",
-            ["2:13: ", "did you mean \"etcd_election\"?"],
-        ),
-        (
-            "{}",
-            ["2:11: ", "scope.a.numbers is empty (write { etcd_election"],
-        ),
-        ("\"/e\"", ["2:11: ", "{ etcd_election = "]),
-        (
-            "{ etcd_election = \"/e\" }\nmax_step = 5",
-            ["2:29: ", "its own max_step"],
-        ),
-        (
-            "{ etcd_election = \"/e\" }\nmax_token = 5",
-            ["2:29: ", "its own max_step or max_token"],
-        ),
-    ] {
-        refuse(&format!("[scope.a]\nnumbers = {numbers}\n"), &parts);
-    }
+    refuse_all(
+        r#"
+[scope.a]; numbers = { etcd_election = "" } => 2:29: & scope.a.numbers.etcd_election: is not a valid name
+[scope.a]; numbers = { etcd_election = 3 } => 2:29: & is a number (write the name of an election)
+[scope.a]; numbers = { etcd_election = 0.5 } => 2:29: & is a number with a fraction or an exponent
+[scope.a]; numbers = { etcd_electoin = "/e" } => 2:13: & did you mean "etcd_election"?
+[scope.a]; numbers = {} => 2:11: & scope.a.numbers is empty (write { etcd_election
+[scope.a]; numbers = "/e" => 2:11: & { etcd_election =
+[scope.a]; numbers = { etcd_election = "/e" }; max_step = 5 => 2:29: & its own max_step
+[scope.a]; numbers = { etcd_election = "/e" }; max_token = 5 => 2:29: & its own max_step or max_token
+"#,
+    );
     // An election belongs to one scope, whose marks follow it.
     let general = "[tokens]\nnumbers = { etcd_election = \"/e\" }\n";
     refuse(general, &["2:11: ", "an election below [scope.NAME]"]);
@@ -518,39 +486,25 @@ fn damaged_files_give_errors_with_places() {
 }
 
 fn damage(texts: &[String], rng: &mut StdRng) -> String {
-    const PIECES: [&str; 24] = [
-        "[",
-        "]",
-        "[[",
-        "]]",
-        "{",
-        "}",
-        "=",
-        "\"",
-        "'",
-        "\n",
-        "#",
-        ".",
-        ",",
-        "*",
-        "\\",
-        "\0",
-        "é",
+    const PIECES: [&str; 19] = [
+        "[", "]", "[[", "]]", "{", "}", "=", "\"", "'", "\n", "#", ".", ",", "*", "\\", "\0", "é",
+        "1e999", "\"\"\"",
+    ];
+    const LONG_PIECES: [&str; 5] = [
         "\u{1f600}",
         "[scope.x]\n",
         "[[session]]\n",
         "match = {}",
         "tables = \"a.b\"\n",
-        "1e999",
-        "\"\"\"",
     ];
+    let pieces = [&PIECES[..], &LONG_PIECES].concat();
     let mut chars: Vec<char> = texts[rng.random_range(0..texts.len())].chars().collect();
     for _ in 0..rng.random_range(1..4) {
         let at = rng.random_range(0..=chars.len());
         let until = (at + rng.random_range(0..12)).min(chars.len());
         let other = &texts[rng.random_range(0..texts.len())];
         let piece: Vec<char> = match rng.random_range(0..4) {
-            0 => PIECES[rng.random_range(0..PIECES.len())].chars().collect(),
+            0 => pieces[rng.random_range(0..pieces.len())].chars().collect(),
             1 => Vec::new(),
             2 => {
                 let skipped = rng.random_range(0..other.chars().count());
@@ -707,51 +661,19 @@ fn holders_are_matched_as_sessions_are() {
 
 #[test]
 fn what_is_wrong_about_declaring_is_said() {
-    refuse(
-        "[defaults]\ndeclare = \"sesion\"\n",
-        &[
-            "2:11: defaults.declare: \"sesion\" is not a valid value",
-            "did you mean \"session\"?",
-        ],
-    );
-    refuse(
-        "[defaults]\ndeclare = true\n",
-        &[
-            "2:11: ",
-            "write \"session\", \"transaction\" or a list of scopes",
-        ],
-    );
-    refuse(
-        "[defaults]\ndeclare = [\"a b\"]\n",
-        &["2:12: ", "is not a valid scope name"],
-    );
-    refuse(
-        "[tokens]\nscopes = \"list\"\n",
-        &["2:10: tokens.scopes: \"list\"", "did you mean \"listed\"?"],
-    );
-    refuse("[tokens]\nmax_scopes = 0\n", &["2:14: ", "out of range"]);
-    refuse(
-        "[tokens]\nprepared_transactions = \"rollback\"\n",
-        &["2:25: ", "did you mean \"roll-back\"?"],
-    );
-    refuse(
-        "[scope.a]\nholders = { usr = \"x\" }\n",
-        &["2:13: unknown key \"scope.a.holders.usr\" (did you mean \"user\"?)"],
-    );
-    refuse(
-        "[scope.a]\nholders = {}\n",
-        &["2:11: scope.a.holders is empty"],
-    );
-    refuse(
-        "[scope.a]\nholders = \"x\"\n",
-        &[
-            "2:11: scope.a.holders is not a table",
-            "write holders = { user",
-        ],
-    );
-    refuse(
-        "[tokens]\nscopes = \"listed\"\n[scope.jobs]\n[defaults]\ndeclare = [\"job\"]\n",
-        &["5:12: ", "did you mean \"jobs\"?"],
+    refuse_all(
+        r#"
+[defaults]; declare = "sesion" => 2:11: defaults.declare: "sesion" is not a valid value & did you mean "session"?
+[defaults]; declare = true => 2:11: & write "session", "transaction" or a list of scopes
+[defaults]; declare = ["a b"] => 2:12: & is not a valid scope name
+[tokens]; scopes = "list" => 2:10: tokens.scopes: "list" & did you mean "listed"?
+[tokens]; max_scopes = 0 => 2:14: & out of range
+[tokens]; prepared_transactions = "rollback" => 2:25: & did you mean "roll-back"?
+[scope.a]; holders = { usr = "x" } => 2:13: unknown key "scope.a.holders.usr" (did you mean "user"?)
+[scope.a]; holders = {} => 2:11: scope.a.holders is empty
+[scope.a]; holders = "x" => 2:11: scope.a.holders is not a table & write holders = { user
+[tokens]; scopes = "listed"; [scope.jobs]; [defaults]; declare = ["job"] => 5:12: & did you mean "jobs"?
+"#,
     );
 }
 

@@ -198,15 +198,7 @@ impl World {
 
     /// Declares a token in a separate session, which then ends.
     pub fn declare(&self, token: &str) -> bool {
-        let mut wire = Wire::connect(&self.endpoint());
-        wire.startup(
-            pgpalisade_test_servers::wire::PROTOCOL_3_0,
-            &[
-                ("user", "postgres"),
-                ("database", "postgres"),
-                ("fencing.token", token),
-            ],
-        );
+        let mut wire = Wire::open(&self.endpoint(), &[("fencing.token", token)]);
         let accepted = wire
             .until_ready()
             .last()

@@ -1,6 +1,7 @@
 //! A process that believes that it leads: it declares its token, reads the table, and writes over several sessions
 //! until it learns that it is stale. It does not stop earlier than its lifetime.
 
+use pgpalisade_test_servers::wire::Endpoint;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -10,8 +11,6 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
-
-use pgpalisade_test_servers::wire::Endpoint;
 
 use super::client::Client;
 use super::declaration::{Accepted, Declarer, Reach};

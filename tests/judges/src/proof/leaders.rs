@@ -212,23 +212,19 @@ mod tests {
             lifetime: Duration::from_secs(1),
             patience: Duration::from_secs(1),
         };
+        let started = || {
+            leaders
+                .running
+                .lock()
+                .expect("leaders")
+                .as_ref()
+                .map(Vec::len)
+        };
         leaders.start(&task(1));
-        let started = leaders
-            .running
-            .lock()
-            .expect("leaders")
-            .as_ref()
-            .map(Vec::len);
-        assert_eq!(started, Some(1));
+        assert_eq!(started(), Some(1));
         leaders.end();
         leaders.start(&task(2));
-        let started = leaders
-            .running
-            .lock()
-            .expect("leaders")
-            .as_ref()
-            .map(Vec::len);
-        assert_eq!(started, None, "a leader was started after the end");
+        assert_eq!(started(), None, "a leader was started after the end");
         assert_eq!(leaders.signal_one(0, Signal::CONT), None);
     }
 }

@@ -98,6 +98,18 @@ pub fn pretty(messages: &[Message]) -> String {
         .collect()
 }
 
+/// SQLSTATEs of the errors among these messages.
+pub fn errors(messages: &[Message]) -> Vec<String> {
+    let errors = messages.iter().filter(|message| message.tag == b'E');
+    errors.map(Message::sqlstate).collect()
+}
+
+/// Asserts that these messages have one error, with this SQLSTATE.
+#[track_caller]
+pub fn assert_error(messages: &[Message], sqlstate: &str) {
+    assert_eq!(errors(messages), [sqlstate], "{}", pretty(messages));
+}
+
 /// Type bytes, each `Z` with its transaction status: `1 2 E ZI`.
 pub fn tags(messages: &[Message]) -> String {
     let words: Vec<String> = messages

@@ -14,6 +14,16 @@ fn row(id: u64, token: u64) -> Row {
     }
 }
 
+fn snapshot(id: u64, seen: &[u64]) -> Event {
+    let (at, seen) = (75 * MS, tally(seen));
+    Event::Snapshot { id, at, seen }
+}
+
+fn position(id: u64, lsn: u64) -> Event {
+    let timeline = None;
+    Event::Position { id, lsn, timeline }
+}
+
 fn tally(ids: &[u64]) -> Tally {
     let mut tally = Tally::default();
     ids.iter().for_each(|id| tally.add(*id));
@@ -95,16 +105,8 @@ fn good() -> Vec<Event> {
         leader(2, 2),
         declare(10, 100, 1),
         declared(20, 100, Answer::Ok),
-        Event::Position {
-            id: 100,
-            lsn: 1_000,
-            timeline: None,
-        },
-        Event::Snapshot {
-            id: 100,
-            at: 75 * MS,
-            seen: tally(&[]),
-        },
+        position(100, 1_000),
+        snapshot(100, &[]),
         write(30, 101, 1, &[11, 12]),
         written(40, 101, Answer::Ok),
         commit(1_100, &[row(11, 1), row(12, 1)]),
@@ -113,16 +115,8 @@ fn good() -> Vec<Event> {
         commit(1_200, &[row(13, 1)]),
         declare(60, 200, 2),
         declared(70, 200, Answer::Ok),
-        Event::Position {
-            id: 200,
-            lsn: 2_000,
-            timeline: None,
-        },
-        Event::Snapshot {
-            id: 200,
-            at: 75 * MS,
-            seen: tally(&[11, 12, 13]),
-        },
+        position(200, 2_000),
+        snapshot(200, &[11, 12, 13]),
         write(80, 103, 1, &[14]),
         written(90, 103, error("PF001")),
         declare(95, 104, 1),
@@ -234,11 +228,7 @@ fn a_commit_behind_the_acknowledgement() {
     let events: Vec<Event> = events
         .into_iter()
         .map(|event| match event {
-            Event::Snapshot { id: 200, .. } => Event::Snapshot {
-                id: 200,
-                at: 75 * MS,
-                seen: tally(&[11, 12, 13, 15]),
-            },
+            Event::Snapshot { id: 200, .. } => snapshot(200, &[11, 12, 13, 15]),
             other => other,
         })
         .collect();
@@ -248,11 +238,7 @@ fn a_commit_behind_the_acknowledgement() {
 #[test]
 fn a_commit_in_front_of_the_acknowledgement_is_none() {
     let mut events = committed_row(15, 1, 2_000, &[11, 12, 13, 15, 21]);
-    events.push(Event::Snapshot {
-        id: 200,
-        at: 75 * MS,
-        seen: tally(&[11, 12, 13, 15]),
-    });
+    events.push(snapshot(200, &[11, 12, 13, 15]));
     assert_eq!(violated(&events), []);
 }
 
@@ -282,11 +268,7 @@ fn a_commit_of_a_lower_token_in_another_scope_is_none() {
 fn a_snapshot_that_lacks_a_row_or_has_one_too_many() {
     for seen in [&[11, 12][..], &[11, 12, 13, 16], &[11, 12, 16]] {
         let events = with(|event| {
-            matches!(event, Event::Snapshot { id: 200, .. }).then(|| Event::Snapshot {
-                id: 200,
-                at: 75 * MS,
-                seen: tally(seen),
-            })
+            matches!(event, Event::Snapshot { id: 200, .. }).then(|| snapshot(200, seen))
         });
         assert_eq!(violated(&events), [Rule::G2], "{seen:?}");
     }
@@ -343,11 +325,7 @@ fn half_of_a_refused_transaction() {
         Event::Table {
             rows: tally(&[11, 12, 13, 18, 21]),
         },
-        Event::Snapshot {
-            id: 200,
-            at: 75 * MS,
-            seen: tally(&[11, 12, 13, 18]),
-        },
+        snapshot(200, &[11, 12, 13, 18]),
     ]);
     assert_eq!(violated(&events), [Rule::G4]);
 }
@@ -542,11 +520,7 @@ fn what_was_exempt_counts_for_nothing() {
         events.extend([
             declare(at, 202, 2),
             declared(at + 10, 202, Answer::Ok),
-            Event::Position {
-                id: 202,
-                lsn,
-                timeline: None,
-            },
+            position(202, lsn),
         ]);
         violated(&events)
     };
