@@ -12,7 +12,7 @@ use pgpalisade_authority::{
 use pgpalisade_fence::{Purpose, Terms};
 use pgpalisade_policies::TokenBounds;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::barrier::Drain;
 use super::error::{ControlError, DeclareError};
