@@ -179,8 +179,8 @@ fn on_other_cluster(ours: Cluster, recorded: Option<Cluster>) -> Plan {
     }
 }
 
-/// Since the authority's answer, the scope may have been repaired. The repair ends the session, which must not be told that
-/// it may write.
+/// Since the authority's answer, the scope may have been repaired. The repair ends the session, which must not be told
+/// that it may write.
 pub(super) fn check_incarnation(mark: &Mark, newest: Option<Mark>) -> Result<(), DeclareError> {
     match newest {
         Some(now) if now.incarnation > mark.incarnation => Err(DeclareError::Stale { mark: now }),

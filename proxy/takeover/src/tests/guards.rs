@@ -39,7 +39,8 @@ guards! {
     TellsAgain: "telling those that stay once more to end", NOT_IN_TIME, [];
     // `reaper`
     RecordsThenLook: "reading the records before looking, in the reaper", LATE_COMMIT, [];
-    ReaperAsksForPostmaster: "the reaper forgets nobody while the record names another server than it looks at", LATE_COMMIT, [Move];
+    ReaperAsksForPostmaster:
+        "the reaper forgets nobody if another server is on record than it looks at", LATE_COMMIT, [Move];
     PostmasterAfterRecords: "it checks that after reading the records", NOT_REGISTERED, [Move];
     // `epoch`
     EpochRises: "the epoch is above the one that was read", LATE_COMMIT, [Restore];
@@ -77,10 +78,11 @@ guards! {
     CacheNotAhead: "raising the cache only after the authority's answer", SELF_FENCED, [];
     RefusalsConfirmed: "what the cache refuses is looked up in the authority", NOT_IN_TIME, [Repair];
     WritesDoNotAsk: "a bound session's writes do not ask the authority", SELF_FENCED, [Outage];
-    UnansweredEnds: "an unanswered declaration ends a session that holds a lower token", BELOW_REGISTRATION, [];
+    UnansweredEnds: "an unanswered declaration ends a session with a lower token", BELOW_REGISTRATION, [];
     TakeIsNumbered: "what the session takes after a success is another take", TOKEN_SHARED, [];
     // Not kept by the code
-    EndedMovers: "a session that moves up during a takeover is spared (**not covered**)", CURRENT_ENDED, [];
-    ObservedRises: "a session that is only observed goes back to no lower token (**not covered**)", LATE_COMMIT, [Reload];
+    EndedMovers: "a session that moves up in a takeover is spared (**not covered**)", CURRENT_ENDED, [];
+    ObservedRises:
+        "a session that is only observed goes back to no lower token (**not covered**)", LATE_COMMIT, [Reload];
     ObservedAnswered: "observed declarations are answered (**not covered**)", LATE_COMMIT, [Reload];
 }
