@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use crate::rule::{self, LeaseRuling};
 use crate::{LeaseId, LeaseStep, Leased, Scope};
 
 /// Holder of each scope's lease, and its end.
@@ -15,20 +16,15 @@ impl Leases {
     pub(crate) fn step(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Leased {
         let now = Instant::now();
         let mut held = self.0.lock();
-        let other = match held.get(scope) {
-            Some((own, _)) if *own == holder => false,
-            Some((_, until)) => *until > now || !matches!(step, LeaseStep::Acquire(_)),
-            None => !matches!(step, LeaseStep::Acquire(_)),
-        };
-        match step.time() {
-            _ if other => Leased::NotHeld,
-            Some(time) => {
+        match rule::lease(held.get(scope).copied(), holder, step, now) {
+            LeaseRuling::NotHeld => Leased::NotHeld,
+            LeaseRuling::Held(until) => {
                 // Expired leases of unused scopes do not accumulate.
                 held.retain(|_, (_, until)| *until > now);
-                held.insert(scope.clone(), (holder, now + time));
+                held.insert(scope.clone(), (holder, until));
                 Leased::Held
             }
-            None => {
+            LeaseRuling::Released => {
                 held.remove(scope);
                 Leased::NotHeld
             }

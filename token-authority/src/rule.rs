@@ -3,10 +3,14 @@
 //! A store of [`Records`] takes its steps from here. Etcd writes a [`Ruling`] if what it has read is unchanged. The
 //! PostgreSQL store has the same rule in `postgres/functions.sql`; generated cases compare the two.
 
+use std::ops::Add;
+use std::time::Duration;
+
 use crate::record::cut_by;
 use crate::{
     Backend, Claim, Cluster, Declaration, DeclareOutcome, Declared, Drained, Enrolled, Incarnation,
-    Mark, NoIncarnation, Rank, Registered, RepairRequest, Repaired, Scope, Token,
+    LeaseId, LeaseStep, Mark, NoIncarnation, Rank, Registered, RepairRequest, Repaired, Scope,
+    Token,
 };
 
 pub use crate::record::MarkRow;
@@ -218,6 +222,35 @@ pub fn repair(
             lower: Vec::new(),
         },
     })
+}
+
+/// Effect of a step on a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseRuling<T> {
+    /// Nothing changes: the candidate does not hold the lease.
+    NotHeld,
+    /// The candidate holds it until then.
+    Held(T),
+    /// Nobody holds it any more.
+    Released,
+}
+
+/// Rules on a step with a lease, from its holder and end. See [`crate::Authority::lease`].
+pub fn lease<T: Copy + Ord + Add<Duration, Output = T>>(
+    held: Option<(LeaseId, T)>,
+    candidate: LeaseId,
+    step: LeaseStep,
+    now: T,
+) -> LeaseRuling<T> {
+    let is_own = held.is_some_and(|(holder, _)| holder == candidate);
+    let is_free = held.is_none_or(|(_, until)| until <= now);
+    match step {
+        LeaseStep::Acquire(time) if is_own || is_free => LeaseRuling::Held(now + time),
+        // Also after its end, until another candidate has acquired it.
+        LeaseStep::Renew(time) if is_own => LeaseRuling::Held(now + time),
+        LeaseStep::Release if is_own => LeaseRuling::Released,
+        _ => LeaseRuling::NotHeld,
+    }
 }
 
 /// The records of a store while a step has them to itself, and the steps on them.

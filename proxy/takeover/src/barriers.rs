@@ -18,7 +18,7 @@ use super::meters::{Meters, millis};
 
 /// Limit of the time between a barrier's deadline and its end. Its declaration waits so long, and so has the reason
 /// that the log has.
-const LAST_WORD: Duration = Duration::from_millis(250);
+pub(super) const LAST_WORD: Duration = Duration::from_millis(250);
 
 pub(super) struct Barriers {
     driver: Driver,

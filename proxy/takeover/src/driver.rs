@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::Authority;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::control::Control;
 use super::error::DeclareError;
@@ -28,7 +28,7 @@ impl Driver {
         }
     }
 
-    /// Runs a machine to its end. Each request has time until the deadline.
+    /// Runs a machine to its end. Each request has time until the deadline, and no pause goes beyond it.
     pub(super) async fn run(
         &self,
         deadline: Instant,
@@ -41,7 +41,7 @@ impl Driver {
                 Step::End(end) => return end,
                 Step::Ask(pause, request) => {
                     if !pause.is_zero() {
-                        sleep(pause).await;
+                        sleep_until(deadline.min(Instant::now() + pause)).await;
                     }
                     let answer = self.ask(request, deadline).await;
                     event = answer.unwrap_or_else(Event::Failed);

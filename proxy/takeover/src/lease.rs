@@ -3,12 +3,13 @@
 //! A lease only decides who takes the next token; the fence is the token. So a late or lost lease costs no more than
 //! an unnecessary takeover.
 //!
-//! In the store a lease lives for [`LIVES`], and the proxy renews it for its session. If something is killed or cut
-//! off, others wait no longer than that. The proxy decides how long a client may be silent. A lock delay in the
-//! policy prolongs the lease. Then only an explicit release returns it, and otherwise others wait until it has run
-//! out.
+//! In the store a lease lives for [`LIVES`], and the proxy renews it for its session, when its [`Tenure`] says so. If
+//! something is killed or cut off, others wait no longer than that. The proxy decides how long a client may be silent.
+//! A lock delay in the policy prolongs the lease. Then only an explicit release returns it, and otherwise others wait
+//! until it has run out.
 
 mod queue;
+pub(super) mod tenure;
 mod vacancy;
 
 use std::fmt;
@@ -19,7 +20,7 @@ use parking_lot::Mutex;
 use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, Token};
 use pgpalisade_fence::{Purpose, Terms};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -27,12 +28,9 @@ use super::error::DeclareError;
 use super::{Takeover, in_time};
 pub(super) use queue::LeaseQueues;
 use queue::QueueTicket;
+use tenure::{Due, LIVES, Tenure};
 use vacancy::HeldLease;
 
-/// Lifetime of a lease in the store without renewal.
-const LIVES: Duration = Duration::from_secs(15);
-/// Number of renewals within that lifetime. Two thirds of it are left for renewals that fail.
-const RENEWALS: u32 = 3;
 /// Pause between attempts while the store does not answer.
 const RETRY: Duration = Duration::from_millis(200);
 /// Maximum attempts to take the next token while others declare tokens.
@@ -41,23 +39,13 @@ const TAKES_MAX: u32 = 8;
 /// A candidacy for the lease of a scope. Dropping it gives the lease back, unless there is a lock delay.
 struct Candidacy {
     ticket: QueueTicket,
-    wanted: Mutex<LeaseDemand>,
+    /// Origin of the tenure's times.
+    began: Instant,
+    tenure: Mutex<Tenure>,
     /// Signals that the lease is wanted for another time.
     changed: Notify,
     /// The token taken under the lease.
     token: OnceLock<Token>,
-}
-
-/// Time for which the client wants a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LeaseDemand {
-    WhileHeld,
-    /// The client must ask again before this time.
-    Until(Instant),
-    /// The client has not asked again in time.
-    NoMore,
-    /// The client has given the lease back.
-    GivenBack,
 }
 
 /// A lease acquired for a session, before a token is taken under it.
@@ -105,85 +93,60 @@ impl Lease {
 
     /// Gives the lease back at once, because its holder has stopped working under it.
     pub fn give_back(self) {
-        *self.candidacy.wanted.lock() = LeaseDemand::GivenBack;
+        self.candidacy.tenure.lock().give_back();
     }
 }
 
 impl Candidacy {
-    /// Renews the lease while the client wants it, and calls `lost` if that becomes impossible. The lease counts as
-    /// lost a third of its lifetime before its end, so that nobody else holds it by then.
-    async fn keep(self: Arc<Self>, mut asked_at: Instant, lost: impl FnOnce() + Send) {
+    /// Renews the lease while the client wants it, and calls `lost` if that becomes impossible.
+    async fn keep(self: Arc<Self>, lost: impl FnOnce() + Send) {
         let held = HeldLease::new(Arc::clone(&self));
         loop {
-            let next = asked_at + LIVES / RENEWALS;
-            let wake = self.wanted_until().map_or(next, |until| until.min(next));
-            // Also wakes if the client asks for a time that ends sooner.
-            let _ = timeout_at(wake, self.changed.notified()).await;
-            if !self.is_wanted() {
-                drop(held);
-                if !self.ticket.delays() {
-                    self.ticket.give_back().await;
+            let due = self.tenure.lock().due(self.began.elapsed());
+            match due {
+                Due::Later(at) => {
+                    // Also wakes if the client asks for a time that ends sooner.
+                    let _ = timeout_at(self.began + at, self.changed.notified()).await;
                 }
-                return;
-            }
-            if Instant::now() < next {
-                continue;
-            }
-            let renewed = timeout_at(asked_at + LIVES * 2 / 3, async {
-                loop {
-                    let asked_at = Instant::now();
-                    match self.ticket.renew().await {
-                        Ok(Leased::Held) => return Some(asked_at),
-                        Ok(Leased::NotHeld) => return None,
-                        Err(_) => sleep(RETRY).await,
+                Due::Renewal(by) => self.renew(by, &held).await,
+                Due::Return => {
+                    drop(held);
+                    if !self.ticket.delays() {
+                        self.ticket.give_back().await;
                     }
+                    return;
                 }
-            });
-            let renewed = renewed.await;
-            held.renewed(next.elapsed());
-            match renewed {
-                Ok(Some(renewed_at)) => asked_at = renewed_at,
-                Ok(None) | Err(_) => return lost(),
+                Due::Loss => {
+                    held.renewed(self.tenure.lock().late(self.began.elapsed()));
+                    return lost();
+                }
             }
         }
     }
 
-    fn wanted_until(&self) -> Option<Instant> {
-        match *self.wanted.lock() {
-            LeaseDemand::Until(until) => Some(until),
-            LeaseDemand::WhileHeld | LeaseDemand::NoMore | LeaseDemand::GivenBack => None,
+    async fn renew(&self, by: Duration, held: &HeldLease) {
+        let asked_at = self.began.elapsed();
+        let answer = timeout_at(self.began + by, self.ticket.renew()).await;
+        let (answer, now) = (answer.ok().and_then(Result::ok), self.began.elapsed());
+        let mut tenure = self.tenure.lock();
+        if answer == Some(Leased::Held) {
+            held.renewed(tenure.late(now));
         }
-    }
-
-    /// Whether the client still wants the lease. Once false, it stays false.
-    fn is_wanted(&self) -> bool {
-        let mut wanted = self.wanted.lock();
-        if matches!(*wanted, LeaseDemand::Until(until) if until <= Instant::now()) {
-            *wanted = LeaseDemand::NoMore;
-        }
-        !matches!(*wanted, LeaseDemand::NoMore | LeaseDemand::GivenBack)
+        tenure.renewed(asked_at, now, answer);
     }
 
     /// Sets the time for which the client wants the lease, from now on. Too late if the lease is being given back.
     fn want(&self, time: LeaseTime) -> Leased {
-        let mut wanted = self.wanted.lock();
-        if matches!(*wanted, LeaseDemand::NoMore | LeaseDemand::GivenBack) {
-            return Leased::NotHeld;
-        }
-        *wanted = match time {
-            LeaseTime::WhileHeld | LeaseTime::NoWait => LeaseDemand::WhileHeld,
-            LeaseTime::Asked(_) => LeaseDemand::Until(Instant::now() + time.duration()),
-        };
+        let wanted = self.tenure.lock().want(self.began.elapsed(), time);
         self.changed.notify_one();
-        Leased::Held
+        wanted
     }
 }
 
 impl Drop for Candidacy {
     fn drop(&mut self) {
         // A holder without a token has done nothing.
-        let has_vanished =
-            self.token.get().is_some() && *self.wanted.get_mut() != LeaseDemand::GivenBack;
+        let has_vanished = self.token.get().is_some() && !self.tenure.get_mut().is_given_back();
         if has_vanished && self.ticket.delays() {
             self.ticket.vanish();
         } else {
@@ -211,7 +174,8 @@ impl Takeover {
         };
         let candidacy = Arc::new(Candidacy {
             ticket: queues.stand(scope, terms.bounds.lock_delay.unwrap_or_default()),
-            wanted: Mutex::new(LeaseDemand::WhileHeld),
+            began: Instant::now(),
+            tenure: Mutex::default(),
             changed: Notify::new(),
             token: OnceLock::new(),
         });
@@ -222,11 +186,12 @@ impl Takeover {
         let waiting = async move { waits.ticket.acquire(until, &gone).await };
         let acquired = queues.tasks.spawn_on(waiting, &queues.handle).await;
         let turn = acquired.unwrap_or(Err(DeclareError::LeaseHeld { unanswered: None }))?;
-        let keeping = Arc::clone(&candidacy).keep(turn.asked_at, lost);
+        *candidacy.tenure.lock() = Tenure::new(turn.asked_at - candidacy.began);
+        let keeping = Arc::clone(&candidacy).keep(lost);
         Ok(Acquired {
             candidacy,
             others_at: turn.others_at,
-            renewing: AbortOnDropHandle::new(queues.handle.spawn(keeping)),
+            renewing: AbortOnDropHandle::new(queues.tasks.spawn_on(keeping, &queues.handle)),
         })
     }
 

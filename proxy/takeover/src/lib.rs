@@ -31,7 +31,7 @@ mod release;
 mod repair;
 mod sessions;
 #[cfg(test)]
-#[path = "simulation/tests.rs"]
+#[path = "tests/mod.rs"]
 mod simulation;
 mod upkeep;
 mod watch;

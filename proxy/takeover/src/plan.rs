@@ -149,13 +149,13 @@ fn on_accepted(
         tasks.push(Task::MeetPrepared(mark()));
         tasks.push(Task::ReportPrepared);
         tasks.push(Task::Witness(mark()));
-        tasks.push(Task::CheckIncarnation(mark()));
     } else {
         tasks.push(Task::KeepFound(record));
         tasks.push(Task::MeetPrepared(mark()));
         // The takeover was completed before, so its token is valid without the control connection.
         tasks.push(Task::WitnessLater(mark()));
     }
+    tasks.push(Task::CheckIncarnation(mark()));
     tasks
 }
 
@@ -179,8 +179,8 @@ fn on_other_cluster(ours: Cluster, recorded: Option<Cluster>) -> Plan {
     }
 }
 
-/// While the barrier ran, the scope may have been repaired. The repair ends the session, which must not be told that
-/// it may write.
+/// Since the authority's answer, the scope may have been repaired. The repair ends the session, which must not be told
+/// that it may write.
 pub(super) fn check_incarnation(mark: &Mark, newest: Option<Mark>) -> Result<(), DeclareError> {
     match newest {
         Some(now) if now.incarnation > mark.incarnation => Err(DeclareError::Stale { mark: now }),
@@ -265,7 +265,7 @@ mod tests {
                 Admit,
                 Current,
                 0,
-                "note found-None prepared later".to_owned(),
+                "note found-None prepared later check".to_owned(),
             ),
             (
                 Observe,

@@ -34,7 +34,8 @@ pub(in super::super) struct LeaseQueues {
     timeout: Duration,
     /// Runtime of the proxy's own tasks.
     pub(super) handle: Handle,
-    /// Leases that are being acquired or given back.
+    /// Leases that are acquired, kept or given back. An aborted task keeps its candidacy until the runtime drops it,
+    /// and only then is the lease given back.
     pub(super) tasks: TaskTracker,
     /// Measures how long leases have no holder.
     pub(super) vacancies: Vacancies,
