@@ -49,17 +49,6 @@ pub enum Prerequisite {
     Tokens(Box<TokenRequest>, Option<AccessChange>),
 }
 
-/// Result of a prerequisite.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Met {
-    /// The message can be decided.
-    Yes,
-    /// The message is to be refused.
-    Refused(Box<Rejection>),
-    /// The server refused it, and the client has its answer.
-    Answered,
-}
-
 impl From<Ending> for Action {
     #[cold]
     fn from(ending: Ending) -> Self {

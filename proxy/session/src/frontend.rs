@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{Analysis, Category, Effects, Opaque, VerdictCache};
 
-use super::action::{Action, Met, Prerequisite, Refused};
+use super::action::{Action, Prerequisite, Refused};
 use super::endings::Ending;
 use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
 use super::in_flight::{InFlight, Request};
 use super::judgement::Judged;
 use super::read_only::{AccessChange, Guarded};
-use super::{ReadWriteRequest, Session, injected};
+use super::{Met, ReadWriteRequest, Session, injected};
 use crate::fence::{Basis, Leave, Permit, Pipeline};
 use crate::rejection::Rejection;
 use crate::wire::WireError;

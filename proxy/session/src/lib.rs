@@ -81,6 +81,17 @@ pub enum Activity {
     InFailedTransaction,
 }
 
+/// Result of a prerequisite.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Met {
+    /// The message can be decided.
+    Yes,
+    /// The message is to be refused.
+    Refused(Box<Rejection>),
+    /// The server refused it, and the client has its answer.
+    Answered,
+}
+
 /// The session's own messages and records.
 #[derive(Debug, Default)]
 pub struct Output {

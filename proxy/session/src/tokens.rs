@@ -5,9 +5,8 @@ use std::sync::Arc;
 use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_policies::Mode;
 
-use super::action::Met;
 use super::endings::Ending;
-use super::{Identity, Session, injected};
+use super::{Identity, Met, Session, injected};
 use crate::fence::{
     Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, ServerText, SessionFence, Terms,
     TokenValue,

@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::{End, Relay};
 use crate::history;
 use crate::rejection::Rejection;
-use crate::session::action::{Met, Prerequisite, Unread};
+use crate::session::Met;
+use crate::session::action::{Prerequisite, Unread};
 use crate::session::read_only::AccessChange;
 
 /// Interval of the checks whether a waiting client is still there.

@@ -13,10 +13,9 @@ use crate::fence::readable::readable;
 use crate::fence::{Identified, Purpose, Terms};
 use crate::rejection::{Rejection, RejectionKind};
 use crate::rejection_log::SessionLabel;
-use crate::session::Identity;
-use crate::session::action::Met;
 use crate::session::read_only::AccessChange;
 use crate::session::tokens::{Declared, Obtained, TokenRequest};
+use crate::session::{Identity, Met};
 use crate::takeover::{Acquired, DeclareError, Lease, SessionProbe, Takeover};
 
 /// Longest wait for a lease.

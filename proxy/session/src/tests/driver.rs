@@ -9,11 +9,11 @@ use pgpalisade_policies::{VerdictCache, classify};
 use rand::Rng as _;
 use rand::rngs::StdRng;
 
-use super::super::action::{Action, Disposition, Met, Prerequisite};
+use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::read_only::AccessChange;
 use super::super::tokens::{Declared, Obtained, TokenRequest};
-use super::super::{Identity, Session};
+use super::super::{Identity, Met, Session};
 use super::frames::{empty, parts, split};
 use super::postgres::Postgres;
 use super::subject::{self, identified};

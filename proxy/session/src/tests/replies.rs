@@ -4,7 +4,8 @@
 use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_policies::{Lifetime, TextEncoding};
 
-use super::super::action::{Action, Disposition, Met};
+use super::super::Met;
+use super::super::action::{Action, Disposition};
 use super::super::endings::Ending;
 use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY};
 use super::super::tokens::Obtained;

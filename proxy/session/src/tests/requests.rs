@@ -9,7 +9,8 @@
 use pgpalisade_authority::{Scope, Token};
 use pgpalisade_policies::{Mode, TextEncoding};
 
-use super::super::action::{Action, Met, Prerequisite};
+use super::super::Met;
+use super::super::action::{Action, Prerequisite};
 use super::super::tokens::Obtained;
 use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
 use super::subject::{

@@ -6,13 +6,13 @@ use std::str::FromStr;
 use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
 use pgpalisade_policies::{Mode, Policy, VerdictCache, Who};
 
-use super::super::action::{Action, Disposition, Met, Prerequisite};
+use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::in_flight::{Origin, Request};
 use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY, Reported};
 use super::super::text_settings::Reports;
 use super::super::tokens::{Obtained, TokenRequest};
-use super::super::{Beginning, Session};
+use super::super::{Beginning, Met, Session};
 use super::frames::{empty, message, query, strings};
 use crate::fence::mark_cache::MarkCache;
 use crate::fence::{Fence, Identified, SessionFence, TokenValue};
