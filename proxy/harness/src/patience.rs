@@ -26,7 +26,9 @@ impl Patience {
 
     /// Polls every few milliseconds until there is an answer; `None` after the limit.
     ///
-    /// # Errors [`HarnessError::Interrupted`] once cancelled.
+    /// # Errors
+    ///
+    /// [`HarnessError::Interrupted`] once cancelled.
     pub fn until<T>(&self, mut ask: impl FnMut() -> Option<T>) -> Result<Option<T>, HarnessError> {
         let start = Instant::now();
         loop {

@@ -38,7 +38,9 @@ pub struct Programs {
 impl Programs {
     /// Finds the programs in `$PG_BIN`, by `pg_config`, or in Debian's directories, newest first.
     ///
-    /// # Errors The programs are missing, or this process is root and no other user can run them.
+    /// # Errors
+    ///
+    /// The programs are missing, or this process is root and no other user can run them.
     pub fn find(group: ProcessGroup) -> Result<Self, HarnessError> {
         let directory = find_programs().ok_or(HarnessError::NotInstalled)?;
         let user = if geteuid().is_root() {

@@ -113,7 +113,9 @@ impl RejectionLog {
     /// also go to `tracing` (target `pgpalisade::rejection`, level WARN if refused, DEBUG if observed); without a
     /// file, only there.
     ///
-    /// # Errors The file cannot be opened, or the thread not started.
+    /// # Errors
+    ///
+    /// The file cannot be opened, or the thread not started.
     pub fn open(file: Option<&Path>, literals: Literals) -> Result<Self, RejectionLogError> {
         let sink = file.map(Sink::open).transpose()?;
         Self::start(sink, literals, QUEUE)

@@ -93,7 +93,9 @@ fn fill_up(config: &mut Config, environment: &Environment, application_name: &st
 /// address is the upstream's, not `PGHOST`: a control connection to another server would end the wrong sessions.
 /// Hosts of the DSN are those of the upstream, in the same order.
 ///
-/// # Errors If the numbers of hosts differ.
+/// # Errors
+///
+/// If the numbers of hosts differ.
 pub(crate) fn complete(
     dsn: Option<Login>,
     upstream: &Hosts,

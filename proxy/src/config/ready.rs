@@ -117,7 +117,9 @@ impl Config {
 
     /// Checks everything that was written.
     ///
-    /// # Errors All wrong, unknown and missing keys.
+    /// # Errors
+    ///
+    /// All wrong, unknown and missing keys.
     pub(crate) fn from_raw(
         raw: RawConfig,
         environment: &Environment,

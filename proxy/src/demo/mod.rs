@@ -46,7 +46,9 @@ pub enum DemoError {
 
 /// Plays the demo on standard output.
 ///
-/// # Errors If something cannot be started, or a step fails.
+/// # Errors
+///
+/// If something cannot be started, or a step fails.
 pub fn run(afterwards: Afterwards) -> Result<(), DemoError> {
     let stop = stop_on_signals().map_err(system("cannot listen for signals"))?;
     let mut page = Page::new(io::stdout(), Ink::for_stdout());

@@ -100,7 +100,9 @@ impl Proxy {
 
     /// As [`Self::restart`], for a proxy that may be unable to start.
     ///
-    /// # Errors Output of the proxy, if it does not listen within `bound`. Then it is not running.
+    /// # Errors
+    ///
+    /// Output of the proxy, if it does not listen within `bound`. Then it is not running.
     pub fn try_restart(&mut self, bound: Duration) -> Result<(), String> {
         assert!(self.process.is_none(), "it still runs");
         let process = Running::spawn(&mut self.command(), self.log(), FAREWELL);

@@ -122,7 +122,9 @@ impl Report {
 
     /// Reads one input to its end, and returns how it was read.
     ///
-    /// # Errors Reading fails. The report has what was read before.
+    /// # Errors
+    ///
+    /// Reading fails. The report has what was read before.
     pub fn read(&mut self, from: &mut impl BufRead) -> io::Result<Understood> {
         let mut here = Understood::default();
         let mut line = Vec::new();

@@ -95,7 +95,20 @@ impl LoginError {
             | Self::Killed
             | Self::Unreachable(_)
             | Self::NoTlsToServer(_) => false,
-            _ => true,
+            Self::ClientLeft
+            | Self::Answered
+            | Self::NoStartup(_)
+            | Self::Unanswered
+            | Self::Full
+            | Self::Protocol(_)
+            | Self::Layout
+            | Self::NoProtocol(_)
+            | Self::Handshake(_)
+            | Self::Scram(_)
+            | Self::Unproved(_)
+            | Self::OutOfTurn(..)
+            | Self::EarlyData(_)
+            | Self::Io(_) => true,
         }
     }
 }

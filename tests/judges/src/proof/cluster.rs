@@ -210,7 +210,9 @@ impl Cluster {
 
     /// PostgreSQL's own socket, past all links.
     ///
-    /// # Panics With two servers.
+    /// # Panics
+    ///
+    /// With two servers.
     pub fn socket(&self) -> &Endpoint {
         match &self.servers {
             ClusterServers::One { socket, .. } => socket,

@@ -57,7 +57,9 @@ struct Run<'a> {
 
 /// Runs a plan. The history is `dir/history.jsonl`, with the servers' logs beside it.
 ///
-/// # Panics When something fails that the proxy is not responsible for, or a proxy does not serve again after the
+/// # Panics
+///
+/// When something fails that the proxy is not responsible for, or a proxy does not serve again after the
 /// last fault.
 pub fn run(plan: &Plan, dir: &Path) -> Outcome {
     let parts = dir.join("parts");
