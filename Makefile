@@ -88,9 +88,10 @@ bench: packages-test release ## Measure the proxy beside its peers, 40 minutes (
 bench-micro: packages-build ## Time the parts of the data path one by one (ARGS=classified: only those with this in their name)
 	$(CARGO) bench --locked --package pgpalisade-bench --bench micro -- $(ARGS)
 
-check: packages-build ## rustfmt and clippy, warnings denied
+check: packages-build ## rustfmt and clippy, warnings denied, for the demo's build too
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --package pgpalisade --no-default-features --locked -- -D warnings
 
 # The fuzz crate is outside the workspace, and uses the versions of its lock file.
 # Without cargo-fuzz its targets are compiled as plain code, into the same target directory.
