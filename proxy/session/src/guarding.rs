@@ -100,9 +100,10 @@ impl Session {
         if !may_run {
             return Ok(Leave::Read);
         }
-        // Before the check: a mark that rises in between is then refused.
         let leave = self.leave_for_reads();
-        if let Some(rejection) = self.unguarded() {
+        if leave == Leave::Read
+            && let Some(rejection) = self.unguarded()
+        {
             let rejection = Box::new(rejection);
             return Err(self.refuse_once_answered(rejection, Refused::InPipeline, judged));
         }
