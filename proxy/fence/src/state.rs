@@ -9,11 +9,11 @@ use std::iter::once;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use pgpalisade_authority::Scope;
+use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::{Chain, Control, FencingVariable, Lifetime};
 
 use crate::wire::backend::TransactionStatus;
-use crate::{HeldTokens, SessionFence, TokenValue, TokenValueError};
+use crate::{HeldToken, HeldTokens, SessionFence, TokenValue, TokenValueError};
 
 /// Number of savepoints that are kept. A text of several statements copies them, and searches them for a name.
 const SAVEPOINTS_MAX: usize = 64;
@@ -74,18 +74,75 @@ impl ServerText {
 /// Tokens that a take has obtained, if any.
 pub type Taken = Option<Arc<HeldTokens>>;
 
-/// A value of `fencing.token`.
+/// Tokens of a value of `fencing.token`.
 #[derive(Debug, Clone, Default)]
-struct Declared {
-    held: Option<Arc<HeldTokens>>,
-    text: ServerText,
+enum Tokens {
+    /// None were accepted.
+    #[default]
+    None,
+    /// Accepted for the server connection in use.
+    Here(Arc<HeldTokens>),
+    /// Accepted for an earlier server connection. They count once they are declared for this one.
+    Elsewhere(Arc<HeldTokens>),
 }
 
-impl PartialEq for Declared {
-    fn eq(&self, other: &Self) -> bool {
-        let [one, two] = [self, other].map(|each| each.held.as_ref().map(Arc::as_ptr));
-        one == two && self.text == other.text
+impl Tokens {
+    const fn here(&self) -> Option<&Arc<HeldTokens>> {
+        match self {
+            Self::Here(held) => Some(held),
+            Self::None | Self::Elsewhere(_) => None,
+        }
     }
+
+    const fn elsewhere(&self) -> Option<&Arc<HeldTokens>> {
+        match self {
+            Self::Elsewhere(held) => Some(held),
+            Self::None | Self::Here(_) => None,
+        }
+    }
+
+    /// Whether a new acceptance of a value takes their place.
+    fn gives_way_to(&self, value: &TokenValue) -> bool {
+        match self {
+            Self::None => false,
+            Self::Here(held) => held.is_for(value),
+            Self::Elsewhere(held) => held.value() == *value,
+        }
+    }
+
+    /// Leaves the server connection. A stale token is declared nowhere else, and goes on to refuse writes.
+    fn leave(&mut self) {
+        if let Self::Here(held) = self
+            && held.stale().is_none()
+        {
+            *self = Self::Elsewhere(Arc::clone(held));
+        }
+    }
+}
+
+impl From<Option<Arc<HeldTokens>>> for Tokens {
+    fn from(held: Option<Arc<HeldTokens>>) -> Self {
+        held.map_or(Self::None, Self::Here)
+    }
+}
+
+impl PartialEq for Tokens {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::None, Self::None) => true,
+            (Self::Here(one), Self::Here(two)) | (Self::Elsewhere(one), Self::Elsewhere(two)) => {
+                Arc::ptr_eq(one, two)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A value of `fencing.token`.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Declared {
+    tokens: Tokens,
+    text: ServerText,
 }
 
 /// Values that a rollback restores.
@@ -118,7 +175,7 @@ impl Transaction {
             self.forgotten = Some(match self.forgotten.take() {
                 Some(other) if other != oldest => Scoped {
                     token: Setting::new(Declared {
-                        held: None,
+                        tokens: Tokens::None,
                         text: other.token.get().text.max(oldest.token.get().text),
                     }),
                     ..oldest
@@ -179,7 +236,8 @@ impl SessionState {
 
     /// Sets the accepted token of the startup packet, to which RESET returns.
     pub fn start_with(&mut self, held: Option<Arc<HeldTokens>>, text: ServerText) {
-        self.startup.token = Setting::new(Declared { held, text });
+        let tokens = held.into();
+        self.startup.token = Setting::new(Declared { tokens, text });
         self.now = self.startup.clone();
     }
 
@@ -189,17 +247,61 @@ impl SessionState {
         let all = [&mut self.startup, &mut self.now].into_iter();
         for scoped in all.chain(transaction.flat_map(Transaction::snapshots)) {
             let Setting { session, local } = &mut scoped.token;
-            let held = once(session).chain(local).flat_map(|one| &mut one.held);
-            held.filter(|held| held.is_for(value))
-                .for_each(|held| *held = Arc::clone(by));
+            let tokens = once(session).chain(local).map(|one| &mut one.tokens);
+            tokens
+                .filter(|tokens| tokens.gives_way_to(value))
+                .for_each(|tokens| *tokens = Tokens::Here(Arc::clone(by)));
         }
+    }
+
+    /// Leaves the server connection, with no transaction open: its tokens must be declared for the next one.
+    pub fn leave_server(&mut self) {
+        debug_assert!(self.transaction.is_none());
+        for scoped in [&mut self.startup, &mut self.now] {
+            scoped.token.session.tokens.leave();
+        }
+    }
+
+    /// Takes up a server connection for which these tokens were accepted.
+    pub fn enter_server(&mut self, accepted: &[Arc<HeldTokens>]) {
+        for held in accepted {
+            self.replace(&held.value(), held);
+        }
+    }
+
+    /// Tokens in force that must be declared for the server connection in use before they count.
+    #[inline]
+    #[must_use]
+    pub const fn undeclared(&self) -> Option<&Arc<HeldTokens>> {
+        self.now.token.get().tokens.elsewhere()
+    }
+
+    /// Tokens of the startup packet that must be declared for the server connection in use.
+    pub(crate) const fn undeclared_startup(&self) -> Option<&Arc<HeldTokens>> {
+        self.startup.token.session.tokens.elsewhere()
+    }
+
+    /// Keeps tokens that a takeover has made stale meanwhile: they are declared nowhere else, and refuse writes.
+    /// Returns the first of those in force, with the mark above it.
+    pub fn keep_stale(&mut self) -> Option<(HeldToken, Mark)> {
+        let in_force = self.undeclared().and_then(|held| held.stale());
+        let in_force = in_force.map(|(held, mark)| (held.clone(), mark));
+        for scoped in [&mut self.startup, &mut self.now] {
+            let tokens = &mut scoped.token.session.tokens;
+            if let Tokens::Elsewhere(held) = tokens
+                && held.stale().is_some()
+            {
+                *tokens = Tokens::Here(Arc::clone(held));
+            }
+        }
+        in_force
     }
 
     /// The tokens in force.
     #[inline]
     #[must_use]
     pub const fn token(&self) -> Option<&Arc<HeldTokens>> {
-        self.now.token.get().held.as_ref()
+        self.now.token.get().tokens.here()
     }
 
     /// The server's text of the token in force.
@@ -221,7 +323,7 @@ impl SessionState {
     /// Token that a RESET returns to.
     #[must_use]
     pub const fn startup_token(&self) -> Option<&Arc<HeldTokens>> {
-        self.startup.token.session.held.as_ref()
+        self.startup.token.session.tokens.here()
     }
 
     /// Scope of a bare number.
@@ -318,7 +420,7 @@ impl SessionState {
     /// Notes that the proxy sets the tokens in force in the server.
     pub fn on_tokens_sent(&mut self) {
         let declared = Declared {
-            held: self.token().cloned(),
+            tokens: self.token().cloned().into(),
             text: ServerText::Tokens,
         };
         let lifetime = self.token_lifetime();
@@ -368,7 +470,8 @@ impl SessionState {
         if let Ok(Some(value)) = self.declared(fence, text) {
             declared.text = ServerText::of(&value);
             let value = self.resolve(value);
-            declared.held = value.and_then(|value| self.find(accepted, &value).cloned());
+            let held = value.and_then(|value| self.find(accepted, &value).cloned());
+            declared.tokens = held.into();
         }
         self.change().token.set(declared, lifetime);
     }

@@ -89,7 +89,7 @@ impl Session {
         let guard = &self.server.read_only;
         let shown = first_column(row)
             .and_then(read_only::parse)
-            .and_then(|server| guard.shown_for(show, server));
+            .and_then(|server| guard.shown_for(show, server, self.client.told_access));
         if let Some(shown) = shown {
             let row = encode::data_row([Some(value(shown))]);
             encode::put(&mut self.output.to_client, &row);
@@ -138,7 +138,7 @@ impl Session {
             // True also if the Sync was sent during a COPY that had already failed.
             self.client.pipeline = Pipeline::Closed;
         }
-        if self.server.read_only.is_untold() {
+        if self.server.read_only.is_untold(self.client.told_access) {
             self.tell_default_access();
         }
         reply.into()
@@ -293,6 +293,7 @@ impl Session {
             self.write_access()
         };
         if self.server.read_only.on_report(reported, access) {
+            self.client.told_access = Some(reported);
             Disposition::Relay
         } else {
             Disposition::Drop
@@ -303,7 +304,8 @@ impl Session {
     #[cold]
     fn tell_default_access(&mut self) {
         let access = self.write_access();
-        if let Some(told) = self.server.read_only.tell(access) {
+        if let Some(told) = self.server.read_only.tell(access, self.client.told_access) {
+            self.client.told_access = Some(told);
             let out = &mut self.output.to_client;
             let status = ParameterStatus::new(DEFAULT_READ_ONLY.into(), value(told).into());
             encode::put(out, &status);

@@ -71,6 +71,9 @@ impl Session {
         frame: Frame<'_>,
         verdicts: &RefCell<VerdictCache>,
     ) -> Action {
+        if let Some(action) = self.declare_first(tag) {
+            return action;
+        }
         if let Some(action) = self.set_access_first(tag) {
             return action;
         }

@@ -6,7 +6,8 @@
 //! - [`Session::on_backend`] applies a backend message. Only there does a reply change the session.
 //! - [`Output`] holds the session's own messages and records after each call.
 //!
-//! `ClientHalf` is what belongs to the client, `ServerHalf` what belongs to the server connection.
+//! [`ClientHalf`] is what belongs to the client, [`ServerHalf`] what belongs to the server connection. Between two
+//! transactions a session can be [parted](Session::part), and each half [lent](Session::lend) to another.
 
 pub mod action;
 mod backend;
@@ -34,7 +35,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope};
-use pgpalisade_policies::Analysis;
+use pgpalisade_policies::{Access, Analysis};
 
 use pgpalisade_fence as fence;
 use pgpalisade_fence::rejection;
@@ -114,7 +115,7 @@ impl Output {
 
 /// State that belongs to the client, whichever server connection serves it.
 #[derive(Debug)]
-struct ClientHalf {
+pub struct ClientHalf {
     /// Policy rules for this session.
     fence: SessionFence,
     /// Tokens and transaction status, as the server has confirmed them.
@@ -125,11 +126,21 @@ struct ClientHalf {
     settles: bool,
     /// Takeover that would have ended the session in enforce mode.
     observed_end: Option<Mark>,
+    /// Default access mode that the client knows of.
+    told_access: Option<Access>,
 }
 
-/// State that belongs to the server connection.
+impl ClientHalf {
+    /// Tokens that its next statement needs, if they are not known to be stale.
+    #[must_use]
+    pub const fn undeclared(&self) -> Option<&Arc<HeldTokens>> {
+        self.state.undeclared()
+    }
+}
+
+/// State that belongs to the server connection, whichever client it serves.
 #[derive(Debug)]
-struct ServerHalf {
+pub struct ServerHalf {
     identity: Identity,
     /// Tokens that the session is registered with.
     registration: Registration,
@@ -144,6 +155,22 @@ struct ServerHalf {
     has_token_text: bool,
     /// The server's fatal error, kept until it closes the connection.
     final_error: Option<BytesMut>,
+}
+
+impl ServerHalf {
+    fn new(backend_pid: i32, reported: Reported, texts: Reports) -> Self {
+        Self {
+            identity: Identity::Pid(backend_pid),
+            registration: Registration::default(),
+            read_only: ReadOnlyGuard::new(reported),
+            ledger: Ledger::default(),
+            is_committed_midway: false,
+            names: Names::default(),
+            text_settings: TextSettings::new(texts),
+            has_token_text: false,
+            final_error: None,
+        }
+    }
 }
 
 /// Work done for the message at the front of the client's bytes.
@@ -201,28 +228,48 @@ impl Session {
     /// Begins a session after the login's ReadyForQuery.
     #[must_use]
     pub fn new(beginning: Beginning) -> Self {
+        let client = ClientHalf {
+            fence: beginning.fence,
+            state: SessionState::new(beginning.scope),
+            pipeline: Pipeline::Closed,
+            settles: false,
+            observed_end: None,
+            told_access: beginning.reported.default_access(),
+        };
+        let server = ServerHalf::new(beginning.backend_pid, beginning.reported, beginning.texts);
+        Self::join(client, server)
+    }
+
+    /// Joins a client with a server connection, as [`Self::part`] has left them. Tokens of the client that were not
+    /// accepted for this connection are declared before its next statement.
+    #[must_use]
+    pub fn lend(mut client: ClientHalf, server: ServerHalf) -> Self {
+        client.state.enter_server(server.registration.accepted());
+        Self::join(client, server)
+    }
+
+    fn join(client: ClientHalf, server: ServerHalf) -> Self {
         Self {
-            client: ClientHalf {
-                fence: beginning.fence,
-                state: SessionState::new(beginning.scope),
-                pipeline: Pipeline::Closed,
-                settles: false,
-                observed_end: None,
-            },
-            server: ServerHalf {
-                identity: Identity::Pid(beginning.backend_pid),
-                registration: Registration::default(),
-                read_only: ReadOnlyGuard::new(beginning.reported),
-                ledger: Ledger::default(),
-                is_committed_midway: false,
-                names: Names::default(),
-                text_settings: TextSettings::new(beginning.texts),
-                has_token_text: false,
-                final_error: None,
-            },
+            client,
+            server,
             prepared: None,
             output: Output::default(),
         }
+    }
+
+    /// Parts the client from its server connection between two transactions.
+    ///
+    /// # Errors
+    ///
+    /// The session, if a transaction is open, anything is in flight, or its output was not taken.
+    pub fn part(mut self) -> Result<(ClientHalf, ServerHalf), Box<Self>> {
+        let is_done = self.is_idle() && self.server.ledger.reads_requests();
+        if !is_done || self.prepared.is_some() || !self.output.is_empty() || self.is_terminated() {
+            return Err(Box::new(self));
+        }
+        self.client.state.leave_server();
+        self.client.settles = false;
+        Ok((self.client, self.server))
     }
 
     /// The session's own messages and records. The reader drains them.

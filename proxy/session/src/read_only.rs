@@ -67,6 +67,12 @@ pub struct Reported {
 }
 
 impl Reported {
+    /// Default access mode, if reported.
+    #[must_use]
+    pub const fn default_access(&self) -> Option<Access> {
+        self.default
+    }
+
     /// Notes a report.
     pub fn note(&mut self, name: &[u8], value: &[u8]) {
         if name == DEFAULT_READ_ONLY.as_bytes() {
@@ -99,8 +105,6 @@ enum Wish {
 pub(super) struct ReadOnlyGuard {
     owner: Owner,
     reported: Reported,
-    /// Default that the client knows of.
-    told: Option<Access>,
     wish: Wish,
     guard: Guard,
     read_write: ReadWriteChange,
@@ -126,7 +130,6 @@ impl ReadOnlyGuard {
         Self {
             owner: Owner::Client,
             reported,
-            told: reported.default,
             wish: Wish::NotStated,
             guard: Guard::IN_DOUBT,
             read_write: ReadWriteChange::NotDue,
@@ -262,13 +265,7 @@ impl ReadOnlyGuard {
             self.owner = Owner::Proxy;
             return false;
         }
-        match access {
-            WriteAccess::MayWrite => {
-                self.told = Some(reported);
-                true
-            }
-            WriteAccess::MayNotWrite => false,
-        }
+        access == WriteAccess::MayWrite
     }
 
     /// Notes whether the server is a standby.
@@ -290,21 +287,19 @@ impl ReadOnlyGuard {
         }
     }
 
-    /// Whether the client does not know the server's current default.
+    /// Whether a client that knows of `told` does not know the server's current default.
     #[inline]
-    pub(super) fn is_untold(&self) -> bool {
-        self.told != self.reported.default
+    pub(super) fn is_untold(&self, told: Option<Access>) -> bool {
+        told != self.reported.default
     }
 
-    /// Default to report to the client, if any. The guard is hidden from a session that may not write.
-    pub(super) fn tell(&mut self, access: WriteAccess) -> Option<Access> {
+    /// Default to report to a client that knows of `told`, if any. The guard is hidden from a session that may not
+    /// write.
+    pub(super) fn tell(&self, access: WriteAccess, told: Option<Access>) -> Option<Access> {
         let is_ours = access == WriteAccess::MayNotWrite || self.owner == Owner::Proxy;
         let hides = is_ours && self.wish == Wish::NotStated;
-        if hides || !self.is_untold() {
-            return None;
-        }
-        self.told = self.reported.default;
-        self.told
+        let default = self.reported.default;
+        default.filter(|_| !hides && self.is_untold(told))
     }
 
     #[inline]
@@ -322,8 +317,14 @@ impl ReadOnlyGuard {
         self.guard = self.guard.of(transaction);
     }
 
-    /// Value that SHOW returns instead of the server's, if any. Only the proxy's own change is hidden.
-    pub(super) fn shown_for(&self, show: AccessShow, server: Access) -> Option<Access> {
+    /// Value that SHOW returns instead of the server's to a client that knows of `told`, if any. Only the proxy's own
+    /// change is hidden.
+    pub(super) fn shown_for(
+        &self,
+        show: AccessShow,
+        server: Access,
+        told: Option<Access>,
+    ) -> Option<Access> {
         let is_ours = match show {
             AccessShow::Default => self.owner == Owner::Proxy,
             AccessShow::Transaction => {
@@ -334,7 +335,7 @@ impl ReadOnlyGuard {
         let hides = is_ours
             && self.wish == Wish::NotStated
             && server == Access::ReadOnly
-            && self.told == Some(Access::ReadWrite);
+            && told == Some(Access::ReadWrite);
         hides.then_some(Access::ReadWrite)
     }
 }
@@ -499,12 +500,12 @@ mod tests {
         guard.on_error();
         assert!(!guard.on_report(ReadOnly, MayWrite));
         guard.on_ready(TransactionStatus::Failed);
-        assert_eq!(guard.tell(MayWrite), None);
+        assert_eq!(guard.tell(MayWrite, Some(ReadWrite)), None);
         guard.on_ready(Idle);
         assert_eq!(guard.due_outside(MayNotWrite), None);
-        assert_eq!(guard.tell(MayNotWrite), None);
+        assert_eq!(guard.tell(MayNotWrite, Some(ReadWrite)), None);
         assert_eq!(
-            guard.shown_for(AccessShow::Default, ReadOnly),
+            guard.shown_for(AccessShow::Default, ReadOnly, Some(ReadWrite)),
             Some(ReadWrite)
         );
     }
@@ -538,11 +539,13 @@ mod tests {
 
     #[test]
     fn only_the_proxy_s_own_doing_is_hidden() {
-        let shown = |guard: &ReadOnlyGuard, show| guard.shown_for(show, ReadOnly);
         let both = [AccessShow::Transaction, AccessShow::Default];
+        let shown_as = |guard: &ReadOnlyGuard, server, told: Access| {
+            both.map(|show| guard.shown_for(show, server, Some(told)))
+        };
         let check = |guard: &ReadOnlyGuard, expect: [Option<Access>; 2]| {
-            assert_eq!(both.map(|show| shown(guard, show)), expect, "{guard:?}");
-            assert_eq!(both.map(|show| guard.shown_for(show, ReadWrite)), [None; 2]);
+            assert_eq!(shown_as(guard, ReadOnly, ReadWrite), expect, "{guard:?}");
+            assert_eq!(shown_as(guard, ReadWrite, ReadWrite), [None; 2]);
         };
         let mut guard = guarded();
         check(&guard, [Some(ReadWrite); 2]);
@@ -551,7 +554,7 @@ mod tests {
         guard.on_ready(Idle);
         send(&mut guard, "SET default_transaction_read_only = on");
         check(&guard, [None; 2]);
-        assert_eq!(guard.tell(MayNotWrite), Some(ReadOnly));
+        assert_eq!(guard.tell(MayNotWrite, Some(ReadWrite)), Some(ReadOnly));
         let mut standby = guarded();
         standby.on_standby_report(b"on");
         check(&standby, [None, Some(ReadWrite)]);
@@ -561,8 +564,8 @@ mod tests {
         // It was on at login.
         let mut asked = ReadOnlyGuard::new(reported("on"));
         state(&mut asked);
-        check(&asked, [None; 2]);
-        assert_eq!(asked.tell(MayNotWrite), None);
+        assert_eq!(shown_as(&asked, ReadOnly, ReadOnly), [None; 2]);
+        assert_eq!(asked.tell(MayNotWrite, Some(ReadOnly)), None);
     }
 
     #[test]

@@ -37,7 +37,11 @@ impl Session {
                 // The error also undoes a token that was set in the pipeline.
                 self.settle_changes();
             }
-            Refused::InPipeline => injected::refuse(out, ledger, rejection, None),
+            Refused::InPipeline => {
+                injected::refuse(out, ledger, rejection, None);
+                // The message may be the first of its pipeline.
+                self.client.pipeline = Pipeline::Open;
+            }
             Refused::CopyData => {
                 injected::copy_fail(out, ledger);
                 if let Some(copy) = ledger.front_mut() {

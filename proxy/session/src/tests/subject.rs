@@ -11,8 +11,8 @@ use super::super::frame::Frame;
 use super::super::in_flight::{Origin, Request};
 use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY, Reported};
 use super::super::text_settings::Reports;
-use super::super::tokens::{Obtained, TokenRequest};
-use super::super::{Beginning, Met, Session};
+use super::super::tokens::{Declared, Obtained, TokenRequest};
+use super::super::{Beginning, Met, ServerHalf, Session};
 use super::frames::{empty, message, query, strings};
 use crate::fence::mark_cache::MarkCache;
 use crate::fence::{Fence, Identified, SessionFence, TokenValue};
@@ -148,6 +148,24 @@ impl Subject {
     /// Makes another session declare a higher token.
     pub(super) fn depose(&self) {
         raise(self.fence.fence(), MARK + 1);
+    }
+
+    /// Gives the client another server connection, and returns the one that it had.
+    pub(super) fn lend(&mut self, server: ServerHalf) -> ServerHalf {
+        let (_, unused) = session(self.fence.clone()).part().unwrap();
+        let (client, _) = session(self.fence.clone()).part().unwrap();
+        let session = std::mem::replace(&mut self.session, Session::lend(client, unused));
+        let (client, left) = session.part().unwrap();
+        self.session = Session::lend(client, server);
+        left
+    }
+
+    /// Answers a declaration that the last message needs.
+    pub(super) fn declare(&mut self, wanted: &TokenRequest, declared: Declared) -> Met {
+        self.session.may_declare(wanted).unwrap();
+        let met = self.session.on_declared(wanted, identified(), declared);
+        self.take_output();
+        met.unwrap()
     }
 
     /// Decides a message.

@@ -1,0 +1,229 @@
+//! A client that is parted from its server connection between two transactions, and lent another.
+
+use pgpalisade_authority::{Claim, Mark, Token};
+
+use super::super::action::{Action, Prerequisite};
+use super::super::tokens::Obtained;
+use super::super::{Met, ServerHalf};
+use super::frames::{bind, execute, parse, query};
+use super::subject::{Holds, MARK, Subject, fence, raise, session, sync, wanted, word};
+use crate::fence::TokenValue;
+use crate::rejection::Rejection;
+
+/// A server connection after its login, in which nothing was declared.
+fn fresh() -> ServerHalf {
+    session(fence()).part().unwrap().1
+}
+
+/// A client that holds the current token, with a server connection for which it was not accepted.
+fn moved() -> Subject {
+    let mut subject = Subject::new(Holds::Current);
+    subject.lend(fresh());
+    subject
+}
+
+fn written(subject: &mut Subject, message: &[u8]) -> String {
+    subject.to_client.clear();
+    subject.to_server.clear();
+    let action = subject.ask(message);
+    word(&action, subject)
+}
+
+/// The declaration that a message needs first.
+#[track_caller]
+fn needed(subject: &mut Subject, message: &[u8]) -> TokenValue {
+    match subject.ask(message) {
+        Action::Need(Prerequisite::Tokens(wanted, None)) => wanted.value().clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_session_is_parted_only_between_transactions() {
+    let open: [(&str, fn(&mut Subject)); 7] = [
+        ("a transaction", |subject| {
+            subject.run(&query("BEGIN"), "BEGIN", b'T');
+        }),
+        ("a failed transaction", |subject| {
+            subject.run(&query("BEGIN"), "BEGIN", b'T');
+            subject.send(&query("SELECT 1/0"));
+            let _ = subject.fail();
+            subject.answer("", b'E');
+        }),
+        ("a request in flight", |subject| {
+            subject.send(&query("SELECT 1"))
+        }),
+        ("a pipeline", |subject| {
+            subject.run(&parse("", "SELECT 1"), "", b'I');
+        }),
+        ("a pipeline that is skipped", |subject| {
+            subject.send(&parse("", "SELECT 1"));
+            let _ = subject.fail();
+        }),
+        ("output", |subject| {
+            subject.session.say_fatal("57P01", "over", "", "");
+        }),
+        ("the server's last words", |subject| {
+            let error = super::frames::error_body("FATAL", "57P01", "terminated");
+            let _ = subject.session.on_terminated(&error);
+        }),
+    ];
+    for (what, begin) in open {
+        let mut subject = Subject::new(Holds::Current);
+        begin(&mut subject);
+        assert!(subject.session.part().is_err(), "{what}");
+    }
+    let mut subject = Subject::new(Holds::Current);
+    subject.send(&parse("", "SELECT 1"));
+    subject.run(&sync(), "", b'I');
+    assert!(subject.session.part().is_ok());
+}
+
+#[test]
+fn a_token_counts_where_it_was_accepted() {
+    let insert = query("INSERT INTO t VALUES (1)");
+    let mut subject = Subject::new(Holds::Current);
+    let accepted = subject.lend(fresh());
+    assert!(subject.session.tokens().is_none());
+    for message in [
+        &query("SELECT 1"),
+        &insert,
+        &query("BEGIN"),
+        &parse("", "SELECT 1"),
+    ] {
+        assert_eq!(written(&mut subject, message), "declare");
+        assert!(subject.session.tokens().is_none());
+    }
+    // What runs nothing declares nothing.
+    assert_eq!(written(&mut subject, &sync()), "free");
+    subject.answer("", b'I');
+    subject.lend(accepted);
+    assert_eq!(written(&mut subject, &insert), "token");
+}
+
+#[test]
+fn after_its_declaration_it_counts_in_the_other_server_too() {
+    let mut subject = moved();
+    let insert = query("INSERT INTO t VALUES (1)");
+    let value = needed(&mut subject, &insert);
+    assert_eq!(value, *wanted(&fence(), "5").value());
+    let wanted = wanted(&subject.fence, "5");
+    assert_eq!(subject.declare(&wanted, Ok(Obtained::default())), Met::Yes);
+    assert_eq!(written(&mut subject, &insert), "token");
+    subject.answer("INSERT 0 1", b'I');
+    // RESET returns to it, wherever the client is.
+    subject.lend(fresh());
+    subject
+        .session
+        .on_declared(
+            &wanted,
+            super::subject::identified(),
+            Ok(Obtained::default()),
+        )
+        .unwrap();
+    subject.run(&query("RESET fencing.token"), "RESET", b'I');
+    assert_eq!(written(&mut subject, &insert), "token");
+}
+
+#[test]
+fn another_client_gets_nothing_from_a_server_that_has_a_token() {
+    let insert = query("INSERT INTO t VALUES (1)");
+    let accepted = Subject::new(Holds::Current).lend(fresh());
+    let mut other = Subject::new(Holds::None);
+    other.lend(accepted);
+    assert!(other.session.tokens().is_none());
+    // Its transactions are made read-only first.
+    assert_eq!(written(&mut other, &insert), "guard");
+    other.run(&query("SELECT 1"), "SELECT 1", b'I');
+    assert_eq!(written(&mut other, &insert), "!no");
+}
+
+#[test]
+fn the_first_statement_after_a_takeover_is_refused_whatever_it_is() {
+    let firsts: [(&[u8], &str); 4] = [
+        (&query("SELECT 1"), "!no"),
+        (&query("BEGIN"), "!no"),
+        (&parse("", "SELECT 1"), "+no"),
+        (&query("INSERT INTO t VALUES (1)"), "!no"),
+    ];
+    for (first, refused) in firsts {
+        let mut subject = moved();
+        subject.depose();
+        assert_eq!(written(&mut subject, first), refused);
+        let said = String::from_utf8_lossy(&subject.to_client).into_owned();
+        assert_eq!(said.contains("PF001"), refused == "!no");
+        if refused == "+no" {
+            let _ = subject.fail();
+            assert!(String::from_utf8_lossy(&subject.to_client).contains("PF001"));
+            subject.send(&sync());
+            subject.answer("", b'I');
+        }
+        // After it, as in a session that holds a stale token: it reads, and does not write.
+        subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+        assert_eq!(
+            written(&mut subject, &query("INSERT INTO t VALUES (1)")),
+            "!no"
+        );
+        assert!(String::from_utf8_lossy(&subject.to_client).contains("PF001"));
+        subject.lend(fresh());
+        assert_eq!(written(&mut subject, &query("SELECT 1")), "guard");
+    }
+}
+
+/// The proxy learns of the takeover by the authority's answer.
+#[test]
+fn a_refused_declaration_is_told_once() {
+    let mut subject = moved();
+    let insert = query("INSERT INTO t VALUES (1)");
+    needed(&mut subject, &insert);
+    raise(subject.fence.fence(), MARK + 1);
+    let wanted = wanted(&subject.fence, "5");
+    let (scope, claim, _) = wanted.claims().next().unwrap();
+    let mark = Mark::new(Token::new(MARK + 1).unwrap(), 1, "tests".to_owned());
+    let behind = Rejection::behind(scope, claim, mark);
+    assert!(matches!(claim, Claim::Token(_)));
+    match subject.declare(&wanted, Err(Box::new(behind))) {
+        Met::Refused(rejection) => subject.session.refuse_waiting(rejection),
+        other => panic!("{other:?}"),
+    }
+    subject.take_output();
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    assert_eq!(written(&mut subject, &insert), "!no");
+}
+
+#[test]
+fn a_reset_declares_the_startup_token_again() {
+    let mut subject = Subject::new(Holds::Current);
+    raise(subject.fence.fence(), MARK);
+    // A later token of its own, with which it moves.
+    let six = wanted(&subject.fence, "5,billing=1");
+    assert!(subject.session.may_declare(&six).is_ok());
+    let set = query("SET fencing.token = '5,billing=1'");
+    assert_eq!(written(&mut subject, &set), "declare");
+    assert_eq!(subject.declare(&six, Ok(Obtained::default())), Met::Yes);
+    subject.run(&set, "SET", b'I');
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    subject.lend(fresh());
+    assert_eq!(needed(&mut subject, &query("SELECT 1")), *six.value());
+    assert_eq!(subject.declare(&six, Ok(Obtained::default())), Met::Yes);
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    for reset in ["RESET fencing.token", "RESET ALL", "DISCARD ALL"] {
+        let startup = needed(&mut subject, &query(reset));
+        assert_eq!(startup, *wanted(&fence(), "5").value());
+    }
+}
+
+#[test]
+fn a_client_knows_of_one_access_mode_whatever_its_server_has() {
+    let mut subject = Subject::new(Holds::None);
+    // The guard of the first stays hidden.
+    let guarded = subject.lend(fresh());
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    subject.lend(guarded);
+    subject.to_client.clear();
+    subject.send(&parse("", "SELECT 1"));
+    subject.send(&bind("", ""));
+    subject.send(&execute("", 0));
+    subject.run(&sync(), "SELECT 1", b'I');
+    assert!(subject.to_client.is_empty());
+}
