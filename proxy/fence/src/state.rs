@@ -55,8 +55,9 @@ pub enum ServerText {
     /// The tokens.
     #[default]
     Tokens,
-    /// A take, which only the proxy understands.
-    Take,
+    /// Something else: a take, which only the proxy understands, or nothing, because another client had the server
+    /// connection.
+    Other,
 }
 
 impl ServerText {
@@ -64,7 +65,7 @@ impl ServerText {
     #[must_use]
     pub fn of(value: &TokenValue) -> Self {
         if value.takes() {
-            Self::Take
+            Self::Other
         } else {
             Self::Tokens
         }
@@ -262,10 +263,16 @@ impl SessionState {
         }
     }
 
-    /// Takes up a server connection for which these tokens were accepted.
-    pub fn enter_server(&mut self, accepted: &[Arc<HeldTokens>]) {
+    /// Takes up a server connection for which these tokens were accepted, and which has this text of them.
+    pub fn enter_server(&mut self, accepted: &[Arc<HeldTokens>], text: ServerText) {
         for held in accepted {
             self.replace(&held.value(), held);
+        }
+        for scoped in [&mut self.startup, &mut self.now] {
+            let token = &mut scoped.token.session;
+            if !matches!(token.tokens, Tokens::None) {
+                token.text = token.text.max(text);
+            }
         }
     }
 

@@ -29,6 +29,12 @@ pub(super) const WAIT_FOR_NONE: &str = "SET transaction_isolation = 'read commit
 pub(super) const WHICH_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid(), \
     pg_catalog.set_config('client_encoding', pg_catalog.current_setting('client_encoding'), false)";
 
+/// Removes what a client has left in the session. All of it is one transaction, so it takes effect as a whole. DISCARD
+/// ALL would also throw away the plans of cached queries.
+/// <https://www.postgresql.org/docs/current/sql-discard.html>
+pub(super) const RESET: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; DEALLOCATE ALL; UNLISTEN *; \
+    SELECT pg_catalog.pg_advisory_unlock_all(); DISCARD SEQUENCES; DISCARD TEMP";
+
 /// Makes the open transaction read-write. PostgreSQL refuses that after its first query.
 pub(super) const READ_WRITE: &str = "SET transaction_read_only = off";
 
@@ -58,6 +64,12 @@ pub(super) fn setting(name: &str, value: &str, lifetime: Lifetime) -> String {
         "SET {local}{name} = {}",
         postgres_protocol::escape::escape_literal(value).trim_start()
     )
+}
+
+/// Writes a simple Query, for a session without a client.
+pub(super) fn query(out: &mut BytesMut, sql: &str) {
+    let written = frontend::query(sql, out);
+    debug_assert!(written.is_ok(), "{sql}");
 }
 
 /// Writes the messages that run one statement, with a Sync outside a pipeline.

@@ -7,7 +7,8 @@
 //! - [`Output`] holds the session's own messages and records after each call.
 //!
 //! [`ClientHalf`] is what belongs to the client, [`ServerHalf`] what belongs to the server connection. Between two
-//! transactions a session can be [parted](Session::part), and each half [lent](Session::lend) to another.
+//! transactions a session can be [parted](Session::part), and the server connection [lent](Session::lend) to another
+//! client.
 
 pub mod action;
 mod backend;
@@ -22,6 +23,7 @@ pub mod in_flight;
 mod injected;
 mod judgement;
 pub mod ledger;
+mod lending;
 mod lookup;
 pub mod names;
 pub mod read_only;
@@ -130,14 +132,6 @@ pub struct ClientHalf {
     told_access: Option<Access>,
 }
 
-impl ClientHalf {
-    /// Tokens that its next statement needs, if they are not known to be stale.
-    #[must_use]
-    pub const fn undeclared(&self) -> Option<&Arc<HeldTokens>> {
-        self.state.undeclared()
-    }
-}
-
 /// State that belongs to the server connection, whichever client it serves.
 #[derive(Debug)]
 pub struct ServerHalf {
@@ -228,48 +222,10 @@ impl Session {
     /// Begins a session after the login's ReadyForQuery.
     #[must_use]
     pub fn new(beginning: Beginning) -> Self {
-        let client = ClientHalf {
-            fence: beginning.fence,
-            state: SessionState::new(beginning.scope),
-            pipeline: Pipeline::Closed,
-            settles: false,
-            observed_end: None,
-            told_access: beginning.reported.default_access(),
-        };
+        let mut client = ClientHalf::new(beginning.fence, SessionState::new(beginning.scope));
+        client.told_access = beginning.reported.default_access();
         let server = ServerHalf::new(beginning.backend_pid, beginning.reported, beginning.texts);
         Self::join(client, server)
-    }
-
-    /// Joins a client with a server connection, as [`Self::part`] has left them. Tokens of the client that were not
-    /// accepted for this connection are declared before its next statement.
-    #[must_use]
-    pub fn lend(mut client: ClientHalf, server: ServerHalf) -> Self {
-        client.state.enter_server(server.registration.accepted());
-        Self::join(client, server)
-    }
-
-    fn join(client: ClientHalf, server: ServerHalf) -> Self {
-        Self {
-            client,
-            server,
-            prepared: None,
-            output: Output::default(),
-        }
-    }
-
-    /// Parts the client from its server connection between two transactions.
-    ///
-    /// # Errors
-    ///
-    /// The session, if a transaction is open, anything is in flight, or its output was not taken.
-    pub fn part(mut self) -> Result<(ClientHalf, ServerHalf), Box<Self>> {
-        let is_done = self.is_idle() && self.server.ledger.reads_requests();
-        if !is_done || self.prepared.is_some() || !self.output.is_empty() || self.is_terminated() {
-            return Err(Box::new(self));
-        }
-        self.client.state.leave_server();
-        self.client.settles = false;
-        Ok((self.client, self.server))
     }
 
     /// The session's own messages and records. The reader drains them.

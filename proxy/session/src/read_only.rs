@@ -198,6 +198,13 @@ impl ReadOnlyGuard {
         self.wish = Wish::NotStated;
     }
 
+    /// Notes that all settings are being reset.
+    pub(super) const fn on_reset(&mut self) {
+        self.owner = Owner::Client;
+        self.wish = Wish::NotStated;
+        self.guard = Guard::IN_DOUBT;
+    }
+
     /// Whether the next row answers the proxy's query.
     #[inline]
     pub(super) const fn is_asking(&self) -> bool {

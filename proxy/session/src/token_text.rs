@@ -1,4 +1,5 @@
-//! Value of `fencing.token` inside PostgreSQL after a take in the client's text: the token number replaces the take.
+//! Value of `fencing.token` inside PostgreSQL after a take in the client's text, or in a server connection that another
+//! client had: the proxy sets it.
 
 use super::action::{Action, Prerequisite};
 use super::{Session, injected};
@@ -12,7 +13,7 @@ impl Session {
     pub(super) fn tell_token(&mut self, tag: FrontendTag) -> Option<Action> {
         match self.client.state.server_text() {
             ServerText::Tokens => None,
-            ServerText::Take => self.tell_token_before(tag),
+            ServerText::Other => self.tell_token_before(tag),
         }
     }
 
@@ -29,6 +30,7 @@ impl Session {
         });
         let sql = injected::setting("fencing.token", &text, state.token_lifetime());
         state.on_tokens_sent();
+        self.server.has_token_text = true;
         self.execute_own(&sql, None);
         None
     }

@@ -141,6 +141,11 @@ impl Registration {
         &self.accepted
     }
 
+    /// Whether the session may be registered at a token that was not accepted.
+    pub(super) const fn is_in_doubt(&self) -> bool {
+        !self.unanswered.is_empty()
+    }
+
     /// Last declared token of each scope, whatever the result: the register may have the session at it.
     pub(super) fn declared(&self) -> &[(Scope, Token)] {
         &self.declared

@@ -357,7 +357,7 @@ impl<'a> Walk<'a> {
     /// Refuses a statement that would find the take of the startup packet in the server, not the tokens: a RESET or
     /// rollback before it in the text brings that back.
     fn check_server_text(&self) -> Result<(), Unmet> {
-        if self.state.server_text() == ServerText::Take {
+        if self.state.server_text() == ServerText::Other {
             self.fence.taken_beside_others()?;
         }
         Ok(())

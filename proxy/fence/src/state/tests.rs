@@ -221,22 +221,22 @@ fn only_a_change_leaves_doubt() {
 #[test]
 fn the_server_s_text_is_undone_with_its_token() {
     for (steps, expect) in [
-        (&[][..], ServerText::Take),
+        (&[][..], ServerText::Other),
         (&["told", "idle"], ServerText::Tokens),
-        (&["told", "error", "idle"], ServerText::Take),
+        (&["told", "error", "idle"], ServerText::Other),
         (&["told", "idle", "error", "idle"], ServerText::Tokens),
-        (&["told", "idle", RESET], ServerText::Take),
+        (&["told", "idle", RESET], ServerText::Other),
         (&["told", "idle", SET_5], ServerText::Tokens),
-        (&["BEGIN", "told", "ROLLBACK"], ServerText::Take),
+        (&["BEGIN", "told", "ROLLBACK"], ServerText::Other),
         (&["BEGIN", "told", "COMMIT"], ServerText::Tokens),
-        (&["BEGIN", SAVE, "told", BACK], ServerText::Take),
-        (&["DISCARD ALL", "told", "error", "idle"], ServerText::Take),
+        (&["BEGIN", SAVE, "told", BACK], ServerText::Other),
+        (&["DISCARD ALL", "told", "error", "idle"], ServerText::Other),
         (
             &["told", "idle", "SET fencing.token = next"],
-            ServerText::Take,
+            ServerText::Other,
         ),
     ] {
-        let mut session = Session::new(ServerText::Take);
+        let mut session = Session::new(ServerText::Other);
         for step in steps {
             session.step(step);
         }
@@ -244,10 +244,10 @@ fn the_server_s_text_is_undone_with_its_token() {
     }
     let mut session = Session::new(ServerText::Tokens);
     for (taken, set, expect, text) in [
-        (Some(5), "SET fencing.token = next", 5, ServerText::Take),
+        (Some(5), "SET fencing.token = next", 5, ServerText::Other),
         (Some(5), SET_6, 6, ServerText::Tokens),
-        (Some(0), "SET fencing.token = next", 0, ServerText::Take),
-        (None, "SET fencing.token = next", 0, ServerText::Take),
+        (Some(0), "SET fencing.token = next", 0, ServerText::Other),
+        (None, "SET fencing.token = next", 0, ServerText::Other),
     ] {
         let found = |token: usize| session.accepted.get(token.checked_sub(1)?).cloned();
         session.state.on_taken(taken.map(found));

@@ -13,13 +13,27 @@ use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::read_only::AccessChange;
 use super::super::tokens::{Declared, Obtained, TokenRequest};
-use super::super::{Identity, Met, Session};
+use super::super::{ClientHalf, Identity, Met, ServerHalf, Session};
 use super::frames::{empty, parts, split};
 use super::postgres::Postgres;
 use super::subject::{self, identified};
 use crate::fence::SessionFence;
 use crate::rejection::Rejection;
 use crate::wire::{frontend, header};
+
+/// A client without a server, and what it has declared.
+pub(super) struct ParkedClient {
+    half: ClientHalf,
+    started: Option<String>,
+    declared: Vec<String>,
+}
+
+/// A server without a client.
+pub(super) struct ParkedServer {
+    half: ServerHalf,
+    server: Postgres,
+    granted: Vec<String>,
+}
 
 /// Whether a conversation goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +69,10 @@ pub(super) struct Driver<'a> {
     mark: u64,
     /// Token of the startup packet.
     started: Option<String>,
+    /// Tokens that were accepted for the server.
     granted: Vec<String>,
+    /// What the client has said, and the tokens that it has taken.
+    declared: Vec<String>,
     /// Number of the take that has raised the mark.
     taken: Option<u64>,
     course: Course,
@@ -92,6 +109,7 @@ impl<'a> Driver<'a> {
             mark: subject::MARK,
             started: None,
             granted: Vec::new(),
+            declared: Vec::new(),
             taken: None,
             course: Course::GoesOn,
             log: Vec::new(),
@@ -109,7 +127,75 @@ impl<'a> Driver<'a> {
         let wanted = subject::wanted(&self.fence, value);
         assert!(matches!(self.obtain(&wanted, None), Some(Met::Yes)));
         self.started = Some(value.to_owned());
+        self.declared.push(value.to_owned());
         self.session.start_with(&wanted);
+    }
+
+    /// Begins with another client and another server.
+    pub(super) fn log_in(&mut self, server: Postgres, token: Option<&str>) {
+        self.session = subject::session_begun(self.fence.clone(), server.default_access());
+        self.server = server;
+        if let Some(token) = token {
+            self.start_with(token);
+        }
+    }
+
+    /// Waits for the end of a transaction, and parts client and server; `None` if none is near.
+    pub(super) fn part(&mut self) -> Option<(ParkedClient, ParkedServer)> {
+        self.drain();
+        if self.course == Course::Ended || self.server.sync_runs_a_cursor() {
+            return None;
+        }
+        let unused = subject::session(self.fence.clone());
+        let half = match std::mem::replace(&mut self.session, unused).part() {
+            Ok((client, server)) if !server.is_in_doubt() => (client, server),
+            Ok((client, server)) => {
+                self.session = Session::lend(client, server);
+                return None;
+            }
+            Err(session) => {
+                self.session = *session;
+                return None;
+            }
+        };
+        self.log.push("parted".to_owned());
+        let client = ParkedClient {
+            half: half.0,
+            started: self.started.take(),
+            declared: std::mem::take(&mut self.declared),
+        };
+        let server = ParkedServer {
+            half: half.1,
+            server: std::mem::replace(&mut self.server, Postgres::new(&[])),
+            granted: std::mem::take(&mut self.granted),
+        };
+        Some((client, server))
+    }
+
+    /// Resets a server for its next client.
+    pub(super) fn reset(&mut self, server: ParkedServer) -> ParkedServer {
+        self.log.push("reset".to_owned());
+        (self.server, self.granted) = (server.server, server.granted);
+        self.session = Session::without_client(self.fence.clone(), server.half);
+        self.session.begin_reset();
+        self.put_output();
+        self.drain();
+        self.to_client.clear();
+        assert!(self.course == Course::GoesOn);
+        self.part().expect("nothing is left after a reset").1
+    }
+
+    /// Joins a client with a server that was reset, or that it had last.
+    pub(super) fn lend(&mut self, client: ParkedClient, server: ParkedServer) {
+        self.log.push("lent".to_owned());
+        (self.started, self.declared) = (client.started, client.declared);
+        (self.server, self.granted) = (server.server, server.granted);
+        self.session = Session::lend(client.half, server.half);
+    }
+
+    /// One of `count`, at random.
+    pub(super) fn choose(&mut self, count: usize) -> usize {
+        self.rng.random_range(0..count)
     }
 
     /// Switches the authority.
@@ -147,6 +233,8 @@ impl<'a> Driver<'a> {
 
     fn decide(&mut self, message: &[u8]) {
         self.note("client:", message);
+        self.declared
+            .push(String::from_utf8_lossy(message).into_owned());
         let header = header::parse(message, frontend::body_max).unwrap().unwrap();
         for _ in 0..ROUNDS_MAX {
             if self.course == Course::Ended {
@@ -288,6 +376,7 @@ impl<'a> Driver<'a> {
             if claim.is_take() {
                 let token = Token::new(number).unwrap();
                 obtained.taken.push((scope.clone(), token));
+                self.declared.push(number.to_string());
             }
             self.granted.push(number.to_string());
         }
@@ -344,7 +433,7 @@ impl<'a> Driver<'a> {
         Moved::Some
     }
 
-    /// Checks that a write has an accepted token, and that no other session has a higher one. RESET may return to the
+    /// Checks that a write has an accepted token that its client has declared, and that no other session has a higher one. RESET may return to the
     /// take of the startup packet, without its number.
     fn check_write(&self, token: &str) {
         let asked = self.started.as_deref() == Some(token) && token.parse::<u64>().is_err();
@@ -354,9 +443,10 @@ impl<'a> Driver<'a> {
         };
         let is_current = token.parse::<u64>().is_ok_and(|token| token >= self.mark);
         let is_granted = self.granted.iter().any(|granted| granted == token);
+        let is_own = self.declared.iter().any(|said| said.contains(token));
         assert!(
-            is_current && is_granted,
-            "a write under the token {token:?}, where the mark is {} and {:?} were accepted",
+            is_current && is_granted && is_own,
+            "a write under the token {token:?}, where the mark is {} and {:?} were accepted; declared: {is_own}",
             self.mark,
             self.granted
         );

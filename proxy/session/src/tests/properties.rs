@@ -124,6 +124,65 @@ fn nobody_writes_without_the_current_token() {
     });
 }
 
+/// Two clients share two servers. Each is lent now one, now the other, between its transactions.
+#[test]
+fn nobody_writes_with_the_token_of_another_client() {
+    check(|rng, verdicts| {
+        let mut talks = [(); 2].map(|()| Client::talk(rng, Kind::Any).into_iter().peekable());
+        let authority = if rng.random() {
+            Authority::Accepts
+        } else {
+            Authority::IsFickle
+        };
+        let access = ["on", "off"][rng.random_range(0..2)];
+        let login = [
+            Some("5"),
+            [None, Some("5"), Some("other=5")][rng.random_range(0..3)],
+        ];
+        let (mut clients, mut servers) = (Vec::new(), Vec::new());
+        let mut driver = Driver::new(verdicts, rng, Authority::Accepts, Postgres::new(&[]));
+        for (number, token) in login.into_iter().enumerate() {
+            driver.log_in(Postgres::new(&[(DEFAULT_ACCESS, access)]), token);
+            let (client, server) = driver.part().unwrap();
+            clients.push(Some(client));
+            servers.push(Some((number, server)));
+        }
+        driver.answers(authority);
+        let mut last = [0, 1];
+        loop {
+            let (who, at) = (driver.choose(2), driver.choose(2));
+            let (owner, server) = servers[at].take().unwrap();
+            let is_same = owner == who && last[who] == at;
+            let server = if is_same {
+                server
+            } else {
+                driver.reset(server)
+            };
+            last[who] = at;
+            if driver.choose(12) == 0 {
+                driver.depose();
+            }
+            driver.lend(clients[who].take().unwrap(), server);
+            let parted = loop {
+                match talks[who].next() {
+                    Some(message) => driver.send(&message),
+                    None => return driver.finish(),
+                }
+                if driver.course() == Course::Ended {
+                    return;
+                }
+                if driver.choose(2) == 0
+                    && let Some(parted) = driver.part()
+                {
+                    break parted;
+                }
+            };
+            clients[who] = Some(parted.0);
+            servers[at] = Some((who, parted.1));
+        }
+    });
+}
+
 /// A token of another scope permits no write here: a write that hides before it is still guarded.
 #[test]
 fn a_hidden_write_in_front_of_another_scope_s_token() {

@@ -360,7 +360,7 @@ fn a_new_token_is_declared_and_a_known_one_is_not() {
 fn what_brings_back_a_take_of_the_startup_packet() {
     let mut session = Session::set("5");
     let token = session.accepted.last().cloned();
-    session.state.start_with(token, ServerText::Take);
+    session.state.start_with(token, ServerText::Other);
     session.state.on_tokens_sent();
     for (text, expect) in [
         ("ROLLBACK; SELECT 1", Refuse(InvalidToken)),

@@ -1,0 +1,105 @@
+//! A server connection that is lent: joined with a client for some transactions, parted from it between two of them,
+//! and reset before the next client gets it.
+//!
+//! A server connection keeps the tokens that were accepted for it: they are what its server process is registered with.
+//! The client keeps the tokens that it has declared. They count in a server connection for which they were accepted.
+
+use std::sync::Arc;
+
+use super::in_flight::{InFlight, Request};
+use super::ledger::Ledger;
+use super::names::Names;
+use super::{ClientHalf, Output, ServerHalf, Session, injected};
+use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
+
+impl ClientHalf {
+    /// A client that has said nothing yet.
+    pub(super) const fn new(fence: SessionFence, state: SessionState) -> Self {
+        Self {
+            fence,
+            state,
+            pipeline: Pipeline::Closed,
+            settles: false,
+            observed_end: None,
+            told_access: None,
+        }
+    }
+
+    /// Tokens to declare for the next server connection, unless they were accepted for it.
+    #[must_use]
+    pub const fn tokens(&self) -> Option<&Arc<HeldTokens>> {
+        self.state.undeclared()
+    }
+}
+
+impl ServerHalf {
+    /// Tokens that its server process is registered with.
+    #[must_use]
+    pub fn accepted(&self) -> &[Arc<HeldTokens>] {
+        self.registration.accepted()
+    }
+
+    /// Whether the register may have it at a token that is not among [the accepted ones](Self::accepted): a
+    /// declaration was not answered. It is to be closed.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.registration.is_in_doubt()
+    }
+}
+
+impl Session {
+    /// Joins a client with a server connection that was reset since another client had it.
+    #[must_use]
+    pub fn lend(mut client: ClientHalf, server: ServerHalf) -> Self {
+        let text = if server.has_token_text {
+            ServerText::Tokens
+        } else {
+            ServerText::Other
+        };
+        client.state.enter_server(server.accepted(), text);
+        Self::join(client, server)
+    }
+
+    /// A session without a client, in which a server connection is [reset](Self::begin_reset).
+    #[must_use]
+    pub fn without_client(fence: SessionFence, server: ServerHalf) -> Self {
+        Self::join(ClientHalf::new(fence, SessionState::new(None)), server)
+    }
+
+    pub(super) fn join(client: ClientHalf, server: ServerHalf) -> Self {
+        Self {
+            client,
+            server,
+            prepared: None,
+            output: Output::default(),
+        }
+    }
+
+    /// Parts the client from its server connection between two transactions.
+    ///
+    /// # Errors
+    ///
+    /// The session, if a transaction is open, anything is in flight, its output was not taken, or the server has
+    /// announced its end.
+    pub fn part(mut self) -> Result<(ClientHalf, ServerHalf), Box<Self>> {
+        let is_between = self.is_idle() && self.server.ledger.reads_requests();
+        let is_done = self.prepared.is_none() && self.output.is_empty() && !self.is_terminated();
+        if !is_between || !is_done {
+            return Err(Box::new(self));
+        }
+        self.client.state.leave_server();
+        self.client.settles = false;
+        Ok((self.client, self.server))
+    }
+
+    /// Sends what removes all that a client has left in the server connection, also by functions, except temporary
+    /// changes of libraries. If it fails, the session ends.
+    pub fn begin_reset(&mut self) {
+        let (out, ledger): (_, &mut Ledger) = (&mut self.output.to_server, &mut self.server.ledger);
+        injected::query(out, injected::RESET);
+        ledger.push(InFlight::proxy(Request::Query));
+        self.server.read_only.on_reset();
+        self.server.names = Names::default();
+        self.server.has_token_text = false;
+    }
+}
