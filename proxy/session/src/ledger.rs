@@ -270,11 +270,6 @@ impl Ledger {
         self.in_flight.is_empty()
     }
 
-    /// Whether the server reads what it is sent next as a request: it neither skips to a Sync nor reads COPY data.
-    pub(crate) fn reads_requests(&self) -> bool {
-        self.mode == ServerMode::Normal
-    }
-
     /// Proof that the confirmed state holds for a request that is sent now, if it does.
     #[inline]
     #[must_use]

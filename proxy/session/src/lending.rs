@@ -82,9 +82,9 @@ impl Session {
     /// The session, if a transaction is open, anything is in flight, its output was not taken, or the server has
     /// announced its end.
     pub fn part(mut self) -> Result<(ClientHalf, ServerHalf), Box<Self>> {
-        let is_between = self.is_idle() && self.server.ledger.reads_requests();
         let is_done = self.prepared.is_none() && self.output.is_empty() && !self.is_terminated();
-        if !is_between || !is_done {
+        // A Query in a pipeline that has failed before it is skipped like the rest.
+        if !self.is_idle() || self.server.ledger.is_skipping() || !is_done {
             return Err(Box::new(self));
         }
         self.client.state.leave_server();

@@ -534,6 +534,16 @@ mod tests {
     }
 
     #[test]
+    fn after_a_reset_by_the_proxy_the_guard_is_set_again() {
+        let mut guard = guarded();
+        guard.on_reset();
+        // The default of the role, which a reload of the configuration may change.
+        guard.on_report(ReadOnly, MayNotWrite);
+        guard.on_ready(Idle);
+        state(&mut guard);
+    }
+
+    #[test]
     fn read_write_waits_for_what_follows_in_a_pipeline() {
         let mut guard = guarded();
         assert_eq!(guard.due_later(Lifetime::Session), None);

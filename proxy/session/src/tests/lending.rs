@@ -4,7 +4,7 @@ use pgpalisade_authority::{Claim, Mark, Token};
 
 use super::super::action::{Action, Prerequisite};
 use super::super::tokens::Obtained;
-use super::super::{Met, ServerHalf};
+use super::super::{Met, ServerHalf, Session};
 use super::frames::{bind, execute, parse, query};
 use super::subject::{Holds, MARK, Subject, fence, raise, session, sync, wanted, word};
 use crate::fence::TokenValue;
@@ -40,7 +40,7 @@ fn needed(subject: &mut Subject, message: &[u8]) -> TokenValue {
 
 #[test]
 fn a_session_is_parted_only_between_transactions() {
-    let open: [(&str, fn(&mut Subject)); 7] = [
+    let open: [(&str, fn(&mut Subject)); 8] = [
         ("a transaction", |subject| {
             subject.run(&query("BEGIN"), "BEGIN", b'T');
         }),
@@ -58,6 +58,12 @@ fn a_session_is_parted_only_between_transactions() {
         }),
         ("a pipeline that is skipped", |subject| {
             subject.send(&parse("", "SELECT 1"));
+            let _ = subject.fail();
+        }),
+        ("a pipeline whose first message was refused", |subject| {
+            *subject = moved();
+            subject.depose();
+            assert_eq!(written(subject, &parse("", "SELECT 1")), "+no");
             let _ = subject.fail();
         }),
         ("output", |subject| {
@@ -98,6 +104,9 @@ fn a_token_counts_where_it_was_accepted() {
     assert_eq!(written(&mut subject, &sync()), "free");
     subject.answer("", b'I');
     subject.lend(accepted);
+    // The server has no text of it yet.
+    assert_eq!(written(&mut subject, &insert), "+token");
+    subject.answer("INSERT 0 1", b'I');
     assert_eq!(written(&mut subject, &insert), "token");
 }
 
@@ -109,7 +118,7 @@ fn after_its_declaration_it_counts_in_the_other_server_too() {
     assert_eq!(value, *wanted(&fence(), "5").value());
     let wanted = wanted(&subject.fence, "5");
     assert_eq!(subject.declare(&wanted, Ok(Obtained::default())), Met::Yes);
-    assert_eq!(written(&mut subject, &insert), "token");
+    assert_eq!(written(&mut subject, &insert), "+token");
     subject.answer("INSERT 0 1", b'I');
     // RESET returns to it, wherever the client is.
     subject.lend(fresh());
@@ -122,7 +131,7 @@ fn after_its_declaration_it_counts_in_the_other_server_too() {
         )
         .unwrap();
     subject.run(&query("RESET fencing.token"), "RESET", b'I');
-    assert_eq!(written(&mut subject, &insert), "token");
+    assert_eq!(written(&mut subject, &insert), "+token");
 }
 
 #[test]
@@ -211,6 +220,28 @@ fn a_reset_declares_the_startup_token_again() {
         let startup = needed(&mut subject, &query(reset));
         assert_eq!(startup, *wanted(&fence(), "5").value());
     }
+}
+
+#[test]
+fn a_reset_leaves_nothing_of_the_last_client() {
+    let mut first = Subject::new(Holds::Current);
+    first.run(
+        &query("PREPARE n AS INSERT INTO t VALUES (1)"),
+        "PREPARE",
+        b'I',
+    );
+    let mut second = Subject::new(Holds::None);
+    let used = first.lend(fresh());
+    second.session = Session::without_client(fence(), used);
+    second.session.begin_reset();
+    second.take_output();
+    second.answer("RESET", b'I');
+    let (_, reset) = std::mem::replace(&mut second.session, session(fence()))
+        .part()
+        .unwrap();
+    second.lend(reset);
+    second.run(&query("PREPARE n AS SELECT 1"), "PREPARE", b'I');
+    assert_eq!(written(&mut second, &query("EXECUTE n")), "free");
 }
 
 #[test]
