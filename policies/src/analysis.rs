@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
 use crate::effects::{ANY_SETTING, Category, Class, Effects};
+use crate::leftover::Leftover;
 
 /// The access mode of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -309,6 +310,8 @@ pub struct Statement {
     /// Reason why it is a write; `None` for a read.
     pub why: Option<WriteReason>,
     pub(crate) computes: Computes,
+    /// What it leaves in the server's session after its transaction.
+    pub leaves: Option<Leftover>,
 }
 
 /// Computation that running a statement may cause.
@@ -425,6 +428,7 @@ impl Analysis {
             commits_inside: CommitsInside::Possibly,
             why: Some(why),
             computes: Computes::Anything,
+            leaves: None,
         }]))
     }
 

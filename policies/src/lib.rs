@@ -17,6 +17,7 @@ mod form;
 mod found;
 mod functions;
 mod kinds;
+mod leftover;
 mod object_name;
 mod policy;
 pub mod scan;
@@ -34,6 +35,7 @@ pub use classify::{
     MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, TextEncoding, Weight, classify, is_ascii, weigh,
 };
 pub use effects::{Category, Class, Effects, Tables, UnknownCategory};
+pub use leftover::Leftover;
 pub use object_name::ObjectName;
 pub use policy::{
     DEFAULT_SCOPE, Decision, ElectedScope, MayNotDeclare, Mode, Network, Numbers, POLICY_BYTES_MAX,

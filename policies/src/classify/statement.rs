@@ -8,6 +8,7 @@ use crate::analysis::{CommitsInside, Computes, Control, Statement, WriteReason};
 use crate::effects::{ANY_SETTING, Category, Class, Tables};
 use crate::found::Found;
 use crate::kinds;
+use crate::leftover;
 use crate::set_config;
 use crate::settings;
 use crate::walk::{TableUse, UnknownShape, examine, examine_query};
@@ -26,6 +27,7 @@ pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> 
         computes => computes,
     };
     let effects = found.effects();
+    let leaves = leftover::of(node, &effects);
     let commits_inside = match effects.class {
         Class::Read => CommitsInside::No,
         Class::Write => kinds::commits_inside(node),
@@ -37,6 +39,7 @@ pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> 
         commits_inside,
         why,
         computes,
+        leaves,
     })
 }
 

@@ -265,7 +265,7 @@ impl SessionState {
 
     /// Takes up a server connection for which these tokens were accepted, and which has this text of them.
     pub fn enter_server(&mut self, accepted: &[Arc<HeldTokens>], text: ServerText) {
-        for held in accepted {
+        for held in accepted.iter().filter(|held| held.stale().is_none()) {
             self.replace(&held.value(), held);
         }
         for scoped in [&mut self.startup, &mut self.now] {

@@ -203,7 +203,11 @@ impl Session {
             server.names.end_transaction();
         }
         match control {
-            Control::DiscardAll | Control::DeallocateAll => server.names.deallocated_all(),
+            Control::DiscardAll => {
+                server.names.deallocated_all();
+                server.forget_leftover();
+            }
+            Control::DeallocateAll => server.names.deallocated_all(),
             Control::RollbackTo(_) => server.names.on_rollback_to(),
             Control::SetFencing { .. } => server.has_token_text = true,
             Control::MayChangeNames => server.names.forget_statements(),

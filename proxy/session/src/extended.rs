@@ -13,6 +13,7 @@ use super::action::{Action, Prerequisite, Refused};
 use super::frame::{Frame, NAMES_MAX};
 use super::in_flight::{InFlight, Request};
 use super::judgement::{Judged, excerpt};
+use super::lending::Tenancy;
 use super::lookup::{self, Unclear};
 use super::names::NameChange;
 use crate::fence::{Classified, Leave, Name, Pipeline, PreparedText};
@@ -186,6 +187,9 @@ impl Session {
     #[inline]
     fn fast_execute(&mut self, message: Header, portal: Name<'_>) -> Option<Action> {
         let (client, server) = (&self.client, &self.server);
+        if server.tenancy != Tenancy::ForLife {
+            return None;
+        }
         let found = lookup::find(&server.names, &server.ledger, portal);
         let meaning = found.ok().flatten()?;
         let permit = client

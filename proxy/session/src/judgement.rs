@@ -11,6 +11,7 @@ use pgpalisade_policies::{
 use super::Session;
 use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
 use super::in_flight::{InFlight, Request};
+use super::lending::Tenancy;
 use super::lookup::NamesHere;
 use super::names::EXCERPT_MAX;
 use super::read_only::{AccessChange, WriteAccess};
@@ -41,6 +42,10 @@ impl Session {
     /// Fast path of nearly every message: the session may write, and the text does not change it.
     #[inline]
     pub(super) fn fast_permit(&self, message: Header, text: &[u8]) -> Option<Permit> {
+        // What a text leaves in a lent server connection must be known.
+        if self.server.tenancy != Tenancy::ForLife {
+            return None;
+        }
         let client = &self.client;
         client.fence.admit_text(message, text, client.state.token())
     }
@@ -192,6 +197,7 @@ impl Session {
             self.record(&rejection, Enforcement::Observed, statement);
         }
         self.note_plan(&plan, verdict);
+        self.server.note_leftover(verdict);
         let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
         entry.leave = plan.leave;
         self.forward(permit, Some(entry))

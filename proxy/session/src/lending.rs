@@ -6,11 +6,22 @@
 
 use std::sync::Arc;
 
+use pgpalisade_policies::{Analysis, Leftover};
+
 use super::in_flight::{InFlight, Request};
 use super::ledger::Ledger;
 use super::names::Names;
 use super::{ClientHalf, Output, ServerHalf, Session, injected};
 use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
+
+/// How long a client has its server connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tenancy {
+    /// As long as both live.
+    ForLife,
+    /// For some transactions, and as long as something of the client is left in it.
+    Lent(Option<Leftover>),
+}
 
 impl ClientHalf {
     /// A client that has said nothing yet.
@@ -39,6 +50,21 @@ impl ServerHalf {
         self.registration.accepted()
     }
 
+    /// Notes that nothing is left.
+    pub(super) fn forget_leftover(&mut self) {
+        if let Tenancy::Lent(left) = &mut self.tenancy {
+            *left = None;
+        }
+    }
+
+    /// Notes what a text that is sent leaves, should it succeed.
+    pub(super) fn note_leftover(&mut self, verdict: &Analysis) {
+        if let Tenancy::Lent(left) = &mut self.tenancy {
+            let mut statements = verdict.statements.iter();
+            *left = left.or_else(|| statements.find_map(|statement| statement.leaves));
+        }
+    }
+
     /// Whether the register may have it at a token that is not among [the accepted ones](Self::accepted): a
     /// declaration was not answered. It is to be closed.
     #[must_use]
@@ -50,7 +76,10 @@ impl ServerHalf {
 impl Session {
     /// Joins a client with a server connection that was reset since another client had it.
     #[must_use]
-    pub fn lend(mut client: ClientHalf, server: ServerHalf) -> Self {
+    pub fn lend(mut client: ClientHalf, mut server: ServerHalf) -> Self {
+        if server.tenancy == Tenancy::ForLife {
+            server.tenancy = Tenancy::Lent(None);
+        }
         let text = if server.has_token_text {
             ServerText::Tokens
         } else {
@@ -75,7 +104,22 @@ impl Session {
         }
     }
 
-    /// Parts the client from its server connection between two transactions.
+    /// Thing of the client that is left in the lent server connection, for which the client keeps it.
+    #[must_use]
+    pub fn leftover(&self) -> Option<Leftover> {
+        let statement = || {
+            self.server
+                .names
+                .has_statements()
+                .then_some(Leftover::Statement)
+        };
+        match self.server.tenancy {
+            Tenancy::ForLife => None,
+            Tenancy::Lent(left) => left.or_else(statement),
+        }
+    }
+
+    /// Parts the client from its server connection between two transactions. What is [left](Self::leftover) stays there.
     ///
     /// # Errors
     ///
@@ -92,8 +136,8 @@ impl Session {
         Ok((self.client, self.server))
     }
 
-    /// Sends what removes all that a client has left in the server connection, also by functions, except temporary
-    /// changes of libraries. If it fails, the session ends.
+    /// Sends what removes all that a client has left in the server connection, also by functions, except libraries and
+    /// their connections. If it fails, the session ends.
     pub fn begin_reset(&mut self) {
         let (out, ledger): (_, &mut Ledger) = (&mut self.output.to_server, &mut self.server.ledger);
         injected::query(out, injected::RESET);
@@ -101,5 +145,6 @@ impl Session {
         self.server.read_only.on_reset();
         self.server.names = Names::default();
         self.server.has_token_text = false;
+        self.server.forget_leftover();
     }
 }

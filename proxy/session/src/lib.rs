@@ -48,6 +48,7 @@ use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
 use action::{RecordedRefusal, Waiting};
 use ledger::Ledger;
+use lending::Tenancy;
 use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
 use text_settings::{Reports, TextSettings};
@@ -147,6 +148,7 @@ pub struct ServerHalf {
     text_settings: TextSettings,
     /// Whether the server has a value for `fencing.token`, perhaps an empty one.
     has_token_text: bool,
+    tenancy: Tenancy,
     /// The server's fatal error, kept until it closes the connection.
     final_error: Option<BytesMut>,
 }
@@ -162,6 +164,7 @@ impl ServerHalf {
             names: Names::default(),
             text_settings: TextSettings::new(texts),
             has_token_text: false,
+            tenancy: Tenancy::ForLife,
             final_error: None,
         }
     }

@@ -234,6 +234,11 @@ impl Names {
         }
     }
 
+    /// Whether a named statement may be there.
+    pub(super) fn has_statements(&self) -> bool {
+        !self.statements.is_empty() || self.lost_statements != Lost::Nothing
+    }
+
     /// Notes a completed PREPARE.
     pub(crate) fn prepared(&mut self, name: &str, effects: &Arc<Effects>) {
         let meaning = PreparedText::Sql(Arc::clone(effects));

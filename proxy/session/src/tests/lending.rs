@@ -1,11 +1,12 @@
 //! A client that is parted from its server connection between two transactions, and lent another.
 
 use pgpalisade_authority::{Claim, Mark, Token};
+use pgpalisade_policies::Leftover;
 
 use super::super::action::{Action, Prerequisite};
 use super::super::tokens::Obtained;
 use super::super::{Met, ServerHalf, Session};
-use super::frames::{bind, execute, parse, query};
+use super::frames::{bind, execute, parse, query, target};
 use super::subject::{Holds, MARK, Subject, fence, raise, session, sync, wanted, word};
 use crate::fence::TokenValue;
 use crate::rejection::Rejection;
@@ -242,6 +243,39 @@ fn a_reset_leaves_nothing_of_the_last_client() {
     second.lend(reset);
     second.run(&query("PREPARE n AS SELECT 1"), "PREPARE", b'I');
     assert_eq!(written(&mut second, &query("EXECUTE n")), "free");
+}
+
+#[test]
+fn a_client_keeps_its_server_as_long_as_something_is_left_in_it() {
+    let mut subject = Subject::new(Holds::Current);
+    let accepted = subject.lend(fresh());
+    subject.lend(accepted);
+    let left = |subject: &Subject| subject.session.leftover();
+    assert_eq!(left(&subject), None);
+    subject.run(&query("INSERT INTO t VALUES (1)"), "INSERT 0 1", b'I');
+    assert_eq!(left(&subject), None);
+    subject.run(&query("SET LOCAL work_mem = '1MB'"), "SET", b'I');
+    assert_eq!(left(&subject), None);
+    subject.run(&query("LISTEN c"), "LISTEN", b'I');
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    assert_eq!(left(&subject), Some(Leftover::Channel));
+    subject.run(&query("DISCARD ALL"), "DISCARD ALL", b'I');
+    assert_eq!(left(&subject), None);
+    subject.send(&parse("n", "SELECT 1"));
+    subject.run(&sync(), "", b'I');
+    assert_eq!(left(&subject), Some(Leftover::Statement));
+    subject.send(&target(b'C', b'S', "n"));
+    subject.run(&sync(), "", b'I');
+    assert_eq!(left(&subject), None);
+    subject.send(&parse("", "SELECT pg_advisory_lock(1)"));
+    subject.send(&bind("", ""));
+    subject.send(&execute("", 0));
+    subject.run(&sync(), "SELECT 1", b'I');
+    assert_eq!(left(&subject), Some(Leftover::Lock));
+    // A session that is never parted needs no account of it, and reads no text for it.
+    let mut alone = Subject::new(Holds::Current);
+    alone.run(&query("LISTEN c"), "LISTEN", b'I');
+    assert_eq!(left(&alone), None);
 }
 
 #[test]

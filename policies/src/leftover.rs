@@ -1,0 +1,267 @@
+//! What a statement leaves in the server's session after its transaction, so far as its text shows.
+//!
+//! A pool that lends a server connection for a transaction lets the client keep it as long as such a thing is there. What
+//! a function leaves is not seen here: a reset removes it before another client gets the connection.
+//! <https://www.postgresql.org/docs/current/sql-discard.html>
+
+use pg_query::NodeEnum;
+use pg_query::protobuf::{
+    Node, OnCommitAction, RangeVar, SelectStmt, VariableSetKind, VariableSetStmt,
+};
+
+use crate::effects::Effects;
+use crate::settings::{Literal, Setting, literal};
+
+/// Bit of `DECLARE .. WITH HOLD` (`CURSOR_OPT_HOLD` in PostgreSQL's `parsenodes.h`).
+const WITH_HOLD: i32 = 0x20;
+
+/// A thing that outlives its transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    /// A setting of the session, or its role.
+    Setting,
+    /// A statement of SQL PREPARE.
+    Statement,
+    /// A cursor WITH HOLD.
+    Cursor,
+    /// A temporary table, view or sequence.
+    Temporary,
+    /// LISTEN
+    Channel,
+    /// A session-level advisory lock.
+    Lock,
+    /// A library (LOAD), or a connection of dblink.
+    Library,
+}
+
+impl Leftover {
+    /// Name for people.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Setting => "a setting",
+            Self::Statement => "a prepared statement",
+            Self::Cursor => "a cursor WITH HOLD",
+            Self::Temporary => "a temporary table",
+            Self::Channel => "LISTEN",
+            Self::Lock => "an advisory lock",
+            Self::Library => "a library",
+        }
+    }
+}
+
+pub(crate) fn of(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
+    use NodeEnum as N;
+    let temporary = |is: bool| is.then_some(Leftover::Temporary);
+    let seen = match node {
+        N::VariableSetStmt(set) => return is_for_session(set).then_some(Leftover::Setting),
+        N::DiscardStmt(_) | N::TransactionStmt(_) => return None,
+        // ANALYZE runs it.
+        N::ExplainStmt(explain) => {
+            let query = explain.query.as_ref().and_then(|query| query.node.as_ref());
+            query.and_then(|query| of(query, effects))
+        }
+        N::PrepareStmt(_) => Some(Leftover::Statement),
+        N::DeclareCursorStmt(declare) => {
+            (declare.options & WITH_HOLD != 0).then_some(Leftover::Cursor)
+        }
+        N::ListenStmt(_) => Some(Leftover::Channel),
+        N::LoadStmt(_) => Some(Leftover::Library),
+        N::CreateStmt(create) => temporary(is_temporary(create.relation.as_ref(), create.oncommit)),
+        N::CreateTableAsStmt(create) => {
+            let into = create.into.as_ref();
+            temporary(into.is_some_and(|into| is_temporary(into.rel.as_ref(), into.on_commit)))
+        }
+        N::SelectStmt(select) => {
+            let into = select.into_clause.as_ref();
+            temporary(into.is_some_and(|into| is_temporary(into.rel.as_ref(), into.on_commit)))
+        }
+        N::ViewStmt(view) => temporary(is_temporary(view.view.as_ref(), KEPT)),
+        N::CreateSeqStmt(create) => temporary(is_temporary(create.sequence.as_ref(), KEPT)),
+        _ => None,
+    };
+    seen.or_else(|| of_functions(node, effects))
+}
+
+const KEPT: i32 = OnCommitAction::OncommitNoop as i32;
+
+fn is_temporary(relation: Option<&RangeVar>, on_commit: i32) -> bool {
+    let is_temporary = |relation: &RangeVar| {
+        relation.relpersistence == "t" || relation.schemaname.starts_with("pg_temp")
+    };
+    on_commit != OnCommitAction::OncommitDrop as i32 && relation.is_some_and(is_temporary)
+}
+
+/// Whether SET or RESET has an effect beyond its transaction, other than on the client's tokens.
+fn is_for_session(set: &VariableSetStmt) -> bool {
+    let kind = VariableSetKind::try_from(set.kind).unwrap_or(VariableSetKind::Undefined);
+    match (kind, set.name.as_str()) {
+        // RESET ALL removes more than it leaves.
+        (VariableSetKind::VarResetAll, _) => false,
+        (VariableSetKind::VarSetMulti, name) => name == "SESSION CHARACTERISTICS",
+        (_, name) => !set.is_local && !is_ours(name),
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    matches!(
+        Setting::named(name),
+        Setting::Fencing(_) | Setting::Reserved
+    )
+}
+
+/// What the functions of a statement leave, in any schema: another function of the name costs only the connection.
+fn of_functions(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
+    let of_name = |name: &str| match name {
+        "pg_advisory_lock"
+        | "pg_advisory_lock_shared"
+        | "pg_try_advisory_lock"
+        | "pg_try_advisory_lock_shared" => Some(Leftover::Lock),
+        "dblink_connect" | "dblink_connect_u" => Some(Leftover::Library),
+        "setseed" => Some(Leftover::Setting),
+        _ => None,
+    };
+    let mut functions = effects.functions.iter();
+    let of_function = functions.find_map(|function| of_name(&function.name));
+    of_function.or_else(|| {
+        let is_set = effects.settings.iter().any(|name| !is_ours(name));
+        (is_set && !sets_only_locally(node)).then_some(Leftover::Setting)
+    })
+}
+
+/// Whether a SELECT is nothing but calls of set_config whose last argument is `true`.
+fn sets_only_locally(node: &NodeEnum) -> bool {
+    let NodeEnum::SelectStmt(select) = node else {
+        return false;
+    };
+    let SelectStmt {
+        target_list,
+        from_clause,
+        where_clause,
+        ..
+    } = &**select;
+    from_clause.is_empty() && where_clause.is_none() && target_list.iter().all(is_local_call)
+}
+
+fn is_local_call(target: &Node) -> bool {
+    let Some(NodeEnum::ResTarget(target)) = &target.node else {
+        return false;
+    };
+    match target.val.as_ref().and_then(|value| value.node.as_ref()) {
+        Some(NodeEnum::FuncCall(call)) => match call.args.as_slice() {
+            [_, value, local] => {
+                let is_plain =
+                    literal(value).is_some() || matches!(value.node, Some(NodeEnum::ParamRef(_)));
+                is_plain && matches!(literal(local), Some(Literal::Boolean(true)))
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{TextEncoding, classify};
+
+    #[test]
+    fn what_outlives_its_transaction() {
+        for (text, expect) in [
+            ("SELECT 1", None),
+            ("INSERT INTO t VALUES (1)", None),
+            ("SET LOCAL work_mem = '1MB'", None),
+            ("SET TRANSACTION READ ONLY", None),
+            ("SET TRANSACTION SNAPSHOT 'x'", None),
+            ("SET fencing.token = 5", None),
+            ("SET FENCING.scope = 'a'", None),
+            ("RESET fencing.token", None),
+            ("RESET ALL", None),
+            ("DISCARD ALL", None),
+            ("DISCARD TEMP", None),
+            ("BEGIN READ WRITE", None),
+            ("SET CONSTRAINTS ALL DEFERRED", None),
+            ("SET work_mem = '1MB'", Some(Leftover::Setting)),
+            ("RESET work_mem", Some(Leftover::Setting)),
+            ("SET search_path TO a, b", Some(Leftover::Setting)),
+            ("SET TIME ZONE 'UTC'", Some(Leftover::Setting)),
+            ("SET NAMES 'UTF8'", Some(Leftover::Setting)),
+            ("SET ROLE r", Some(Leftover::Setting)),
+            ("SET SESSION AUTHORIZATION r", Some(Leftover::Setting)),
+            (
+                "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+                Some(Leftover::Setting),
+            ),
+            ("SELECT set_config('a.b', $1, true)", None),
+            (
+                "SELECT set_config('a.b', 'x', true), set_config('a.c', 'y', true)",
+                None,
+            ),
+            (
+                "SELECT set_config('a.b', set_config('a.c', 'x', false), true)",
+                Some(Leftover::Setting),
+            ),
+            (
+                "SELECT set_config('a.b', $1, false)",
+                Some(Leftover::Setting),
+            ),
+            ("SELECT set_config('a.b', 'x', $1)", Some(Leftover::Setting)),
+            ("SELECT set_config($1, $2, true)", None),
+            (
+                "SELECT set_config('a.b', 'x', true) FROM t",
+                Some(Leftover::Setting),
+            ),
+            ("SELECT set_config('fencing.token', '5', false)", None),
+            ("PREPARE s AS SELECT 1", Some(Leftover::Statement)),
+            ("DECLARE c CURSOR FOR SELECT 1", None),
+            (
+                "DECLARE c CURSOR WITH HOLD FOR SELECT 1",
+                Some(Leftover::Cursor),
+            ),
+            ("LISTEN c", Some(Leftover::Channel)),
+            ("NOTIFY c", None),
+            ("UNLISTEN *", None),
+            ("LOAD 'x'", Some(Leftover::Library)),
+            ("CREATE TABLE t (a int)", None),
+            ("CREATE TEMP TABLE t (a int)", Some(Leftover::Temporary)),
+            ("CREATE TABLE pg_temp.t (a int)", Some(Leftover::Temporary)),
+            (
+                "CREATE TEMP TABLE t (a int) ON COMMIT DELETE ROWS",
+                Some(Leftover::Temporary),
+            ),
+            ("CREATE TEMP TABLE t (a int) ON COMMIT DROP", None),
+            ("CREATE TEMP TABLE t ON COMMIT DROP AS SELECT 1", None),
+            ("CREATE TEMP TABLE t AS SELECT 1", Some(Leftover::Temporary)),
+            ("SELECT 1 INTO TEMP t", Some(Leftover::Temporary)),
+            ("SELECT 1 INTO t", None),
+            ("CREATE TEMP VIEW v AS SELECT 1", Some(Leftover::Temporary)),
+            ("CREATE TEMP SEQUENCE s", Some(Leftover::Temporary)),
+            ("SELECT pg_advisory_lock(1)", Some(Leftover::Lock)),
+            (
+                "SELECT 1 WHERE pg_catalog.pg_try_advisory_lock_shared(1)",
+                Some(Leftover::Lock),
+            ),
+            ("SELECT pg_advisory_xact_lock(1)", None),
+            ("SELECT dblink_connect('x')", Some(Leftover::Library)),
+            ("SELECT setseed(0.5)", Some(Leftover::Setting)),
+            (
+                "EXPLAIN ANALYZE SELECT pg_advisory_lock(1)",
+                Some(Leftover::Lock),
+            ),
+            (
+                "EXPLAIN ANALYZE CREATE TEMP TABLE t AS SELECT 1",
+                Some(Leftover::Temporary),
+            ),
+            (
+                "INSERT INTO t SELECT pg_advisory_lock(1)",
+                Some(Leftover::Lock),
+            ),
+        ] {
+            let analysis = classify(text.as_bytes(), TextEncoding::Utf8);
+            let [statement] = &*analysis.statements else {
+                panic!("{text}");
+            };
+            assert_eq!(statement.leaves, expect, "{text}");
+        }
+    }
+}
