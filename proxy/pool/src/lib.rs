@@ -356,7 +356,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     }
 
     /// The server is no longer the primary. Its backends are never lent again; waiters wait for those of the next.
-    pub fn tenure_over(&mut self) {
+    pub fn tenure_over(&mut self, now: Duration) {
         for backend in self.backends.values_mut() {
             if let Some(lend) = backend.lend() {
                 lend.is_leaving = true;
@@ -367,6 +367,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         for id in self.all(is_unused) {
             self.close(id);
         }
+        self.serve(now);
     }
 
     /// Lends and opens nothing until [`Self::resume`].

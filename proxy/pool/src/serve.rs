@@ -85,15 +85,18 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     ) -> Option<Step> {
         let login = self.logins.get(name)?;
         let waited = now.saturating_sub(head.since);
-        match self.find(login, wanted, head.client, waited) {
-            Some(Found::Ready(id)) => return Some(Step::Lend(id)),
-            Some(Found::Used(id)) => {
-                let of = self.backends.get(&id).map(|backend| &backend.access)?;
-                if login.lacks(wanted, of, |line| line.resetting) {
-                    return Some(Step::Reset(id));
+        let found = self.find(login, wanted, head.client, waited);
+        if let Some(Found::Ready(id) | Found::Used(id)) = found {
+            let of = &self.backends.get(&id)?.access;
+            // A key's own backend may be on its way back.
+            let lacks = |of| login.lacks(wanted, of, |line| line.resetting);
+            match found {
+                Some(Found::Ready(_)) if of == wanted || lacks(wanted) => {
+                    return Some(Step::Lend(id));
                 }
+                Some(Found::Used(_)) if lacks(of) => return Some(Step::Reset(id)),
+                _ => {}
             }
-            None => {}
         }
         if !login.lacks(wanted, &wanted.born(), Line::coming) || !login.may_open(now) {
             return None;
@@ -197,9 +200,10 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let Some(backend) = self.backends.get_mut(&id) else {
             return;
         };
-        let login = self.logins.entry(backend.login.clone()).or_default();
-        login.leave(id, &backend.access, &backend.state);
-        login.enter(id, &backend.access, &state);
+        if let Some(login) = self.logins.get_mut(&backend.login) {
+            login.leave(id, &backend.access, &backend.state);
+            login.enter(id, &backend.access, &state);
+        }
         self.closing -= usize::from(matches!(backend.state, State::Closing));
         self.closing += usize::from(matches!(state, State::Closing));
         backend.state = state;

@@ -34,41 +34,41 @@ guards! {
     /// The tokens are.
     TokensTold: OTHER_ACCESS, 0;
     /// The exemption is.
-    ExemptTold: OTHER_ACCESS, 0;
+    ExemptTold: OTHER_ACCESS, 2;
     /// A session says what it has registered.
     RegistrationTold: OTHER_ACCESS, 0;
     /// A session closes a backend whose registration ended unclear.
-    UnclearClosed: UNCLEAR, 0;
+    UnclearClosed: UNCLEAR, 3;
     // Lending
     /// The reset is answered before the next client has the backend.
     ResetAwaited: LEAK, 0;
     /// Backends reset once their client has left.
-    LeftTold: LINGERS, 0;
+    LeftTold: LINGERS, 1;
     /// Waiters that left are forgotten.
     WaiterLeftTold: NOT_WAITING, 0;
     /// Ended backends are forgotten.
     EndedTold: DEAD, 0;
     /// Events of a backend that is gone change nothing.
     NumbersNew: TWO_OWNERS, 0;
-    TenureTold: OLD_TENURE, 0;
-    PauseTold: NOT_PAUSED, 0;
+    TenureTold: OLD_TENURE, 3;
+    PauseTold: NOT_PAUSED, 1;
     // Cancel
     /// A cancelled backend is reset.
-    CancelTold: HIT, 0;
+    CancelTold: HIT, 3;
     /// Not before the connection of the cancel request has closed.
-    CancelClosedAwaited: HIT, 0;
+    CancelClosedAwaited: HIT, 2;
     /// A cancel request is sent only while its client has the backend.
-    CancelAsked: HIT, 0;
+    CancelAsked: HIT, 2;
     // Limits
-    BudgetAsked: OVER_BUDGET, 0;
+    BudgetAsked: OVER_BUDGET, 1;
     LoginLimit: OVER_LOGIN, 0;
-    PinAsked: OVER_PINNED, 0;
+    PinAsked: OVER_PINNED, 5;
     /// Idle backends stay for clients with tokens.
-    Leaders: RESERVE, 0;
+    Leaders: RESERVE, 3;
     /// A pause follows a failed opening.
-    FailureTold: HAMMERS, 0;
+    FailureTold: HAMMERS, 2;
     /// Time passes.
-    TickTold: ENDLESS, 0;
+    TickTold: ENDLESS, 3;
     /// A long wait makes way.
-    Patience: STARVED, 0;
+    Patience: STARVED, 52;
 }

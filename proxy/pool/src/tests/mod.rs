@@ -6,6 +6,7 @@
 mod guards;
 mod promises;
 mod random;
+mod tables;
 mod weather;
 mod world;
 

@@ -61,7 +61,7 @@ impl World {
             Weather::Tenure => {
                 self.tenure += 1;
                 if self.keeps(Guard::TenureTold) {
-                    self.pool.tenure_over();
+                    self.pool.tenure_over(self.now);
                 }
             }
             Weather::Pause if self.is_paused => self.resume(),

@@ -40,6 +40,12 @@ pub(super) struct Places {
     max: usize,
 }
 
+impl Places {
+    pub(super) const fn new(taken: Rc<Cell<usize>>, max: usize) -> Self {
+        Self { taken, max }
+    }
+}
+
 impl Budget for Places {
     fn take(&mut self) -> bool {
         let is_free = self.taken.get() < self.max;
@@ -94,10 +100,8 @@ impl World {
             _ => {}
         }
         let is_asked = guard != Some(Guard::BudgetAsked);
-        let budget = Places {
-            taken: places.clone(),
-            max: if is_asked { draw.max } else { usize::MAX },
-        };
+        let max = if is_asked { draw.max } else { usize::MAX };
+        let budget = Places::new(places.clone(), max);
         let mut world = Self {
             random,
             out: guard,
@@ -166,7 +170,7 @@ impl World {
         for client in all {
             self.disconnect(client);
         }
-        self.pool.tenure_over();
+        self.pool.tenure_over(self.now);
         self.obey();
         self.run(CALM, &mut tell);
         let is_empty = self.truth.is_empty() && self.pool.is_empty();
