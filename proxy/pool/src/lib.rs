@@ -35,7 +35,7 @@ pub struct BackendId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// What a backend may do, and a client needs: half of a backend's key.
+/// Rights of a backend, and need of a client: half of a key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access<T> {
     /// Transactions are read-only.
@@ -72,7 +72,7 @@ pub enum Birth {
     Exempt,
 }
 
-/// The driver carries these out, in this order.
+/// Work for the driver, in the order of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order<L> {
     /// The client has the backend until [`Pool::given_back`] or [`Pool::ended`].
@@ -94,7 +94,7 @@ pub enum Order<L> {
     Refuse(ClientId, Refusal),
 }
 
-/// Why a client gets no backend.
+/// Reason that a client gets no backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// None was free in time.
@@ -268,18 +268,18 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         if let Some(login) = self.logins.get_mut(&backend.login) {
             login.opened();
         }
-        self.is_free(now, id);
+        self.free(now, id);
     }
 
     /// The reset of a backend has succeeded.
     pub fn reset_done(&mut self, now: Duration, id: BackendId) {
         let state = self.backends.get(&id).map(|backend| &backend.state);
         if matches!(state, Some(State::Resetting)) {
-            self.is_free(now, id);
+            self.free(now, id);
         }
     }
 
-    fn is_free(&mut self, now: Duration, id: BackendId) {
+    fn free(&mut self, now: Duration, id: BackendId) {
         let state = State::Idle {
             since: now,
             owner: None,
@@ -288,8 +288,8 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         self.serve(now);
     }
 
-    /// The connection of a backend has ended, for whatever reason: its opening or reset failed, it was closed, it broke,
-    /// or it said something unasked while idle. If it was lent, its client knows already.
+    /// The connection of a backend has ended: its opening or reset failed, it was closed, it broke, or it said
+    /// something unasked while idle. If it was lent, its client knows already.
     pub fn ended(&mut self, now: Duration, id: BackendId) {
         let Some(backend) = self.backends.remove(&id) else {
             return;
@@ -313,8 +313,8 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         self.serve(now);
     }
 
-    /// Asks before a statement whose effect outlives its transaction. If false, the client gets an error instead: a
-    /// wait might never end, for who waits keeps its backend, as all others do.
+    /// Asks before a statement whose effect outlives its transaction. If false, the client gets an error instead of a
+    /// wait: clients that wait for a pin would keep their backends, and the wait might never end.
     #[must_use]
     pub fn pin(&mut self, id: BackendId) -> bool {
         let pinned = self.all(|backend| backend.is_pinned()).len();

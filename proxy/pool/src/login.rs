@@ -88,27 +88,21 @@ impl<T: Clone + Ord> Login<T> {
         }
     }
 
-    /// Whether clients wait for `wanted` that no coming backend will serve, and one more of access `of` could.
-    pub(crate) fn lacks(
-        &self,
-        wanted: &Access<T>,
-        of: &Access<T>,
-        coming: impl Fn(&Line) -> usize,
-    ) -> bool {
-        let own = |line: &Line| line.waiters.len().saturating_sub(coming(line));
-        let is_short = |access: &Access<T>| self.lines.get(access).map_or(0, own) > 0;
-        if *of != Access::ReadOnly {
-            return is_short(wanted);
+    /// Whether clients wait that one more backend of this access could serve, beside those that are coming.
+    pub(crate) fn lacks(&self, access: &Access<T>, coming: impl Fn(&Line) -> usize) -> bool {
+        let short = |line: &Line| line.waiters.len().saturating_sub(coming(line));
+        if *access != Access::ReadOnly {
+            return self.lines.get(access).map_or(0, short) > 0;
         }
         let tokens = self.lines.iter().filter(|(access, _)| access.is_tokens());
-        let tokens: usize = tokens.map(|(_, line)| own(line)).sum();
-        let readers = self.lines.get(of);
-        let waiting = tokens + readers.map_or(0, |line| line.waiters.len());
-        let is_one_left = waiting > readers.map_or(0, &coming);
-        is_one_left && (wanted == of || is_short(wanted))
+        let tokens: usize = tokens.map(|(_, line)| short(line)).sum();
+        match self.lines.get(access) {
+            Some(readers) => tokens + readers.waiters.len() > coming(readers),
+            None => tokens > 0,
+        }
     }
 
-    /// Whether its idle read-only backends are those that are kept for clients with tokens.
+    /// Whether the idle read-only backends are those that are kept for clients with tokens.
     pub(crate) fn is_at_reserve(&self, leaders: usize) -> bool {
         let idle = self
             .lines

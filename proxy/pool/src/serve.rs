@@ -1,4 +1,4 @@
-//! Who is served next, and how: an idle backend, a reset, an opening, or room for one.
+//! The waiter that is next, and its next step: an idle backend, a reset, an opening, or room for one.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ enum Step {
 
 /// An idle backend for a client.
 pub(crate) enum Found {
-    /// Its own last one, or one that was reset.
+    /// The client's last one, or one that was reset.
     Ready(BackendId),
     Used(BackendId),
 }
 
-/// What the budget has said.
+/// Answer of the budget.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Places {
     Maybe,
@@ -54,7 +54,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         }
     }
 
-    /// The first by age, and every second time of those with tokens. Nobody's idle backend closes while it can serve.
+    /// The oldest waiter, and every second time the oldest with tokens. No idle backend closes while it can serve.
     fn next_step(&self, now: Duration, places: Places) -> Option<(L, Access<T>, Step)> {
         let mut next = None;
         let mut first = (true, true, u64::MAX);
@@ -89,7 +89,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         if let Some(Found::Ready(id) | Found::Used(id)) = found {
             let of = &self.backends.get(&id)?.access;
             // A key's own backend may be on its way back.
-            let lacks = |of| login.lacks(wanted, of, |line| line.resetting);
+            let lacks = |access| login.lacks(access, |line| line.resetting);
             match found {
                 Some(Found::Ready(_)) if of == wanted || lacks(wanted) => {
                     return Some(Step::Lend(id));
@@ -98,7 +98,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
                 _ => {}
             }
         }
-        if !login.lacks(wanted, &wanted.born(), Line::coming) || !login.may_open(now) {
+        if !login.lacks(&wanted.born(), Line::coming) || !login.may_open(now) {
             return None;
         }
         let is_full = login.places >= self.limits.login;
@@ -127,7 +127,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         client: ClientId,
         waited: Duration,
     ) -> Option<Found> {
-        // One reader at least is served, and a second one if the first has kept it waiting.
+        // One reader is served, and a second one after a long wait.
         let may_be_kept = *wanted == Access::ReadOnly && login.has_reader();
         let is_kept = may_be_kept && login.is_at_reserve(self.limits.leaders);
         if is_kept && waited < self.patience() {

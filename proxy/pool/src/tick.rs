@@ -1,4 +1,4 @@
-//! What time brings: waits that end, idle backends that close, places for those that have waited long.
+//! Effects of time: waits end, idle backends close, long waits get a place.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             for (access, line) in &login.lines {
                 let head = line.waiters.front();
                 let is_long = |head: &&Waiter| now.saturating_sub(head.since) >= self.patience();
-                let is_short = || login.lacks(access, &access.born(), Line::coming);
+                let is_short = || login.lacks(&access.born(), Line::coming);
                 if let Some(head) = head.filter(is_long).filter(|_| is_short()) {
                     waiting.push((head.number, name, access));
                 }

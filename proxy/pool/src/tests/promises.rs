@@ -134,7 +134,6 @@ impl Truth {
         }
     }
 
-    /// Its access changes while it is lent.
     pub(super) fn remove(&mut self, id: BackendId) -> Option<Server> {
         let doing = self.servers.get(&id)?.doing;
         self.does(id, Doing::Closing);
@@ -156,7 +155,7 @@ impl Truth {
         Self::wants_reserve(&self.counts[usize::from(login)], limits.leaders)
     }
 
-    /// What is wrong at rest.
+    /// Promise that is broken once all orders are carried out.
     pub(super) fn at_rest(&self, limits: &Limits, is_paused: bool) -> Option<Broken> {
         for counts in &self.counts {
             if counts.places > limits.login {
@@ -186,7 +185,7 @@ impl Truth {
     }
 }
 
-/// What the clients have come to know.
+/// A client, and its backend.
 pub(super) struct Client {
     pub(super) login: u8,
     pub(super) access: Access<u8>,

@@ -261,16 +261,20 @@ fn a_key_is_for_life() {
 #[test]
 fn an_own_key_is_reset_while_others_come() {
     run_at_most(
-        2,
+        3,
         "1 wants a t1 => open b1 a
         opened b1 => 1 gets b1
         2 wants a ro => open b2 a
         opened b2 => 2 gets b2
+        5 wants a ro => open b3 a
+        opened b3 => 5 gets b3
         3 wants a ro
         4 wants a t1
         back b2 ro => reset b2
+        back b3 ro => reset b3
         back b1 t1 => reset b1
         clean b2 => 3 gets b2
+        clean b3
         clean b1 => 4 gets b1",
     );
 }
@@ -326,10 +330,11 @@ fn an_idle_backend_of_another_key_makes_room() {
     script(100, login).run(
         "1 wants a ro => open b1 a
         opened b1 => 1 gets b1
-        back b1 ro
         2 wants b ro => open b2 b
         opened b2 => 2 gets b2
         back b2 ro
+        ms 1
+        back b1 ro
         2 wants a exempt => close b1
         ended b1 => open b3 a exempt",
     );
@@ -497,10 +502,12 @@ fn openings_pause_after_failures() {
     let mut script = self::script(100, limits());
     script.run("1 wants a ro => open b1 a\n ended b1 => 1 failed");
     for _ in 0..9 {
-        script.run("ms 5000\n tick");
         script
             .pool
             .wanted(script.now, ClientId(1), &"a", Access::ReadOnly);
+        assert_eq!(script.pool.next_order(), None);
+        script.now += Duration::from_secs(5);
+        script.pool.tick(script.now);
         let Some(Order::Open { backend, .. }) = script.pool.next_order() else {
             panic!("the pause is over 5 s")
         };
@@ -566,7 +573,14 @@ fn a_cancelled_backend_is_lent_after_the_signal_and_a_round_trip() {
         clean b1 => 1 gets b1
         cancel b1 1 => yes
         cancelled b1
-        back b1 ro => reset b1");
+        back b1 ro => reset b1
+        clean b1
+        1 wants a ro => 1 gets b1
+        cancel b1 1 => yes
+        cancel b1 1 => yes
+        back b1 ro
+        cancelled b1
+        cancelled b1 => reset b1");
 }
 
 #[test]
@@ -607,13 +621,14 @@ fn a_tenure_takes_its_backends_with_it() {
         clean b2
         opened b4
         cancelled b3
-        5 wants b ro => open b7 b
+        tenure => close b6, open b7 a
+        5 wants b ro => open b8 b
         back b1 ro => close b1
         ended b2
         ended b4
-        opened b6 => 4 gets b6
-        back b6 ro
-        4 wants a ro => 4 gets b6");
+        opened b7 => 4 gets b7
+        back b7 ro
+        4 wants a ro => 4 gets b7");
 }
 
 #[test]

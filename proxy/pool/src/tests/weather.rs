@@ -1,4 +1,4 @@
-//! What happens to servers, and what operators do.
+//! Trouble of servers, and work of operators.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ impl World {
         self.pool.resume(self.now);
     }
 
-    /// Whoever has it sees the end of the connection.
+    /// The holder sees the end of the connection.
     fn kill(&mut self, id: crate::BackendId) {
         let Some(server) = self.truth.servers.get_mut(&id) else {
             return;
