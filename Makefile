@@ -48,7 +48,7 @@ test: build ## Install what the tests need, and run all of them, the code blocks
 	fi
 
 # Commands for every change. Neither needs cargo-nextest.
-UNIT := policies wire fence session logins
+UNIT := policies wire fence session pool logins
 unit: ## Test the pure crates, in a minute: no server, no packages but a C compiler and libclang
 	$(CARGO) test --locked --lib $(UNIT:%=--package pgpalisade-%)
 

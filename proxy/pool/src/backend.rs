@@ -1,0 +1,79 @@
+//! A server connection of the pool, and its state.
+
+use std::time::Duration;
+
+use crate::{Access, ClientId};
+
+pub(crate) struct Backend<L, T> {
+    pub(crate) login: L,
+    pub(crate) access: Access<T>,
+    pub(crate) state: State<T>,
+    /// End of its lifetime: no client gets it afterwards.
+    pub(crate) expires_at: Duration,
+}
+
+pub(crate) enum State<T> {
+    Opening,
+    Idle {
+        since: Duration,
+        /// Last client, if the backend was not reset after it.
+        owner: Option<ClientId>,
+    },
+    Lent(Lend<T>),
+    /// Given back while so many cancel requests were under way.
+    Quarantined(u32),
+    Resetting,
+    Closing,
+}
+
+pub(crate) struct Lend<T> {
+    pub(crate) client: ClientId,
+    pub(crate) wanted: Access<T>,
+    pub(crate) is_pinned: bool,
+    /// Closed instead of lent again.
+    pub(crate) is_leaving: bool,
+    /// Cancel requests under way.
+    pub(crate) cancels: u32,
+    /// A signal may arrive until a round trip has followed the last cancel request.
+    pub(crate) was_cancelled: bool,
+}
+
+impl<T> Lend<T> {
+    pub(crate) const fn new(client: ClientId, wanted: Access<T>) -> Self {
+        Self {
+            client,
+            wanted,
+            is_pinned: false,
+            is_leaving: false,
+            cancels: 0,
+            was_cancelled: false,
+        }
+    }
+}
+
+impl<L, T> Backend<L, T> {
+    pub(crate) const fn lend(&mut self) -> Option<&mut Lend<T>> {
+        match &mut self.state {
+            State::Lent(lend) => Some(lend),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn is_pinned(&self) -> bool {
+        matches!(&self.state, State::Lent(lend) if lend.is_pinned)
+    }
+
+    pub(crate) const fn owner(&self) -> Option<ClientId> {
+        match self.state {
+            State::Idle { owner, .. } => owner,
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn idle_since(&self) -> Option<Duration> {
+        match self.state {
+            State::Idle { since, .. } => Some(since),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The pool of one worker's server connections ("backends") as a state machine, for `pool = "transaction"`.
+//!
+//! Methods are the events; each may queue [`Order`]s, which the driver takes with [`Pool::next_order`] until none is
+//! left, before the next event. Time is what the driver says, from any origin.
+//!
+//! A backend belongs to a key for life: a login and an [`Access`]. A client that wants tokens may get a read-only
+//! backend, registers it by itself, and says so when it gives it back. No backend goes from one client to another
+//! without a reset between them. The reset is sent once another client is to have the backend, or once its last client
+//! has left: the same client again needs none, and what a function has left behind (a lock, LISTEN) ends with its
+//! client.
+//!
+//! The pool knows no marks: a client's session asks the fence before it wants a backend and before it uses it, and the
+//! barrier of a takeover ends backends of lower tokens, which then come as [`Pool::ended`].
+
+#[cfg(test)]
+mod tests;
+
+mod backend;
+mod login;
+mod serve;
+mod tick;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use backend::{Backend, State};
+use login::{Login, Waiter};
+use serve::Found;
+
+/// A server connection of this pool. Never reused: events of a backend that is gone change nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BackendId(u64);
+
+/// A client of this worker, by a number that the driver never uses again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// Rights of a backend, and need of a client: half of a key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access<T> {
+    /// Transactions are read-only.
+    ReadOnly,
+    /// The policy frees writes.
+    Exempt,
+    /// Registered for these tokens, in canonical form.
+    Tokens(T),
+}
+
+impl<T: Ord> Access<T> {
+    const fn is_tokens(&self) -> bool {
+        matches!(self, Self::Tokens(_))
+    }
+
+    /// Access of a new backend that serves it.
+    const fn born(&self) -> Self {
+        match self {
+            Self::Exempt => Self::Exempt,
+            Self::ReadOnly | Self::Tokens(_) => Self::ReadOnly,
+        }
+    }
+
+    /// Whether a backend of this access may be lent for another, or become one of it.
+    fn serves(&self, wanted: &Self) -> bool {
+        self == wanted || *self == Self::ReadOnly && wanted.is_tokens()
+    }
+}
+
+/// Access of a new backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Birth {
+    ReadOnly,
+    Exempt,
+}
+
+/// Work for the driver, in the order of the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order<L> {
+    /// The client has the backend until [`Pool::given_back`] or [`Pool::ended`].
+    Lend {
+        client: ClientId,
+        backend: BackendId,
+    },
+    /// Answered by [`Pool::opened`], or by [`Pool::ended`] if it fails, within a bound.
+    Open {
+        backend: BackendId,
+        login: L,
+        birth: Birth,
+    },
+    /// Answered by [`Pool::reset_done`], or closed within a bound.
+    Reset(BackendId),
+    /// Answered by [`Pool::ended`]. An opening is given up.
+    Close(BackendId),
+    /// The client waits no longer.
+    Refuse(ClientId, Refusal),
+}
+
+/// Reason that a client gets no backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// None was free in time.
+    Timeout,
+    /// The opening that has just ended failed, and its login has no other backend. The client gets the server's error.
+    OpenFailed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Backends of a login.
+    pub login: usize,
+    /// Idle read-only backends of a login that are kept for clients with tokens, while the login has any.
+    pub leaders: usize,
+    /// Wait of a client, apart from pauses.
+    pub wait: Duration,
+    /// Time after which an idle backend is closed.
+    pub idle: Duration,
+    /// Lifetime of a backend, give or take a tenth.
+    pub lifetime: Duration,
+    /// Backends that clients may keep beyond a transaction.
+    pub pinned: usize,
+}
+
+/// Places for backends of all logins, which the pools of several workers may share.
+pub trait Budget {
+    /// Takes a place, if one is free.
+    fn take(&mut self) -> bool;
+    fn give_back(&mut self);
+}
+
+/// Backends and waiters of one key.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Usage<'a, L, T> {
+    pub login: &'a L,
+    pub access: &'a Access<T>,
+    pub opening: usize,
+    pub resetting: usize,
+    pub idle: usize,
+    /// Backends lent to clients that wanted this access.
+    pub lent: usize,
+    pub waiting: usize,
+    /// Begin of the longest wait.
+    pub waiting_since: Option<Duration>,
+}
+
+pub struct Pool<L, T, B> {
+    limits: Limits,
+    budget: B,
+    backends: BTreeMap<BackendId, Backend<L, T>>,
+    logins: BTreeMap<L, Login<T>>,
+    orders: VecDeque<Order<L>>,
+    /// Last number of a backend or waiter.
+    numbers: u64,
+    waiting: usize,
+    closing: usize,
+    is_paused: bool,
+    /// Whether a client with tokens goes before older waiters.
+    tokens_first: bool,
+}
+
+impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
+    pub const fn new(limits: Limits, budget: B) -> Self {
+        Self {
+            limits,
+            budget,
+            backends: BTreeMap::new(),
+            logins: BTreeMap::new(),
+            orders: VecDeque::new(),
+            numbers: 0,
+            waiting: 0,
+            closing: 0,
+            is_paused: false,
+            tokens_first: true,
+        }
+    }
+
+    /// Applies from the next event on; surplus backends are closed by [`Self::tick`] when they are idle too long.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    pub fn next_order(&mut self) -> Option<Order<L>> {
+        self.orders.pop_front()
+    }
+
+    /// A client, which has no backend and waits for none, needs one.
+    pub fn wanted(&mut self, now: Duration, client: ClientId, login: &L, access: Access<T>) {
+        if let Some(id) = self.ready(client, login, &access) {
+            return self.lend(id, client, access);
+        }
+        let number = self.number();
+        let waiter = Waiter {
+            client,
+            number,
+            since: now,
+        };
+        let login = self.logins.entry(login.clone()).or_default();
+        login.line(&access).waiters.push_back(waiter);
+        self.waiting += 1;
+        self.serve(now);
+    }
+
+    fn ready(&self, client: ClientId, login: &L, access: &Access<T>) -> Option<BackendId> {
+        let login = self.logins.get(login).filter(|_| !self.is_paused)?;
+        let is_first = login
+            .lines
+            .get(access)
+            .is_none_or(|line| line.waiters.is_empty());
+        match self.find(login, access, client, Duration::ZERO) {
+            Some(Found::Ready(id)) if is_first => Some(id),
+            _ => None,
+        }
+    }
+
+    /// A client has disconnected, or waits no longer. If it had a backend, that is given back or ended first.
+    pub fn left(&mut self, client: ClientId) {
+        for line in self
+            .logins
+            .values_mut()
+            .flat_map(|login| login.lines.values_mut())
+        {
+            let before = line.waiters.len();
+            line.waiters.retain(|waiter| waiter.client != client);
+            self.waiting -= before - line.waiters.len();
+        }
+        for id in self.all(|backend| backend.owner() == Some(client)) {
+            self.reset(id);
+        }
+    }
+
+    /// A client needs its backend no more: outside a transaction, all requests answered, and nothing left but what a
+    /// reset removes. Any other is closed by the driver and comes as [`Self::ended`], as one whose registration ended
+    /// unclear. `access`: what the backend is registered for by now.
+    pub fn given_back(&mut self, now: Duration, id: BackendId, access: Access<T>) {
+        let Some(backend) = self.backends.get_mut(&id) else {
+            return;
+        };
+        let is_over = now >= backend.expires_at || !backend.access.serves(&access);
+        let Some(lend) = backend.lend() else {
+            return;
+        };
+        let (owner, cancels) = (Some(lend.client), lend.cancels);
+        let (is_over, was_cancelled) = (is_over || lend.is_leaving, lend.was_cancelled);
+        if is_over {
+            self.close(id);
+        } else {
+            backend.access = access;
+            match (cancels, was_cancelled) {
+                (0, false) => self.enter(id, State::Idle { since: now, owner }),
+                (0, true) => self.reset(id),
+                _ => self.enter(id, State::Quarantined(cancels)),
+            }
+        }
+        self.serve(now);
+    }
+
+    /// A backend is ready: authenticated, and its access confirmed. The random `seed` spreads the ends of lifetimes.
+    pub fn opened(&mut self, now: Duration, id: BackendId, seed: u64) {
+        let lifetime = self.limits.lifetime;
+        let Some(backend) = self.backends.get_mut(&id) else {
+            return;
+        };
+        if !matches!(backend.state, State::Opening) {
+            return;
+        }
+        let part = u32::try_from(seed % 1024).unwrap_or_default();
+        let spread = (lifetime / 5 / 1024).saturating_mul(part);
+        let lives = (lifetime - lifetime / 10).saturating_add(spread);
+        backend.expires_at = now.saturating_add(lives);
+        if let Some(login) = self.logins.get_mut(&backend.login) {
+            login.opened();
+        }
+        self.free(now, id);
+    }
+
+    /// The reset of a backend has succeeded.
+    pub fn reset_done(&mut self, now: Duration, id: BackendId) {
+        let state = self.backends.get(&id).map(|backend| &backend.state);
+        if matches!(state, Some(State::Resetting)) {
+            self.free(now, id);
+        }
+    }
+
+    fn free(&mut self, now: Duration, id: BackendId) {
+        let state = State::Idle {
+            since: now,
+            owner: None,
+        };
+        self.enter(id, state);
+        self.serve(now);
+    }
+
+    /// The connection of a backend has ended: its opening or reset failed, it was closed, it broke, or it said
+    /// something unasked while idle. If it was lent, its client knows already.
+    pub fn ended(&mut self, now: Duration, id: BackendId) {
+        let Some(backend) = self.backends.remove(&id) else {
+            return;
+        };
+        self.budget.give_back();
+        self.closing -= usize::from(matches!(backend.state, State::Closing));
+        let login = self.logins.entry(backend.login).or_default();
+        login.places -= 1;
+        login.leave(id, &backend.access, &backend.state);
+        if matches!(backend.state, State::Opening) {
+            login.failed(now);
+            if login.is_bare() {
+                let lines = login.lines.values_mut();
+                for waiter in lines.flat_map(|line| line.waiters.drain(..)) {
+                    self.waiting -= 1;
+                    let refusal = Order::Refuse(waiter.client, Refusal::OpenFailed);
+                    self.orders.push_back(refusal);
+                }
+            }
+        }
+        self.serve(now);
+    }
+
+    /// Asks before a statement whose effect outlives its transaction. If false, the client gets an error instead of a
+    /// wait: clients that wait for a pin would keep their backends, and the wait might never end.
+    #[must_use]
+    pub fn pin(&mut self, id: BackendId) -> bool {
+        let pinned = self.all(|backend| backend.is_pinned()).len();
+        let Some(lend) = self.backends.get_mut(&id).and_then(Backend::lend) else {
+            return false;
+        };
+        lend.is_pinned |= pinned < self.limits.pinned;
+        lend.is_pinned
+    }
+
+    /// Nothing on the backend outlives the client's transaction any more.
+    pub fn unpin(&mut self, id: BackendId) {
+        if let Some(lend) = self.backends.get_mut(&id).and_then(Backend::lend) {
+            lend.is_pinned = false;
+        }
+    }
+
+    /// Asks before a cancel request for a client's statement is sent. If false, the client has no such backend.
+    #[must_use]
+    pub fn begin_cancel(&mut self, client: ClientId, id: BackendId) -> bool {
+        let lend = self.backends.get_mut(&id).and_then(Backend::lend);
+        let Some(lend) = lend.filter(|lend| lend.client == client) else {
+            return false;
+        };
+        lend.was_cancelled = true;
+        lend.cancels += 1;
+        true
+    }
+
+    /// The connection of a cancel request has closed. Afterwards a signal has reached the backend, which a round trip
+    /// will show.
+    pub fn cancel_closed(&mut self, id: BackendId) {
+        match self.backends.get_mut(&id).map(|backend| &mut backend.state) {
+            Some(State::Lent(lend)) => lend.cancels = lend.cancels.saturating_sub(1),
+            Some(State::Quarantined(1)) => self.reset(id),
+            Some(State::Quarantined(cancels)) => *cancels -= 1,
+            _ => {}
+        }
+    }
+
+    /// The server is no longer the primary. Its backends are never lent again; waiters wait for those of the next.
+    pub fn tenure_over(&mut self, now: Duration) {
+        for backend in self.backends.values_mut() {
+            if let Some(lend) = backend.lend() {
+                lend.is_leaving = true;
+            }
+        }
+        let is_unused =
+            |backend: &Backend<L, T>| !matches!(backend.state, State::Lent(_) | State::Closing);
+        for id in self.all(is_unused) {
+            self.close(id);
+        }
+        self.serve(now);
+    }
+
+    /// Lends and opens nothing until [`Self::resume`].
+    pub const fn pause(&mut self) {
+        self.is_paused = true;
+    }
+
+    /// Serves again. Waits begin anew.
+    pub fn resume(&mut self, now: Duration) {
+        self.is_paused = false;
+        let lines = self
+            .logins
+            .values_mut()
+            .flat_map(|login| login.lines.values_mut());
+        for waiter in lines.flat_map(|line| &mut line.waiters) {
+            waiter.since = now;
+        }
+        self.serve(now);
+    }
+
+    /// Whether no connection is left.
+    pub fn is_empty(&self) -> bool {
+        self.backends.is_empty()
+    }
+
+    pub fn usage(&self) -> impl Iterator<Item = Usage<'_, L, T>> {
+        let logins = self.logins.iter();
+        let lines = logins.flat_map(|(login, of)| of.lines.iter().map(move |line| (login, line)));
+        lines.map(|(login, (access, line))| Usage {
+            login,
+            access,
+            opening: line.opening,
+            resetting: line.resetting,
+            idle: line.idle.len(),
+            lent: line.lent,
+            waiting: line.waiters.len(),
+            waiting_since: line.waiters.front().map(|waiter| waiter.since),
+        })
+    }
+
+    const fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn all(&self, is_one: impl Fn(&Backend<L, T>) -> bool) -> Vec<BackendId> {
+        let all = self.backends.iter().filter(|(_, backend)| is_one(backend));
+        all.map(|(id, _)| *id).collect()
+    }
+}

@@ -1,0 +1,211 @@
+//! The waiter that is next, and its next step: an idle backend, a reset, an opening, or room for one.
+
+use std::time::Duration;
+
+use crate::backend::{Backend, Lend, State};
+use crate::login::{Line, Login, Waiter};
+use crate::{Access, BackendId, Birth, Budget, ClientId, Order, Pool};
+
+/// Next step for a waiter.
+enum Step {
+    Lend(BackendId),
+    Reset(BackendId),
+    Open,
+    MakeRoom(BackendId),
+}
+
+/// An idle backend for a client.
+pub(crate) enum Found {
+    /// The client's last one, or one that was reset.
+    Ready(BackendId),
+    Used(BackendId),
+}
+
+/// Answer of the budget.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Places {
+    Maybe,
+    None,
+}
+
+impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
+    /// Serves waiters, as far as there is something for them.
+    pub(crate) fn serve(&mut self, now: Duration) {
+        let mut places = Places::Maybe;
+        while self.waiting > 0 && !self.is_paused {
+            let Some((login, access, step)) = self.next_step(now, places) else {
+                break;
+            };
+            match step {
+                Step::Lend(id) => {
+                    // After a token went first, the oldest waiter is next.
+                    self.tokens_first = !(self.tokens_first && access.is_tokens());
+                    let line = self.logins.entry(login).or_default().line(&access);
+                    if let Some(waiter) = line.waiters.pop_front() {
+                        self.waiting -= 1;
+                        self.lend(id, waiter.client, access);
+                    }
+                }
+                Step::Reset(id) => self.reset(id),
+                Step::Open if self.budget.take() => self.open(login, &access),
+                Step::Open => places = Places::None,
+                Step::MakeRoom(id) => self.close(id),
+            }
+        }
+    }
+
+    /// The oldest waiter, and every second time the oldest with tokens. No idle backend closes while it can serve.
+    fn next_step(&self, now: Duration, places: Places) -> Option<(L, Access<T>, Step)> {
+        let mut next = None;
+        let mut first = (true, true, u64::MAX);
+        for (name, login) in &self.logins {
+            for (access, line) in &login.lines {
+                let head = line.waiters.front();
+                let step = head.and_then(|head| self.step(now, (name, access), head, places));
+                let (Some(head), Some(step)) = (head, step) else {
+                    continue;
+                };
+                let is_second = self.tokens_first && !access.is_tokens();
+                let rank = (matches!(step, Step::MakeRoom(_)), is_second, head.number);
+                if rank < first {
+                    first = rank;
+                    next = Some((name, access, step));
+                }
+            }
+        }
+        next.map(|(name, access, step)| (name.clone(), access.clone(), step))
+    }
+
+    fn step(
+        &self,
+        now: Duration,
+        (name, wanted): (&L, &Access<T>),
+        head: &Waiter,
+        places: Places,
+    ) -> Option<Step> {
+        let login = self.logins.get(name)?;
+        let waited = now.saturating_sub(head.since);
+        let found = self.find(login, wanted, head.client, waited);
+        if let Some(Found::Ready(id) | Found::Used(id)) = found {
+            let of = &self.backends.get(&id)?.access;
+            // A key's own backend may be on its way back.
+            let lacks = |access| login.lacks(access, |line| line.resetting);
+            match found {
+                Some(Found::Ready(_)) if of == wanted || lacks(wanted) => {
+                    return Some(Step::Lend(id));
+                }
+                Some(Found::Used(_)) if lacks(of) => return Some(Step::Reset(id)),
+                _ => {}
+            }
+        }
+        if !login.lacks(&wanted.born(), Line::coming) || !login.may_open(now) {
+            return None;
+        }
+        let is_full = login.places >= self.limits.login;
+        if !is_full && places == Places::Maybe {
+            return Some(Step::Open);
+        }
+        // One at a time makes room: whatever closes may be enough.
+        let victims = self
+            .logins
+            .iter()
+            .filter(|(other, _)| !is_full || *other == name);
+        let victims = victims.filter(|_| self.closing == 0);
+        let lines = victims.flat_map(|(other, login)| login.lines.iter().map(move |l| (other, l)));
+        let others = lines.filter(|(other, (access, _))| *other != name || !access.serves(wanted));
+        let longest_idle = others.filter_map(|(_, (_, line))| line.idle.first());
+        let since = |id: &&BackendId| self.backends.get(id).and_then(Backend::idle_since);
+        let victim = longest_idle.min_by_key(|id| (since(id), **id))?;
+        Some(Step::MakeRoom(*victim))
+    }
+
+    /// The idle backend that is best for a client: of its own key, else one that it can register itself.
+    pub(crate) fn find(
+        &self,
+        login: &Login<T>,
+        wanted: &Access<T>,
+        client: ClientId,
+        waited: Duration,
+    ) -> Option<Found> {
+        // One reader is served, and a second one after a long wait.
+        let may_be_kept = *wanted == Access::ReadOnly && login.has_reader();
+        let is_kept = may_be_kept && login.is_at_reserve(self.limits.leaders);
+        if is_kept && waited < self.patience() {
+            return None;
+        }
+        let best = |access| self.best(login.lines.get(access)?, client);
+        let is_registered_later = || wanted.is_tokens().then(|| best(&Access::ReadOnly))?;
+        best(wanted).or_else(is_registered_later)
+    }
+
+    fn best(&self, line: &Line, client: ClientId) -> Option<Found> {
+        let owner = |id: &&BackendId| self.backends.get(id).and_then(Backend::owner);
+        let mut latest_first = line.idle.iter().rev();
+        let own = latest_first.clone().find(|id| owner(id) == Some(client));
+        let ready = own.or_else(|| latest_first.find(|id| owner(id).is_none()));
+        let used = || line.idle.last().map(|id| Found::Used(*id));
+        ready.map(|id| Found::Ready(*id)).or_else(used)
+    }
+
+    /// Wait after which a client gets what is kept for others.
+    pub(crate) fn patience(&self) -> Duration {
+        self.limits.wait / 8
+    }
+
+    pub(crate) fn lend(&mut self, id: BackendId, client: ClientId, wanted: Access<T>) {
+        self.enter(id, State::Lent(Lend::new(client, wanted)));
+        self.orders.push_back(Order::Lend {
+            client,
+            backend: id,
+        });
+    }
+
+    pub(crate) fn reset(&mut self, id: BackendId) {
+        self.enter(id, State::Resetting);
+        self.orders.push_back(Order::Reset(id));
+    }
+
+    pub(crate) fn close(&mut self, id: BackendId) {
+        self.enter(id, State::Closing);
+        self.orders.push_back(Order::Close(id));
+    }
+
+    /// Opens a backend. Its place is taken.
+    fn open(&mut self, login: L, wanted: &Access<T>) {
+        let backend = BackendId(self.number());
+        let access = wanted.born();
+        let birth = match access {
+            Access::Exempt => Birth::Exempt,
+            Access::ReadOnly | Access::Tokens(_) => Birth::ReadOnly,
+        };
+        let of = self.logins.entry(login.clone()).or_default();
+        of.places += 1;
+        of.enter(backend, &access, &State::Opening);
+        let opening = Backend {
+            login: login.clone(),
+            access,
+            state: State::Opening,
+            expires_at: Duration::MAX,
+        };
+        self.backends.insert(backend, opening);
+        self.orders.push_back(Order::Open {
+            backend,
+            login,
+            birth,
+        });
+    }
+
+    /// Moves a backend to another state.
+    pub(crate) fn enter(&mut self, id: BackendId, state: State<T>) {
+        let Some(backend) = self.backends.get_mut(&id) else {
+            return;
+        };
+        if let Some(login) = self.logins.get_mut(&backend.login) {
+            login.leave(id, &backend.access, &backend.state);
+            login.enter(id, &backend.access, &state);
+        }
+        self.closing -= usize::from(matches!(backend.state, State::Closing));
+        self.closing += usize::from(matches!(state, State::Closing));
+        backend.state = state;
+    }
+}

@@ -1,0 +1,74 @@
+//! Rules that the pool relies on. A run can do without any one of them: the driver then hides from the pool what the
+//! rule judges by, or does not follow its answer.
+
+use super::promises::*;
+
+/// A run without a guard.
+pub(super) struct Without {
+    pub(super) guard: Guard,
+    /// The promise that breaks. No other counts.
+    pub(super) breaks: Broken,
+    /// A seed that shows it.
+    pub(super) seed: u64,
+}
+
+macro_rules! guards {
+    ($($(#[doc = $text:literal])* $name:ident: $breaks:expr, $seed:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Guard { $($(#[doc = $text])* $name,)* }
+
+        impl Guard {
+            pub(super) const ALL: &[Without] = &[$(Without {
+                guard: Self::$name,
+                breaks: $breaks,
+                seed: $seed,
+            },)*];
+        }
+    };
+}
+
+guards! {
+    // Keys
+    /// The login is part of the key.
+    LoginTold: OTHER_LOGIN, 0;
+    /// The tokens are.
+    TokensTold: OTHER_ACCESS, 0;
+    /// The exemption is.
+    ExemptTold: OTHER_ACCESS, 2;
+    /// A session says what it has registered.
+    RegistrationTold: OTHER_ACCESS, 0;
+    /// A session closes a backend whose registration ended unclear.
+    UnclearClosed: UNCLEAR, 3;
+    // Lending
+    /// The reset is answered before the next client has the backend.
+    ResetAwaited: LEAK, 0;
+    /// Backends reset once their client has left.
+    LeftTold: LINGERS, 1;
+    /// Waiters that left are forgotten.
+    WaiterLeftTold: NOT_WAITING, 0;
+    /// Ended backends are forgotten.
+    EndedTold: DEAD, 0;
+    /// Events of a backend that is gone change nothing.
+    NumbersNew: TWO_OWNERS, 0;
+    TenureTold: OLD_TENURE, 3;
+    PauseTold: NOT_PAUSED, 1;
+    // Cancel
+    /// A cancelled backend is reset.
+    CancelTold: HIT, 3;
+    /// Not before the connection of the cancel request has closed.
+    CancelClosedAwaited: HIT, 2;
+    /// A cancel request is sent only while its client has the backend.
+    CancelAsked: HIT, 2;
+    // Limits
+    BudgetAsked: OVER_BUDGET, 1;
+    LoginLimit: OVER_LOGIN, 0;
+    PinAsked: OVER_PINNED, 5;
+    /// Idle backends stay for clients with tokens.
+    Leaders: RESERVE, 3;
+    /// A pause follows a failed opening.
+    FailureTold: HAMMERS, 2;
+    /// Time passes.
+    TickTold: ENDLESS, 3;
+    /// A long wait makes way.
+    Patience: STARVED, 52;
+}

@@ -1,0 +1,105 @@
+//! Choices of a run. Each seed decides all of them.
+
+use std::time::Duration;
+
+use super::weather::Weather;
+use crate::Limits;
+
+/// Splitmix64, so that a seed on record means the same with every version of a library.
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    pub(super) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap()
+    }
+
+    pub(super) fn percent(&mut self, of_hundred: u64) -> bool {
+        self.below(100) < of_hundred
+    }
+
+    /// A delay of up to so many milliseconds; most are far shorter.
+    pub(super) fn delay(&mut self, most: u64) -> Duration {
+        let most = 1 + self.below(most * 1000);
+        Duration::from_micros(1 + self.below(most))
+    }
+}
+
+/// Limits of a run. Some are zero.
+pub(super) struct Draw {
+    pub(super) limits: Limits,
+    /// Places of all pools.
+    pub(super) max: usize,
+    pub(super) logins: u64,
+    pub(super) clients: usize,
+    /// Transactions of a hundred with a token, and in exempt tables.
+    pub(super) tokens: u64,
+    pub(super) exempt: u64,
+    /// Most milliseconds of a transaction, of a pause between two, and of an opening.
+    pub(super) transaction: u64,
+    pub(super) think: u64,
+    pub(super) opening: u64,
+    /// Of a hundred: openings and resets that fail, transactions that pin, are cancelled, or whose client disconnects.
+    pub(super) fails: u64,
+    pub(super) pins: u64,
+    pub(super) cancels: u64,
+    pub(super) dies: u64,
+    pub(super) weather: Vec<Weather>,
+}
+
+impl Draw {
+    pub(super) fn new(random: &mut Random) -> Self {
+        let weather = Weather::draw(random);
+        let mut one_of = |values: &[u64]| values[random.index(values.len())];
+        let seconds = Duration::from_secs;
+        let max = usize::try_from(one_of(&[1, 2, 3, 6, 12])).unwrap();
+        let mut size = |values: &[u64]| usize::try_from(one_of(values)).unwrap();
+        let limits = Limits {
+            login: size(&[1, 2, 4, 100]),
+            leaders: size(&[0, 1, 2]),
+            pinned: size(&[0, 1, 3]),
+            wait: Duration::from_millis(one_of(&[500, 4000, 4000])),
+            idle: seconds(one_of(&[1, 2, 600])),
+            lifetime: seconds(one_of(&[2, 3600])),
+        };
+        Self {
+            limits,
+            max,
+            logins: one_of(&[1, 1, 2, 3]),
+            clients: usize::try_from(one_of(&[2, 6, 25, 25])).unwrap(),
+            tokens: one_of(&[0, 0, 10, 50]),
+            exempt: one_of(&[0, 0, 30]),
+            transaction: one_of(&[5, 50, 200]),
+            think: one_of(&[1, 50, 500]),
+            opening: one_of(&[5, 20, 200]),
+            fails: one_of(&[0, 2, 20]),
+            pins: one_of(&[0, 5, 30]),
+            cancels: one_of(&[0, 10]),
+            dies: one_of(&[0, 2, 20]),
+            weather,
+        }
+    }
+
+    /// Nothing fails any more.
+    pub(super) fn calm(&mut self) {
+        (self.fails, self.pins, self.cancels, self.dies) = (0, 0, 0, 0);
+        self.transaction = self.transaction.min(20);
+        self.opening = self.opening.min(20);
+        self.weather.clear();
+    }
+}

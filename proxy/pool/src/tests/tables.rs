@@ -1,0 +1,707 @@
+//! Each transition: events, and the orders that follow.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::world::Places;
+use crate::{Access, BackendId, Birth, ClientId, Limits, Order, Pool, Refusal};
+
+struct Script {
+    pool: Pool<&'static str, u8, Places>,
+    now: Duration,
+    /// Backends by the order of their openings: `b1`, `b2`.
+    opened: Vec<BackendId>,
+    seed: u64,
+}
+
+fn limits() -> Limits {
+    Limits {
+        login: 100,
+        leaders: 0,
+        wait: Duration::from_secs(8),
+        idle: Duration::from_secs(60),
+        lifetime: Duration::from_secs(1000),
+        pinned: 1,
+    }
+}
+
+fn script(max: usize, limits: Limits) -> Script {
+    let budget = Places::new(Rc::new(Cell::new(0)), max);
+    Script {
+        pool: Pool::new(limits, budget),
+        now: Duration::ZERO,
+        opened: Vec::new(),
+        seed: 0,
+    }
+}
+
+fn access(text: &str) -> Access<u8> {
+    match text {
+        "ro" => Access::ReadOnly,
+        "exempt" => Access::Exempt,
+        token => Access::Tokens(token.strip_prefix('t').unwrap().parse().unwrap()),
+    }
+}
+
+impl Script {
+    fn backend(&self, name: &str) -> BackendId {
+        let number: usize = name.strip_prefix('b').unwrap().parse().unwrap();
+        self.opened[number - 1]
+    }
+
+    fn name(&self, id: BackendId) -> String {
+        let at = self.opened.iter().position(|opened| *opened == id);
+        format!("b{}", at.unwrap() + 1)
+    }
+
+    fn told(&mut self, order: Order<&'static str>) -> String {
+        match order {
+            Order::Lend { client, backend } => format!("{} gets {}", client.0, self.name(backend)),
+            Order::Open {
+                backend,
+                login,
+                birth,
+            } => {
+                self.opened.push(backend);
+                let birth = if birth == Birth::Exempt {
+                    " exempt"
+                } else {
+                    ""
+                };
+                format!("open {} {login}{birth}", self.name(backend))
+            }
+            Order::Reset(id) => format!("reset {}", self.name(id)),
+            Order::Close(id) => format!("close {}", self.name(id)),
+            Order::Refuse(client, Refusal::Timeout) => format!("{} too late", client.0),
+            Order::Refuse(client, Refusal::OpenFailed) => format!("{} failed", client.0),
+        }
+    }
+
+    fn event(&mut self, event: &'static str) -> String {
+        let words: Vec<&'static str> = event.split(' ').collect();
+        let client = |text: &str| ClientId(text.parse().unwrap());
+        let answer = |is_yes| if is_yes { "yes" } else { "no" };
+        let mut told = Vec::new();
+        match *words {
+            ["ms", pause] => self.now += Duration::from_millis(pause.parse().unwrap()),
+            ["tick"] => self.pool.tick(self.now),
+            [id, "wants", login, wanted] => {
+                self.pool
+                    .wanted(self.now, client(id), &login, access(wanted));
+            }
+            [id, "leaves"] => self.pool.left(client(id)),
+            ["opened", id] => self.pool.opened(self.now, self.backend(id), self.seed),
+            ["back", id, now] => {
+                self.pool
+                    .given_back(self.now, self.backend(id), access(now));
+            }
+            ["clean", id] => self.pool.reset_done(self.now, self.backend(id)),
+            ["ended", id] => self.pool.ended(self.now, self.backend(id)),
+            ["pin", id] => told.push(answer(self.pool.pin(self.backend(id))).to_owned()),
+            ["unpin", id] => self.pool.unpin(self.backend(id)),
+            ["cancel", id, of] => {
+                let is_sent = self.pool.begin_cancel(client(of), self.backend(id));
+                told.push(answer(is_sent).to_owned());
+            }
+            ["cancelled", id] => self.pool.cancel_closed(self.backend(id)),
+            ["tenure"] => self.pool.tenure_over(self.now),
+            ["pause"] => self.pool.pause(),
+            ["resume"] => self.pool.resume(self.now),
+            _ => panic!("{event}"),
+        }
+        while let Some(order) = self.pool.next_order() {
+            told.push(self.told(order));
+        }
+        told.join(", ")
+    }
+
+    /// Each line is an event, and its orders after `=>`.
+    fn run(&mut self, lines: &'static str) -> &mut Self {
+        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let (event, orders) = line.split_once(" => ").unwrap_or((line, ""));
+            let told = self.event(event.trim());
+            assert_eq!(told, orders.trim(), "{event} in\n{lines}");
+        }
+        self
+    }
+}
+
+fn run(lines: &'static str) {
+    script(100, limits()).run(lines);
+}
+
+fn run_at_most(max: usize, lines: &'static str) {
+    script(max, limits()).run(lines);
+}
+
+#[test]
+fn the_same_client_needs_no_reset() {
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        back b1 ro
+        1 wants a ro => 1 gets b1
+        back b1 ro
+        2 wants a ro => reset b1
+        clean b1 => 2 gets b1
+        back b1 ro
+        1 wants a ro => reset b1");
+}
+
+#[test]
+fn a_reset_starts_at_once_if_a_client_waits() {
+    run_at_most(
+        1,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro
+        3 wants a ro
+        back b1 ro => reset b1
+        clean b1 => 2 gets b1
+        1 wants a ro
+        back b1 ro => reset b1
+        clean b1 => 3 gets b1",
+    );
+}
+
+#[test]
+fn the_best_is_the_own_one_then_a_clean_one_then_the_latest() {
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro => open b2 a
+        opened b2 => 2 gets b2
+        3 wants a ro => open b3 a
+        opened b3 => 3 gets b3
+        back b1 ro
+        back b2 ro
+        back b3 ro
+        4 wants a ro => reset b3
+        clean b3 => 4 gets b3
+        back b3 ro
+        4 leaves => reset b3
+        clean b3
+        1 wants a ro => 1 gets b1
+        5 wants a ro => 5 gets b3
+        6 wants a ro => reset b2");
+}
+
+#[test]
+fn an_opening_goes_to_whoever_waits_by_then() {
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro => open b2 a
+        back b1 ro => reset b1
+        clean b1 => 2 gets b1
+        opened b2
+        3 wants a ro => 3 gets b2");
+}
+
+#[test]
+fn keys_do_not_mix() {
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        back b1 ro
+        1 wants b ro => open b2 b
+        1 leaves => reset b1
+        2 wants a exempt => open b3 a exempt
+        opened b3 => 2 gets b3
+        back b3 exempt
+        clean b1
+        ended b2
+        3 wants a t1 => 3 gets b1
+        back b1 t1
+        3 wants a ro => open b4 a
+        opened b4 => 3 gets b4
+        back b4 ro
+        3 wants a t2 => 3 gets b4
+        4 wants a t1 => reset b1
+        clean b1 => 4 gets b1
+        5 wants a t1 => open b5 a
+        6 wants a t1 => open b6 a
+        back b1 t1 => reset b1
+        clean b1 => 5 gets b1
+        opened b5 => 6 gets b5");
+}
+
+#[test]
+fn a_key_is_for_life() {
+    for (wanted, becomes) in [
+        ("ro", "exempt"),
+        ("exempt", "ro"),
+        ("exempt", "t1"),
+        ("t1", "ro"),
+        ("t1", "exempt"),
+        ("t1", "t2"),
+    ] {
+        let mut script = script(100, limits());
+        script
+            .pool
+            .wanted(Duration::ZERO, ClientId(1), &"a", access(wanted));
+        let Some(Order::Open { backend, .. }) = script.pool.next_order() else {
+            panic!("no opening")
+        };
+        script.opened.push(backend);
+        script.pool.opened(Duration::ZERO, backend, 0);
+        script
+            .pool
+            .given_back(Duration::ZERO, backend, access(wanted));
+        script
+            .pool
+            .wanted(Duration::ZERO, ClientId(1), &"a", access(wanted));
+        script.pool.next_order();
+        script.pool.next_order();
+        script
+            .pool
+            .given_back(Duration::ZERO, backend, access(becomes));
+        let order = script.pool.next_order();
+        assert_eq!(order, Some(Order::Close(backend)), "{wanted} {becomes}");
+    }
+}
+
+#[test]
+fn an_own_key_is_reset_while_others_come() {
+    run_at_most(
+        3,
+        "1 wants a t1 => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro => open b2 a
+        opened b2 => 2 gets b2
+        5 wants a ro => open b3 a
+        opened b3 => 5 gets b3
+        3 wants a ro
+        4 wants a t1
+        back b2 ro => reset b2
+        back b3 ro => reset b3
+        back b1 t1 => reset b1
+        clean b2 => 3 gets b2
+        clean b3
+        clean b1 => 4 gets b1",
+    );
+}
+
+#[test]
+fn tokens_go_first_every_second_time() {
+    run_at_most(
+        1,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro
+        3 wants a ro
+        4 wants a t1
+        5 wants a t1
+        back b1 ro => reset b1
+        clean b1 => 4 gets b1
+        back b1 ro => reset b1
+        clean b1 => 2 gets b1
+        back b1 ro => reset b1
+        clean b1 => 5 gets b1
+        back b1 ro => reset b1
+        clean b1 => 3 gets b1",
+    );
+}
+
+#[test]
+fn an_idle_backend_of_another_key_makes_room() {
+    run_at_most(
+        2,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants b ro => open b2 b
+        opened b2 => 2 gets b2
+        ms 1
+        back b2 ro
+        ms 1
+        back b1 ro
+        3 wants c ro => close b2
+        4 wants c ro
+        ended b2 => open b3 c, close b1
+        opened b3 => 3 gets b3
+        ended b1 => open b4 c
+        5 wants a ro
+        back b3 ro => reset b3
+        clean b3 => 4 gets b3
+        opened b4 => close b4
+        ended b4 => open b5 a",
+    );
+    let login = Limits {
+        login: 1,
+        ..limits()
+    };
+    script(100, login).run(
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants b ro => open b2 b
+        opened b2 => 2 gets b2
+        back b2 ro
+        ms 1
+        back b1 ro
+        2 wants a exempt => close b1
+        ended b1 => open b3 a exempt",
+    );
+}
+
+#[test]
+fn it_does_not_while_its_own_clients_want_it() {
+    run_at_most(
+        1,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants b ro
+        3 wants a ro
+        back b1 ro => reset b1
+        clean b1 => 3 gets b1
+        back b1 ro => close b1",
+    );
+}
+
+#[test]
+fn a_long_wait_makes_way() {
+    run_at_most(
+        3,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro => open b2 a
+        opened b2 => 2 gets b2
+        3 wants b ro => open b3 b
+        opened b3 => 3 gets b3
+        4 wants c ro
+        5 wants a ro
+        6 wants a ro
+        ms 999
+        tick
+        back b2 ro => reset b2
+        clean b2 => 5 gets b2
+        pin b2 => yes
+        ms 1
+        tick
+        back b2 ro => reset b2
+        clean b2 => 6 gets b2
+        2 wants a ro
+        back b1 ro => close b1
+        ended b1 => open b4 c",
+    );
+    // Of its own login, only one that could not serve it: and of another only if that has more.
+    run_at_most(
+        2,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants b ro => open b2 b
+        opened b2 => 2 gets b2
+        3 wants a t1
+        ms 1000
+        tick
+        back b1 ro => reset b1
+        clean b1 => 3 gets b1
+        1 wants a ro
+        4 wants b ro
+        pin b2 => yes
+        ms 1000
+        tick
+        back b1 t1 => close b1
+        ended b1 => open b3 a
+        opened b3 => 1 gets b3
+        5 wants a t1
+        back b2 ro => reset b2
+        clean b2 => 4 gets b2",
+    );
+}
+
+#[test]
+fn some_are_kept_for_tokens() {
+    let leaders = Limits {
+        leaders: 1,
+        ..limits()
+    };
+    script(4, leaders).run(
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        back b1 ro
+        1 wants a ro => 1 gets b1
+        2 wants a t1 => open b2 a
+        opened b2 => 2 gets b2
+        3 wants a ro => open b3 a
+        opened b3 => open b4 a
+        4 wants a t2 => 4 gets b3
+        opened b4
+        ms 999
+        tick
+        ms 1
+        tick => 3 gets b4
+        back b1 ro
+        back b4 ro
+        1 wants a ro => 1 gets b1
+        3 wants a ro
+        back b1 ro => 3 gets b4
+        back b4 ro
+        ms 60000
+        tick => close b1",
+    );
+}
+
+#[test]
+fn waits_end() {
+    run_at_most(
+        1,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro
+        ms 1
+        3 wants b ro
+        ms 7999
+        tick => 2 too late
+        ms 1
+        tick => 3 too late",
+    );
+}
+
+#[test]
+fn a_failed_opening_is_told_if_there_is_no_other_backend() {
+    run("1 wants a ro => open b1 a
+        2 wants a t1 => open b2 a
+        3 wants b ro => open b3 b
+        ended b1 => 1 failed, 2 failed
+        opened b2
+        4 wants a ro => 4 gets b2
+        5 wants a ro => open b4 a
+        ended b4
+        back b2 ro => reset b2");
+}
+
+#[test]
+fn openings_pause_after_failures() {
+    let mut script = script(100, limits());
+    script.run(
+        "1 wants a ro => open b1 a
+        ended b1 => 1 failed
+        1 wants a ro
+        ms 99
+        tick
+        ms 1
+        tick => open b2 a
+        ended b2 => 1 failed
+        1 wants a ro
+        ms 199
+        tick
+        2 wants a ro
+        ms 1
+        tick => open b3 a, open b4 a
+        ended b3 => 1 failed, 2 failed
+        1 wants a ro
+        ended b4 => 1 failed
+        1 wants a ro
+        ms 399
+        tick
+        ms 1
+        tick => open b5 a
+        opened b5 => 1 gets b5
+        2 wants a ro => open b6 a
+        ended b6
+        ms 100
+        tick => open b7 a",
+    );
+    let mut script = self::script(100, limits());
+    script.run("1 wants a ro => open b1 a\n ended b1 => 1 failed");
+    for _ in 0..9 {
+        script
+            .pool
+            .wanted(script.now, ClientId(1), &"a", Access::ReadOnly);
+        assert_eq!(script.pool.next_order(), None);
+        script.now += Duration::from_secs(5);
+        script.pool.tick(script.now);
+        let Some(Order::Open { backend, .. }) = script.pool.next_order() else {
+            panic!("the pause is over 5 s")
+        };
+        script.pool.ended(script.now, backend);
+        script.pool.next_order();
+    }
+}
+
+#[test]
+fn four_open_at_a_time() {
+    run("1 wants a ro => open b1 a
+        2 wants a ro => open b2 a
+        3 wants a t1 => open b3 a
+        4 wants a exempt => open b4 a exempt
+        5 wants a ro
+        6 wants b ro => open b5 b
+        opened b4 => open b6 a, 4 gets b4");
+}
+
+#[test]
+fn idle_and_old_backends_close() {
+    for (seed, lives) in [(0, 899), (512, 999), (1023, 1099)] {
+        let mut script = script(100, limits());
+        script.seed = seed;
+        script.run(
+            "1 wants a ro => open b1 a
+            opened b1 => 1 gets b1
+            back b1 ro
+            ms 59999
+            tick
+            1 wants a ro => 1 gets b1
+            ms 60000
+            tick
+            back b1 ro
+            1 wants a ro => 1 gets b1",
+        );
+        script.now = Duration::from_secs(lives);
+        script.run("back b1 ro\n 1 wants a ro => 1 gets b1");
+        script.now = Duration::from_secs(lives + 1);
+        script.run("back b1 ro => close b1");
+    }
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        back b1 ro
+        ms 60000
+        tick => close b1
+        1 wants a ro => open b2 a
+        ended b1");
+}
+
+#[test]
+fn a_cancelled_backend_is_lent_after_the_signal_and_a_round_trip() {
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        cancel b1 2 => no
+        cancel b1 1 => yes
+        cancel b1 1 => yes
+        cancelled b1
+        back b1 ro
+        cancel b1 1 => no
+        1 wants a ro => open b2 a
+        cancelled b1 => reset b1
+        clean b1 => 1 gets b1
+        cancel b1 1 => yes
+        cancelled b1
+        back b1 ro => reset b1
+        clean b1
+        1 wants a ro => 1 gets b1
+        cancel b1 1 => yes
+        cancel b1 1 => yes
+        back b1 ro
+        cancelled b1
+        cancelled b1 => reset b1");
+}
+
+#[test]
+fn pins_are_counted() {
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro => open b2 a
+        opened b2 => 2 gets b2
+        pin b1 => yes
+        pin b1 => yes
+        pin b2 => no
+        unpin b1
+        pin b2 => yes
+        back b2 ro
+        pin b2 => no
+        pin b1 => yes
+        ended b1
+        2 wants a ro => 2 gets b2
+        pin b2 => yes");
+}
+
+#[test]
+fn a_tenure_takes_its_backends_with_it() {
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro => open b2 a
+        opened b2 => 2 gets b2
+        3 wants a ro => open b3 a
+        opened b3 => 3 gets b3
+        4 wants a ro => open b4 a
+        back b2 ro => reset b2
+        cancel b3 3 => yes
+        back b3 ro
+        5 wants b ro => open b5 b
+        opened b5 => 5 gets b5
+        back b5 ro
+        tenure => close b2, close b3, close b4, close b5, open b6 a
+        clean b2
+        opened b4
+        cancelled b3
+        tenure => close b6, open b7 a
+        5 wants b ro => open b8 b
+        back b1 ro => close b1
+        ended b2
+        ended b4
+        opened b7 => 4 gets b7
+        back b7 ro
+        4 wants a ro => 4 gets b7");
+}
+
+#[test]
+fn nothing_is_lent_in_a_pause() {
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        pause
+        2 wants a ro
+        back b1 ro
+        1 wants a ro
+        ms 9000
+        tick
+        resume => reset b1, open b2 a
+        ms 7000
+        tick
+        opened b2 => 2 gets b2
+        clean b1 => 1 gets b1");
+}
+
+#[test]
+fn late_events_change_nothing() {
+    run("1 wants a ro => open b1 a
+        clean b1
+        back b1 ro
+        cancelled b1
+        pin b1 => no
+        cancel b1 1 => no
+        opened b1 => 1 gets b1
+        opened b1
+        clean b1
+        back b1 ro
+        back b1 ro
+        clean b1
+        opened b1
+        ended b1
+        opened b1
+        clean b1
+        back b1 ro
+        ended b1
+        1 wants a ro => open b2 a");
+}
+
+#[test]
+fn who_leaves_waits_no_more_and_leaves_nothing() {
+    run_at_most(
+        2,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        1 leaves
+        2 wants a ro => open b2 a
+        3 wants a ro
+        2 leaves
+        opened b2 => 3 gets b2
+        back b2 ro
+        back b1 ro
+        3 leaves => reset b2",
+    );
+}
+
+#[test]
+fn usage_is_that_of_each_key() {
+    let mut script = script(1, limits());
+    script.run(
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        ms 5
+        2 wants a t1
+        3 wants a t1",
+    );
+    let usage: Vec<_> = script.pool.usage().collect();
+    let told = usage
+        .iter()
+        .map(|of| (of.lent, of.waiting, of.waiting_since));
+    let since = Some(Duration::from_millis(5));
+    assert_eq!(told.collect::<Vec<_>>(), [(1, 0, None), (0, 2, since)]);
+}

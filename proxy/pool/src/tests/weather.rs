@@ -1,0 +1,126 @@
+//! Trouble of servers, and work of operators.
+
+use std::time::Duration;
+
+use super::guards::Guard;
+use super::promises::Doing;
+use super::random::Random;
+use super::world::{Delivery, World};
+use crate::Access;
+
+/// A kind of trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weather {
+    /// A server process ends.
+    Kill,
+    /// A takeover ends those with one token.
+    Takeover,
+    Tenure,
+    Pause,
+    /// No opening succeeds, or each may again.
+    Outage,
+    /// Another pool takes places of the budget, or gives them back.
+    Sibling,
+}
+
+impl Weather {
+    const ALL: [Self; 6] = [
+        Self::Kill,
+        Self::Takeover,
+        Self::Tenure,
+        Self::Pause,
+        Self::Outage,
+        Self::Sibling,
+    ];
+
+    pub(super) fn draw(random: &mut Random) -> Vec<Self> {
+        let all = Self::ALL.into_iter();
+        all.filter(|_| random.percent(40)).collect()
+    }
+}
+
+impl World {
+    pub(super) fn weather(&mut self) {
+        let kinds = self.draw.weather.len();
+        if kinds == 0 {
+            return;
+        }
+        match self.draw.weather[self.random.index(kinds)] {
+            Weather::Kill => {
+                let at = self.random.index(self.truth.servers.len());
+                let killed = self.truth.servers.keys().nth(at).copied();
+                killed.into_iter().for_each(|id| self.kill(id));
+            }
+            Weather::Takeover => {
+                let token = Access::Tokens(u8::try_from(self.random.below(2)).unwrap());
+                let lower = self.truth.servers.iter();
+                let lower = lower.filter(|(_, server)| server.access == token);
+                let lower: Vec<_> = lower.map(|(id, _)| *id).collect();
+                lower.into_iter().for_each(|id| self.kill(id));
+            }
+            Weather::Tenure => {
+                self.tenure += 1;
+                if self.keeps(Guard::TenureTold) {
+                    self.pool.tenure_over(self.now);
+                }
+            }
+            Weather::Pause if self.is_paused => self.resume(),
+            Weather::Pause => {
+                self.is_paused = true;
+                if self.keeps(Guard::PauseTold) {
+                    self.pool.pause();
+                }
+            }
+            Weather::Outage => self.is_away ^= true,
+            Weather::Sibling => {
+                let taken = self.places.get();
+                if self.others > 0 {
+                    self.places.set(taken - self.others);
+                    self.others = 0;
+                } else {
+                    self.others = self.random.index(1 + self.draw.max.saturating_sub(taken));
+                    self.places.set(taken + self.others);
+                }
+            }
+        }
+        self.obey();
+        let after = self.random.delay(1000);
+        self.later(after, Delivery::Weather);
+    }
+
+    pub(super) fn resume(&mut self) {
+        self.is_paused = false;
+        for client in self.clients.values_mut() {
+            if let Some((_, since)) = &mut client.waits {
+                *since = self.now;
+            }
+        }
+        self.pool.resume(self.now);
+    }
+
+    /// The holder sees the end of the connection.
+    fn kill(&mut self, id: crate::BackendId) {
+        let Some(server) = self.truth.servers.get_mut(&id) else {
+            return;
+        };
+        server.is_dead = true;
+        if !matches!(server.doing, Doing::Lent(..)) {
+            let after = self.random.delay(5);
+            self.later(after, Delivery::Noticed(id));
+        }
+    }
+
+    pub(super) fn calm(&mut self) {
+        self.draw.calm();
+        self.calm_since = Some(self.now);
+        self.is_away = false;
+        self.places.set(self.places.get() - self.others);
+        self.others = 0;
+        self.resume();
+        self.obey();
+    }
+}
+
+/// Time with faults, and without.
+pub(super) const STORM: Duration = Duration::from_secs(5);
+pub(super) const CALM: Duration = Duration::from_secs(6);

@@ -1,0 +1,669 @@
+//! The run: a driver with its servers and clients, and what is on its way.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::guards::{Guard, Without};
+use super::promises::*;
+use super::random::{Draw, Random};
+use super::weather::{CALM, STORM};
+use crate::{Access, BackendId, Birth, Budget, ClientId, Order, Pool, Refusal};
+
+const TICK: Duration = Duration::from_millis(100);
+/// A wait may end this much later than its limit.
+const LATE: Duration = Duration::from_millis(150);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Delivery {
+    Act(ClientId),
+    Leave(ClientId),
+    Done(ClientId, BackendId),
+    Opened(BackendId),
+    ResetDone(BackendId),
+    Closed(BackendId),
+    /// The end of an idle backend is seen.
+    Noticed(BackendId),
+    Cancel(ClientId, BackendId),
+    Signal(ClientId, BackendId),
+    CancelClosed(BackendId),
+    /// A late event of a backend that has gone.
+    Late(BackendId),
+    Tick,
+    Weather,
+}
+
+/// Places that several pools share.
+pub(super) struct Places {
+    taken: Rc<Cell<usize>>,
+    max: usize,
+}
+
+impl Places {
+    pub(super) const fn new(taken: Rc<Cell<usize>>, max: usize) -> Self {
+        Self { taken, max }
+    }
+}
+
+impl Budget for Places {
+    fn take(&mut self) -> bool {
+        let is_free = self.taken.get() < self.max;
+        self.taken.set(self.taken.get() + usize::from(is_free));
+        is_free
+    }
+
+    fn give_back(&mut self) {
+        self.taken.set(self.taken.get() - 1);
+    }
+}
+
+pub(super) struct World {
+    pub(super) random: Random,
+    pub(super) draw: Draw,
+    out: Option<Guard>,
+    /// The only promise that counts, if there is one.
+    only: Option<Broken>,
+    pub(super) now: Duration,
+    queue: BTreeMap<(Duration, u64), Delivery>,
+    /// Numbers everything.
+    count: u64,
+    pub(super) pool: Pool<u8, u8, Places>,
+    pub(super) truth: Truth,
+    pub(super) clients: BTreeMap<ClientId, Client>,
+    pub(super) places: Rc<Cell<usize>>,
+    /// Places that another pool has.
+    pub(super) others: usize,
+    pub(super) tenure: u64,
+    pub(super) is_paused: bool,
+    /// No opening succeeds.
+    pub(super) is_away: bool,
+    pub(super) calm_since: Option<Duration>,
+    /// Last opening of each login that failed.
+    failed: [Option<Duration>; LOGINS],
+    pub(super) steps: u64,
+    pub(super) lent: u64,
+    pub(super) broken: Option<Broken>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, out: Option<&Without>) -> Self {
+        let mut random = Random::new(seed);
+        let draw = Draw::new(&mut random);
+        let places: Rc<Cell<usize>> = Rc::default();
+        let guard = out.map(|out| out.guard);
+        let mut limits = draw.limits.clone();
+        match guard {
+            Some(Guard::LoginLimit) => limits.login = usize::MAX,
+            Some(Guard::Leaders) => limits.leaders = 0,
+            Some(Guard::Patience) => limits.wait = Duration::MAX,
+            _ => {}
+        }
+        let is_asked = guard != Some(Guard::BudgetAsked);
+        let max = if is_asked { draw.max } else { usize::MAX };
+        let budget = Places::new(places.clone(), max);
+        let mut world = Self {
+            random,
+            out: guard,
+            only: out.map(|out| out.breaks),
+            now: Duration::ZERO,
+            queue: BTreeMap::new(),
+            count: 0,
+            pool: Pool::new(limits, budget),
+            truth: Truth::default(),
+            clients: BTreeMap::new(),
+            places,
+            others: 0,
+            tenure: 0,
+            is_paused: false,
+            is_away: false,
+            calm_since: None,
+            failed: [None; LOGINS],
+            steps: 0,
+            lent: 0,
+            broken: None,
+            draw,
+        };
+        for _ in 0..world.draw.clients {
+            world.connect();
+        }
+        world.later(TICK, Delivery::Tick);
+        world.later(TICK, Delivery::Weather);
+        world
+    }
+
+    pub(super) fn keeps(&self, guard: Guard) -> bool {
+        self.out != Some(guard)
+    }
+
+    /// Keeps the first. A run without a guard is only after one promise.
+    fn breaks(&mut self, promise: Broken) {
+        if self.only.is_none_or(|only| only == promise) {
+            self.broken.get_or_insert(promise);
+        }
+    }
+
+    const fn number(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
+    pub(super) fn later(&mut self, after: Duration, delivery: Delivery) {
+        let number = self.number();
+        self.queue.insert((self.now + after, number), delivery);
+    }
+
+    fn soon(&mut self, most: u64, delivery: Delivery) {
+        let after = self.random.delay(most);
+        self.later(after, delivery);
+    }
+
+    /// Plays the storm, the calm, and the end.
+    pub(super) fn play(&mut self, mut tell: impl FnMut(Duration, &Delivery)) {
+        self.run(STORM, &mut tell);
+        self.calm();
+        self.run(CALM, &mut tell);
+        if self.broken.is_some() {
+            return;
+        }
+        let all: Vec<ClientId> = self.clients.keys().copied().collect();
+        for client in all {
+            self.disconnect(client);
+        }
+        self.pool.tenure_over(self.now);
+        self.obey();
+        self.run(CALM, &mut tell);
+        let is_empty = self.truth.is_empty() && self.pool.is_empty();
+        if !is_empty || self.places.get() > 0 || self.pool.usage().next().is_some() {
+            self.breaks(NOT_DRAINED);
+        }
+    }
+
+    fn run(&mut self, time: Duration, mut tell: impl FnMut(Duration, &Delivery)) {
+        let until = self.now + time;
+        while let Some(next) = self.queue.first_entry() {
+            let at = next.key().0;
+            if at > until || self.broken.is_some() {
+                break;
+            }
+            let delivery = next.remove();
+            self.now = at;
+            self.steps += 1;
+            tell(at, &delivery);
+            self.deliver(delivery);
+            self.obey();
+        }
+        self.now = until;
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        match delivery {
+            Delivery::Act(client) => self.act(client),
+            Delivery::Leave(client) => {
+                if self.clients.get(&client).is_some_and(|c| c.has.is_none()) {
+                    self.disconnect(client);
+                    self.connect();
+                }
+            }
+            Delivery::Done(client, id) => self.done(client, id),
+            Delivery::Opened(id) => self.opened(id),
+            Delivery::ResetDone(id) => self.reset_done(id),
+            Delivery::Closed(id) => self.end(id),
+            Delivery::Noticed(id) => self.notice(id),
+            Delivery::Cancel(client, id) => self.cancel(client, id),
+            Delivery::Signal(client, id) => self.signal(client, id),
+            Delivery::CancelClosed(id) => self.cancel_closed(id),
+            Delivery::Late(id) => self.late(id),
+            Delivery::Tick => self.tick(),
+            Delivery::Weather => self.weather(),
+        }
+    }
+
+    /// Carries out all orders.
+    pub(super) fn obey(&mut self) {
+        while let Some(order) = self.pool.next_order() {
+            match order {
+                Order::Lend { client, backend } => self.lend(client, backend),
+                Order::Open {
+                    backend,
+                    login,
+                    birth,
+                } => self.open(backend, login, birth),
+                Order::Reset(id) => self.reset(id),
+                Order::Close(id) => {
+                    self.truth.does(id, Doing::Closing);
+                    self.soon(5, Delivery::Closed(id));
+                }
+                Order::Refuse(client, refusal) => self.refuse(client, refusal),
+            }
+        }
+        if self.truth.servers.len() + self.others > self.draw.max {
+            self.breaks(OVER_BUDGET);
+        }
+        if let Some(promise) = self.truth.at_rest(&self.draw.limits, self.is_paused) {
+            self.breaks(promise);
+        }
+    }
+
+    fn connect(&mut self) {
+        let client = Client {
+            login: u8::try_from(self.random.below(self.draw.logins)).unwrap(),
+            access: Access::ReadOnly,
+            waits: None,
+            has: None,
+        };
+        let id = ClientId(self.number());
+        self.clients.insert(id, client);
+        self.soon(self.draw.think, Delivery::Act(id));
+    }
+
+    /// A backend that it has is closed.
+    fn disconnect(&mut self, id: ClientId) {
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        if client.waits.is_some() {
+            self.truth.counts[usize::from(client.login)].waiting[column(&client.access)] -= 1;
+        }
+        if let Some(backend) = client.has {
+            self.soon(5, Delivery::Closed(backend));
+        }
+        let guard = if client.waits.is_some() {
+            Guard::WaiterLeftTold
+        } else {
+            Guard::LeftTold
+        };
+        if self.keeps(guard) {
+            self.pool.left(id);
+        }
+    }
+
+    fn act(&mut self, id: ClientId) {
+        let number = self.number();
+        let draw = self.random.below(100);
+        let token = u8::try_from(self.random.below(2)).unwrap();
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.access = if draw < self.draw.tokens {
+            Access::Tokens(token)
+        } else if draw < self.draw.tokens + self.draw.exempt {
+            Access::Exempt
+        } else {
+            Access::ReadOnly
+        };
+        client.waits = Some((number, self.now));
+        let (login, access) = (client.login, client.access.clone());
+        self.truth.counts[usize::from(login)].waiting[column(&access)] += 1;
+        let told_login = if self.keeps(Guard::LoginTold) {
+            login
+        } else {
+            0
+        };
+        let told = match access {
+            Access::Exempt if !self.keeps(Guard::ExemptTold) => Access::ReadOnly,
+            Access::Tokens(_) if !self.keeps(Guard::TokensTold) => Access::Tokens(0),
+            access => access,
+        };
+        self.pool.wanted(self.now, id, &told_login, told);
+        if self.random.percent(self.draw.dies) {
+            self.soon(500, Delivery::Leave(id));
+        }
+    }
+
+    fn think(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            if client.waits.take().is_some() {
+                let counts = &mut self.truth.counts[usize::from(client.login)];
+                counts.waiting[column(&client.access)] -= 1;
+            }
+            client.has = None;
+            self.soon(self.draw.think, Delivery::Act(id));
+        }
+    }
+
+    fn refuse(&mut self, id: ClientId, refusal: Refusal) {
+        let client = self.clients.get(&id);
+        let Some((client, (_, since))) = client.and_then(|client| Some((client, client.waits?)))
+        else {
+            return self.breaks(NOT_WAITING);
+        };
+        let login = client.login;
+        let is_early = match refusal {
+            Refusal::Timeout => self.now - since < self.draw.limits.wait,
+            Refusal::OpenFailed => self.truth.servers.values().any(|server| {
+                let is_open = matches!(
+                    server.doing,
+                    Doing::Idle | Doing::Lent(..) | Doing::Resetting
+                );
+                server.login == login && is_open
+            }),
+        };
+        if is_early {
+            self.breaks(TOO_EARLY);
+        }
+        if refusal == Refusal::Timeout {
+            self.starves(since);
+        }
+        self.think(id);
+    }
+
+    /// Judges a wait that was long.
+    fn starves(&mut self, since: Duration) {
+        let is_ample = self.draw.limits.wait > Duration::from_secs(1);
+        let since = self.calm_since.map(|calm| calm.max(since));
+        if is_ample && since.is_some_and(|since| self.now - since >= self.draw.limits.wait) {
+            self.breaks(STARVED);
+        }
+    }
+
+    fn lend(&mut self, id: ClientId, backend: BackendId) {
+        let client = self.clients.get(&id);
+        let Some((client, (number, since))) =
+            client.and_then(|client| Some((client, client.waits?)))
+        else {
+            return self.breaks(NOT_WAITING);
+        };
+        let Some(server) = self.truth.servers.get(&backend) else {
+            return self.breaks(DEAD);
+        };
+        let (login, access) = (client.login, client.access.clone());
+        let may_register = matches!(access, Access::Tokens(_)) && server.access == Access::ReadOnly;
+        let mut others = self.clients.values().filter(|other| {
+            let is_same = other.login == login && other.access == access;
+            is_same && other.waits.is_some_and(|(other, _)| other < number)
+        });
+        let is_other = |of: Option<ClientId>| of.is_some_and(|of| of != id);
+        let is_reader =
+            access == Access::ReadOnly && self.truth.is_reserved(login, &self.draw.limits);
+        let broken = [
+            (server.doing != Doing::Idle, TWO_OWNERS),
+            (server.login != login, OTHER_LOGIN),
+            (server.access != access && !may_register, OTHER_ACCESS),
+            (server.is_unclear, UNCLEAR),
+            (is_other(server.residue), LEAK),
+            (is_other(server.signal), HIT),
+            (server.cancels > 0, HIT),
+            (server.is_known_dead, DEAD),
+            (server.tenure != self.tenure, OLD_TENURE),
+            (self.is_paused, NOT_PAUSED),
+            (others.next().is_some(), OUT_OF_TURN),
+            (
+                is_reader && self.now - since < self.draw.limits.wait / 8,
+                RESERVE,
+            ),
+        ];
+        for (is_broken, promise) in broken {
+            if is_broken {
+                self.breaks(promise);
+            }
+        }
+        self.lent += 1;
+        self.truth.counts[usize::from(login)].waiting[column(&access)] -= 1;
+        self.truth.does(backend, Doing::Lent(id, column(&access)));
+        if let Some(client) = self.clients.get_mut(&id) {
+            (client.waits, client.has) = (None, Some(backend));
+        }
+        self.soon(self.draw.transaction, Delivery::Done(id, backend));
+        if self.random.percent(self.draw.cancels) {
+            self.soon(2 * self.draw.transaction, Delivery::Cancel(id, backend));
+        }
+    }
+
+    /// The end of a transaction.
+    fn done(&mut self, id: ClientId, backend: BackendId) {
+        let client = self.clients.get(&id);
+        let Some(client) = client.filter(|client| client.has == Some(backend)) else {
+            return;
+        };
+        let Some(server) = self.truth.servers.get_mut(&backend) else {
+            return self.think(id);
+        };
+        server.residue = Some(id);
+        let registers =
+            matches!(client.access, Access::Tokens(_)) && server.access != client.access;
+        let fails = self.random.percent(self.draw.fails);
+        let is_clear = !(registers && fails);
+        server.is_unclear |= !is_clear;
+        if registers && is_clear {
+            server.access = client.access.clone();
+        }
+        let mut access = server.access.clone();
+        let (was_pinned, is_dead) = (server.is_pinned, server.is_dead);
+        if !self.keeps(Guard::RegistrationTold) && registers {
+            access = Access::ReadOnly;
+        }
+        if !self.keeps(Guard::TokensTold) && matches!(access, Access::Tokens(_)) {
+            access = Access::Tokens(0);
+        }
+        if is_dead {
+            self.end(backend);
+            return self.think(id);
+        }
+        if was_pinned {
+            self.pool.unpin(backend);
+            self.truth.pin(backend, false);
+        } else if is_clear
+            && self.random.percent(self.draw.pins)
+            && (self.pool.pin(backend) || !self.keeps(Guard::PinAsked))
+        {
+            self.truth.pin(backend, true);
+            return self.soon(500, Delivery::Done(id, backend));
+        }
+        let dies = self.random.percent(self.draw.dies);
+        if !is_clear && self.keeps(Guard::UnclearClosed) || dies && self.random.percent(50) {
+            self.soon(5, Delivery::Closed(backend));
+        } else {
+            self.give_back(backend, access);
+        }
+        self.think(id);
+        if dies {
+            self.disconnect(id);
+            self.connect();
+        }
+    }
+
+    fn give_back(&mut self, id: BackendId, access: Access<u8>) {
+        let is_cancelled = self.truth.servers.get(&id).is_some_and(|s| s.cancels > 0);
+        let doing = if is_cancelled {
+            Doing::Quarantined
+        } else {
+            Doing::Idle
+        };
+        self.truth.does(id, doing);
+        self.pool.given_back(self.now, id, access);
+        if self.random.percent(5) {
+            self.soon(50, Delivery::Late(id));
+        }
+    }
+
+    fn open(&mut self, id: BackendId, login: u8, birth: Birth) {
+        let pause = Duration::from_millis(100);
+        let failed = self.failed[usize::from(login)];
+        if failed.is_some_and(|at| self.now < at + pause) {
+            self.breaks(HAMMERS);
+        }
+        let server = Server {
+            login,
+            access: match birth {
+                Birth::ReadOnly => Access::ReadOnly,
+                Birth::Exempt => Access::Exempt,
+            },
+            doing: Doing::Opening,
+            tenure: self.tenure,
+            residue: None,
+            signal: None,
+            cancels: 0,
+            is_unclear: false,
+            is_pinned: false,
+            is_dead: false,
+            is_known_dead: false,
+        };
+        self.truth.add(id, server);
+        self.soon(self.draw.opening, Delivery::Opened(id));
+    }
+
+    fn opened(&mut self, id: BackendId) {
+        let Some(server) = self.truth.servers.get(&id) else {
+            return;
+        };
+        let (doing, failed) = (server.doing, usize::from(server.login));
+        let seed = self.random.next();
+        if doing != Doing::Opening {
+            return self.pool.opened(self.now, id, seed);
+        }
+        if !self.is_away && !self.random.percent(self.draw.fails) {
+            self.failed[failed] = None;
+            self.truth.does(id, Doing::Idle);
+            return self.pool.opened(self.now, id, seed);
+        }
+        if !self.keeps(Guard::FailureTold) {
+            self.pool.opened(self.now, id, seed);
+        }
+        self.end(id);
+    }
+
+    fn reset(&mut self, id: BackendId) {
+        self.truth.does(id, Doing::Resetting);
+        if let Some(server) = self.truth.servers.get_mut(&id) {
+            server.signal = None;
+        }
+        self.soon(2, Delivery::ResetDone(id));
+        if !self.keeps(Guard::ResetAwaited) {
+            self.truth.does(id, Doing::Idle);
+            self.pool.reset_done(self.now, id);
+        }
+    }
+
+    fn reset_done(&mut self, id: BackendId) {
+        let fails = self.random.percent(self.draw.fails);
+        let Some(server) = self.truth.servers.get_mut(&id) else {
+            return;
+        };
+        if server.doing == Doing::Resetting {
+            if server.is_dead || fails {
+                return self.end(id);
+            }
+            server.residue = None;
+            self.truth.does(id, Doing::Idle);
+        }
+        if server_is_told(&self.truth, id) {
+            self.pool.reset_done(self.now, id);
+        }
+    }
+
+    fn end(&mut self, id: BackendId) {
+        if let Some(server) = self.truth.remove(id) {
+            if server.doing == Doing::Opening {
+                self.failed[usize::from(server.login)] = Some(self.now);
+            }
+            self.pool.ended(self.now, id);
+            self.soon(50, Delivery::Late(id));
+        }
+    }
+
+    fn notice(&mut self, id: BackendId) {
+        let Some(server) = self.truth.servers.get_mut(&id) else {
+            return;
+        };
+        server.is_known_dead = true;
+        let is_lent = matches!(server.doing, Doing::Lent(..));
+        if !is_lent && self.keeps(Guard::EndedTold) {
+            self.end(id);
+        }
+    }
+
+    fn cancel(&mut self, id: ClientId, backend: BackendId) {
+        let Some(server) = self.truth.servers.get_mut(&backend) else {
+            return;
+        };
+        let is_lent = matches!(server.doing, Doing::Lent(client, _) if client == id);
+        let is_sent = if self.out == Some(Guard::CancelTold) {
+            is_lent
+        } else {
+            self.pool.begin_cancel(id, backend) || self.out == Some(Guard::CancelAsked)
+        };
+        if is_sent {
+            server.cancels += 1;
+            let after = self.random.delay(20);
+            self.later(after, Delivery::Signal(id, backend));
+            let after = after + self.random.delay(20);
+            self.later(after, Delivery::CancelClosed(backend));
+            if !self.keeps(Guard::CancelClosedAwaited) {
+                self.pool.cancel_closed(backend);
+            }
+        }
+    }
+
+    fn signal(&mut self, id: ClientId, backend: BackendId) {
+        if let Some(server) = self.truth.servers.get_mut(&backend) {
+            server.signal = Some(id);
+            if matches!(server.doing, Doing::Lent(client, _) if client != id) {
+                self.breaks(HIT);
+            }
+        }
+    }
+
+    fn cancel_closed(&mut self, id: BackendId) {
+        if let Some(server) = self.truth.servers.get_mut(&id) {
+            server.cancels -= 1;
+            if self.keeps(Guard::CancelClosedAwaited) {
+                self.pool.cancel_closed(id);
+            }
+        }
+    }
+
+    fn late(&mut self, id: BackendId) {
+        let mut to = id;
+        if self.truth.servers.contains_key(&id) {
+            return;
+        }
+        if !self.keeps(Guard::NumbersNew) {
+            // The number was given to another.
+            let at = self.random.index(self.truth.servers.len());
+            to = self.truth.servers.keys().nth(at).copied().unwrap_or(id);
+        }
+        let seed = self.random.next();
+        match self.random.below(5) {
+            0 => self.pool.opened(self.now, to, seed),
+            1 => self.pool.reset_done(self.now, to),
+            2 => self.pool.given_back(self.now, to, Access::ReadOnly),
+            3 => self.pool.cancel_closed(to),
+            _ => self.pool.ended(self.now, to),
+        }
+    }
+
+    fn tick(&mut self) {
+        if self.keeps(Guard::TickTold) {
+            self.pool.tick(self.now);
+        }
+        self.obey();
+        let waits: Vec<_> = self
+            .clients
+            .values()
+            .filter_map(|client| client.waits)
+            .collect();
+        for (_, since) in waits {
+            if !self.is_paused && self.now - since > self.draw.limits.wait + LATE {
+                self.breaks(ENDLESS);
+            }
+            self.starves(since);
+        }
+        let idle = self
+            .truth
+            .servers
+            .values()
+            .filter(|server| server.doing == Doing::Idle);
+        let mut left = idle.filter_map(|server| server.residue);
+        if left.any(|client| !self.clients.contains_key(&client)) {
+            self.breaks(LINGERS);
+        }
+        self.later(TICK, Delivery::Tick);
+    }
+}
+
+/// Whether an answer to a reset is one to the present state.
+fn server_is_told(truth: &Truth, id: BackendId) -> bool {
+    let doing = truth.servers.get(&id).map(|server| server.doing);
+    matches!(doing, Some(Doing::Idle | Doing::Closing))
+}

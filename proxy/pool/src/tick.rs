@@ -1,0 +1,107 @@
+//! Effects of time: waits end, idle backends close, long waits get a place.
+
+use std::time::Duration;
+
+use crate::backend::{Backend, State};
+use crate::login::{Line, Waiter};
+use crate::{Access, BackendId, Budget, Order, Pool, Refusal};
+
+impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
+    /// Time has passed: to be called ten times a second, and when another pool may have given back to the budget.
+    pub fn tick(&mut self, now: Duration) {
+        self.serve(now);
+        if !self.is_paused {
+            self.end_waits(now);
+            self.make_way(now);
+        }
+        self.close_idle(now);
+        self.logins.retain(|_, login| !login.is_forgotten(now));
+    }
+
+    fn end_waits(&mut self, now: Duration) {
+        let wait = self.limits.wait;
+        let logins = self.logins.values_mut();
+        for line in logins.flat_map(|login| login.lines.values_mut()) {
+            let is_over = |waiter: &Waiter| now.saturating_sub(waiter.since) >= wait;
+            while line.waiters.front().is_some_and(is_over)
+                && let Some(waiter) = line.waiters.pop_front()
+            {
+                self.waiting -= 1;
+                let refusal = Order::Refuse(waiter.client, Refusal::Timeout);
+                self.orders.push_back(refusal);
+            }
+        }
+    }
+
+    fn close_idle(&mut self, now: Duration) {
+        for id in self.all(|backend| backend.idle_since().is_some()) {
+            if let Some(backend) = self.backends.get(&id)
+                && self.is_idle_too_long(now, backend)
+            {
+                self.close(id);
+            }
+        }
+    }
+
+    fn is_idle_too_long(&self, now: Duration, backend: &Backend<L, T>) -> bool {
+        let idle = backend.idle_since().map(|since| now.saturating_sub(since));
+        let login = self.logins.get(&backend.login);
+        let is_kept = backend.access == Access::ReadOnly
+            && login.is_some_and(|login| login.is_at_reserve(self.limits.leaders));
+        now >= backend.expires_at || !is_kept && idle >= Some(self.limits.idle)
+    }
+
+    /// Clients of some keys may keep every backend busy. If one of another key has waited long, a backend of a login
+    /// that has more closes when it is given back: one at each tick, so that keys do not take turns for each
+    /// transaction.
+    fn make_way(&mut self, now: Duration) {
+        let mut waiting = self.without_place(now).into_iter();
+        let way = waiting.find_map(|(_, name, access)| self.way_for(name, access));
+        let way = way.filter(|_| self.closing == 0);
+        if let Some(lend) = way.and_then(|id| self.backends.get_mut(&id)?.lend()) {
+            lend.is_leaving = true;
+        }
+    }
+
+    /// Waiters that have waited long for a place, the oldest first.
+    fn without_place(&self, now: Duration) -> Vec<(u64, &L, &Access<T>)> {
+        let mut waiting = Vec::new();
+        for (name, login) in self.logins.iter().filter(|(_, login)| login.may_open(now)) {
+            for (access, line) in &login.lines {
+                let head = line.waiters.front();
+                let is_long = |head: &&Waiter| now.saturating_sub(head.since) >= self.patience();
+                let is_short = || login.lacks(&access.born(), Line::coming);
+                if let Some(head) = head.filter(is_long).filter(|_| is_short()) {
+                    waiting.push((head.number, name, access));
+                }
+            }
+        }
+        waiting.sort_unstable_by_key(|(number, ..)| *number);
+        waiting
+    }
+
+    fn way_for(&self, name: &L, access: &Access<T>) -> Option<BackendId> {
+        let is_own =
+            |backend: &&Backend<L, T>| backend.login == *name && backend.access.serves(access);
+        let own = self.backends.values().filter(is_own).count();
+        let is_full = self.logins.get(name)?.places >= self.limits.login;
+        let rank = |(id, backend): (&BackendId, &Backend<L, T>)| {
+            let State::Lent(lend) = &backend.state else {
+                return None;
+            };
+            let places = self.logins.get(&backend.login)?.places;
+            let is_way = if backend.login == *name {
+                !backend.access.serves(access)
+            } else {
+                !is_full && places > own
+            };
+            let is_way = is_way && !lend.is_pinned && !lend.is_leaving;
+            is_way.then_some((!backend.access.is_tokens(), places, *id))
+        };
+        self.backends
+            .iter()
+            .filter_map(rank)
+            .max()
+            .map(|(.., id)| id)
+    }
+}
