@@ -9,6 +9,7 @@
 pub mod accept;
 pub mod accounts;
 mod aside;
+mod backends;
 pub mod certificates;
 mod classification;
 pub mod client_table;

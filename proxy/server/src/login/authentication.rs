@@ -3,16 +3,17 @@
 
 use std::io;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use pgpalisade_logins::kind;
 use pgpalisade_session::read_only::Reported;
 use pgpalisade_session::text_settings::Reports;
 use pgpalisade_wire::backend::{self, tag};
 use pgpalisade_wire::frontend;
-use pgpalisade_wire::header::{self, HEADER_LEN, Header};
+use pgpalisade_wire::header::{self, HEADER_LEN};
 
 use super::LoginError;
 use super::channel_binding::Binding;
+use crate::backends::next_message;
 use crate::certificates::Loaded;
 use crate::pending_logins::PendingLogin;
 use crate::transport::Socket;
@@ -165,15 +166,6 @@ impl Authenticated {
             self.reported.note(name, value);
         }
     }
-}
-
-/// Takes a complete message off the front.
-pub(super) fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginError> {
-    let header = header::parse(bytes, backend::body_max)?;
-    let whole = header
-        .map(Header::frame_len)
-        .filter(|len| bytes.len() >= *len);
-    Ok(whole.map(|len| bytes.copy_to_bytes(len)))
 }
 
 async fn send_answers(
