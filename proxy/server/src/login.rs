@@ -9,6 +9,8 @@ mod encryption;
 mod error;
 mod exchange;
 mod mediated;
+#[expect(dead_code, reason = "the relay cannot share server connections yet")]
+mod pooled;
 mod proxied;
 mod refusal;
 mod startup;
@@ -87,7 +89,7 @@ pub(crate) async fn serve_client(
         }
         // As with PostgreSQL, the client may send this and close.
         Ok(Ok((LoginOutcome::Cancel(packet), _place))) => {
-            backends::forward_cancel(&worker, &packet).await;
+            backends::cancel(&worker, &packet).await;
         }
         Ok(Ok((LoginOutcome::Replication(replication), _place))) => {
             drop(pending);
@@ -300,8 +302,8 @@ async fn establish(
     }
     let LoginContext { label, fence, .. } = entry;
     let session = Session::new(Beginning {
-        reported: authenticated.reported,
-        texts: authenticated.texts,
+        reported: authenticated.initial.reported,
+        texts: authenticated.initial.texts,
         backend_pid: authenticated.backend_pid,
         fence,
         scope,

@@ -17,9 +17,6 @@ use crate::hosts::UpstreamAddr;
 use crate::transport::{Socket, dial};
 use crate::worker::Worker;
 
-/// Limit of a cancel request, which has no answer.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
-
 const RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +57,7 @@ pub(crate) async fn connect(worker: &Worker) -> Result<UpstreamConnection, OpenE
     let shared = &worker.shared;
     if shared.servers.upstream.only().is_some() {
         let primary = shared.takeover.primary();
-        let socket = open(worker, primary.as_ref()).await?;
+        let socket = dial_host(worker, primary.as_ref()).await?;
         let tenure = primary.map(|primary| primary.term);
         return Ok(UpstreamConnection { socket, tenure });
     }
@@ -81,6 +78,12 @@ pub(crate) async fn connect(worker: &Worker) -> Result<UpstreamConnection, OpenE
     }
 }
 
+/// Connects to the current primary, or to the only host.
+pub(super) async fn connect_now(worker: &Worker) -> Result<Socket, OpenError> {
+    let primary = worker.shared.takeover.primary();
+    dial_host(worker, primary.as_ref()).await
+}
+
 /// Tries the current primary repeatedly; `None` if the proxy stops.
 async fn open_primary(
     worker: &Worker,
@@ -88,7 +91,7 @@ async fn open_primary(
 ) -> Option<UpstreamConnection> {
     loop {
         let primary = worker.shared.takeover.find_primary().await?;
-        let opening = open(worker, Some(&primary));
+        let opening = dial_host(worker, Some(&primary));
         let tenure = primary.term.clone();
         *failed = match UpstreamConnection::while_primary(Some(&tenure), opening).await {
             Ok(socket) => {
@@ -124,7 +127,7 @@ fn destination<'a>(
     Some((host, dialed))
 }
 
-async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, OpenError> {
+async fn dial_host(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, OpenError> {
     let shared = &worker.shared;
     let Some((host, dialed)) = destination(worker, primary) else {
         return Err(OpenError::NoPrimary(shared.takeover.why_no_primary()));
@@ -164,27 +167,5 @@ async fn encrypt(socket: &mut Socket, connector: &Connector, host: &str) -> io::
         (b"N", _) => Err(TlsError::NotOffered.into()),
         ([b'S' | b'N', ..], _) => Err(TlsError::EarlyData.into()),
         _ => Err(TlsError::NoAnswer.into()),
-    }
-}
-
-/// Forwards a cancel request unchanged: the client has the server's own key.
-pub(crate) async fn forward_cancel(worker: &Worker, packet: &[u8]) {
-    let forward = async {
-        let primary = worker.shared.takeover.primary();
-        let mut server = open(worker, primary.as_ref()).await?;
-        server.write_all(packet).await?;
-        let mut rest = BytesMut::new();
-        // The server closes after carrying out the request.
-        match server.read_more(&mut rest).await {
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-                Err(OpenError::from(error))
-            }
-            _ => Ok(()),
-        }
-    };
-    match worker.shared.timers.timeout(CANCEL_TIMEOUT, forward).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "cannot forward a cancel request"),
-        Err(_) => tracing::warn!("a cancel request was not forwarded in time"),
     }
 }

@@ -8,8 +8,13 @@ use bytes::Bytes;
 use pgpalisade_fence::rejection::Rejection;
 use pgpalisade_logins::ServerLoginError;
 use pgpalisade_wire::WireError;
+use pgpalisade_wire::backend;
+use pgpalisade_wire::header::HEADER_LEN;
 
 pub(crate) const SEE_LOG: &str = "See the log of pgpalisade.";
+
+/// Classes of errors that say nothing of the login: insufficient resources, operator intervention.
+const TEMPORARY: [&[u8]; 2] = [b"53", b"57"];
 
 const NO_CREDENTIALS: &str = "Use auth = \"scram\" or auth = \"password\", or pool = \"session\".";
 
@@ -35,6 +40,8 @@ pub(crate) enum OpenError {
         "PostgreSQL asks user \"{0}\" to log in, but pgpalisade knows no password or key of it"
     )]
     NoCredentials(String),
+    #[error("PostgreSQL did not complete the login in time")]
+    Unanswered,
     #[error("{0}")]
     Protocol(#[from] WireError),
     #[error("the connection failed: {0}")]
@@ -55,6 +62,19 @@ pub(crate) struct Advice<'a> {
 }
 
 impl OpenError {
+    /// Whether PostgreSQL does not admit the login, rather than nobody at the moment.
+    pub(super) fn is_about_login(&self) -> bool {
+        match self {
+            Self::NotLetIn(..) | Self::NoCredentials(_) => true,
+            Self::Refused(response) => {
+                let body = response.get(HEADER_LEN..).unwrap_or_default();
+                let sqlstate = backend::error_field(body, b'C').unwrap_or_default();
+                !TEMPORARY.iter().any(|class| sqlstate.starts_with(class))
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn advice(&self) -> Advice<'_> {
         let advice = |sqlstate, detail, hint| Advice {
             sqlstate,
@@ -62,9 +82,11 @@ impl OpenError {
             hint,
         };
         match self {
-            Self::Refused(_) | Self::Closed | Self::Unreachable(_) | Self::Io(_) => {
-                advice("08006", "", "")
-            }
+            Self::Refused(_)
+            | Self::Closed
+            | Self::Unanswered
+            | Self::Unreachable(_)
+            | Self::Io(_) => advice("08006", "", ""),
             Self::NoTls(_) => advice("08006", SEE_LOG, ""),
             Self::NoPrimary(why) => advice("57P03", why, "Connect again after the failover."),
             Self::Deposed(rejection) => advice(rejection.kind.sqlstate(), "", ""),

@@ -5,8 +5,6 @@ use std::io;
 
 use bytes::{Bytes, BytesMut};
 use pgpalisade_logins::kind;
-use pgpalisade_session::read_only::Reported;
-use pgpalisade_session::text_settings::Reports;
 use pgpalisade_wire::backend::{self, tag};
 use pgpalisade_wire::frontend;
 use pgpalisade_wire::header::{self, HEADER_LEN};
@@ -16,6 +14,7 @@ use super::channel_binding::Binding;
 use crate::backends::next_message;
 use crate::certificates::Loaded;
 use crate::pending_logins::PendingLogin;
+use crate::pooling::InitialReports;
 use crate::transport::Socket;
 
 /// Limit of bytes from the client before the end of the login.
@@ -23,8 +22,7 @@ const AHEAD_MAX: usize = 64 * 1024;
 
 pub(super) struct Authenticated {
     pub(crate) backend_pid: i32,
-    pub(crate) texts: Reports,
-    pub(crate) reported: Reported,
+    pub(crate) initial: InitialReports,
     /// ReadyForQuery, held back.
     pub(crate) ready: Bytes,
     pub(crate) server_carry: BytesMut,
@@ -92,7 +90,7 @@ pub(super) async fn relay(
                     out.extend_from_slice(&binding.offered(message.clone(), body));
                 }
                 tag::PARAMETER_STATUS => {
-                    said.on_parameter(body);
+                    said.initial.note(body);
                     out.extend_from_slice(&message);
                 }
                 tag::BACKEND_KEY_DATA => {
@@ -153,17 +151,9 @@ impl Authenticated {
     fn nothing() -> Self {
         Self {
             backend_pid: 0,
-            texts: Reports::default(),
-            reported: Reported::default(),
+            initial: InitialReports::default(),
             ready: Bytes::new(),
             server_carry: BytesMut::new(),
-        }
-    }
-
-    fn on_parameter(&mut self, body: &[u8]) {
-        if let Some((name, value)) = backend::parameter_status(body) {
-            self.texts.note(name, value);
-            self.reported.note(name, value);
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) async fn authenticate(
 ) -> Result<Authenticated, LoginError> {
     let opened = match &shared.logins {
         Logins::Relayed => Opened::Unauthenticated,
-        logins => Opened::Authenticated(mediate(legs, logins, request, pending).await?),
+        _ => Opened::Authenticated(mediate(legs, shared, request, pending).await?),
     };
     authentication::relay(legs, opened, pending).await
 }
@@ -31,13 +31,13 @@ pub(super) async fn authenticate(
 /// Runs both logins, and tells the client that it is authenticated. Returns the server's bytes since.
 async fn mediate(
     legs: &mut Legs<'_>,
-    logins: &Logins,
+    shared: &WorkerContext,
     request: &StartupRequest,
     pending: &mut PendingLogin,
 ) -> Result<BytesMut, LoginError> {
-    let user = &request.user();
-    let hashing = pending.hashing().clone();
-    let mut server = ServerLeg::new(legs.server, user, &hashing);
+    let user = request.user();
+    let hashing = shared.pending_logins.hashing();
+    let mut server = ServerLeg::new(legs.server, user, hashing);
     let asked = server.request(Some(legs.client)).await?;
     let mut client = Exchange {
         client: legs.client,
@@ -46,7 +46,7 @@ async fn mediate(
         user,
         pending,
     };
-    let proof = client.prove(logins).await?;
+    let proof = client.prove(&shared.logins).await?;
     server
         .log_in(proof.credentials.as_ref(), asked, Some(legs.client))
         .await?;
