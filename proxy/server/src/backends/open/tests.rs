@@ -143,20 +143,28 @@ async fn a_server_that_asks_for_more_than_is_known() {
     assert!(matches!(opened, Err(OpenError::NoCredentials(user)) if user == "app"));
 }
 
+/// Only a refusal of the login ends an admission: a full or stopping server says nothing of it.
 #[tokio::test]
 async fn a_refusal_is_the_servers_own_whenever_it_comes() {
-    const FATAL: &[u8] = b"E\0\0\0\x13SFATAL\0C53300\0\0";
-    for is_late in [false, true] {
-        let serve = async move |mut server: Server| {
-            if is_late {
-                server.say(&Authentication::Ok).await;
-            }
-            server.0.write_all(FATAL).await.unwrap();
-        };
-        let (opened, ()) = opened(None, serve).await;
-        let error = opened.unwrap_err();
-        assert!(!error.is_about_login());
-        assert!(matches!(error, OpenError::Refused(response) if response == FATAL));
+    for (sqlstate, is_about_login) in [
+        ("53300", false),
+        ("57P03", false),
+        ("28P01", true),
+        ("3D000", true),
+    ] {
+        let fatal = format!("E\0\0\0\x13SFATAL\0C{sqlstate}\0\0");
+        for admitted in [None, Some(&Authentication::Ok)] {
+            let serve = async |mut server: Server| {
+                if let Some(message) = admitted {
+                    server.say(message).await;
+                }
+                server.0.write_all(fatal.as_bytes()).await.unwrap();
+            };
+            let (opened, ()) = opened(None, serve).await;
+            let error = opened.unwrap_err();
+            assert_eq!(error.is_about_login(), is_about_login, "{sqlstate}");
+            assert!(matches!(error, OpenError::Refused(response) if response == fatal.as_bytes()));
+        }
     }
 }
 
