@@ -23,7 +23,7 @@ pub mod metrics;
 mod passthrough;
 pub mod pause;
 mod pending_logins;
-mod pooling;
+pub mod pooling;
 mod relay;
 mod server;
 pub mod timers;

@@ -5,13 +5,38 @@ mod admissions;
 pub(crate) mod cancel_keys;
 mod greeting;
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pgpalisade_logins::Credentials;
 
 pub(crate) use admissions::Admissions;
 pub(crate) use greeting::{Greeting, InitialReports};
+
+/// How long a client has a server connection for itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pool {
+    Session,
+    Transaction(BackendLimits),
+}
+
+/// Limits of the server connections that clients share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendLimits {
+    pub max: NonZeroUsize,
+    /// Of these, for current tokens only. Fewer than `max`.
+    pub leaders: usize,
+    /// Time that a transaction waits for a connection.
+    pub wait: Duration,
+    /// Time after which an idle connection is closed.
+    pub idle: Duration,
+    /// Time after which a connection is replaced, give or take a tenth.
+    pub lifetime: Duration,
+    /// Connections at most that clients keep beyond a transaction.
+    pub pinned: usize,
+}
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pooling {
