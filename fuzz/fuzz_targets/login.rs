@@ -4,6 +4,8 @@
 
 #![no_main]
 
+use std::sync::Arc;
+
 use libfuzzer_sys::fuzz_target;
 use pgpalisade_logins::scram::server::{LoginRefusal, Offered};
 use pgpalisade_logins::scram::{Leg, nonce};
@@ -55,7 +57,7 @@ fn server(leg: Leg, first: &[u8], second: &[u8]) {
         leg,
         readers: Readers::Anybody,
     };
-    let mut login = ServerLogin::new(b"app".to_vec(), Credentials::Password(password), channel);
+    let mut login = ServerLogin::new(b"app".to_vec(), Arc::new(Credentials::Password(password)), channel);
     let asks_nothing = [0, 0, 0, 0];
     for (number, body) in [first, second].into_iter().enumerate() {
         match login.on_authentication(body, nonce(&[7; 18])) {

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use subtle::ConstantTimeEq as _;
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// Overwritten on drop, and hidden from `Debug`.
-#[derive(Clone, PartialEq, Eq)]
+/// Overwritten on drop, compared in constant time, and hidden from `Debug`.
+#[derive(Clone)]
 pub struct Password(Zeroizing<Vec<u8>>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +17,14 @@ pub enum PasswordError {
     #[error("empty password returned by client")]
     Empty,
 }
+
+impl PartialEq for Password {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for Password {}
 
 impl fmt::Debug for Password {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -101,7 +101,7 @@ pub fn nonce(random: &[u8; 18]) -> String {
 }
 
 /// Keys for a SCRAM login without the password, from a client's proof.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
     pub(crate) salt: Vec<u8>,
     pub(crate) iterations: u32,

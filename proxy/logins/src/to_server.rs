@@ -1,6 +1,7 @@
 //! A login at PostgreSQL for a client, by the server's method.
 
 use std::fmt;
+use std::sync::Arc;
 
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
@@ -10,7 +11,7 @@ use crate::password::Password;
 use crate::scram::client::{Answered, Begun, Choice, ServerFault};
 use crate::scram::{Keys, Leg};
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credentials {
     Keys(Keys),
     Password(Password),
@@ -50,7 +51,7 @@ pub enum Step {
 pub struct ServerLogin {
     user: Vec<u8>,
     leg: Channel,
-    credentials: Credentials,
+    credentials: Arc<Credentials>,
     state: LoginState,
 }
 
@@ -85,7 +86,7 @@ impl fmt::Debug for ServerLogin {
 impl ServerLogin {
     /// Begins a login, for the user of the startup packet.
     #[must_use]
-    pub const fn new(user: Vec<u8>, credentials: Credentials, leg: Channel) -> Self {
+    pub const fn new(user: Vec<u8>, credentials: Arc<Credentials>, leg: Channel) -> Self {
         Self {
             user,
             leg,
@@ -146,7 +147,7 @@ impl ServerLogin {
     }
 
     fn cleartext(&mut self) -> Result<Step, ServerLoginError> {
-        match (&self.credentials, self.leg.readers) {
+        match (&*self.credentials, self.leg.readers) {
             (Credentials::Keys(_), _) => Err(ServerLoginError::NeedsPassword("the password")),
             (Credentials::Password(_), Readers::Anybody) => Err(ServerLoginError::Readable),
             (Credentials::Password(password), Readers::Ends) => {
@@ -157,7 +158,7 @@ impl ServerLogin {
     }
 
     fn md5(&mut self, salt: &[u8; 4]) -> Result<Step, ServerLoginError> {
-        let Credentials::Password(password) = &self.credentials else {
+        let Credentials::Password(password) = &*self.credentials else {
             return Err(ServerLoginError::NeedsPassword(
                 "an MD5 hash of the password",
             ));
@@ -170,7 +171,7 @@ impl ServerLogin {
 
     fn begin_scram(&mut self, names: &[u8], nonce: String) -> Result<Step, ServerLoginError> {
         let choice = Choice::of(names, &self.leg.leg)?;
-        let first = match &self.credentials {
+        let first = match &*self.credentials {
             Credentials::Keys(keys) => {
                 let (begun, first) = Begun::new(keys.clone(), &choice, nonce);
                 self.state = LoginState::ByKeys(begun);

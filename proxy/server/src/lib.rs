@@ -9,6 +9,7 @@
 pub mod accept;
 pub mod accounts;
 mod aside;
+mod backends;
 pub mod certificates;
 mod classification;
 pub mod client_table;
@@ -22,6 +23,7 @@ pub mod metrics;
 mod passthrough;
 pub mod pause;
 mod pending_logins;
+pub mod pooling;
 mod relay;
 mod server;
 pub mod timers;

@@ -7,11 +7,13 @@ mod channel_binding;
 mod context;
 mod encryption;
 mod error;
+mod exchange;
 mod mediated;
+#[expect(dead_code, reason = "the relay cannot share server connections yet")]
+mod pooled;
 mod proxied;
 mod refusal;
 mod startup;
-mod upstream;
 
 use std::io;
 use std::rc::Rc;
@@ -26,6 +28,7 @@ use pgpalisade_session::{Beginning, Session};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::backends::{self, UpstreamConnection};
 use crate::certificates::{ClientLeg, Loaded};
 use crate::client_table::{ClientEntry, ClientState, Encryption, Publisher};
 use crate::listener::{Accepted, ClientStream};
@@ -41,7 +44,6 @@ use context::LoginContext;
 use error::{Insecure, LoginError, Silence};
 use refusal::refuse;
 use startup::{StartupKind, StartupRequest};
-use upstream::UpstreamConnection;
 
 /// Serves a client through its login, or to the end if it becomes no session.
 pub(crate) async fn serve_client(
@@ -87,7 +89,7 @@ pub(crate) async fn serve_client(
         }
         // As with PostgreSQL, the client may send this and close.
         Ok(Ok((LoginOutcome::Cancel(packet), _place))) => {
-            upstream::forward_cancel(&worker, &packet).await;
+            backends::cancel(&worker, &packet).await;
         }
         Ok(Ok((LoginOutcome::Replication(replication), _place))) => {
             drop(pending);
@@ -246,7 +248,7 @@ async fn connect(
     request: &StartupRequest,
 ) -> Result<UpstreamConnection, LoginError> {
     worker.gate.is_open().await;
-    let mut server = upstream::connect(worker).await?;
+    let mut server = backends::connect(worker).await?;
     server.socket.write_all(request.packet()).await?;
     Ok(server)
 }
@@ -300,8 +302,8 @@ async fn establish(
     }
     let LoginContext { label, fence, .. } = entry;
     let session = Session::new(Beginning {
-        reported: authenticated.reported,
-        texts: authenticated.texts,
+        reported: authenticated.initial.reported,
+        texts: authenticated.initial.texts,
         backend_pid: authenticated.backend_pid,
         fence,
         scope,

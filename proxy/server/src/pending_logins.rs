@@ -87,6 +87,11 @@ impl PendingLogins {
         is_due
     }
 
+    /// Limit of all password hashes.
+    pub(crate) const fn hashing(&self) -> &Aside {
+        &self.hashing
+    }
+
     pub(crate) fn enter(&self) -> PendingLogin {
         let (stay, gives_way) = oneshot::channel();
         let mut waiting = self.waiting.lock();
@@ -166,10 +171,6 @@ impl PendingLogin {
         let place = self.unless_given_up(place).await;
         self.answered();
         place?.ok()
-    }
-
-    pub(crate) const fn hashing(&self) -> &Aside {
-        &self.pending_logins.hashing
     }
 
     pub(crate) fn owes(&mut self) {

@@ -20,6 +20,7 @@ use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::pause::Pause;
 use crate::pending_logins::PendingLogins;
+use crate::pooling::Pooling;
 use crate::timers::Timers;
 use crate::transport::{Batching, allowed_batching};
 use crate::worker::{ClientLimits, ClusterServers, Ending, WorkerContext};
@@ -62,6 +63,7 @@ impl Server {
         let (places, limits) = (options.max_connections.get(), options.limits);
         let shared = WorkerContext {
             pending_logins: PendingLogins::new(places, limits.login_timeout, timers.clone()),
+            pooling: Pooling::default(),
             classification: Classification::new(timers.clone()),
             metrics: Metrics::new(Arc::clone(options.takeover.marks())),
             connected: ClientTable::default(),

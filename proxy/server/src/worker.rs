@@ -23,6 +23,7 @@ use crate::hosts::Hosts;
 use crate::metrics::{Clock, Metrics, WorkerTally};
 use crate::pause::{Gate, Pause};
 use crate::pending_logins::PendingLogins;
+use crate::pooling::Pooling;
 use crate::timers::Timers;
 use crate::transport::{Batching, Scratch, SendBatch, StallLimit};
 
@@ -71,6 +72,7 @@ pub struct WorkerContext {
     pub certificates: Arc<Certificates>,
     pub(crate) logins: Logins,
     pub(crate) pending_logins: PendingLogins,
+    pub(crate) pooling: Pooling,
     pub(crate) limits: ClientLimits,
     pub pause: Pause,
     pub(crate) batching: Batching,

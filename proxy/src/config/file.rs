@@ -138,7 +138,7 @@ impl ConfigReader<'_> {
             return self.error(at, &why);
         }
         let names = KEYS.iter().map(|spec| spec.name);
-        let near = in_a_table(name).or_else(|| nearest(name, names));
+        let near = in_tables(name).or_else(|| nearest(name, names).map(str::to_owned));
         let hint = near.map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
         self.error(at, &format!("unknown key \"{name}\"{hint}"));
     }
@@ -164,15 +164,14 @@ fn misplaced(name: &str) -> Option<(&str, &str)> {
     (is_known && is_table(table)).then_some((table, key))
 }
 
-/// The only key of a table that ends with this name.
-fn in_a_table(name: &str) -> Option<&'static str> {
+/// The keys of tables that end with this name.
+fn in_tables(name: &str) -> Option<String> {
     let ends_so = |spec: &&&KeySpec| {
         let table = spec.name.strip_suffix(name);
         table.is_some_and(|table| table.ends_with('.'))
     };
-    let mut found = KEYS.iter().filter(ends_so);
-    let first = found.next()?;
-    found.next().is_none().then_some(first.name)
+    let found: Vec<&str> = KEYS.iter().filter(ends_so).map(|spec| spec.name).collect();
+    (!found.is_empty()).then(|| found.join("\" or \""))
 }
 
 fn is_table(name: &str) -> bool {

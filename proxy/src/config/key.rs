@@ -137,6 +137,26 @@ keys! {
             "Runs as the role of the control connection, on a separate connection, with search_path pg_catalog. It \
              returns one row of two columns, the user and the verifier, or none.");
     }
+    "Server connections" {
+        Pool("pool", "session|transaction", Text, Default("session"),
+            "How long a client has a server connection for itself: for its session, or for each transaction",
+            "transaction: few server connections serve many clients, as the keys of [backends] say. With auth = relay \
+             it works only for users whom PostgreSQL asks for nothing (trust, peer).");
+        BackendsMax("backends.max", "N", Number, Default("20"),
+            "Server connections at one time, for pool = transaction; stay below PostgreSQL's max_connections", "");
+        BackendsLeaders("backends.leaders", "N", Number, Default("2"),
+            "Of these, how many are kept for current tokens", "Fewer than backends.max.");
+        BackendsWait("backends.wait", "TIME", Duration, Default("15s"),
+            "Time that a transaction waits for a server connection (0 to 10min)",
+            "Then it is refused with 53300; nothing of it was sent.");
+        BackendsIdle("backends.idle", "TIME", Duration, Default("10min"),
+            "An idle server connection is closed after this time (1s to 24h)", "");
+        BackendsLifetime("backends.lifetime", "TIME", Duration, Default("1h"),
+            "A server connection is replaced after this time, give or take a tenth (1min to 168h)", "");
+        BackendsPinned("backends.pinned", "N", Number, Default("10"),
+            "Server connections that clients may keep beyond a transaction",
+            "A client keeps its connection for LISTEN, a temporary table, a session's advisory lock, and similar.");
+    }
     "Fence" {
         Authority("authority", "STORE", Text, Set("embedded:/var/lib/pgpalisade"),
             "Where marks are kept: embedded:DIR (a directory on a durable disk), etcd:URL,URL or postgres:DSN",
@@ -200,7 +220,8 @@ keys! {
     }
     "Limits" {
         ConnectionsMax("connections.max", "N", Number, Default("5000"),
-            "Client connections at one time; each uses one of PostgreSQL's, so stay below its max_connections", "");
+            "Client connections at one time",
+            "With pool = session each uses one of PostgreSQL's, so stay below its max_connections.");
         LoginTimeout("login_timeout", "TIME", Duration, Default("60s"),
             "Time from connecting to the end of the login, like PostgreSQL's authentication_timeout (1s to 10min)", "");
         WriteStallTimeout("write_stall_timeout", "TIME|off", Duration, Default("15min"),

@@ -7,6 +7,7 @@
 mod address;
 mod auth;
 mod authority;
+mod backends;
 mod console;
 mod control;
 mod duration;

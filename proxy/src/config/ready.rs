@@ -1,6 +1,7 @@
 //! Stage two: every value parsed and within its bounds.
 
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use pgpalisade_server::accounts::Auth;
 use pgpalisade_server::certificates::ClientTls;
 use pgpalisade_server::hosts::Hosts;
 use pgpalisade_server::listener::ListenAddr;
+use pgpalisade_server::pooling::Pool;
 use pgpalisade_server::transport::Batching;
 use pgpalisade_server::worker::ClientLimits;
 use pgpalisade_takeover::WitnessMode;
@@ -20,6 +22,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use super::address::parse_hosts;
 use super::auth;
 use super::authority::AuthorityLocation;
+use super::backends;
 use super::console::ConsoleAddr;
 use super::error::ConfigErrors;
 use super::http::HttpAddr;
@@ -64,6 +67,7 @@ pub(crate) struct Clients {
     pub listen: Vec<ListenAddr>,
     pub tls: ClientTls,
     pub auth: Auth,
+    pub pool: Pool,
     pub max_connections: NonZeroUsize,
     pub limits: ClientLimits,
 }
@@ -151,7 +155,7 @@ impl Config {
         let place = http.iter().flatten();
         services.extend(place.map(|http| ("http", ListenAddr::Tcp(http.address))));
         listen::refuse_shared(values, &services);
-        let workers = values.last(Key::Workers, |text| count(text, 1024));
+        let workers = values.last(Key::Workers, |text| count(text, 1..=1024));
         let batching = values.choice(Key::IoUring, &BATCHING);
         let grace = |text: &str| time(text, Duration::ZERO, Duration::from_secs(3600));
         let shutdown_grace = values.last(Key::ShutdownGrace, grace);
@@ -182,7 +186,8 @@ impl Clients {
         let proxy_protocol = values.last_list(Key::ProxyProtocol, Network::parse, |_| true);
         let tls = tls::read(values);
         let auth = auth::read(values, tls.as_ref());
-        let max_connections = values.last(Key::ConnectionsMax, |text| count(text, 1_000_000));
+        let pool = backends::read(values);
+        let max_connections = values.last(Key::ConnectionsMax, |text| count(text, 1..=1_000_000));
         let login_timeout = values.last(Key::LoginTimeout, |text| {
             time(text, seconds(1), seconds(600))
         });
@@ -196,6 +201,7 @@ impl Clients {
             listen: listen?,
             tls: tls?,
             auth: auth?,
+            pool: pool?,
             max_connections: max_connections?,
             limits: ClientLimits {
                 proxy_protocol: proxy_protocol.unwrap_or_default(),
@@ -312,22 +318,31 @@ fn is_no_level(word: &str) -> bool {
     is_bare && !word.starts_with("pgpalisade") && LevelFilter::from_str(word).is_err()
 }
 
-fn count(text: &str, most: usize) -> Result<NonZeroUsize, String> {
+pub(super) fn count<N: TryFrom<usize>>(
+    text: &str,
+    allowed: RangeInclusive<usize>,
+) -> Result<N, String> {
     let digits = text.replace('_', "");
-    let number = digits.parse::<NonZeroUsize>().ok();
-    number.filter(|number| number.get() <= most).ok_or_else(|| {
-        let digits = digits.strip_prefix('-').unwrap_or(&digits);
-        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        let what = if is_number {
-            "out of range"
-        } else {
-            "not a whole number"
-        };
-        format!("{text:?} is {what}: write a number from 1 to {most}")
-    })
+    let number = digits
+        .parse()
+        .ok()
+        .filter(|number| allowed.contains(number));
+    number
+        .and_then(|number| N::try_from(number).ok())
+        .ok_or_else(|| {
+            let digits = digits.strip_prefix('-').unwrap_or(&digits);
+            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            let what = if is_number {
+                "out of range"
+            } else {
+                "not a whole number"
+            };
+            let (least, most) = allowed.into_inner();
+            format!("{text:?} is {what}: write a number from {least} to {most}")
+        })
 }
 
-fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
+pub(super) fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
     let time = duration::parse(text)?;
     if time < least || time > most {
         let (least, most) = (duration::show(least), duration::show(most));

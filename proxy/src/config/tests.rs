@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::fs::Permissions;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use pgpalisade_fence::statement_text::Literals;
+use pgpalisade_server::pooling::{BackendLimits, Pool};
 use pgpalisade_server::transport::Batching;
 
 use super::error::ConfigErrors;
@@ -83,6 +85,7 @@ fn defaults() {
     );
     assert_eq!(config.shutdown_grace, Duration::from_secs(30));
     assert_eq!(config.clients.max_connections.get(), 5000);
+    assert_eq!(config.clients.pool, Pool::Session);
     assert_eq!(config.rejections.file, None);
     assert_eq!(config.rejections.literals, Literals::Remove);
     assert_eq!(config.batching, Batching::Auto);
@@ -148,6 +151,54 @@ keepalive = "off"
         !shown.contains("hunter2") && shown.contains("[secret]"),
         "{shown}"
     );
+}
+
+#[test]
+fn shared_server_connections() {
+    let pool = |more: &str| {
+        let text = format!("{MINIMAL}pool = \"transaction\"\n[backends]\n{more}\n");
+        good(&text).clients.pool
+    };
+    let limits = BackendLimits {
+        max: NonZeroUsize::new(20).unwrap(),
+        leaders: 2,
+        wait: Duration::from_secs(15),
+        idle: Duration::from_secs(600),
+        lifetime: Duration::from_secs(3600),
+        pinned: 10,
+    };
+    assert_eq!(pool(""), Pool::Transaction(limits.clone()));
+    let given = "max = 1\nleaders = 0\nwait = 0\nidle = \"1s\"\nlifetime = \"168h\"\npinned = 0";
+    let given_limits = BackendLimits {
+        max: NonZeroUsize::MIN,
+        leaders: 0,
+        wait: Duration::ZERO,
+        idle: Duration::from_secs(1),
+        lifetime: Duration::from_secs(168 * 3600),
+        pinned: 0,
+    };
+    assert_eq!(pool(given), Pool::Transaction(given_limits));
+    for (more, part) in [
+        (
+            "max = 2",
+            "backends.leaders is 2, and backends.max is 2: leave at least one",
+        ),
+        (
+            "max = 0",
+            "backends.max: \"0\" is out of range: write a number from 1 to 262143",
+        ),
+        (
+            "pinned = -1",
+            "backends.pinned: \"-1\" is out of range: write a number from 0 to",
+        ),
+        (
+            "lifetime = \"1s\"",
+            "backends.lifetime: \"1s\" is out of range: write 1min to 168h",
+        ),
+    ] {
+        let got = errors(&format!("{MINIMAL}[backends]\n{more}\n"), &[], &[]);
+        assert!(got.len() == 1 && got[0].contains(part), "{got:?}");
+    }
 }
 
 #[test]
@@ -314,7 +365,7 @@ fn a_key_in_the_wrong_table_is_told_where_it_belongs() {
         );
         assert_eq!(errors(&format!("{MINIMAL}{text}\n"), &[], &[]), [says]);
     }
-    let says = "pgpalisade.toml:3: unknown key \"max\" (did you mean \"connections.max\"?)";
+    let says = "pgpalisade.toml:3: unknown key \"max\" (did you mean \"backends.max\" or \"connections.max\"?)";
     assert_eq!(errors(&format!("{MINIMAL}max = 1\n"), &[], &[]), [says]);
 }
 

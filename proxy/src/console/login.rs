@@ -11,10 +11,9 @@ use pgpalisade_server::accounts::Accounts;
 use pgpalisade_server::message_socket::{Message, MessageError, MessageSocket};
 use pgpalisade_wire::backend::TransactionStatus;
 use pgpalisade_wire::encode::{
-    self, Authentication, BackendKeyData, NegotiateProtocolVersion, ParameterStatus, ReadyForQuery,
-    SecretKey,
+    self, Authentication, BackendKeyData, ParameterStatus, ReadyForQuery, SecretKey,
 };
-use pgpalisade_wire::startup::{self, StartupMessage, StartupPacket};
+use pgpalisade_wire::startup::{self, StartupPacket};
 
 use super::{ConsoleError, DATABASE};
 
@@ -140,7 +139,9 @@ async fn startup(link: &mut MessageSocket) -> Result<Request, Refused> {
                 link.flush().await.map_err(MessageError::Io)?;
             }
             Ok(StartupPacket::Startup(message)) => {
-                negotiate(message, &mut link.out);
+                if let Some(limits) = encode::negotiated(message) {
+                    encode::put(&mut link.out, &limits);
+                }
                 let text = |name| {
                     let value = message.get(name).unwrap_or_default();
                     String::from_utf8_lossy(value).into_owned()
@@ -162,22 +163,6 @@ async fn startup(link: &mut MessageSocket) -> Result<Request, Refused> {
         }
     }
     Err(Refused::NoStartup)
-}
-
-/// Answers a request for more than protocol 3.0 with what is supported.
-fn negotiate(message: StartupMessage<'_>, out: &mut BytesMut) {
-    let names = message.pairs().map(|(name, _)| name);
-    let options: Vec<String> = names
-        .filter(|name| name.starts_with(b"_pq_."))
-        .map(|name| String::from_utf8_lossy(name).into_owned())
-        .collect();
-    let is_newer = message
-        .packet()
-        .get(6..8)
-        .is_some_and(|minor| minor != [0, 0]);
-    if is_newer || !options.is_empty() {
-        encode::put(out, &NegotiateProtocolVersion::new(3 << 16, options));
-    }
 }
 
 async fn prove(link: &mut MessageSocket, accounts: &Accounts, user: &str) -> Result<(), Refused> {

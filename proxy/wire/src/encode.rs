@@ -18,6 +18,7 @@ pub use pgwire::messages::startup::{
 };
 
 use super::backend::TransactionStatus;
+use super::startup::StartupMessage;
 
 /// Appends a message.
 ///
@@ -38,6 +39,18 @@ impl From<TransactionStatus> for pgwire::messages::response::TransactionStatus {
             TransactionStatus::Failed => Self::Error,
         }
     }
+}
+
+/// The answer to a client that asks for more than protocol 3.0; `None` if it does not.
+#[must_use]
+pub fn negotiated(message: StartupMessage<'_>) -> Option<NegotiateProtocolVersion> {
+    let names = message.pairs().map(|(name, _)| name);
+    let options: Vec<String> = names
+        .filter(|name| name.starts_with(b"_pq_."))
+        .map(|name| String::from_utf8_lossy(name).into_owned())
+        .collect();
+    let asks = message.asks_for_newer() || !options.is_empty();
+    asks.then(|| NegotiateProtocolVersion::new(3 << 16, options))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

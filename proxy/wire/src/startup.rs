@@ -19,6 +19,7 @@ const NAME_MAX: usize = 63;
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html#PROTOCOL-MESSAGE-FORMATS-CANCELREQUEST>
 const CANCEL_REQUEST_LEN: RangeInclusive<usize> = 16..=268;
 
+const PROTOCOL_3_0: u32 = 3 << 16;
 const CANCEL_REQUEST: u32 = 80_877_102;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSSENC_REQUEST: u32 = 80_877_104;
@@ -113,6 +114,48 @@ pub fn parse(packet: &[u8]) -> Result<StartupPacket<'_>, WireError> {
     }
 }
 
+/// The key of a CancelRequest, as the body of BackendKeyData had it.
+#[must_use]
+pub fn cancel_key(packet: &[u8]) -> Option<&[u8]> {
+    match parse(packet) {
+        Ok(StartupPacket::CancelRequest) => packet.get(8..),
+        _ => None,
+    }
+}
+
+/// A CancelRequest with the key of a BackendKeyData body.
+#[must_use]
+pub fn cancel_request(key: &[u8]) -> BytesMut {
+    let mut packet = begun(CANCEL_REQUEST);
+    packet.put_slice(key);
+    ended(packet)
+}
+
+/// The user of a startup packet.
+#[must_use]
+pub fn user(packet: &[u8]) -> &[u8] {
+    match parse(packet) {
+        Ok(StartupPacket::Startup(message)) => message.get("user").unwrap_or_default(),
+        _ => &[],
+    }
+}
+
+/// A packet without its length.
+fn begun(code: u32) -> BytesMut {
+    let mut packet = BytesMut::from(&[0; 4][..]);
+    packet.put_u32(code);
+    packet
+}
+
+/// Writes the length of a packet.
+fn ended(mut packet: BytesMut) -> BytesMut {
+    let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+    for (byte, len) in packet.iter_mut().zip(len.to_be_bytes()) {
+        *byte = len;
+    }
+    packet
+}
+
 fn bad_length(len: usize) -> WireError {
     WireError::Length {
         tag: 0,
@@ -156,6 +199,25 @@ impl<'a> StartupMessage<'a> {
             .filter(|(found, _)| *found == name.as_bytes())
             .last()
             .map(|(_, value)| value)
+    }
+
+    /// Whether the client asks for a later protocol than 3.0.
+    pub(crate) fn asks_for_newer(self) -> bool {
+        self.packet.get(6..8).is_some_and(|minor| minor != [0, 0])
+    }
+
+    /// A packet of protocol 3.0 with some of the parameters.
+    #[must_use]
+    pub fn with_only(self, is_kept: impl Fn(&[u8]) -> bool) -> BytesMut {
+        let mut packet = begun(PROTOCOL_3_0);
+        for (name, value) in self.pairs().filter(|(name, _)| is_kept(name)) {
+            for text in [name, value] {
+                packet.put_slice(text);
+                packet.put_u8(0);
+            }
+        }
+        packet.put_u8(0);
+        ended(packet)
     }
 
     #[must_use]
@@ -332,6 +394,32 @@ mod tests {
             &more[..],
             &packet(3 << 16, b"user\0a\0options\0-c x=1\0user\0b\0k\0v\0\0")[..]
         );
+    }
+
+    #[test]
+    fn some_parameters_of_any_protocol() {
+        let bytes = packet(3 << 16 | 2, b"user\0a\0_pq_.x\0on\0k\0v\0k\0w\0\0");
+        let Ok(StartupPacket::Startup(message)) = parse(&bytes) else {
+            panic!("not a startup")
+        };
+        let kept = message.with_only(|name| !name.starts_with(b"_pq_."));
+        assert_eq!(kept, packet(3 << 16, b"user\0a\0k\0v\0k\0w\0\0")[..]);
+        assert_eq!(
+            (user(&kept), user(&packet(3 << 16, b"\0"))),
+            (&b"a"[..], &b""[..])
+        );
+        assert_eq!(user(&kept[..9]), b"");
+    }
+
+    #[test]
+    fn cancel_requests_carry_keys() {
+        for key in [&b"pid_keys"[..], &[7; 260]] {
+            let request = cancel_request(key);
+            assert_eq!(request, packet(80_877_102, key)[..]);
+            assert_eq!(cancel_key(&request), Some(key));
+        }
+        assert_eq!(cancel_key(&cancel_request(b"short")), None);
+        assert_eq!(cancel_key(&packet(3 << 16, b"user\0a\0\0")), None);
     }
 
     #[test]

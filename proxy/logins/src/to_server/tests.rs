@@ -33,7 +33,7 @@ fn channel(leg: Leg, readers: Readers) -> Channel {
 }
 
 fn login(credentials: Credentials, channel: Channel) -> ServerLogin {
-    ServerLogin::new(b"app".to_vec(), credentials, channel)
+    ServerLogin::new(b"app".to_vec(), Arc::new(credentials), channel)
 }
 
 fn told(login: &mut ServerLogin, kind: i32, data: &[u8]) -> Result<Step, ServerLoginError> {

@@ -3,18 +3,18 @@
 
 use std::io;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use pgpalisade_logins::kind;
-use pgpalisade_session::read_only::Reported;
-use pgpalisade_session::text_settings::Reports;
 use pgpalisade_wire::backend::{self, tag};
 use pgpalisade_wire::frontend;
-use pgpalisade_wire::header::{self, HEADER_LEN, Header};
+use pgpalisade_wire::header::{self, HEADER_LEN};
 
 use super::LoginError;
 use super::channel_binding::Binding;
+use crate::backends::next_message;
 use crate::certificates::Loaded;
 use crate::pending_logins::PendingLogin;
+use crate::pooling::InitialReports;
 use crate::transport::Socket;
 
 /// Limit of bytes from the client before the end of the login.
@@ -22,8 +22,7 @@ const AHEAD_MAX: usize = 64 * 1024;
 
 pub(super) struct Authenticated {
     pub(crate) backend_pid: i32,
-    pub(crate) texts: Reports,
-    pub(crate) reported: Reported,
+    pub(crate) initial: InitialReports,
     /// ReadyForQuery, held back.
     pub(crate) ready: Bytes,
     pub(crate) server_carry: BytesMut,
@@ -91,7 +90,7 @@ pub(super) async fn relay(
                     out.extend_from_slice(&binding.offered(message.clone(), body));
                 }
                 tag::PARAMETER_STATUS => {
-                    said.on_parameter(body);
+                    said.initial.note(body);
                     out.extend_from_slice(&message);
                 }
                 tag::BACKEND_KEY_DATA => {
@@ -152,28 +151,11 @@ impl Authenticated {
     fn nothing() -> Self {
         Self {
             backend_pid: 0,
-            texts: Reports::default(),
-            reported: Reported::default(),
+            initial: InitialReports::default(),
             ready: Bytes::new(),
             server_carry: BytesMut::new(),
         }
     }
-
-    fn on_parameter(&mut self, body: &[u8]) {
-        if let Some((name, value)) = backend::parameter_status(body) {
-            self.texts.note(name, value);
-            self.reported.note(name, value);
-        }
-    }
-}
-
-/// Takes a complete message off the front.
-pub(super) fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, LoginError> {
-    let header = header::parse(bytes, backend::body_max)?;
-    let whole = header
-        .map(Header::frame_len)
-        .filter(|len| bytes.len() >= *len);
-    Ok(whole.map(|len| bytes.copy_to_bytes(len)))
 }
 
 async fn send_answers(

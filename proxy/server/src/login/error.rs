@@ -1,9 +1,9 @@
 //! Reasons why there is no session.
 
 use std::io;
-use std::sync::Arc;
 
 use pgpalisade_fence::rejection::Rejection;
+use pgpalisade_logins::scram::client::ServerFault;
 use pgpalisade_logins::scram::server::LoginRefusal;
 use pgpalisade_logins::{PasswordError, ServerLoginError};
 use pgpalisade_wire::WireError;
@@ -11,6 +11,7 @@ use pgpalisade_wire::startup::Version;
 
 use super::encryption::Unmet;
 use crate::accounts::LookupError;
+use crate::backends::OpenError;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginError {
@@ -55,22 +56,30 @@ pub(super) enum LoginError {
     ReadablePassword,
     #[error("pgpalisade cannot look up how clients log in")]
     Lookup(LookupError),
-    /// The client is authenticated, but the proxy cannot log in to PostgreSQL for it.
-    #[error("pgpalisade cannot log in to PostgreSQL as user \"{0}\"")]
-    AtServer(String, ServerLoginError),
     /// Bytes followed an encryption request: they may be injected.
     #[error("received unencrypted data after {0} request")]
     EarlyData(&'static str),
     #[error("{}", .0.message)]
     Refused(Box<Rejection>),
-    #[error("no primary of the cluster is known")]
-    NoPrimary(Arc<str>),
-    #[error("cannot connect to PostgreSQL at {0}")]
-    Unreachable(String),
-    #[error("cannot connect to PostgreSQL at {0} with TLS")]
-    NoTlsToServer(String),
+    #[error("{0}")]
+    Server(OpenError),
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
+}
+
+impl From<OpenError> for LoginError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Deposed(rejection) => Self::Refused(rejection),
+            // Hides that the verifier is out of date, or the login expired. PostgreSQL itself shows a mock verifier
+            // for expired logins.
+            OpenError::NotLetIn(user, ServerLoginError::Scram(ServerFault::OtherVerifier)) => {
+                Self::Unproved(Unproved::Wrong(user))
+            }
+            OpenError::Protocol(error) => Self::Protocol(error),
+            error => Self::Server(error),
+        }
+    }
 }
 
 impl LoginError {
@@ -90,11 +99,8 @@ impl LoginError {
             | Self::ChannelBinding
             | Self::ReadablePassword
             | Self::Lookup(_)
-            | Self::AtServer(..)
-            | Self::NoPrimary(_)
-            | Self::Killed
-            | Self::Unreachable(_)
-            | Self::NoTlsToServer(_) => false,
+            | Self::Server(_)
+            | Self::Killed => false,
             Self::ClientLeft
             | Self::Answered
             | Self::NoStartup(_)

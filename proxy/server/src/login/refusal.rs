@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use pgpalisade_logins::ClientAddr;
-use pgpalisade_logins::ServerLoginError;
 use pgpalisade_wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 use super::encryption::Unmet;
 use super::{Insecure, LoginError, Silence};
+use crate::backends::{OpenError, SEE_LOG};
 use crate::metrics::Metrics;
 use crate::transport::Socket;
 use crate::worker::WorkerContext;
@@ -26,23 +26,6 @@ const fn advice(lacks: Unmet) -> &'static str {
     match lacks {
         Unmet::Encryption => "Connect with sslmode=require or stricter.",
         Unmet::Certificate => "Connect with sslcert and sslkey.",
-    }
-}
-
-const SEE_LOG: &str = "See the log of pgpalisade.";
-
-/// Advice if PostgreSQL requires another method than the proxy can use.
-const fn remedy(error: &ServerLoginError) -> &'static str {
-    match error {
-        ServerLoginError::NeedsPassword(_) => {
-            "Use scram-sha-256 in pg_hba.conf, and set the password again if it is stored as md5. Or use auth = \
-                \"password\"."
-        }
-        ServerLoginError::Readable => {
-            "Use TLS to PostgreSQL (sslmode in upstream), or scram-sha-256 in pg_hba.conf."
-        }
-        ServerLoginError::Method(_) => "Use auth = \"relay\".",
-        _ => "",
     }
 }
 
@@ -89,9 +72,14 @@ pub(super) fn words(
         LoginError::ClientLeft
         | LoginError::Answered
         | LoginError::NoStartup(_)
+        | LoginError::Server(OpenError::Closed | OpenError::Io(_))
         | LoginError::Io(_) => {
             tracing::debug!(%client_addr, %error, "no session");
             return None;
+        }
+        LoginError::Server(OpenError::Refused(response)) => {
+            tracing::debug!(%client_addr, %error, "no session");
+            return Some(BytesMut::from(&**response));
         }
         LoginError::Handshake(_) => {
             tracing::info!(%client_addr, %error, "no session");
@@ -110,14 +98,11 @@ pub(super) fn words(
             tracing::warn!(error = %why, "cannot look up how a client logs in");
             ("08006", SEE_LOG, "")
         }
-        LoginError::AtServer(_, why) => {
-            at_server = why.to_string();
-            ("28000", at_server.as_str(), remedy(why))
-        }
         LoginError::ChannelBinding => ("28000", BOUND, UNBOUND),
-        LoginError::NoPrimary(why) => ("57P03", &**why, "Connect again after the failover."),
-        LoginError::Unreachable(_) => ("08006", "", ""),
-        LoginError::NoTlsToServer(_) => ("08006", SEE_LOG, ""),
+        LoginError::Server(error) => {
+            at_server = error.advice();
+            (at_server.sqlstate, &*at_server.detail, at_server.hint)
+        }
         LoginError::Unanswered => ("57014", "", ""),
         LoginError::Killed => ("57P01", "", "Connect again."),
         LoginError::Full => ("53300", "pgpalisade has reached connections.max.", ""),

@@ -184,11 +184,9 @@ impl StartupRequest {
         }
     }
 
-    pub(super) fn user(&self) -> Vec<u8> {
-        match startup::parse(&self.packet) {
-            Ok(StartupPacket::Startup(message)) => message.get("user").unwrap_or_default().to_vec(),
-            _ => Vec::new(),
-        }
+    /// The user's name in the packet, which need not be UTF-8.
+    pub(super) fn user(&self) -> &[u8] {
+        startup::user(&self.packet)
     }
 
     pub(super) const fn asks_for_replication(&self) -> bool {

@@ -7,6 +7,7 @@ use pgpalisade_logins::kind;
 use pgpalisade_server::accounts::{Auth, FileError, Logins, LookupError};
 use pgpalisade_server::certificates::ClientTls;
 use pgpalisade_server::client_table::Encryption;
+use pgpalisade_server::pooling::Pool;
 use pgpalisade_tls::{ALPN, Acceptor, Connector};
 use pgpalisade_wire::{backend, header};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -37,26 +38,51 @@ struct Legs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Works {
     Yes,
-    Limited(&'static str),
+    Limited(&'static str, Remedy),
     No(&'static str),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Remedy {
+    OneCertificate,
+    KnownPasswords,
+}
+
+impl Remedy {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::OneCertificate => {
+                "set auth = \"scram\" or \"password\", or give pgpalisade the certificate and the key of PostgreSQL"
+            }
+            Self::KnownPasswords => {
+                "set auth = \"scram\" or \"password\", or pool = \"session\", or let pg_hba.conf trust pgpalisade"
+            }
+        }
+    }
 }
 
 impl Works {
     fn shown(self, name: &str) -> String {
         match self {
             Self::Yes => format!("{name} works"),
-            Self::Limited(why) | Self::No(why) => format!("{name} {why}"),
+            Self::Limited(why, _) | Self::No(why) => format!("{name} {why}"),
         }
     }
 }
 
 impl Legs {
-    const fn relay(self) -> Works {
+    const fn relay(self, pool: &Pool) -> Works {
         use Encryption::Tls;
-        match (self.method, self.client, self.server) {
-            (Method::Scram, Tls, Tls) if !self.is_one_certificate => {
-                Works::Limited("works for clients without TLS or with channel_binding=disable only")
-            }
+        match (pool, self.method, self.client, self.server) {
+            (Pool::Transaction(_), Method::Nothing, ..) => Works::Yes,
+            (Pool::Transaction(_), ..) => Works::Limited(
+                "works with pool = session, or for users whom PostgreSQL asks for nothing",
+                Remedy::KnownPasswords,
+            ),
+            (Pool::Session, Method::Scram, Tls, Tls) if !self.is_one_certificate => Works::Limited(
+                "works for clients without TLS or with channel_binding=disable only",
+                Remedy::OneCertificate,
+            ),
             _ => Works::Yes,
         }
     }
@@ -96,10 +122,10 @@ pub(super) async fn check(
     if let Err(why) = verifiers(logins, user).await {
         return CheckResult::fail(why, "correct auth_file or auth_query");
     }
-    judge(&config.clients.auth, user, legs)
+    judge(&config.clients.auth, &config.clients.pool, user, legs)
 }
 
-fn judge(auth: &Auth, user: &str, legs: Legs) -> CheckResult {
+fn judge(auth: &Auth, pool: &Pool, user: &str, legs: Legs) -> CheckResult {
     let asked = match legs.method {
         Method::Nothing => "nothing".to_owned(),
         Method::Password => "a clear-text password".to_owned(),
@@ -107,7 +133,7 @@ fn judge(auth: &Auth, user: &str, legs: Legs) -> CheckResult {
         Method::Scram => "SCRAM".to_owned(),
         Method::Other(code) => format!("a method with code {code}"),
     };
-    let (relay, scram, password) = (legs.relay(), legs.scram(), legs.password());
+    let (relay, scram, password) = (legs.relay(pool), legs.scram(), legs.password());
     let seen = format!(
         "PostgreSQL asks role {user} for {asked}: {}, {}, {}",
         relay.shown("auth = relay"),
@@ -121,10 +147,7 @@ fn judge(auth: &Auth, user: &str, legs: Legs) -> CheckResult {
     };
     match in_force {
         Works::Yes => CheckResult::ok(seen),
-        Works::Limited(_) => CheckResult::warn(
-            seen,
-            "set auth = \"scram\" or \"password\", or give pgpalisade the certificate and the key of PostgreSQL",
-        ),
+        Works::Limited(_, remedy) => CheckResult::warn(seen, remedy.as_str()),
         Works::No(_) => CheckResult::fail(seen, "change auth, or remove the obstacle"),
     }
 }
@@ -211,13 +234,39 @@ mod tests {
     use super::super::super::finding::CheckOutcome;
     use super::*;
     use pgpalisade_server::accounts::VerifierSource;
+    use pgpalisade_server::pooling::BackendLimits;
+    use std::num::NonZeroUsize;
 
     #[track_caller]
     fn outcomes(legs: Legs, expect: [CheckOutcome; 3]) {
         let scram = Auth::Scram(VerifierSource::File("/f".into()));
-        let found =
-            [Auth::Relay, scram, Auth::Password].map(|auth| judge(&auth, "app", legs).outcome);
+        let outcome = |auth: &Auth, pool: &Pool| judge(auth, pool, "app", legs).outcome;
+        let ways = [Auth::Relay, scram, Auth::Password];
+        let found = ways.each_ref().map(|auth| outcome(auth, &Pool::Session));
         assert_eq!(found, expect, "{legs:?}");
+        let [relay, others @ ..] = ways.each_ref().map(|auth| outcome(auth, &transaction()));
+        let is_asked = legs.method != Method::Nothing;
+        let expected = if is_asked {
+            CheckOutcome::Warn
+        } else {
+            CheckOutcome::Ok
+        };
+        assert_eq!(
+            (relay, others),
+            (expected, [expect[1], expect[2]]),
+            "{legs:?}"
+        );
+    }
+
+    fn transaction() -> Pool {
+        Pool::Transaction(BackendLimits {
+            max: NonZeroUsize::MIN,
+            leaders: 0,
+            wait: Duration::ZERO,
+            idle: Duration::ZERO,
+            lifetime: Duration::ZERO,
+            pinned: 0,
+        })
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use pgpalisade_server::hosts::UpstreamAddr;
+use pgpalisade_server::pooling::Pool;
 use pgpalisade_takeover::{ControlError, prepare};
 
 use super::super::cluster::{self, PreparedTransaction};
@@ -276,10 +277,13 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
     // Each control connection takes one.
     let all = usize::try_from(places).unwrap_or_default();
     let most = (all / count).saturating_sub(1);
-    let wanted = config.clients.max_connections.get();
+    let (key, wanted) = match &config.clients.pool {
+        Pool::Session => ("connections.max", config.clients.max_connections.get()),
+        Pool::Transaction(limits) => ("backends.max", limits.max.get()),
+    };
     let each = match count.get() {
-        1 => format!("connections.max is {wanted}"),
-        _ => format!("connections.max is {wanted}, with {count} proxies"),
+        1 => format!("{key} is {wanted}"),
+        _ => format!("{key} is {wanted}, with {count} proxies"),
     };
     if wanted <= most {
         return CheckResult::ok(format!(
@@ -293,8 +297,8 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
     CheckResult::warn(
         format!("{each}, but the server takes only {places} besides those that it reserves"),
         format!(
-            "set connections.max to {most} or less{share}, or raise the server's max_connections: if clients take \
-             every place, the control connection cannot come back"
+            "set {key} to {most} or less{share}, or raise the server's max_connections: if clients take every place, \
+             the control connection cannot come back"
         ),
     )
 }

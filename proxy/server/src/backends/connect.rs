@@ -12,13 +12,10 @@ use pgpalisade_fence::rejection::Rejection;
 use pgpalisade_takeover::{Primary, PrimaryTerm};
 use pgpalisade_tls::{Connector, SSL_REQUEST, SslMode, TlsError};
 
-use super::LoginError;
+use super::OpenError;
 use crate::hosts::UpstreamAddr;
 use crate::transport::{Socket, dial};
 use crate::worker::Worker;
-
-/// Limit of a cancel request, which has no answer.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -31,36 +28,36 @@ enum UpstreamError {
 }
 
 /// A server's socket, and its term as the primary.
-pub(super) struct UpstreamConnection {
-    pub(super) socket: Socket,
+pub(crate) struct UpstreamConnection {
+    pub(crate) socket: Socket,
     /// `None`: the control connection is down, and there is only one host.
-    pub(super) tenure: Option<PrimaryTerm>,
+    pub(crate) tenure: Option<PrimaryTerm>,
 }
 
 impl UpstreamConnection {
     /// Continues a login only while the server is the primary.
-    pub(super) async fn while_primary<T>(
+    pub(crate) async fn while_primary<T, E: From<OpenError>>(
         tenure: Option<&PrimaryTerm>,
-        step: impl Future<Output = Result<T, LoginError>>,
-    ) -> Result<T, LoginError> {
+        step: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         let Some(tenure) = tenure else {
             return step.await;
         };
         tokio::select! {
             done = step => done,
             () = tenure.over() => {
-                Err(LoginError::Refused(Box::new(Rejection::ended_with_its_server())))
+                Err(OpenError::Deposed(Box::new(Rejection::ended_with_its_server())).into())
             }
         }
     }
 }
 
 /// Connects for a client. With several hosts it waits for a known primary, because a refused client would only retry.
-pub(super) async fn connect(worker: &Worker) -> Result<UpstreamConnection, LoginError> {
+pub(crate) async fn connect(worker: &Worker) -> Result<UpstreamConnection, OpenError> {
     let shared = &worker.shared;
     if shared.servers.upstream.only().is_some() {
         let primary = shared.takeover.primary();
-        let socket = open(worker, primary.as_ref()).await?;
+        let socket = dial_host(worker, primary.as_ref()).await?;
         let tenure = primary.map(|primary| primary.term);
         return Ok(UpstreamConnection { socket, tenure });
     }
@@ -76,19 +73,25 @@ pub(super) async fn connect(worker: &Worker) -> Result<UpstreamConnection, Login
         Ok(None) | Err(_) => Err(failed.unwrap_or_else(|| {
             let why = shared.takeover.why_no_primary();
             tracing::warn!(error = %why, "timed out waiting for a primary");
-            LoginError::NoPrimary(why)
+            OpenError::NoPrimary(why)
         })),
     }
+}
+
+/// Connects to the current primary, or to the only host.
+pub(super) async fn connect_now(worker: &Worker) -> Result<Socket, OpenError> {
+    let primary = worker.shared.takeover.primary();
+    dial_host(worker, primary.as_ref()).await
 }
 
 /// Tries the current primary repeatedly; `None` if the proxy stops.
 async fn open_primary(
     worker: &Worker,
-    failed: &mut Option<LoginError>,
+    failed: &mut Option<OpenError>,
 ) -> Option<UpstreamConnection> {
     loop {
         let primary = worker.shared.takeover.find_primary().await?;
-        let opening = open(worker, Some(&primary));
+        let opening = dial_host(worker, Some(&primary));
         let tenure = primary.term.clone();
         *failed = match UpstreamConnection::while_primary(Some(&tenure), opening).await {
             Ok(socket) => {
@@ -124,10 +127,10 @@ fn destination<'a>(
     Some((host, dialed))
 }
 
-async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, LoginError> {
+async fn dial_host(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, OpenError> {
     let shared = &worker.shared;
     let Some((host, dialed)) = destination(worker, primary) else {
-        return Err(LoginError::NoPrimary(shared.takeover.why_no_primary()));
+        return Err(OpenError::NoPrimary(shared.takeover.why_no_primary()));
     };
     let opening = async {
         let keepalive = shared.limits.tcp_keepalive;
@@ -147,8 +150,8 @@ async fn open(worker: &Worker, primary: Option<&Primary>) -> Result<Socket, Logi
         let upstream = host.to_string();
         tracing::warn!(upstream, %error, "cannot connect to PostgreSQL");
         match error {
-            UpstreamError::Dial(_) => LoginError::Unreachable(upstream),
-            UpstreamError::Tls(_) => LoginError::NoTlsToServer(upstream),
+            UpstreamError::Dial(_) => OpenError::Unreachable(upstream),
+            UpstreamError::Tls(_) => OpenError::NoTls(upstream),
         }
     })
 }
@@ -164,27 +167,5 @@ async fn encrypt(socket: &mut Socket, connector: &Connector, host: &str) -> io::
         (b"N", _) => Err(TlsError::NotOffered.into()),
         ([b'S' | b'N', ..], _) => Err(TlsError::EarlyData.into()),
         _ => Err(TlsError::NoAnswer.into()),
-    }
-}
-
-/// Forwards a cancel request unchanged: the client has the server's own key.
-pub(super) async fn forward_cancel(worker: &Worker, packet: &[u8]) {
-    let forward = async {
-        let primary = worker.shared.takeover.primary();
-        let mut server = open(worker, primary.as_ref()).await?;
-        server.write_all(packet).await?;
-        let mut rest = BytesMut::new();
-        // The server closes after carrying out the request.
-        match server.read_more(&mut rest).await {
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-                Err(LoginError::Io(error))
-            }
-            _ => Ok(()),
-        }
-    };
-    match worker.shared.timers.timeout(CANCEL_TIMEOUT, forward).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(%error, "cannot forward a cancel request"),
-        Err(_) => tracing::warn!("a cancel request was not forwarded in time"),
     }
 }

@@ -1,0 +1,13 @@
+//! Server connections before a session has them: connecting to PostgreSQL, and logging in there for a user.
+
+mod cancel;
+mod connect;
+mod error;
+#[expect(dead_code, reason = "no connection is shared yet")]
+pub(crate) mod open;
+mod server_leg;
+
+pub(crate) use cancel::cancel;
+pub(crate) use connect::{UpstreamConnection, connect};
+pub(crate) use error::{OpenError, SEE_LOG};
+pub(crate) use server_leg::{ServerLeg, channel_leg, next_message, readers};

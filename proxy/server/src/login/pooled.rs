@@ -1,0 +1,102 @@
+//! A login of a client that shares server connections: it ends at the proxy, and needs no connection of its own.
+//!
+//! PostgreSQL still decides: it has admitted the same login within the last minute, or is asked now.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use pgpalisade_wire::encode;
+use pgpalisade_wire::startup::{StartupMessage, StartupPacket, parse};
+
+use super::LoginError;
+use super::exchange::Exchange;
+use crate::accounts::Logins;
+use crate::backends::OpenError;
+use crate::pooling::cancel_keys::CancelKey;
+use crate::pooling::{Greeting, Pooling, SharedLogin};
+
+/// Longest application name, as any identifier of PostgreSQL.
+const NAME_MAX: usize = 63;
+
+/// A client that knows everything but that it may begin: ReadyForQuery is for the relay to send.
+#[derive(Debug)]
+pub(super) struct PooledLogin {
+    pub(super) login: SharedLogin,
+    pub(super) greeting: Arc<Greeting>,
+    pub(super) application_name: Option<String>,
+    pub(super) cancel_key: CancelKey,
+}
+
+/// Authenticates a client that has sent `packet`. `obtain` has a connection opened for the login.
+pub(super) async fn authenticate(
+    client: &mut Exchange<'_>,
+    logins: &Logins,
+    packet: &[u8],
+    pooling: &Pooling,
+    obtain: impl AsyncFnOnce(&SharedLogin) -> Result<Arc<Greeting>, OpenError>,
+) -> Result<PooledLogin, LoginError> {
+    let Ok(StartupPacket::Startup(message)) = parse(packet) else {
+        return Err(LoginError::Layout);
+    };
+    let mut out = BytesMut::new();
+    if let Some(limits) = encode::negotiated(message) {
+        encode::put(&mut out, &limits);
+        client.client.write_all(&out).await?;
+        out.clear();
+    }
+    let proof = client.prove(logins).await?;
+    let (packet, application_name) = shared_packet(message);
+    let login = SharedLogin {
+        packet,
+        credentials: proof.credentials,
+    };
+    let (login, greeting) = match pooling.admissions.find(&login, Instant::now()) {
+        Some(admitted) => admitted,
+        None => {
+            let greeting = obtain(&login).await?;
+            (login, greeting)
+        }
+    };
+    let cancel_key = pooling.cancel_keys.issue();
+    out.extend_from_slice(&proof.admission);
+    greeting.put(application_name.as_deref(), &mut out);
+    cancel_key.put(&mut out);
+    client.client.write_all(&out).await?;
+    Ok(PooledLogin {
+        login,
+        greeting,
+        application_name,
+        cancel_key,
+    })
+}
+
+/// The startup packet of the connections for this client, and the application name that is the client's own.
+///
+/// A name that PostgreSQL would change stays in the packet: it reports what it has made of it.
+fn shared_packet(message: StartupMessage<'_>) -> (Bytes, Option<String>) {
+    let is_name = |name: &[u8]| name.eq_ignore_ascii_case(b"application_name");
+    let names = message.pairs().filter(|(name, _)| is_name(name));
+    let own = names.last().and_then(|(_, value)| unchanged(value));
+    let packet = message.with_only(|name| {
+        let is_own = own.is_some() && is_name(name);
+        !(is_own || name.starts_with(b"_pq_.") || is_fencing(name))
+    });
+    (packet.freeze(), own)
+}
+
+/// An application name that PostgreSQL takes as it is (`check_application_name` in `variable.c`).
+fn unchanged(name: &[u8]) -> Option<String> {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~');
+    let fits = name.len() <= NAME_MAX && name.iter().all(is_plain);
+    fits.then(|| String::from_utf8_lossy(name).into_owned())
+}
+
+/// Tokens and scope are the client's, whichever connection serves it.
+fn is_fencing(name: &[u8]) -> bool {
+    let front = name.get(..b"fencing.".len()).unwrap_or_default();
+    front.eq_ignore_ascii_case(b"fencing.")
+}
+
+#[cfg(test)]
+mod tests;

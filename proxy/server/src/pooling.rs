@@ -1,0 +1,54 @@
+//! State that the shared server connections of all workers have in common.
+
+mod admissions;
+#[cfg_attr(not(test), expect(dead_code, reason = "no connection is shared yet"))]
+pub(crate) mod cancel_keys;
+mod greeting;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pgpalisade_logins::Credentials;
+
+pub(crate) use admissions::Admissions;
+pub(crate) use greeting::{Greeting, InitialReports};
+
+/// How long a client has a server connection for itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pool {
+    Session,
+    Transaction(BackendLimits),
+}
+
+/// Limits of the server connections that clients share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendLimits {
+    pub max: NonZeroUsize,
+    /// Of these, for current tokens only. Fewer than `max`.
+    pub leaders: usize,
+    /// Time that a transaction waits for a connection.
+    pub wait: Duration,
+    /// Time after which an idle connection is closed.
+    pub idle: Duration,
+    /// Time after which a connection is replaced, give or take a tenth.
+    pub lifetime: Duration,
+    /// Connections at most that clients keep beyond a transaction.
+    pub pinned: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pooling {
+    pub(crate) admissions: Admissions,
+    pub(crate) cancel_keys: cancel_keys::CancelKeys,
+}
+
+/// A login that opens server connections for all clients that have it.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedLogin {
+    /// The startup packet. Clients with equal packets share connections.
+    pub(crate) packet: Bytes,
+    /// Kept while a client or a connection has them. `None`: the server must ask for nothing.
+    pub(crate) credentials: Option<Arc<Credentials>>,
+}

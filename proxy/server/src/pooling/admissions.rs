@@ -1,0 +1,155 @@
+//! Logins that PostgreSQL has admitted within the last minute. A client with one of them needs no new connection.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use pgpalisade_logins::Credentials;
+
+use super::{Greeting, SharedLogin};
+
+const VALID_FOR: Duration = Duration::from_secs(60);
+
+/// By startup packet, because PostgreSQL decides for user and database.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Admissions(Arc<Mutex<HashMap<Bytes, Admission>>>);
+
+#[derive(Debug)]
+struct Admission {
+    at: Instant,
+    /// Weak: with the last client and connection, the credentials go. `None`: the server has asked for nothing.
+    credentials: Option<Weak<Credentials>>,
+    greeting: Arc<Greeting>,
+}
+
+impl Admission {
+    fn is_valid(&self, now: Instant) -> bool {
+        let is_recent = now.saturating_duration_since(self.at) < VALID_FOR;
+        let is_kept = |weak: &Weak<Credentials>| weak.strong_count() > 0;
+        is_recent && self.credentials.as_ref().is_none_or(is_kept)
+    }
+
+    /// The login with the credentials in use, if they are the same.
+    fn shared(&self, login: &SharedLogin) -> Option<SharedLogin> {
+        let credentials = match (&self.credentials, &login.credentials) {
+            (None, None) => None,
+            (Some(known), Some(shown)) => Some(known.upgrade().filter(|known| known == shown)?),
+            _ => return None,
+        };
+        Some(SharedLogin {
+            packet: login.packet.clone(),
+            credentials,
+        })
+    }
+}
+
+impl Admissions {
+    /// Notes that PostgreSQL has admitted this login.
+    pub(crate) fn note(&self, login: &SharedLogin, greeting: &Arc<Greeting>, now: Instant) {
+        let mut admissions = self.0.lock();
+        admissions.retain(|_, admission| admission.is_valid(now));
+        let admission = Admission {
+            at: now,
+            credentials: login.credentials.as_ref().map(Arc::downgrade),
+            greeting: Arc::clone(greeting),
+        };
+        admissions.insert(login.packet.clone(), admission);
+    }
+
+    /// Notes that PostgreSQL has refused this login.
+    pub(crate) fn forget(&self, login: &SharedLogin) {
+        let mut admissions = self.0.lock();
+        let known = admissions.get(&login.packet);
+        if known.is_some_and(|known| known.shared(login).is_some()) {
+            admissions.remove(&login.packet);
+        }
+    }
+
+    /// What PostgreSQL said to this login within the last minute.
+    pub(crate) fn find(
+        &self,
+        login: &SharedLogin,
+        now: Instant,
+    ) -> Option<(SharedLogin, Arc<Greeting>)> {
+        let admissions = self.0.lock();
+        let known = admissions.get(&login.packet);
+        let known = known.filter(|admission| admission.is_valid(now))?;
+        Some((known.shared(login)?, Arc::clone(&known.greeting)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgpalisade_logins::Password;
+
+    use super::*;
+
+    fn login(packet: &'static str, password: &str) -> SharedLogin {
+        let mut body = format!("{password}\0").into_bytes();
+        let credentials = match password {
+            "" => None,
+            _ => Password::take(&mut body).ok().map(Credentials::Password),
+        };
+        SharedLogin {
+            packet: Bytes::from_static(packet.as_bytes()),
+            credentials: credentials.map(Arc::new),
+        }
+    }
+
+    #[test]
+    fn only_the_same_login_is_admitted_and_only_for_a_minute() {
+        let (admissions, now) = (Admissions::default(), Instant::now());
+        let (app, trusted) = (login("app", "right"), login("trusted", ""));
+        let admitted =
+            |login: &SharedLogin, after: Duration| admissions.find(login, now + after).is_some();
+        assert!(!admitted(&app, Duration::ZERO));
+        for login in [&app, &trusted] {
+            admissions.note(login, &Arc::default(), now);
+        }
+        let just = VALID_FOR - Duration::from_millis(1);
+        for (packet, password, after, expect) in [
+            ("app", "right", just, true),
+            ("app", "right", VALID_FOR, false),
+            ("app", "wrong", Duration::ZERO, false),
+            ("app", "", Duration::ZERO, false),
+            ("other", "right", Duration::ZERO, false),
+            ("trusted", "", just, true),
+            ("trusted", "right", Duration::ZERO, false),
+        ] {
+            assert_eq!(
+                admitted(&login(packet, password), after),
+                expect,
+                "{packet} {password}"
+            );
+        }
+    }
+
+    #[test]
+    fn clients_share_one_copy_which_goes_with_the_last() {
+        let (admissions, now) = (Admissions::default(), Instant::now());
+        let first = login("app", "right");
+        admissions.note(&first, &Arc::default(), now);
+        let (second, _) = admissions.find(&login("app", "right"), now).unwrap();
+        let copy = |login: &SharedLogin| Arc::as_ptr(login.credentials.as_ref().unwrap());
+        assert_eq!(copy(&first), copy(&second));
+        drop(first);
+        assert!(admissions.find(&login("app", "right"), now).is_some());
+        drop(second);
+        assert!(admissions.find(&login("app", "right"), now).is_none());
+        admissions.note(&login("other", ""), &Arc::default(), now);
+        assert_eq!(admissions.0.lock().len(), 1);
+    }
+
+    #[test]
+    fn a_refusal_ends_the_admission_of_the_refused_credentials() {
+        let (admissions, now) = (Admissions::default(), Instant::now());
+        let app = login("app", "right");
+        admissions.note(&app, &Arc::default(), now);
+        admissions.forget(&login("app", "wrong"));
+        assert!(admissions.find(&app, now).is_some());
+        admissions.forget(&login("app", "right"));
+        assert!(admissions.find(&app, now).is_none());
+    }
+}
