@@ -105,6 +105,7 @@ pub(crate) async fn serve(
         batching: config.batching,
         certificates: equipment.certificates,
         logins: equipment.logins,
+        pool: config.clients.pool,
         rejections: equipment.rejections,
         takeover: takeover.clone(),
         fence,

@@ -3,8 +3,9 @@
 mod cancel;
 mod connect;
 mod error;
-#[expect(dead_code, reason = "no connection is shared yet")]
-pub(crate) mod open;
+pub(crate) mod lending;
+mod open;
+mod reset;
 mod server_leg;
 
 pub(crate) use cancel::cancel;

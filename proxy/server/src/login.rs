@@ -9,7 +9,6 @@ mod encryption;
 mod error;
 mod exchange;
 mod mediated;
-#[expect(dead_code, reason = "the relay cannot share server connections yet")]
 mod pooled;
 mod proxied;
 mod refusal;
@@ -23,11 +22,15 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use pgpalisade_fence::ReplicationPermit;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
+use pgpalisade_policies::Access;
 use pgpalisade_session::tokens::TokenRequest;
-use pgpalisade_session::{Beginning, Session};
+use pgpalisade_session::{Beginning, ClientHalf, Session};
+use pgpalisade_wire::backend::TransactionStatus;
+use pgpalisade_wire::encode::{self, ReadyForQuery};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::backends::lending::{Seat, try_login};
 use crate::backends::{self, UpstreamConnection};
 use crate::certificates::{ClientLeg, Loaded};
 use crate::client_table::{ClientEntry, ClientState, Encryption, Publisher};
@@ -35,13 +38,15 @@ use crate::listener::{Accepted, ClientStream};
 use crate::passthrough::Passthrough;
 use crate::pause;
 use crate::pending_logins::PendingLogin;
-use crate::relay::{Established, NotBegun, Relay};
+use crate::pooling::SharedLogin;
+use crate::relay::{Established, NotBegun, Parked, Relay, Served};
 use crate::transport::{Lookout, Socket};
 use crate::worker::Worker;
 
 use channel_binding::Binding;
 use context::LoginContext;
 use error::{Insecure, LoginError, Silence};
+use exchange::Exchange;
 use refusal::refuse;
 use startup::{StartupKind, StartupRequest};
 
@@ -50,7 +55,7 @@ pub(crate) async fn serve_client(
     worker: Rc<Worker>,
     accepted: Accepted,
     listed: &Arc<ClientEntry>,
-) -> Option<(Relay, OwnedSemaphorePermit)> {
+) -> Option<(Served, OwnedSemaphorePermit)> {
     let mut pending = worker.shared.pending_logins.enter();
     let mut client_addr = accepted.client_addr;
     let mut client = match socket(&worker, accepted.stream) {
@@ -85,7 +90,13 @@ pub(crate) async fn serve_client(
             let shown = Publisher::new(Arc::clone(listed));
             let relay = Box::pin(begin(&worker, client, *session, left, shown)).await;
             drop(pending);
-            return relay.map(|relay| (relay, place));
+            return relay.map(|relay| (Served::Bound(Box::new(relay)), place));
+        }
+        Ok(Ok((LoginOutcome::Shared(login), place))) => {
+            let shown = Publisher::new(Arc::clone(listed));
+            let begun = Box::pin(begin_shared(&worker, client, *login, shown)).await;
+            drop(pending);
+            return begun.map(|served| (served, place));
         }
         // As with PostgreSQL, the client may send this and close.
         Ok(Ok((LoginOutcome::Cancel(packet), _place))) => {
@@ -127,8 +138,7 @@ async fn begin(
     within: Duration,
     shown: Publisher,
 ) -> Option<Relay> {
-    let client_addr = login.label.client_addr;
-    let mut relay = Relay::new(
+    let relay = Relay::new(
         Rc::clone(worker),
         login.label,
         shown,
@@ -136,8 +146,20 @@ async fn begin(
         client,
         login.established,
     );
+    begin_with(relay, login.wanted.as_ref(), &login.ready, within).await
+}
+
+/// Declares the tokens of a startup packet, and tells the client that it is ready.
+async fn begin_with(
+    mut relay: Relay,
+    wanted: Option<&TokenRequest>,
+    ready: &[u8],
+    within: Duration,
+) -> Option<Relay> {
+    let worker = relay.worker();
+    let client_addr = relay.client_addr();
     let outcome = tokio::select! {
-        outcome = worker.shared.timers.timeout(within, relay.begin(login.wanted.as_ref(), &login.ready)) => outcome,
+        outcome = worker.shared.timers.timeout(within, relay.begin(wanted, ready)) => outcome,
         () = worker.drain.cancelled() => return None,
     };
     let error = match outcome {
@@ -155,9 +177,41 @@ async fn begin(
     None
 }
 
+/// Begins a session that shares server connections.
+async fn begin_shared(
+    worker: &Rc<Worker>,
+    client: Socket,
+    login: SharedSession,
+    shown: Publisher,
+) -> Option<Served> {
+    let mut ready = BytesMut::new();
+    encode::put(
+        &mut ready,
+        &ReadyForQuery::new(TransactionStatus::Idle.into()),
+    );
+    let client = (client, login.client_bytes);
+    let mut parked = Parked::new(worker, login.label, shown, login.half, client, login.seat);
+    let Some(wanted) = &login.wanted else {
+        parked.say(&ready);
+        return Some(Served::Parked(Box::new(parked)));
+    };
+    let within = worker.shared.limits.login_timeout;
+    match parked.lend().await {
+        Ok(relay) => {
+            let relay = begin_with(relay, Some(wanted), &ready, within).await?;
+            Some(Served::Bound(Box::new(relay)))
+        }
+        Err((parked, error)) => {
+            parked.refuse(error).await;
+            None
+        }
+    }
+}
+
 enum LoginOutcome {
     Cancel(Bytes),
     Session(Box<LoggedIn>),
+    Shared(Box<SharedSession>),
     Replication(ReplicationLogin),
 }
 
@@ -170,6 +224,15 @@ struct LoggedIn {
     established: Established,
 }
 
+/// A client that is lent a server connection for each transaction.
+struct SharedSession {
+    label: Arc<SessionLabel>,
+    half: ClientHalf,
+    wanted: Option<TokenRequest>,
+    seat: Seat,
+    client_bytes: BytesMut,
+}
+
 struct ReplicationLogin {
     label: Arc<SessionLabel>,
     permit: ReplicationPermit,
@@ -177,7 +240,7 @@ struct ReplicationLogin {
 }
 
 async fn log_in(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     client: &mut Socket,
     client_addr: &mut ClientAddr,
     pending: &mut PendingLogin,
@@ -223,6 +286,7 @@ async fn log_in(
     // This label has the server's process id.
     let label = match &established {
         LoginOutcome::Session(session) => Some(&session.label),
+        LoginOutcome::Shared(session) => Some(&session.label),
         LoginOutcome::Replication(replication) => Some(&replication.label),
         LoginOutcome::Cancel(_) => None,
     };
@@ -255,7 +319,7 @@ async fn connect(
 
 /// Authenticates a client at PostgreSQL, and reads the tokens of its startup packet.
 async fn establish(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     shown: &Loaded,
     client: &mut Socket,
     mut carry: BytesMut,
@@ -273,6 +337,25 @@ async fn establish(
     };
     let scope = scope.flatten();
     let permit = entry.permit(request, wanted.as_ref())?;
+    if permit.is_none() && worker.backends.is_some() {
+        let exchange = Exchange {
+            client,
+            carry: &mut carry,
+            shown,
+            user: request.user(),
+            pending,
+        };
+        let seat = share(worker, exchange, request).await?;
+        entry.on_authenticated(seat.1.backend_pid());
+        let LoginContext { label, fence, .. } = entry;
+        return Ok(LoginOutcome::Shared(Box::new(SharedSession {
+            label: Arc::new(label),
+            half: ClientHalf::begin(fence, scope, seat.0),
+            wanted,
+            seat: seat.1,
+            client_bytes: carry,
+        })));
+    }
     let mut server = connect(worker, request).await?;
     let mut legs = authentication::Legs {
         binding: Binding::between(client, shown, &server.socket),
@@ -315,6 +398,22 @@ async fn establish(
         ready: authenticated.ready,
         established,
     })))
+}
+
+/// Authenticates a client that shares server connections. Returns the access mode that it was told, and its place.
+async fn share(
+    worker: &Rc<Worker>,
+    mut exchange: Exchange<'_>,
+    request: &StartupRequest,
+) -> Result<(Option<Access>, Seat), LoginError> {
+    worker.gate.is_open().await;
+    let (logins, pooling) = (&worker.shared.logins, &worker.shared.pooling);
+    let obtain = async |login: &SharedLogin| try_login(worker, login).await;
+    let login =
+        pooled::authenticate(&mut exchange, logins, request.packet(), pooling, obtain).await?;
+    let told = login.greeting.initial.reported.default_access();
+    let seat = Seat::new(worker, login.login, login.cancel_key);
+    Ok((told, seat.ok_or(LoginError::Full)?))
 }
 
 /// TLS settings for a client; none on a unix socket, as with PostgreSQL.

@@ -1,10 +1,10 @@
 //! State that the shared server connections of all workers have in common.
 
 mod admissions;
-#[cfg_attr(not(test), expect(dead_code, reason = "no connection is shared yet"))]
 pub(crate) mod cancel_keys;
 mod greeting;
 
+use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pgpalisade_logins::Credentials;
 
+use crate::backends::lending::Places;
 pub(crate) use admissions::Admissions;
 pub(crate) use greeting::{Greeting, InitialReports};
 
@@ -38,10 +39,29 @@ pub struct BackendLimits {
     pub pinned: usize,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pooling {
     pub(crate) admissions: Admissions,
     pub(crate) cancel_keys: cancel_keys::CancelKeys,
+    /// Limits of shared connections, and their places; `None`: each client has its own.
+    pub(crate) shared: Option<(BackendLimits, Places)>,
+}
+
+impl Pooling {
+    pub(crate) fn new(pool: Pool) -> Self {
+        let shared = match pool {
+            Pool::Session => None,
+            Pool::Transaction(limits) => {
+                let places = Places::new(limits.max.get());
+                Some((limits, places))
+            }
+        };
+        Self {
+            admissions: Admissions::default(),
+            cancel_keys: cancel_keys::CancelKeys::default(),
+            shared,
+        }
+    }
 }
 
 /// A login that opens server connections for all clients that have it.
@@ -52,3 +72,30 @@ pub(crate) struct SharedLogin {
     /// Kept while a client or a connection has them. `None`: the server must ask for nothing.
     pub(crate) credentials: Option<Arc<Credentials>>,
 }
+
+impl SharedLogin {
+    fn order(&self) -> (&Bytes, Option<*const Credentials>) {
+        (&self.packet, self.credentials.as_ref().map(Arc::as_ptr))
+    }
+}
+
+impl Ord for SharedLogin {
+    /// Logins with equal credentials share them, once PostgreSQL has admitted one.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialOrd for SharedLogin {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for SharedLogin {
+    fn eq(&self, other: &Self) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for SharedLogin {}

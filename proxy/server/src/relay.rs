@@ -6,11 +6,11 @@
 
 mod client_side;
 mod end;
+mod parked;
 mod prepare;
 mod server_side;
 mod token_grant;
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use crate::backends::lending::{Lent, Seat};
 use crate::client_table::{Cause, ClientState, Publisher};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
@@ -31,9 +32,12 @@ use crate::upstream::Upstream;
 use crate::worker::Worker;
 use bytes::BytesMut;
 use client_side::ClientSide;
-use server_side::ServerSide;
+use pgpalisade_logins::ClientAddr;
+use pgpalisade_policies::Leftover;
 
 pub(crate) use end::End;
+pub(crate) use parked::Parked;
+pub(crate) use server_side::ServerSide;
 
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 4;
@@ -52,6 +56,39 @@ enum Side {
     Drained,
 }
 
+/// What a relay stops for.
+enum Turn {
+    Need(Prerequisite),
+    Park,
+}
+
+/// A client's session, with a server connection or between two.
+pub(crate) enum Served {
+    Bound(Box<Relay>),
+    Parked(Box<Parked>),
+}
+
+impl Served {
+    /// Runs the session to its end.
+    pub(crate) async fn run(mut self) {
+        let metrics = match &self {
+            Self::Bound(relay) => relay.worker.shared.metrics.clone(),
+            Self::Parked(parked) => parked.metrics(),
+        };
+        metrics.session_begun();
+        loop {
+            let next = match self {
+                Self::Bound(relay) => relay.run().await.map(Box::new).map(Self::Parked),
+                Self::Parked(parked) => parked.next().await.map(Box::new).map(Self::Bound),
+            };
+            match next {
+                Some(next) => self = next,
+                None => return,
+            }
+        }
+    }
+}
+
 /// A connection that PostgreSQL has authenticated.
 pub(crate) struct Relay {
     worker: Rc<Worker>,
@@ -65,6 +102,8 @@ pub(crate) struct Relay {
     tenure: Option<PrimaryTerm>,
     /// Leases of the tokens that the session holds or is about to hold.
     leases: Vec<Lease>,
+    /// The client's place in the pool and its server connection, if that is lent.
+    lent: Option<(Seat, Lent)>,
     /// Wakes the task when the proxy stops, or another server becomes the primary.
     end_watch: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
@@ -113,8 +152,17 @@ impl Relay {
             server: ServerSide::new(Upstream::new(established.server), established.server_bytes),
             tenure: established.tenure,
             leases: Vec::new(),
+            lent: None,
             end_watch: None,
         }
+    }
+
+    pub(crate) fn worker(&self) -> Rc<Worker> {
+        Rc::clone(&self.worker)
+    }
+
+    pub(crate) fn client_addr(&self) -> ClientAddr {
+        self.label.client_addr
     }
 
     /// Declares the tokens of the startup packet, and tells the client that it is ready.
@@ -155,19 +203,20 @@ impl Relay {
         self.client.socket.shut_down_write();
     }
 
-    /// Runs the session to its end, and removes its registration if that is safe.
-    pub(crate) async fn run(mut self) {
+    /// Runs the session to its end, or until the client needs its server connection no more.
+    async fn run(mut self) -> Option<Parked> {
         self.take_over().await;
-        self.worker.shared.metrics.session_begun();
         let end = match self.serve().await {
-            Ok(never) => match never {},
+            // It may part, so it does.
+            Ok(()) => return self.park(),
             Err(end) => end,
         };
         self.worker.shared.metrics.session_ended(end.reason());
         self.finish(end).await;
+        None
     }
 
-    async fn serve(&mut self) -> Result<Infallible, End> {
+    async fn serve(&mut self) -> Result<(), End> {
         if self.worker.gate.is_shut() {
             let worker = Rc::clone(&self.worker);
             self.while_the_client_stays(worker.gate.is_open()).await?;
@@ -175,7 +224,10 @@ impl Relay {
         let mut need = self.on_kept_client_bytes()?;
         loop {
             need = match need {
-                None => Some(std::future::poll_fn(|cx| self.poll_relay(cx)).await?),
+                None => match std::future::poll_fn(|cx| self.poll_relay(cx)).await? {
+                    Turn::Need(prerequisite) => Some(prerequisite),
+                    Turn::Park => return Ok(()),
+                },
                 Some(prerequisite) => {
                     let waits = ClientState::Session(Activity::Active);
                     self.shown.entry().set_state(waits);
@@ -189,8 +241,26 @@ impl Relay {
         }
     }
 
-    /// Moves bytes both ways until a client message needs something first.
-    fn poll_relay(&mut self, cx: &mut Context<'_>) -> Poll<Result<Prerequisite, End>> {
+    /// Whether the client needs its lent server connection no more. One that leaves something there keeps it.
+    #[inline]
+    fn is_to_park(&mut self) -> Result<bool, End> {
+        match &self.lent {
+            None => Ok(false),
+            Some((_, lent)) => {
+                if !self.session.may_part() || !self.client.is_empty() {
+                    return Ok(false);
+                }
+                match self.session.leftover() {
+                    None => Ok(true),
+                    Some(_) if lent.may_pin() => Ok(false),
+                    Some(left) => Err(self.end_unpinned(left)),
+                }
+            }
+        }
+    }
+
+    /// Moves bytes both ways until a client message needs something first, or the client needs no server connection.
+    fn poll_relay(&mut self, cx: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         // A drained side wakes the task, so it is not asked again before that.
         let (mut server, mut client) = (Side::Unasked, Side::Unasked);
         for _ in 0..TURNS_MAX {
@@ -201,7 +271,7 @@ impl Relay {
             if client != Side::Drained {
                 client = match self.poll_client(cx)? {
                     Ok(side) => side,
-                    Err(prerequisite) => return Poll::Ready(Ok(prerequisite)),
+                    Err(prerequisite) => return Poll::Ready(Ok(Turn::Need(prerequisite))),
                 };
             }
             if server != Side::Read && client != Side::Read {
@@ -212,6 +282,9 @@ impl Relay {
                 self.publish();
                 if !self.leases.is_empty() && self.session.is_answered() {
                     self.give_back_leases();
+                }
+                if self.is_to_park()? {
+                    return Poll::Ready(Ok(Turn::Park));
                 }
                 return Poll::Pending;
             }
@@ -242,13 +315,7 @@ impl Relay {
             // The server may have said why it closed; that is read before the socket is given up.
             tracing::debug!(%error, "writing to the server");
         }
-        let ClientSide {
-            socket,
-            outbox,
-            stall,
-            ..
-        } = &mut self.client;
-        Ok(stall.poll_flush(outbox, socket, &self.worker.write_stall_limit, cx)?)
+        self.client.poll_flush(&self.worker, cx)
     }
 
     /// Moves the server's messages while something is waited for. After a few turns other connections get theirs.
@@ -391,6 +458,19 @@ impl Relay {
         self.put_output();
         self.server.upstream.abort();
         end
+    }
+
+    /// Ends a session that would keep its lent server connection, when too many are kept.
+    fn end_unpinned(&mut self, left: Leftover) -> End {
+        let detail = format!("It leaves {} in its server connection.", left.as_str());
+        self.session.say_fatal(
+            "53400",
+            "terminating connection because too many clients keep their server connections",
+            &detail,
+            "Raise backends.pinned, or use a listener with pool = \"session\".",
+        );
+        self.put_output();
+        End::Unpinned
     }
 
     fn end_for_shutdown(&mut self) -> End {

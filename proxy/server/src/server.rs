@@ -20,7 +20,7 @@ use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::pause::Pause;
 use crate::pending_logins::PendingLogins;
-use crate::pooling::Pooling;
+use crate::pooling::{Pool, Pooling};
 use crate::timers::Timers;
 use crate::transport::{Batching, allowed_batching};
 use crate::worker::{ClientLimits, ClusterServers, Ending, WorkerContext};
@@ -41,6 +41,7 @@ pub struct ServerOptions {
     pub servers: ClusterServers,
     pub certificates: Arc<Certificates>,
     pub logins: Logins,
+    pub pool: Pool,
     pub rejections: RejectionLog,
     pub takeover: Takeover,
     pub fence: watch::Receiver<Arc<Fence>>,
@@ -63,7 +64,7 @@ impl Server {
         let (places, limits) = (options.max_connections.get(), options.limits);
         let shared = WorkerContext {
             pending_logins: PendingLogins::new(places, limits.login_timeout, timers.clone()),
-            pooling: Pooling::default(),
+            pooling: Pooling::new(options.pool),
             classification: Classification::new(timers.clone()),
             metrics: Metrics::new(Arc::clone(options.takeover.marks())),
             connected: ClientTable::default(),

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Logins;
+use crate::backends::lending::Backends;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
@@ -109,11 +110,14 @@ pub(crate) struct Worker {
     /// Sessions end once idle.
     pub(crate) stopping: Cell<bool>,
     pub(crate) gate: Gate,
+    /// Connections that clients share; `None`: each client has its own.
+    pub(crate) backends: Option<Backends>,
 }
 
 impl Worker {
     pub(crate) fn new(shared: WorkerContext) -> Self {
         let fence = Arc::clone(&shared.fence.borrow());
+        let backends = shared.pooling.shared.clone();
         Self {
             fence: RefCell::new(fence),
             fences: RefCell::new(shared.fence.clone()),
@@ -131,6 +135,7 @@ impl Worker {
             drain: CancellationToken::new(),
             stopping: Cell::new(false),
             gate: Gate::new(),
+            backends: backends.map(|(limits, places)| Backends::new(&limits, places)),
             shared,
         }
     }
@@ -167,6 +172,18 @@ impl Worker {
         }
         let record = RejectionRecord::new(rejection, label, statement, enforcement);
         self.shared.rejections.record(record);
+    }
+
+    /// Rules for a session without a client.
+    pub(crate) fn fence_of_nobody(&self) -> SessionFence {
+        self.follow_policy();
+        self.fence.borrow().for_session(&Who {
+            user: "",
+            database: "",
+            application_name: None,
+            common_name: None,
+            client: None,
+        })
     }
 
     pub(crate) fn fence_for(&self, label: &SessionLabel) -> SessionFence {

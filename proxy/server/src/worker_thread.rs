@@ -129,6 +129,7 @@ async fn run(
     tokio::task::spawn_local(async move { sends.flush_after_each_turn().await });
     let (gated, orders) = (Rc::clone(&worker), worker.shared.pause.orders());
     tokio::task::spawn_local(async move { gated.gate.obey(orders).await });
+    tokio::task::spawn_local(Rc::clone(&worker).keeps_backends());
     let counted = Rc::clone(&worker);
     tokio::task::spawn_local(async move {
         loop {

@@ -50,15 +50,22 @@ pub enum Ending {
     ByServer,
 }
 
+/// Writes why the proxy ends a session.
+pub fn put_fatal(out: &mut BytesMut, sqlstate: &str, message: &str, detail: &str, hint: &str) {
+    let fields = ErrorFields {
+        severity: Severity::Fatal,
+        sqlstate,
+        message: &encode::with_code(sqlstate, message),
+        detail,
+        hint,
+    };
+    encode::put(out, &ErrorResponse::from(&fields));
+}
+
 impl Session {
     /// Tells the client why the proxy ends its session.
     pub fn say_fatal(&mut self, sqlstate: &str, message: &str, detail: &str, hint: &str) {
-        self.say_as_postgres(
-            sqlstate,
-            &encode::with_code(sqlstate, message),
-            detail,
-            hint,
-        );
+        put_fatal(&mut self.output.to_client, sqlstate, message, detail, hint);
     }
 
     /// Like [`Self::say_fatal`], in PostgreSQL's own words.

@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{Analysis, Leftover};
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::{Access, Analysis, Leftover};
 
 use super::in_flight::{InFlight, Request};
 use super::ledger::Ledger;
 use super::names::Names;
-use super::{ClientHalf, Output, ServerHalf, Session, injected};
+use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected};
 use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
 
 /// How long a client has its server connection.
@@ -24,7 +25,16 @@ pub(super) enum Tenancy {
 }
 
 impl ClientHalf {
-    /// A client that has said nothing yet.
+    /// A client after its login.
+    #[must_use]
+    pub fn begin(fence: SessionFence, scope: Option<Scope>, told_access: Option<Access>) -> Self {
+        Self {
+            told_access,
+            ..Self::new(fence, SessionState::new(scope))
+        }
+    }
+
+    /// A client that was told nothing.
     pub(super) const fn new(fence: SessionFence, state: SessionState) -> Self {
         Self {
             fence,
@@ -36,6 +46,11 @@ impl ClientHalf {
         }
     }
 
+    /// Switches to another policy.
+    pub fn follow(&mut self, fence: SessionFence) {
+        self.fence = fence;
+    }
+
     /// Tokens to declare for the next server connection, unless they were accepted for it.
     #[must_use]
     pub const fn tokens(&self) -> Option<&Arc<HeldTokens>> {
@@ -44,6 +59,17 @@ impl ClientHalf {
 }
 
 impl ServerHalf {
+    /// Its server process.
+    #[must_use]
+    pub const fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Notes that the server's text of the token is not that of the next client.
+    pub const fn forget_token_text(&mut self) {
+        self.has_token_text = false;
+    }
+
     /// Tokens that its server process is registered with.
     #[must_use]
     pub fn accepted(&self) -> &[Arc<HeldTokens>] {
@@ -126,14 +152,20 @@ impl Session {
     /// The session, if a transaction is open, anything is in flight, its output was not taken, or the server has
     /// announced its end.
     pub fn part(mut self) -> Result<(ClientHalf, ServerHalf), Box<Self>> {
-        let is_done = self.prepared.is_none() && self.output.is_empty() && !self.is_terminated();
-        // A Query in a pipeline that has failed before it is skipped like the rest.
-        if !self.is_idle() || self.server.ledger.is_skipping() || !is_done {
+        if !self.may_part() {
             return Err(Box::new(self));
         }
         self.client.state.leave_server();
         self.client.settles = false;
         Ok((self.client, self.server))
+    }
+
+    /// Whether [`Self::part`] would part it.
+    #[must_use]
+    pub fn may_part(&self) -> bool {
+        let is_done = self.prepared.is_none() && self.output.is_empty() && !self.is_terminated();
+        // A Query in a pipeline that has failed before it is skipped like the rest.
+        is_done && self.is_idle() && !self.server.ledger.is_skipping()
     }
 
     /// Sends what removes all that a client has left in the server connection, also by functions, except libraries and

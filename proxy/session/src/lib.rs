@@ -154,7 +154,9 @@ pub struct ServerHalf {
 }
 
 impl ServerHalf {
-    fn new(backend_pid: i32, reported: Reported, texts: Reports) -> Self {
+    /// A server connection after its login.
+    #[must_use]
+    pub fn new(backend_pid: i32, reported: Reported, texts: Reports) -> Self {
         Self {
             identity: Identity::Pid(backend_pid),
             registration: Registration::default(),
@@ -225,8 +227,8 @@ impl Session {
     /// Begins a session after the login's ReadyForQuery.
     #[must_use]
     pub fn new(beginning: Beginning) -> Self {
-        let mut client = ClientHalf::new(beginning.fence, SessionState::new(beginning.scope));
-        client.told_access = beginning.reported.default_access();
+        let told = beginning.reported.default_access();
+        let client = ClientHalf::begin(beginning.fence, beginning.scope, told);
         let server = ServerHalf::new(beginning.backend_pid, beginning.reported, beginning.texts);
         Self::join(client, server)
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_server::listener::{ListenAddr, Listener};
-use pgpalisade_server::pooling::Pool;
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -51,10 +50,6 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let written = RawConfig::collect(&args.settings.0, &environment);
     let config = Config::from_raw(written.clone(), &environment)
         .map_err(|errors| Failure::Usage(errors.to_string()))?;
-    if matches!(config.clients.pool, Pool::Transaction(_)) {
-        let message = "pool = \"transaction\" is not in this version: write session";
-        return Err(Failure::Usage(message.to_owned()));
-    }
     let _log = logging::init(&config.log).map_err(failed)?;
     open_files::raise_limit(&config);
     let runtime = runtime()?;

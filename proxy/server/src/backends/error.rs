@@ -4,11 +4,13 @@ use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use pgpalisade_fence::rejection::Rejection;
 use pgpalisade_logins::ServerLoginError;
+use pgpalisade_session::endings::put_fatal;
 use pgpalisade_wire::WireError;
 use pgpalisade_wire::backend;
+use pgpalisade_wire::encode::Severity;
 use pgpalisade_wire::header::HEADER_LEN;
 
 pub(crate) const SEE_LOG: &str = "See the log of pgpalisade.";
@@ -17,6 +19,8 @@ pub(crate) const SEE_LOG: &str = "See the log of pgpalisade.";
 const TEMPORARY: [&[u8]; 2] = [b"53", b"57"];
 
 const NO_CREDENTIALS: &str = "Use auth = \"scram\" or auth = \"password\", or pool = \"session\".";
+
+const NO_PLACE: &str = "All connections of backends.max were in use during backends.wait.";
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum OpenError {
@@ -40,6 +44,8 @@ pub(crate) enum OpenError {
         "PostgreSQL asks user \"{0}\" to log in, but pgpalisade knows no password or key of it"
     )]
     NoCredentials(String),
+    #[error("no server connection was free in time")]
+    NoPlace,
     #[error("PostgreSQL did not complete the login in time")]
     Unanswered,
     #[error("{0}")]
@@ -75,6 +81,22 @@ impl OpenError {
         }
     }
 
+    /// Message that ends a client's session.
+    pub(crate) fn put_fatal(&self, out: &mut BytesMut) {
+        match self {
+            Self::Refused(response) => out.extend_from_slice(response),
+            Self::Deposed(rejection) => rejection.encode(Severity::Fatal, out),
+            _ => {
+                let Advice {
+                    sqlstate,
+                    detail,
+                    hint,
+                } = self.advice();
+                put_fatal(out, sqlstate, &self.to_string(), &detail, hint);
+            }
+        }
+    }
+
     pub(crate) fn advice(&self) -> Advice<'_> {
         let advice = |sqlstate, detail, hint| Advice {
             sqlstate,
@@ -90,6 +112,11 @@ impl OpenError {
             Self::NoTls(_) => advice("08006", SEE_LOG, ""),
             Self::NoPrimary(why) => advice("57P03", why, "Connect again after the failover."),
             Self::Deposed(rejection) => advice(rejection.kind.sqlstate(), "", ""),
+            Self::NoPlace => advice(
+                "53300",
+                NO_PLACE,
+                "Raise backends.max, or shorten transactions.",
+            ),
             Self::NotLetIn(_, why) => Advice {
                 sqlstate: "28000",
                 detail: Cow::Owned(why.to_string()),

@@ -16,15 +16,11 @@ use crate::backends::OpenError;
 use crate::pooling::cancel_keys::CancelKey;
 use crate::pooling::{Greeting, Pooling, SharedLogin};
 
-/// Longest application name, as any identifier of PostgreSQL.
-const NAME_MAX: usize = 63;
-
 /// A client that knows everything but that it may begin: ReadyForQuery is for the relay to send.
 #[derive(Debug)]
 pub(super) struct PooledLogin {
     pub(super) login: SharedLogin,
     pub(super) greeting: Arc<Greeting>,
-    pub(super) application_name: Option<String>,
     pub(super) cancel_key: CancelKey,
 }
 
@@ -46,7 +42,7 @@ pub(super) async fn authenticate(
         out.clear();
     }
     let proof = client.prove(logins).await?;
-    let (packet, application_name) = shared_packet(message);
+    let packet = shared_packet(message);
     let login = SharedLogin {
         packet,
         credentials: proof.credentials,
@@ -60,36 +56,20 @@ pub(super) async fn authenticate(
     };
     let cancel_key = pooling.cancel_keys.issue();
     out.extend_from_slice(&proof.admission);
-    greeting.put(application_name.as_deref(), &mut out);
+    greeting.put(&mut out);
     cancel_key.put(&mut out);
     client.client.write_all(&out).await?;
     Ok(PooledLogin {
         login,
         greeting,
-        application_name,
         cancel_key,
     })
 }
 
-/// The startup packet of the connections for this client, and the application name that is the client's own.
-///
-/// A name that PostgreSQL would change stays in the packet: it reports what it has made of it.
-fn shared_packet(message: StartupMessage<'_>) -> (Bytes, Option<String>) {
-    let is_name = |name: &[u8]| name.eq_ignore_ascii_case(b"application_name");
-    let names = message.pairs().filter(|(name, _)| is_name(name));
-    let own = names.last().and_then(|(_, value)| unchanged(value));
-    let packet = message.with_only(|name| {
-        let is_own = own.is_some() && is_name(name);
-        !(is_own || name.starts_with(b"_pq_.") || is_fencing(name))
-    });
-    (packet.freeze(), own)
-}
-
-/// An application name that PostgreSQL takes as it is (`check_application_name` in `variable.c`).
-fn unchanged(name: &[u8]) -> Option<String> {
-    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~');
-    let fits = name.len() <= NAME_MAX && name.iter().all(is_plain);
-    fits.then(|| String::from_utf8_lossy(name).into_owned())
+/// The startup packet of the connections for this client, without what is the client's own.
+fn shared_packet(message: StartupMessage<'_>) -> Bytes {
+    let packet = message.with_only(|name| !(name.starts_with(b"_pq_.") || is_fencing(name)));
+    packet.freeze()
 }
 
 /// Tokens and scope are the client's, whichever connection serves it.

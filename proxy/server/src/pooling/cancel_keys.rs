@@ -93,6 +93,10 @@ impl CancelKeys {
 }
 
 impl CancelKey {
+    pub(crate) const fn pid(&self) -> i32 {
+        i32::from_be_bytes(self.pid)
+    }
+
     /// Appends BackendKeyData.
     pub(crate) fn put(&self, out: &mut BytesMut) {
         let key = [self.pid, self.slot.secret].concat();

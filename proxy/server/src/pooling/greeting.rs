@@ -4,10 +4,7 @@ use bytes::{Bytes, BytesMut};
 use pgpalisade_session::read_only::Reported;
 use pgpalisade_session::text_settings::Reports;
 use pgpalisade_wire::backend;
-use pgpalisade_wire::encode::{self, ParameterStatus};
 use pgpalisade_wire::header::HEADER_LEN;
-
-const APPLICATION_NAME: &str = "application_name";
 
 /// Limit of names. PostgreSQL reports about 15.
 const NAMES_MAX: usize = 256;
@@ -51,16 +48,10 @@ impl Greeting {
         }
     }
 
-    /// Appends the reports for a client, with its own application name if it has one.
-    pub(crate) fn put(&self, application_name: Option<&str>, out: &mut BytesMut) {
+    /// Appends the reports for a client.
+    pub(crate) fn put(&self, out: &mut BytesMut) {
         for report in &self.reports {
-            match application_name {
-                Some(own) if name(report) == Some(APPLICATION_NAME.as_bytes()) => {
-                    let (name, value) = (APPLICATION_NAME.to_owned(), own.to_owned());
-                    encode::put(out, &ParameterStatus::new(name, value));
-                }
-                _ => out.extend_from_slice(report),
-            }
+            out.extend_from_slice(report);
         }
     }
 }
@@ -75,6 +66,8 @@ fn name(report: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use pgpalisade_wire::encode::{self, ParameterStatus};
+
     use super::*;
 
     fn report(name: &str, value: &str) -> Bytes {
@@ -86,22 +79,14 @@ mod tests {
     #[test]
     fn the_last_report_of_a_name_counts_in_its_first_place() {
         let mut greeting = Greeting::default();
-        for (name, value) in [
-            ("a", "1"),
-            ("application_name", "psql"),
-            ("a", "2"),
-            ("b", ""),
-        ] {
+        for (name, value) in [("a", "1"), ("a", "2"), ("b", "")] {
             greeting.note(report(name, value));
         }
         greeting.note(Bytes::from_static(b"S\0\0\0\x06xx"));
-        for (own, shown) in [(None, "psql"), (Some("web"), "web"), (Some(""), "")] {
-            let mut out = BytesMut::new();
-            greeting.put(own, &mut out);
-            let expect = [("a", "2"), ("application_name", shown), ("b", "")];
-            let expect = expect.map(|(name, value)| report(name, value)).concat();
-            assert_eq!(out, expect, "{own:?}");
-        }
+        let mut out = BytesMut::new();
+        greeting.put(&mut out);
+        let expect = [("a", "2"), ("b", "")].map(|(name, value)| report(name, value));
+        assert_eq!(out, expect.concat());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 
@@ -17,6 +17,7 @@ use crate::session::frame::Frame;
 use crate::transport::{Outbox, Socket, Stall};
 use crate::wire::frontend;
 use crate::wire::header::{self, Header};
+use crate::worker::Worker;
 
 /// The client's socket and the state of its bytes.
 pub(super) struct ClientSide {
@@ -57,6 +58,61 @@ impl ClientSide {
     #[inline]
     pub(super) fn is_flushed(&self) -> bool {
         !self.stall.is_running() && self.outbox.is_flushed(&self.socket)
+    }
+
+    /// Whether no part of a message is here.
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.discard == 0
+    }
+
+    /// Whether the client says goodbye next.
+    pub(super) fn says_goodbye(&self) -> bool {
+        self.kept.first() == Some(&b'X')
+    }
+
+    /// Waits until bytes are here, while what waits for the client is sent.
+    pub(super) fn poll_bytes(
+        &mut self,
+        worker: &Worker,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), End>> {
+        self.poll_flush(worker, cx)?;
+        if !self.kept.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut scratch = worker.scratch.borrow_mut();
+        match ready!(self.socket.poll_read(cx, scratch.room())) {
+            Ok(read @ 1..) => {
+                worker.tally.received_from_client(read);
+                self.kept.extend_from_slice(scratch.front(read));
+                Poll::Ready(Ok(()))
+            }
+            closed => Poll::Ready(Err(client_end(closed))),
+        }
+    }
+
+    /// Waits until everything was sent.
+    pub(super) fn poll_sent(
+        &mut self,
+        worker: &Worker,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), End>> {
+        self.poll_flush(worker, cx)?;
+        if self.outbox.is_done(&self.socket) {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
+    }
+
+    pub(super) fn poll_flush(&mut self, worker: &Worker, cx: &mut Context<'_>) -> Result<(), End> {
+        let Self {
+            socket,
+            outbox,
+            stall,
+            ..
+        } = self;
+        Ok(stall.poll_flush(outbox, socket, &worker.write_stall_limit, cx)?)
     }
 
     /// Sends the proxy's own messages, after the relayed ones.

@@ -4,6 +4,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use super::{REFUSAL_TIMEOUT, Relay, Side};
+use crate::backends::OpenError;
 use crate::session::Identity;
 use crate::session::endings::Ending;
 use crate::takeover::Lease;
@@ -33,6 +34,12 @@ pub(crate) enum End {
     /// The lease could not be renewed, and may soon be another session's.
     #[error("its lease could not be renewed in time")]
     LeaseLost,
+    /// Too many clients keep their lent server connections.
+    #[error("the session was ended: too many clients keep their server connections")]
+    Unpinned,
+    /// There is no server connection for it.
+    #[error("the session was ended: {0}")]
+    NotLent(Box<OpenError>),
     /// The server of a passthrough connection is no longer the primary.
     #[error("the server is no longer the primary")]
     Deposed,
@@ -70,6 +77,8 @@ impl End {
             Self::Shutdown => "shutdown",
             Self::Killed => "killed",
             Self::LeaseLost => "lease_lost",
+            Self::Unpinned => "too_many_pinned",
+            Self::NotLent(_) => "no_server_connection",
             Self::Deposed => "deposed_primary",
             Self::LateMessage => "late_message",
             Self::ClientSocket(_) => "client_connection_failed",
@@ -173,11 +182,7 @@ impl Relay {
     pub(super) async fn send_rest(&mut self) -> Result<(), End> {
         std::future::poll_fn(|cx| {
             self.poll_flush(cx)?;
-            if self.client.outbox.is_done(&self.client.socket) {
-                Poll::Ready(Ok(()))
-            } else {
-                Poll::Pending
-            }
+            self.client.poll_sent(&self.worker, cx)
         })
         .await
     }

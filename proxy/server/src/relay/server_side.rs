@@ -17,8 +17,8 @@ use crate::wire::header::{self, HEADER_LEN};
 const UNDERSTOOD_MAX: usize = 64 * 1024;
 
 /// The server's connection and the state of its bytes.
-pub(super) struct ServerSide {
-    pub(super) upstream: Upstream,
+pub(crate) struct ServerSide {
+    pub(crate) upstream: Upstream,
     /// Bytes of an incomplete message.
     kept: BytesMut,
     /// The rest of a message whose header was handled.
@@ -47,13 +47,21 @@ enum Rest {
 }
 
 impl ServerSide {
-    pub(super) fn new(upstream: Upstream, kept: BytesMut) -> Self {
+    pub(crate) fn new(upstream: Upstream, kept: BytesMut) -> Self {
         Self {
             upstream,
             kept,
             rest: Rest::None,
             close: Close::EndsSession,
         }
+    }
+
+    /// Whether the server has said nothing since its last ReadyForQuery, and keeps the connection.
+    pub(crate) fn is_quiet(&mut self, cx: &mut Context<'_>) -> bool {
+        self.upstream.belongs_to(cx);
+        let is_flushed = matches!(self.upstream.poll_flush(cx), Poll::Ready(Ok(())));
+        let nothing = self.kept.is_empty() && self.rest == Rest::None;
+        is_flushed && nothing && self.upstream.poll_read(cx, &mut [0; 64]).is_pending()
     }
 }
 

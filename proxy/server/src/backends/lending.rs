@@ -1,0 +1,418 @@
+//! The worker's pool of server connections: carries out the orders of [`pgpalisade_pool`].
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use pgpalisade_pool::{Access, BackendId, Budget, ClientId, Limits, Order, Pool, Refusal};
+use pgpalisade_session::{Identity, ServerHalf};
+use pgpalisade_takeover::PrimaryTerm;
+use tokio::sync::oneshot;
+
+use super::OpenError;
+use super::open::{OpenedBackend, open};
+use super::reset::reset;
+use crate::pooling::cancel_keys::{CancelKey, Cancellable, Cancels};
+use crate::pooling::{BackendLimits, Greeting, SharedLogin};
+use crate::relay::ServerSide;
+use crate::upstream::Upstream;
+use crate::worker::Worker;
+
+/// Interval in which idle connections are looked at, and waits end.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Time for PostgreSQL to reset a connection, and to close one after a goodbye.
+const RESET_WITHIN: Duration = Duration::from_secs(5);
+
+/// Tokens in canonical form.
+pub(crate) type Tokens = Arc<str>;
+
+/// A server connection that serves no client at the moment.
+pub(crate) struct Backend {
+    pub(crate) half: ServerHalf,
+    pub(crate) side: ServerSide,
+    pub(crate) term: Option<PrimaryTerm>,
+    pub(crate) cancellable: Arc<Cancellable>,
+    pub(crate) greeting: Arc<Greeting>,
+}
+
+impl Backend {
+    fn new(opened: OpenedBackend) -> Self {
+        let initial = opened.greeting.initial;
+        let upstream = Upstream::new(opened.socket);
+        Self {
+            half: ServerHalf::new(opened.pid, initial.reported, initial.texts),
+            side: ServerSide::new(upstream, opened.server_bytes),
+            term: opened.term,
+            cancellable: opened.cancellable,
+            greeting: opened.greeting,
+        }
+    }
+}
+
+type Answer = Result<(BackendId, Backend), OpenError>;
+type Machine = Pool<SharedLogin, Tokens, Places>;
+
+/// Places for server connections that the workers share.
+#[derive(Debug, Clone)]
+pub(crate) struct Places(Arc<AtomicUsize>);
+
+impl Places {
+    pub(crate) fn new(max: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(max)))
+    }
+}
+
+impl Budget for Places {
+    fn take(&mut self) -> bool {
+        let one_less = |free: usize| free.checked_sub(1);
+        let (order, seen) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.0.fetch_update(order, seen, one_less).is_ok()
+    }
+
+    fn give_back(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// The pool of one worker.
+pub(crate) struct Backends {
+    begun: Instant,
+    machine: RefCell<Machine>,
+    idle: RefCell<HashMap<BackendId, Backend>>,
+    waiting: RefCell<HashMap<ClientId, oneshot::Sender<Answer>>>,
+    /// Connections that are being opened and still wanted.
+    opening: RefCell<HashSet<BackendId>>,
+    /// Last error of an opening.
+    failed: RefCell<Option<OpenError>>,
+    clients: Cell<u64>,
+}
+
+impl Backends {
+    pub(crate) fn new(limits: &BackendLimits, places: Places) -> Self {
+        let limits = Limits {
+            login: limits.max.get(),
+            leaders: limits.leaders,
+            wait: limits.wait,
+            idle: limits.idle,
+            lifetime: limits.lifetime,
+            pinned: limits.pinned,
+        };
+        Self {
+            begun: Instant::now(),
+            machine: RefCell::new(Pool::new(limits, places)),
+            idle: RefCell::default(),
+            waiting: RefCell::default(),
+            opening: RefCell::default(),
+            failed: RefCell::default(),
+            clients: Cell::new(0),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    fn client(&self) -> ClientId {
+        self.clients.set(self.clients.get() + 1);
+        ClientId(self.clients.get())
+    }
+
+    /// Lets the pool decide, and carries out its orders.
+    fn decide(&self, worker: &Rc<Worker>, event: impl FnOnce(&mut Machine, Duration)) {
+        event(&mut self.machine.borrow_mut(), self.now());
+        loop {
+            let order = self.machine.borrow_mut().next_order();
+            match order {
+                None => return,
+                Some(order) => self.carry_out(worker, order),
+            }
+        }
+    }
+
+    fn carry_out(&self, worker: &Rc<Worker>, order: Order<SharedLogin>) {
+        match order {
+            Order::Lend { client, backend } => {
+                let waiter = self.waiting.borrow_mut().remove(&client);
+                let lent = self.idle.borrow_mut().remove(&backend);
+                if let (Some(waiter), Some(lent)) = (waiter, lent)
+                    && let Err(Ok((_, back))) = waiter.send(Ok((backend, lent)))
+                {
+                    // The client has left meanwhile. What it wanted, its backend has not become.
+                    drop(back);
+                    self.machine.borrow_mut().ended(self.now(), backend);
+                }
+            }
+            Order::Open { backend, login, .. } => {
+                self.opening.borrow_mut().insert(backend);
+                let worker = Rc::clone(worker);
+                tokio::task::spawn_local(async move { worker.opens(backend, &login).await });
+            }
+            Order::Reset(id) => {
+                let used = self.idle.borrow_mut().remove(&id);
+                let worker = Rc::clone(worker);
+                tokio::task::spawn_local(async move { worker.resets(id, used).await });
+            }
+            Order::Close(id) => {
+                self.opening.borrow_mut().remove(&id);
+                let closed = self.idle.borrow_mut().remove(&id);
+                let worker = Rc::clone(worker);
+                tokio::task::spawn_local(async move { worker.closes(id, closed).await });
+            }
+            Order::Refuse(client, refusal) => {
+                let waiter = self.waiting.borrow_mut().remove(&client);
+                let why = match refusal {
+                    Refusal::Timeout => OpenError::NoPlace,
+                    Refusal::OpenFailed => {
+                        let failed = self.failed.borrow().clone();
+                        failed.unwrap_or(OpenError::Closed)
+                    }
+                };
+                if let Some(waiter) = waiter {
+                    let _ = waiter.send(Err(why));
+                }
+            }
+        }
+    }
+}
+
+/// A client's place in the pool, up to its end.
+pub(crate) struct Seat {
+    worker: Rc<Worker>,
+    client: ClientId,
+    login: SharedLogin,
+    cancel_key: CancelKey,
+    /// The connection that it had last.
+    last: Option<BackendId>,
+}
+
+/// A server connection while a client has it. If it is not given back, it is closed.
+pub(crate) struct Lent {
+    worker: Rc<Worker>,
+    id: BackendId,
+    cancellable: Arc<Cancellable>,
+    greeting: Arc<Greeting>,
+}
+
+impl Seat {
+    pub(crate) fn new(
+        worker: &Rc<Worker>,
+        login: SharedLogin,
+        cancel_key: CancelKey,
+    ) -> Option<Self> {
+        let client = worker.backends.as_ref()?.client();
+        Some(Self {
+            worker: Rc::clone(worker),
+            client,
+            login,
+            cancel_key,
+            last: None,
+        })
+    }
+
+    /// Process id that the client knows.
+    pub(crate) fn backend_pid(&self) -> i32 {
+        self.cancel_key.pid()
+    }
+
+    /// Waits for a server connection.
+    pub(crate) async fn lend(
+        &mut self,
+        tokens: Option<Tokens>,
+    ) -> Result<(Lent, Backend), OpenError> {
+        let worker = Rc::clone(&self.worker);
+        let (id, mut backend) = borrow(&worker, self.client, &self.login, tokens).await?;
+        if self.last.replace(id) != Some(id) {
+            backend.half.forget_token_text();
+        }
+        self.cancel_key.lend(&backend.cancellable);
+        let lent = Lent {
+            worker,
+            id,
+            cancellable: Arc::clone(&backend.cancellable),
+            greeting: Arc::clone(&backend.greeting),
+        };
+        Ok((lent, backend))
+    }
+
+    /// Gives a server connection back. A cancel request may still reach it: then it is closed.
+    pub(crate) fn give_back(
+        &self,
+        lent: Lent,
+        half: ServerHalf,
+        side: ServerSide,
+        term: Option<PrimaryTerm>,
+    ) {
+        self.cancel_key.release();
+        let is_over = term.as_ref().is_some_and(PrimaryTerm::is_over);
+        if lent.cancellable.cancels() != Cancels::None || half.is_in_doubt() || is_over {
+            return;
+        }
+        let Some(backends) = &self.worker.backends else {
+            return;
+        };
+        let access = half.accepted().last().map_or(Access::ReadOnly, |held| {
+            Access::Tokens(held.to_string().into())
+        });
+        let (id, cancellable, greeting) = lent.keep();
+        let backend = Backend {
+            half,
+            side,
+            term,
+            cancellable,
+            greeting,
+        };
+        backends.idle.borrow_mut().insert(id, backend);
+        backends.decide(&self.worker, |pool, now| pool.given_back(now, id, access));
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(backends) = &self.worker.backends {
+            backends.waiting.borrow_mut().remove(&self.client);
+            backends.decide(&self.worker, |pool, _| pool.left(self.client));
+        }
+    }
+}
+
+impl Lent {
+    /// Whether the client may keep it beyond its transaction.
+    pub(crate) fn may_pin(&self) -> bool {
+        let backends = self.worker.backends.as_ref();
+        backends.is_some_and(|backends| backends.machine.borrow_mut().pin(self.id))
+    }
+
+    fn keep(self) -> (BackendId, Arc<Cancellable>, Arc<Greeting>) {
+        let kept = std::mem::ManuallyDrop::new(self);
+        (
+            kept.id,
+            Arc::clone(&kept.cancellable),
+            Arc::clone(&kept.greeting),
+        )
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(backends) = &self.worker.backends {
+            backends.decide(&self.worker, |pool, now| pool.ended(now, self.id));
+        }
+    }
+}
+
+/// Has a login tried by a connection of the pool.
+pub(crate) async fn try_login(
+    worker: &Rc<Worker>,
+    login: &SharedLogin,
+) -> Result<Arc<Greeting>, OpenError> {
+    let Some(backends) = &worker.backends else {
+        return Err(OpenError::Closed);
+    };
+    let client = backends.client();
+    let (id, backend) = borrow(worker, client, login, None).await?;
+    let greeting = Arc::clone(&backend.greeting);
+    backends.idle.borrow_mut().insert(id, backend);
+    backends.decide(worker, |pool, now| {
+        pool.given_back(now, id, Access::ReadOnly);
+        pool.left(client);
+    });
+    Ok(greeting)
+}
+
+async fn borrow(
+    worker: &Rc<Worker>,
+    client: ClientId,
+    login: &SharedLogin,
+    tokens: Option<Tokens>,
+) -> Answer {
+    let Some(backends) = &worker.backends else {
+        return Err(OpenError::Closed);
+    };
+    let (sender, answer) = oneshot::channel();
+    backends.waiting.borrow_mut().insert(client, sender);
+    let access = tokens.map_or(Access::ReadOnly, Access::Tokens);
+    backends.decide(worker, |pool, now| pool.wanted(now, client, login, access));
+    answer.await.unwrap_or(Err(OpenError::NoPlace))
+}
+
+impl Worker {
+    /// Keeps the pool, up to the end of the worker.
+    pub(crate) async fn keeps_backends(self: Rc<Self>) {
+        let Some(backends) = &self.backends else {
+            return;
+        };
+        loop {
+            self.shared.timers.sleep(TICK).await;
+            let ended = std::future::poll_fn(|cx| {
+                let mut idle = backends.idle.borrow_mut();
+                let is_over = |_: &BackendId, backend: &mut Backend| {
+                    let term = backend.term.as_ref();
+                    term.is_some_and(PrimaryTerm::is_over) || !backend.side.is_quiet(cx)
+                };
+                let ended = idle.extract_if(is_over).map(|(id, _)| id);
+                std::task::Poll::Ready(ended.collect::<Vec<_>>())
+            });
+            for id in ended.await {
+                backends.decide(&self, |pool, now| pool.ended(now, id));
+            }
+            backends.decide(&self, Pool::tick);
+        }
+    }
+
+    async fn opens(self: Rc<Self>, id: BackendId, login: &SharedLogin) {
+        let Some(backends) = &self.backends else {
+            return;
+        };
+        let opened = open(&self, login).await;
+        if !backends.opening.borrow_mut().remove(&id) {
+            return;
+        }
+        match opened {
+            Ok(opened) => {
+                let backend = Backend::new(opened);
+                backends.idle.borrow_mut().insert(id, backend);
+                backends.decide(&self, |pool, now| pool.opened(now, id, rand::random()));
+            }
+            Err(error) => {
+                *backends.failed.borrow_mut() = Some(error);
+                backends.decide(&self, |pool, now| pool.ended(now, id));
+            }
+        }
+    }
+
+    async fn resets(self: Rc<Self>, id: BackendId, used: Option<Backend>) {
+        let Some(backends) = &self.backends else {
+            return;
+        };
+        let timers = self.shared.timers.clone();
+        let resetting = async { reset(self.fence_of_nobody(), used?).await };
+        match timers.timeout(RESET_WITHIN, resetting).await {
+            Ok(Some(backend)) => {
+                backends.idle.borrow_mut().insert(id, backend);
+                backends.decide(&self, |pool, now| pool.reset_done(now, id));
+            }
+            Ok(None) | Err(_) => backends.decide(&self, |pool, now| pool.ended(now, id)),
+        }
+    }
+
+    /// Says goodbye, and removes the registration if the server has closed.
+    async fn closes(self: Rc<Self>, id: BackendId, closed: Option<Backend>) {
+        let Some(backends) = &self.backends else {
+            return;
+        };
+        if let Some(Backend { half, side, .. }) = closed {
+            let mut upstream = side.upstream;
+            upstream.say_goodbye();
+            let timers = self.shared.timers.clone();
+            let closed = timers.timeout(RESET_WITHIN, upstream.closed()).await;
+            if let (Ok(Ok(())), Identity::Known(session)) = (closed, half.identity()) {
+                self.shared.takeover.release(session.backend);
+            }
+        }
+        backends.decide(&self, |pool, now| pool.ended(now, id));
+    }
+}
