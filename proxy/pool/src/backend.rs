@@ -63,6 +63,14 @@ impl<L, T> Backend<L, T> {
         matches!(&self.state, State::Lent(lend) if lend.is_pinned)
     }
 
+    /// The access that it will have once it is given back.
+    pub(crate) const fn becomes(&self) -> &Access<T> {
+        match &self.state {
+            State::Lent(lend) => &lend.wanted,
+            _ => &self.access,
+        }
+    }
+
     pub(crate) const fn owner(&self) -> Option<ClientId> {
         match self.state {
             State::Idle { owner, .. } => owner,

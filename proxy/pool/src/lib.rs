@@ -88,7 +88,7 @@ pub enum Order<L> {
     },
     /// Answered by [`Pool::reset_done`], or closed within a bound.
     Reset(BackendId),
-    /// Answered by [`Pool::ended`]. An opening is given up.
+    /// Answered by [`Pool::ended`] within a bound. An opening is given up.
     Close(BackendId),
     /// The client waits no longer.
     Refuse(ClientId, Refusal),
@@ -332,7 +332,8 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         }
     }
 
-    /// Asks before a cancel request for a client's statement is sent. If false, the client has no such backend.
+    /// Asks before a cancel request for a client's statement is sent. If false, the client has no such backend; else
+    /// [`Self::cancel_closed`] follows within a bound.
     #[must_use]
     pub fn begin_cancel(&mut self, client: ClientId, id: BackendId) -> bool {
         let lend = self.backends.get_mut(&id).and_then(Backend::lend);

@@ -55,35 +55,33 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// that has more closes when it is given back: one at each tick, so that keys do not take turns for each
     /// transaction.
     fn make_way(&mut self, now: Duration) {
-        let mut waiting = self.without_place(now).into_iter();
-        let way = waiting.find_map(|(_, name, access)| self.way_for(name, access));
-        let way = way.filter(|_| self.closing == 0);
+        let way = self.way(now).filter(|_| self.closing == 0);
         if let Some(lend) = way.and_then(|id| self.backends.get_mut(&id)?.lend()) {
             lend.is_leaving = true;
         }
     }
 
-    /// Waiters that have waited long for a place, the oldest first.
-    fn without_place(&self, now: Duration) -> Vec<(u64, &L, &Access<T>)> {
-        let mut waiting = Vec::new();
+    fn way(&self, now: Duration) -> Option<BackendId> {
         for (name, login) in self.logins.iter().filter(|(_, login)| login.may_open(now)) {
             for (access, line) in &login.lines {
                 let head = line.waiters.front();
-                let is_long = |head: &&Waiter| now.saturating_sub(head.since) >= self.patience();
-                let is_short = || login.lacks(&access.born(), Line::coming);
-                if let Some(head) = head.filter(is_long).filter(|_| is_short()) {
-                    waiting.push((head.number, name, access));
+                let waited = head.map(|head| now.saturating_sub(head.since));
+                if waited >= Some(self.patience())
+                    && login.lacks(&access.born(), Line::coming)
+                    && let Some(way) = self.way_for(name, access)
+                {
+                    return Some(way);
                 }
             }
         }
-        waiting.sort_unstable_by_key(|(number, ..)| *number);
-        waiting
+        None
     }
 
     fn way_for(&self, name: &L, access: &Access<T>) -> Option<BackendId> {
-        let is_own =
-            |backend: &&Backend<L, T>| backend.login == *name && backend.access.serves(access);
-        let own = self.backends.values().filter(is_own).count();
+        let serves = |backend: &Backend<L, T>| backend.becomes().serves(access);
+        let own = self.backends.values();
+        let own = own.filter(|backend| backend.login == *name && serves(backend));
+        let own = own.count();
         let is_full = self.logins.get(name)?.places >= self.limits.login;
         let rank = |(id, backend): (&BackendId, &Backend<L, T>)| {
             let State::Lent(lend) = &backend.state else {
@@ -91,17 +89,14 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             };
             let places = self.logins.get(&backend.login)?.places;
             let is_way = if backend.login == *name {
-                !backend.access.serves(access)
+                !serves(backend)
             } else {
                 !is_full && places > own
             };
             let is_way = is_way && !lend.is_pinned && !lend.is_leaving;
-            is_way.then_some((!backend.access.is_tokens(), places, *id))
+            is_way.then_some((!lend.wanted.is_tokens(), places, *id))
         };
-        self.backends
-            .iter()
-            .filter_map(rank)
-            .max()
-            .map(|(.., id)| id)
+        let ways = self.backends.iter().filter_map(rank);
+        ways.max().map(|(.., id)| id)
     }
 }

@@ -378,6 +378,8 @@ fn a_long_wait_makes_way() {
         clean b2 => 6 gets b2
         2 wants a ro
         back b1 ro => close b1
+        tick
+        back b2 ro => reset b2
         ended b1 => open b4 c",
     );
     // Of its own login, only one that could not serve it: and of another only if that has more.
@@ -397,12 +399,95 @@ fn a_long_wait_makes_way() {
         pin b2 => yes
         ms 1000
         tick
+        5 wants a t1
         back b1 t1 => close b1
         ended b1 => open b3 a
         opened b3 => 1 gets b3
-        5 wants a t1
         back b2 ro => reset b2
         clean b2 => 4 gets b2",
+    );
+}
+
+#[test]
+fn each_tick_makes_way_once_and_of_tokens_last() {
+    run_at_most(
+        3,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro => open b2 a
+        opened b2 => 2 gets b2
+        3 wants a t1 => open b3 a
+        opened b3 => 3 gets b3
+        back b3 t1
+        3 wants a t1 => 3 gets b3
+        4 wants c ro
+        ms 1000
+        tick
+        tick
+        5 wants a ro
+        6 wants a t1
+        back b3 t1 => reset b3
+        back b2 ro => close b2
+        back b1 ro => close b1",
+    );
+}
+
+#[test]
+fn no_way_is_made_if_it_would_not_help() {
+    // One is coming.
+    run_at_most(
+        3,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro => open b2 a
+        opened b2 => 2 gets b2
+        3 wants b ro => open b3 b
+        ms 1000
+        tick
+        back b1 ro
+        back b2 ro",
+    );
+    let login = Limits {
+        login: 1,
+        ..limits()
+    };
+    script(100, login).run(
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        pin b1 => yes
+        2 wants b ro => open b2 b
+        opened b2 => 2 gets b2
+        3 wants a exempt
+        ms 1000
+        tick
+        back b2 ro",
+    );
+    // Openings fail.
+    run_at_most(
+        3,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro => open b2 a
+        opened b2 => 2 gets b2
+        3 wants b ro => open b3 b
+        ended b3 => 3 failed
+        ms 100
+        3 wants b ro => open b4 b
+        ended b4 => 3 failed
+        ms 200
+        3 wants b ro => open b5 b
+        ended b5 => 3 failed
+        ms 400
+        3 wants b ro => open b6 b
+        ended b6 => 3 failed
+        ms 800
+        3 wants b ro => open b7 b
+        ended b7 => 3 failed
+        3 wants b ro
+        ms 1000
+        tick
+        back b1 ro
+        back b2 ro",
     );
 }
 
@@ -433,8 +518,9 @@ fn some_are_kept_for_tokens() {
         3 wants a ro
         back b1 ro => 3 gets b4
         back b4 ro
+        back b2 t1
         ms 60000
-        tick => close b1",
+        tick => close b1, close b2",
     );
 }
 
@@ -549,6 +635,19 @@ fn idle_and_old_backends_close() {
         script.now = Duration::from_secs(lives + 1);
         script.run("back b1 ro => close b1");
     }
+    let kept = Limits {
+        idle: Duration::from_secs(5000),
+        ..limits()
+    };
+    script(100, kept).run(
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        back b1 ro
+        ms 899999
+        tick
+        ms 1
+        tick => close b1",
+    );
     run("1 wants a ro => open b1 a
         opened b1 => 1 gets b1
         back b1 ro
