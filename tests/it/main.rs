@@ -39,6 +39,7 @@ mod policy_examples;
 mod policy_explain;
 mod policy_file;
 mod pooler_between;
+mod pooling;
 mod probes;
 mod programs;
 mod proxy_protocol;

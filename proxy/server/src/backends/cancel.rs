@@ -17,13 +17,9 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) async fn cancel(worker: &Worker, packet: &[u8]) {
     let sending = async {
         match worker.shared.pooling.cancel_keys.find(packet) {
-            Addressee::Server => send(worker, || packet).await,
+            Addressee::Server => send(worker, packet).await,
             Addressee::Nobody => Ok(()),
-            Addressee::Backend(mut request) => {
-                send(worker, || request.begin()).await?;
-                request.close();
-                Ok(())
-            }
+            Addressee::Backend(packet) => send(worker, &packet).await,
         }
     };
     match worker.shared.timers.timeout(CANCEL_TIMEOUT, sending).await {
@@ -33,13 +29,10 @@ pub(crate) async fn cancel(worker: &Worker, packet: &[u8]) {
     }
 }
 
-/// Sends a packet, made at the last moment, and waits until the server has carried it out and closes.
-async fn send<T: AsRef<[u8]>>(
-    worker: &Worker,
-    packet: impl FnOnce() -> T,
-) -> Result<(), OpenError> {
+/// Sends a packet, and waits until the server has carried it out and closes.
+async fn send(worker: &Worker, packet: &[u8]) -> Result<(), OpenError> {
     let mut server = connect_now(worker).await?;
-    server.write_all(packet().as_ref()).await?;
+    server.write_all(packet).await?;
     let mut rest = BytesMut::new();
     match server.read_more(&mut rest).await {
         Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error.into()),

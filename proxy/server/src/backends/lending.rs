@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::OpenError;
 use super::open::{OpenedBackend, open};
 use super::reset::reset;
-use crate::pooling::cancel_keys::{CancelKey, Cancellable, Cancels};
+use crate::pooling::cancel_keys::{CancelKey, Cancellable};
 use crate::pooling::{BackendLimits, Greeting, SharedLogin};
 use crate::relay::ServerSide;
 use crate::upstream::Upstream;
@@ -238,7 +238,7 @@ impl Seat {
         Ok((lent, backend))
     }
 
-    /// Gives a server connection back. A cancel request may still reach it: then it is closed.
+    /// Gives a server connection back. One that a cancel request may still reach is closed.
     pub(crate) fn give_back(
         &self,
         lent: Lent,
@@ -248,7 +248,7 @@ impl Seat {
     ) {
         self.cancel_key.release();
         let is_over = term.as_ref().is_some_and(PrimaryTerm::is_over);
-        if lent.cancellable.cancels() != Cancels::None || half.is_in_doubt() || is_over {
+        if lent.cancellable.is_cancelled() || half.is_in_doubt() || is_over {
             return;
         }
         let Some(backends) = &self.worker.backends else {

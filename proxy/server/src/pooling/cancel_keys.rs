@@ -1,8 +1,7 @@
 //! Cancel keys of clients that share server connections. A key leads to the connection that serves its client, if
 //! one does.
 //!
-//! A cancel request may hit whatever runs when it arrives, so a connection that one was sent to serves no other
-//! client before the cancel connection has closed and a round trip has come back.
+//! A cancel request may hit whatever runs when it arrives, so a connection that one is for serves no other client.
 //!
 //! The keys are known to this process only: after an upgrade in place, the old process's clients cannot cancel.
 //!
@@ -10,13 +9,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use pgpalisade_takeover::PrimaryTerm;
 use pgpalisade_wire::backend::tag;
 use pgpalisade_wire::{encode, startup};
-use tokio::sync::Notify;
 
 /// All keys of this process.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +38,8 @@ pub(crate) enum Addressee {
     Server,
     /// No connection serves the client.
     Nobody,
-    Backend(CancelRequest),
+    /// The packet for the connection that serves the client.
+    Backend(Bytes),
 }
 
 /// A client's key, valid until it is dropped.
@@ -71,7 +71,7 @@ impl CancelKeys {
         }
     }
 
-    /// Looks up the key of a CancelRequest. A request to a connection is under way until it is dropped.
+    /// Looks up the key of a CancelRequest.
     pub(crate) fn find(&self, packet: &[u8]) -> Addressee {
         let key = startup::cancel_key(packet).and_then(<[u8]>::split_first_chunk::<4>);
         let slot = key.and_then(|(pid, secret)| {
@@ -85,7 +85,8 @@ impl CancelKeys {
         let serving = slot.serving.lock();
         match &*serving {
             Some(backend) if !backend.is_deposed() => {
-                Addressee::Backend(CancelRequest::to(backend))
+                backend.is_cancelled.store(true, Ordering::Release);
+                Addressee::Backend(backend.packet.clone())
             }
             _ => Addressee::Nobody,
         }
@@ -108,7 +109,7 @@ impl CancelKey {
         *self.slot.serving.lock() = Some(Arc::clone(backend));
     }
 
-    /// From now on requests with this key go nowhere. [`Cancellable::cancels`] says whether one was sent before.
+    /// From now on requests with this key go nowhere. [`Cancellable::is_cancelled`] says whether one was before.
     pub(crate) fn release(&self) {
         *self.slot.serving.lock() = None;
     }
@@ -127,37 +128,8 @@ pub(crate) struct Cancellable {
     /// CancelRequest with the server's own key.
     packet: Bytes,
     term: Option<PrimaryTerm>,
-    sent: Mutex<Sent>,
-    closed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Sent {
-    under_way: usize,
-    worst: Aftermath,
-}
-
-/// What a request leaves behind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Aftermath {
-    #[default]
-    Nothing,
-    /// The signal was sent, and may arrive a moment later.
-    Signal,
-    /// The server may still read the request.
-    Unknown,
-}
-
-/// Cancel requests to a connection since the last round trip.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cancels {
-    None,
-    /// The connection must not be lent on yet: see [`Cancellable::settled`].
-    UnderWay,
-    /// The connection may be lent on after a round trip.
-    Closed,
-    /// A request may arrive at any time: the connection must be closed.
-    InDoubt,
+    /// Whether a request was found to be for it. It may arrive at any time.
+    is_cancelled: AtomicBool,
 }
 
 impl Cancellable {
@@ -166,8 +138,7 @@ impl Cancellable {
         Arc::new(Self {
             packet: startup::cancel_request(key).freeze(),
             term,
-            sent: Mutex::default(),
-            closed: Notify::new(),
+            is_cancelled: AtomicBool::new(false),
         })
     }
 
@@ -175,72 +146,9 @@ impl Cancellable {
         self.term.as_ref().is_some_and(PrimaryTerm::is_over)
     }
 
-    pub(crate) fn cancels(&self) -> Cancels {
-        let sent = self.sent.lock();
-        match (sent.under_way, sent.worst) {
-            (1.., _) => Cancels::UnderWay,
-            (0, Aftermath::Nothing) => Cancels::None,
-            (0, Aftermath::Signal) => Cancels::Closed,
-            (0, Aftermath::Unknown) => Cancels::InDoubt,
-        }
-    }
-
-    /// Waits until no request is under way.
-    pub(crate) async fn settled(&self) -> Cancels {
-        loop {
-            // Before the look, so that no end is missed.
-            let closed = self.closed.notified();
-            match self.cancels() {
-                Cancels::UnderWay => closed.await,
-                settled => return settled,
-            }
-        }
-    }
-
-    /// Notes a round trip that began after all cancel connections had closed.
-    pub(crate) fn on_round_trip(&self) {
-        let mut sent = self.sent.lock();
-        if sent.worst == Aftermath::Signal {
-            sent.worst = Aftermath::Nothing;
-        }
-    }
-}
-
-/// A request to a connection. It is under way until it is dropped.
-#[derive(Debug)]
-pub(crate) struct CancelRequest {
-    backend: Arc<Cancellable>,
-    aftermath: Aftermath,
-}
-
-impl CancelRequest {
-    fn to(backend: &Arc<Cancellable>) -> Self {
-        backend.sent.lock().under_way += 1;
-        Self {
-            backend: Arc::clone(backend),
-            aftermath: Aftermath::Nothing,
-        }
-    }
-
-    /// The packet, which the caller sends at once.
-    pub(crate) fn begin(&mut self) -> Bytes {
-        self.aftermath = Aftermath::Unknown;
-        self.backend.packet.clone()
-    }
-
-    /// The server has closed the cancel connection: it has sent its signal.
-    pub(crate) fn close(mut self) {
-        self.aftermath = Aftermath::Signal;
-    }
-}
-
-impl Drop for CancelRequest {
-    fn drop(&mut self) {
-        let mut sent = self.backend.sent.lock();
-        sent.under_way -= 1;
-        sent.worst = sent.worst.max(self.aftermath);
-        drop(sent);
-        self.backend.closed.notify_waiters();
+    /// Whether it must serve no other client. Read after [`CancelKey::release`].
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Acquire)
     }
 }
 
@@ -259,13 +167,6 @@ mod tests {
         Cancellable::new(b"pid.key.of.the.server", None)
     }
 
-    fn request(keys: &CancelKeys, packet: &[u8]) -> CancelRequest {
-        match keys.find(packet) {
-            Addressee::Backend(request) => request,
-            other => unreachable!("{other:?}"),
-        }
-    }
-
     #[test]
     fn a_key_leads_to_the_backend_that_serves_its_client() {
         let keys = CancelKeys::default();
@@ -273,11 +174,12 @@ mod tests {
         let ours = packet(&one);
         assert!(matches!(keys.find(&ours), Addressee::Nobody));
         one.lend(&server);
-        let mut sent = request(&keys, &ours);
-        assert_eq!(
-            sent.begin(),
-            startup::cancel_request(b"pid.key.of.the.server")
-        );
+        assert!(!server.is_cancelled());
+        match keys.find(&ours) {
+            Addressee::Backend(sent) => assert_eq!(sent, server.packet),
+            other => unreachable!("{other:?}"),
+        }
+        assert!(server.is_cancelled());
         assert!(matches!(keys.find(&packet(&other)), Addressee::Nobody));
         one.release();
         assert!(matches!(keys.find(&ours), Addressee::Nobody));
@@ -310,47 +212,5 @@ mod tests {
         assert!(living.iter().all(|key| i32::from_be_bytes(key.pid) > 0));
         drop(living);
         assert!(keys.0.lock().is_empty());
-    }
-
-    #[test]
-    fn a_request_holds_the_backend_until_it_is_known_to_be_over() {
-        let (keys, server) = (CancelKeys::default(), backend());
-        let key = keys.issue();
-        key.lend(&server);
-        let ours = packet(&key);
-        drop(request(&keys, &ours));
-        assert_eq!(server.cancels(), Cancels::None, "nothing was sent");
-        let (mut one, mut other) = (request(&keys, &ours), request(&keys, &ours));
-        key.release();
-        (one.begin(), other.begin());
-        one.close();
-        assert_eq!(server.cancels(), Cancels::UnderWay);
-        server.on_round_trip();
-        other.close();
-        assert_eq!(server.cancels(), Cancels::Closed);
-        server.on_round_trip();
-        assert_eq!(server.cancels(), Cancels::None);
-        key.lend(&server);
-        let mut lost = request(&keys, &ours);
-        lost.begin();
-        drop(lost);
-        server.on_round_trip();
-        assert_eq!(server.cancels(), Cancels::InDoubt);
-    }
-
-    #[tokio::test]
-    async fn the_end_of_a_request_is_waited_for() {
-        let (keys, server) = (CancelKeys::default(), backend());
-        let key = keys.issue();
-        key.lend(&server);
-        assert_eq!(server.settled().await, Cancels::None);
-        let mut request = request(&keys, &packet(&key));
-        request.begin();
-        let ending = async {
-            tokio::task::yield_now().await;
-            request.close();
-        };
-        let (settled, ()) = tokio::join!(server.settled(), ending);
-        assert_eq!(settled, Cancels::Closed);
     }
 }
