@@ -32,8 +32,9 @@ use rand::{Rng, SeedableRng};
 
 use super::weight::OPERATOR_RUN_MAX;
 use super::*;
-use crate::analysis::{
-    Access, AccessShow, Chain, Computes, Control, FencingShow, FencingVariable, Lifetime, Mistake,
+use crate::analysis::Computes;
+use crate::control::{
+    Access, AccessShow, Chain, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
 use crate::effects::{Category, Class};
 

@@ -569,7 +569,7 @@ declare = []
 
 #[test]
 fn who_may_declare_what_and_for_how_long() {
-    use crate::analysis::Lifetime::{Local, Session};
+    use crate::control::Lifetime::{Local, Session};
     let policy = std::sync::Arc::new(parse(WHO).unwrap());
     assert_eq!(policy.warnings(), []);
     let check = |user: &str, scope: &str, lifetime, refused: Option<&str>| {
