@@ -1,183 +1,10 @@
-//! Result of analyzing a SQL text: its statements, their effects on the session, and why they count as writes.
+//! Result of analyzing a SQL text: its statements and their effects.
 
-use std::fmt;
-use std::sync::Arc;
-
-use crate::allocation::{boxed, counted};
+use crate::allocation::boxed;
+use crate::control::Control;
 use crate::effects::{ANY_SETTING, Category, Class, Effects};
 use crate::leftover::Leftover;
-
-/// The access mode of a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// READ ONLY
-    ReadOnly,
-    /// READ WRITE
-    ReadWrite,
-}
-
-/// Lifetime of a value of a setting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lifetime {
-    /// Until the session ends (SET, SET SESSION).
-    Session,
-    /// Until the transaction ends (SET LOCAL).
-    Local,
-}
-
-/// Whether COMMIT or ROLLBACK begins the next transaction at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chain {
-    /// AND CHAIN
-    Yes,
-    /// AND NO CHAIN, or neither.
-    No,
-}
-
-/// A setting by which a session declares its token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FencingVariable {
-    /// `fencing.token`
-    Token,
-    /// `fencing.scope`
-    Scope,
-}
-
-impl FencingVariable {
-    /// Name of the setting.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Token => "fencing.token",
-            Self::Scope => "fencing.scope",
-        }
-    }
-}
-
-/// A declaration or SHOW of a `fencing.` setting that does not work.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mistake {
-    /// No setting of this name exists, although it begins with `fencing.`.
-    UnknownSetting(Box<str>),
-    /// The setting can be shown but not set.
-    ShowOnly(Box<str>),
-    /// The value reaches PostgreSQL but declares no token. Either the text does not contain it, or the statement is
-    /// neither SET nor a plain SELECT of set_config.
-    DoesNotDeclare(FencingVariable),
-    /// The text names a `fencing.` setting but was not understood, so its effect is unknown.
-    Unreadable(Opaque),
-}
-
-/// Subject of a SHOW that the proxy answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FencingShow {
-    /// `SHOW fencing.token`
-    Token,
-    /// `SHOW fencing.scope`
-    Scope,
-    /// `SHOW fencing.mark`
-    Mark,
-    /// `SHOW fencing.status`
-    Status,
-    /// `SHOW fencing.history`
-    History,
-}
-
-/// A setting that reports the access mode. The value that PostgreSQL shows may be the proxy's doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessShow {
-    /// `SHOW transaction_read_only`
-    Transaction,
-    /// `SHOW default_transaction_read_only`
-    Default,
-}
-
-/// Effect of a statement on its session, after PostgreSQL has completed it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Control {
-    /// BEGIN or START TRANSACTION.
-    Begin {
-        /// Requested mode; the last one if there are several.
-        access: Option<Access>,
-    },
-    /// COMMIT or END.
-    Commit {
-        /// Whether AND CHAIN follows.
-        chain: Chain,
-    },
-    /// ROLLBACK or ABORT.
-    Rollback {
-        /// Whether AND CHAIN follows.
-        chain: Chain,
-    },
-    /// SAVEPOINT name
-    Savepoint(Box<str>),
-    /// RELEASE SAVEPOINT name
-    Release(Box<str>),
-    /// ROLLBACK TO SAVEPOINT name
-    RollbackTo(Box<str>),
-    /// The names of prepared statements may stand for something else afterwards.
-    MayChangeNames,
-    /// PREPARE TRANSACTION: ends the block; its work stays prepared.
-    PrepareTransaction,
-    /// The mode of the current transaction: SET TRANSACTION READ .., SET transaction_read_only.
-    SetTransactionAccess(Access),
-    /// The mode of later transactions: SET default_transaction_read_only, SET SESSION CHARACTERISTICS. SET LOCAL
-    /// gives no control: its value ends before a later transaction begins.
-    SetDefaultAccess(Access),
-    /// A value for a `fencing.` setting: SET, or set_config with literals as the whole of a SELECT.
-    SetFencing {
-        /// The setting.
-        variable: FencingVariable,
-        /// The text that PostgreSQL stores, unchecked.
-        value: Box<str>,
-        /// Lifetime of the value.
-        lifetime: Lifetime,
-    },
-    /// Return to the value at the start of the session: RESET fencing.token, `SET [LOCAL] .. TO DEFAULT`.
-    ResetFencing {
-        /// The setting.
-        variable: FencingVariable,
-        /// Lifetime of the value.
-        lifetime: Lifetime,
-    },
-    /// RESET ALL
-    ResetAll,
-    /// DISCARD ALL, which includes RESET ALL and DEALLOCATE ALL.
-    DiscardAll,
-    /// RESET default_transaction_read_only, SET .. TO DEFAULT
-    ResetDefaultAccess,
-    /// A mention of a `fencing.` setting that has no effect.
-    Mistake(Mistake),
-    /// SHOW of a setting that the proxy answers.
-    ShowFencing(FencingShow),
-    /// SHOW of a setting that the server answers, but in which the client must see only its own changes.
-    ShowAccess(AccessShow),
-    /// SQL PREPARE.
-    Prepare {
-        /// Name as PostgreSQL parses it.
-        name: Box<str>,
-        /// Effects of executing it.
-        effects: Arc<Effects>,
-    },
-    /// EXECUTE, also inside EXPLAIN. Its class is that of the named statement, or write if the name is unknown.
-    Execute {
-        /// Name as PostgreSQL parses it.
-        name: Box<str>,
-    },
-    /// FETCH and MOVE, which run a portal, perhaps one that the protocol opened.
-    Fetch {
-        /// Name as PostgreSQL parses it.
-        portal: Box<str>,
-    },
-    /// DEALLOCATE name
-    Deallocate {
-        /// Name as PostgreSQL parses it.
-        name: Box<str>,
-    },
-    /// DEALLOCATE ALL
-    DeallocateAll,
-}
+use crate::write_reason::{Opaque, WriteReason};
 
 /// Whether a statement may commit work before it completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,114 +13,6 @@ pub enum CommitsInside {
     No,
     /// CALL, DO, VACUUM, .. CONCURRENTLY, and any text that could not be parsed.
     Possibly,
-}
-
-/// Reason why a text was not understood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opaque {
-    /// Longer than [`MAX_PARSED`](crate::MAX_PARSED).
-    TooLong,
-    /// Not kept until complete, because too many long texts were arriving.
-    NoRoom,
-    /// Contains a NUL byte.
-    Nul,
-    /// Is not UTF-8.
-    NotUtf8,
-    /// Has bytes above 0x7F in a client encoding whose characters can contain ASCII bytes.
-    Encoding,
-    /// Too deeply nested, has too many tokens or too many operator characters in a row, or the parser failed.
-    Parser,
-    /// Reads differently with `standard_conforming_strings` off.
-    Backslash,
-}
-
-/// Reason why a statement counts as a write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WriteReason {
-    /// Statement of a kind that is not on the list of reads.
-    Kind(&'static str),
-    /// Contains a statement other than SELECT.
-    Contains(&'static str),
-    /// SELECT .. INTO
-    Into,
-    /// FOR UPDATE, FOR SHARE and similar clauses.
-    Locking,
-    /// Calls a function that counts as a write: its name, and the reason.
-    Function(Box<str>, &'static str),
-    /// Switches read-only mode off.
-    SetsReadWrite,
-    /// Calls set_config for a setting that the text does not name.
-    ComputedSetting,
-    /// COPY to a file or a program of the server.
-    CopyToServer,
-    /// LOCK in a mode above ACCESS SHARE.
-    LockMode,
-    /// EXPLAIN with an unknown option.
-    ExplainOption,
-    /// The text was not understood.
-    Opaque(Opaque),
-    /// PostgreSQL's grammar refuses the text.
-    Syntax(SyntaxError),
-}
-
-/// A refusal by PostgreSQL's grammar.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SyntaxError {
-    /// The parser's message, without literals.
-    pub error: Box<str>,
-    /// Advice for the client.
-    pub hint: &'static str,
-}
-
-impl WriteReason {
-    /// Whether the text was not parsed. A newer server may know more of SQL than this grammar.
-    #[must_use]
-    pub const fn is_unparsed(&self) -> bool {
-        matches!(self, Self::Opaque(_) | Self::Syntax(_))
-    }
-}
-
-impl From<Opaque> for WriteReason {
-    fn from(why: Opaque) -> Self {
-        Self::Opaque(why)
-    }
-}
-
-impl fmt::Display for WriteReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Kind(kind) => write!(f, "{kind} counts as a write"),
-            Self::Contains(what) => write!(f, "it contains a {what}"),
-            Self::Into => f.write_str("SELECT INTO creates a table"),
-            Self::Locking => f.write_str("it locks rows"),
-            Self::Function(name, why) => write!(f, "function {name} counts as a write: {why}"),
-            Self::SetsReadWrite => f.write_str("it would switch read-only mode off"),
-            Self::ComputedSetting => {
-                f.write_str("it calls set_config for a setting that is not a literal")
-            }
-            Self::CopyToServer => f.write_str("it copies to a file or program of the server"),
-            Self::LockMode => f.write_str("it locks a table in a mode above ACCESS SHARE"),
-            Self::ExplainOption => f.write_str("it has an EXPLAIN option that is not known"),
-            Self::Opaque(why) => write!(f, "it counts as a write because {why}"),
-            Self::Syntax(syntax) => write!(f, "it cannot be parsed: {}", syntax.error),
-        }
-    }
-}
-
-impl fmt::Display for Opaque {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TooLong => "it is too long to be parsed",
-            Self::NoRoom => "it is long, and too many long texts were arriving at the same time",
-            Self::Nul => "it contains a NUL byte",
-            Self::NotUtf8 => "it is not UTF-8",
-            Self::Encoding => {
-                "it has characters beyond ASCII, and it is not sure that client and server both use UTF8"
-            }
-            Self::Parser => "it is too complex to be examined",
-            Self::Backslash => "its meaning depends on standard_conforming_strings",
-        })
-    }
 }
 
 /// One statement of a text.
@@ -344,19 +63,7 @@ impl Statement {
         self.effects.settings.iter().any(|setting| states(setting))
             || self.controls.iter().any(is_default)
     }
-}
 
-/// Everything known about a whole text. A text without statements, such as comments only, is a read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Analysis {
-    /// The statements, in order.
-    pub statements: Box<[Statement]>,
-    /// Whether a statement has a [`Control`]. Stored, because most texts have none and callers ask for many kinds of
-    /// it.
-    has_controls: bool,
-}
-
-impl Statement {
     /// Whether it runs code in which a write may hide. Statements that only steer the session do not. PREPARE may:
     /// reading a literal can run the checks of a domain.
     #[inline]
@@ -364,9 +71,7 @@ impl Statement {
     pub fn may_hide_a_write(&self) -> bool {
         self.computes == Computes::Anything
     }
-}
 
-impl Statement {
     /// Whether it stands for a text that was not understood, but that the server may understand.
     #[must_use]
     pub fn is_unread(&self) -> bool {
@@ -384,6 +89,16 @@ impl Statement {
         };
         self.is_unread() || self.controls.iter().any(resets)
     }
+}
+
+/// Everything known about a whole text. A text without statements, such as comments only, is a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Analysis {
+    /// The statements, in order.
+    pub statements: Box<[Statement]>,
+    /// Whether a statement has a [`Control`]. Stored, because most texts have none and callers ask for many kinds of
+    /// it.
+    has_controls: bool,
 }
 
 impl Analysis {
@@ -497,50 +212,5 @@ impl Analysis {
             statement.effects.heap_bytes() + boxed(&*statement.controls) + names + why
         });
         boxed(&*self.statements) + statements.sum::<usize>()
-    }
-}
-
-impl Control {
-    /// Whether it begins, ends or splits a transaction.
-    #[must_use]
-    pub fn is_transaction(&self) -> bool {
-        matches!(
-            self,
-            Self::Begin { .. }
-                | Self::Commit { .. }
-                | Self::Rollback { .. }
-                | Self::Savepoint(_)
-                | Self::Release(_)
-                | Self::RollbackTo(_)
-                | Self::PrepareTransaction
-        )
-    }
-
-    /// Whether it gives a value to a `fencing.` setting.
-    pub(crate) const fn is_fencing(&self) -> bool {
-        matches!(self, Self::SetFencing { .. } | Self::ResetFencing { .. })
-    }
-
-    const fn tells_transaction_access(&self) -> bool {
-        matches!(self, Self::Begin { .. } | Self::SetTransactionAccess(_))
-    }
-
-    fn heap_bytes(&self) -> usize {
-        match self {
-            Self::Savepoint(name)
-            | Self::Release(name)
-            | Self::RollbackTo(name)
-            | Self::SetFencing { value: name, .. }
-            | Self::Execute { name }
-            | Self::Fetch { portal: name }
-            | Self::Deallocate { name }
-            | Self::Mistake(Mistake::UnknownSetting(name) | Mistake::ShowOnly(name)) => {
-                boxed(&**name)
-            }
-            Self::Prepare { name, effects } => {
-                boxed(&**name) + counted::<Effects>() + effects.heap_bytes()
-            }
-            _ => 0,
-        }
     }
 }

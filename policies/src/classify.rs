@@ -13,9 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pg_query::ParserOptions;
 
-use crate::analysis::{Analysis, Opaque, SyntaxError, WriteReason};
+use crate::analysis::Analysis;
 use crate::unread::{self, may_name_ours};
 use crate::walk::UnknownShape;
+use crate::write_reason::{Opaque, SyntaxError, WriteReason};
 use statement::statement;
 
 pub(crate) use weight::OPERATOR_RUN_MAX;

@@ -1,8 +1,10 @@
 //! Findings about one statement while it is examined.
 
-use crate::analysis::{Computes, Control, Mistake, WriteReason};
+use crate::analysis::Computes;
+use crate::control::{Control, Mistake};
 use crate::effects::{Category, Class, Effects, Tables};
 use crate::object_name::ObjectName;
+use crate::write_reason::WriteReason;
 
 pub(crate) struct Found {
     /// Reason why it is a write: the first one found.

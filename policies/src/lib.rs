@@ -12,6 +12,7 @@ mod analysis;
 mod builtin;
 mod cache;
 mod classify;
+mod control;
 mod effects;
 mod form;
 mod found;
@@ -25,14 +26,15 @@ mod set_config;
 mod settings;
 mod unread;
 mod walk;
+mod write_reason;
 
-pub use analysis::{
-    Access, AccessShow, Analysis, Chain, CommitsInside, Computes, Control, FencingShow,
-    FencingVariable, Lifetime, Mistake, Opaque, Statement, SyntaxError, WriteReason,
-};
+pub use analysis::{Analysis, CommitsInside, Computes, Statement};
 pub use cache::{CacheStats, VerdictCache};
 pub use classify::{
     MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, TextEncoding, Weight, classify, is_ascii, weigh,
+};
+pub use control::{
+    Access, AccessShow, Chain, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
 pub use effects::{Category, Class, Effects, Tables, UnknownCategory};
 pub use leftover::Leftover;
@@ -43,3 +45,4 @@ pub use policy::{
     Remark, Requirement, ScopeId, ScopeSet, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
     type_in_words,
 };
+pub use write_reason::{Opaque, SyntaxError, WriteReason};

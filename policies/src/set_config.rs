@@ -6,7 +6,7 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{AExprKind, FuncCall, Node, SelectStmt, SetOperation, TypeName};
 
-use crate::analysis::{Control, Lifetime};
+use crate::control::{Control, Lifetime};
 use crate::settings::{Literal, Setting, literal, parse_bool, reserved};
 
 /// The settings of `SELECT set_config(...), ...` if the statement is nothing else and every argument is a literal. No

@@ -5,10 +5,11 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, VariableSetKind, VariableSetStmt, a_const};
 
-use crate::analysis::{
-    Access, AccessShow, Control, FencingShow, FencingVariable, Lifetime, Mistake, WriteReason,
+use crate::control::{
+    Access, AccessShow, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
 use crate::effects::ANY_SETTING;
+use crate::write_reason::WriteReason;
 
 #[derive(Debug, Default)]
 pub(crate) struct Effect {

@@ -1,7 +1,9 @@
 //! Analysis of a text that was not parsed.
 
-use crate::analysis::{Analysis, Control, Mistake, WriteReason};
+use crate::analysis::Analysis;
+use crate::control::{Control, Mistake};
 use crate::effects::Category;
+use crate::write_reason::WriteReason;
 
 /// Whether a text may name a `fencing.` setting.
 pub(crate) fn may_name_ours(text: &[u8]) -> bool {

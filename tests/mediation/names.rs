@@ -1,7 +1,7 @@
 //! Names that PostgreSQL interprets differently: truncated to 63 bytes (C1), redefined (C5), or not compared by their
 //! bytes (N4).
 
-use pgpalisade_judges::mediation::conversation::Session;
+use pgpalisade_judges::mediation::conversation::{Name, Session};
 
 use super::script::{Script, Worth, check, grouped, pairs, payloads};
 
@@ -21,32 +21,50 @@ fn cut_names() -> Vec<(String, String)> {
     ]
 }
 
+/// Prepares a read under one name and a write under the other.
+fn prepared(begun: Script, [one, other]: &[Name; 2], payload: &str) -> Script {
+    begun
+        .parse(one.clone(), "SELECT 1")
+        .sync()
+        .close_statement(other.clone())
+        .parse(other.clone(), payload)
+}
+
+/// The same with portals, of which it executes the first.
+fn as_portals(begun: Script, [one, other]: &[Name; 2], payload: &str) -> Script {
+    begun
+        .query("BEGIN")
+        .parse("r", "SELECT 1")
+        .parse("w", payload)
+        .bind(one.clone(), "r")
+        .close_portal(other.clone())
+        .bind(other.clone(), "w")
+        .execute(one.clone())
+        .sync()
+        .query("COMMIT")
+}
+
 /// C1: a statement prepared under one of two names that are equal in 63 bytes, and executed under the other.
 #[test]
 fn c1_statements_whose_names_are_cut() {
-    let mut scripts = Vec::new();
+    let (mut asked, mut rest) = (Vec::new(), Vec::new());
     for session in [Session::Bare, Session::Neighbour] {
         for ((one, other), payload) in pairs(&cut_names(), &payloads(session)) {
-            let made = Script::of(session)
-                .parse(one.clone(), "SELECT 1")
-                .sync()
-                .close_statement(other.clone())
-                .parse(other.clone(), payload);
+            let names = [&one, &other].map(|name| Name::from(name.as_str()));
+            let made = prepared(Script::of(session), &names, payload);
             let bound = made.clone().bind("", one.clone()).execute("").sync();
-            scripts.extend(grouped("Bind", bound));
+            asked.extend(grouped("Bind", bound));
+            // SQL truncates a name before a partial letter, the protocol inside of it: the two names then differ.
             let replaced = made.sync().query(format!("EXECUTE \"{one}\""));
-            scripts.extend(grouped("EXECUTE", replaced));
+            rest.extend(grouped("EXECUTE", replaced));
             let by_sql = Script::of(session)
                 .query(format!("PREPARE \"{one}\" AS SELECT 1"))
                 .query(format!("DEALLOCATE \"{other}\""))
                 .query(format!("PREPARE \"{other}\" AS {payload}"))
                 .query(format!("EXECUTE \"{one}\""));
-            scripts.extend(grouped("SQL", by_sql));
+            asked.extend(grouped("SQL", by_sql));
         }
     }
-    // SQL truncates a name before a partial letter, the protocol inside of it: the two names then differ.
-    let mixed = |(what, _): &(String, Script)| what.starts_with("EXECUTE");
-    let (rest, asked) = scripts.into_iter().partition(mixed);
     check(Worth::Writes, asked);
     check(Worth::NotAsked, rest);
 }
@@ -57,17 +75,27 @@ fn c1_portals_whose_names_are_cut() {
     let mut scripts = Vec::new();
     for session in [Session::Bare, Session::Neighbour] {
         for ((one, other), payload) in pairs(&cut_names(), &payloads(session)) {
-            let script = Script::of(session)
-                .query("BEGIN")
-                .parse("r", "SELECT 1")
-                .parse("w", payload)
-                .bind(one.clone(), "r")
-                .close_portal(other.clone())
-                .bind(other, "w")
-                .execute(one)
-                .sync()
-                .query("COMMIT");
+            let script = as_portals(Script::of(session), &[one.into(), other.into()], payload);
             scripts.extend(grouped("a portal", script));
+        }
+    }
+    check(Worth::Writes, scripts);
+}
+
+/// C1: the server converts a name before it truncates it. 63 bytes of LATIN1 become 64, so the last one does not count.
+#[test]
+fn c1_names_that_are_cut_after_their_conversion() {
+    let mut scripts = Vec::new();
+    let name = |last: u8| [&[b'n'; 61][..], &[0xe4, last]].concat();
+    let names = [name(b'a'), name(b'b')];
+    for session in [Session::Bare, Session::Neighbour] {
+        let begun = Script::of(session).query("SET client_encoding = 'LATIN1'");
+        for payload in payloads(session) {
+            let made = prepared(begun.clone(), &names, payload);
+            let bound = made.bind("", names[0].clone()).execute("").sync();
+            scripts.extend(grouped("a statement", bound));
+            let portal = as_portals(begun.clone(), &names, payload);
+            scripts.extend(grouped("a portal", portal));
         }
     }
     check(Worth::Writes, scripts);
@@ -94,6 +122,9 @@ fn c5_a_name_that_is_made_anew() {
                 scripts.extend(grouped(&format!("{gone}, one text"), text));
                 let pipeline = begun.clone().pipeline(&texts);
                 scripts.extend(grouped(&format!("{gone}, one pipeline"), pipeline));
+                let bound = begun.clone().extended(gone).extended(prepare.as_str());
+                let bound = bound.bind("", "z").execute("").sync();
+                scripts.extend(grouped(&format!("{gone}, bound in the pipeline"), bound));
             }
             let piped = begun.clone().queries(&[gone, &prepare, "EXECUTE z"]);
             scripts.extend(grouped(&format!("{gone}, several texts"), piped));

@@ -6,7 +6,7 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{DoStmt, Token};
 
-use crate::analysis::Mistake;
+use crate::control::Mistake;
 use crate::settings::{Setting, reserved};
 
 /// The first `SET fencing.token`, or set_config of it with a literal name, in the body.

@@ -5,10 +5,10 @@
 use pg_query::protobuf::CopyStmt;
 
 use super::statement::look_query;
-use crate::analysis::WriteReason;
 use crate::effects::{Category, Tables};
 use crate::found::Found;
 use crate::walk::{TableUse, UnknownShape, examine};
+use crate::write_reason::WriteReason;
 
 pub(super) fn look(copy: &CopyStmt) -> Result<Found, UnknownShape> {
     let found = if copy.is_from {

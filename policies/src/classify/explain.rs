@@ -4,11 +4,11 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::{ExplainStmt, Node};
 
 use super::statement::look as look_statement;
-use crate::analysis::WriteReason;
 use crate::effects::Tables;
 use crate::found::Found;
 use crate::settings::{Literal, literal, parse_bool};
 use crate::walk::UnknownShape;
+use crate::write_reason::WriteReason;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Executes {

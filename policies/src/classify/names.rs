@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pg_query::protobuf::{DeallocateStmt, ExecuteStmt, PrepareStmt};
 
 use super::statement::look_query;
-use crate::analysis::Control;
+use crate::control::Control;
 use crate::found::Found;
 use crate::walk::{TableUse, UnknownShape, examine};
 

@@ -4,7 +4,8 @@ use pg_query::protobuf::{DiscardMode, LockStmt, Node, SelectStmt, VariableSetStm
 use pg_query::{LockMode, NodeEnum};
 
 use super::{block, copy, explain, names, transaction, utility};
-use crate::analysis::{CommitsInside, Computes, Control, Statement, WriteReason};
+use crate::analysis::{CommitsInside, Computes, Statement};
+use crate::control::Control;
 use crate::effects::{ANY_SETTING, Category, Class, Tables};
 use crate::found::Found;
 use crate::kinds;
@@ -12,6 +13,7 @@ use crate::leftover;
 use crate::set_config;
 use crate::settings;
 use crate::walk::{TableUse, UnknownShape, examine, examine_query};
+use crate::write_reason::WriteReason;
 
 pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> {
     let node = node

@@ -4,10 +4,11 @@
 
 use pg_query::protobuf::{TransactionStmt, TransactionStmtKind};
 
-use crate::analysis::{Chain, Control, WriteReason};
+use crate::control::{Chain, Control};
 use crate::effects::Category;
 use crate::found::Found;
 use crate::settings;
+use crate::write_reason::WriteReason;
 
 pub(super) fn look(stmt: &TransactionStmt) -> Found {
     use TransactionStmtKind as K;

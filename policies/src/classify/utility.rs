@@ -8,12 +8,12 @@ use pg_query::protobuf::{
     ObjectType, ReindexObjectType, RenameStmt,
 };
 
-use crate::analysis::WriteReason;
 use crate::effects::{Category, Tables};
 use crate::found::Found;
 use crate::kinds;
 use crate::object_name::ObjectName;
 use crate::walk::{TableUse, UnknownShape, examine};
+use crate::write_reason::WriteReason;
 
 pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
     let found = examine(node, TableUse::Write)?;

@@ -4,8 +4,10 @@
 //! bytes.
 
 use super::refused;
-use crate::analysis::{Control, Opaque, Statement, WriteReason};
+use crate::analysis::Statement;
+use crate::control::Control;
 use crate::effects::{Effects, Tables};
+use crate::write_reason::{Opaque, WriteReason};
 
 /// Maximum bytes of a text that is parsed. Longer texts are writes.
 ///

@@ -8,7 +8,7 @@ use super::session::{SessionPolicy, Who};
 use super::terms::{By, Said, Terms};
 use super::who::WhoPattern;
 use super::{Policy, Rule};
-use crate::analysis::Lifetime;
+use crate::control::Lifetime;
 
 /// Scopes that the sessions of a rule may declare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

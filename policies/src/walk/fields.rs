@@ -6,10 +6,11 @@ use serde::ser;
 use super::scope::LockedClause;
 use super::trace::TokenTrace;
 use super::{At, FirstArg, TableUse, UnknownShape, Walk};
-use crate::analysis::{Computes, WriteReason};
+use crate::analysis::Computes;
 use crate::effects::Category;
 use crate::functions;
 use crate::object_name::ObjectName;
+use crate::write_reason::WriteReason;
 
 /// Messages in a query of constants. PostgreSQL runs only input and output of its own types for it.
 const CONSTANTS: [&str; 10] = [

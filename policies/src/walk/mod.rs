@@ -14,12 +14,14 @@ use pg_query::protobuf::SelectStmt;
 use serde::Serialize;
 use serde::ser;
 
-use crate::analysis::{Computes, Mistake, WriteReason};
+use crate::analysis::Computes;
+use crate::control::Mistake;
 use crate::effects::{ANY_SETTING, Category, Tables};
 use crate::found::Found;
 use crate::functions::{self, Reach};
 use crate::object_name::ObjectName;
 use crate::settings::{Setting, reserved};
+use crate::write_reason::WriteReason;
 use scope::NameScopes;
 use trace::{Token, TokenTrace};
 

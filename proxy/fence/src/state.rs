@@ -4,7 +4,8 @@
 //! A statement is applied when the server has confirmed it (CommandComplete), so one that failed changes nothing here
 //! either. Source: <https://www.postgresql.org/docs/current/sql-set.html>
 
-use std::collections::VecDeque;
+mod snapshots;
+
 use std::iter::once;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,42 +13,10 @@ use std::sync::Arc;
 use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::{Chain, Control, FencingVariable, Lifetime};
 
+use snapshots::{Declared, Scoped, Setting, Tokens, Transaction};
+
 use crate::wire::backend::TransactionStatus;
 use crate::{HeldToken, HeldTokens, SessionFence, TokenValue, TokenValueError};
-
-/// Number of savepoints that are kept. A text of several statements copies them, and searches them for a name.
-const SAVEPOINTS_MAX: usize = 64;
-
-/// A setting: its value for the session and, inside a transaction, a local one that hides it.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Setting<T> {
-    session: T,
-    local: Option<T>,
-}
-
-impl<T> Setting<T> {
-    const fn new(session: T) -> Self {
-        Self {
-            session,
-            local: None,
-        }
-    }
-
-    const fn get(&self) -> &T {
-        match &self.local {
-            Some(local) => local,
-            None => &self.session,
-        }
-    }
-
-    fn set(&mut self, value: T, lifetime: Lifetime) {
-        match lifetime {
-            // A SET also ends an earlier SET LOCAL of the same transaction.
-            Lifetime::Session => *self = Self::new(value),
-            Lifetime::Local => self.local = Some(value),
-        }
-    }
-}
 
 /// Text that the server has for a value of `fencing.token`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,134 +43,6 @@ impl ServerText {
 
 /// Tokens that a take has obtained, if any.
 pub type Taken = Option<Arc<HeldTokens>>;
-
-/// Tokens of a value of `fencing.token`.
-#[derive(Debug, Clone, Default)]
-enum Tokens {
-    /// None were accepted.
-    #[default]
-    None,
-    /// Accepted for the server connection in use.
-    Here(Arc<HeldTokens>),
-    /// Accepted for an earlier server connection. They count once they are declared for this one.
-    Elsewhere(Arc<HeldTokens>),
-}
-
-impl Tokens {
-    const fn here(&self) -> Option<&Arc<HeldTokens>> {
-        match self {
-            Self::Here(held) => Some(held),
-            Self::None | Self::Elsewhere(_) => None,
-        }
-    }
-
-    const fn elsewhere(&self) -> Option<&Arc<HeldTokens>> {
-        match self {
-            Self::Elsewhere(held) => Some(held),
-            Self::None | Self::Here(_) => None,
-        }
-    }
-
-    /// Whether a new acceptance of a value takes their place.
-    fn gives_way_to(&self, value: &TokenValue) -> bool {
-        match self {
-            Self::None => false,
-            Self::Here(held) => held.is_for(value),
-            Self::Elsewhere(held) => held.value() == *value,
-        }
-    }
-
-    /// Leaves the server connection. A stale token is declared nowhere else, and goes on to refuse writes.
-    fn leave(&mut self) {
-        if let Self::Here(held) = self
-            && held.stale().is_none()
-        {
-            *self = Self::Elsewhere(Arc::clone(held));
-        }
-    }
-}
-
-impl From<Option<Arc<HeldTokens>>> for Tokens {
-    fn from(held: Option<Arc<HeldTokens>>) -> Self {
-        held.map_or(Self::None, Self::Here)
-    }
-}
-
-impl PartialEq for Tokens {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::None, Self::None) => true,
-            (Self::Here(one), Self::Here(two)) | (Self::Elsewhere(one), Self::Elsewhere(two)) => {
-                Arc::ptr_eq(one, two)
-            }
-            _ => false,
-        }
-    }
-}
-
-/// A value of `fencing.token`.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Declared {
-    tokens: Tokens,
-    text: ServerText,
-}
-
-/// Values that a rollback restores.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Scoped {
-    token: Setting<Declared>,
-    scope: Setting<Option<Scope>>,
-}
-
-/// Snapshots of the open transaction: its start, then its savepoints.
-#[derive(Debug, Clone)]
-struct Transaction {
-    start: Scoped,
-    /// Values that the savepoints before the kept ones restore. If they restore different tokens, there is none.
-    forgotten: Option<Scoped>,
-    savepoints: VecDeque<(Box<str>, Scoped)>,
-}
-
-impl Transaction {
-    /// Snapshot that an error restores.
-    fn top(&self) -> &Scoped {
-        let last = self.savepoints.back().map(|(_, scoped)| scoped);
-        last.or(self.forgotten.as_ref()).unwrap_or(&self.start)
-    }
-
-    fn push(&mut self, name: &str, now: Scoped) {
-        if self.savepoints.len() == SAVEPOINTS_MAX
-            && let Some((_, oldest)) = self.savepoints.pop_front()
-        {
-            self.forgotten = Some(match self.forgotten.take() {
-                Some(other) if other != oldest => Scoped {
-                    token: Setting::new(Declared {
-                        tokens: Tokens::None,
-                        text: other.token.get().text.max(oldest.token.get().text),
-                    }),
-                    ..oldest
-                },
-                _ => oldest,
-            });
-        }
-        self.savepoints.push_back((name.into(), now));
-    }
-
-    /// Number of kept savepoints up to the last of this name. It may be a forgotten one.
-    fn find(&self, name: &str) -> Option<usize> {
-        let mut savepoints = self.savepoints.iter();
-        let at = savepoints.rposition(|(known, _)| **known == *name);
-        at.map(|at| at + 1)
-            .or_else(|| self.forgotten.is_some().then_some(0))
-    }
-
-    fn snapshots(&mut self) -> impl Iterator<Item = &mut Scoped> {
-        let savepoints = self.savepoints.iter_mut().map(|(_, scoped)| scoped);
-        once(&mut self.start)
-            .chain(&mut self.forgotten)
-            .chain(savepoints)
-    }
-}
 
 /// State of a session that statements change and rollbacks restore.
 #[derive(Debug, Clone)]
@@ -536,11 +377,9 @@ impl SessionState {
     }
 
     fn transaction(&mut self) -> &mut Transaction {
-        self.transaction.get_or_insert_with(|| Transaction {
-            start: self.now.clone(),
-            forgotten: None,
-            savepoints: VecDeque::new(),
-        })
+        let now = &self.now;
+        self.transaction
+            .get_or_insert_with(|| Transaction::begun(now.clone()))
     }
 
     /// Values that a statement of the open transaction changes.

@@ -7,7 +7,8 @@ use pgpalisade_authority::{
     Backend, Cluster, Drained, Rank, Registered, Scope, TakeoverEnd, TakeoverRecord, TakeoverWork,
 };
 
-use super::error::{ControlError, DeclareError};
+use super::control_error::ControlError;
+use super::error::DeclareError;
 use super::machine::{Event, Request, Step};
 use super::sessions::Holdout;
 
@@ -236,7 +237,7 @@ mod tests {
     use pgpalisade_authority::{AuthorityError, Incarnation};
     use tokio_postgres::error::SqlState;
 
-    use super::super::error::ServerError;
+    use super::super::control_error::ServerError;
     use super::super::machine::tests::{LATER, OURS, backends, registered, token};
     use super::*;
 

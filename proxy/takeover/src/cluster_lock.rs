@@ -13,7 +13,8 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::control::{Control, answer};
-use super::error::{ControlError, LockHolder, StartError};
+use super::control_error::ControlError;
+use super::error::{LockHolder, StartError};
 
 /// "pgpa": the class of the lock.
 const CLASS: u32 = 0x7067_7061;

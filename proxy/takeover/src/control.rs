@@ -1,35 +1,28 @@
-//! The control connection: how it is made, prepared, watched and replaced.
+//! The control connection as its users share it: asked, watched and replaced.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_authority::{Authority, Backend, Cluster};
-use pgpalisade_tls::Login;
+use pgpalisade_authority::Cluster;
 use tokio::sync::{Notify, watch};
-use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_postgres::error::{DbError, Severity};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Client, Row};
 use tokio_util::sync::CancellationToken;
 
-use super::cluster_lock::StoreLock;
-use super::error::{ControlError, StartError};
-use super::hosts::{self, HostAddress, Open};
-use super::meters::Meters;
+use super::connection::{ControlConfig, ControlConnection, Established, Primary, establish};
+use super::control_error::ControlError;
+use super::error::StartError;
+use super::hosts::HostAddress;
 use super::patrol::Patrol;
-use super::prepare;
-use super::primary_term::{PrimaryTerm, PrimaryTerms};
+use super::primary_term::PrimaryTerms;
+use super::spawn_until;
 use super::witness::Table;
-use super::{WitnessMode, sessions, spawn_until};
-use pgpalisade_fence::mark_cache::MarkCache;
 
 /// The first and the longest pause between attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 /// A statement without an answer for this long means that the connection is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(1);
-/// Time limit for making a connection, and again for preparing it. The timeout of takeovers counts if it is longer.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Interval at which a held lock is tried again at the start.
 const LOCK_RETRY: Duration = Duration::from_millis(200);
 /// Pause after a connection was lost during a statement.
@@ -38,20 +31,6 @@ const RETRY: Duration = Duration::from_millis(10);
 /// `backend_start` of a row `a` of pg_stat_activity, in microseconds, as this crate writes it.
 pub const STARTED_US: &str = "(extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8";
 
-/// Configuration of a control connection.
-pub(super) struct ControlConfig {
-    pub(super) login: Login,
-    pub(super) primary_terms: Arc<PrimaryTerms>,
-    pub(super) timeout: Duration,
-    pub(super) authority: Arc<dyn Authority>,
-    pub(super) marks: Arc<MarkCache>,
-    pub(super) lock: StoreLock,
-    pub(super) witness: WitnessMode,
-    /// Time for which the first connection waits for a held lock.
-    pub(super) lock_wait: Duration,
-    pub(super) meters: Meters,
-}
-
 /// The control connection, shared by all its users.
 #[derive(Debug, Clone)]
 pub(super) struct Control {
@@ -59,19 +38,6 @@ pub(super) struct Control {
     primary_terms: Arc<PrimaryTerms>,
     /// Signals that an address seems to lead to another server.
     doubt: Arc<Notify>,
-}
-
-/// The server that the control connection leads to.
-#[derive(Debug, Clone)]
-pub struct Primary {
-    /// Host and address.
-    pub place: HostAddress,
-    /// Host and address, in words for people.
-    pub server: Arc<str>,
-    /// Version of its PostgreSQL, as the server reports it.
-    pub version: Arc<str>,
-    /// Over when the server is no longer the primary.
-    pub term: PrimaryTerm,
 }
 
 #[derive(Debug, Clone)]
@@ -90,16 +56,6 @@ impl ControlState {
     }
 }
 
-#[derive(Debug)]
-struct ControlConnection {
-    client: Client,
-    connection: AbortHandle,
-    backend: Backend,
-    cluster: Cluster,
-    primary: Primary,
-    witness: Table,
-}
-
 #[derive(Clone, Copy)]
 enum Request<'a> {
     Statement(&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]),
@@ -113,12 +69,6 @@ impl Request<'_> {
             Self::Script(script) => client.batch_execute(script).await.map(|()| Vec::new()),
         }
     }
-}
-
-/// A connection that may serve: it has the rights and the lock, and leads to the cluster on record.
-struct Established {
-    session: Arc<ControlConnection>,
-    connection: JoinHandle<()>,
 }
 
 impl Control {
@@ -324,109 +274,8 @@ async fn supervise(config: ControlConfig, first: Established, link: &watch::Send
     }
 }
 
-/// Connects to the primary: the newest server that takes writes and is not older than the one on record.
-async fn establish(
-    config: &ControlConfig,
-    previous: Option<Backend>,
-) -> Result<Established, StartError> {
-    let within = config.timeout.max(CONNECT_WITHIN);
-    let found = hosts::primaries(&config.login, Instant::now() + within).await?;
-    let mut refused = None;
-    for open in of_one_cluster(config, found).await? {
-        let at = open.at.to_string();
-        let error = ControlError::Timeout;
-        let prepared = timeout(within, prepare_session(config, open, previous)).await;
-        match prepared.unwrap_or(Err(StartError::Connect { at, error })) {
-            // A deposed primary that still runs beside another.
-            Err(error @ StartError::WrongCluster { .. }) => refused = refused.or(Some(error)),
-            prepared => return prepared,
-        }
-    }
-    Err(refused.unwrap_or_else(|| StartError::NoPrimary {
-        seen: "none of the hosts belongs to the cluster on record".to_owned(),
-    }))
-}
-
-/// Leaves out the hosts of clusters other than the one on record.
-async fn of_one_cluster(
-    config: &ControlConfig,
-    mut found: Vec<Open>,
-) -> Result<Vec<Open>, StartError> {
-    let system = |open: &Open| open.writes.map(|cluster| cluster.system_identifier);
-    let first = found.first().and_then(system);
-    if found.iter().all(|open| system(open) == first) {
-        return Ok(found);
-    }
-    let Some(recorded) = config.authority.cluster().await? else {
-        return Err(StartError::NoPrimary {
-            seen: "the hosts belong to several clusters".to_owned(),
-        });
-    };
-    found.retain(|open| system(open) == Some(recorded.system_identifier));
-    Ok(found)
-}
-
-/// If it fails, the client is dropped, which ends the session.
-async fn prepare_session(
-    config: &ControlConfig,
-    open: Open,
-    previous: Option<Backend>,
-) -> Result<Established, StartError> {
-    let Open { at, link, .. } = open;
-    let prepared = prepare::prepare(config, &link.client, previous).await;
-    if let (Err(StartError::OtherAuthority { .. }), Some(_)) = (&prepared, previous) {
-        end_registered(config, &link.client).await?;
-    }
-    let facts = prepared?;
-    let (cluster, version) = (facts.cluster, link.version);
-    let session = Arc::new(ControlConnection {
-        client: link.client,
-        connection: link.connection.abort_handle(),
-        backend: facts.backend,
-        cluster,
-        primary: Primary {
-            place: at.place,
-            server: at.to_string().into(),
-            version: Arc::clone(&version),
-            term: config.primary_terms.begin(cluster),
-        },
-        witness: facts.witness,
-    });
-    tracing::info!(primary = %at, postgres = &*version, %cluster, "the control connection leads to the primary");
-    Ok(Established {
-        session,
-        connection: link.connection,
-    })
-}
-
-/// Another authority has taken over while this connection was down. Its takeovers know nothing of this proxy's
-/// sessions, which must not continue beside its own.
-async fn end_registered(config: &ControlConfig, client: &Client) -> Result<(), StartError> {
-    let records = config.authority.sessions().await?;
-    let registered: Vec<Backend> = records.into_iter().map(|(_, r)| r.backend).collect();
-    sessions::terminate_over(client, &registered).await?;
-    let sessions = registered.len();
-    tracing::error!(
-        sessions,
-        "another authority serves this cluster; ending the sessions that hold our tokens"
-    );
-    Ok(())
-}
-
 /// Reads one column of a row.
 pub fn answer<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, ControlError> {
     row.try_get(column)
         .map_err(|e| ControlError::Answer(e.into()))
-}
-
-impl From<tokio_postgres::Error> for ControlError {
-    fn from(error: tokio_postgres::Error) -> Self {
-        let severity = error.as_db_error().and_then(DbError::parsed_severity);
-        // FATAL and PANIC end the session: it was terminated, or the server stops.
-        if error.is_closed() || matches!(severity, Some(Severity::Fatal | Severity::Panic)) {
-            Self::Lost
-        } else {
-            Self::Server(error.into())
-        }
-    }
 }

@@ -13,7 +13,8 @@ use pgpalisade_fence::Terms;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::error::{ControlError, DeclareError};
+use super::control_error::ControlError;
+use super::error::DeclareError;
 use super::plan::NOBODY;
 use super::{Takeover, bounds};
 

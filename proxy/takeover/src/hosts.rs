@@ -22,7 +22,8 @@ use tokio_postgres::Client;
 use tokio_postgres::config::{Host, SslMode};
 
 use super::control::answer;
-use super::error::{ControlError, StartError};
+use super::control_error::ControlError;
+use super::error::StartError;
 use super::prepare;
 
 /// Time left for the others after one server has answered as a primary. If an older one answers first, the newer is

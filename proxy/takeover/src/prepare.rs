@@ -5,8 +5,10 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use super::WitnessMode;
-use super::control::{ControlConfig, STARTED_US, answer};
-use super::error::{ControlError, StartError};
+use super::connection::ControlConfig;
+use super::control::{STARTED_US, answer};
+use super::control_error::ControlError;
+use super::error::StartError;
 use super::witness::{self, Table};
 use super::{cluster_lock, sessions};
 

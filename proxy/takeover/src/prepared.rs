@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::control::{Control, answer};
-use super::error::{ControlError, DeclareError};
+use super::control_error::ControlError;
+use super::error::DeclareError;
 
 /// Maximum number that is named, or rolled back by one takeover.
 const MOST: i64 = 100;

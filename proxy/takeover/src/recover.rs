@@ -17,7 +17,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::Client;
 
 use super::control::STARTED_US;
-use super::error::{ControlError, StartError};
+use super::control_error::ControlError;
+use super::error::StartError;
 use super::{
     StoreLock, WitnessMode, cluster_lock, control_login, hosts, prepare, sessions, witness,
 };

@@ -18,7 +18,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::barrier::Barrier;
 use super::barriers::Barriers;
-use super::control::{Control, ControlConfig};
+use super::connection::ControlConfig;
+use super::control::Control;
 use super::driver::Driver;
 use super::error::{DeclareError, StartError};
 use super::history::Notes;

@@ -11,7 +11,8 @@ use tokio_postgres::{Client, Row};
 
 use super::Identified;
 use super::control::{Control, STARTED_US, answer};
-use super::error::{BackendFault, ControlError, DeclareError};
+use super::control_error::ControlError;
+use super::error::{BackendFault, DeclareError};
 use pgpalisade_fence::readable::readable;
 use pgpalisade_fence::statement_text::{Literals, StatementText};
 

@@ -18,7 +18,8 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, SimpleQueryMessage, SimpleQueryRow};
 
 use super::control::{Control, answer};
-use super::error::{ControlError, DeclareError, StartError};
+use super::control_error::ControlError;
+use super::error::{DeclareError, StartError};
 
 /// Whether the table can be used over a control connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

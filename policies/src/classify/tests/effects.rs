@@ -1,7 +1,8 @@
 //! The table of statements and their effects, `effects.txt`.
 
 use super::of;
-use crate::analysis::{Control, Statement};
+use crate::analysis::Statement;
+use crate::control::Control;
 use crate::effects::Class;
 use crate::effects::{Effects, Tables};
 use crate::object_name::ObjectName;

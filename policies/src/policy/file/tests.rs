@@ -569,73 +569,43 @@ declare = []
 
 #[test]
 fn who_may_declare_what_and_for_how_long() {
-    use crate::analysis::Lifetime::{Local, Session};
+    use crate::control::Lifetime::{Local, Session};
     let policy = std::sync::Arc::new(parse(WHO).unwrap());
     assert_eq!(policy.warnings(), []);
-    let check = |user: &str, scope: &str, lifetime, refused: Option<&str>| {
-        let who = crate::Who {
-            user,
-            database: "d",
-            application_name: None,
-            common_name: None,
-            client: Some([10, 1, 2, 3].into()),
-        };
-        let answer = policy.for_session(&who).may_declare(scope, lifetime);
-        match (answer, refused) {
-            (Ok(()), None) => {}
-            (Err(why), Some(part)) if why.why.contains(part) => {}
-            (answer, _) => panic!("{user} {scope} {lifetime:?}: {answer:?}"),
-        }
-    };
-    check("lead1", "jobs", Local, None);
-    check(
-        "lead1",
-        "jobs",
-        Session,
-        Some("declare = \"transaction\" ([defaults], line 7)"),
-    );
-    check(
-        "other",
-        "jobs",
-        Local,
-        Some("the holders of scope \"jobs\" (line 4)"),
-    );
-    check("other", "bills", Local, None);
-    check("other", "default", Local, None);
-    check(
-        "other",
-        "new",
-        Local,
-        Some("tokens.scopes = \"listed\", line 2"),
-    );
-    check(
-        "reports",
-        "bills",
-        Local,
-        Some("writes = \"refuse\" (session rule 1, line 8)"),
-    );
-    check("lead2", "bills", Local, None);
-    check("lead2", "bills", Session, Some("transaction"));
-    check(
-        "lead2",
-        "jobs",
-        Local,
-        Some("lets these sessions declare bills (session rule 2, line 11)"),
-    );
-    check("lead3", "jobs", Session, None);
-    check("none", "bills", Local, Some("declare no scope"));
-    let free = std::sync::Arc::new(Policy::default());
-    let who = crate::Who {
-        user: "x",
-        database: "x",
+    let who = |user| crate::Who {
+        user,
+        database: "d",
         application_name: None,
         common_name: None,
-        client: None,
+        client: Some([10, 1, 2, 3].into()),
     };
-    assert_eq!(
-        free.for_session(&who).may_declare("anything", Session),
-        Ok(())
-    );
+    for row in [
+        "lead1 jobs Local",
+        r#"lead1 jobs Session => declare = "transaction" ([defaults], line 7)"#,
+        r#"other jobs Local => the holders of scope "jobs" (line 4)"#,
+        "other bills Local",
+        "other default Local",
+        r#"other new Local => tokens.scopes = "listed", line 2"#,
+        r#"reports bills Local => writes = "refuse" (session rule 1, line 8)"#,
+        "lead2 bills Local",
+        "lead2 bills Session => transaction",
+        "lead2 jobs Local => lets these sessions declare bills (session rule 2, line 11)",
+        "lead3 jobs Session",
+        "none bills Local => declare no scope",
+    ] {
+        let (asked, refused) = row.split_once(" => ").unwrap_or((row, ""));
+        let [user, scope, lifetime] = asked.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{row}");
+        };
+        let lifetime = if lifetime == "Local" { Local } else { Session };
+        let answer = policy.for_session(&who(user)).may_declare(scope, lifetime);
+        let why = answer.map_or_else(|no| no.why, |()| String::new());
+        let is_expected = why.contains(refused) && why.is_empty() == refused.is_empty();
+        assert!(is_expected, "{row}: {why}");
+    }
+    let free = std::sync::Arc::new(Policy::default());
+    let free = free.for_session(&who("x"));
+    assert_eq!(free.may_declare("anything", Session), Ok(()));
 }
 
 #[test]

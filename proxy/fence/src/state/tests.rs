@@ -3,6 +3,7 @@
 use pgpalisade_authority::Token;
 use pgpalisade_policies::{Mode, Policy, TextEncoding, Who, classify};
 
+use super::snapshots::SAVEPOINTS_MAX;
 use super::*;
 use crate::mark_cache::MarkCache;
 use crate::{Fence, GrantMode, HeldToken};

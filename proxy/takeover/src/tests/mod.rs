@@ -21,7 +21,9 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_authority::{Claim, Token};
 
-use super::{barrier, barriers, epoch, error, lease, machine, plan, reaper, witness};
+use super::{
+    barrier, barriers, control_error, epoch, error, lease, machine, plan, reaper, witness,
+};
 use guards::{Guard, Without};
 use promises::{Broken, NOT_IN_TIME, STAYS_REGISTERED};
 use world::{Delivery, World};

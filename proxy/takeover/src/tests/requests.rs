@@ -5,7 +5,8 @@ use pgpalisade_authority::{AuthorityError, Backend, Claim, Declaration, Declared
 use pgpalisade_fence::Purpose;
 
 use super::calls::{Call, Work};
-use super::error::{ControlError, DeclareError};
+use super::control_error::ControlError;
+use super::error::DeclareError;
 use super::guards::Guard;
 use super::machine::{Event, Request};
 use super::promises::{NOT_REGISTERED, REFUSED_BY_ITSELF};

@@ -31,6 +31,17 @@ pub(super) struct Bound {
     policy: u64,
 }
 
+impl Bound {
+    const fn new(cached: Arc<CachedMark>, rank: Rank, purpose: Purpose, policy: u64) -> Self {
+        Self {
+            cached,
+            rank,
+            purpose,
+            policy,
+        }
+    }
+}
+
 /// What a session has of a scope.
 #[derive(Default)]
 pub(super) struct Hold {
@@ -246,17 +257,8 @@ impl World {
         let incarnation = cached.incarnation();
         let rank = Rank { incarnation, token };
         if self.out == Some(Guard::CacheOnlyRefuses) && cached.mark() == Some(token) {
-            let policy = self.policy.0;
-            return self.bind(
-                id,
-                at,
-                Bound {
-                    cached,
-                    rank,
-                    purpose,
-                    policy,
-                },
-            );
+            let bound = Bound::new(cached, rank, purpose, self.policy.0);
+            return self.bind(id, at, bound);
         }
         if self.out == Some(Guard::CacheNotAhead) {
             cached.raise(&Mark {
@@ -370,17 +372,8 @@ impl World {
         if claim.is_take() && self.truth.is_shared(&self.scopes[at], rank, take) {
             return self.breaks(TOKEN_SHARED);
         }
-        let policy = declaring.policy;
-        self.bind(
-            id,
-            at,
-            Bound {
-                cached,
-                rank,
-                purpose,
-                policy,
-            },
-        );
+        let bound = Bound::new(cached, rank, purpose, declaring.policy);
+        self.bind(id, at, bound);
     }
 
     /// The authority may have moved the session up, or may do so later.
