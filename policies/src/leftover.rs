@@ -1,7 +1,7 @@
 //! What a statement leaves in the server's session after its transaction, so far as its text shows.
 //!
-//! A pool that lends a server connection for a transaction lets the client keep it as long as such a thing is there. What
-//! a function leaves is not seen here: a reset removes it before another client gets the connection.
+//! A pool that lends a server connection for a transaction lets the client keep it as long as such a thing is there.
+//! What a function leaves is not seen here: a reset removes it before another client gets the connection.
 //! <https://www.postgresql.org/docs/current/sql-discard.html>
 
 use pg_query::NodeEnum;

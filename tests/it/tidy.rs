@@ -38,6 +38,7 @@ const CRATES: [(&str, &[&str]); 15] = [
             "fence",
             "logins",
             "policies",
+            "pool",
             "rejection-log",
             "session",
             "sockets",

@@ -124,9 +124,10 @@ impl SessionState {
         self.now.token.get().tokens.elsewhere()
     }
 
-    /// Tokens of the startup packet that must be declared for the server connection in use.
-    pub(crate) const fn undeclared_startup(&self) -> Option<&Arc<HeldTokens>> {
-        self.startup.token.session.tokens.elsewhere()
+    /// Value of the startup packet's tokens, if they must be declared for the server connection in use.
+    pub(crate) fn undeclared_startup(&self) -> Option<TokenValue> {
+        let startup = self.startup.token.session.tokens.elsewhere();
+        startup.map(|held| held.value())
     }
 
     /// Keeps tokens that a takeover has made stale meanwhile: they are declared nowhere else, and refuse writes.

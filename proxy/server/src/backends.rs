@@ -2,13 +2,12 @@
 
 mod cancel;
 mod connect;
-mod error;
 pub(crate) mod lending;
 mod open;
 mod reset;
 mod server_leg;
 
+pub(crate) use crate::open_error::{OpenError, SEE_LOG};
 pub(crate) use cancel::cancel;
 pub(crate) use connect::{UpstreamConnection, connect};
-pub(crate) use error::{OpenError, SEE_LOG};
 pub(crate) use server_leg::{ServerLeg, channel_leg, next_message, readers};

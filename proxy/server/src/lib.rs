@@ -20,6 +20,7 @@ pub mod listener;
 mod login;
 pub mod message_socket;
 pub mod metrics;
+mod open_error;
 mod passthrough;
 pub mod pause;
 mod pending_logins;

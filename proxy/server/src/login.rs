@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use pgpalisade_authority::Scope;
 use pgpalisade_fence::ReplicationPermit;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_policies::Access;
@@ -328,14 +329,7 @@ async fn establish(
     pending: &mut PendingLogin,
 ) -> Result<LoginOutcome, LoginError> {
     let mut entry = LoginContext::new(worker, label);
-    entry.unless_observed(request.check_names())?;
-    let scope = entry.unless_observed(request.scope())?;
-    // After an observed refusal of the scope, the token does not count.
-    let wanted = match &scope {
-        Some(scope) => entry.wanted_tokens(request, scope.as_ref())?,
-        None => None,
-    };
-    let scope = scope.flatten();
+    let (scope, wanted) = entry.declared(request)?;
     let permit = entry.permit(request, wanted.as_ref())?;
     if permit.is_none() && worker.backends.is_some() {
         let exchange = Exchange {
@@ -345,16 +339,9 @@ async fn establish(
             user: request.user(),
             pending,
         };
-        let seat = share(worker, exchange, request).await?;
-        entry.on_authenticated(seat.1.backend_pid());
-        let LoginContext { label, fence, .. } = entry;
-        return Ok(LoginOutcome::Shared(Box::new(SharedSession {
-            label: Arc::new(label),
-            half: ClientHalf::begin(fence, scope, seat.0),
-            wanted,
-            seat: seat.1,
-            client_bytes: carry,
-        })));
+        let (told, seat) = share(worker, exchange, request).await?;
+        entry.on_authenticated(seat.backend_pid());
+        return Ok(entry.shared(told, scope, wanted, (seat, carry)));
     }
     let mut server = connect(worker, request).await?;
     let mut legs = authentication::Legs {
@@ -398,6 +385,25 @@ async fn establish(
         ready: authenticated.ready,
         established,
     })))
+}
+
+impl LoginContext<'_> {
+    /// The session of a client that shares server connections.
+    fn shared(
+        self,
+        told: Option<Access>,
+        scope: Option<Scope>,
+        wanted: Option<TokenRequest>,
+        (seat, client_bytes): (Seat, BytesMut),
+    ) -> LoginOutcome {
+        LoginOutcome::Shared(Box::new(SharedSession {
+            half: ClientHalf::begin(self.fence, scope, told),
+            label: Arc::new(self.label),
+            wanted,
+            seat,
+            client_bytes,
+        }))
+    }
 }
 
 /// Authenticates a client that shares server connections. Returns the access mode that it was told, and its place.

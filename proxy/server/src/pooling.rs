@@ -1,18 +1,20 @@
 //! State that the shared server connections of all workers have in common.
 
 mod admissions;
+pub(crate) mod backends;
 pub(crate) mod cancel_keys;
 mod greeting;
 
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
 use std::time::Duration;
 
 use bytes::Bytes;
 use pgpalisade_logins::Credentials;
+use pgpalisade_pool::Budget;
 
-use crate::backends::lending::Places;
 pub(crate) use admissions::Admissions;
 pub(crate) use greeting::{Greeting, InitialReports};
 
@@ -61,6 +63,28 @@ impl Pooling {
             cancel_keys: cancel_keys::CancelKeys::default(),
             shared,
         }
+    }
+}
+
+/// Places for server connections that the workers share.
+#[derive(Debug, Clone)]
+pub(crate) struct Places(Arc<AtomicUsize>);
+
+impl Places {
+    pub(crate) fn new(max: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(max)))
+    }
+}
+
+impl Budget for Places {
+    fn take(&mut self) -> bool {
+        let one_less = |free: usize| free.checked_sub(1);
+        let (order, seen) = (Atomic::AcqRel, Atomic::Relaxed);
+        self.0.fetch_update(order, seen, one_less).is_ok()
+    }
+
+    fn give_back(&mut self) {
+        self.0.fetch_add(1, Atomic::AcqRel);
     }
 }
 

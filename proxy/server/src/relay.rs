@@ -28,7 +28,7 @@ use crate::session::tokens::TokenRequest;
 use crate::session::{Activity, Met, Session};
 use crate::takeover::{Lease, PrimaryTerm};
 use crate::transport::Socket;
-use crate::upstream::Upstream;
+use crate::upstream::{ServerSide, Upstream};
 use crate::worker::Worker;
 use bytes::BytesMut;
 use client_side::ClientSide;
@@ -36,8 +36,7 @@ use pgpalisade_logins::ClientAddr;
 use pgpalisade_policies::Leftover;
 
 pub(crate) use end::End;
-pub(crate) use parked::Parked;
-pub(crate) use server_side::ServerSide;
+pub(crate) use parked::{Parked, Served};
 
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 4;
@@ -60,33 +59,6 @@ enum Side {
 enum Turn {
     Need(Prerequisite),
     Park,
-}
-
-/// A client's session, with a server connection or between two.
-pub(crate) enum Served {
-    Bound(Box<Relay>),
-    Parked(Box<Parked>),
-}
-
-impl Served {
-    /// Runs the session to its end.
-    pub(crate) async fn run(mut self) {
-        let metrics = match &self {
-            Self::Bound(relay) => relay.worker.shared.metrics.clone(),
-            Self::Parked(parked) => parked.metrics(),
-        };
-        metrics.session_begun();
-        loop {
-            let next = match self {
-                Self::Bound(relay) => relay.run().await.map(Box::new).map(Self::Parked),
-                Self::Parked(parked) => parked.next().await.map(Box::new).map(Self::Bound),
-            };
-            match next {
-                Some(next) => self = next,
-                None => return,
-            }
-        }
-    }
 }
 
 /// A connection that PostgreSQL has authenticated.

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::accounts::Logins;
-use crate::backends::lending::Backends;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
@@ -25,6 +24,7 @@ use crate::metrics::{Clock, Metrics, WorkerTally};
 use crate::pause::{Gate, Pause};
 use crate::pending_logins::PendingLogins;
 use crate::pooling::Pooling;
+use crate::pooling::backends::Backends;
 use crate::timers::Timers;
 use crate::transport::{Batching, Scratch, SendBatch, StallLimit};
 

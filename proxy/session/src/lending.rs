@@ -6,14 +6,18 @@
 
 use std::sync::Arc;
 
-use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Access, Analysis, Leftover};
+use pgpalisade_authority::{Claim, Scope};
+use pgpalisade_policies::{Access, Analysis, Leftover, Lifetime};
 
+use super::action::{Action, Prerequisite, Refused, Waiting};
 use super::in_flight::{InFlight, Request};
 use super::ledger::Ledger;
 use super::names::Names;
+use super::tokens::TokenRequest;
 use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected};
 use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
+use crate::rejection::Rejection;
+use crate::wire::frontend::FrontendTag;
 
 /// How long a client has its server connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +48,6 @@ impl ClientHalf {
             observed_end: None,
             told_access: None,
         }
-    }
-
-    /// Switches to another policy.
-    pub fn follow(&mut self, fence: SessionFence) {
-        self.fence = fence;
     }
 
     /// Tokens to declare for the next server connection, unless they were accepted for it.
@@ -145,7 +144,7 @@ impl Session {
         }
     }
 
-    /// Parts the client from its server connection between two transactions. What is [left](Self::leftover) stays there.
+    /// Parts the client from its server connection between two transactions. What is [left](Self::leftover) stays.
     ///
     /// # Errors
     ///
@@ -166,6 +165,49 @@ impl Session {
         let is_done = self.prepared.is_none() && self.output.is_empty() && !self.is_terminated();
         // A Query in a pipeline that has failed before it is skipped like the rest.
         is_done && self.is_idle() && !self.server.ledger.is_skipping()
+    }
+
+    /// Declares the client's tokens first if they were accepted for another server connection. The first message after
+    /// a takeover is refused, whatever it is.
+    #[inline]
+    pub(super) fn declare_first(&mut self, tag: FrontendTag) -> Option<Action> {
+        match self.client.state.undeclared() {
+            None => None,
+            Some(_) => self.declare_in_another_server(tag),
+        }
+    }
+
+    #[cold]
+    fn declare_in_another_server(&mut self, tag: FrontendTag) -> Option<Action> {
+        if tag.runs_nothing() || self.is_failed() {
+            return None;
+        }
+        if !self.server.ledger.is_empty() {
+            return Some(Action::Need(Prerequisite::Replies));
+        }
+        let refused = if tag.is_extended() {
+            Refused::InPipeline
+        } else {
+            Refused::Whole
+        };
+        let state = &mut self.client.state;
+        if let Some((stale, mark)) = state.keep_stale() {
+            let claim = Claim::Token(stale.token);
+            let rejection = Rejection::behind(stale.mark.scope(), claim, mark);
+            return Some(self.refuse(Box::new(rejection), refused, None));
+        }
+        let value = state.undeclared()?.value();
+        let change = if self.is_inside() {
+            self.server.read_only.due_inside(Lifetime::Session)
+        } else {
+            None
+        };
+        self.prepared().waiting = Some(Waiting {
+            refused,
+            statement: None,
+        });
+        let wanted = Box::new(TokenRequest::new(&self.client.fence, value));
+        Some(Action::Need(Prerequisite::Tokens(wanted, change)))
     }
 
     /// Sends what removes all that a client has left in the server connection, also by functions, except libraries and

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use pgpalisade_authority::{Claim, Scope, Token};
-use pgpalisade_policies::{Lifetime, Mode};
+use pgpalisade_policies::Mode;
 
-use super::action::{Action, Prerequisite, Refused, Waiting};
 use super::endings::Ending;
 use super::{Identity, Met, Session, injected};
 use crate::fence::{
@@ -15,7 +14,6 @@ use crate::fence::{
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, RejectionKind};
 use crate::wire::encode::Severity;
-use crate::wire::frontend::FrontendTag;
 
 /// Accepted values of `fencing.token` that a session keeps.
 const ACCEPTED_MAX: usize = 256;
@@ -242,49 +240,6 @@ impl Session {
         self.record(&rejection, Enforcement::Observed, None);
         self.accept(wanted, &Obtained::default(), None);
         Met::Yes
-    }
-
-    /// Declares the client's tokens first if they were accepted for another server connection. The first message after
-    /// a takeover is refused, whatever it is.
-    #[inline]
-    pub(super) fn declare_first(&mut self, tag: FrontendTag) -> Option<Action> {
-        match self.client.state.undeclared() {
-            None => None,
-            Some(_) => self.declare_in_another_server(tag),
-        }
-    }
-
-    #[cold]
-    fn declare_in_another_server(&mut self, tag: FrontendTag) -> Option<Action> {
-        if tag.runs_nothing() || self.is_failed() {
-            return None;
-        }
-        if !self.server.ledger.is_empty() {
-            return Some(Action::Need(Prerequisite::Replies));
-        }
-        let refused = if tag.is_extended() {
-            Refused::InPipeline
-        } else {
-            Refused::Whole
-        };
-        let state = &mut self.client.state;
-        if let Some((stale, mark)) = state.keep_stale() {
-            let claim = Claim::Token(stale.token);
-            let rejection = Rejection::behind(stale.mark.scope(), claim, mark);
-            return Some(self.refuse(Box::new(rejection), refused, None));
-        }
-        let value = state.undeclared()?.value();
-        let change = if self.is_inside() {
-            self.server.read_only.due_inside(Lifetime::Session)
-        } else {
-            None
-        };
-        self.prepared().waiting = Some(Waiting {
-            refused,
-            statement: None,
-        });
-        let wanted = Box::new(TokenRequest::new(&self.client.fence, value));
-        Some(Action::Need(Prerequisite::Tokens(wanted, change)))
     }
 
     /// Number of a take that is made now.

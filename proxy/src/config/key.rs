@@ -141,7 +141,7 @@ keys! {
         Pool("pool", "session|transaction", Text, Default("session"),
             "How long a client has a server connection for itself: for its session, or for each transaction",
             "transaction: few server connections serve many clients, as the keys of [backends] say. With auth = relay \
-             it works only for users whom PostgreSQL asks for nothing (trust, peer).");
+             it works only for users that PostgreSQL asks for nothing (trust, peer).");
         BackendsMax("backends.max", "N", Number, Default("20"),
             "Server connections at one time, for pool = transaction; stay below PostgreSQL's max_connections", "");
         BackendsLeaders("backends.leaders", "N", Number, Default("2"),

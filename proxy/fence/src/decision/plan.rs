@@ -328,19 +328,12 @@ impl<'a> Walk<'a> {
                 ..
             }
             | Control::ResetAll
-            | Control::DiscardAll => self.check_reset(),
+            | Control::DiscardAll => match self.state.undeclared_startup() {
+                Some(value) => self.refuse_if_written().and(Err(Unmet::Declare(value))),
+                None => self.check_change(self.state.startup_token().cloned()),
+            },
             _ => Ok(()),
         }
-    }
-
-    /// Checks a return to the tokens of the startup packet.
-    fn check_reset(&mut self) -> Result<(), Unmet> {
-        if let Some(startup) = self.state.undeclared_startup() {
-            let value = startup.value();
-            self.refuse_if_written()?;
-            return Err(Unmet::Declare(value));
-        }
-        self.check_change(self.state.startup_token().cloned())
     }
 
     /// Whether the text is one statement with one control.

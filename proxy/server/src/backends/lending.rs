@@ -1,13 +1,12 @@
 //! The worker's pool of server connections: carries out the orders of [`pgpalisade_pool`].
 
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::task::Poll;
+use std::time::Duration;
 
-use pgpalisade_pool::{Access, BackendId, Budget, ClientId, Limits, Order, Pool, Refusal};
+use pgpalisade_pool::{Access, BackendId, ClientId, Order, Pool, Refusal};
 use pgpalisade_session::{Identity, ServerHalf};
 use pgpalisade_takeover::PrimaryTerm;
 use tokio::sync::oneshot;
@@ -15,10 +14,10 @@ use tokio::sync::oneshot;
 use super::OpenError;
 use super::open::{OpenedBackend, open};
 use super::reset::reset;
+use crate::pooling::backends::{Answer, Backend, Backends, Machine, Tokens};
 use crate::pooling::cancel_keys::{CancelKey, Cancellable};
-use crate::pooling::{BackendLimits, Greeting, SharedLogin};
-use crate::relay::ServerSide;
-use crate::upstream::Upstream;
+use crate::pooling::{Greeting, SharedLogin};
+use crate::upstream::{ServerSide, Upstream};
 use crate::worker::Worker;
 
 /// Interval in which idle connections are looked at, and waits end.
@@ -27,20 +26,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// Time for PostgreSQL to reset a connection, and to close one after a goodbye.
 const RESET_WITHIN: Duration = Duration::from_secs(5);
 
-/// Tokens in canonical form.
-pub(crate) type Tokens = Arc<str>;
-
-/// A server connection that serves no client at the moment.
-pub(crate) struct Backend {
-    pub(crate) half: ServerHalf,
-    pub(crate) side: ServerSide,
-    pub(crate) term: Option<PrimaryTerm>,
-    pub(crate) cancellable: Arc<Cancellable>,
-    pub(crate) greeting: Arc<Greeting>,
-}
-
-impl Backend {
-    fn new(opened: OpenedBackend) -> Self {
+impl From<OpenedBackend> for Backend {
+    fn from(opened: OpenedBackend) -> Self {
         let initial = opened.greeting.initial;
         let upstream = Upstream::new(opened.socket);
         Self {
@@ -53,65 +40,7 @@ impl Backend {
     }
 }
 
-type Answer = Result<(BackendId, Backend), OpenError>;
-type Machine = Pool<SharedLogin, Tokens, Places>;
-
-/// Places for server connections that the workers share.
-#[derive(Debug, Clone)]
-pub(crate) struct Places(Arc<AtomicUsize>);
-
-impl Places {
-    pub(crate) fn new(max: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(max)))
-    }
-}
-
-impl Budget for Places {
-    fn take(&mut self) -> bool {
-        let one_less = |free: usize| free.checked_sub(1);
-        let (order, seen) = (Ordering::AcqRel, Ordering::Relaxed);
-        self.0.fetch_update(order, seen, one_less).is_ok()
-    }
-
-    fn give_back(&mut self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-/// The pool of one worker.
-pub(crate) struct Backends {
-    begun: Instant,
-    machine: RefCell<Machine>,
-    idle: RefCell<HashMap<BackendId, Backend>>,
-    waiting: RefCell<HashMap<ClientId, oneshot::Sender<Answer>>>,
-    /// Connections that are being opened and still wanted.
-    opening: RefCell<HashSet<BackendId>>,
-    /// Last error of an opening.
-    failed: RefCell<Option<OpenError>>,
-    clients: Cell<u64>,
-}
-
 impl Backends {
-    pub(crate) fn new(limits: &BackendLimits, places: Places) -> Self {
-        let limits = Limits {
-            login: limits.max.get(),
-            leaders: limits.leaders,
-            wait: limits.wait,
-            idle: limits.idle,
-            lifetime: limits.lifetime,
-            pinned: limits.pinned,
-        };
-        Self {
-            begun: Instant::now(),
-            machine: RefCell::new(Pool::new(limits, places)),
-            idle: RefCell::default(),
-            waiting: RefCell::default(),
-            opening: RefCell::default(),
-            failed: RefCell::default(),
-            clients: Cell::new(0),
-        }
-    }
-
     fn now(&self) -> Duration {
         self.begun.elapsed()
     }
@@ -224,18 +153,25 @@ impl Seat {
         tokens: Option<Tokens>,
     ) -> Result<(Lent, Backend), OpenError> {
         let worker = Rc::clone(&self.worker);
-        let (id, mut backend) = borrow(&worker, self.client, &self.login, tokens).await?;
-        if self.last.replace(id) != Some(id) {
-            backend.half.forget_token_text();
+        loop {
+            let (id, mut backend) =
+                borrow(&worker, self.client, &self.login, tokens.clone()).await?;
+            let lent = Lent {
+                worker: Rc::clone(&worker),
+                id,
+                cancellable: Arc::clone(&backend.cancellable),
+                greeting: Arc::clone(&backend.greeting),
+            };
+            // A takeover or an operator may have ended it since the last look.
+            if !poll_fn(|cx| Poll::Ready(backend.side.is_quiet(cx))).await {
+                continue;
+            }
+            if self.last.replace(id) != Some(id) {
+                backend.half.forget_token_text();
+            }
+            self.cancel_key.lend(&backend.cancellable);
+            return Ok((lent, backend));
         }
-        self.cancel_key.lend(&backend.cancellable);
-        let lent = Lent {
-            worker,
-            id,
-            cancellable: Arc::clone(&backend.cancellable),
-            greeting: Arc::clone(&backend.greeting),
-        };
-        Ok((lent, backend))
     }
 
     /// Gives a server connection back. One that a cancel request may still reach is closed.
@@ -347,14 +283,14 @@ impl Worker {
         };
         loop {
             self.shared.timers.sleep(TICK).await;
-            let ended = std::future::poll_fn(|cx| {
+            let ended = poll_fn(|cx| {
                 let mut idle = backends.idle.borrow_mut();
                 let is_over = |_: &BackendId, backend: &mut Backend| {
                     let term = backend.term.as_ref();
                     term.is_some_and(PrimaryTerm::is_over) || !backend.side.is_quiet(cx)
                 };
                 let ended = idle.extract_if(is_over).map(|(id, _)| id);
-                std::task::Poll::Ready(ended.collect::<Vec<_>>())
+                Poll::Ready(ended.collect::<Vec<_>>())
             });
             for id in ended.await {
                 backends.decide(&self, |pool, now| pool.ended(now, id));
@@ -373,7 +309,7 @@ impl Worker {
         }
         match opened {
             Ok(opened) => {
-                let backend = Backend::new(opened);
+                let backend = Backend::from(opened);
                 backends.idle.borrow_mut().insert(id, backend);
                 backends.decide(&self, |pool, now| pool.opened(now, id, rand::random()));
             }

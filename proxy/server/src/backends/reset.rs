@@ -9,7 +9,7 @@ use pgpalisade_session::action::Disposition;
 use pgpalisade_wire::backend;
 use pgpalisade_wire::header::{self, HEADER_LEN};
 
-use super::lending::Backend;
+use crate::pooling::backends::Backend;
 
 /// Removes what the last client has left; `None` if the connection is no longer usable. The caller bounds the wait.
 pub(super) async fn reset(fence: SessionFence, used: Backend) -> Option<Backend> {

@@ -64,7 +64,22 @@ impl<'a> LoginContext<'a> {
         }
     }
 
-    pub(super) fn wanted_tokens(
+    /// Scope and tokens of the startup packet.
+    pub(super) fn declared(
+        &mut self,
+        request: &StartupRequest,
+    ) -> Result<(Option<Scope>, Option<TokenRequest>), LoginError> {
+        self.unless_observed(request.check_names())?;
+        let scope = self.unless_observed(request.scope())?;
+        // After an observed refusal of the scope, the token does not count.
+        let wanted = match &scope {
+            Some(scope) => self.wanted_tokens(request, scope.as_ref())?,
+            None => None,
+        };
+        Ok((scope.flatten(), wanted))
+    }
+
+    fn wanted_tokens(
         &mut self,
         request: &StartupRequest,
         scope: Option<&Scope>,

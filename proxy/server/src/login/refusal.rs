@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use pgpalisade_logins::ClientAddr;
+use pgpalisade_session::endings::put_fatal;
 use pgpalisade_wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 use super::encryption::Unmet;
@@ -86,13 +87,14 @@ pub(super) fn words(
             return None;
         }
         LoginError::Refused(rejection) => (rejection.kind.sqlstate(), "", ""),
-        LoginError::Protocol(_) | LoginError::Layout => ("08P01", "", ""),
+        LoginError::Protocol(_) | LoginError::Layout | LoginError::OutOfTurn(..) => {
+            ("08P01", "", "")
+        }
         LoginError::EarlyData(_) => ("08P01", EARLY_DATA, ""),
         LoginError::NoProtocol(_) => ("0A000", "", ""),
         LoginError::Insecure(Insecure { lacks, .. }) => ("28000", "", advice(*lacks)),
         LoginError::Scram(refusal) => (refusal.sqlstate(), refusal.detail(), ""),
         LoginError::Unproved(why) => (why.sqlstate(), "", ""),
-        LoginError::OutOfTurn(..) => ("08P01", "", ""),
         LoginError::ReadablePassword => ("28000", "", advice(Unmet::Encryption)),
         LoginError::Lookup(why) => {
             tracing::warn!(error = %why, "cannot look up how a client logs in");
@@ -110,27 +112,23 @@ pub(super) fn words(
     metrics.refused_login(sqlstate);
     log(client_addr, error);
     let mut out = BytesMut::new();
-    if let LoginError::Refused(rejection) = error {
-        rejection.encode(Severity::Fatal, &mut out);
-        return Some(out);
+    let message = error.to_string();
+    match error {
+        LoginError::Refused(rejection) => rejection.encode(Severity::Fatal, &mut out),
+        LoginError::NoProtocol(version) if version.has_plain_errors() => {
+            encode::plain_fatal_error(&mut out, &message);
+        }
+        error if error.is_in_postgres_words() => {
+            let fields = ErrorFields {
+                severity: Severity::Fatal,
+                sqlstate,
+                message: &message,
+                detail,
+                hint,
+            };
+            encode::put(&mut out, &ErrorResponse::from(&fields));
+        }
+        _ => put_fatal(&mut out, sqlstate, &message, detail, hint),
     }
-    if let LoginError::NoProtocol(version) = error
-        && version.has_plain_errors()
-    {
-        encode::plain_fatal_error(&mut out, &error.to_string());
-        return Some(out);
-    }
-    let message = match error.is_in_postgres_words() {
-        true => error.to_string(),
-        false => encode::with_code(sqlstate, &error.to_string()),
-    };
-    let fields = ErrorFields {
-        severity: Severity::Fatal,
-        sqlstate,
-        message: &message,
-        detail,
-        hint,
-    };
-    encode::put(&mut out, &ErrorResponse::from(&fields));
     Some(out)
 }

@@ -9,14 +9,42 @@ use pgpalisade_session::endings::put_fatal;
 use super::client_side::ClientSide;
 use super::{End, REFUSAL_TIMEOUT, Relay};
 use crate::backends::OpenError;
-use crate::backends::lending::{Backend, Lent, Seat, Tokens};
+use crate::backends::lending::{Lent, Seat};
 use crate::client_table::{Cause, Publisher};
 use crate::metrics::Metrics;
+use crate::pooling::backends::{Backend, Tokens};
 use crate::rejection_log::SessionLabel;
 use crate::session::{Activity, ClientHalf, Session};
 use crate::takeover::Lease;
 use crate::transport::Socket;
 use crate::worker::Worker;
+
+/// A client's session, with a server connection or between two.
+pub(crate) enum Served {
+    Bound(Box<Relay>),
+    Parked(Box<Parked>),
+}
+
+impl Served {
+    /// Runs the session to its end.
+    pub(crate) async fn run(mut self) {
+        let metrics = match &self {
+            Self::Bound(relay) => relay.worker.shared.metrics.clone(),
+            Self::Parked(parked) => parked.metrics(),
+        };
+        metrics.session_begun();
+        loop {
+            let next = match self {
+                Self::Bound(relay) => relay.run().await.map(Box::new).map(Self::Parked),
+                Self::Parked(parked) => parked.next().await.map(Box::new).map(Self::Bound),
+            };
+            match next {
+                Some(next) => self = next,
+                None => return,
+            }
+        }
+    }
+}
 
 pub(crate) struct Parked {
     worker: Rc<Worker>,
@@ -67,7 +95,7 @@ impl Parked {
         }
     }
 
-    pub(super) fn metrics(&self) -> Metrics {
+    fn metrics(&self) -> Metrics {
         self.worker.shared.metrics.clone()
     }
 
@@ -125,7 +153,6 @@ impl Parked {
         if self.client.says_goodbye() {
             return Err(End::Goodbye);
         }
-        self.half.follow(worker.fence_for(&self.label));
         let tokens = self.tokens();
         let lending = async {
             worker.gate.is_open().await;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, TakeId};
 use tokio::time::Instant;
 
-use super::server_side::Close;
 use super::{End, Relay};
 use crate::client_table::{Cause, ClientEntry};
 use crate::fence::readable::readable;
@@ -17,6 +16,7 @@ use crate::session::read_only::AccessChange;
 use crate::session::tokens::{Declared, Obtained, TokenRequest};
 use crate::session::{Identity, Met};
 use crate::takeover::{Acquired, DeclareError, Lease, SessionProbe, Takeover};
+use crate::upstream::Close;
 
 /// Longest wait for a lease.
 const WAITS_MAX: Duration = Duration::from_secs(15);

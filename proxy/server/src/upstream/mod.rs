@@ -1,6 +1,7 @@
 //! The only writer to PostgreSQL.
 
 mod admitted;
+mod server_side;
 mod unfenced;
 
 use std::io;
@@ -13,6 +14,7 @@ use postgres_protocol::message::frontend;
 use crate::transport::{Outbox, Socket};
 use admitted::Admitted;
 
+pub(crate) use server_side::{Close, Rest, ServerSide};
 pub(crate) use unfenced::PassthroughUpstream;
 
 /// The server's side of a connection.

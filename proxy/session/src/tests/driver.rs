@@ -433,8 +433,8 @@ impl<'a> Driver<'a> {
         Moved::Some
     }
 
-    /// Checks that a write has an accepted token that its client has declared, and that no other session has a higher one. RESET may return to the
-    /// take of the startup packet, without its number.
+    /// Checks that a write has an accepted token that its client has declared, and that no other session has a higher
+    /// one. RESET may return to the take of the startup packet, without its number.
     fn check_write(&self, token: &str) {
         let asked = self.started.as_deref() == Some(token) && token.parse::<u64>().is_err();
         let token = match self.granted.first() {
@@ -446,7 +446,7 @@ impl<'a> Driver<'a> {
         let is_own = self.declared.iter().any(|said| said.contains(token));
         assert!(
             is_current && is_granted && is_own,
-            "a write under the token {token:?}, where the mark is {} and {:?} were accepted; declared: {is_own}",
+            "a write under the token {token:?}, where the mark is {} and {:?} were accepted; its own: {is_own}",
             self.mark,
             self.granted
         );

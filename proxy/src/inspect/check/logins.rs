@@ -76,7 +76,7 @@ impl Legs {
         match (pool, self.method, self.client, self.server) {
             (Pool::Transaction(_), Method::Nothing, ..) => Works::Yes,
             (Pool::Transaction(_), ..) => Works::Limited(
-                "works with pool = session, or for users whom PostgreSQL asks for nothing",
+                "works with pool = session, or for users that PostgreSQL asks for nothing",
                 Remedy::KnownPasswords,
             ),
             (Pool::Session, Method::Scram, Tls, Tls) if !self.is_one_certificate => Works::Limited(

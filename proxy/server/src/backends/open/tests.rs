@@ -114,7 +114,7 @@ async fn a_server_that_asks_for_nothing() {
         assert_eq!(opened.key, &b"\0\0\0\x07keys"[..]);
         assert_eq!(opened.server_bytes, &b"later"[..]);
         let mut said = BytesMut::new();
-        opened.greeting.put(None, &mut said);
+        opened.greeting.put(&mut said);
         assert_eq!(
             said,
             &b"S\0\0\0\x11TimeZone\0CET\0S\0\0\0\x19client_encoding\0UTF8\0"[..]

@@ -69,7 +69,7 @@ pub(crate) struct Advice<'a> {
 
 impl OpenError {
     /// Whether PostgreSQL does not admit the login, rather than nobody at the moment.
-    pub(super) fn is_about_login(&self) -> bool {
+    pub(crate) fn is_about_login(&self) -> bool {
         match self {
             Self::NotLetIn(..) | Self::NoCredentials(_) => true,
             Self::Refused(response) => {

@@ -1,0 +1,66 @@
+//! A worker's pool of server connections: its state. `backends/lending.rs` carries out what it decides.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use pgpalisade_pool::{BackendId, ClientId, Limits, Pool};
+use pgpalisade_session::ServerHalf;
+use pgpalisade_takeover::PrimaryTerm;
+use tokio::sync::oneshot;
+
+use super::cancel_keys::Cancellable;
+use super::{BackendLimits, Greeting, Places, SharedLogin};
+use crate::open_error::OpenError;
+use crate::upstream::ServerSide;
+
+/// Tokens in canonical form.
+pub(crate) type Tokens = Arc<str>;
+
+/// A server connection that serves no client at the moment.
+pub(crate) struct Backend {
+    pub(crate) half: ServerHalf,
+    pub(crate) side: ServerSide,
+    pub(crate) term: Option<PrimaryTerm>,
+    pub(crate) cancellable: Arc<Cancellable>,
+    pub(crate) greeting: Arc<Greeting>,
+}
+
+pub(crate) type Answer = Result<(BackendId, Backend), OpenError>;
+pub(crate) type Machine = Pool<SharedLogin, Tokens, Places>;
+
+/// The pool of one worker.
+pub(crate) struct Backends {
+    pub(crate) begun: Instant,
+    pub(crate) machine: RefCell<Machine>,
+    pub(crate) idle: RefCell<HashMap<BackendId, Backend>>,
+    pub(crate) waiting: RefCell<HashMap<ClientId, oneshot::Sender<Answer>>>,
+    /// Connections that are being opened and still wanted.
+    pub(crate) opening: RefCell<HashSet<BackendId>>,
+    /// Last error of an opening.
+    pub(crate) failed: RefCell<Option<OpenError>>,
+    pub(crate) clients: Cell<u64>,
+}
+
+impl Backends {
+    pub(crate) fn new(limits: &BackendLimits, places: Places) -> Self {
+        let limits = Limits {
+            login: limits.max.get(),
+            leaders: limits.leaders,
+            wait: limits.wait,
+            idle: limits.idle,
+            lifetime: limits.lifetime,
+            pinned: limits.pinned,
+        };
+        Self {
+            begun: Instant::now(),
+            machine: RefCell::new(Pool::new(limits, places)),
+            idle: RefCell::default(),
+            waiting: RefCell::default(),
+            opening: RefCell::default(),
+            failed: RefCell::default(),
+            clients: Cell::new(0),
+        }
+    }
+}
