@@ -121,7 +121,8 @@ pub(crate) struct Seat {
 /// A server connection while a client has it. If it is not given back, it is closed.
 pub(crate) struct Lent {
     worker: Rc<Worker>,
-    id: BackendId,
+    /// `None` once it was given back.
+    id: Option<BackendId>,
     cancellable: Arc<Cancellable>,
     greeting: Arc<Greeting>,
 }
@@ -158,7 +159,7 @@ impl Seat {
                 borrow(&worker, self.client, &self.login, tokens.clone()).await?;
             let lent = Lent {
                 worker: Rc::clone(&worker),
-                id,
+                id: Some(id),
                 cancellable: Arc::clone(&backend.cancellable),
                 greeting: Arc::clone(&backend.greeting),
             };
@@ -177,7 +178,7 @@ impl Seat {
     /// Gives a server connection back. One that a cancel request may still reach is closed.
     pub(crate) fn give_back(
         &self,
-        lent: Lent,
+        mut lent: Lent,
         half: ServerHalf,
         side: ServerSide,
         term: Option<PrimaryTerm>,
@@ -187,19 +188,18 @@ impl Seat {
         if lent.cancellable.is_cancelled() || half.is_in_doubt() || is_over {
             return;
         }
-        let Some(backends) = &self.worker.backends else {
+        let (Some(backends), Some(id)) = (&self.worker.backends, lent.id.take()) else {
             return;
         };
         let access = half.accepted().last().map_or(Access::ReadOnly, |held| {
             Access::Tokens(held.to_string().into())
         });
-        let (id, cancellable, greeting) = lent.keep();
         let backend = Backend {
             half,
             side,
             term,
-            cancellable,
-            greeting,
+            cancellable: Arc::clone(&lent.cancellable),
+            greeting: Arc::clone(&lent.greeting),
         };
         backends.idle.borrow_mut().insert(id, backend);
         backends.decide(&self.worker, |pool, now| pool.given_back(now, id, access));
@@ -218,24 +218,15 @@ impl Drop for Seat {
 impl Lent {
     /// Whether the client may keep it beyond its transaction.
     pub(crate) fn may_pin(&self) -> bool {
-        let backends = self.worker.backends.as_ref();
-        backends.is_some_and(|backends| backends.machine.borrow_mut().pin(self.id))
-    }
-
-    fn keep(self) -> (BackendId, Arc<Cancellable>, Arc<Greeting>) {
-        let kept = std::mem::ManuallyDrop::new(self);
-        (
-            kept.id,
-            Arc::clone(&kept.cancellable),
-            Arc::clone(&kept.greeting),
-        )
+        let backends = self.worker.backends.as_ref().zip(self.id);
+        backends.is_some_and(|(backends, id)| backends.machine.borrow_mut().pin(id))
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(backends) = &self.worker.backends {
-            backends.decide(&self.worker, |pool, now| pool.ended(now, self.id));
+        if let (Some(backends), Some(id)) = (&self.worker.backends, self.id) {
+            backends.decide(&self.worker, |pool, now| pool.ended(now, id));
         }
     }
 }
@@ -315,7 +306,9 @@ impl Worker {
             }
             Err(error) => {
                 *backends.failed.borrow_mut() = Some(error);
+                // Those that waited for it are told now.
                 backends.decide(&self, |pool, now| pool.ended(now, id));
+                *backends.failed.borrow_mut() = None;
             }
         }
     }

@@ -38,7 +38,7 @@ pub(crate) struct Backends {
     pub(crate) waiting: RefCell<HashMap<ClientId, oneshot::Sender<Answer>>>,
     /// Connections that are being opened and still wanted.
     pub(crate) opening: RefCell<HashSet<BackendId>>,
-    /// Last error of an opening.
+    /// Error of the opening that has just failed.
     pub(crate) failed: RefCell<Option<OpenError>>,
     pub(crate) clients: Cell<u64>,
 }
