@@ -136,6 +136,9 @@ impl Analysis {
     }
 
     pub(crate) fn unread(why: WriteReason, controls: Box<[Control]>) -> Self {
+        // Of a text that was not read because of its length, most are data.
+        let is_long = matches!(why, WriteReason::Opaque(Opaque::TooLong | Opaque::NoRoom));
+        let is_unread = matches!(why, WriteReason::Opaque(_)) && !is_long;
         Self::new(Box::new([Statement {
             effects: Effects::unknown(Some(Category::Unparsed)),
             kind: "unparsed",
@@ -143,7 +146,7 @@ impl Analysis {
             commits_inside: CommitsInside::Possibly,
             why: Some(why),
             computes: Computes::Anything,
-            leaves: None,
+            leaves: is_unread.then_some(Leftover::Setting),
         }]))
     }
 
@@ -153,6 +156,7 @@ impl Analysis {
         let statements = self.statements.iter().map(|statement| Statement {
             effects: Effects::unknown(Some(Category::Unparsed)),
             why: Some(WriteReason::Opaque(why)),
+            leaves: statement.leaves.or(Some(Leftover::Setting)),
             computes: match statement.computes {
                 Computes::Steers => Computes::Steers,
                 Computes::Nothing | Computes::Anything => Computes::Anything,

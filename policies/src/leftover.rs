@@ -9,7 +9,7 @@ use pg_query::protobuf::{
     Node, OnCommitAction, RangeVar, SelectStmt, VariableSetKind, VariableSetStmt,
 };
 
-use crate::effects::Effects;
+use crate::effects::{Effects, Tables};
 use crate::settings::{Literal, Setting, literal};
 
 /// Bit of `DECLARE .. WITH HOLD` (`CURSOR_OPT_HOLD` in PostgreSQL's `parsenodes.h`).
@@ -30,8 +30,9 @@ pub enum Leftover {
     Channel,
     /// A session-level advisory lock.
     Lock,
-    /// A library (LOAD), or a connection of dblink.
-    Library,
+    /// What no reset removes: a library (LOAD), a connection of dblink, a replication origin, a temporary replication
+    /// slot.
+    Process,
 }
 
 impl Leftover {
@@ -45,7 +46,7 @@ impl Leftover {
             Self::Temporary => "a temporary table",
             Self::Channel => "LISTEN",
             Self::Lock => "an advisory lock",
-            Self::Library => "a library",
+            Self::Process => "a library, a connection or a slot",
         }
     }
 }
@@ -66,16 +67,21 @@ pub(crate) fn of(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
             (declare.options & WITH_HOLD != 0).then_some(Leftover::Cursor)
         }
         N::ListenStmt(_) => Some(Leftover::Channel),
-        N::LoadStmt(_) => Some(Leftover::Library),
+        N::LoadStmt(_) => Some(Leftover::Process),
         N::CreateStmt(create) => temporary(is_temporary(create.relation.as_ref(), create.oncommit)),
         N::CreateTableAsStmt(create) => {
             let into = create.into.as_ref();
             temporary(into.is_some_and(|into| is_temporary(into.rel.as_ref(), into.on_commit)))
         }
         N::SelectStmt(select) => {
-            let into = select.into_clause.as_ref();
+            let into = first_arm(select).into_clause.as_ref();
             temporary(into.is_some_and(|into| is_temporary(into.rel.as_ref(), into.on_commit)))
         }
+        N::CreateFunctionStmt(create) => temporary(is_temporary_name(&create.funcname)),
+        N::CreateDomainStmt(create) => temporary(is_temporary_name(&create.domainname)),
+        N::CreateEnumStmt(create) => temporary(is_temporary_name(&create.type_name)),
+        N::CreateRangeStmt(create) => temporary(is_temporary_name(&create.type_name)),
+        N::CompositeTypeStmt(create) => temporary(is_temporary(create.typevar.as_ref(), KEPT)),
         N::ViewStmt(view) => temporary(is_temporary(view.view.as_ref(), KEPT)),
         N::CreateSeqStmt(create) => temporary(is_temporary(create.sequence.as_ref(), KEPT)),
         _ => None,
@@ -90,6 +96,24 @@ fn is_temporary(relation: Option<&RangeVar>, on_commit: i32) -> bool {
         relation.relpersistence == "t" || relation.schemaname.starts_with("pg_temp")
     };
     on_commit != OnCommitAction::OncommitDrop as i32 && relation.is_some_and(is_temporary)
+}
+
+/// Whether a name is in the schema of temporary objects.
+fn is_temporary_name(names: &[Node]) -> bool {
+    let schema = |node: &Node| match &node.node {
+        Some(NodeEnum::String(text)) => text.sval.starts_with("pg_temp"),
+        _ => false,
+    };
+    names.len() > 1 && names.first().is_some_and(schema)
+}
+
+/// The arm of UNION and similar that INTO stands in.
+fn first_arm(select: &SelectStmt) -> &SelectStmt {
+    let mut arm = select;
+    while let Some(left) = &arm.larg {
+        arm = left;
+    }
+    arm
 }
 
 /// Whether SET or RESET has an effect beyond its transaction, other than on the client's tokens.
@@ -117,7 +141,13 @@ fn of_functions(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
         | "pg_advisory_lock_shared"
         | "pg_try_advisory_lock"
         | "pg_try_advisory_lock_shared" => Some(Leftover::Lock),
-        "dblink_connect" | "dblink_connect_u" => Some(Leftover::Library),
+        "dblink_connect"
+        | "dblink_connect_u"
+        | "pg_replication_origin_session_setup"
+        | "pg_create_physical_replication_slot"
+        | "pg_create_logical_replication_slot"
+        | "pg_copy_physical_replication_slot"
+        | "pg_copy_logical_replication_slot" => Some(Leftover::Process),
         "setseed" => Some(Leftover::Setting),
         _ => None,
     };
@@ -125,6 +155,14 @@ fn of_functions(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
     let of_function = functions.find_map(|function| of_name(&function.name));
     of_function.or_else(|| {
         let is_set = effects.settings.iter().any(|name| !is_ours(name));
+        // An UPDATE of this view sets what it shows.
+        let view = |tables: &Tables| match tables {
+            Tables::Named(names) => names.iter().any(|name| &*name.name == "pg_settings"),
+            Tables::Unknown => false,
+        };
+        if view(&effects.writes) {
+            return Some(Leftover::Setting);
+        }
         (is_set && !sets_only_locally(node)).then_some(Leftover::Setting)
     })
 }
@@ -221,7 +259,7 @@ mod tests {
             ("LISTEN c", Some(Leftover::Channel)),
             ("NOTIFY c", None),
             ("UNLISTEN *", None),
-            ("LOAD 'x'", Some(Leftover::Library)),
+            ("LOAD 'x'", Some(Leftover::Process)),
             ("CREATE TABLE t (a int)", None),
             ("CREATE TEMP TABLE t (a int)", Some(Leftover::Temporary)),
             ("CREATE TABLE pg_temp.t (a int)", Some(Leftover::Temporary)),
@@ -234,6 +272,41 @@ mod tests {
             ("CREATE TEMP TABLE t AS SELECT 1", Some(Leftover::Temporary)),
             ("SELECT 1 INTO TEMP t", Some(Leftover::Temporary)),
             ("SELECT 1 INTO t", None),
+            (
+                "SELECT 1 AS x INTO TEMP t UNION ALL SELECT 2",
+                Some(Leftover::Temporary),
+            ),
+            (
+                "CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql RETURN 1",
+                Some(Leftover::Temporary),
+            ),
+            (
+                "CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1",
+                None,
+            ),
+            ("CREATE DOMAIN pg_temp.d AS int", Some(Leftover::Temporary)),
+            (
+                "CREATE TYPE pg_temp.e AS ENUM ('a')",
+                Some(Leftover::Temporary),
+            ),
+            (
+                "CREATE TYPE pg_temp.c AS (a int)",
+                Some(Leftover::Temporary),
+            ),
+            (
+                "UPDATE pg_settings SET setting = '1' WHERE name = 'work_mem'",
+                Some(Leftover::Setting),
+            ),
+            (
+                "SELECT pg_replication_origin_session_setup('o')",
+                Some(Leftover::Process),
+            ),
+            (
+                "SELECT pg_create_physical_replication_slot('s', true, true)",
+                Some(Leftover::Process),
+            ),
+            // Not read.
+            ("SET work_mem = 'é\\'", Some(Leftover::Setting)),
             ("CREATE TEMP VIEW v AS SELECT 1", Some(Leftover::Temporary)),
             ("CREATE TEMP SEQUENCE s", Some(Leftover::Temporary)),
             ("SELECT pg_advisory_lock(1)", Some(Leftover::Lock)),
@@ -242,7 +315,7 @@ mod tests {
                 Some(Leftover::Lock),
             ),
             ("SELECT pg_advisory_xact_lock(1)", None),
-            ("SELECT dblink_connect('x')", Some(Leftover::Library)),
+            ("SELECT dblink_connect('x')", Some(Leftover::Process)),
             ("SELECT setseed(0.5)", Some(Leftover::Setting)),
             (
                 "EXPLAIN ANALYZE SELECT pg_advisory_lock(1)",

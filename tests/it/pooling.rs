@@ -1,23 +1,25 @@
 //! `pool = "transaction"`: few server connections serve many clients, and a token belongs to the transactions of its
 //! client.
 
-use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire};
+use pgpalisade_test_servers::wire::{Batch, Wire, cancel_request};
 
 const JOBS: &str = "CREATE TABLE jobs (id int PRIMARY KEY)";
 
 /// A proxy that shares `max` server connections, one of them for leaders.
 fn stage(max: &str) -> Stage {
-    Stage::with_flags(
-        JOBS,
-        &[
-            ("--pool", "transaction"),
-            ("--backends-max", max),
-            ("--backends-leaders", "1"),
-        ],
-    )
+    with(&[("--backends-max", max), ("--backends-leaders", "1")])
+}
+
+/// A proxy that shares `max` server connections.
+fn scarce(max: &str) -> Stage {
+    let wait = ("--backends-wait", "500ms");
+    with(&[("--backends-max", max), ("--backends-leaders", "0"), wait])
+}
+
+fn with(flags: &[(&str, &str)]) -> Stage {
+    Stage::with_flags(JOBS, &[&[("--pool", "transaction")], flags].concat())
 }
 
 fn backend(wire: &mut Wire) -> String {
@@ -103,11 +105,13 @@ fn nothing_of_a_client_is_left_for_the_next() {
              PERFORM set_config('work_mem', '123kB', false);
              PERFORM set_config('role', 'pg_monitor', false);
              PERFORM pg_advisory_lock(7);
+             PERFORM setseed(0.25);
              LISTEN channel;
          END $$",
     );
     let (mut one, mut other) = (stage.plain(), stage.plain());
     let default = other.rows("SHOW work_mem");
+    let mut randoms = std::collections::BTreeSet::new();
     for _ in 0..6 {
         one.ok("SELECT leaves()");
         assert_eq!(other.rows("SHOW work_mem"), default);
@@ -116,6 +120,7 @@ fn nothing_of_a_client_is_left_for_the_next() {
         let locks =
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
         assert_eq!(other.rows(locks), [["0"]]);
+        assert!(randoms.insert(other.rows("SELECT random()")));
     }
 }
 
@@ -137,18 +142,96 @@ fn a_client_keeps_what_it_has_left() {
 
 #[test]
 fn who_finds_no_connection_in_time_is_told() {
-    let postgres = Postgres::start();
-    let options = Options::new(&postgres)
-        .flag("--pool", "transaction")
-        .flag("--backends-max", "1")
-        .flag("--backends-leaders", "0")
-        .flag("--backends-wait", "300ms");
-    let proxy = Proxy::start_with(options);
-    let stage = Stage { proxy, postgres };
+    let stage = scarce("1");
     let (mut one, mut other) = (stage.plain(), stage.plain());
     one.ok("BEGIN");
     other.send(&Batch::new().query("SELECT 1"));
     let answer = other.until_closed();
     assert_eq!(answer[0].sqlstate(), "53300");
+    // A login with a token needs one, too.
+    let mut leader = Wire::connect(&stage.proxy.endpoint());
+    let answer = leader.start_as_leader("34");
+    let error = answer.iter().find(|message| message.tag == b'E');
+    assert_eq!(error.unwrap().sqlstate(), "53300");
     one.ok("COMMIT");
+}
+
+#[test]
+fn a_part_of_a_message_keeps_no_connection() {
+    let stage = scarce("1");
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    let query = Batch::new().query("SELECT 7");
+    let (front, rest) = query.bytes().split_at(3);
+    one.send_bytes(front);
+    for _ in 0..3 {
+        assert_eq!(other.rows("SELECT 1"), [["1"]]);
+    }
+    one.send_bytes(rest);
+    assert!(one.until_ready().iter().any(|message| message.tag == b'D'));
+}
+
+/// As some drivers do: they describe it first.
+#[test]
+fn an_unnamed_statement_is_there_for_its_bind() {
+    let stage = stage("3");
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    let parse = Batch::new().parse("", "SELECT 7").describe_statement("");
+    one.run(&parse.sync());
+    for _ in 0..3 {
+        other.ok("SELECT 1");
+    }
+    let answer = one.run(&Batch::new().bind("", "", &[]).execute("", 0).sync());
+    assert!(answer.iter().any(|message| message.tag == b'D'));
+    // Then its connection is free again.
+    let parse = Batch::new().parse("", "SELECT 8").bind("", "", &[]);
+    one.run(&parse.execute("", 0).sync());
+    assert!(connections(&stage) <= 3);
+}
+
+/// Its statement is cancelled, and the place is free again.
+#[test]
+fn a_client_that_dies_in_a_statement_leaves_nothing_running() {
+    let stage = stage("3");
+    let mut dying = stage.plain();
+    dying.send(&Batch::new().query("SELECT pg_sleep(100)"));
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND \
+                    state = 'active'";
+    wait_until("the statement", || stage.postgres.value(sleeping) == "1");
+    drop(dying);
+    wait_until("its end", || stage.postgres.value(sleeping) == "0");
+    assert!(connections(&stage) <= 3);
+    stage.plain().ok("SELECT 1");
+}
+
+/// Idle connections of one worker make room for the clients of another.
+#[test]
+fn workers_share_the_places() {
+    let flags = [("--backends-max", "2"), ("--backends-leaders", "0")];
+    let stage = with(&[&flags[..], &[("--workers", "2"), ("--backends-wait", "3s")]].concat());
+    let mut clients: Vec<Wire> = (0..6).map(|_| stage.plain()).collect();
+    // Those of one worker, which get all places.
+    for client in clients.iter_mut().step_by(2) {
+        client.ok("BEGIN; SELECT 1; COMMIT");
+    }
+    for client in &mut clients {
+        client.ok("SELECT 1");
+    }
+}
+
+#[test]
+fn a_cancel_request_reaches_only_its_own_client() {
+    let stage = scarce("1");
+    let (one, mut other) = (stage.plain(), stage.plain());
+    for _ in 0..20 {
+        let mut cancel = Wire::connect(&stage.proxy.endpoint());
+        cancel.send_bytes(&cancel_request(one.backend_key()));
+        other.ok("SELECT pg_sleep(0.01)");
+    }
+    let mut sleeping = stage.plain();
+    sleeping.send(&Batch::new().query("SELECT pg_sleep(100)"));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let mut cancel = Wire::connect(&stage.proxy.endpoint());
+    cancel.send_bytes(&cancel_request(sleeping.backend_key()));
+    assert_eq!(sleeping.until_ready()[1].sqlstate(), "57014");
+    other.ok("SELECT 1");
 }

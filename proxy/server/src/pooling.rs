@@ -8,7 +8,7 @@ mod greeting;
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering as Atomic};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -68,11 +68,26 @@ impl Pooling {
 
 /// Places for server connections that the workers share.
 #[derive(Debug, Clone)]
-pub(crate) struct Places(Arc<AtomicUsize>);
+pub(crate) struct Places(Arc<Taken>);
+
+#[derive(Debug)]
+struct Taken {
+    free: AtomicUsize,
+    /// Whether a worker has found none free since the last connection was closed for it.
+    are_wanted: AtomicBool,
+}
 
 impl Places {
-    pub(crate) fn new(max: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(max)))
+    fn new(max: usize) -> Self {
+        Self(Arc::new(Taken {
+            free: AtomicUsize::new(max),
+            are_wanted: AtomicBool::new(false),
+        }))
+    }
+
+    /// Whether a worker with an idle connection is to close one, because a worker has found no place.
+    pub(crate) fn is_one_wanted(&self) -> bool {
+        self.0.are_wanted.swap(false, Atomic::AcqRel)
     }
 }
 
@@ -80,11 +95,15 @@ impl Budget for Places {
     fn take(&mut self) -> bool {
         let one_less = |free: usize| free.checked_sub(1);
         let (order, seen) = (Atomic::AcqRel, Atomic::Relaxed);
-        self.0.fetch_update(order, seen, one_less).is_ok()
+        let taken = self.0.free.fetch_update(order, seen, one_less).is_ok();
+        if !taken {
+            self.0.are_wanted.store(true, Atomic::Release);
+        }
+        taken
     }
 
     fn give_back(&mut self) {
-        self.0.fetch_add(1, Atomic::AcqRel);
+        self.0.free.fetch_add(1, Atomic::AcqRel);
     }
 }
 

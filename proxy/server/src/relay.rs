@@ -184,7 +184,11 @@ impl Relay {
             Err(end) => end,
         };
         self.worker.shared.metrics.session_ended(end.reason());
+        let (lent, is_busy) = (self.lent.take(), !self.session.is_answered());
         self.finish(end).await;
+        if let Some((_, lent)) = lent.filter(|_| is_busy) {
+            lent.cancel().await;
+        }
         None
     }
 
@@ -219,7 +223,7 @@ impl Relay {
         match &self.lent {
             None => Ok(false),
             Some((_, lent)) => {
-                if !self.session.may_part() || !self.client.is_empty() {
+                if !self.session.may_part() || self.client.has_message() {
                     return Ok(false);
                 }
                 match self.session.leftover() {

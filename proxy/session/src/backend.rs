@@ -282,6 +282,10 @@ impl Session {
             return Disposition::Relay;
         };
         self.server.text_settings.on_report(name, reported);
+        if !matches!(name, b"default_transaction_read_only" | b"in_hot_standby") {
+            // The client is told, and must not find another value in its next connection.
+            self.server.note_setting();
+        }
         if name == IN_HOT_STANDBY.as_bytes() {
             self.server.read_only.on_standby_report(reported);
         }

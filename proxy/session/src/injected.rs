@@ -33,7 +33,9 @@ pub(super) const WHICH_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid(), \
 /// ALL would also throw away the plans of cached queries.
 /// <https://www.postgresql.org/docs/current/sql-discard.html>
 pub(super) const RESET: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; DEALLOCATE ALL; UNLISTEN *; \
-    SELECT pg_catalog.pg_advisory_unlock_all(); DISCARD SEQUENCES; DISCARD TEMP";
+    SELECT pg_catalog.pg_advisory_unlock_all(), pg_catalog.setseed((pg_catalog.hashtext( \
+    pg_catalog.gen_random_uuid()::pg_catalog.text) OPERATOR(pg_catalog./) 2147483648.0)::pg_catalog.float8); \
+    DISCARD SEQUENCES; DISCARD TEMP";
 
 /// Makes the open transaction read-write. PostgreSQL refuses that after its first query.
 pub(super) const READ_WRITE: &str = "SET transaction_read_only = off";

@@ -75,18 +75,30 @@ impl ServerHalf {
         self.registration.accepted()
     }
 
-    /// Notes that nothing is left.
+    /// Notes DISCARD ALL, or a reset.
     pub(super) fn forget_leftover(&mut self) {
         if let Tenancy::Lent(left) = &mut self.tenancy {
-            *left = None;
+            left.take_if(|left| *left != Leftover::Process);
+        }
+    }
+
+    /// Notes that a setting of the session may have changed.
+    pub(super) fn note_setting(&mut self) {
+        if let Tenancy::Lent(left) = &mut self.tenancy {
+            left.get_or_insert(Leftover::Setting);
         }
     }
 
     /// Notes what a text that is sent leaves, should it succeed.
     pub(super) fn note_leftover(&mut self, verdict: &Analysis) {
         if let Tenancy::Lent(left) = &mut self.tenancy {
-            let mut statements = verdict.statements.iter();
-            *left = left.or_else(|| statements.find_map(|statement| statement.leaves));
+            let statements = verdict.statements.iter();
+            // The worst of all: what no reset removes.
+            *left = statements.fold(*left, |left, statement| match (left, statement.leaves) {
+                (_, Some(Leftover::Process)) => Some(Leftover::Process),
+                (None, new) => new,
+                (left, _) => left,
+            });
         }
     }
 
@@ -102,9 +114,7 @@ impl Session {
     /// Joins a client with a server connection that was reset since another client had it.
     #[must_use]
     pub fn lend(mut client: ClientHalf, mut server: ServerHalf) -> Self {
-        if server.tenancy == Tenancy::ForLife {
-            server.tenancy = Tenancy::Lent(None);
-        }
+        server.tenancy = Tenancy::Lent(None);
         let text = if server.has_token_text {
             ServerText::Tokens
         } else {

@@ -142,6 +142,8 @@ impl Lost {
 #[derive(Debug, Default)]
 pub struct Names {
     unnamed_statement: PreparedText,
+    /// Whether the unnamed statement was parsed, and nothing was bound to the unnamed portal since.
+    is_unbound: bool,
     unnamed_portal: PreparedText,
     // Ordered maps: they are small, so comparing costs a third of hashing, and no choice of names makes it slow.
     statements: BTreeMap<Box<[u8]>, PreparedText>,
@@ -160,8 +162,14 @@ impl Names {
     pub(crate) fn confirm(&mut self, change: NameChange) {
         match change {
             NameChange::None => {}
-            NameChange::UnnamedStatement(meaning) => self.unnamed_statement = meaning,
-            NameChange::UnnamedPortal(meaning) => self.unnamed_portal = meaning,
+            NameChange::UnnamedStatement(meaning) => {
+                self.unnamed_statement = meaning;
+                self.is_unbound = true;
+            }
+            NameChange::UnnamedPortal(meaning) => {
+                self.unnamed_portal = meaning;
+                self.is_unbound = false;
+            }
             NameChange::Named(change) => self.confirm_named(*change),
         }
     }
@@ -234,9 +242,10 @@ impl Names {
         }
     }
 
-    /// Whether a named statement may be there.
+    /// Whether a named statement may be there, or an unnamed one that was not bound yet.
     pub(super) fn has_statements(&self) -> bool {
-        !self.statements.is_empty() || self.lost_statements != Lost::Nothing
+        let is_named = !self.statements.is_empty() || self.lost_statements != Lost::Nothing;
+        is_named || self.is_unbound
     }
 
     /// Notes a completed PREPARE.
@@ -288,6 +297,7 @@ impl Names {
     /// Destroys the unnamed statement and portal, as a simple Query does.
     #[inline]
     pub(crate) fn on_simple_query(&mut self) {
+        self.is_unbound = false;
         self.unnamed_statement = PreparedText::Unknown;
         self.unnamed_portal = PreparedText::Unknown;
     }

@@ -12,6 +12,7 @@ use pgpalisade_takeover::PrimaryTerm;
 use tokio::sync::oneshot;
 
 use super::OpenError;
+use super::cancel::cancel_request;
 use super::open::{OpenedBackend, open};
 use super::reset::reset;
 use crate::pooling::backends::{Answer, Backend, Backends, Machine, Tokens};
@@ -216,6 +217,11 @@ impl Drop for Seat {
 }
 
 impl Lent {
+    /// Ends what its client has left running, so that the server closes the connection too.
+    pub(crate) async fn cancel(self) {
+        cancel_request(&self.worker, self.cancellable.packet()).await;
+    }
+
     /// Whether the client may keep it beyond its transaction.
     pub(crate) fn may_pin(&self) -> bool {
         let backends = self.worker.backends.as_ref().zip(self.id);
@@ -287,6 +293,12 @@ impl Worker {
                 backends.decide(&self, |pool, now| pool.ended(now, id));
             }
             backends.decide(&self, Pool::tick);
+            let spare = backends.idle.borrow().keys().min().copied();
+            if let Some(id) = spare.filter(|_| backends.places.is_one_wanted()) {
+                let spare = backends.idle.borrow_mut().remove(&id);
+                backends.decide(&self, |pool, now| pool.ended(now, id));
+                tokio::task::spawn_local(Rc::clone(&self).says_goodbye(spare));
+            }
         }
     }
 
@@ -328,20 +340,24 @@ impl Worker {
         }
     }
 
-    /// Says goodbye, and removes the registration if the server has closed.
     async fn closes(self: Rc<Self>, id: BackendId, closed: Option<Backend>) {
-        let Some(backends) = &self.backends else {
+        Rc::clone(&self).says_goodbye(closed).await;
+        if let Some(backends) = &self.backends {
+            backends.decide(&self, |pool, now| pool.ended(now, id));
+        }
+    }
+
+    /// Says goodbye, and removes the registration if the server has closed.
+    async fn says_goodbye(self: Rc<Self>, closed: Option<Backend>) {
+        let Some(Backend { half, side, .. }) = closed else {
             return;
         };
-        if let Some(Backend { half, side, .. }) = closed {
-            let mut upstream = side.upstream;
-            upstream.say_goodbye();
-            let timers = self.shared.timers.clone();
-            let closed = timers.timeout(RESET_WITHIN, upstream.closed()).await;
-            if let (Ok(Ok(())), Identity::Known(session)) = (closed, half.identity()) {
-                self.shared.takeover.release(session.backend);
-            }
+        let mut upstream = side.upstream;
+        upstream.say_goodbye();
+        let timers = self.shared.timers.clone();
+        let closed = timers.timeout(RESET_WITHIN, upstream.closed()).await;
+        if let (Ok(Ok(())), Identity::Known(session)) = (closed, half.identity()) {
+            self.shared.takeover.release(session.backend);
         }
-        backends.decide(&self, |pool, now| pool.ended(now, id));
     }
 }

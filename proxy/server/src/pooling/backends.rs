@@ -33,6 +33,7 @@ pub(crate) type Machine = Pool<SharedLogin, Tokens, Places>;
 /// The pool of one worker.
 pub(crate) struct Backends {
     pub(crate) begun: Instant,
+    pub(crate) places: Places,
     pub(crate) machine: RefCell<Machine>,
     pub(crate) idle: RefCell<HashMap<BackendId, Backend>>,
     pub(crate) waiting: RefCell<HashMap<ClientId, oneshot::Sender<Answer>>>,
@@ -55,6 +56,7 @@ impl Backends {
         };
         Self {
             begun: Instant::now(),
+            places: places.clone(),
             machine: RefCell::new(Pool::new(limits, places)),
             idle: RefCell::default(),
             waiting: RefCell::default(),

@@ -146,6 +146,11 @@ impl Cancellable {
         self.term.as_ref().is_some_and(PrimaryTerm::is_over)
     }
 
+    /// CancelRequest with the server's own key.
+    pub(crate) const fn packet(&self) -> &Bytes {
+        &self.packet
+    }
+
     /// Whether it must serve no other client. Read after [`CancelKey::release`].
     pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Acquire)

@@ -19,6 +19,9 @@ use crate::wire::frontend;
 use crate::wire::header::{self, Header};
 use crate::worker::Worker;
 
+/// Messages up to this size, with their header, are here before a client is lent a server connection for them.
+const WHOLE_MAX: usize = 16 * 1024;
+
 /// The client's socket and the state of its bytes.
 pub(super) struct ClientSide {
     pub(super) socket: Socket,
@@ -60,9 +63,14 @@ impl ClientSide {
         !self.stall.is_running() && self.outbox.is_flushed(&self.socket)
     }
 
-    /// Whether no part of a message is here.
-    pub(super) fn is_empty(&self) -> bool {
-        self.kept.is_empty() && self.discard == 0
+    /// Whether a message is here that is to be decided: a whole one, or the beginning of a long one.
+    pub(super) fn has_message(&self) -> bool {
+        let front = header::parse(&self.kept, frontend::body_max);
+        let is_here = front.map_or(true, |front| {
+            let whole = front.map(Header::frame_len);
+            whole.is_some_and(|len| len <= self.kept.len() || len > WHOLE_MAX)
+        });
+        is_here || self.discard > 0
     }
 
     /// Whether the client says goodbye next.
@@ -70,25 +78,24 @@ impl ClientSide {
         self.kept.first() == Some(&b'X')
     }
 
-    /// Waits until bytes are here, while what waits for the client is sent.
-    pub(super) fn poll_bytes(
+    /// Waits until a message is here, while what waits for the client is sent.
+    pub(super) fn poll_message(
         &mut self,
         worker: &Worker,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), End>> {
         self.poll_flush(worker, cx)?;
-        if !self.kept.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
         let mut scratch = worker.scratch.borrow_mut();
-        match ready!(self.socket.poll_read(cx, scratch.room())) {
-            Ok(read @ 1..) => {
-                worker.tally.received_from_client(read);
-                self.kept.extend_from_slice(scratch.front(read));
-                Poll::Ready(Ok(()))
+        while !self.has_message() {
+            match ready!(self.socket.poll_read(cx, scratch.room())) {
+                Ok(read @ 1..) => {
+                    worker.tally.received_from_client(read);
+                    self.kept.extend_from_slice(scratch.front(read));
+                }
+                closed => return Poll::Ready(Err(client_end(closed))),
             }
-            closed => Poll::Ready(Err(client_end(closed))),
         }
+        Poll::Ready(Ok(()))
     }
 
     /// Waits until everything was sent.

@@ -143,7 +143,7 @@ impl Parked {
         tokio::pin!(ends);
         let bytes = std::future::poll_fn(|cx| {
             self.client.socket.belongs_to(cx);
-            self.client.poll_bytes(&self.worker, cx)
+            self.client.poll_message(&self.worker, cx)
         });
         tokio::select! {
             biased;
@@ -208,7 +208,10 @@ impl Parked {
             self.leases.drain(..).for_each(Lease::give_back);
         }
         let timers = self.worker.shared.timers.clone();
-        let sending = std::future::poll_fn(|cx| self.client.poll_sent(&self.worker, cx));
+        let sending = std::future::poll_fn(|cx| {
+            self.client.socket.belongs_to(cx);
+            self.client.poll_sent(&self.worker, cx)
+        });
         let _ = timers.timeout(REFUSAL_TIMEOUT, sending).await;
         self.client.socket.shut_down_write();
     }
