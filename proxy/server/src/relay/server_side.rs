@@ -4,8 +4,6 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::BytesMut;
-
 use super::{End, Relay, Side, behind, keep};
 use crate::session::action::Disposition;
 use crate::upstream::{Close, Rest};

@@ -41,7 +41,8 @@ fn needed(subject: &mut Subject, message: &[u8]) -> TokenValue {
 
 #[test]
 fn a_session_is_parted_only_between_transactions() {
-    let open: [(&str, fn(&mut Subject)); 8] = [
+    type Begin = fn(&mut Subject);
+    let open: [(&str, Begin); 8] = [
         ("a transaction", |subject| {
             subject.run(&query("BEGIN"), "BEGIN", b'T');
         }),
