@@ -76,11 +76,11 @@ impl Server {
             logins: options.logins,
             limits,
             pause: Pause::default(),
-            batching: allowed_batching(options.batching),
             timers,
             ending: Ending::default(),
         };
-        let start = |number| WorkerHandle::start(number, &shared);
+        let batching = allowed_batching(options.batching);
+        let start = |number| WorkerHandle::start(number, &shared, batching);
         let workers: io::Result<Vec<_>> = (0..options.workers.get()).map(start).collect();
         Ok(Self {
             workers: Arc::new(workers?),

@@ -76,7 +76,6 @@ pub struct WorkerContext {
     pub(crate) pooling: Pooling,
     pub(crate) limits: ClientLimits,
     pub pause: Pause,
-    pub(crate) batching: Batching,
     pub timers: Timers,
     pub(crate) ending: Ending,
 }
@@ -115,7 +114,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: WorkerContext) -> Self {
+    pub(crate) fn new(shared: WorkerContext, batching: Batching) -> Self {
         let fence = Arc::clone(&shared.fence.borrow());
         let backends = shared.pooling.shared.clone();
         Self {
@@ -125,7 +124,7 @@ impl Worker {
             tally: shared.metrics.worker(),
             clock: shared.metrics.clock(),
             scratch: RefCell::new(Scratch::default()),
-            sends: Rc::new(SendBatch::new(shared.batching)),
+            sends: Rc::new(SendBatch::new(batching)),
             collected: Budget::new(COLLECTED_BYTES, COLLECTED_WITHIN),
             write_stall_limit: StallLimit {
                 time: shared.limits.write_stall_timeout,

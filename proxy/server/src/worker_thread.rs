@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::listener::Accepted;
 use crate::login;
+use crate::transport::Batching;
 use crate::worker::{Worker, WorkerContext};
 
 /// PostgreSQL's grammar recurses: `pgpalisade_policies::PARSER_STACK` must always be free.
@@ -41,7 +42,11 @@ pub(crate) struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    pub(crate) fn start(number: usize, shared: &WorkerContext) -> io::Result<Self> {
+    pub(crate) fn start(
+        number: usize,
+        shared: &WorkerContext,
+        batching: Batching,
+    ) -> io::Result<Self> {
         let (jobs, receiver) = mpsc::channel(QUEUE);
         let (ending, ended) = oneshot::channel();
         let connections = Arc::new(AtomicUsize::new(0));
@@ -58,7 +63,8 @@ impl WorkerHandle {
                 };
                 let _ = building.send(Ok(()));
                 // A separate task: `block_on` polls its own future whenever any task is to run.
-                let serving = runtime.spawn_local(run(shared, receiver, counter));
+                let serving =
+                    runtime.spawn_local(run(Worker::new(shared, batching), receiver, counter));
                 if let Err(error) = runtime.block_on(serving) {
                     tracing::error!(%error, "a worker thread has panicked");
                 }
@@ -118,12 +124,8 @@ fn local_runtime() -> io::Result<LocalRuntime> {
         .build_local(LocalOptions::default())
 }
 
-async fn run(
-    shared: WorkerContext,
-    mut jobs: mpsc::Receiver<Accepted>,
-    connections: Arc<AtomicUsize>,
-) {
-    let worker = Rc::new(Worker::new(shared));
+async fn run(worker: Worker, mut jobs: mpsc::Receiver<Accepted>, connections: Arc<AtomicUsize>) {
+    let worker = Rc::new(worker);
     // The task below ends with the thread.
     let sends = Rc::clone(&worker.sends);
     tokio::task::spawn_local(async move { sends.flush_after_each_turn().await });
