@@ -70,11 +70,14 @@ pub(crate) async fn connect(worker: &Worker) -> Result<UpstreamConnection, OpenE
         .timeout(within, open_primary(worker, &mut failed));
     match connecting.await {
         Ok(Some(connected)) => Ok(connected),
-        Ok(None) | Err(_) => Err(failed.unwrap_or_else(|| {
-            let why = shared.takeover.why_no_primary();
-            tracing::warn!(error = %why, "timed out waiting for a primary");
-            OpenError::NoPrimary(why)
-        })),
+        // A host that cannot be reached is the reason only if it still counts as the primary.
+        Ok(None) | Err(_) => Err(failed
+            .filter(|_| shared.takeover.primary().is_some())
+            .unwrap_or_else(|| {
+                let why = shared.takeover.why_no_primary();
+                tracing::warn!(error = %why, "timed out waiting for a primary");
+                OpenError::NoPrimary(why)
+            })),
     }
 }
 
