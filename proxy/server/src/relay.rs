@@ -176,7 +176,7 @@ impl Relay {
     }
 
     /// Runs the session to its end, or until the client needs its server connection no more.
-    async fn run(mut self) -> Option<Parked> {
+    async fn run(mut self: Box<Self>) -> Option<Parked> {
         self.take_over().await;
         let end = match self.serve().await {
             // It may part, so it does.

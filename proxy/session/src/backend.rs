@@ -42,8 +42,8 @@ impl Session {
     }
 
     /// Applies one backend message. The session's own messages are left in its output, to be sent ahead of it or in
-    /// its place.
-    #[inline]
+    /// its place. Always inlined into the loop over the messages, which has more than one caller.
+    #[inline(always)]
     pub fn on_backend(&mut self, message: u8, body: &[u8]) -> Disposition {
         match message {
             tag::READY_FOR_QUERY => self.on_ready(body),

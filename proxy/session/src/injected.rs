@@ -4,7 +4,7 @@
 //! end the transaction of its pipeline.
 
 use bytes::{BufMut, BytesMut};
-use pgpalisade_policies::Lifetime;
+use pgpalisade_policies::{Access, Lifetime};
 use postgres_protocol::IsNull;
 use postgres_protocol::message::frontend;
 
@@ -24,18 +24,21 @@ const REFUSED: &str = "REFUSED BY PGPALISADE /* stands for a statement that the 
 /// TRANSACTION would leave a warning in the server's log.
 pub(super) const WAIT_FOR_NONE: &str = "SET transaction_isolation = 'read committed'";
 
+const GUARD: &str = "SET default_transaction_read_only = on";
+
 /// Asks which process has read the messages before it, and keeps the session's encoding when the server reloads its
 /// configuration files.
 pub(super) const WHICH_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid(), \
     pg_catalog.set_config('client_encoding', pg_catalog.current_setting('client_encoding'), false)";
 
-/// Removes what a client has left in the session. All of it is one transaction, so it takes effect as a whole. DISCARD
-/// ALL would also throw away the plans of cached queries.
+/// Removes what a client has left in the session. DISCARD ALL would also throw away the plans of cached queries.
 /// <https://www.postgresql.org/docs/current/sql-discard.html>
-pub(super) const RESET: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; DEALLOCATE ALL; UNLISTEN *; \
-    SELECT pg_catalog.pg_advisory_unlock_all(), pg_catalog.setseed((pg_catalog.hashtext( \
-    pg_catalog.gen_random_uuid()::pg_catalog.text) OPERATOR(pg_catalog./) 2147483648.0)::pg_catalog.float8); \
+const RESET: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; DEALLOCATE ALL; UNLISTEN *; \
     DISCARD SEQUENCES; DISCARD TEMP";
+
+/// More to remove: locks, and the seed of random().
+const UNLOCK: &str = "pg_catalog.pg_advisory_unlock_all(), pg_catalog.setseed((pg_catalog.hashtext( \
+    pg_catalog.gen_random_uuid()::pg_catalog.text) OPERATOR(pg_catalog./) 2147483648.0)::pg_catalog.float8)";
 
 /// Makes the open transaction read-write. PostgreSQL refuses that after its first query.
 pub(super) const READ_WRITE: &str = "SET transaction_read_only = off";
@@ -45,7 +48,7 @@ pub(super) const READ_WRITE: &str = "SET transaction_read_only = off";
 #[must_use]
 pub(super) const fn default_access(change: AccessChange) -> &'static str {
     match change {
-        AccessChange::Guard => "SET default_transaction_read_only = on",
+        AccessChange::Guard => GUARD,
         AccessChange::Release | AccessChange::ReadWrite(Lifetime::Session) => {
             "SET default_transaction_read_only TO DEFAULT"
         }
@@ -68,10 +71,16 @@ pub(super) fn setting(name: &str, value: &str, lifetime: Lifetime) -> String {
     )
 }
 
-/// Writes a simple Query, for a session without a client.
-pub(super) fn query(out: &mut BytesMut, sql: &str) {
-    let written = frontend::query(sql, out);
+/// Writes a simple Query that removes what a client has left, and sets the guard if the session is to be read-only. It
+/// is one transaction, so it takes effect as a whole.
+pub(super) fn reset(out: &mut BytesMut, ledger: &mut Ledger, access: Access) {
+    let sql = match access {
+        Access::ReadOnly => format!("{WAIT_FOR_NONE}; {RESET}; {GUARD}; {WHICH_PROCESS}, {UNLOCK}"),
+        Access::ReadWrite => format!("{WAIT_FOR_NONE}; {RESET}; SELECT {UNLOCK}"),
+    };
+    let written = frontend::query(&sql, out);
     debug_assert!(written.is_ok(), "{sql}");
+    ledger.push_own(InFlight::proxy(Request::Query));
 }
 
 /// Writes the messages that run one statement, with a Sync outside a pipeline.
@@ -107,11 +116,11 @@ pub(super) fn execute(
         InFlight::proxy(Request::Close),
         InFlight::proxy(Request::Close),
     ] {
-        ledger.push(entry);
+        ledger.push_own(entry);
     }
     if pipeline == Pipeline::Closed {
         frontend::sync(out);
-        ledger.push(InFlight::proxy(Request::Sync));
+        ledger.push_own(InFlight::proxy(Request::Sync));
     }
 }
 
@@ -128,11 +137,11 @@ pub(super) fn leave_trace(
         .and_then(|()| frontend::close(b'S', NAME, out));
     debug_assert!(written.is_ok());
     for request in [Request::Close, Request::Parse, Request::Close] {
-        ledger.push(InFlight::proxy(request));
+        ledger.push_own(InFlight::proxy(request));
     }
     if pipeline == Pipeline::Closed {
         frontend::sync(out);
-        ledger.push(InFlight::proxy(Request::Sync));
+        ledger.push_own(InFlight::proxy(Request::Sync));
     } else {
         flush(out);
     }
@@ -150,10 +159,10 @@ pub(super) fn refuse(
     debug_assert!(written.is_ok());
     let mut parse = InFlight::proxy(Request::Parse);
     parse.error = Some(error);
-    ledger.push(parse);
+    ledger.push_own(parse);
     if let Some(sync) = sync {
         frontend::sync(out);
-        ledger.push(sync);
+        ledger.push_own(sync);
     }
 }
 

@@ -10,9 +10,8 @@ use pgpalisade_authority::{Claim, Scope};
 use pgpalisade_policies::{Access, Analysis, Leftover, Lifetime};
 
 use super::action::{Action, Prerequisite, Refused, Waiting};
-use super::in_flight::{InFlight, Request};
-use super::ledger::Ledger;
 use super::names::Names;
+use super::read_only::Guarded;
 use super::tokens::TokenRequest;
 use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected};
 use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
@@ -221,14 +220,28 @@ impl Session {
     }
 
     /// Sends what removes all that a client has left in the server connection, also by functions, except libraries and
-    /// their connections. If it fails, the session ends.
+    /// their connections. One without tokens gets the read-only guard with it. If it fails, the session ends.
     pub fn begin_reset(&mut self) {
-        let (out, ledger): (_, &mut Ledger) = (&mut self.output.to_server, &mut self.server.ledger);
-        injected::query(out, injected::RESET);
-        ledger.push(InFlight::proxy(Request::Query));
-        self.server.read_only.on_reset();
+        let access = if self.server.accepted().is_empty() {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        };
+        injected::reset(&mut self.output.to_server, &mut self.server.ledger, access);
+        self.server.read_only.on_reset(access);
         self.server.names = Names::default();
         self.server.has_token_text = false;
         self.server.forget_leftover();
+    }
+
+    /// Evaluates the replies to [`Self::begin_reset`], and gives the server connection back. `None`: it is not as it was
+    /// asked to be, and is to be closed.
+    #[must_use]
+    pub fn end_reset(mut self) -> Option<ServerHalf> {
+        let pid = self.server.identity.pid();
+        if self.server.accepted().is_empty() && self.server.read_only.confirm(pid) != Guarded::Yes {
+            return None;
+        }
+        self.part().ok().map(|(_, server)| server)
     }
 }

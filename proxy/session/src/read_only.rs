@@ -198,10 +198,12 @@ impl ReadOnlyGuard {
         self.wish = Wish::NotStated;
     }
 
-    /// Notes that all settings are being reset.
-    pub(super) const fn on_reset(&mut self) {
-        self.owner = Owner::Client;
-        self.wish = Wish::NotStated;
+    /// Notes that all settings are being reset, and the guard is set for a session that is to be read-only.
+    pub(super) const fn on_reset(&mut self, access: Access) {
+        self.on_set_access(match access {
+            Access::ReadOnly => AccessChange::Guard,
+            Access::ReadWrite => AccessChange::Release,
+        });
         self.guard = Guard::IN_DOUBT;
     }
 
@@ -536,11 +538,20 @@ mod tests {
     #[test]
     fn after_a_reset_by_the_proxy_the_guard_is_set_again() {
         let mut guard = guarded();
-        guard.on_reset();
+        guard.on_reset(ReadWrite);
         // The default of the role, which a reload of the configuration may change.
         guard.on_report(ReadOnly, MayNotWrite);
         guard.on_ready(Idle);
         state(&mut guard);
+        // The reset itself may set it, if the process confirms that.
+        for (told, expected) in [("7", Guarded::Yes), ("8", Guarded::No)] {
+            guard.on_reset(ReadOnly);
+            assert!(guard.guard().in_doubt().is_some());
+            guard.on_answer(told.as_bytes());
+            guard.on_ready(Idle);
+            assert_eq!(guard.confirm(7), expected);
+            assert_eq!(guard.guard().in_doubt().is_none(), told == "7");
+        }
     }
 
     #[test]

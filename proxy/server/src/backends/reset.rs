@@ -38,6 +38,6 @@ pub(super) async fn reset(fence: SessionFence, used: Backend) -> Option<Backend>
             }
         }
     }
-    let (_, half) = session.part().ok()?;
+    let half = session.end_reset()?;
     bytes.is_empty().then_some(Backend { half, side, ..used })
 }

@@ -101,7 +101,7 @@ impl From<Unsent> for End {
 }
 
 impl Relay {
-    pub(crate) async fn finish(mut self, end: End) {
+    pub(crate) async fn finish(&mut self, end: End) {
         tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "session ended");
         // Send what waits for a client that still listens, above all a last error.
         match end {
@@ -119,7 +119,7 @@ impl Relay {
 
     /// The client sends nothing more. Like PostgreSQL, the proxy answers all that was sent before it closes, as long
     /// as bytes move.
-    async fn part(mut self, end: &End) {
+    async fn part(&mut self, end: &End) {
         let quiet = self.session.is_answered() && self.server.upstream.rest() == 0;
         // Within a request the server sees what PostgreSQL sees of such a client: no goodbye.
         if quiet || matches!(end, End::Goodbye) {

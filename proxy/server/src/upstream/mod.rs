@@ -156,7 +156,7 @@ impl Upstream {
 
     /// Closes the sending direction, and waits until the server has closed, which it does after its session ended.
     /// The caller bounds the wait.
-    pub(crate) async fn closed(mut self) -> io::Result<()> {
+    pub(crate) async fn closed(&mut self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_end(cx)).await?;
         let mut rest = BytesMut::new();
         while self.socket.read_more(&mut rest).await.is_ok() {

@@ -182,7 +182,13 @@ impl<'a> Driver<'a> {
         self.drain();
         self.to_client.clear();
         assert!(self.course == Course::GoesOn);
-        self.part().expect("nothing is left after a reset").1
+        let unused = subject::session(self.fence.clone());
+        let half = std::mem::replace(&mut self.session, unused).end_reset();
+        ParkedServer {
+            half: half.expect("nothing is left after a reset"),
+            server: std::mem::replace(&mut self.server, Postgres::new(&[])),
+            granted: std::mem::take(&mut self.granted),
+        }
     }
 
     /// Joins a client with a server that was reset, or that it had last.

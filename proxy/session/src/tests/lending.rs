@@ -238,10 +238,8 @@ fn a_reset_leaves_nothing_of_the_last_client() {
     second.session.begin_reset();
     second.take_output();
     second.answer("RESET", b'I');
-    let (_, reset) = std::mem::replace(&mut second.session, session(fence()))
-        .part()
-        .unwrap();
-    second.lend(reset);
+    let reset = std::mem::replace(&mut second.session, session(fence())).end_reset();
+    second.lend(reset.unwrap());
     second.run(&query("PREPARE n AS SELECT 1"), "PREPARE", b'I');
     assert_eq!(written(&mut second, &query("EXECUTE n")), "free");
 }
