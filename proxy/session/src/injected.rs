@@ -4,7 +4,7 @@
 //! end the transaction of its pipeline.
 
 use bytes::{BufMut, BytesMut};
-use pgpalisade_policies::{Access, Lifetime};
+use pgpalisade_policies::Lifetime;
 use postgres_protocol::IsNull;
 use postgres_protocol::message::frontend;
 
@@ -24,21 +24,17 @@ const REFUSED: &str = "REFUSED BY PGPALISADE /* stands for a statement that the 
 /// TRANSACTION would leave a warning in the server's log.
 pub(super) const WAIT_FOR_NONE: &str = "SET transaction_isolation = 'read committed'";
 
-const GUARD: &str = "SET default_transaction_read_only = on";
-
 /// Asks which process has read the messages before it, and keeps the session's encoding when the server reloads its
 /// configuration files.
 pub(super) const WHICH_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid(), \
     pg_catalog.set_config('client_encoding', pg_catalog.current_setting('client_encoding'), false)";
 
-/// Removes what a client has left in the session. DISCARD ALL would also throw away the plans of cached queries.
-/// <https://www.postgresql.org/docs/current/sql-discard.html>
-const RESET: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; DEALLOCATE ALL; UNLISTEN *; \
-    DISCARD SEQUENCES; DISCARD TEMP";
+/// Keeps a session's encoding as [`WHICH_PROCESS`] does.
+pub(super) const UTF8: &str = "SET client_encoding = 'UTF8'";
 
-/// More to remove: locks, and the seed of random().
-const UNLOCK: &str = "pg_catalog.pg_advisory_unlock_all(), pg_catalog.setseed((pg_catalog.hashtext( \
-    pg_catalog.gen_random_uuid()::pg_catalog.text) OPERATOR(pg_catalog./) 2147483648.0)::pg_catalog.float8)";
+/// Removes what a client has left in the session, but for the seed of random().
+/// <https://www.postgresql.org/docs/current/sql-discard.html>
+pub(super) const DISCARD: &str = "DISCARD ALL";
 
 /// Makes the open transaction read-write. PostgreSQL refuses that after its first query.
 pub(super) const READ_WRITE: &str = "SET transaction_read_only = off";
@@ -48,7 +44,7 @@ pub(super) const READ_WRITE: &str = "SET transaction_read_only = off";
 #[must_use]
 pub(super) const fn default_access(change: AccessChange) -> &'static str {
     match change {
-        AccessChange::Guard => GUARD,
+        AccessChange::Guard => "SET default_transaction_read_only = on",
         AccessChange::Release | AccessChange::ReadWrite(Lifetime::Session) => {
             "SET default_transaction_read_only TO DEFAULT"
         }
@@ -71,14 +67,9 @@ pub(super) fn setting(name: &str, value: &str, lifetime: Lifetime) -> String {
     )
 }
 
-/// Writes a simple Query that removes what a client has left, and sets the guard if the session is to be read-only. It
-/// is one transaction, so it takes effect as a whole.
-pub(super) fn reset(out: &mut BytesMut, ledger: &mut Ledger, access: Access) {
-    let sql = match access {
-        Access::ReadOnly => format!("{WAIT_FOR_NONE}; {RESET}; {GUARD}; {WHICH_PROCESS}, {UNLOCK}"),
-        Access::ReadWrite => format!("{WAIT_FOR_NONE}; {RESET}; SELECT {UNLOCK}"),
-    };
-    let written = frontend::query(&sql, out);
+/// Writes a simple Query, for a session without a client.
+pub(super) fn query(out: &mut BytesMut, ledger: &mut Ledger, sql: &str) {
+    let written = frontend::query(sql, out);
     debug_assert!(written.is_ok(), "{sql}");
     ledger.push_own(InFlight::proxy(Request::Query));
 }

@@ -11,7 +11,7 @@ use pgpalisade_policies::{Access, Analysis, Leftover, Lifetime};
 
 use super::action::{Action, Prerequisite, Refused, Waiting};
 use super::names::Names;
-use super::read_only::Guarded;
+use super::text_settings::Reports;
 use super::tokens::TokenRequest;
 use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected};
 use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
@@ -220,28 +220,32 @@ impl Session {
     }
 
     /// Sends what removes all that a client has left in the server connection, also by functions, except libraries and
-    /// their connections. One without tokens gets the read-only guard with it. If it fails, the session ends.
-    pub fn begin_reset(&mut self) {
-        let access = if self.server.accepted().is_empty() {
-            Access::ReadOnly
-        } else {
-            Access::ReadWrite
-        };
-        injected::reset(&mut self.output.to_server, &mut self.server.ledger, access);
-        self.server.read_only.on_reset(access);
-        self.server.names = Names::default();
-        self.server.has_token_text = false;
-        self.server.forget_leftover();
+    /// their connections. If it fails, the session ends. `initial` was reported at the login; `seed` is random.
+    ///
+    /// All of it is utility statements: a SELECT costs more than these together.
+    pub fn begin_reset(&mut self, initial: Reports, seed: i32) {
+        let (out, server) = (&mut self.output.to_server, &mut self.server);
+        let seed = format!("SET seed = {}", f64::from(seed) / -f64::from(i32::MIN));
+        let guard = server.read_only.on_reset().map(injected::default_access);
+        let encoding = initial.is_utf8().then_some(injected::UTF8);
+        let settings = [Some(&*seed), guard, encoding].into_iter().flatten();
+        let settings = settings.collect::<Vec<_>>().join("; ");
+        // PostgreSQL runs this one only alone in its Query.
+        injected::query(out, &mut server.ledger, injected::DISCARD);
+        injected::query(out, &mut server.ledger, &settings);
+        server.names = Names::default();
+        server.has_token_text = false;
+        server.forget_leftover();
     }
 
-    /// Evaluates the replies to [`Self::begin_reset`], and gives the server connection back. `None`: it is not as it was
-    /// asked to be, and is to be closed.
+    /// Gives the server connection back after the replies to [`Self::begin_reset`]. `None`: it is not as it was asked to
+    /// be, and is to be closed.
     #[must_use]
-    pub fn end_reset(mut self) -> Option<ServerHalf> {
-        let pid = self.server.identity.pid();
-        if self.server.accepted().is_empty() && self.server.read_only.confirm(pid) != Guarded::Yes {
-            return None;
-        }
-        self.part().ok().map(|(_, server)| server)
+    pub fn end_reset(self) -> Option<ServerHalf> {
+        let is_reset = self.server.read_only.is_reset();
+        self.part()
+            .ok()
+            .filter(|_| is_reset)
+            .map(|(_, server)| server)
     }
 }

@@ -15,7 +15,7 @@ use crate::pooling::backends::Backend;
 pub(super) async fn reset(fence: SessionFence, used: Backend) -> Option<Backend> {
     let Backend { half, mut side, .. } = used;
     let mut session = Session::without_client(fence, half);
-    session.begin_reset();
+    session.begin_reset(used.greeting.initial.texts, rand::random());
     side.upstream.put_own(&session.output().to_server.split());
     let mut bytes = BytesMut::new();
     while !session.is_answered() {

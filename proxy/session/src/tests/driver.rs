@@ -12,6 +12,7 @@ use rand::rngs::StdRng;
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::read_only::AccessChange;
+use super::super::text_settings::Reports;
 use super::super::tokens::{Declared, Obtained, TokenRequest};
 use super::super::{ClientHalf, Identity, Met, ServerHalf, Session};
 use super::frames::{empty, parts, split};
@@ -177,7 +178,7 @@ impl<'a> Driver<'a> {
         self.log.push("reset".to_owned());
         (self.server, self.granted) = (server.server, server.granted);
         self.session = Session::without_client(self.fence.clone(), server.half);
-        self.session.begin_reset();
+        self.session.begin_reset(Reports::default(), 1);
         self.put_output();
         self.drain();
         self.to_client.clear();
