@@ -129,7 +129,7 @@ impl Parked {
         }
     }
 
-    async fn wait(&mut self) -> Result<(Lent, Backend), End> {
+    async fn wait(&mut self) -> Result<(Lent, Box<Backend>), End> {
         let (worker, entry) = (Rc::clone(&self.worker), Arc::clone(self.shown.entry()));
         let ends = async {
             tokio::select! {
@@ -170,7 +170,7 @@ impl Parked {
         tokens.map(|held| held.to_string().into())
     }
 
-    fn bind(self, lent: Lent, backend: Backend) -> Relay {
+    fn bind(self, lent: Lent, backend: Box<Backend>) -> Relay {
         Relay {
             session: Session::lend(self.half, backend.half),
             worker: self.worker,
