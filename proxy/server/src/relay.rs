@@ -223,7 +223,8 @@ impl Relay {
         match &self.lent {
             None => Ok(false),
             Some((_, lent)) => {
-                if !self.session.may_part() || self.client.has_message() {
+                let is_midway = self.server.upstream.rest() > 0 || self.client.has_message();
+                if is_midway || !self.session.may_part() {
                     return Ok(false);
                 }
                 match self.session.leftover() {
@@ -243,6 +244,11 @@ impl Relay {
             self.poll_flush(cx)?;
             if server != Side::Drained {
                 server = self.poll_server(cx)?;
+                // Before the next message is read: it may want no tokens, and then another server connection, which
+                // no takeover ends.
+                if server == Side::Read && self.is_to_park()? {
+                    return Poll::Ready(Ok(Turn::Park));
+                }
             }
             if client != Side::Drained {
                 client = match self.poll_client(cx)? {
