@@ -10,7 +10,7 @@ use crate::fence::HeldToken;
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, OpenTransaction, RejectionKind};
 use crate::wire::WireError;
-use crate::wire::backend::tag;
+use crate::wire::backend::{self, tag};
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 /// Reason why the proxy ends a session.
@@ -56,6 +56,22 @@ pub fn put_fatal(out: &mut BytesMut, sqlstate: &str, message: &str, detail: &str
         severity: Severity::Fatal,
         sqlstate,
         message: &encode::with_code(sqlstate, message),
+        detail,
+        hint,
+    };
+    encode::put(out, &ErrorResponse::from(&fields));
+}
+
+/// Writes the server's fatal error as one that the client survives.
+pub fn put_survived(error: &[u8], detail: &str, hint: &str, out: &mut BytesMut) {
+    let field = |letter| {
+        let text = backend::error_field(error, letter).unwrap_or_default();
+        String::from_utf8_lossy(text)
+    };
+    let fields = ErrorFields {
+        severity: Severity::Error,
+        sqlstate: &field(b'C'),
+        message: &field(b'M'),
         detail,
         hint,
     };

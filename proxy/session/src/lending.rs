@@ -14,6 +14,7 @@ use super::in_flight::{InFlight, Request};
 use super::ledger::Ledger;
 use super::names::Names;
 use super::tokens::TokenRequest;
+use super::unserved::NextReply;
 use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected};
 use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
 use crate::rejection::Rejection;
@@ -47,6 +48,7 @@ impl ClientHalf {
             settles: false,
             observed_end: None,
             told_access: None,
+            next_reply: NextReply::OfServer,
         }
     }
 

@@ -32,6 +32,7 @@ mod shown;
 pub mod text_settings;
 mod token_text;
 pub mod tokens;
+pub mod unserved;
 
 use std::sync::Arc;
 
@@ -53,6 +54,7 @@ use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
 use text_settings::{Reports, TextSettings};
 use tokens::Registration;
+use unserved::NextReply;
 
 /// Server process of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +133,7 @@ pub struct ClientHalf {
     observed_end: Option<Mark>,
     /// Default access mode that the client knows of.
     told_access: Option<Access>,
+    next_reply: NextReply,
 }
 
 /// State that belongs to the server connection, whichever client it serves.

@@ -16,3 +16,4 @@ mod replies;
 mod requests;
 mod sql;
 mod subject;
+mod unserved;
