@@ -1,6 +1,8 @@
 //! `pool = "transaction"`: few server connections serve many clients, and a token belongs to the transactions of its
 //! client.
 
+mod lost_server;
+
 use std::time::Duration;
 
 use pgpalisade_test_servers::machine::wait_until;

@@ -181,6 +181,7 @@ impl Relay {
         let end = match self.serve().await {
             // It may part, so it does.
             Ok(()) => return self.park(),
+            Err(end) if self.may_survive(&end) => return self.lose_server(&end),
             Err(end) => end,
         };
         self.worker.shared.metrics.session_ended(end.reason());
@@ -196,6 +197,9 @@ impl Relay {
         if self.worker.gate.is_shut() {
             let worker = Rc::clone(&self.worker);
             self.while_the_client_stays(worker.gate.is_open()).await?;
+        }
+        if self.lent.is_some() {
+            self.resume().await?;
         }
         let mut need = self.on_kept_client_bytes()?;
         loop {

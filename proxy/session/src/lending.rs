@@ -14,7 +14,7 @@ use super::in_flight::{InFlight, Request};
 use super::ledger::Ledger;
 use super::names::Names;
 use super::tokens::TokenRequest;
-use super::unserved::NextReply;
+use super::unserved::{Block, NextReply};
 use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected};
 use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
 use crate::rejection::Rejection;
@@ -48,6 +48,7 @@ impl ClientHalf {
             settles: false,
             observed_end: None,
             told_access: None,
+            block: Block::None,
             next_reply: NextReply::OfServer,
         }
     }
@@ -139,6 +140,10 @@ impl Session {
             prepared: None,
             output: Output::default(),
         }
+    }
+
+    pub(super) fn is_lent(&self) -> bool {
+        self.server.tenancy != Tenancy::ForLife
     }
 
     /// Thing of the client that is left in the lent server connection, for which the client keeps it.

@@ -25,6 +25,7 @@ mod judgement;
 pub mod ledger;
 mod lending;
 mod lookup;
+mod lost_server;
 pub mod names;
 pub mod read_only;
 mod refusing;
@@ -48,13 +49,14 @@ use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, Sessio
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
 use action::{RecordedRefusal, Waiting};
+use endings::FinalError;
 use ledger::Ledger;
 use lending::Tenancy;
 use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
 use text_settings::{Reports, TextSettings};
 use tokens::Registration;
-use unserved::NextReply;
+use unserved::{Block, NextReply};
 
 /// Server process of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +135,7 @@ pub struct ClientHalf {
     observed_end: Option<Mark>,
     /// Default access mode that the client knows of.
     told_access: Option<Access>,
+    block: Block,
     next_reply: NextReply,
 }
 
@@ -152,8 +155,8 @@ pub struct ServerHalf {
     /// Whether the server has a value for `fencing.token`, perhaps an empty one.
     has_token_text: bool,
     tenancy: Tenancy,
-    /// The server's fatal error, kept until it closes the connection.
-    final_error: Option<BytesMut>,
+    /// Error with which the connection ends, kept until it is closed.
+    final_error: Option<FinalError>,
 }
 
 impl ServerHalf {

@@ -18,6 +18,16 @@ pub(super) enum NextReply {
     AtSync,
 }
 
+/// Transaction block that the client believes to be in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Block {
+    None,
+    /// One that has failed with its server connection.
+    Failed,
+    /// Its new server connection is being put into such a one.
+    Entering,
+}
+
 /// Whether a message needs a server connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
@@ -30,11 +40,17 @@ impl ClientHalf {
     /// Activity of the client between two server connections.
     #[must_use]
     pub const fn activity(&self) -> Activity {
-        Activity::Idle
+        match self.block {
+            Block::None => Activity::Idle,
+            Block::Failed | Block::Entering => Activity::InFailedTransaction,
+        }
     }
 
     const fn status(&self) -> TransactionStatus {
-        TransactionStatus::Idle
+        match self.block {
+            Block::None => TransactionStatus::Idle,
+            Block::Failed | Block::Entering => TransactionStatus::Failed,
+        }
     }
 
     /// Has the client's next message answered with an error.

@@ -155,6 +155,11 @@ impl ClientSide {
         self.outbox.put(&self.socket, messages);
     }
 
+    /// Drops the rest of a message that was partly sent.
+    pub(super) const fn discard_rest(&mut self, rest: usize) {
+        self.discard += rest;
+    }
+
     /// Drops the message at the front, which was answered.
     pub(super) fn discard_front(&mut self) {
         if let Ok(Some(header)) = header::parse(&self.kept, frontend::body_max) {

@@ -76,6 +76,25 @@ impl Relay {
             seat,
         })
     }
+
+    /// Parts the client from its lent server connection, which has ended.
+    pub(super) fn lose_server(mut self, end: &End) -> Option<Parked> {
+        tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "server connection lost");
+        let (seat, _ended) = self.lent?;
+        seat.lose();
+        self.client.discard_rest(self.server.upstream.rest());
+        let (half, answer) = self.session.lose_server();
+        self.client.put_own(&answer);
+        Some(Parked {
+            worker: self.worker,
+            label: self.label,
+            shown: self.shown,
+            half,
+            client: self.client,
+            leases: self.leases,
+            seat,
+        })
+    }
 }
 
 impl Parked {

@@ -31,6 +31,17 @@ impl Relay {
         Ok(())
     }
 
+    /// Takes the server connection to where the client believes to be.
+    pub(super) async fn resume(&mut self) -> Result<(), End> {
+        loop {
+            match self.session.resume() {
+                Ok(None) => return Ok(()),
+                Ok(Some(step)) => drop(self.meet(step).await?),
+                Err(ending) => return Err(self.ended(ending)),
+            }
+        }
+    }
+
     async fn meet(&mut self, prerequisite: Prerequisite) -> Result<Met, End> {
         match prerequisite {
             Prerequisite::Replies => self.await_replies().await?,

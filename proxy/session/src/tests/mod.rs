@@ -10,6 +10,7 @@ mod driver;
 mod frames;
 mod growth;
 mod lending;
+mod lost_server;
 mod postgres;
 mod properties;
 mod replies;

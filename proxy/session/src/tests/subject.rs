@@ -201,7 +201,7 @@ impl Subject {
         panic!("never sent: {message:?}");
     }
 
-    fn set_access(&mut self, change: AccessChange) {
+    pub(super) fn set_access(&mut self, change: AccessChange) {
         self.session.begin_set_access(change);
         self.take_output();
         self.answer("SET", b'I');
