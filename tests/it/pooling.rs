@@ -1,11 +1,12 @@
 //! `pool = "transaction"`: few server connections serve many clients, and a token belongs to the transactions of its
 //! client.
 
+mod held_back;
 mod lost_server;
 
 use std::time::Duration;
 
-use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::machine::{Signal, wait_until};
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Wire, assert_error, cancel_request, tags};
 
@@ -151,7 +152,7 @@ fn a_client_keeps_what_it_has_left() {
 fn who_finds_no_connection_in_time_is_told() {
     let stage = scarce("500ms");
     let (mut one, mut other) = (stage.plain(), stage.plain());
-    one.ok("BEGIN");
+    one.ok("BEGIN; SELECT 1");
     other.fails("SELECT 1", "53300");
     let pipeline = Batch::new().statement("SELECT 1").statement("SELECT 2");
     let answer = other.run(&pipeline.sync());
@@ -171,7 +172,7 @@ fn who_finds_no_connection_in_time_is_told() {
 fn a_client_that_leaves_the_queue_is_in_nobodys_way() {
     let stage = scarce("2s");
     let (mut one, mut leaving, mut other) = (stage.plain(), stage.plain(), stage.plain());
-    one.ok("BEGIN");
+    one.ok("BEGIN; SELECT 1");
     leaving.send(&Batch::new().query("SELECT pg_sleep(100)"));
     std::thread::sleep(MOMENT);
     drop(leaving);
@@ -186,7 +187,7 @@ fn a_client_outlives_a_server_that_is_away() {
     let mut stage = scarce("500ms");
     let mut client = stage.plain();
     client.ok("SELECT 1");
-    stage.postgres.crash();
+    stage.postgres.crash_by(Signal::QUIT);
     for _ in 0..3 {
         let answer = client.query("SELECT 1");
         assert_eq!(tags(&answer), "E ZI");
@@ -250,7 +251,7 @@ fn workers_share_the_places() {
     let stage = with(&[&flags[..], &[("--workers", "2"), ("--backends-wait", "3s")]].concat());
     let mut clients: Vec<Wire> = (0..6).map(|_| stage.plain()).collect();
     // Every second one is served by the same worker, which gets all places.
-    for text in ["BEGIN", "COMMIT"] {
+    for text in ["BEGIN; SELECT 1", "COMMIT"] {
         clients[0].ok(text);
         clients[2].ok(text);
     }

@@ -194,12 +194,14 @@ impl Relay {
     }
 
     async fn serve(&mut self) -> Result<(), End> {
-        if self.worker.gate.is_shut() {
+        if self.session.is_to_resume() {
+            self.resume().await?;
+            if self.session.has_next_reply() {
+                return Ok(());
+            }
+        } else if self.worker.gate.is_shut() {
             let worker = Rc::clone(&self.worker);
             self.while_the_client_stays(worker.gate.is_open()).await?;
-        }
-        if self.lent.is_some() {
-            self.resume().await?;
         }
         let mut need = self.on_kept_client_bytes()?;
         loop {

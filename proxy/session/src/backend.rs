@@ -254,7 +254,9 @@ impl Session {
             ReplyRoute::Swallow if sqlstate == b"57014" && self.server.read_only.on_cancelled() => {
                 Disposition::Drop
             }
-            ReplyRoute::Swallow if self.client.block == Block::Entering => Disposition::Drop,
+            ReplyRoute::Swallow if matches!(self.client.block, Block::Entering(_)) => {
+                Disposition::Drop
+            }
             ReplyRoute::Swallow => {
                 let message = backend::error_field(body, b'M').unwrap_or_default();
                 self.end_for_own_statement(message).into()

@@ -3,21 +3,33 @@
 //! Requests in flight are answered with an error. An open transaction has failed: the client is put into a failed
 //! transaction of its next server connection, where PostgreSQL itself answers whatever it says. Nothing is repeated.
 
-use bytes::BytesMut;
-use pgpalisade_policies::{Chain, CommitsInside, Control, Statement};
+use std::cell::RefCell;
 
-use super::action::Prerequisite;
-use super::endings::{Ending, FinalError, put_survived};
+use bytes::BytesMut;
+use pgpalisade_policies::{Chain, CommitsInside, Control, Statement, VerdictCache};
+
+use super::action::{Action, Prerequisite};
+use super::endings::{FinalError, put_survived};
 use super::in_flight::{InFlight, Origin, Request};
 use super::read_only::AccessChange;
 use super::unserved::{Block, NextReply};
 use super::{ClientHalf, Session, injected};
-use crate::fence::{Leave, Pipeline, Wrote};
+use crate::fence::{Leave, Permit, Pipeline, Wrote};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, ReadyForQuery, Severity};
 
 const ROLLED_BACK: &str = "What was not committed on it is rolled back.";
 const REPEAT: &str = "End the transaction, and repeat it.";
+
+/// Step on the way to where a client believes to be.
+#[derive(Debug)]
+pub enum Step {
+    /// Carry this out.
+    Decided(Action),
+    /// Send this message of the client, and wait for the replies.
+    Send(Permit, Box<[u8]>),
+    Done,
+}
 
 /// Fate of the requests in flight: what they lead to, had they run.
 #[derive(Debug)]
@@ -138,6 +150,7 @@ impl Session {
         }
         let mut client = self.client;
         let is_open = client.state.status() == TransactionStatus::InTransaction
+            || client.block == Block::Entering(TransactionStatus::InTransaction)
             || client.pipeline == Pipeline::Open;
         client.next_reply = if fate.is_unfinished || self.server.ledger.is_skipping() {
             NextReply::AtSync
@@ -146,9 +159,11 @@ impl Session {
         } else {
             NextReply::OfServer
         };
-        if fate.status != TransactionStatus::Idle || client.block != Block::None {
-            client.block = Block::Failed;
-        }
+        client.block = match client.block {
+            held @ Block::Begun(_) => held,
+            Block::None if fate.status == TransactionStatus::Idle => Block::None,
+            _ => Block::Failed,
+        };
         client.state.lose_server();
         client.pipeline = Pipeline::Closed;
         client.settles = false;
@@ -180,32 +195,50 @@ impl Session {
         encode::put(out, &ErrorResponse::from(&fields));
     }
 
-    /// Next step on the way to where the client believes to be in its server connection.
-    ///
-    /// # Errors
-    ///
-    /// Ends the session if PostgreSQL has begun no transaction.
-    pub fn resume(&mut self) -> Result<Option<Prerequisite>, Ending> {
-        match self.client.block {
-            Block::None => return Ok(None),
-            Block::Failed => {}
-            Block::Entering => {
-                self.client.block = Block::None;
-                return match self.is_failed() {
-                    true => Ok(None),
-                    false => Err(self.end_for_own_statement(b"BEGIN")),
-                };
+    /// Next step until the server connection is where the client believes to be.
+    pub fn resume(&mut self, verdicts: &RefCell<VerdictCache>) -> Step {
+        match std::mem::take(&mut self.client.block) {
+            Block::None => Step::Done,
+            Block::Begun(message) => {
+                self.client.block = Block::Begun(message.clone());
+                let decided = self.begin_held(&message, verdicts);
+                decided.map_or_else(Step::Decided, |permit| {
+                    self.client.block = Block::Entering(TransactionStatus::InTransaction);
+                    Step::Send(permit, message)
+                })
+            }
+            Block::Failed => self.begin_failed(),
+            Block::Entering(status) if self.client.state.status() == status => Step::Done,
+            Block::Entering(_) => {
+                let ending = self.end_for_own_statement(b"PostgreSQL has begun no transaction");
+                Step::Decided(ending.into())
             }
         }
+    }
+
+    fn begin_failed(&mut self) -> Step {
+        self.client.block = Block::Failed;
         match self.server.read_only.due_outside(self.write_access()) {
             Some(AccessChange::Release) => self.begin_set_access(AccessChange::Release),
-            Some(change) => return Ok(Some(Prerequisite::Access(change))),
+            Some(change) => return Step::Decided(Action::Need(Prerequisite::Access(change))),
             None => {}
         }
-        self.client.block = Block::Entering;
+        self.client.block = Block::Entering(TransactionStatus::Failed);
         let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
         injected::begin_failed(out, ledger);
-        Ok(Some(Prerequisite::Replies))
+        Step::Decided(Action::Need(Prerequisite::Replies))
+    }
+
+    /// Whether the client has its next answer already, so that its message needs no server connection.
+    #[must_use]
+    pub const fn has_next_reply(&self) -> bool {
+        !matches!(self.client.next_reply, NextReply::OfServer)
+    }
+
+    /// Whether the client believes to be in a transaction that its server connection is not in.
+    #[must_use]
+    pub fn is_to_resume(&self) -> bool {
+        self.client.block != Block::None
     }
 }
 

@@ -19,13 +19,16 @@ pub(super) enum NextReply {
 }
 
 /// Transaction block that the client believes to be in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum Block {
+    #[default]
     None,
-    /// One that has failed with its server connection.
+    /// Its BEGIN was answered, and is sent ahead of the next message.
+    Begun(Box<[u8]>),
+    /// It has failed, and its server connection is lost.
     Failed,
-    /// Its new server connection is being put into such a one.
-    Entering,
+    /// A server connection is being put into it, to have this status.
+    Entering(TransactionStatus),
 }
 
 /// Whether a message needs a server connection.
@@ -40,22 +43,28 @@ impl ClientHalf {
     /// Activity of the client between two server connections.
     #[must_use]
     pub const fn activity(&self) -> Activity {
-        match self.block {
-            Block::None => Activity::Idle,
-            Block::Failed | Block::Entering => Activity::InFailedTransaction,
+        match self.status() {
+            TransactionStatus::Idle => Activity::Idle,
+            TransactionStatus::InTransaction => Activity::InTransaction,
+            TransactionStatus::Failed => Activity::InFailedTransaction,
         }
     }
 
     const fn status(&self) -> TransactionStatus {
         match self.block {
             Block::None => TransactionStatus::Idle,
-            Block::Failed | Block::Entering => TransactionStatus::Failed,
+            Block::Begun(_) => TransactionStatus::InTransaction,
+            Block::Failed => TransactionStatus::Failed,
+            Block::Entering(status) => status,
         }
     }
 
     /// Has the client's next message answered with an error.
     pub fn owe(&mut self, error: &[u8]) {
         self.next_reply = NextReply::Error(error.into());
+        if self.block != Block::None {
+            self.block = Block::Failed;
+        }
     }
 
     /// Answers a message as PostgreSQL does after an error, if no server connection is needed for that.

@@ -104,7 +104,7 @@ fn a_copy_that_is_taken_over_drops_its_data() {
 fn a_crash_is_told_as_what_it_is() {
     let mut stage = stage("4");
     let (mut reader, mut writer, mut idle) = (stage.plain(), stage.leader("34"), stage.plain());
-    idle.ok("BEGIN");
+    idle.ok("BEGIN; SELECT 1");
     reader.send(&Batch::new().query("SELECT pg_sleep(100)"));
     writer.send(&Batch::new().query("INSERT INTO jobs SELECT 1 FROM pg_sleep(100)"));
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%FROM pg_sleep%' AND \

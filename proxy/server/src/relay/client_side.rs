@@ -80,6 +80,11 @@ impl ClientSide {
         is_here
     }
 
+    /// Bytes that are not decided yet.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.kept
+    }
+
     /// Type of the message at the front.
     pub(super) fn front(&self) -> Result<FrontendTag, WireError> {
         FrontendTag::from_byte(self.kept.first().copied().unwrap_or_default())

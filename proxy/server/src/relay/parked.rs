@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::pooling::backends::{Backend, Tokens};
 use crate::rejection_log::SessionLabel;
 use crate::session::unserved::Needs;
-use crate::session::{ClientHalf, Session};
+use crate::session::{Activity, ClientHalf, Session};
 use crate::takeover::Lease;
 use crate::transport::Socket;
 use crate::wire::encode::Severity;
@@ -162,7 +162,12 @@ impl Parked {
             }
             if let Ok(tag) = front {
                 let mut answer = BytesMut::new();
-                if self.half.answer(tag, &mut answer) == Needs::Nothing {
+                let mut needs = self.half.answer(tag, &mut answer);
+                if needs == Needs::Server {
+                    let (message, verdicts) = (self.client.bytes(), &self.worker.verdicts);
+                    needs = self.half.hold_back(message, verdicts, &mut answer);
+                }
+                if needs == Needs::Nothing {
                     self.client.put_own(&answer);
                     self.client.discard_front();
                     continue;
@@ -200,8 +205,12 @@ impl Parked {
     async fn lend_or_end(&mut self) -> Result<Result<(Lent, Backend), OpenError>, End> {
         let (worker, ends, tokens) = (Rc::clone(&self.worker), self.is_to_end(), self.tokens());
         let (client, seat) = (&mut self.client, &mut self.seat);
+        let is_idle = self.half.activity() == Activity::Idle;
         let lending = async {
-            worker.gate.is_open().await;
+            // A transaction goes on.
+            if is_idle {
+                worker.gate.is_open().await;
+            }
             seat.lend(tokens).await
         };
         let leaves = std::future::poll_fn(|cx| client.poll_leave(&worker, cx));
@@ -216,9 +225,11 @@ impl Parked {
     /// Waits for the proxy's stop, an operator, or the loss of a lease.
     fn is_to_end(&self) -> impl Future<Output = End> + use<> {
         let (worker, entry) = (Rc::clone(&self.worker), Arc::clone(self.shown.entry()));
+        let is_idle = self.half.activity() == Activity::Idle;
         async move {
             tokio::select! {
-                () = worker.drain.cancelled() => End::Shutdown,
+                // A transaction ends first.
+                () = worker.drain.cancelled(), if is_idle => End::Shutdown,
                 cause = entry.is_to_end() => match cause {
                     Cause::Killed => End::Killed,
                     Cause::LeaseLost => End::LeaseLost,
@@ -228,8 +239,8 @@ impl Parked {
     }
 
     fn tokens(&self) -> Option<Tokens> {
-        let tokens = self.half.tokens().filter(|held| held.stale().is_none());
-        tokens.map(|held| held.to_string().into())
+        let wanted = self.half.wants(self.client.bytes(), &self.worker.verdicts);
+        wanted.map(Into::into)
     }
 
     fn bind(self, lent: Lent, backend: Backend) -> Relay {

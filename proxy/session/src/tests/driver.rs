@@ -12,6 +12,7 @@ use rand::rngs::StdRng;
 
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
+use super::super::lost_server::Step;
 use super::super::read_only::AccessChange;
 use super::super::tokens::{Declared, Obtained, TokenRequest};
 use super::super::unserved::Needs;
@@ -43,9 +44,10 @@ enum Lost {
 
 impl ParkedClient {
     /// Whether a message is answered without a server.
-    pub(super) fn is_answered(&mut self, message: &[u8]) -> bool {
-        let tag = FrontendTag::from_byte(message[0]);
-        tag.is_ok_and(|tag| self.half.answer(tag, &mut BytesMut::new()) == Needs::Nothing)
+    pub(super) fn is_answered(&mut self, message: &[u8], verdicts: &RefCell<VerdictCache>) -> bool {
+        let (tag, mut out) = (FrontendTag::from_byte(message[0]).unwrap(), BytesMut::new());
+        self.half.answer(tag, &mut out) == Needs::Nothing
+            || self.half.hold_back(message, verdicts, &mut out) == Needs::Nothing
     }
 }
 
@@ -182,12 +184,7 @@ impl<'a> Driver<'a> {
             }
         };
         self.log.push("parted".to_owned());
-        let client = ParkedClient {
-            half: half.0,
-            started: self.started.take(),
-            declared: std::mem::take(&mut self.declared),
-            lost: std::mem::take(&mut self.lost),
-        };
+        let client = self.parked(half.0);
         let server = ParkedServer {
             half: half.1,
             server: std::mem::replace(&mut self.server, Postgres::new(&[])),
@@ -216,9 +213,40 @@ impl<'a> Driver<'a> {
         self.lost = client.lost;
         (self.server, self.granted) = (server.server, server.granted);
         self.session = Session::lend(client.half, server.half);
-        while let Some(step) = self.session.resume().unwrap() {
+        let mut front = Front::IsAskedAgain;
+        while front == Front::IsAskedAgain && self.course == Course::GoesOn {
+            let step = self.session.resume(self.verdicts);
             self.put_output();
-            assert!(self.prepare(step) == Front::IsAskedAgain);
+            front = match step {
+                Step::Done | Step::Decided(Action::Discard) => Front::Answered,
+                Step::Decided(Action::Need(prerequisite)) => self.prepare(prerequisite),
+                Step::Send(_, message) => {
+                    self.to_server.push_back(message.into());
+                    self.await_replies();
+                    Front::IsAskedAgain
+                }
+                Step::Decided(other) => panic!("{other:?}"),
+            };
+        }
+    }
+
+    /// Parts a client whose transaction could not begin; the server is not used again.
+    pub(super) fn part_refused(&mut self) -> Option<ParkedClient> {
+        if self.course == Course::Ended || !self.session.has_next_reply() {
+            return None;
+        }
+        self.lost = Lost::Transaction;
+        let unused = subject::session(self.fence.clone());
+        let parted = std::mem::replace(&mut self.session, unused).part();
+        Some(self.parked(parted.unwrap().0))
+    }
+
+    fn parked(&mut self, half: ClientHalf) -> ParkedClient {
+        ParkedClient {
+            half,
+            started: self.started.take(),
+            declared: std::mem::take(&mut self.declared),
+            lost: std::mem::take(&mut self.lost),
         }
     }
 
@@ -241,12 +269,7 @@ impl<'a> Driver<'a> {
         }
         let unused = subject::session(self.fence.clone());
         let (half, _) = std::mem::replace(&mut self.session, unused).lose_server();
-        Some(ParkedClient {
-            half,
-            started: self.started.take(),
-            declared: std::mem::take(&mut self.declared),
-            lost: std::mem::take(&mut self.lost),
-        })
+        Some(self.parked(half))
     }
 
     /// One of `count`, at random.

@@ -1,9 +1,13 @@
 //! A lent server connection that is lost.
 
+use std::cell::RefCell;
+
 use bytes::BytesMut;
+use pgpalisade_policies::VerdictCache;
 
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::endings::Ending;
+use super::super::lost_server::Step;
 use super::super::unserved::Needs;
 use super::super::{Activity, ClientHalf, Session};
 use super::frames::{bind, error_body, execute, message, parse, query, split, strings};
@@ -394,11 +398,14 @@ fn resumed(client: ClientHalf, replies: &[u8], status: u8) -> Result<Subject, En
     let server = session(subject.fence.clone()).part().unwrap().1;
     subject.session = Session::lend(client, server);
     subject.to_server.clear();
-    while let Some(step) = subject.session.resume()? {
+    let verdicts = RefCell::new(VerdictCache::new(1 << 20));
+    loop {
+        let step = subject.session.resume(&verdicts);
         subject.take_output();
         match step {
-            Prerequisite::Access(change) => subject.set_access(change),
-            Prerequisite::Replies => {
+            Step::Done => break,
+            Step::Decided(Action::Need(Prerequisite::Access(change))) => subject.set_access(change),
+            Step::Decided(Action::Need(Prerequisite::Replies)) => {
                 for tag in replies {
                     let body = match tag {
                         b'E' => error_body("ERROR", "42601", "syntax error"),
@@ -409,6 +416,7 @@ fn resumed(client: ClientHalf, replies: &[u8], status: u8) -> Result<Subject, En
                     assert!(matches!(subject.reply(*tag, &body), Disposition::Drop));
                 }
             }
+            Step::Decided(Action::End(ending)) => return Err(*ending),
             other => panic!("{other:?}"),
         }
     }

@@ -9,6 +9,7 @@ mod conversation;
 mod driver;
 mod frames;
 mod growth;
+mod held_back;
 mod lending;
 mod lost_server;
 mod postgres;

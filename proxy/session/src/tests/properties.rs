@@ -164,14 +164,21 @@ fn nobody_writes_with_the_token_of_another_client() {
             }
             let mut client = clients[who].take().unwrap();
             while talks[who]
-                .next_if(|message| client.is_answered(message))
+                .next_if(|message| client.is_answered(message, verdicts))
                 .is_some()
             {}
+            if talks[who].peek().is_none() {
+                return;
+            }
             driver.lend(client, server);
             let parted = loop {
-                if driver.choose(25) == 0
-                    && let Some(client) = driver.lose_server()
-                {
+                let refused = driver.part_refused();
+                let lost = if refused.is_none() && driver.choose(25) == 0 {
+                    driver.lose_server()
+                } else {
+                    None
+                };
+                if let Some(client) = refused.or(lost) {
                     driver.log_in(Postgres::new(&[(DEFAULT_ACCESS, access)]), None);
                     break (client, driver.part().unwrap().1);
                 }

@@ -216,6 +216,14 @@ impl Subject {
         disposition
     }
 
+    /// Delivers replies that the client does not get.
+    #[track_caller]
+    pub(super) fn answer_with(&mut self, replies: &[(u8, &[u8])]) {
+        for (tag, body) in replies {
+            assert!(matches!(self.reply(*tag, body), Disposition::Drop));
+        }
+    }
+
     /// Sends a message, and answers all that is in flight.
     #[track_caller]
     pub(super) fn run(&mut self, message: &[u8], command_tag: &str, status: u8) {
