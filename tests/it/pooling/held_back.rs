@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use pgpalisade_test_servers::machine::{Signal, signal};
 use pgpalisade_test_servers::wire::{Wire, tags};
 
 use super::{backend, scarce, stage};
@@ -90,6 +91,19 @@ fn a_transaction_that_declares_its_token_finds_its_connection() {
         web.fails("INSERT INTO jobs VALUES (100)", "PF002");
     }
     assert_eq!(pids.len(), 1, "{pids:?}");
+}
+
+/// As one that PostgreSQL has begun.
+#[test]
+fn a_begin_is_waited_for_at_a_stop() {
+    let stage = stage("3");
+    let (mut idle, mut begun) = (stage.plain(), stage.plain());
+    begun.ok("BEGIN");
+    signal(stage.proxy.pid(), Signal::TERM);
+    assert_eq!(idle.until_closed()[0].sqlstate(), "57P01");
+    begun.ok("SELECT 1");
+    begun.ok("COMMIT");
+    assert_eq!(begun.until_closed()[0].sqlstate(), "57P01");
 }
 
 /// The client was told that it has begun.

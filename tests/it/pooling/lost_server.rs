@@ -90,10 +90,13 @@ fn a_copy_that_is_taken_over_drops_its_data() {
     let mut leader = stage.leader("34");
     leader.send(&Batch::new().query("COPY jobs FROM STDIN"));
     leader.until(b'G');
-    leader.send(&Batch::new().copy_data(b"1\n"));
+    let data = Batch::new().copy_data(&b"1\n".repeat(20_000));
+    let (front, rest) = data.bytes().split_at(20_000);
+    leader.send_bytes(front);
     std::thread::sleep(MOMENT);
     take_over(&stage, "35");
     assert_eq!(tags(&leader.until_ready()), "E ZI");
+    leader.send_bytes(rest);
     let rest = Batch::new().copy_data(b"2\n").copy_data(b"3\n").copy_done();
     let answer = leader.run(&rest.query("SELECT count(*) FROM jobs"));
     assert_eq!(answer[1].row(), ["0"]);

@@ -73,11 +73,10 @@ impl ClientSide {
     /// Whether a message is here that is to be decided: a whole one, or the beginning of a long one.
     pub(super) fn has_message(&self) -> bool {
         let front = header::parse(&self.kept, frontend::body_max);
-        let is_here = front.map_or(true, |front| {
+        front.map_or(true, |front| {
             let whole = front.map(Header::frame_len);
             whole.is_some_and(|len| len <= self.kept.len() || len > WHOLE_MAX)
-        });
-        is_here
+        })
     }
 
     /// Bytes that are not decided yet.

@@ -136,7 +136,7 @@ fn pipelined(subject: &mut Subject, text: &str) {
 
 #[test]
 fn requests_in_flight_are_answered() {
-    let rows: [(&str, Work, Cause, &str, &str); 22] = {
+    let rows: [(&str, Work, Cause, &str, &str); 23] = {
         use Cause::{Closed, Crashed, Deposed, TakenOver, Terminated};
         [
             ("nothing", |_| {}, Closed, "Q", "|.|idle"),
@@ -265,6 +265,19 @@ fn requests_in_flight_are_answered() {
                 "08007 I|.|idle",
             ),
             (
+                "COMMIT of a failed block",
+                |s| {
+                    wrote(s);
+                    s.send(&query("SELECT 1"));
+                    let _ = s.fail();
+                    s.answer("", b'E');
+                    s.send(&query("COMMIT"));
+                },
+                Closed,
+                "Q",
+                "08006 I|.|idle",
+            ),
+            (
                 "several",
                 |s| {
                     wrote(s);
@@ -337,6 +350,20 @@ fn requests_in_flight_are_answered() {
     }
 }
 
+/// What the proxy has sent in place of a refused message is answered like that.
+#[test]
+fn a_refusal_in_flight_is_answered() {
+    let mut subject = Subject::new(Holds::Current);
+    let fresh = session(subject.fence.clone()).part().unwrap().1;
+    subject.lend(fresh);
+    subject.depose();
+    assert!(matches!(
+        subject.ask(&parse("", "SELECT 1")),
+        Action::Discard
+    ));
+    assert_eq!(found(lose(subject, Cause::Closed), "BS"), "08006||I|idle");
+}
+
 #[test]
 fn an_idle_client_is_told_at_its_next_message() {
     let rows: [(&str, Work, &str, &str); 5] = [
@@ -389,6 +416,19 @@ fn a_client_that_has_left_something_ends_with_its_connection() {
     subject.send(&message(b'd', b"1\n"));
     subject.send(&sync());
     assert!(!subject.session.outlives_server());
+}
+
+/// Its own mistake, which PostgreSQL answers by ending it.
+#[test]
+fn a_client_that_breaks_the_protocol_ends() {
+    let mut subject = lent(Holds::Current);
+    pipelined(&mut subject, "COPY t FROM STDIN");
+    let error = error_body("FATAL", "08P01", "unexpected message type 0x45");
+    let said = subject.reply(b'E', &error);
+    assert!(
+        matches!(said, Disposition::End(ending) if matches!(*ending, Ending::ProtocolViolation(_)))
+    );
+    assert!(subject.to_client.ends_with(&error));
 }
 
 /// Gives a client another connection, and takes that to where the client believes to be. `replies` are those to BEGIN
