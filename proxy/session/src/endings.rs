@@ -237,6 +237,7 @@ impl Session {
         } else {
             Rejection::ended_with_its_server()
         };
+        let rejection = self.as_told(rejection);
         if !self.server.registration.accepted().is_empty() {
             self.record(&rejection, Enforcement::Refused, None);
         }
@@ -289,6 +290,7 @@ impl Session {
     }
 
     fn end_by_takeover(&mut self, rejection: Rejection) -> Ending {
+        let rejection = self.as_told(rejection);
         self.record(&rejection, Enforcement::Refused, None);
         let is_unknown = rejection.kind == RejectionKind::OutcomeUnknown;
         self.tell_end(rejection);
@@ -299,13 +301,31 @@ impl Session {
         }
     }
 
-    /// Tells the client why its session ends. One that stays is told what has become of its work.
+    /// An end as its client gets it, which may stay.
+    fn as_told(&self, rejection: Rejection) -> Rejection {
+        if self.outlives_server() {
+            rejection.sparing_the_client()
+        } else {
+            rejection
+        }
+    }
+
+    /// Tells the client why its session ends. One that stays is told with what has become of its work.
     fn tell_end(&mut self, rejection: Rejection) {
         if self.outlives_server() {
-            let rejection = Box::new(rejection.sparing_the_client());
-            self.server.final_error = Some(FinalError::Fence(rejection));
+            self.server.final_error = Some(FinalError::Fence(Box::new(rejection)));
         } else {
             rejection.encode(Severity::Fatal, &mut self.output.to_client);
+        }
+    }
+
+    /// Tells a client whose session has not begun, and does not stay.
+    pub fn refuse_login(&mut self) {
+        let out = &mut self.output.to_client;
+        match self.server.final_error.take() {
+            Some(FinalError::Fence(rejection)) => rejection.encode(Severity::Fatal, out),
+            Some(FinalError::Server(error)) => encode::put_raw(out, tag::ERROR, &error),
+            None => {}
         }
     }
 

@@ -1,5 +1,5 @@
-//! A BEGIN that is held back: its client is answered, and it is sent ahead of the client's next message. So that message
-//! decides which server connection the transaction gets.
+//! A BEGIN that is held back: its client is answered, and it is sent ahead of the client's next message, which decides
+//! on the server connection of the transaction.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -46,6 +46,7 @@ impl ClientHalf {
             return Needs::Server;
         };
         let verdict = read(text, verdicts);
+        let statements = verdict.as_deref().map(|verdict| &*verdict.statements);
         // What is refused, is refused at once.
         let is_admitted = |begin: &Statement| {
             let is_stale = self.tokens().is_some_and(|held| held.stale().is_some());
@@ -53,7 +54,7 @@ impl ClientHalf {
             let admitted = self.fence.admit_effects(QUERY, &begin.effects, held);
             !is_stale && admitted.is_ok()
         };
-        if !matches!(&*verdict.statements, [only] if begins(only) && is_admitted(only)) {
+        if !matches!(statements, Some([only]) if begins(only) && is_admitted(only)) {
             return Needs::Server;
         }
         self.block = Block::Begun(message.into());
@@ -78,7 +79,7 @@ impl ClientHalf {
         if !front.windows(b"fencing".len()).any(names) {
             return None;
         }
-        let value = self.declared_first(&read(text, verdicts))?;
+        let value = self.declared_first(&*read(text, verdicts)?)?;
         self.fence.may_declare_all(&value, Lifetime::Session).ok()?;
         let claims = value.claims().iter().map(|(scope, claim)| {
             let token = claim.token()?;
@@ -141,22 +142,26 @@ impl Session {
     }
 }
 
-/// Text of a whole Query, if every server reads it the same.
+/// Text of a whole Query.
 fn text(message: &[u8]) -> Option<&[u8]> {
     let header = header::parse(message, frontend::body_max).ok().flatten()?;
     let body = message.get(HEADER_LEN..header.frame_len())?;
     let is_query = FrontendTag::from_byte(header.tag) == Ok(FrontendTag::Query);
-    let text = frontend::query(body).ok().filter(|_| is_query)?;
-    (is_ascii(text) && weigh(text) == Weight::Light).then_some(text)
+    frontend::query(body).ok().filter(|_| is_query)
 }
 
-fn read(text: &[u8], verdicts: &RefCell<VerdictCache>) -> Arc<Analysis> {
+/// Verdict on a text that every server reads the same.
+fn read(text: &[u8], verdicts: &RefCell<VerdictCache>) -> Option<Arc<Analysis>> {
     let (mut verdicts, encoding) = (verdicts.borrow_mut(), TextEncoding::Utf8);
-    verdicts.find(text, encoding).unwrap_or_else(|| {
+    if !is_ascii(text) || weigh(text) == Weight::Heavy {
+        return None;
+    }
+    let known = verdicts.find(text, encoding);
+    Some(known.unwrap_or_else(|| {
         let verdict = Arc::new(classify(text, encoding));
         verdicts.keep(text, encoding, &verdict);
         verdict
-    })
+    }))
 }
 
 fn begins(statement: &Statement) -> bool {

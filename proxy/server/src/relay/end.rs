@@ -129,6 +129,11 @@ impl Relay {
 
     pub(crate) async fn finish(mut self, end: End) {
         tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "session ended");
+        // Otherwise only in a login.
+        if self.may_survive(&end) {
+            self.session.refuse_login();
+            self.put_output();
+        }
         // Send what waits for a client that still listens, above all a last error.
         match end {
             End::Goodbye | End::ClientLeft => return self.part(&end).await,

@@ -418,6 +418,25 @@ fn a_client_that_has_left_something_ends_with_its_connection() {
     assert!(!subject.session.outlives_server());
 }
 
+/// It does not stay.
+#[test]
+fn a_client_whose_login_is_not_complete_is_told_at_once() {
+    for (depose, sqlstate) in [(false, "57P01"), (true, "PF001")] {
+        let mut subject = lent(Holds::Current);
+        let error = error_body("FATAL", "57P01", "terminating connection");
+        if depose {
+            subject.depose();
+        }
+        let _ = subject.session.on_terminated(&error);
+        let _ = subject.session.on_server_closed();
+        subject.session.refuse_login();
+        subject.take_output();
+        let said = &split(&subject.to_client)[0][5..];
+        assert!(backend::is_fatal(said));
+        assert_eq!(backend::error_field(said, b'C'), Some(sqlstate.as_bytes()));
+    }
+}
+
 /// Its own mistake, which PostgreSQL answers by ending it.
 #[test]
 fn a_client_that_breaks_the_protocol_ends() {
