@@ -167,7 +167,7 @@ fn who_finds_no_connection_in_time_is_told() {
     other.ok("SELECT 1");
 }
 
-/// Its statement does not begin, and the next in the queue is served.
+/// The statement does not begin, and the next in the queue is served.
 #[test]
 fn a_client_that_leaves_the_queue_is_in_nobodys_way() {
     let stage = scarce("2s");

@@ -47,7 +47,7 @@ impl ClientHalf {
         };
         let verdict = read(text, verdicts);
         let statements = verdict.as_deref().map(|verdict| &*verdict.statements);
-        // What is refused, is refused at once.
+        // A refusal is told at once.
         let is_admitted = |begin: &Statement| {
             let is_stale = self.tokens().is_some_and(|held| held.stale().is_some());
             let held = self.tokens().or_else(|| self.state.token());

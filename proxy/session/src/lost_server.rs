@@ -149,7 +149,10 @@ impl Session {
             out.extend_from_slice(&error);
         }
         let mut client = self.client;
-        let is_open = client.state.status() == TransactionStatus::InTransaction
+        // A declaration is not repeated in another connection, either.
+        let declares = self.prepared.is_some_and(|done| done.waiting.is_some());
+        let is_open = declares
+            || client.state.status() == TransactionStatus::InTransaction
             || client.block == Block::Entering(TransactionStatus::InTransaction)
             || client.pipeline == Pipeline::Open;
         client.next_reply = if fate.is_unfinished || self.server.ledger.is_skipping() {

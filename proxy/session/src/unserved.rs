@@ -12,7 +12,7 @@ use crate::wire::frontend::FrontendTag;
 pub(super) enum NextReply {
     #[default]
     OfServer,
-    /// This error, in place of the server's.
+    /// An error, in place of the server's answer.
     Error(Box<[u8]>),
     /// None before Sync: its pipeline has failed.
     AtSync,
@@ -23,9 +23,9 @@ pub(super) enum NextReply {
 pub(super) enum Block {
     #[default]
     None,
-    /// Its BEGIN was answered, and is sent ahead of the next message.
+    /// The BEGIN was answered, and is sent ahead of the next message.
     Begun(Box<[u8]>),
-    /// It has failed, and its server connection is lost.
+    /// The server connection was lost, so it has failed.
     Failed,
     /// A server connection is being put into it, to have this status.
     Entering(TransactionStatus),
@@ -35,7 +35,7 @@ pub(super) enum Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     Server,
-    /// It was answered, or the server would ignore it.
+    /// Answered, or ignored as by the server.
     Nothing,
 }
 

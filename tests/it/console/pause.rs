@@ -208,7 +208,7 @@ fn two_operators_pause() {
     answers.into_iter().for_each(assert_done);
 }
 
-/// Its BEGIN is held back, and its transaction has begun all the same.
+/// The BEGIN is held back, and the transaction has begun all the same.
 #[test]
 fn a_client_that_shares_connections_ends_its_transaction() {
     let scene = Scene::with(on_a_socket, |options| options.flag("--pool", "transaction"));

@@ -20,7 +20,7 @@ fn a_begin_takes_no_connection() {
         assert_eq!(tags(&client.query("SELECT 1/0")), "E ZE");
         assert_eq!(tags(&client.query("COMMIT")), "C ZI");
     }
-    // One that finds no connection has failed.
+    // A transaction that finds no connection has failed.
     let [one, other, ..] = &mut clients[..] else {
         unreachable!()
     };
@@ -32,7 +32,7 @@ fn a_begin_takes_no_connection() {
     assert_eq!(tags(&other.query("ROLLBACK")), "C ZI");
 }
 
-/// Whatever follows a BEGIN, the client gets what PostgreSQL says.
+/// The client gets PostgreSQL's answers.
 #[test]
 fn what_follows_a_begin_is_answered_as_by_postgresql() {
     let stage = stage("3");

@@ -102,7 +102,7 @@ fn a_copy_that_is_taken_over_drops_its_data() {
     assert_eq!(answer[1].row(), ["0"]);
 }
 
-/// What may have been committed is not said to be lost.
+/// A write that may have been committed is not said to be lost.
 #[test]
 fn a_crash_is_told_as_what_it_is() {
     let mut stage = stage("4");
@@ -137,7 +137,7 @@ fn a_crash_is_told_as_what_it_is() {
     writer.ok("INSERT INTO jobs VALUES (2)");
 }
 
-/// Its connection has what it has left, and it would not notice that this is gone.
+/// The client would not notice that what it has left is gone.
 #[test]
 fn a_client_that_keeps_its_connection_ends_with_it() {
     let stage = stage("4");

@@ -259,7 +259,7 @@ impl Parked {
     }
 
     async fn finish(mut self, end: End) {
-        // It waits for no connection any more.
+        // A client that ends waits for no connection.
         drop(self.seat);
         tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "session ended");
         self.worker.shared.metrics.session_ended(end.reason());

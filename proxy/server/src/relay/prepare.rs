@@ -53,7 +53,7 @@ impl Relay {
                     self.await_replies().await?;
                 }
                 Step::Decided(Action::End(ending)) => return Err(self.ended(ending)),
-                // It is a whole Query.
+                // Nothing else is decided on a whole Query.
                 Step::Decided(_) => return Err(End::ServerClosed),
             }
         }

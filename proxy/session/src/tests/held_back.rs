@@ -26,7 +26,7 @@ fn client(holds: Holds) -> ClientHalf {
     subject.session.part().unwrap().0
 }
 
-/// What a client is answered without a server: tags and transaction states.
+/// Answer to a client without a server: tags and transaction states.
 fn held(client: &mut ClientHalf, message: &[u8]) -> Option<String> {
     let mut out = BytesMut::new();
     let needs = client.hold_back(message, &verdicts(), &mut out);
@@ -187,7 +187,7 @@ fn it_is_sent_ahead_and_its_replies_are_dropped() {
     subject.run(&query("SELECT 1"), "SELECT 1", b'T');
 }
 
-/// Its client was told that a transaction has begun.
+/// The client was told that a transaction has begun.
 #[test]
 fn one_that_is_refused_fails_the_transaction() {
     let mut subject = begun(Holds::Current);
@@ -232,7 +232,7 @@ fn one_whose_declaration_is_refused_fails_the_transaction() {
     assert!(subject.session.may_part());
 }
 
-/// One that was not sent is sent to the next connection.
+/// A BEGIN that was not sent is sent to the next connection.
 #[test]
 fn a_connection_that_is_lost_before_it_loses_nothing() {
     let subject = begun(Holds::None);

@@ -26,7 +26,7 @@ fn lent(holds: Holds) -> Subject {
     subject
 }
 
-/// How a connection ends.
+/// Way in which a connection ends.
 #[derive(Debug, Clone, Copy)]
 enum Cause {
     /// Without a word.
@@ -96,7 +96,7 @@ fn told(bytes: &[u8]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// What the client gets at once, and for messages of these types: `.` if they need a server.
+/// Answers at once, and to messages of these types: `.` if they need a server.
 fn found((mut client, out): (ClientHalf, BytesMut), next: &str) -> String {
     let mut found = vec![told(&out)];
     for tag in next.bytes() {
@@ -350,7 +350,7 @@ fn requests_in_flight_are_answered() {
     }
 }
 
-/// What the proxy has sent in place of a refused message is answered like that.
+/// A message of the proxy that stands for a refused one is answered like that.
 #[test]
 fn a_refusal_in_flight_is_answered() {
     let mut subject = Subject::new(Holds::Current);
@@ -403,6 +403,16 @@ fn an_idle_client_is_told_at_its_next_message() {
 }
 
 #[test]
+fn a_declaration_is_not_repeated() {
+    let mut subject = Subject::new(Holds::Current);
+    let fresh = session(subject.fence.clone()).part().unwrap().1;
+    subject.lend(fresh);
+    let asked = subject.ask(&query(INSERT));
+    assert!(matches!(asked, Action::Need(Prerequisite::Tokens(..))));
+    assert_eq!(found(lose(subject, Cause::Closed), "QQ"), "|08006 I|.|idle");
+}
+
+#[test]
 fn a_client_that_has_left_something_ends_with_its_connection() {
     for text in ["LISTEN c", "SET work_mem = '1MB'", "PREPARE p AS SELECT 1"] {
         let mut subject = lent(Holds::Current);
@@ -418,7 +428,7 @@ fn a_client_that_has_left_something_ends_with_its_connection() {
     assert!(!subject.session.outlives_server());
 }
 
-/// It does not stay.
+/// Such a client does not stay.
 #[test]
 fn a_client_whose_login_is_not_complete_is_told_at_once() {
     for (depose, sqlstate) in [(false, "57P01"), (true, "PF001")] {
@@ -437,7 +447,7 @@ fn a_client_whose_login_is_not_complete_is_told_at_once() {
     }
 }
 
-/// Its own mistake, which PostgreSQL answers by ending it.
+/// PostgreSQL ends such a session, too.
 #[test]
 fn a_client_that_breaks_the_protocol_ends() {
     let mut subject = lent(Holds::Current);
@@ -495,7 +505,7 @@ fn a_lost_transaction_has_failed_until_it_ends() {
     assert_eq!(client.answer(FrontendTag::Query, &mut out), Needs::Nothing);
     let mut subject = resumed(client, b"312C33EZ", b'E').unwrap();
     assert_eq!(subject.session.activity(), Activity::InFailedTransaction);
-    // Its token counts nowhere, and is not declared for it.
+    // The lost token counts nowhere, and is not declared for the transaction.
     assert!(subject.session.tokens().is_none());
     let ask = |subject: &mut Subject, text: &str| {
         let action = subject.ask(&query(text));

@@ -34,7 +34,7 @@ fn an_error_is_answered_as_by_the_server() {
         ("SQ", "EZ ."),
         ("PBDESQ", "E    Z ."),
         ("BQFHCSP", "E     Z ."),
-        // What runs nothing is not answered.
+        // Messages that run nothing are not answered.
         ("HdcfQQ", "    EZ ."),
         ("PdcfSQ", "E    Z ."),
     ] {
