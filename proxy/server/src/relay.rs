@@ -181,6 +181,7 @@ impl Relay {
         let end = match self.serve().await {
             // It may part, so it does.
             Ok(()) => return self.park(),
+            Err(end) if self.may_survive(&end) => return self.lose_server(&end),
             Err(end) => end,
         };
         self.worker.shared.metrics.session_ended(end.reason());
@@ -193,7 +194,12 @@ impl Relay {
     }
 
     async fn serve(&mut self) -> Result<(), End> {
-        if self.worker.gate.is_shut() {
+        if self.session.is_to_resume() {
+            self.resume().await?;
+            if self.session.has_next_reply() {
+                return Ok(());
+            }
+        } else if self.worker.gate.is_shut() {
             let worker = Rc::clone(&self.worker);
             self.while_the_client_stays(worker.gate.is_open()).await?;
         }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 
 use super::action::Disposition;
+use super::endings::{Ending, TERMINATED};
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
+use super::unserved::Block;
 use super::{ReadWriteRequest, Session};
 use crate::fence::{Pipeline, end_of_failed, ends_transaction};
 use crate::rejection::Enforcement;
@@ -219,8 +221,13 @@ impl Session {
 
     fn on_error(&mut self, body: &[u8]) -> Disposition {
         let fatal = backend::is_fatal(body);
-        let terminated = fatal && backend::error_field(body, b'C') == Some(b"57P01");
-        if terminated {
+        let sqlstate = backend::error_field(body, b'C').unwrap_or_default();
+        if fatal && (sqlstate == TERMINATED || self.outlives_server()) {
+            // The client has sent what a COPY does not accept.
+            if sqlstate == b"08P01" {
+                encode::put_raw(&mut self.output.to_client, tag::ERROR, body);
+                return Ending::ProtocolViolation(WireError::DuringCopy(0)).into();
+            }
             return Disposition::Terminated;
         }
         self.client.state.on_error();
@@ -244,10 +251,10 @@ impl Session {
                 Disposition::Drop
             }
             // The client's cancel request hit the guard's statement, which is sent again.
-            ReplyRoute::Swallow
-                if backend::error_field(body, b'C') == Some(b"57014")
-                    && self.server.read_only.on_cancelled() =>
-            {
+            ReplyRoute::Swallow if sqlstate == b"57014" && self.server.read_only.on_cancelled() => {
+                Disposition::Drop
+            }
+            ReplyRoute::Swallow if matches!(self.client.block, Block::Entering(_)) => {
                 Disposition::Drop
             }
             ReplyRoute::Swallow => {

@@ -157,6 +157,16 @@ pub(super) fn refuse(
     }
 }
 
+/// Begins a transaction, and fails it.
+pub(super) fn begin_failed(out: &mut BytesMut, ledger: &mut Ledger) {
+    execute(out, ledger, Pipeline::Open, "BEGIN", None);
+    let written = frontend::parse(NAME, REFUSED, [], out);
+    debug_assert!(written.is_ok());
+    ledger.push(InFlight::proxy(Request::Parse));
+    frontend::sync(out);
+    ledger.push(InFlight::proxy(Request::Sync));
+}
+
 /// Asks for the replies so far.
 pub(super) fn flush(out: &mut BytesMut) {
     out.put_slice(b"H\0\0\0\x04");

@@ -264,6 +264,11 @@ impl Ledger {
         self.in_flight.front_mut()
     }
 
+    /// Request that was sent last.
+    pub(crate) fn back_mut(&mut self) -> Option<&mut InFlight> {
+        self.in_flight.back_mut()
+    }
+
     /// Requests in flight, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &InFlight> {
         self.in_flight.iter()

@@ -13,6 +13,7 @@ use super::action::{Action, Prerequisite, Refused, Waiting};
 use super::names::Names;
 use super::text_settings::Reports;
 use super::tokens::TokenRequest;
+use super::unserved::{Block, NextReply};
 use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected};
 use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
 use crate::rejection::Rejection;
@@ -46,6 +47,8 @@ impl ClientHalf {
             settles: false,
             observed_end: None,
             told_access: None,
+            block: Block::None,
+            next_reply: NextReply::OfServer,
         }
     }
 
@@ -136,6 +139,10 @@ impl Session {
             prepared: None,
             output: Output::default(),
         }
+    }
+
+    pub(super) fn is_lent(&self) -> bool {
+        self.server.tenancy != Tenancy::ForLife
     }
 
     /// Thing of the client that is left in the lent server connection, for which the client keeps it.

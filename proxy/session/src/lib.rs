@@ -19,12 +19,14 @@ mod extended;
 pub mod frame;
 mod frontend;
 mod guarding;
+mod held_back;
 pub mod in_flight;
 mod injected;
 mod judgement;
 pub mod ledger;
 mod lending;
 mod lookup;
+pub mod lost_server;
 pub mod names;
 pub mod read_only;
 mod refusing;
@@ -32,6 +34,7 @@ mod shown;
 pub mod text_settings;
 mod token_text;
 pub mod tokens;
+pub mod unserved;
 
 use std::sync::Arc;
 
@@ -47,12 +50,14 @@ use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, Sessio
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
 use action::{RecordedRefusal, Waiting};
+use endings::FinalError;
 use ledger::Ledger;
 use lending::Tenancy;
 use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
 use text_settings::{Reports, TextSettings};
 use tokens::Registration;
+use unserved::{Block, NextReply};
 
 /// Server process of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +136,8 @@ pub struct ClientHalf {
     observed_end: Option<Mark>,
     /// Default access mode that the client knows of.
     told_access: Option<Access>,
+    block: Block,
+    next_reply: NextReply,
 }
 
 /// State that belongs to the server connection, whichever client it serves.
@@ -149,8 +156,8 @@ pub struct ServerHalf {
     /// Whether the server has a value for `fencing.token`, perhaps an empty one.
     has_token_text: bool,
     tenancy: Tenancy,
-    /// The server's fatal error, kept until it closes the connection.
-    final_error: Option<BytesMut>,
+    /// Error with which the connection ends, kept until it is closed.
+    final_error: Option<FinalError>,
 }
 
 impl ServerHalf {

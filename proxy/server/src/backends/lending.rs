@@ -176,6 +176,11 @@ impl Seat {
         }
     }
 
+    /// Notes that the server connection has ended.
+    pub(crate) fn lose(&self) {
+        self.cancel_key.release();
+    }
+
     /// Gives a server connection back. One that a cancel request may still reach is closed.
     pub(crate) fn give_back(
         &self,
