@@ -38,6 +38,7 @@ mod policy;
 mod policy_examples;
 mod policy_explain;
 mod policy_file;
+mod pooled_elections;
 mod pooler_between;
 mod pooling;
 mod probes;

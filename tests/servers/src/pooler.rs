@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use crate::machine;
 use crate::postgres::{Postgres, scratch_dir, unprivileged};
+use crate::wire::Endpoint;
 
 /// Stopped when dropped.
 #[derive(Debug)]
@@ -27,7 +28,13 @@ impl Pooler {
         let socket_dir = postgres.socket_dir().display().to_string();
         let settings =
             format!("pool_mode = transaction\nignore_startup_parameters = {parameters}\n");
-        Self::launch(postgres, &socket_dir, &settings)
+        Self::launch(&socket_dir, postgres.port(), &settings)
+    }
+
+    /// Trusts everybody, and lends this number of connections to a proxy for a transaction each.
+    pub fn before(proxy: &Endpoint, connections: usize) -> Self {
+        let mode = format!("pool_mode = transaction\ndefault_pool_size = {connections}\n");
+        Self::launch(&proxy.host(), proxy.port(), &mode)
     }
 
     /// Assigns a server connection to each session, reaches the server by TCP as a proxy does, and logs no sessions.
@@ -48,17 +55,16 @@ impl Pooler {
             "max_client_conn = {clients_max}\nlog_connections = 0\nlog_disconnections = 0\nlog_pooler_errors = 0\n\
              log_stats = 0\npool_mode = {mode}\n"
         );
-        Self::launch(postgres, "127.0.0.1", &settings)
+        Self::launch("127.0.0.1", postgres.port(), &settings)
     }
 
-    fn launch(postgres: &Postgres, host: &str, more: &str) -> Self {
+    fn launch(host: &str, server_port: u16, more: &str) -> Self {
         let dir = scratch_dir();
         let port = machine::free_port();
         let settings = format!(
-            "[databases]\npostgres = host={host} port={} user=postgres\n\
+            "[databases]\npostgres = host={host} port={server_port} user=postgres\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-             auth_type = any\n{more}",
-            postgres.port(),
+             auth_type = any\n{more}"
         );
         let file = dir.path().join("pgbouncer.ini");
         std::fs::write(&file, settings).expect("write the pooler's settings");
