@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use pgpalisade_test_servers::machine::{Signal, signal};
+use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
 use pgpalisade_test_servers::wire::{Wire, tags};
 
-use super::{backend, scarce, stage};
+use super::{backend, scarce, stage, with};
 
 #[test]
 fn a_begin_takes_no_connection() {
@@ -96,7 +96,7 @@ fn a_transaction_that_declares_its_token_finds_its_connection() {
 /// As one that PostgreSQL has begun.
 #[test]
 fn a_begin_is_waited_for_at_a_stop() {
-    let stage = stage("3");
+    let stage = with(&[("--shutdown-grace", "1min")]);
     let (mut idle, mut begun) = (stage.plain(), stage.plain());
     begun.ok("BEGIN");
     signal(stage.proxy.pid(), Signal::TERM);
@@ -104,6 +104,7 @@ fn a_begin_is_waited_for_at_a_stop() {
     begun.ok("SELECT 1");
     begun.ok("COMMIT");
     assert_eq!(begun.until_closed()[0].sqlstate(), "57P01");
+    wait_until("its end", || stage.proxy.output().contains("\"stopped\""));
 }
 
 /// The client was told that it has begun.
