@@ -19,6 +19,7 @@ mod backend;
 mod login;
 mod serve;
 mod tick;
+mod view;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use backend::{Backend, State};
 use login::{Login, Waiter};
 use serve::Found;
+pub use view::{Activity, BackendView, Wait};
 
 /// A server connection of this pool. Never reused: events of a backend that is gone change nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,21 +126,6 @@ pub trait Budget {
     /// Takes a place, if one is free.
     fn take(&mut self) -> bool;
     fn give_back(&mut self);
-}
-
-/// Backends and waiters of one key.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Usage<'a, L, T> {
-    pub login: &'a L,
-    pub access: &'a Access<T>,
-    pub opening: usize,
-    pub resetting: usize,
-    pub idle: usize,
-    /// Backends lent to clients that wanted this access.
-    pub lent: usize,
-    pub waiting: usize,
-    /// Begin of the longest wait.
-    pub waiting_since: Option<Duration>,
 }
 
 pub struct Pool<L, T, B> {
@@ -392,21 +379,6 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// Whether no connection is left.
     pub fn is_empty(&self) -> bool {
         self.backends.is_empty()
-    }
-
-    pub fn usage(&self) -> impl Iterator<Item = Usage<'_, L, T>> {
-        let logins = self.logins.iter();
-        let lines = logins.flat_map(|(login, of)| of.lines.iter().map(move |line| (login, line)));
-        lines.map(|(login, (access, line))| Usage {
-            login,
-            access,
-            opening: line.opening,
-            resetting: line.resetting,
-            idle: line.idle.len(),
-            lent: line.lent,
-            waiting: line.waiters.len(),
-            waiting_since: line.waiters.front().map(|waiter| waiter.since),
-        })
     }
 
     const fn number(&mut self) -> u64 {

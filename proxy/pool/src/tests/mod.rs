@@ -34,9 +34,9 @@ fn number(variable: &str) -> Option<u64> {
 fn the_pool_keeps_its_promises() {
     if let Some(seed) = number("PGPALISADE_POOL_SEED") {
         let played = play(seed, None, |at, delivery| println!("{at:?} {delivery:?}"));
-        let usage: Vec<_> = played.pool.usage().collect();
+        let backends: Vec<_> = played.pool.backends().collect();
         let (limits, max) = (&played.draw.limits, played.draw.max);
-        println!("{max} places, {limits:?}\n{usage:#?}");
+        println!("{max} places, {limits:?}\n{backends:#?}");
         assert_eq!(played.broken, None, "seed {seed}");
         return;
     }

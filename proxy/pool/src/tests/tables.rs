@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::world::Places;
-use crate::{Access, BackendId, Birth, ClientId, Limits, Order, Pool, Refusal};
+use crate::{Access, Activity, BackendId, Birth, ClientId, Limits, Order, Pool, Refusal};
 
 struct Script {
     pool: Pool<&'static str, u8, Places>,
@@ -788,19 +788,34 @@ fn who_leaves_waits_no_more_and_leaves_nothing() {
 }
 
 #[test]
-fn usage_is_that_of_each_key() {
-    let mut script = script(1, limits());
+fn people_see_backends_and_waits() {
+    let mut script = script(3, limits());
     script.run(
         "1 wants a ro => open b1 a
         opened b1 => 1 gets b1
+        2 wants b ro => open b2 b
+        opened b2 => 2 gets b2
+        pin b1 => yes
+        back b2 ro
         ms 5
-        2 wants a t1
-        3 wants a t1",
+        3 wants a t1 => open b3 a
+        4 wants c ro => close b2",
     );
-    let usage: Vec<_> = script.pool.usage().collect();
-    let told = usage
-        .iter()
-        .map(|of| (of.lent, of.waiting, of.waiting_since));
-    let since = Some(Duration::from_millis(5));
-    assert_eq!(told.collect::<Vec<_>>(), [(1, 0, None), (0, 2, since)]);
+    let seen = script.pool.backends();
+    let seen = seen.map(|of| (*of.login, of.activity, of.is_pinned, of.is_leaving));
+    assert_eq!(
+        seen.collect::<Vec<_>>(),
+        [
+            ("a", Activity::Lent(ClientId(1)), true, false),
+            ("b", Activity::Closing, false, true),
+            ("a", Activity::Opening, false, false),
+        ]
+    );
+    let waits = script.pool.waits().map(|wait| (wait.client, wait.since));
+    let since = Duration::from_millis(5);
+    assert_eq!(
+        waits.collect::<Vec<_>>(),
+        [(ClientId(3), since), (ClientId(4), since)]
+    );
+    assert_eq!(script.pool.waiting(), 2);
 }
