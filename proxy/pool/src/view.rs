@@ -68,7 +68,7 @@ impl<L, T> Backend<L, T> {
             State::Idle { .. } => Activity::Idle,
             State::Lent(lend) => Activity::Lent(lend.client),
             State::Resetting => Activity::Resetting,
-            State::Quarantined(_) | State::Closing => Activity::Closing,
+            State::Closing => Activity::Closing,
         };
         BackendView {
             id,

@@ -1,5 +1,5 @@
-//! A simulation of the pool in virtual time, with a driver, servers, and clients that come, go, die, pin, fail and
-//! cancel. Each seed decides all limits, delays and faults.
+//! A simulation of the pool in virtual time, with a driver, servers, and clients that come, go, die, pin and fail.
+//! Each seed decides all limits, delays and faults.
 //!
 //! `PGPALISADE_POOL_SEED=7` prints the steps of one seed, `PGPALISADE_POOL_SEEDS=100000` plays more.
 
