@@ -4,6 +4,7 @@ mod admissions;
 pub(crate) mod backends;
 pub(crate) mod cancel_keys;
 mod greeting;
+pub mod view;
 
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
@@ -14,6 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use pgpalisade_logins::Credentials;
 use pgpalisade_pool::Budget;
+
+use crate::client_table::PoolMode;
 
 pub(crate) use admissions::Admissions;
 pub(crate) use greeting::{Greeting, InitialReports};
@@ -42,9 +45,10 @@ pub struct BackendLimits {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Pooling {
+pub struct Pooling {
     pub(crate) admissions: Admissions,
     pub(crate) cancel_keys: cancel_keys::CancelKeys,
+    pub pools: view::Pools,
     /// Limits of shared connections, and their places; `None`: each client has its own.
     pub(crate) shared: Option<(BackendLimits, Places)>,
 }
@@ -61,7 +65,18 @@ impl Pooling {
         Self {
             admissions: Admissions::default(),
             cancel_keys: cancel_keys::CancelKeys::default(),
+            pools: view::Pools::default(),
             shared,
+        }
+    }
+}
+
+impl Pooling {
+    /// How long a client has a server connection, if nothing else is said.
+    pub const fn mode(&self) -> PoolMode {
+        match self.shared {
+            None => PoolMode::Session,
+            Some(_) => PoolMode::Transaction,
         }
     }
 }

@@ -228,7 +228,10 @@ impl Relay {
                 }
                 match self.session.leftover() {
                     None => Ok(true),
-                    Some(_) if lent.may_pin() => Ok(false),
+                    Some(left) if lent.may_pin() => {
+                        self.keep_lent(left);
+                        Ok(false)
+                    }
                     Some(left) => Err(self.end_unpinned(left)),
                 }
             }

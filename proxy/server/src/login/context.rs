@@ -5,6 +5,7 @@ use pgpalisade_fence::rejection::{Enforcement, Rejection};
 use pgpalisade_fence::{ReplicationPermit, SessionFence, TokenValue};
 use pgpalisade_logins::SessionLabel;
 use pgpalisade_policies::{Lifetime, Mode};
+use pgpalisade_pool::ClientId;
 use pgpalisade_rejection_log::RecordedStatement;
 use pgpalisade_session::tokens::TokenRequest;
 
@@ -15,16 +16,19 @@ use crate::worker::Worker;
 pub(super) struct LoginContext<'a> {
     worker: &'a Worker,
     pub(super) label: SessionLabel,
+    /// Its id in the client table.
+    pub(super) client: ClientId,
     pub(super) fence: SessionFence,
     observed: Vec<Rejection>,
 }
 
 impl<'a> LoginContext<'a> {
-    pub(super) fn new(worker: &'a Worker, label: SessionLabel) -> Self {
+    pub(super) fn new(worker: &'a Worker, label: SessionLabel, client: ClientId) -> Self {
         Self {
             fence: worker.fence_for(&label),
             worker,
             label,
+            client,
             observed: Vec::new(),
         }
     }

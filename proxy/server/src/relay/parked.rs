@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use pgpalisade_policies::Leftover;
 use pgpalisade_session::endings::put_fatal;
 
 use super::client_side::ClientSide;
@@ -58,8 +59,10 @@ pub(crate) struct Parked {
 
 impl Relay {
     /// Parts the client from its lent server connection, and gives that back.
-    pub(super) fn park(self) -> Option<Parked> {
+    pub(super) fn park(mut self) -> Option<Parked> {
         let (seat, lent) = self.lent?;
+        self.shown.entry().set_server_pid(None);
+        self.shown.keeps(None);
         let (half, server) = self.session.part().ok()?;
         seat.give_back(lent, server, self.server, self.tenure);
         Some(Parked {
@@ -71,6 +74,20 @@ impl Relay {
             leases: self.leases,
             seat,
         })
+    }
+
+    /// Shows for what the client keeps its lent server connection.
+    pub(super) fn keep_lent(&mut self, left: Leftover) {
+        if self.shown.keeps(Some(left)) {
+            self.worker.tally.pinned(left);
+            let (label, leftover) = (&self.label, left.as_str());
+            tracing::debug!(
+                client_addr = %label.client_addr,
+                user = label.user,
+                leftover,
+                "a client keeps its server connection"
+            );
+        }
     }
 }
 
@@ -171,6 +188,8 @@ impl Parked {
     }
 
     fn bind(self, lent: Lent, backend: Backend) -> Relay {
+        let pid = backend.half.identity().pid();
+        self.shown.entry().set_server_pid(Some(pid));
         Relay {
             session: Session::lend(self.half, backend.half),
             worker: self.worker,
