@@ -46,7 +46,7 @@ walks! {
     deployment: "docs/start.md", "docs/tls.md" => "docs/deployment.md";
     operations: "docs/start.md", "docs/tls.md" => "docs/operations.md";
     console: "docs/start.md" => "docs/console.md";
-    from_pgbouncer: => "docs/from-pgbouncer.md";
+    from_pgbouncer: "docs/start.md" => "docs/from-pgbouncer.md";
     stores: "docs/start.md" => "docs/stores.md";
     runbooks: "docs/start.md", "docs/policies.md" => "docs/runbooks.md";
     benchmark: "docs/start.md" => "docs/benchmark.md";
