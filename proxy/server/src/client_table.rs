@@ -11,7 +11,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use pgpalisade_fence::HeldTokens;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
-use pgpalisade_policies::Leftover;
+use pgpalisade_policies::{Leftover, PoolMode};
 use pgpalisade_session::Activity;
 use tokio::sync::Notify;
 
@@ -71,22 +71,6 @@ impl ClientState {
 pub enum Encryption {
     None,
     Tls,
-}
-
-/// Time for which a client has a server connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PoolMode {
-    Session,
-    Transaction,
-}
-
-impl PoolMode {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Session => "session",
-            Self::Transaction => "transaction",
-        }
-    }
 }
 
 #[derive(Debug, Clone, Default)]

@@ -23,7 +23,7 @@ use bytes::{Bytes, BytesMut};
 use pgpalisade_authority::Scope;
 use pgpalisade_fence::ReplicationPermit;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
-use pgpalisade_policies::Access;
+use pgpalisade_policies::{Access, PoolMode};
 use pgpalisade_pool::ClientId;
 use pgpalisade_session::tokens::TokenRequest;
 use pgpalisade_session::{Beginning, ClientHalf, Session};
@@ -35,7 +35,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::backends::lending::{Seat, try_login};
 use crate::backends::{self, UpstreamConnection};
 use crate::certificates::{ClientLeg, Loaded};
-use crate::client_table::{ClientEntry, ClientState, Encryption, PoolMode, Publisher};
+use crate::client_table::{ClientEntry, ClientState, Encryption, Publisher};
 use crate::listener::{Accepted, ClientStream};
 use crate::passthrough::Passthrough;
 use crate::pause;
@@ -330,7 +330,8 @@ async fn establish(
 ) -> Result<LoginOutcome, LoginError> {
     let (scope, wanted) = entry.declared(request)?;
     let permit = entry.permit(request, wanted.as_ref())?;
-    if permit.is_none() && worker.backends.is_some() {
+    let own_place = entry.own_place(permit.as_ref())?;
+    if permit.is_none() && own_place.is_none() && worker.backends.is_some() {
         let exchange = Exchange {
             client,
             carry: &mut carry,
@@ -360,6 +361,7 @@ async fn establish(
         server: server.socket,
         tenure: server.tenure,
         server_bytes: authenticated.server_carry,
+        own_place,
     };
     if let Some(permit) = permit {
         client.write_all(&authenticated.ready).await?;

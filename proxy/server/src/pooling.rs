@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pgpalisade_logins::Credentials;
+use pgpalisade_policies::PoolMode;
 use pgpalisade_pool::Budget;
-
-use crate::client_table::PoolMode;
+use tokio::sync::Semaphore;
 
 pub(crate) use admissions::Admissions;
 pub(crate) use greeting::{Greeting, InitialReports};
@@ -42,6 +42,8 @@ pub struct BackendLimits {
     pub lifetime: Duration,
     /// Connections at most that clients keep beyond a transaction.
     pub pinned: usize,
+    /// Connections beside these, for clients that the policy gives one of their own.
+    pub sessions: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -51,15 +53,17 @@ pub struct Pooling {
     pub pools: view::Pools,
     /// Limits of shared connections, and their places; `None`: each client has its own.
     pub(crate) shared: Option<(BackendLimits, Places)>,
+    /// Places of connections beside the pool.
+    pub(crate) own: Arc<Semaphore>,
 }
 
 impl Pooling {
     pub(crate) fn new(pool: Pool) -> Self {
-        let shared = match pool {
-            Pool::Session => None,
+        let (shared, own) = match pool {
+            Pool::Session => (None, 0),
             Pool::Transaction(limits) => {
-                let places = Places::new(limits.max.get());
-                Some((limits, places))
+                let (places, own) = (Places::new(limits.max.get()), limits.sessions);
+                (Some((limits, places)), own)
             }
         };
         Self {
@@ -67,6 +71,7 @@ impl Pooling {
             cancel_keys: cancel_keys::CancelKeys::default(),
             pools: view::Pools::default(),
             shared,
+            own: Arc::new(Semaphore::new(own)),
         }
     }
 }

@@ -34,6 +34,7 @@ use bytes::BytesMut;
 use client_side::ClientSide;
 use pgpalisade_logins::ClientAddr;
 use pgpalisade_policies::Leftover;
+use tokio::sync::OwnedSemaphorePermit;
 
 pub(crate) use end::End;
 pub(crate) use parked::{Parked, Served};
@@ -76,6 +77,8 @@ pub(crate) struct Relay {
     leases: Vec<Lease>,
     /// The client's place in the pool and its server connection, if that is lent.
     lent: Option<(Seat, Lent)>,
+    /// Place beside the pool, up to the end.
+    _own_place: Option<OwnedSemaphorePermit>,
     /// Wakes the task when the proxy stops, or another server becomes the primary.
     end_watch: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
@@ -89,6 +92,8 @@ pub(crate) struct Established {
     pub(crate) tenure: Option<PrimaryTerm>,
     /// Bytes that the server has sent after its first ReadyForQuery.
     pub(crate) server_bytes: BytesMut,
+    /// Its place beside the pool.
+    pub(crate) own_place: Option<OwnedSemaphorePermit>,
 }
 
 pub(crate) enum NotBegun {
@@ -125,6 +130,7 @@ impl Relay {
             tenure: established.tenure,
             leases: Vec::new(),
             lent: None,
+            _own_place: established.own_place,
             end_watch: None,
         }
     }
@@ -446,7 +452,7 @@ impl Relay {
             "53400",
             "terminating connection because too many clients keep their server connections",
             &detail,
-            "Raise backends.pinned, or use a listener with pool = \"session\".",
+            "Raise backends.pinned, or give the client a rule with pool = \"session\".",
         );
         self.put_output();
         End::Unpinned

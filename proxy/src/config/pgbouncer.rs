@@ -264,7 +264,10 @@ impl Translation<'_> {
             0 => of(pairs, "pool_size", size) + of(pairs, "reserve_pool_size", reserve),
             most => most,
         });
-        let max = sizes.sum::<usize>().max(1);
+        let max = match sizes.sum() {
+            0 => (size + reserve).max(1),
+            sum => sum,
+        };
         self.set(Key::BackendsMax, max.to_string());
         self.set(Key::BackendsLeaders, (max - 1).min(2).to_string());
         let why = "backends.max counts all server connections of all users; here it is the sum over the databases";
@@ -318,7 +321,7 @@ impl Translation<'_> {
             let why = no_equal::of_setting(name).unwrap_or("is not known to PgBouncer 1.25");
             self.notes.push(format!("{name} = {value}: {why}"));
         }
-        let why = "there are no settings for a user: the policy has rules for users, and PostgreSQL ALTER ROLE";
+        let why = "settings of a user are rules of the policy, such as pool = \"session\"; limits are for all";
         for (name, _) in &self.ini.users {
             self.notes.push(format!("[users] {name}: {why}"));
         }

@@ -3,7 +3,7 @@
 //!
 //! Source: <https://www.pgbouncer.org/usage.html#show-commands>
 
-use pgpalisade_server::client_table::PoolMode;
+use pgpalisade_policies::PoolMode;
 
 use super::Facts;
 use super::pools::{clients, databases, lists, pools, servers};

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use pgpalisade_fence::readable::without_controls;
 use pgpalisade_logins::ClientAddr;
-use pgpalisade_server::client_table::{ClientEntry, ClientState, Encryption, PoolMode};
+use pgpalisade_policies::PoolMode;
+use pgpalisade_server::client_table::{ClientEntry, ClientState, Encryption};
 use pgpalisade_server::hosts::UpstreamAddr;
 use pgpalisade_server::metrics::ServerState;
 use pgpalisade_server::pause::Traffic;

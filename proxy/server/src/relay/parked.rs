@@ -200,6 +200,7 @@ impl Parked {
             tenure: backend.term,
             leases: self.leases,
             lent: Some((self.seat, lent)),
+            _own_place: None,
             end_watch: None,
         }
     }

@@ -110,7 +110,7 @@ const DATABASE: &[(&str, &str)] = &[
     ),
     (
         "pool_mode",
-        "it holds for all: for some clients use another proxy with another mode",
+        "for some clients, write a rule with pool = \"session\" into the policy: docs/pooling.md",
     ),
     (
         "min_pool_size max_db_client_connections server_lifetime load_balance_hosts",
