@@ -33,7 +33,6 @@ use crate::worker::Worker;
 use bytes::BytesMut;
 use client_side::ClientSide;
 use pgpalisade_logins::ClientAddr;
-use pgpalisade_policies::Leftover;
 use tokio::sync::OwnedSemaphorePermit;
 
 pub(crate) use end::End;
@@ -443,19 +442,6 @@ impl Relay {
         self.put_output();
         self.server.upstream.abort();
         end
-    }
-
-    /// Ends a session that would keep its lent server connection, when too many are kept.
-    fn end_unpinned(&mut self, left: Leftover) -> End {
-        let detail = format!("It leaves {} in its server connection.", left.as_str());
-        self.session.say_fatal(
-            "53400",
-            "terminating connection because too many clients keep their server connections",
-            &detail,
-            "Raise backends.pinned, or give the client a rule with pool = \"session\".",
-        );
-        self.put_output();
-        End::Unpinned
     }
 
     fn end_for_shutdown(&mut self) -> End {

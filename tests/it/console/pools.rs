@@ -83,7 +83,12 @@ fn clients_are_shown_with_the_connections_that_they_share() {
         (of(&scene.show("POOLS")[0]) == idle).then_some(())
     });
     let clients = scene.show("CLIENTS");
-    assert!(clients.iter().all(|row| row["leftover"] == Value::Null));
+    for column in ["leftover", "link", "remote_pid"] {
+        assert!(
+            clients.iter().all(|row| row[column] == Value::Null),
+            "{column}"
+        );
+    }
     let databases = scene.show("DATABASES");
     let columns = [
         "current_connections",

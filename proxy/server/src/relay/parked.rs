@@ -76,6 +76,19 @@ impl Relay {
         })
     }
 
+    /// Ends a session that would keep its lent server connection, when too many are kept.
+    pub(super) fn end_unpinned(&mut self, left: Leftover) -> End {
+        let detail = format!("It leaves {} in its server connection.", left.as_str());
+        self.session.say_fatal(
+            "53400",
+            "terminating connection because too many clients keep their server connections",
+            &detail,
+            "Raise backends.pinned, or give the client a rule with pool = \"session\".",
+        );
+        self.put_output();
+        End::Unpinned
+    }
+
     /// Shows for what the client keeps its lent server connection.
     pub(super) fn keep_lent(&mut self, left: Leftover) {
         if self.shown.keeps(Some(left)) {
