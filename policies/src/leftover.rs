@@ -36,6 +36,30 @@ pub enum Leftover {
 }
 
 impl Leftover {
+    pub const ALL: [Self; 7] = [
+        Self::Setting,
+        Self::Statement,
+        Self::Cursor,
+        Self::Temporary,
+        Self::Channel,
+        Self::Lock,
+        Self::Process,
+    ];
+
+    /// Name for programs.
+    #[must_use]
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::Setting => "setting",
+            Self::Statement => "statement",
+            Self::Cursor => "cursor",
+            Self::Temporary => "temporary",
+            Self::Channel => "channel",
+            Self::Lock => "lock",
+            Self::Process => "process",
+        }
+    }
+
     /// Name for people.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

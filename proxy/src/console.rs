@@ -9,6 +9,7 @@ mod command;
 mod login;
 mod pausing;
 mod pgbouncer;
+mod pools;
 mod refusals;
 mod table;
 mod tables;
@@ -88,14 +89,17 @@ impl Facts {
     ) -> Option<Result<impl ExactSizeIterator<Item = Value> + use<>, String>> {
         let is_shown = matches!(
             name,
-            "scopes" | "sessions" | "rejections" | "overlaps" | "proxies" | "takeovers"
+            "scopes" | "sessions" | "rejections" | "overlaps" | "proxies" | "takeovers" | "pools"
         );
-        let mut tables = tables::TABLES.iter().filter(|_| is_shown);
+        let mut tables = tables::all_tables().filter(|_| is_shown);
         let table = tables.find(|table| table.name.eq_ignore_ascii_case(name))?;
         let rows: Result<RowIter, String> = match table.rows {
             Rows::Known(read) => Ok(Box::new(read(self).into_iter())),
             Rows::Many(read) => Ok(read(self)),
-            Rows::Asked(ask) => ask(self).await.map(|rows| Box::new(rows.into_iter()) as _),
+            Rows::Asked(ask) => match ask(self).await {
+                Ok(rows) => Ok(Box::new(rows.into_iter())),
+                Err(error) => Err(error.to_string()),
+            },
         };
         let columns = columns(table.columns);
         Some(rows.map(|rows| rows.map(move |row| object(&columns, row))))

@@ -45,7 +45,9 @@ walks! {
     tls: "docs/start.md" => "docs/tls.md";
     deployment: "docs/start.md", "docs/tls.md" => "docs/deployment.md";
     operations: "docs/start.md", "docs/tls.md" => "docs/operations.md";
+    pooling: "docs/start.md" => "docs/pooling.md";
     console: "docs/start.md" => "docs/console.md";
+    from_pgbouncer: "docs/start.md" => "docs/from-pgbouncer.md";
     stores: "docs/start.md" => "docs/stores.md";
     runbooks: "docs/start.md", "docs/policies.md" => "docs/runbooks.md";
     benchmark: "docs/start.md" => "docs/benchmark.md";

@@ -4,6 +4,7 @@ mod drivers;
 mod hostile;
 mod orders;
 mod pause;
+mod pools;
 mod show;
 
 use std::fs::Permissions;

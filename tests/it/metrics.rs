@@ -2,6 +2,7 @@
 
 mod grafana;
 mod leases;
+mod pool;
 
 use std::collections::BTreeSet;
 use std::io::Write as _;

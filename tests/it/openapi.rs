@@ -26,7 +26,7 @@ const OBSERVED: &str =
     "[[session]]\nname = \"old\"\nmatch = { application_name = \"old *\" }\nmode = \"observe\"\n";
 
 /// Responses that no test can cause: only a proxy that has lost a thread sends them.
-const NOT_CAUSED: [(&str, u16); 2] = [("/healthz", 503), ("/metrics", 500)];
+const NOT_CAUSED: [(&str, u16); 3] = [("/healthz", 503), ("/metrics", 500), ("/api/v1/pools", 503)];
 
 const TABLES: &str = "/api/v1/";
 

@@ -7,8 +7,11 @@ mod lost_server;
 use std::time::Duration;
 
 use pgpalisade_test_servers::machine::{Signal, wait_until};
+use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire, assert_error, cancel_request, tags};
+use pgpalisade_test_servers::wire::{
+    Batch, PROTOCOL_3_0, Wire, assert_error, cancel_request, tags, trusted,
+};
 
 /// Time in which a message arrives.
 const MOMENT: Duration = Duration::from_millis(200);
@@ -276,4 +279,37 @@ fn a_cancel_request_reaches_only_its_own_client() {
     cancel.send_bytes(&cancel_request(sleeping.backend_key()));
     assert_eq!(sleeping.until_ready()[1].sqlstate(), "57014");
     other.ok("SELECT 1");
+}
+
+/// The policy gives some clients a connection of their own, as many as `backends.sessions`.
+#[test]
+fn a_rule_gives_a_client_its_own_connection() {
+    let policy = PolicyFile::new(
+        "[[session]]\nmatch = { application_name = \"own\" }\npool = \"session\"\n",
+    );
+    let path = policy.path().display().to_string();
+    let flags = [("--policy", &*path), ("--backends-max", "1")];
+    let more = [("--backends-leaders", "0"), ("--backends-sessions", "1")];
+    let stage = with(&[flags, more].concat());
+    let own = trusted(&[("application_name", "own")]);
+    let mut one = Wire::login(&stage.proxy.endpoint(), &own);
+    let pid = one.backend_pid();
+    let mut other = stage.plain();
+    // Its settings and its process stay, whatever others do, and no place of the pool is taken.
+    one.ok("SET work_mem = '123kB'");
+    for _ in 0..3 {
+        other.ok("BEGIN; SELECT 1; COMMIT");
+        assert_eq!(one.rows("SHOW work_mem"), [["123kB"]]);
+        assert_eq!(backend(&mut one), pid.to_string());
+    }
+    let mut late = Wire::connect(&stage.proxy.endpoint());
+    late.startup(PROTOCOL_3_0, &own);
+    assert_eq!(late.until_closed()[0].sqlstate(), "53300");
+    // Its place is free again.
+    drop(one);
+    wait_until("the place", || {
+        let mut next = Wire::connect(&stage.proxy.endpoint());
+        next.startup(PROTOCOL_3_0, &own);
+        next.read().tag == b'R'
+    });
 }

@@ -154,6 +154,7 @@ fn default_terms(section: &Section, scope: ScopeId, lines: &Lines<'_>) -> Terms 
         unknown_tables: by_defaults(section.unknown_tables.as_ref(), lines),
         // The mode of [defaults] ranks below that of the scopes.
         mode: None,
+        pool: None,
         scope,
         refused: refused.into(),
         declarable,
@@ -191,6 +192,7 @@ fn rule_terms(
         reads: by_rule(section.reads.as_ref(), defaults.reads),
         unknown_tables: by_rule(section.unknown_tables.as_ref(), defaults.unknown_tables),
         mode: value(section.mode.as_ref()),
+        pool: rule.pool,
         scope: scope.map_or(defaults.scope, |scope| names.id(scope)),
         refused: refused.into(),
         declarable,

@@ -34,7 +34,7 @@ pub use network::Network;
 pub use remark::{PolicyErrors, Remark};
 pub use requirement::{Reason, Requirement, ScopeSet};
 pub use session::{ReadOnlyGuard, SessionPolicy, Who};
-pub use terms::SessionRule;
+pub use terms::{PoolMode, SessionRule};
 
 use declare::Declarers;
 use listing::TablePatterns;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::declare::Identity;
-use super::terms::{SessionRule, Terms};
+use super::terms::{PoolMode, SessionRule, Terms};
 use super::{Mode, Policy, ScopeId};
 
 /// Identity of a session, from its startup packet and its socket.
@@ -90,6 +90,12 @@ impl SessionPolicy {
     #[must_use]
     pub fn mode(&self, scope: Option<&str>) -> Mode {
         self.policy.modes.of(&self.terms, scope)
+    }
+
+    /// Time for which a rule gives the session a server connection.
+    #[must_use]
+    pub fn pool_mode(&self) -> Option<PoolMode> {
+        self.terms.pool
     }
 
     /// Whether a rule only observes the session itself, so that no takeover may end it.

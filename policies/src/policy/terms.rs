@@ -53,6 +53,23 @@ impl fmt::Display for SessionRule {
     }
 }
 
+/// Time for which a client has a server connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PoolMode {
+    Session,
+    Transaction,
+}
+
+impl PoolMode {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Transaction => "transaction",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum By {
     #[default]
@@ -78,6 +95,8 @@ pub(super) struct Terms {
     pub(super) unknown_tables: Said<UnknownTables>,
     /// Takes precedence over that of the scopes.
     pub(super) mode: Option<Mode>,
+    /// If a rule says so.
+    pub(super) pool: Option<PoolMode>,
     pub(super) scope: ScopeId,
     pub(super) refused: Box<[(Category, By)]>,
     pub(super) declarable: Said<Declarable>,

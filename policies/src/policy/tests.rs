@@ -625,3 +625,11 @@ fn unlooked_sessions_need_no_look() {
         }
     }
 }
+
+#[test]
+fn a_rule_gives_its_sessions_a_connection_of_their_own() {
+    let rule = "[[session]]\nmatch = { user = \"own\" }\npool = \"session\"\n";
+    for (user, expect) in [("own", Some(PoolMode::Session)), ("other", None)] {
+        assert_eq!(session(rule, user).pool_mode(), expect, "{user}");
+    }
+}

@@ -20,8 +20,6 @@ pub(crate) enum State<T> {
         owner: Option<ClientId>,
     },
     Lent(Lend<T>),
-    /// Given back while so many cancel requests were under way.
-    Quarantined(u32),
     Resetting,
     Closing,
 }
@@ -32,10 +30,6 @@ pub(crate) struct Lend<T> {
     pub(crate) is_pinned: bool,
     /// Closed instead of lent again.
     pub(crate) is_leaving: bool,
-    /// Cancel requests under way.
-    pub(crate) cancels: u32,
-    /// A signal may arrive until a round trip has followed the last cancel request.
-    pub(crate) was_cancelled: bool,
 }
 
 impl<T> Lend<T> {
@@ -45,8 +39,6 @@ impl<T> Lend<T> {
             wanted,
             is_pinned: false,
             is_leaving: false,
-            cancels: 0,
-            was_cancelled: false,
         }
     }
 }

@@ -19,6 +19,7 @@ mod backend;
 mod login;
 mod serve;
 mod tick;
+mod view;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use backend::{Backend, State};
 use login::{Login, Waiter};
 use serve::Found;
+pub use view::{Activity, BackendView, Wait};
 
 /// A server connection of this pool. Never reused: events of a backend that is gone change nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,21 +128,6 @@ pub trait Budget {
     fn give_back(&mut self);
 }
 
-/// Backends and waiters of one key.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Usage<'a, L, T> {
-    pub login: &'a L,
-    pub access: &'a Access<T>,
-    pub opening: usize,
-    pub resetting: usize,
-    pub idle: usize,
-    /// Backends lent to clients that wanted this access.
-    pub lent: usize,
-    pub waiting: usize,
-    /// Begin of the longest wait.
-    pub waiting_since: Option<Duration>,
-}
-
 pub struct Pool<L, T, B> {
     limits: Limits,
     budget: B,
@@ -228,7 +215,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
 
     /// A client needs its backend no more: outside a transaction, all requests answered, and nothing left but what a
     /// reset removes. Any other is closed by the driver and comes as [`Self::ended`], as one whose registration ended
-    /// unclear. `access`: what the backend is registered for by now.
+    /// unclear, or that a cancel request may still reach. `access`: what the backend is registered for by now.
     pub fn given_back(&mut self, now: Duration, id: BackendId, access: Access<T>) {
         let Some(backend) = self.backends.get_mut(&id) else {
             return;
@@ -237,17 +224,12 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let Some(lend) = backend.lend() else {
             return;
         };
-        let (owner, cancels) = (Some(lend.client), lend.cancels);
-        let (is_over, was_cancelled) = (is_over || lend.is_leaving, lend.was_cancelled);
-        if is_over {
+        let owner = Some(lend.client);
+        if is_over || lend.is_leaving {
             self.close(id);
         } else {
             backend.access = access;
-            match (cancels, was_cancelled) {
-                (0, false) => self.enter(id, State::Idle { since: now, owner }),
-                (0, true) => self.reset(id),
-                _ => self.enter(id, State::Quarantined(cancels)),
-            }
+            self.enter(id, State::Idle { since: now, owner });
         }
         self.serve(now);
     }
@@ -325,37 +307,6 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         lend.is_pinned
     }
 
-    /// Nothing on the backend outlives the client's transaction any more.
-    pub fn unpin(&mut self, id: BackendId) {
-        if let Some(lend) = self.backends.get_mut(&id).and_then(Backend::lend) {
-            lend.is_pinned = false;
-        }
-    }
-
-    /// Asks before a cancel request for a client's statement is sent. If false, the client has no such backend; else
-    /// [`Self::cancel_closed`] follows within a bound.
-    #[must_use]
-    pub fn begin_cancel(&mut self, client: ClientId, id: BackendId) -> bool {
-        let lend = self.backends.get_mut(&id).and_then(Backend::lend);
-        let Some(lend) = lend.filter(|lend| lend.client == client) else {
-            return false;
-        };
-        lend.was_cancelled = true;
-        lend.cancels += 1;
-        true
-    }
-
-    /// The connection of a cancel request has closed. Afterwards a signal has reached the backend, which a round trip
-    /// will show.
-    pub fn cancel_closed(&mut self, id: BackendId) {
-        match self.backends.get_mut(&id).map(|backend| &mut backend.state) {
-            Some(State::Lent(lend)) => lend.cancels = lend.cancels.saturating_sub(1),
-            Some(State::Quarantined(1)) => self.reset(id),
-            Some(State::Quarantined(cancels)) => *cancels -= 1,
-            _ => {}
-        }
-    }
-
     /// The server is no longer the primary. Its backends are never lent again; waiters wait for those of the next.
     pub fn tenure_over(&mut self, now: Duration) {
         for backend in self.backends.values_mut() {
@@ -392,21 +343,6 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// Whether no connection is left.
     pub fn is_empty(&self) -> bool {
         self.backends.is_empty()
-    }
-
-    pub fn usage(&self) -> impl Iterator<Item = Usage<'_, L, T>> {
-        let logins = self.logins.iter();
-        let lines = logins.flat_map(|(login, of)| of.lines.iter().map(move |line| (login, line)));
-        lines.map(|(login, (access, line))| Usage {
-            login,
-            access,
-            opening: line.opening,
-            resetting: line.resetting,
-            idle: line.idle.len(),
-            lent: line.lent,
-            waiting: line.waiters.len(),
-            waiting_since: line.waiters.front().map(|waiter| waiter.since),
-        })
     }
 
     const fn number(&mut self) -> u64 {

@@ -1,9 +1,9 @@
 //! The client connections that the console shows.
 //!
-//! A session stores one byte whenever it has decided all that came. The rest changes at login and with the tokens,
-//! under a lock.
+//! A session stores one byte whenever it has decided all that came, and its server process when it is lent one. The
+//! rest changes at login and with the tokens, under a lock.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -11,6 +11,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use pgpalisade_fence::HeldTokens;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
+use pgpalisade_policies::{Leftover, PoolMode};
 use pgpalisade_session::Activity;
 use tokio::sync::Notify;
 
@@ -85,12 +86,15 @@ impl ClientTable {
             id,
             since: SystemTime::now(),
             state: AtomicU8::new(ClientState::LoggingIn.number()),
+            server_pid: AtomicI32::new(0),
+            left: AtomicU8::new(0),
             end: OnceLock::new(),
             ending: Notify::new(),
             facts: Mutex::new(Facts {
                 client_addr,
                 label: None,
                 encryption: Encryption::None,
+                pool_mode: PoolMode::Session,
                 tokens: None,
             }),
         });
@@ -156,6 +160,10 @@ pub struct ClientEntry {
     pub id: u64,
     pub since: SystemTime,
     state: AtomicU8,
+    /// 0 without a server connection.
+    server_pid: AtomicI32,
+    /// Place in [`Leftover::ALL`] from 1 on; 0 for none.
+    left: AtomicU8,
     end: OnceLock<Cause>,
     ending: Notify,
     facts: Mutex<Facts>,
@@ -167,6 +175,7 @@ pub struct Facts {
     /// Identity from the startup packet; authenticated if it has a server process id.
     pub label: Option<Arc<SessionLabel>>,
     pub encryption: Encryption,
+    pub pool_mode: PoolMode,
     pub tokens: Option<Arc<HeldTokens>>,
 }
 
@@ -188,6 +197,32 @@ impl ClientEntry {
         facts.client_addr = label.client_addr;
         facts.label = Some(Arc::clone(label));
         facts.encryption = encryption;
+    }
+
+    /// Shows a client that PostgreSQL has admitted.
+    pub(crate) fn admit(&self, label: &Arc<SessionLabel>, encryption: Encryption, mode: PoolMode) {
+        self.set_label(label, encryption);
+        self.facts.lock().pool_mode = mode;
+        if mode == PoolMode::Session {
+            self.set_server_pid(label.backend_pid);
+        }
+    }
+
+    /// Publishes the server process that serves the client, with one relaxed store.
+    pub(crate) fn set_server_pid(&self, pid: Option<i32>) {
+        let pid = pid.unwrap_or_default();
+        self.server_pid.store(pid, Ordering::Relaxed);
+    }
+
+    pub fn server_pid(&self) -> Option<i32> {
+        let pid = self.server_pid.load(Ordering::Relaxed);
+        (pid != 0).then_some(pid)
+    }
+
+    /// Thing for which the client keeps a lent server connection.
+    pub fn leftover(&self) -> Option<Leftover> {
+        let place = usize::from(self.left.load(Ordering::Relaxed)).checked_sub(1)?;
+        Leftover::ALL.get(place).copied()
     }
 
     pub(crate) fn set_tokens(&self, tokens: Option<Arc<HeldTokens>>) {
@@ -229,6 +264,7 @@ impl ClientEntry {
 pub(crate) struct Publisher {
     entry: Arc<ClientEntry>,
     tokens: Option<Arc<HeldTokens>>,
+    left: Option<Leftover>,
 }
 
 impl Publisher {
@@ -236,7 +272,18 @@ impl Publisher {
         Self {
             entry,
             tokens: None,
+            left: None,
         }
+    }
+
+    /// Publishes for what the client keeps a lent server connection. Returns whether it has kept none before.
+    pub(crate) fn keeps(&mut self, left: Option<Leftover>) -> bool {
+        if self.left == left {
+            return false;
+        }
+        let place = left.map_or(0, |left| left as u8 + 1);
+        self.entry.left.store(place, Ordering::Relaxed);
+        std::mem::replace(&mut self.left, left).is_none()
     }
 
     #[inline]
@@ -291,6 +338,19 @@ mod tests {
         assert!(table.kill(listed.entry().id));
         waiting.await.unwrap();
         listed.entry().is_to_end().await;
+    }
+
+    #[test]
+    fn what_is_left_has_a_place() {
+        let listed = ClientTable::default().enter(ClientAddr::Local);
+        let mut shown = Publisher::new(Arc::clone(listed.entry()));
+        assert!(!shown.keeps(None));
+        for left in Leftover::ALL {
+            assert!(shown.keeps(Some(left)));
+            assert_eq!(listed.entry().leftover(), Some(left));
+            assert!(!shown.keeps(Some(left)) && !shown.keeps(None));
+            assert_eq!(listed.entry().leftover(), None);
+        }
     }
 
     #[test]

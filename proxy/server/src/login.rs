@@ -23,7 +23,8 @@ use bytes::{Bytes, BytesMut};
 use pgpalisade_authority::Scope;
 use pgpalisade_fence::ReplicationPermit;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
-use pgpalisade_policies::Access;
+use pgpalisade_policies::{Access, PoolMode};
+use pgpalisade_pool::ClientId;
 use pgpalisade_session::tokens::TokenRequest;
 use pgpalisade_session::{Beginning, ClientHalf, Session};
 use pgpalisade_wire::backend::TransactionStatus;
@@ -283,17 +284,16 @@ async fn log_in(
         Encryption::None
     };
     listed.set_label(&Arc::new(label.clone()), encryption);
-    let established = establish(worker, shown, client, carry, &request, label, pending).await?;
-    // This label has the server's process id.
-    let label = match &established {
-        LoginOutcome::Session(session) => Some(&session.label),
-        LoginOutcome::Shared(session) => Some(&session.label),
-        LoginOutcome::Replication(replication) => Some(&replication.label),
-        LoginOutcome::Cancel(_) => None,
+    let entry = LoginContext::new(worker, label, ClientId(listed.id));
+    let established = establish(worker, shown, client, carry, &request, entry, pending).await?;
+    // This label has a process id.
+    let (label, mode) = match &established {
+        LoginOutcome::Session(session) => (&session.label, PoolMode::Session),
+        LoginOutcome::Shared(session) => (&session.label, PoolMode::Transaction),
+        LoginOutcome::Replication(replication) => (&replication.label, PoolMode::Session),
+        LoginOutcome::Cancel(_) => return Ok((established, place)),
     };
-    if let Some(label) = label {
-        listed.set_label(label, encryption);
-    }
+    listed.admit(label, encryption, mode);
     Ok((established, place))
 }
 
@@ -325,13 +325,13 @@ async fn establish(
     client: &mut Socket,
     mut carry: BytesMut,
     request: &StartupRequest,
-    label: SessionLabel,
+    mut entry: LoginContext<'_>,
     pending: &mut PendingLogin,
 ) -> Result<LoginOutcome, LoginError> {
-    let mut entry = LoginContext::new(worker, label);
     let (scope, wanted) = entry.declared(request)?;
     let permit = entry.permit(request, wanted.as_ref())?;
-    if permit.is_none() && worker.backends.is_some() {
+    let own_place = entry.own_place(permit.as_ref())?;
+    if permit.is_none() && own_place.is_none() && worker.backends.is_some() {
         let exchange = Exchange {
             client,
             carry: &mut carry,
@@ -339,7 +339,7 @@ async fn establish(
             user: request.user(),
             pending,
         };
-        let (told, seat) = share(worker, exchange, request).await?;
+        let (told, seat) = share(worker, exchange, request, entry.client).await?;
         entry.on_authenticated(seat.backend_pid());
         return Ok(entry.shared(told, scope, wanted, (seat, carry)));
     }
@@ -361,6 +361,7 @@ async fn establish(
         server: server.socket,
         tenure: server.tenure,
         server_bytes: authenticated.server_carry,
+        own_place,
     };
     if let Some(permit) = permit {
         client.write_all(&authenticated.ready).await?;
@@ -411,15 +412,16 @@ async fn share(
     worker: &Rc<Worker>,
     mut exchange: Exchange<'_>,
     request: &StartupRequest,
+    client: ClientId,
 ) -> Result<(Option<Access>, Seat), LoginError> {
     worker.gate.is_open().await;
     let (logins, pooling) = (&worker.shared.logins, &worker.shared.pooling);
-    let obtain = async |login: &SharedLogin| try_login(worker, login).await;
+    let obtain = async |login: &SharedLogin| try_login(worker, client, login).await;
     let login =
         pooled::authenticate(&mut exchange, logins, request.packet(), pooling, obtain).await?;
     let told = login.greeting.initial.reported.default_access();
-    let seat = Seat::new(worker, login.login, login.cancel_key);
-    Ok((told, seat.ok_or(LoginError::Full)?))
+    let seat = Seat::new(worker, client, login.login, login.cancel_key);
+    Ok((told, seat))
 }
 
 /// TLS settings for a client; none on a unix socket, as with PostgreSQL.

@@ -5,6 +5,7 @@
 
 mod added_time;
 mod marks;
+mod pool;
 mod rejections;
 mod tally;
 
@@ -29,6 +30,8 @@ use pgpalisade_takeover::Takeover;
 use rejections::Rejections;
 use tally::{Tally, Total};
 
+pub use pool::ServerState;
+pub(crate) use pool::{Outcome, PoolSizes};
 pub(crate) use tally::WorkerTally;
 
 /// Limit of scopes with separate series.
@@ -53,8 +56,12 @@ pub struct Metrics {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
     pub sessions: u64,
+    /// Server connections lent from a pool.
+    pub lent: u64,
     pub statements: u64,
     pub received: u64,
+    /// Microseconds that clients have waited for a server connection.
+    pub waited_us: u64,
 }
 
 #[derive(Debug)]
@@ -125,6 +132,8 @@ impl Metrics {
         let total = Total::of(&tallies);
         Totals {
             sessions: self.sessions.get(),
+            lent: total.lent(),
+            waited_us: total.waited_us(),
             statements: total.statements().iter().map(|(_, count)| count).sum(),
             received: total.received().iter().map(|(_, count)| count).sum(),
         }
@@ -182,7 +191,8 @@ impl Collector for Traffic {
         let (kept, bytes) = (total.verdicts_kept() as f64, total.verdict_bytes() as f64);
         gauge(encoder, "verdicts_kept", "Cached verdicts.", kept)?;
         let help = "Memory of the cached verdicts.";
-        gauge(encoder, "verdicts_kept_bytes", help, bytes)
+        gauge(encoder, "verdicts_kept_bytes", help, bytes)?;
+        total.encode_pool(encoder)
     }
 }
 

@@ -53,6 +53,7 @@ impl Passthrough {
             server,
             tenure,
             server_bytes,
+            ..
         } = established;
         let mut connection = Self {
             worker,

@@ -4,6 +4,7 @@ mod admissions;
 pub(crate) mod backends;
 pub(crate) mod cancel_keys;
 mod greeting;
+pub mod view;
 
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
@@ -13,7 +14,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pgpalisade_logins::Credentials;
+use pgpalisade_policies::PoolMode;
 use pgpalisade_pool::Budget;
+use tokio::sync::Semaphore;
 
 pub(crate) use admissions::Admissions;
 pub(crate) use greeting::{Greeting, InitialReports};
@@ -39,29 +42,46 @@ pub struct BackendLimits {
     pub lifetime: Duration,
     /// Connections at most that clients keep beyond a transaction.
     pub pinned: usize,
+    /// Connections beside these, for clients that the policy gives one of their own.
+    pub sessions: usize,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Pooling {
+pub struct Pooling {
     pub(crate) admissions: Admissions,
     pub(crate) cancel_keys: cancel_keys::CancelKeys,
+    pub pools: view::Pools,
     /// Limits of shared connections, and their places; `None`: each client has its own.
     pub(crate) shared: Option<(BackendLimits, Places)>,
+    /// Places of connections beside the pool.
+    pub(crate) own: Arc<Semaphore>,
 }
 
 impl Pooling {
     pub(crate) fn new(pool: Pool) -> Self {
-        let shared = match pool {
-            Pool::Session => None,
+        let (shared, own) = match pool {
+            Pool::Session => (None, 0),
             Pool::Transaction(limits) => {
-                let places = Places::new(limits.max.get());
-                Some((limits, places))
+                let (places, own) = (Places::new(limits.max.get()), limits.sessions);
+                (Some((limits, places)), own)
             }
         };
         Self {
             admissions: Admissions::default(),
             cancel_keys: cancel_keys::CancelKeys::default(),
+            pools: view::Pools::default(),
             shared,
+            own: Arc::new(Semaphore::new(own)),
+        }
+    }
+}
+
+impl Pooling {
+    /// How long a client has a server connection, if nothing else is said.
+    pub const fn mode(&self) -> PoolMode {
+        match self.shared {
+            None => PoolMode::Session,
+            Some(_) => PoolMode::Transaction,
         }
     }
 }

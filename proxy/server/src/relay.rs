@@ -33,7 +33,7 @@ use crate::worker::Worker;
 use bytes::BytesMut;
 use client_side::ClientSide;
 use pgpalisade_logins::ClientAddr;
-use pgpalisade_policies::Leftover;
+use tokio::sync::OwnedSemaphorePermit;
 
 pub(crate) use end::End;
 pub(crate) use parked::{Parked, Served};
@@ -76,6 +76,8 @@ pub(crate) struct Relay {
     leases: Vec<Lease>,
     /// The client's place in the pool and its server connection, if that is lent.
     lent: Option<(Seat, Lent)>,
+    /// Place beside the pool, up to the end.
+    _own_place: Option<OwnedSemaphorePermit>,
     /// Wakes the task when the proxy stops, or another server becomes the primary.
     end_watch: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
@@ -89,6 +91,8 @@ pub(crate) struct Established {
     pub(crate) tenure: Option<PrimaryTerm>,
     /// Bytes that the server has sent after its first ReadyForQuery.
     pub(crate) server_bytes: BytesMut,
+    /// Its place beside the pool.
+    pub(crate) own_place: Option<OwnedSemaphorePermit>,
 }
 
 pub(crate) enum NotBegun {
@@ -125,6 +129,7 @@ impl Relay {
             tenure: established.tenure,
             leases: Vec::new(),
             lent: None,
+            _own_place: established.own_place,
             end_watch: None,
         }
     }
@@ -235,7 +240,10 @@ impl Relay {
                 }
                 match self.session.leftover() {
                     None => Ok(true),
-                    Some(_) if lent.may_pin() => Ok(false),
+                    Some(left) if lent.may_pin() => {
+                        self.keep_lent(left);
+                        Ok(false)
+                    }
                     Some(left) => Err(self.end_unpinned(left)),
                 }
             }
@@ -446,19 +454,6 @@ impl Relay {
         self.put_output();
         self.server.upstream.abort();
         end
-    }
-
-    /// Ends a session that would keep its lent server connection, when too many are kept.
-    fn end_unpinned(&mut self, left: Leftover) -> End {
-        let detail = format!("It leaves {} in its server connection.", left.as_str());
-        self.session.say_fatal(
-            "53400",
-            "terminating connection because too many clients keep their server connections",
-            &detail,
-            "Raise backends.pinned, or use a listener with pool = \"session\".",
-        );
-        self.put_output();
-        End::Unpinned
     }
 
     fn end_for_shutdown(&mut self) -> End {

@@ -73,7 +73,7 @@ pub struct WorkerContext {
     pub certificates: Arc<Certificates>,
     pub(crate) logins: Logins,
     pub(crate) pending_logins: PendingLogins,
-    pub(crate) pooling: Pooling,
+    pub pooling: Pooling,
     pub(crate) limits: ClientLimits,
     pub pause: Pause,
     pub timers: Timers,

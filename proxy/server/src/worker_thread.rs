@@ -132,6 +132,11 @@ async fn run(worker: Worker, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
     let (gated, orders) = (Rc::clone(&worker), worker.shared.pause.orders());
     tokio::task::spawn_local(async move { gated.gate.obey(orders).await });
     tokio::task::spawn_local(Rc::clone(&worker).keeps_backends());
+    let (asked, pools) = (Rc::clone(&worker), &worker.shared.pooling.pools);
+    if worker.backends.is_some() {
+        let questions = pools.questions();
+        tokio::task::spawn_local(async move { asked.answers_operators(questions).await });
+    }
     let counted = Rc::clone(&worker);
     tokio::task::spawn_local(async move {
         loop {

@@ -69,7 +69,9 @@ pub enum Identity {
 }
 
 impl Identity {
-    const fn pid(self) -> i32 {
+    /// Process id.
+    #[must_use]
+    pub const fn pid(self) -> i32 {
         match self {
             Self::Pid(pid) => pid,
             Self::Known(found) => found.backend.pid,

@@ -5,6 +5,7 @@
 mod bench;
 mod check;
 mod check_policy;
+mod config;
 mod demo;
 mod elect;
 mod explain;
@@ -57,6 +58,7 @@ struct Cli {
 enum Command {
     Serve(serve::ServeArgs),
     Check(check::CheckArgs),
+    Config(config::ConfigArgs),
     Status(status::StatusArgs),
     Explain(explain::ExplainArgs),
     Report(report::ReportArgs),
@@ -93,6 +95,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Config(args) => config::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Report(args) => report::run(&args),

@@ -37,6 +37,7 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
         time(text, seconds(60), seconds(168 * 3600))
     });
     let pinned = values.last(Key::BackendsPinned, |text| count(text, 0..=BACKENDS_MAX));
+    let sessions = values.last(Key::BackendsSessions, |text| count(text, 0..=BACKENDS_MAX));
     let limits = BackendLimits {
         max: max?,
         leaders: leaders?,
@@ -44,6 +45,7 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
         idle: idle?,
         lifetime: lifetime?,
         pinned: pinned?,
+        sessions: sessions?,
     };
     if limits.leaders >= limits.max.get() {
         let (leaders, max) = (limits.leaders, limits.max);

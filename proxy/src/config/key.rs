@@ -156,6 +156,8 @@ keys! {
         BackendsPinned("backends.pinned", "N", Number, Default("10"),
             "Server connections that clients may keep beyond a transaction",
             "A client keeps its connection for LISTEN, a temporary table, a session's advisory lock, and similar.");
+        BackendsSessions("backends.sessions", "N", Number, Default("0"),
+            "Server connections beside backends.max, one for each client of a policy rule with pool = \"session\"", "");
     }
     "Fence" {
         Authority("authority", "STORE", Text, Set("embedded:/var/lib/pgpalisade"),

@@ -166,9 +166,10 @@ fn shared_server_connections() {
         idle: Duration::from_secs(600),
         lifetime: Duration::from_secs(3600),
         pinned: 10,
+        sessions: 0,
     };
     assert_eq!(pool(""), Pool::Transaction(limits.clone()));
-    let given = "max = 1\nleaders = 0\nwait = 0\nidle = \"1s\"\nlifetime = \"168h\"\npinned = 0";
+    let given = "max = 1\nleaders = 0\nwait = 0\nidle = \"1s\"\nlifetime = \"168h\"\npinned = 0\nsessions = 7";
     let given_limits = BackendLimits {
         max: NonZeroUsize::MIN,
         leaders: 0,
@@ -176,6 +177,7 @@ fn shared_server_connections() {
         idle: Duration::from_secs(1),
         lifetime: Duration::from_secs(168 * 3600),
         pinned: 0,
+        sessions: 7,
     };
     assert_eq!(pool(given), Pool::Transaction(given_limits));
     for (more, part) in [

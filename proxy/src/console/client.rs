@@ -20,8 +20,8 @@ use pgpalisade_wire::frontend::{
 
 use super::command::Command;
 use super::login::Operator;
-use super::table::{Row, Rows, Table, data_row};
-use super::{Console, ConsoleError, SEE_LOG};
+use super::table::{Row, Rows, Table, data_row, unreadable};
+use super::{Console, ConsoleError};
 
 /// Limit of a client's prepared statements, and of its portals.
 const NAMES_MAX: usize = 64;
@@ -191,19 +191,11 @@ impl ConsoleClient {
     async fn rows(&self, table: &'static Table) -> Result<Vec<Row>, ConsoleError> {
         let console = Arc::clone(&self.console);
         let reading = match table.rows {
-            Rows::Asked(ask) => {
-                let hint = "SHOW AUTHORITY shows the reason.";
-                let unanswered = |why: String| ConsoleError::new("08006", &why).hint(hint);
-                return ask(&console.facts).await.map_err(unanswered);
-            }
+            Rows::Asked(ask) => return ask(&console.facts).await,
             Rows::Known(read) => tokio::task::spawn_blocking(move || read(&console.facts)),
             Rows::Many(read) => tokio::task::spawn_blocking(move || read(&console.facts).collect()),
         };
-        let failed = |error: tokio::task::JoinError| {
-            tracing::error!(%error, table = table.name, "the console");
-            ConsoleError::new("58000", "the table could not be read").hint(SEE_LOG)
-        };
-        reading.await.map_err(failed)
+        reading.await.map_err(unreadable)
     }
 
     async fn send(&mut self, rows: impl Iterator<Item = Row>, formats: &[i16]) -> io::Result<()> {

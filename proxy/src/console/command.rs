@@ -23,8 +23,8 @@ const SETTINGS: &str =
 const SQL: &str = "abort begin call close commit copy declare deallocate delete discard explain insert reset \
                    rollback select start update with";
 
-/// Commands of pgbouncer that have no meaning for a proxy without a pool.
-const POOLING: &str = "disable enable reconnect suspend wait_close";
+/// Commands of pgbouncer that this console has not.
+const PGBOUNCER: &str = "disable enable reconnect suspend wait_close";
 
 const HELP: &str = "SHOW HELP lists the commands.";
 const NO_TRANSACTIONS: &str =
@@ -64,9 +64,8 @@ impl Command {
                 let message = format!("the console is not a database: it has no {word}");
                 Err(ConsoleError::new("0A000", message).hint(NO_TRANSACTIONS))
             }
-            [word, ..] if has(POOLING, word) => {
-                let what = "pgpalisade does not pool server connections, so there is no";
-                let message = format!("{what} {}", word.to_ascii_uppercase());
+            [word, ..] if has(PGBOUNCER, word) => {
+                let message = format!("the console has no {}", word.to_ascii_uppercase());
                 Err(ConsoleError::new("0A000", message).hint(HELP))
             }
             _ => Err(ConsoleError::new("42601", "this is not a command of the console").hint(HELP)),

@@ -55,6 +55,6 @@ fn overtaken(how: &str) -> ConsoleError {
 }
 
 /// A worker that does not answer serves no session either.
-fn stuck() -> ConsoleError {
+pub(super) fn stuck() -> ConsoleError {
     ConsoleError::new("58000", "a worker thread does not answer").hint(SEE_LOG)
 }

@@ -10,7 +10,7 @@ use pgpalisade_wire::encode::{self, DataRow, FieldDescription, RowDescription};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Facts;
+use super::{ConsoleError, Facts, SEE_LOG};
 
 /// Time that SHOW AUTHORITY and others wait for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -101,7 +101,18 @@ pub(super) enum Rows {
 }
 
 pub(super) type QueryResult<'a> =
-    Pin<Box<dyn Future<Output = Result<Vec<Row>, String>> + Send + 'a>>;
+    Pin<Box<dyn Future<Output = Result<Vec<Row>, ConsoleError>> + Send + 'a>>;
+
+/// The thread that makes the rows has failed.
+pub(super) fn unreadable(error: tokio::task::JoinError) -> ConsoleError {
+    tracing::error!(%error, "the console");
+    ConsoleError::new("58000", "the table could not be read").hint(SEE_LOG)
+}
+
+/// The control connection or the authority has not answered.
+pub(super) fn unanswered(why: impl ToString) -> ConsoleError {
+    ConsoleError::new("08006", why.to_string()).hint("SHOW AUTHORITY shows the reason.")
+}
 
 /// Rows made as they are read, so that showing the first of many is cheap.
 pub(super) type RowIter = Box<dyn ExactSizeIterator<Item = Row> + Send>;

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_fence::HeldTokens;
 use pgpalisade_fence::mark_cache::CachedMark;
 use pgpalisade_policies::{Mode, Numbers, PreparedTransactions};
 use pgpalisade_rejection_log::moment;
@@ -13,7 +12,9 @@ use pgpalisade_takeover::cluster_lock::Proxy;
 use tokio::time::Instant;
 
 use super::Facts;
-use super::table::{ANSWER_WITHIN, Cell, QueryResult, Row, RowIter, Rows, Table, rows, time, yes};
+use super::table::{
+    ANSWER_WITHIN, Cell, QueryResult, Row, RowIter, Rows, Table, rows, time, unanswered, yes,
+};
 use super::{pgbouncer, refusals, takeovers};
 
 pub(super) const TABLES: [Table; 9] = [
@@ -123,13 +124,6 @@ fn help(_: &Facts) -> Vec<Row> {
     rows
 }
 
-/// `scheduler=34,billing=7`.
-fn tokens(held: &HeldTokens) -> String {
-    let tokens = held.tokens().iter();
-    let each = tokens.map(|held| format!("{}={}", held.mark.scope(), held.token));
-    each.collect::<Vec<_>>().join(",")
-}
-
 fn sessions(facts: &Facts) -> RowIter {
     let row = |entry: Arc<ClientEntry>| {
         let client = entry.facts();
@@ -145,9 +139,9 @@ fn sessions(facts: &Facts) -> RowIter {
             time(entry.since),
             yes(client.encryption == Encryption::Tls).into(),
             entry.state().as_str().into(),
-            client.tokens.as_deref().map(tokens).into(),
-            label
-                .and_then(|label| label.backend_pid)
+            client.tokens.map(|tokens| tokens.to_string()).into(),
+            entry
+                .server_pid()
                 .map(|pid| Cell::Number(pid.into()))
                 .into(),
         ]
@@ -251,7 +245,7 @@ fn proxies(facts: &Facts) -> QueryResult<'_> {
                 yes(proxy.is_asked).into(),
             ]
         };
-        let all = all.map_err(|error| error.to_string())?;
+        let all = all.map_err(unanswered)?;
         Ok(all.into_iter().map(row).collect())
     })
 }

@@ -4,7 +4,7 @@ use pgpalisade_server::history::ShownTakeover;
 use tokio::time::Instant;
 
 use super::Facts;
-use super::table::{ANSWER_WITHIN, QueryResult, columns, row_of};
+use super::table::{ANSWER_WITHIN, QueryResult, columns, row_of, unanswered};
 
 pub(super) const COLUMNS: &str = "\
     scope text, from int8, to int8, raised_at text, raised_by text, outcome text, sessions int8, \
@@ -14,7 +14,7 @@ pub(super) fn takeovers(facts: &Facts) -> QueryResult<'_> {
     Box::pin(async {
         let deadline = Instant::now() + ANSWER_WITHIN;
         let all = facts.shared.takeover.history(deadline).await;
-        let all = all.map_err(|error| error.to_string())?;
+        let all = all.map_err(unanswered)?;
         let columns = columns(COLUMNS);
         let row = |record| row_of(&columns, &ShownTakeover::from(record));
         Ok(all.into_iter().map(row).collect())

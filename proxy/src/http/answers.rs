@@ -168,7 +168,7 @@ fn not_meant() -> Response<Body> {
 
 fn nothing_there() -> Response<Body> {
     let paths = "the paths are / (the dashboard), /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions, \
-                 takeovers, proxies, rejections, overlaps and events\n";
+                 takeovers, pools, proxies, rejections, overlaps and events\n";
     plain(StatusCode::NOT_FOUND, paths)
 }
 

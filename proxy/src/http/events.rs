@@ -32,12 +32,13 @@ const SIGN_EVERY: Duration = Duration::from_secs(5);
 /// Rows of one table in a picture. The total is reported too.
 const ROWS_MAX: usize = 200;
 
-const TABLES: [&str; 6] = [
+const TABLES: [&str; 7] = [
     "scopes",
     "takeovers",
     "overlaps",
     "rejections",
     "sessions",
+    "pools",
     "proxies",
 ];
 

@@ -7,7 +7,7 @@ use toml::Spanned;
 use crate::effects::Category;
 use crate::policy::declare::DeclareFor;
 use crate::policy::tables::TablePattern;
-use crate::policy::terms::{Reads, UnknownTables, Writes};
+use crate::policy::terms::{PoolMode, Reads, UnknownTables, Writes};
 use crate::policy::who::WhoPattern;
 use crate::policy::{Mode, TokenBounds};
 
@@ -61,5 +61,6 @@ pub(in crate::policy) struct RuleDraft {
     pub(in crate::policy) at: Spanned<()>,
     pub(in crate::policy) name: Option<Box<str>>,
     pub(in crate::policy) who: WhoPattern,
+    pub(in crate::policy) pool: Option<PoolMode>,
     pub(in crate::policy) section: Section,
 }

@@ -37,7 +37,7 @@ const TOKENS: &str = "the value of [tokens]";
 const ANY: &str = "any";
 
 #[rustfmt::skip] // One key, one row: it is a table.
-pub const POLICY_KEYS: [PolicyKey; 39] = [
+pub const POLICY_KEYS: [PolicyKey; 40] = [
     key("defaults.writes", WRITES, "\"token\""),
     key("defaults.reads", READS, "\"allow\""),
     key("defaults.mode", MODE, "\"enforce\""),
@@ -71,6 +71,7 @@ pub const POLICY_KEYS: [PolicyKey; 39] = [
     key("session.writes", WRITES, DEFAULTS),
     key("session.reads", READS, DEFAULTS),
     key("session.mode", MODE, "the scope's"),
+    key("session.pool", "\"session\"", "the proxy's"),
     key("session.scope", SCOPE, DEFAULTS),
     key("session.refuse", KINDS, "no others"),
     key("session.allow", KINDS, "none"),

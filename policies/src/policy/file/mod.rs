@@ -16,7 +16,7 @@ use super::glob::Glob;
 use super::network::Network;
 use super::remark::{Lines, PolicyErrors, Remark, ValueError};
 use super::tables::TablePattern;
-use super::terms::{Reads, UnknownTables, Writes};
+use super::terms::{PoolMode, Reads, UnknownTables, Writes};
 use super::who::WhoPattern;
 use super::{Mode, Numbers, Policy, PreparedTransactions, TokenBounds};
 use crate::effects::Category;
@@ -42,6 +42,7 @@ const WRITES: [(&str, Writes); 3] = [
     ("allow", Writes::Allow),
     ("refuse", Writes::Refuse),
 ];
+const POOLS: [(&str, PoolMode); 1] = [("session", PoolMode::Session)];
 const UNKNOWN_TABLES: [(&str, UnknownTables); 2] = [
     ("every-scope", UnknownTables::EveryScope),
     ("session-scope", UnknownTables::SessionScope),
@@ -314,6 +315,7 @@ impl PolicyReader<'_> {
             at: Spanned::new(value.span(), ()),
             name: None,
             who: WhoPattern::default(),
+            pool: None,
             section: Section::default(),
         };
         let entries = from_the_top(table);
@@ -326,6 +328,14 @@ impl PolicyReader<'_> {
             };
             match &**key.get_ref() {
                 "match" => self.who("session.match", value, &mut rule.who),
+                "pool" => {
+                    let name = KeyName {
+                        key: "session.pool",
+                        written: "session.pool",
+                    };
+                    let word = self.word(name, value, &POOLS);
+                    rule.pool = word.map(Spanned::into_inner);
+                }
                 "name" => {
                     let text = self.text(name, value, rule_name);
                     rule.name = text.map(Spanned::into_inner);

@@ -43,7 +43,7 @@ guards! {
     /// The reset is answered before the next client has the backend.
     ResetAwaited: LEAK, 0;
     /// Backends reset once their client has left.
-    LeftTold: LINGERS, 1;
+    LeftTold: LINGERS, 13;
     /// Waiters that left are forgotten.
     WaiterLeftTold: NOT_WAITING, 0;
     /// Ended backends are forgotten.
@@ -52,13 +52,6 @@ guards! {
     NumbersNew: TWO_OWNERS, 0;
     TenureTold: OLD_TENURE, 3;
     PauseTold: NOT_PAUSED, 1;
-    // Cancel
-    /// A cancelled backend is reset.
-    CancelTold: HIT, 3;
-    /// Not before the connection of the cancel request has closed.
-    CancelClosedAwaited: HIT, 2;
-    /// A cancel request is sent only while its client has the backend.
-    CancelAsked: HIT, 2;
     // Limits
     BudgetAsked: OVER_BUDGET, 1;
     LoginLimit: OVER_LOGIN, 0;
@@ -68,7 +61,7 @@ guards! {
     /// A pause follows a failed opening.
     FailureTold: HAMMERS, 2;
     /// Time passes.
-    TickTold: ENDLESS, 3;
+    TickTold: ENDLESS, 8;
     /// A long wait makes way.
     Patience: STARVED, 52;
 }

@@ -1,5 +1,5 @@
-//! A simulation of the pool in virtual time, with a driver, servers, and clients that come, go, die, pin, fail and
-//! cancel. Each seed decides all limits, delays and faults.
+//! A simulation of the pool in virtual time, with a driver, servers, and clients that come, go, die, pin and fail.
+//! Each seed decides all limits, delays and faults.
 //!
 //! `PGPALISADE_POOL_SEED=7` prints the steps of one seed, `PGPALISADE_POOL_SEEDS=100000` plays more.
 
@@ -34,9 +34,9 @@ fn number(variable: &str) -> Option<u64> {
 fn the_pool_keeps_its_promises() {
     if let Some(seed) = number("PGPALISADE_POOL_SEED") {
         let played = play(seed, None, |at, delivery| println!("{at:?} {delivery:?}"));
-        let usage: Vec<_> = played.pool.usage().collect();
+        let backends: Vec<_> = played.pool.backends().collect();
         let (limits, max) = (&played.draw.limits, played.draw.max);
-        println!("{max} places, {limits:?}\n{usage:#?}");
+        println!("{max} places, {limits:?}\n{backends:#?}");
         assert_eq!(played.broken, None, "seed {seed}");
         return;
     }

@@ -14,7 +14,6 @@ pub(super) const OTHER_ACCESS: Broken = "a backend of another access is lent";
 pub(super) const UNCLEAR: Broken = "a backend is lent whose registration ended unclear";
 pub(super) const LEAK: Broken = "what a client has left is seen by another";
 pub(super) const LINGERS: Broken = "what a client has left outlives it";
-pub(super) const HIT: Broken = "a cancel request hits another client";
 pub(super) const DEAD: Broken = "a backend is lent that is known to be dead";
 pub(super) const OLD_TENURE: Broken = "a backend of an earlier tenure is lent";
 pub(super) const NOT_PAUSED: Broken = "a backend is lent in a pause";
@@ -51,7 +50,6 @@ pub(super) enum Doing {
     Idle,
     /// Lent to a client that wanted this access.
     Lent(ClientId, usize),
-    Quarantined,
     Resetting,
     Closing,
 }
@@ -64,10 +62,6 @@ pub(super) struct Server {
     pub(super) tenure: u64,
     /// Client whose settings and locks it has.
     pub(super) residue: Option<ClientId>,
-    /// A signal for this client's statement that was not seen to arrive.
-    pub(super) signal: Option<ClientId>,
-    /// Cancel requests under way.
-    pub(super) cancels: u32,
     pub(super) is_unclear: bool,
     pub(super) is_pinned: bool,
     pub(super) is_dead: bool,
@@ -107,7 +101,7 @@ impl Truth {
             Doing::Idle => &mut counts.idle[column],
             Doing::Lent(_, wanted) => &mut counts.lent[wanted],
             Doing::Resetting => &mut counts.resetting[column],
-            Doing::Quarantined | Doing::Closing => return None,
+            Doing::Closing => return None,
         })
     }
 

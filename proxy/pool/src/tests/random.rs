@@ -54,10 +54,9 @@ pub(super) struct Draw {
     pub(super) transaction: u64,
     pub(super) think: u64,
     pub(super) opening: u64,
-    /// Of a hundred: openings and resets that fail, transactions that pin, are cancelled, or whose client disconnects.
+    /// Of a hundred: openings and resets that fail, transactions that pin, or whose client disconnects.
     pub(super) fails: u64,
     pub(super) pins: u64,
-    pub(super) cancels: u64,
     pub(super) dies: u64,
     pub(super) weather: Vec<Weather>,
 }
@@ -89,7 +88,6 @@ impl Draw {
             opening: one_of(&[5, 20, 200]),
             fails: one_of(&[0, 2, 20]),
             pins: one_of(&[0, 5, 30]),
-            cancels: one_of(&[0, 10]),
             dies: one_of(&[0, 2, 20]),
             weather,
         }
@@ -97,7 +95,7 @@ impl Draw {
 
     /// Nothing fails any more.
     pub(super) fn calm(&mut self) {
-        (self.fails, self.pins, self.cancels, self.dies) = (0, 0, 0, 0);
+        (self.fails, self.pins, self.dies) = (0, 0, 0);
         self.transaction = self.transaction.min(20);
         self.opening = self.opening.min(20);
         self.weather.clear();

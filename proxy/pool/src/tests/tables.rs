@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::world::Places;
-use crate::{Access, BackendId, Birth, ClientId, Limits, Order, Pool, Refusal};
+use crate::{Access, Activity, BackendId, Birth, ClientId, Limits, Order, Pool, Refusal};
 
 struct Script {
     pool: Pool<&'static str, u8, Places>,
@@ -99,12 +99,6 @@ impl Script {
             ["clean", id] => self.pool.reset_done(self.now, self.backend(id)),
             ["ended", id] => self.pool.ended(self.now, self.backend(id)),
             ["pin", id] => told.push(answer(self.pool.pin(self.backend(id))).to_owned()),
-            ["unpin", id] => self.pool.unpin(self.backend(id)),
-            ["cancel", id, of] => {
-                let is_sent = self.pool.begin_cancel(client(of), self.backend(id));
-                told.push(answer(is_sent).to_owned());
-            }
-            ["cancelled", id] => self.pool.cancel_closed(self.backend(id)),
             ["tenure"] => self.pool.tenure_over(self.now),
             ["pause"] => self.pool.pause(),
             ["resume"] => self.pool.resume(self.now),
@@ -658,31 +652,6 @@ fn idle_and_old_backends_close() {
 }
 
 #[test]
-fn a_cancelled_backend_is_lent_after_the_signal_and_a_round_trip() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        cancel b1 2 => no
-        cancel b1 1 => yes
-        cancel b1 1 => yes
-        cancelled b1
-        back b1 ro
-        cancel b1 1 => no
-        1 wants a ro => open b2 a
-        cancelled b1 => reset b1
-        clean b1 => 1 gets b1
-        cancel b1 1 => yes
-        cancelled b1
-        back b1 ro => reset b1
-        clean b1
-        1 wants a ro => 1 gets b1
-        cancel b1 1 => yes
-        cancel b1 1 => yes
-        back b1 ro
-        cancelled b1
-        cancelled b1 => reset b1");
-}
-
-#[test]
 fn pins_are_counted() {
     run("1 wants a ro => open b1 a
         opened b1 => 1 gets b1
@@ -691,9 +660,11 @@ fn pins_are_counted() {
         pin b1 => yes
         pin b1 => yes
         pin b2 => no
-        unpin b1
+        back b1 ro
+        pin b1 => no
         pin b2 => yes
         back b2 ro
+        1 wants a ro => 1 gets b1
         pin b2 => no
         pin b1 => yes
         ended b1
@@ -711,15 +682,12 @@ fn a_tenure_takes_its_backends_with_it() {
         opened b3 => 3 gets b3
         4 wants a ro => open b4 a
         back b2 ro => reset b2
-        cancel b3 3 => yes
-        back b3 ro
         5 wants b ro => open b5 b
         opened b5 => 5 gets b5
         back b5 ro
-        tenure => close b2, close b3, close b4, close b5, open b6 a
+        tenure => close b2, close b4, close b5, open b6 a
         clean b2
         opened b4
-        cancelled b3
         tenure => close b6, open b7 a
         5 wants b ro => open b8 b
         back b1 ro => close b1
@@ -752,9 +720,7 @@ fn late_events_change_nothing() {
     run("1 wants a ro => open b1 a
         clean b1
         back b1 ro
-        cancelled b1
         pin b1 => no
-        cancel b1 1 => no
         opened b1 => 1 gets b1
         opened b1
         clean b1
@@ -788,19 +754,34 @@ fn who_leaves_waits_no_more_and_leaves_nothing() {
 }
 
 #[test]
-fn usage_is_that_of_each_key() {
-    let mut script = script(1, limits());
+fn people_see_backends_and_waits() {
+    let mut script = script(3, limits());
     script.run(
         "1 wants a ro => open b1 a
         opened b1 => 1 gets b1
+        2 wants b ro => open b2 b
+        opened b2 => 2 gets b2
+        pin b1 => yes
+        back b2 ro
         ms 5
-        2 wants a t1
-        3 wants a t1",
+        3 wants a t1 => open b3 a
+        4 wants c ro => close b2",
     );
-    let usage: Vec<_> = script.pool.usage().collect();
-    let told = usage
-        .iter()
-        .map(|of| (of.lent, of.waiting, of.waiting_since));
-    let since = Some(Duration::from_millis(5));
-    assert_eq!(told.collect::<Vec<_>>(), [(1, 0, None), (0, 2, since)]);
+    let seen = script.pool.backends();
+    let seen = seen.map(|of| (*of.login, of.activity, of.is_pinned, of.is_leaving));
+    assert_eq!(
+        seen.collect::<Vec<_>>(),
+        [
+            ("a", Activity::Lent(ClientId(1)), true, false),
+            ("b", Activity::Closing, false, true),
+            ("a", Activity::Opening, false, false),
+        ]
+    );
+    let waits = script.pool.waits().map(|wait| (wait.client, wait.since));
+    let since = Duration::from_millis(5);
+    assert_eq!(
+        waits.collect::<Vec<_>>(),
+        [(ClientId(3), since), (ClientId(4), since)]
+    );
+    assert_eq!(script.pool.waiting(), 2);
 }

@@ -25,9 +25,6 @@ pub(super) enum Delivery {
     Closed(BackendId),
     /// The end of an idle backend is seen.
     Noticed(BackendId),
-    Cancel(ClientId, BackendId),
-    Signal(ClientId, BackendId),
-    CancelClosed(BackendId),
     /// A late event of a backend that has gone.
     Late(BackendId),
     Tick,
@@ -173,8 +170,9 @@ impl World {
         self.pool.tenure_over(self.now);
         self.obey();
         self.run(CALM, &mut tell);
+        let is_known = |login: &crate::login::Login<u8>| !login.lines.is_empty();
         let is_empty = self.truth.is_empty() && self.pool.is_empty();
-        if !is_empty || self.places.get() > 0 || self.pool.usage().next().is_some() {
+        if !is_empty || self.places.get() > 0 || self.pool.logins.values().any(is_known) {
             self.breaks(NOT_DRAINED);
         }
     }
@@ -210,9 +208,6 @@ impl World {
             Delivery::ResetDone(id) => self.reset_done(id),
             Delivery::Closed(id) => self.end(id),
             Delivery::Noticed(id) => self.notice(id),
-            Delivery::Cancel(client, id) => self.cancel(client, id),
-            Delivery::Signal(client, id) => self.signal(client, id),
-            Delivery::CancelClosed(id) => self.cancel_closed(id),
             Delivery::Late(id) => self.late(id),
             Delivery::Tick => self.tick(),
             Delivery::Weather => self.weather(),
@@ -382,8 +377,6 @@ impl World {
             (server.access != access && !may_register, OTHER_ACCESS),
             (server.is_unclear, UNCLEAR),
             (is_other(server.residue), LEAK),
-            (is_other(server.signal), HIT),
-            (server.cancels > 0, HIT),
             (server.is_known_dead, DEAD),
             (server.tenure != self.tenure, OLD_TENURE),
             (self.is_paused, NOT_PAUSED),
@@ -405,9 +398,6 @@ impl World {
             (client.waits, client.has) = (None, Some(backend));
         }
         self.soon(self.draw.transaction, Delivery::Done(id, backend));
-        if self.random.percent(self.draw.cancels) {
-            self.soon(2 * self.draw.transaction, Delivery::Cancel(id, backend));
-        }
     }
 
     /// The end of a transaction.
@@ -441,7 +431,6 @@ impl World {
             return self.think(id);
         }
         if was_pinned {
-            self.pool.unpin(backend);
             self.truth.pin(backend, false);
         } else if is_clear
             && self.random.percent(self.draw.pins)
@@ -464,13 +453,7 @@ impl World {
     }
 
     fn give_back(&mut self, id: BackendId, access: Access<u8>) {
-        let is_cancelled = self.truth.servers.get(&id).is_some_and(|s| s.cancels > 0);
-        let doing = if is_cancelled {
-            Doing::Quarantined
-        } else {
-            Doing::Idle
-        };
-        self.truth.does(id, doing);
+        self.truth.does(id, Doing::Idle);
         self.pool.given_back(self.now, id, access);
         if self.random.percent(5) {
             self.soon(50, Delivery::Late(id));
@@ -492,8 +475,6 @@ impl World {
             doing: Doing::Opening,
             tenure: self.tenure,
             residue: None,
-            signal: None,
-            cancels: 0,
             is_unclear: false,
             is_pinned: false,
             is_dead: false,
@@ -525,9 +506,6 @@ impl World {
 
     fn reset(&mut self, id: BackendId) {
         self.truth.does(id, Doing::Resetting);
-        if let Some(server) = self.truth.servers.get_mut(&id) {
-            server.signal = None;
-        }
         self.soon(2, Delivery::ResetDone(id));
         if !self.keeps(Guard::ResetAwaited) {
             self.truth.does(id, Doing::Idle);
@@ -573,46 +551,6 @@ impl World {
         }
     }
 
-    fn cancel(&mut self, id: ClientId, backend: BackendId) {
-        let Some(server) = self.truth.servers.get_mut(&backend) else {
-            return;
-        };
-        let is_lent = matches!(server.doing, Doing::Lent(client, _) if client == id);
-        let is_sent = if self.out == Some(Guard::CancelTold) {
-            is_lent
-        } else {
-            self.pool.begin_cancel(id, backend) || self.out == Some(Guard::CancelAsked)
-        };
-        if is_sent {
-            server.cancels += 1;
-            let after = self.random.delay(20);
-            self.later(after, Delivery::Signal(id, backend));
-            let after = after + self.random.delay(20);
-            self.later(after, Delivery::CancelClosed(backend));
-            if !self.keeps(Guard::CancelClosedAwaited) {
-                self.pool.cancel_closed(backend);
-            }
-        }
-    }
-
-    fn signal(&mut self, id: ClientId, backend: BackendId) {
-        if let Some(server) = self.truth.servers.get_mut(&backend) {
-            server.signal = Some(id);
-            if matches!(server.doing, Doing::Lent(client, _) if client != id) {
-                self.breaks(HIT);
-            }
-        }
-    }
-
-    fn cancel_closed(&mut self, id: BackendId) {
-        if let Some(server) = self.truth.servers.get_mut(&id) {
-            server.cancels -= 1;
-            if self.keeps(Guard::CancelClosedAwaited) {
-                self.pool.cancel_closed(id);
-            }
-        }
-    }
-
     fn late(&mut self, id: BackendId) {
         let mut to = id;
         if self.truth.servers.contains_key(&id) {
@@ -624,11 +562,10 @@ impl World {
             to = self.truth.servers.keys().nth(at).copied().unwrap_or(id);
         }
         let seed = self.random.next();
-        match self.random.below(5) {
+        match self.random.below(4) {
             0 => self.pool.opened(self.now, to, seed),
             1 => self.pool.reset_done(self.now, to),
             2 => self.pool.given_back(self.now, to, Access::ReadOnly),
-            3 => self.pool.cancel_closed(to),
             _ => self.pool.ended(self.now, to),
         }
     }

@@ -4,19 +4,22 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use pgpalisade_pool::{Access, BackendId, ClientId, Order, Pool, Refusal};
 use pgpalisade_session::{Identity, ServerHalf};
 use pgpalisade_takeover::PrimaryTerm;
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::{mpsc, oneshot};
 
 use super::OpenError;
 use super::cancel::cancel_request;
 use super::open::{OpenedBackend, open};
 use super::reset::reset;
+use crate::metrics::Outcome;
 use crate::pooling::backends::{Answer, Backend, Backends, Machine, Tokens};
 use crate::pooling::cancel_keys::{CancelKey, Cancellable};
+use crate::pooling::view::{Opened, Question};
 use crate::pooling::{Greeting, SharedLogin};
 use crate::upstream::{ServerSide, Upstream};
 use crate::worker::Worker;
@@ -42,15 +45,6 @@ impl From<OpenedBackend> for Backend {
 }
 
 impl Backends {
-    fn now(&self) -> Duration {
-        self.begun.elapsed()
-    }
-
-    fn client(&self) -> ClientId {
-        self.clients.set(self.clients.get() + 1);
-        ClientId(self.clients.get())
-    }
-
     /// Lets the pool decide, and carries out its orders.
     fn decide(&self, worker: &Rc<Worker>, event: impl FnOnce(&mut Machine, Duration)) {
         event(&mut self.machine.borrow_mut(), self.now());
@@ -63,6 +57,12 @@ impl Backends {
         }
     }
 
+    /// Notes that a connection is gone.
+    fn ended(&self, worker: &Rc<Worker>, id: BackendId) {
+        self.opened.borrow_mut().remove(&id);
+        self.decide(worker, |pool, now| pool.ended(now, id));
+    }
+
     fn carry_out(&self, worker: &Rc<Worker>, order: Order<SharedLogin>) {
         match order {
             Order::Lend { client, backend } => {
@@ -73,6 +73,7 @@ impl Backends {
                 {
                     // The client has left meanwhile. What it wanted, its backend has not become.
                     drop(back);
+                    self.opened.borrow_mut().remove(&backend);
                     self.machine.borrow_mut().ended(self.now(), backend);
                 }
             }
@@ -131,17 +132,17 @@ pub(crate) struct Lent {
 impl Seat {
     pub(crate) fn new(
         worker: &Rc<Worker>,
+        client: ClientId,
         login: SharedLogin,
         cancel_key: CancelKey,
-    ) -> Option<Self> {
-        let client = worker.backends.as_ref()?.client();
-        Some(Self {
+    ) -> Self {
+        Self {
             worker: Rc::clone(worker),
             client,
             login,
             cancel_key,
             last: None,
-        })
+        }
     }
 
     /// Process id that the client knows.
@@ -237,7 +238,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let (Some(backends), Some(id)) = (&self.worker.backends, self.id) {
-            backends.decide(&self.worker, |pool, now| pool.ended(now, id));
+            backends.ended(&self.worker, id);
         }
     }
 }
@@ -245,12 +246,12 @@ impl Drop for Lent {
 /// Has a login tried by a connection of the pool.
 pub(crate) async fn try_login(
     worker: &Rc<Worker>,
+    client: ClientId,
     login: &SharedLogin,
 ) -> Result<Arc<Greeting>, OpenError> {
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
-    let client = backends.client();
     let (id, backend) = borrow(worker, client, login, None).await?;
     let greeting = Arc::clone(&backend.greeting);
     backends.idle.borrow_mut().insert(id, backend);
@@ -270,14 +271,34 @@ async fn borrow(
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
-    let (sender, answer) = oneshot::channel();
+    let (sender, mut answer) = oneshot::channel();
     backends.waiting.borrow_mut().insert(client, sender);
     let access = tokens.map_or(Access::ReadOnly, Access::Tokens);
     backends.decide(worker, |pool, now| pool.wanted(now, client, login, access));
-    answer.await.unwrap_or(Err(OpenError::NoPlace))
+    let answer = match answer.try_recv() {
+        Ok(answer) => answer,
+        Err(TryRecvError::Closed) => Err(OpenError::NoPlace),
+        Err(TryRecvError::Empty) => {
+            let since = Instant::now();
+            let answer = answer.await.unwrap_or(Err(OpenError::NoPlace));
+            worker.tally.waited(since.elapsed());
+            answer
+        }
+    };
+    if answer.is_ok() {
+        worker.tally.lent();
+    }
+    answer
 }
 
 impl Worker {
+    /// Shows the pool to operators, up to the end of the worker.
+    pub(crate) async fn answers_operators(self: Rc<Self>, questions: mpsc::Receiver<Question>) {
+        if let Some(backends) = &self.backends {
+            backends.answer(questions).await;
+        }
+    }
+
     /// Keeps the pool, up to the end of the worker.
     pub(crate) async fn keeps_backends(self: Rc<Self>) {
         let Some(backends) = &self.backends else {
@@ -295,13 +316,14 @@ impl Worker {
                 Poll::Ready(ended.collect::<Vec<_>>())
             });
             for id in ended.await {
-                backends.decide(&self, |pool, now| pool.ended(now, id));
+                backends.ended(&self, id);
             }
             backends.decide(&self, Pool::tick);
+            self.tally.sizes(&backends.sizes());
             let spare = backends.idle.borrow().keys().min().copied();
             if let Some(id) = spare.filter(|_| backends.places.is_one_wanted()) {
                 let spare = backends.idle.borrow_mut().remove(&id);
-                backends.decide(&self, |pool, now| pool.ended(now, id));
+                backends.ended(&self, id);
                 tokio::task::spawn_local(Rc::clone(&self).says_goodbye(spare));
             }
         }
@@ -317,14 +339,21 @@ impl Worker {
         }
         match opened {
             Ok(opened) => {
+                self.tally.opening(Outcome::Done);
+                let shown = Opened {
+                    pid: opened.pid,
+                    at: SystemTime::now(),
+                };
+                backends.opened.borrow_mut().insert(id, shown);
                 let backend = Box::new(Backend::from(opened));
                 backends.idle.borrow_mut().insert(id, backend);
                 backends.decide(&self, |pool, now| pool.opened(now, id, rand::random()));
             }
             Err(error) => {
+                self.tally.opening(Outcome::Failed);
                 *backends.failed.borrow_mut() = Some(error);
                 // Those that waited for it are told now.
-                backends.decide(&self, |pool, now| pool.ended(now, id));
+                backends.ended(&self, id);
                 *backends.failed.borrow_mut() = None;
             }
         }
@@ -338,17 +367,21 @@ impl Worker {
         let resetting = async { reset(&self, *used?).await.map(Box::new) };
         match timers.timeout(RESET_WITHIN, resetting).await {
             Ok(Some(backend)) => {
+                self.tally.reset(Outcome::Done);
                 backends.idle.borrow_mut().insert(id, backend);
                 backends.decide(&self, |pool, now| pool.reset_done(now, id));
             }
-            Ok(None) | Err(_) => backends.decide(&self, |pool, now| pool.ended(now, id)),
+            Ok(None) | Err(_) => {
+                self.tally.reset(Outcome::Failed);
+                backends.ended(&self, id);
+            }
         }
     }
 
     async fn closes(self: Rc<Self>, id: BackendId, closed: Option<Box<Backend>>) {
         Rc::clone(&self).says_goodbye(closed).await;
         if let Some(backends) = &self.backends {
-            backends.decide(&self, |pool, now| pool.ended(now, id));
+            backends.ended(&self, id);
         }
     }
 

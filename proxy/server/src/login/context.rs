@@ -1,12 +1,16 @@
 //! A login as the fence sees it.
 
+use std::sync::Arc;
+
 use pgpalisade_authority::Scope;
 use pgpalisade_fence::rejection::{Enforcement, Rejection};
 use pgpalisade_fence::{ReplicationPermit, SessionFence, TokenValue};
 use pgpalisade_logins::SessionLabel;
-use pgpalisade_policies::{Lifetime, Mode};
+use pgpalisade_policies::{Lifetime, Mode, PoolMode};
+use pgpalisade_pool::ClientId;
 use pgpalisade_rejection_log::RecordedStatement;
 use pgpalisade_session::tokens::TokenRequest;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::LoginError;
 use super::startup::StartupRequest;
@@ -15,16 +19,19 @@ use crate::worker::Worker;
 pub(super) struct LoginContext<'a> {
     worker: &'a Worker,
     pub(super) label: SessionLabel,
+    /// Its id in the client table.
+    pub(super) client: ClientId,
     pub(super) fence: SessionFence,
     observed: Vec<Rejection>,
 }
 
 impl<'a> LoginContext<'a> {
-    pub(super) fn new(worker: &'a Worker, label: SessionLabel) -> Self {
+    pub(super) fn new(worker: &'a Worker, label: SessionLabel, client: ClientId) -> Self {
         Self {
             fence: worker.fence_for(&label),
             worker,
             label,
+            client,
             observed: Vec::new(),
         }
     }
@@ -99,6 +106,20 @@ impl<'a> LoginContext<'a> {
         };
         let value = self.unless_observed(read())?.flatten();
         Ok(value.map(|value| TokenRequest::new(&self.fence, value)))
+    }
+
+    /// Takes a place beside the pool, if the policy gives the session a server connection of its own.
+    pub(super) fn own_place(
+        &self,
+        replication: Option<&ReplicationPermit>,
+    ) -> Result<Option<OwnedSemaphorePermit>, LoginError> {
+        let is_asked = self.fence.rules().pool_mode() == Some(PoolMode::Session);
+        if replication.is_some() || self.worker.backends.is_none() || !is_asked {
+            return Ok(None);
+        }
+        let own = Arc::clone(&self.worker.shared.pooling.own);
+        let place = own.try_acquire_owned();
+        place.map(Some).map_err(|_| LoginError::NoOwnPlace)
     }
 
     /// Decides a replication connection. It is exempt as a whole or refused.

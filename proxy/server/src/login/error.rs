@@ -28,6 +28,8 @@ pub(super) enum LoginError {
     Killed,
     #[error("sorry, too many clients already")]
     Full,
+    #[error("too many clients have server connections of their own")]
+    NoOwnPlace,
     #[error("{0}")]
     Protocol(#[from] WireError),
     /// PostgreSQL's words for a startup packet of another length than its parameters.
@@ -106,6 +108,7 @@ impl LoginError {
             | Self::NoStartup(_)
             | Self::Unanswered
             | Self::Full
+            | Self::NoOwnPlace
             | Self::Protocol(_)
             | Self::Layout
             | Self::NoProtocol(_)

@@ -108,6 +108,7 @@ pub(super) fn words(
         LoginError::Unanswered => ("57014", "", ""),
         LoginError::Killed => ("57P01", "", "Connect again."),
         LoginError::Full => ("53300", "pgpalisade has reached connections.max.", ""),
+        LoginError::NoOwnPlace => ("53300", "pgpalisade has reached backends.sessions.", ""),
     };
     metrics.refused_login(sqlstate);
     log(client_addr, error);

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pgpalisade_fence::Basis;
 use pgpalisade_policies::CacheStats;
 
+use super::pool::PoolTally;
+
 /// Types of messages that execute something: <https://www.postgresql.org/docs/current/protocol-message-formats.html>.
 const QUERY: u8 = b'Q';
 const EXECUTE: u8 = b'E';
@@ -22,21 +24,21 @@ const BASES: [(Basis, &str); 4] = [
 
 /// A number that one thread adds to, and others read.
 #[derive(Debug, Default)]
-struct Count(AtomicU64);
+pub(super) struct Count(AtomicU64);
 
 impl Count {
     #[inline]
-    fn add(&self, more: u64) {
+    pub(super) fn add(&self, more: u64) {
         // Nothing is lost between load and store, with only one writer.
         let sum = self.0.load(Ordering::Relaxed).wrapping_add(more);
         self.0.store(sum, Ordering::Relaxed);
     }
 
-    fn set(&self, value: u64) {
+    pub(super) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -52,6 +54,7 @@ pub(super) struct Tally {
     from_client: Count,
     from_server: Count,
     verdicts: Verdicts,
+    pub(super) pool: PoolTally,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +79,7 @@ impl Tally {
 
 #[derive(Debug)]
 pub(crate) struct WorkerTally {
-    tally: Arc<Tally>,
+    pub(super) tally: Arc<Tally>,
     _stays: PhantomData<*const ()>,
 }
 
@@ -116,7 +119,7 @@ impl WorkerTally {
     }
 }
 
-pub(super) struct Total<'a>(&'a [Arc<Tally>]);
+pub(super) struct Total<'a>(pub(super) &'a [Arc<Tally>]);
 
 impl<'a> Total<'a> {
     pub(super) const fn of(tallies: &'a [Arc<Tally>]) -> Self {
@@ -150,7 +153,7 @@ impl<'a> Total<'a> {
         self.sum(|tally| &tally.verdicts.bytes)
     }
 
-    fn sum(&self, of: impl Fn(&Tally) -> &Count) -> u64 {
+    pub(super) fn sum(&self, of: impl Fn(&Tally) -> &Count) -> u64 {
         self.0.iter().map(|tally| of(tally).get()).sum()
     }
 }

@@ -1,9 +1,9 @@
 //! A worker's pool of server connections: its state. `backends/lending.rs` carries out what it decides.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pgpalisade_pool::{BackendId, ClientId, Limits, Pool};
 use pgpalisade_session::ServerHalf;
@@ -11,6 +11,7 @@ use pgpalisade_takeover::PrimaryTerm;
 use tokio::sync::oneshot;
 
 use super::cancel_keys::Cancellable;
+use super::view::Opened;
 use super::{BackendLimits, Greeting, Places, SharedLogin};
 use crate::open_error::OpenError;
 use crate::upstream::ServerSide;
@@ -42,7 +43,8 @@ pub(crate) struct Backends {
     pub(crate) opening: RefCell<HashSet<BackendId>>,
     /// Error of the opening that has just failed.
     pub(crate) failed: RefCell<Option<OpenError>>,
-    pub(crate) clients: Cell<u64>,
+    /// Connections that are open, for people.
+    pub(crate) opened: RefCell<HashMap<BackendId, Opened>>,
 }
 
 impl Backends {
@@ -63,7 +65,11 @@ impl Backends {
             waiting: RefCell::default(),
             opening: RefCell::default(),
             failed: RefCell::default(),
-            clients: Cell::new(0),
+            opened: RefCell::default(),
         }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.begun.elapsed()
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use pgpalisade_policies::Leftover;
 use pgpalisade_session::endings::put_fatal;
 
 use super::client_side::ClientSide;
@@ -95,6 +96,33 @@ impl Relay {
             seat,
         })
     }
+
+    /// Ends a session that would keep its lent server connection, when too many are kept.
+    pub(super) fn end_unpinned(&mut self, left: Leftover) -> End {
+        let detail = format!("It leaves {} in its server connection.", left.as_str());
+        self.session.say_fatal(
+            "53400",
+            "terminating connection because too many clients keep their server connections",
+            &detail,
+            "Raise backends.pinned, or give the client a rule with pool = \"session\".",
+        );
+        self.put_output();
+        End::Unpinned
+    }
+
+    /// Shows for what the client keeps its lent server connection.
+    pub(super) fn keep_lent(&mut self, left: Leftover) {
+        if self.shown.keeps(Some(left)) {
+            self.worker.tally.pinned(left);
+            let (label, leftover) = (&self.label, left.as_str());
+            tracing::debug!(
+                client_addr = %label.client_addr,
+                user = label.user,
+                leftover,
+                "a client keeps its server connection"
+            );
+        }
+    }
 }
 
 impl Parked {
@@ -124,6 +152,8 @@ impl Parked {
 
     /// Waits for the client's next message, and for a server connection to run it.
     pub(super) async fn next(mut self) -> Option<Relay> {
+        self.shown.entry().set_server_pid(None);
+        self.shown.keeps(None);
         match self.wait().await {
             Ok((lent, backend)) => Some(self.bind(lent, backend)),
             Err(end) => {
@@ -244,6 +274,8 @@ impl Parked {
     }
 
     fn bind(self, lent: Lent, backend: Box<Backend>) -> Relay {
+        let pid = backend.half.identity().pid();
+        self.shown.entry().set_server_pid(Some(pid));
         Relay {
             session: Session::lend(self.half, backend.half),
             worker: self.worker,
@@ -254,6 +286,7 @@ impl Parked {
             tenure: backend.term,
             leases: self.leases,
             lent: Some((self.seat, lent)),
+            _own_place: None,
             end_watch: None,
         }
     }

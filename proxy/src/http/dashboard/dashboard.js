@@ -18,6 +18,9 @@ const TABLES = {
   sessions: [["id", "id", "number"], ["user", "user"], ["database", "database"], ["application_name", "application"],
     ["client_addr", "client"], ["since", "since", "time"], ["tls", "TLS"], ["state", "state"], ["tokens", "tokens"],
     ["backend_pid", "backend", "number"]],
+  pools: [["database", "database"], ["user", "user"], ["pool_mode", "mode"], ["cl_active", "clients", "number"],
+    ["cl_waiting", "waiting", "number"], ["maxwait", "longest wait", "seconds"], ["sv_active", "lent", "number"],
+    ["sv_idle", "idle", "number"], ["sv_tested", "in reset", "number"], ["sv_login", "opening", "number"]],
   proxies: [["pid", "control pid", "number"], ["address", "address"], ["application_name", "application"],
     ["since", "since", "time"], ["authority", "authority"], ["this_one", "this one"]],
 };
@@ -59,6 +62,7 @@ const CELLS = {
   alarm: (value) => element("td", value, value > 0 ? "number bad" : "number"),
   time: (value) => element("td", value.replace("T", " ").replace(/\.\d+/, "")),
   took: (value) => element("td", `${(value / 1000).toFixed(1)} ms`, "number"),
+  seconds: (value) => element("td", `${value} s`, "number"),
   outcome: (value) => element("td", value, { complete: "good", incomplete: "bad", observed: "warn" }[value]),
   age: (value) => {
     const cell = element("td", ageOf(value));
@@ -69,7 +73,7 @@ const CELLS = {
 };
 
 function isRight(kind) {
-  return ["number", "alarm", "took"].includes(kind);
+  return ["number", "alarm", "took", "seconds"].includes(kind);
 }
 
 function cell(value, kind) {

@@ -266,6 +266,7 @@ mod tests {
             idle: Duration::ZERO,
             lifetime: Duration::ZERO,
             pinned: 0,
+            sessions: 0,
         })
     }
 

@@ -279,7 +279,11 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
     let most = (all / count).saturating_sub(1);
     let (key, wanted) = match &config.clients.pool {
         Pool::Session => ("connections.max", config.clients.max_connections.get()),
-        Pool::Transaction(limits) => ("backends.max", limits.max.get()),
+        Pool::Transaction(limits) if limits.sessions == 0 => ("backends.max", limits.max.get()),
+        Pool::Transaction(limits) => (
+            "backends.max + backends.sessions",
+            limits.max.get() + limits.sessions,
+        ),
     };
     let each = match count.get() {
         1 => format!("{key} is {wanted}"),

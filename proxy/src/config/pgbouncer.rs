@@ -1,0 +1,378 @@
+//! PgBouncer's configuration as one of pgpalisade. What has no equal is named with its reason.
+//!
+//! Source: <https://www.pgbouncer.org/config.html>, version 1.25.
+
+mod ini;
+mod no_equal;
+
+use std::time::Duration;
+
+use super::duration::show;
+use super::key::{Key, Sample, TomlType};
+use ini::{Ini, Pairs};
+
+/// PgBouncer's own default.
+const AUTH_QUERY: &str = "SELECT rolname, CASE WHEN rolvaliduntil < now() THEN NULL ELSE rolpassword END FROM \
+                          pg_authid WHERE rolname=$1 AND rolcanlogin";
+
+/// Keys that [`Translation`] reads.
+const READ: &str = "listen_addr listen_port unix_socket_dir pool_mode default_pool_size reserve_pool_size \
+    max_db_connections query_wait_timeout server_idle_timeout server_lifetime max_client_conn client_login_timeout \
+    tcp_keepalive tcp_keepidle auth_type auth_file auth_user auth_query client_tls_sslmode client_tls_cert_file \
+    client_tls_key_file client_tls_ca_file server_tls_sslmode server_tls_ca_file server_tls_cert_file \
+    server_tls_key_file";
+
+struct Translation<'a> {
+    ini: &'a Ini,
+    keys: Vec<(Key, Vec<String>)>,
+    notes: Vec<String>,
+}
+
+/// Translates a file.
+///
+/// # Errors
+///
+/// The line that is not one of PgBouncer's.
+pub(crate) fn from_pgbouncer(text: &str) -> Result<String, String> {
+    let ini = ini::parse(text)?;
+    let mut all = Translation {
+        ini: &ini,
+        keys: Vec::new(),
+        notes: Vec::new(),
+    };
+    all.listen();
+    all.upstream();
+    all.tls();
+    all.logins();
+    all.pool();
+    all.limits();
+    all.keys
+        .push((Key::Console, vec!["/run/pgpalisade".into()]));
+    all.rest();
+    Ok(all.written())
+}
+
+impl Translation<'_> {
+    /// A value that is not empty.
+    fn get(&self, name: &str) -> Option<&str> {
+        let value = self.ini.settings.get(name)?;
+        (!value.is_empty()).then_some(value)
+    }
+
+    fn set(&mut self, key: Key, value: impl Into<String>) {
+        self.keys.push((key, vec![value.into()]));
+    }
+
+    fn note(&mut self, name: &str, why: &str) {
+        self.notes.push(format!("{name}: {why}"));
+    }
+
+    fn number(&mut self, name: &str, default: usize) -> usize {
+        let number = self.get(name).map(str::parse);
+        match number {
+            None => default,
+            Some(Ok(number)) => number,
+            Some(Err(_)) => {
+                self.note(name, "is not a number");
+                default
+            }
+        }
+    }
+
+    /// A time in seconds within its bounds; `zero` stands for 0.
+    fn time(
+        &mut self,
+        (key, name): (Key, &str),
+        default: u64,
+        (least, most): (u64, u64),
+        zero: u64,
+    ) {
+        let seconds = self.get(name).map_or(Ok(default as f64), str::parse);
+        let asked = seconds
+            .ok()
+            .and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let (least, most) = (Duration::from_secs(least), Duration::from_secs(most));
+        let time = match asked {
+            Some(Duration::ZERO) => Duration::from_secs(zero),
+            Some(time) => time.clamp(least, most),
+            None => Duration::from_secs(default),
+        };
+        if asked != Some(time) {
+            let why = format!("is {} here, the nearest that is possible", show(time));
+            self.note(name, &why);
+        }
+        self.set(key, show(time));
+    }
+
+    fn listen(&mut self) {
+        let port = self.number("listen_port", 6432);
+        let mut addresses = Vec::new();
+        for host in self.get("listen_addr").unwrap_or_default().split(',') {
+            match host.trim() {
+                "" => {}
+                "*" => addresses.push(format!("0.0.0.0:{port}")),
+                "localhost" => addresses.push(format!("127.0.0.1:{port}")),
+                host if host.parse::<std::net::Ipv6Addr>().is_ok() => {
+                    addresses.push(format!("[{host}]:{port}"));
+                }
+                host => addresses.push(format!("{host}:{port}")),
+            }
+        }
+        let directory = self.ini.settings.get("unix_socket_dir");
+        let directory = directory.map_or("/tmp", String::as_str);
+        if directory.starts_with('/') {
+            addresses.push(format!("{directory}:{port}"));
+        }
+        self.keys.push((Key::Listen, addresses));
+    }
+
+    fn upstream(&mut self) {
+        let mut first: Option<(String, String)> = None;
+        for (name, pairs) in &self.ini.databases {
+            let get = |key: &str| pairs.get(key).cloned();
+            let host = get("host").unwrap_or_else(|| "/var/run/postgresql".into());
+            let server = (host, get("port").unwrap_or_else(|| "5432".into()));
+            let expected = first.get_or_insert_with(|| server.clone());
+            if *expected != server {
+                let why = "is on another server: each cluster needs a proxy of its own";
+                self.notes.push(format!("[databases] {name}: {why}"));
+            }
+            self.database(name, pairs);
+        }
+        let Some((host, port)) = first else {
+            return self.note("[databases]", "is empty: set upstream");
+        };
+        if host.starts_with('/') {
+            let address = format!("postgres:///?host={}&port={port}", escaped(&host));
+            return self.set(Key::Upstream, address);
+        }
+        let port = if port.contains(',') {
+            String::new()
+        } else {
+            format!(":{port}")
+        };
+        let hosts: Vec<String> = host
+            .split(',')
+            .map(|host| format!("{host}{port}"))
+            .collect();
+        let mode = match self.get("server_tls_sslmode") {
+            None | Some("allow") => "prefer",
+            Some(mode) => mode,
+        };
+        let mut address = format!("postgres://{}?sslmode={mode}", hosts.join(","));
+        for (parameter, name) in [
+            ("sslrootcert", "server_tls_ca_file"),
+            ("sslcert", "server_tls_cert_file"),
+            ("sslkey", "server_tls_key_file"),
+        ] {
+            if let Some(file) = self.get(name).filter(|_| mode != "disable") {
+                address.push_str(&format!("&{parameter}={}", escaped(file)));
+            }
+        }
+        self.set(Key::Upstream, address);
+    }
+
+    fn database(&mut self, name: &str, pairs: &Pairs) {
+        for key in pairs.keys() {
+            let is_name = key == "dbname" && pairs.get(key).is_some_and(|other| other == name);
+            let is_read = matches!(
+                &**key,
+                "host" | "port" | "pool_size" | "reserve_pool_size" | "max_db_connections"
+            );
+            if is_name || is_read {
+                continue;
+            }
+            let why = no_equal::of_database(key).unwrap_or("is not known to PgBouncer 1.25");
+            self.notes.push(format!("[databases] {name}: {key}: {why}"));
+        }
+    }
+
+    fn tls(&mut self) {
+        let mode = match self.get("client_tls_sslmode").unwrap_or("disable") {
+            "disable" => return self.set(Key::TlsMode, "off"),
+            "allow" | "prefer" => "allow",
+            "verify-ca" | "verify-full" => {
+                self.set(Key::TlsClientCertificates, "required");
+                "require"
+            }
+            _ => "require",
+        };
+        self.set(Key::TlsMode, mode);
+        for (key, name) in [
+            (Key::TlsCertificate, "client_tls_cert_file"),
+            (Key::TlsKeyFile, "client_tls_key_file"),
+            (Key::TlsClientCa, "client_tls_ca_file"),
+        ] {
+            if let Some(file) = self.get(name).map(str::to_owned) {
+                self.set(key, file);
+            }
+        }
+    }
+
+    fn logins(&mut self) {
+        let kind = self.get("auth_type").unwrap_or("md5").to_owned();
+        let why = match &*kind {
+            "scram-sha-256" => None,
+            "md5" | "plain" => Some(
+                "PostgreSQL must have SCRAM-SHA-256 verifiers for all users, and so must auth_file: docs/tls.md",
+            ),
+            _ => Some(
+                "logins are relayed to PostgreSQL; with pool = \"transaction\" it must ask for nothing (trust, \
+                 peer), or use auth = \"scram\"",
+            ),
+        };
+        if let Some(why) = why {
+            self.note(&format!("auth_type = {kind}"), why);
+        }
+        if !matches!(&*kind, "scram-sha-256" | "md5" | "plain") {
+            return self.set(Key::Auth, "relay");
+        }
+        self.set(Key::Auth, "scram");
+        let file = self.get("auth_file").map(str::to_owned);
+        if self.get("auth_user").is_none()
+            && let Some(file) = file
+        {
+            return self.set(Key::AuthFile, file);
+        }
+        let query = self.get("auth_query").unwrap_or(AUTH_QUERY).to_owned();
+        self.set(Key::AuthQuery, query);
+        let why = "the query runs as the role of control, and auth_file is not used beside it";
+        self.note("auth_user", why);
+    }
+
+    fn pool(&mut self) {
+        let mode = match self.get("pool_mode") {
+            None | Some("session") => "session",
+            Some("statement") => {
+                self.note("pool_mode = statement", "is transaction here");
+                "transaction"
+            }
+            Some(_) => "transaction",
+        };
+        self.set(Key::Pool, mode);
+        let (size, reserve) = (
+            self.number("default_pool_size", 20),
+            self.number("reserve_pool_size", 0),
+        );
+        let most = self.number("max_db_connections", 0);
+        let of = |pairs: &Pairs, key: &str, default: usize| {
+            let own = pairs.get(key).and_then(|text| text.parse().ok());
+            own.unwrap_or(default)
+        };
+        let databases = self.ini.databases.iter();
+        let sizes = databases.map(|(_, pairs)| match of(pairs, "max_db_connections", most) {
+            0 => of(pairs, "pool_size", size) + of(pairs, "reserve_pool_size", reserve),
+            most => most,
+        });
+        let max = match sizes.sum() {
+            0 => (size + reserve).max(1),
+            sum => sum,
+        };
+        self.set(Key::BackendsMax, max.to_string());
+        self.set(Key::BackendsLeaders, (max - 1).min(2).to_string());
+        let why = "backends.max counts all server connections of all users; here it is the sum over the databases";
+        self.note(
+            "default_pool_size, reserve_pool_size, max_db_connections",
+            why,
+        );
+        self.time(
+            (Key::BackendsWait, "query_wait_timeout"),
+            120,
+            (0, 600),
+            600,
+        );
+        let day = 24 * 3600;
+        self.time(
+            (Key::BackendsIdle, "server_idle_timeout"),
+            600,
+            (1, day),
+            day,
+        );
+        self.time(
+            (Key::BackendsLifetime, "server_lifetime"),
+            3600,
+            (60, 7 * day),
+            60,
+        );
+    }
+
+    fn limits(&mut self) {
+        let clients = self.number("max_client_conn", 100).max(1);
+        self.set(Key::ConnectionsMax, clients.to_string());
+        self.time(
+            (Key::LoginTimeout, "client_login_timeout"),
+            60,
+            (1, 600),
+            600,
+        );
+        if self.get("tcp_keepalive") == Some("0") {
+            self.set(Key::TcpKeepalive, "off");
+        } else if self.get("tcp_keepidle").is_some() {
+            self.time((Key::TcpKeepalive, "tcp_keepidle"), 60, (1, 7200), 60);
+        }
+    }
+
+    /// Names what has no equal.
+    fn rest(&mut self) {
+        for (name, value) in &self.ini.settings {
+            if READ.split_whitespace().any(|read| read == name) {
+                continue;
+            }
+            let why = no_equal::of_setting(name).unwrap_or("is not known to PgBouncer 1.25");
+            self.notes.push(format!("{name} = {value}: {why}"));
+        }
+        let why = "settings of a user are rules of the policy, such as pool = \"session\"; limits are for all";
+        for (name, _) in &self.ini.users {
+            self.notes.push(format!("[users] {name}: {why}"));
+        }
+        for (name, _) in &self.ini.peers {
+            let why = "a cancel request must reach the proxy of its client";
+            self.notes.push(format!("[peers] {name}: {why}"));
+        }
+    }
+
+    fn written(&self) -> String {
+        let mut text = String::from("# What PgBouncer has not: docs/start.md\n");
+        for key in [Key::Control, Key::Authority] {
+            if let Sample::Set(value) = key.spec().sample {
+                text.push_str(&line(key, &[value.to_owned()]));
+            }
+        }
+        text.push_str("\n# As in PgBouncer\n");
+        for (key, values) in &self.keys {
+            text.push_str(&line(*key, values));
+        }
+        text.push_str("\n# Without an equal, or not quite the same\n");
+        for note in &self.notes {
+            text.push_str(&format!("# - {note}\n"));
+        }
+        text
+    }
+}
+
+/// A line of the configuration. Strings of JSON are strings of TOML.
+fn line(key: Key, values: &[String]) -> String {
+    let quoted = |value: &String| serde_json::Value::from(&**value).to_string();
+    let value = match key.spec().shape {
+        TomlType::Number => values.concat(),
+        TomlType::List => {
+            let values: Vec<String> = values.iter().map(quoted).collect();
+            format!("[{}]", values.join(", "))
+        }
+        _ => quoted(&values.concat()),
+    };
+    format!("{} = {value}\n", key.spec().name)
+}
+
+/// A value in the query of a URL.
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let each = text.bytes().map(|byte| match byte {
+        byte if plain(byte) => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests;

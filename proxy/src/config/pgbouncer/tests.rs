@@ -1,0 +1,147 @@
+//! Files of PgBouncer, and what becomes of them.
+
+use super::super::{Config, Environment, Flags, RawConfig};
+use super::*;
+
+/// Keys of the translated file, which must be a valid configuration.
+#[track_caller]
+fn valid(ini: &str) -> (String, RawConfig) {
+    let text = from_pgbouncer(ini).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pgpalisade.toml");
+    std::fs::write(&path, &text).unwrap();
+    let flags = Flags {
+        config_file: Some(path),
+        values: Vec::new(),
+    };
+    let environment = Environment::from_pairs(std::iter::empty());
+    let raw = RawConfig::collect(&flags, &environment);
+    if let Err(errors) = Config::from_raw(raw.clone(), &environment) {
+        panic!("{errors}\n{text}");
+    }
+    (text, raw)
+}
+
+const DATABASE: &str = "[databases]\napp = host=10.0.0.1\n[pgbouncer]\nauth_file = /u\n";
+
+#[test]
+fn keys_have_these_equals() {
+    let tls = "client_tls_cert_file = /c\nclient_tls_key_file = /k\nclient_tls_ca_file = /a\n";
+    for (ini, key, expect) in [
+        ("", Key::Listen, "/tmp:6432"),
+        ("listen_addr = *", Key::Listen, "0.0.0.0:6432,/tmp:6432"),
+        (
+            "listen_addr = localhost, ::1\nlisten_port = 7\nunix_socket_dir =",
+            Key::Listen,
+            "127.0.0.1:7,[::1]:7",
+        ),
+        ("", Key::Upstream, "postgres://10.0.0.1:5432?sslmode=prefer"),
+        (
+            "server_tls_sslmode = verify-full\nserver_tls_ca_file = /a b",
+            Key::Upstream,
+            "postgres://10.0.0.1:5432?sslmode=verify-full&sslrootcert=/a%20b",
+        ),
+        ("", Key::Pool, "session"),
+        ("pool_mode = transaction", Key::Pool, "transaction"),
+        ("pool_mode = statement", Key::Pool, "transaction"),
+        ("", Key::BackendsMax, "20"),
+        (
+            "default_pool_size = 5\nreserve_pool_size = 2",
+            Key::BackendsMax,
+            "7",
+        ),
+        ("max_db_connections = 50", Key::BackendsMax, "50"),
+        ("default_pool_size = 1", Key::BackendsLeaders, "0"),
+        ("", Key::BackendsWait, "2min"),
+        ("query_wait_timeout = 0.5", Key::BackendsWait, "500ms"),
+        ("query_wait_timeout = 0", Key::BackendsWait, "10min"),
+        ("server_idle_timeout = 0", Key::BackendsIdle, "24h"),
+        ("server_lifetime = 10", Key::BackendsLifetime, "1min"),
+        ("", Key::ConnectionsMax, "100"),
+        ("client_login_timeout = 15", Key::LoginTimeout, "15s"),
+        ("tcp_keepidle = 30", Key::TcpKeepalive, "30s"),
+        ("tcp_keepalive = 0", Key::TcpKeepalive, "off"),
+        ("auth_type = scram-sha-256", Key::Auth, "scram"),
+        ("auth_type = scram-sha-256", Key::AuthFile, "/u"),
+        ("auth_user = a", Key::AuthQuery, AUTH_QUERY),
+        (
+            "auth_user = a\nauth_query = SELECT $1, 'x'",
+            Key::AuthQuery,
+            "SELECT $1, 'x'",
+        ),
+        ("auth_type = hba", Key::Auth, "relay"),
+        ("client_tls_sslmode = disable", Key::TlsMode, "off"),
+        (
+            &format!("client_tls_sslmode = prefer\n{tls}"),
+            Key::TlsMode,
+            "allow",
+        ),
+        (
+            &format!("client_tls_sslmode = require\n{tls}"),
+            Key::TlsCertificate,
+            "/c",
+        ),
+        (
+            &format!("client_tls_sslmode = verify-ca\n{tls}"),
+            Key::TlsClientCertificates,
+            "required",
+        ),
+    ] {
+        let (text, raw) = valid(&format!("{DATABASE}{ini}"));
+        let found = raw.texts(key).unwrap_or_default().join(",");
+        assert_eq!(found, expect, "{ini}\n{text}");
+    }
+}
+
+#[test]
+fn databases_are_one_cluster() {
+    let ini = "[databases]\na = host=h1,h2 port=6000 dbname=a user=u password=secret\n\
+               b = host=other pool_size=7 x=1\nc =\n[pgbouncer]\nauth_file = /u\n";
+    let (text, raw) = valid(ini);
+    assert_eq!(
+        raw.text(Key::Upstream),
+        Some("postgres://h1:6000,h2:6000?sslmode=prefer")
+    );
+    assert_eq!(raw.text(Key::BackendsMax), Some("47"));
+    for part in [
+        "[databases] b: is on another server",
+        "[databases] c: is on another server",
+        "[databases] a: user: clients log in as themselves",
+        "[databases] a: password: clients log in as themselves",
+        "[databases] b: x: is not known",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    assert!(
+        !text.contains("secret") && !text.contains("a: dbname"),
+        "{text}"
+    );
+    let (_, raw) = valid("[databases]\na =\n[pgbouncer]\nauth_file = /u\n");
+    let socket = "postgres:///?host=/var/run/postgresql&port=5432";
+    assert_eq!(raw.text(Key::Upstream), Some(socket));
+}
+
+/// Each key is read, or named with a reason; an unknown one is named too.
+#[test]
+fn nothing_is_lost_silently() {
+    let known = no_equal::settings().map(|name| format!("{name} = 1\n"));
+    let ini = format!("{DATABASE}{}nonsense = 2\n", known.collect::<String>());
+    let ini = format!("{ini}[users]\nann = pool_mode=session\n[peers]\n1 = host=h\n");
+    let (text, _) = valid(&ini);
+    for name in no_equal::settings() {
+        assert!(
+            text.contains(&format!("\n# - {name} = 1: ")),
+            "{name}\n{text}"
+        );
+        assert!(!READ.split_whitespace().any(|read| read == name), "{name}");
+    }
+    assert_eq!(text.matches("is not known").count(), 1, "{text}");
+    for part in [
+        "# - nonsense = 2: is not known",
+        "# - [users] ann",
+        "# - [peers] 1",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    assert!(from_pgbouncer("x").unwrap_err().starts_with("line 1: "));
+}

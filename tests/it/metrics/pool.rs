@@ -1,0 +1,52 @@
+//! Server connections that clients share.
+
+use pgpalisade_test_servers::http::Http;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::Proxy;
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::Batch;
+
+use super::{SETUP, wait_until};
+
+#[test]
+fn waits_pins_openings_and_resets_are_counted() {
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let http = Http::free();
+    let options = http.options(&postgres).flag("--pool", "transaction");
+    let options = options.flag("--backends-max", "2");
+    let proxy = Proxy::start_with(options.flag("--backends-leaders", "0"));
+    let stage = Stage { proxy, postgres };
+    let (mut busy, mut keeper) = (stage.plain(), stage.plain());
+    let mut waiting = stage.plain();
+    busy.ok("BEGIN");
+    keeper.ok("SET work_mem = '123kB'");
+    waiting.send(&Batch::new().query("SELECT 1"));
+    wait_until(http, "pgpalisade_pool_waiting", 1.0);
+    wait_until(http, "pgpalisade_pool_pinned", 1.0);
+    let state = |state: &str| format!("pgpalisade_pool_connections{{state=\"{state}\"}}");
+    wait_until(http, &state("active"), 2.0);
+    let seen = http.metrics();
+    let pins = "pgpalisade_pool_pins_total{leftover=\"setting\"}";
+    assert_eq!(seen.of(pins), 1.0, "{}", seen.text);
+    let (waits, lent) = (
+        seen.of("pgpalisade_pool_waits_total"),
+        seen.of("pgpalisade_pool_lent_total"),
+    );
+    let resets = "pgpalisade_pool_resets_total{result=\"done\"}";
+    let before = seen.of(resets);
+    busy.ok("COMMIT");
+    waiting.until_ready();
+    keeper.ok("DISCARD ALL");
+    wait_until(http, &state("idle"), 2.0);
+    wait_until(http, "pgpalisade_pool_waiting", 0.0);
+    wait_until(http, "pgpalisade_pool_pinned", 0.0);
+    let seen = http.metrics();
+    assert_eq!(seen.of("pgpalisade_pool_waits_total"), waits + 1.0);
+    assert_eq!(seen.of("pgpalisade_pool_lent_total"), lent + 1.0);
+    assert!(seen.of("pgpalisade_pool_wait_seconds_total") > 0.0);
+    assert_eq!(seen.of(resets), before + 1.0);
+    let openings = |result: &str| format!("pgpalisade_pool_openings_total{{result=\"{result}\"}}");
+    assert_eq!(seen.of(&openings("done")), 2.0);
+    assert_eq!(seen.of(&openings("failed")), 0.0);
+}
