@@ -7,6 +7,7 @@ use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 use super::action::Disposition;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
+use super::lending::Tenancy;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
 use super::{ReadWriteRequest, Session};
 use crate::fence::{Pipeline, end_of_failed, ends_transaction};
@@ -34,11 +35,16 @@ impl Session {
     #[inline]
     #[must_use]
     pub fn understands(&self, message: u8) -> bool {
-        matches!(
-            message,
-            tag::READY_FOR_QUERY | tag::COMMAND_COMPLETE | tag::ERROR | tag::PARAMETER_STATUS
-        ) || (message == tag::DATA_ROW
-            && (self.is_answer() || self.server.ledger.shown_access().is_some()))
+        match message {
+            tag::READY_FOR_QUERY | tag::COMMAND_COMPLETE | tag::ERROR | tag::PARAMETER_STATUS => {
+                true
+            }
+            tag::DATA_ROW => self.is_answer() || self.server.ledger.shown_access().is_some(),
+            tag::PARAMETER_DESCRIPTION | tag::ROW_DESCRIPTION => {
+                self.server.tenancy != Tenancy::ForLife
+            }
+            _ => false,
+        }
     }
 
     /// Applies one backend message. The session's own messages are left in its output, to be sent ahead of it or in
@@ -64,7 +70,7 @@ impl Session {
                     Disposition::Relay
                 }
             }
-            other => self.on_other(other),
+            other => self.on_other(other, body),
         }
     }
 
@@ -72,7 +78,7 @@ impl Session {
     #[inline]
     fn is_own_reply(&self) -> bool {
         let front = self.server.ledger.front();
-        front.is_some_and(|front| front.origin == Origin::Injected)
+        front.is_some_and(|front| front.origin != Origin::Client)
     }
 
     /// Whether a row answers the proxy's query.
@@ -97,7 +103,7 @@ impl Session {
         shown.is_some()
     }
 
-    fn on_other(&mut self, message: u8) -> Disposition {
+    fn on_other(&mut self, message: u8, body: &[u8]) -> Disposition {
         if self.is_contradiction(message, &[]) {
             return self.end_for_contradiction(message, &[]).into();
         }
@@ -108,6 +114,9 @@ impl Session {
                 if let Some(front) = self.server.ledger.front_mut() {
                     self.server.names.confirm(std::mem::take(&mut front.name));
                 }
+            }
+            tag::PARAMETER_DESCRIPTION | tag::ROW_DESCRIPTION | tag::NO_DATA => {
+                self.on_description(message, body);
             }
             _ => {}
         }
@@ -234,10 +243,21 @@ impl Session {
             // Statements after the COPY in the same query may be ones to wait for.
             self.client.settles = true;
         }
+        let front = self.server.ledger.front();
+        let origin = front.map_or(Origin::Client, |front| front.origin);
         match self.server.ledger.on_reply(tag::ERROR) {
             // A fatal error ends the session, whatever it answers.
             _ if fatal => Disposition::Relay,
-            ReplyRoute::Relay => Disposition::Relay,
+            ReplyRoute::Relay => {
+                if origin == Origin::ParsedAgain {
+                    self.on_named_failed();
+                }
+                Disposition::Relay
+            }
+            ReplyRoute::Swallow if origin == Origin::Outdated => {
+                self.tell_outdated();
+                Disposition::Drop
+            }
             ReplyRoute::Replace(rejection) => {
                 rejection.encode(Severity::Error, &mut self.output.to_client);
                 self.on_read_write_refused(&rejection);

@@ -170,6 +170,13 @@ impl Seat {
             }
             if self.last.replace(id) != Some(id) {
                 backend.half.forget_token_text();
+                // The client may have closed them elsewhere.
+                if backend.half.has_statements() {
+                    match worker.reset_in_time(backend).await {
+                        Some(reset) => backend = reset,
+                        None => continue,
+                    }
+                }
             }
             self.cancel_key.lend(&backend.cancellable);
             return Ok((lent, backend));
@@ -329,15 +336,20 @@ impl Worker {
         let Some(backends) = &self.backends else {
             return;
         };
-        let timers = self.shared.timers.clone();
-        let resetting = async { reset(self.fence_of_nobody(), used?).await };
-        match timers.timeout(RESET_WITHIN, resetting).await {
-            Ok(Some(backend)) => {
+        let reset = async { self.reset_in_time(used?).await };
+        match reset.await {
+            Some(backend) => {
                 backends.idle.borrow_mut().insert(id, backend);
                 backends.decide(&self, |pool, now| pool.reset_done(now, id));
             }
-            Ok(None) | Err(_) => backends.decide(&self, |pool, now| pool.ended(now, id)),
+            None => backends.decide(&self, |pool, now| pool.ended(now, id)),
         }
+    }
+
+    async fn reset_in_time(&self, used: Backend) -> Option<Backend> {
+        let timers = self.shared.timers.clone();
+        let resetting = reset(self.fence_of_nobody(), used);
+        timers.timeout(RESET_WITHIN, resetting).await.ok()?
     }
 
     async fn closes(self: Rc<Self>, id: BackendId, closed: Option<Backend>) {
