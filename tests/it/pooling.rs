@@ -1,6 +1,8 @@
 //! `pool = "transaction"`: few server connections serve many clients, and a token belongs to the transactions of its
 //! client.
 
+mod statements;
+
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Wire, cancel_request};

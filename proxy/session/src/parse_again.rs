@@ -74,7 +74,7 @@ impl Session {
         let Some(source) = &statement.source else {
             return Ok(PreparedText::default());
         };
-        if source.is_outdated() {
+        if source.is_outdated() && !self.is_failed() {
             return Err(self.refuse_outdated(name));
         }
         let settings = &self.server.text_settings;
@@ -219,10 +219,10 @@ impl Session {
         Action::Discard
     }
 
-    /// Notes that a Parse of [`Self::parse_named_again`] has failed: the client has its answer.
+    /// Notes that a Parse has failed. If the proxy has sent a Sync after it, the client has the answer to its Query.
     pub(super) fn on_named_failed(&mut self) {
-        if self.client.pipeline == Pipeline::Closed
-            && let Some(sync) = self.server.ledger.front_mut()
+        if let Some(sync) = self.server.ledger.front_mut()
+            && sync.origin == Origin::Injected
         {
             sync.origin = Origin::Client;
             self.prepared().is_answered = true;

@@ -10,6 +10,7 @@ mod driver;
 mod frames;
 mod growth;
 mod lending;
+mod parse_again;
 mod postgres;
 mod properties;
 mod replies;

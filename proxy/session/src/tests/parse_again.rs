@@ -1,0 +1,313 @@
+//! A client's prepared statements in a server connection that does not have them.
+
+use pgpalisade_policies::Leftover;
+
+use super::super::action::{Action, Disposition};
+use super::super::{ServerHalf, names};
+use super::frames::{bind, execute, message, parse, parts, query, split, target};
+use super::subject::{Holds, Subject, fence, session, sync, word};
+
+fn fresh() -> ServerHalf {
+    session(fence()).part().unwrap().1
+}
+
+/// A client that has run these messages, each with its own Sync, and was then lent another server connection.
+fn moved(holds: Holds, messages: &[&[u8]]) -> Subject {
+    let mut subject = Subject::new(holds);
+    subject.lend(fresh());
+    for message in messages {
+        subject.send(message);
+        subject.run(&sync(), "", b'I');
+    }
+    assert_eq!(subject.session.leftover(), None);
+    subject.lend(fresh());
+    // So that its access mode is set.
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    subject.to_server.clear();
+    subject.to_client.clear();
+    subject
+}
+
+/// What the session sends ahead of a message, and its decision.
+fn ahead(subject: &mut Subject, message: &[u8]) -> String {
+    subject.to_server.clear();
+    subject.to_client.clear();
+    let action = subject.ask(message);
+    let sent = split(&subject.to_server);
+    let own = sent.iter().map(|message| {
+        let (tag, body) = parts(message);
+        format!("{}({}) ", char::from(tag), body.escape_ascii())
+    });
+    let own: String = own.collect();
+    subject.to_server.clear();
+    format!("{own}{}", word(&action, subject))
+}
+
+fn describe(name: &str) -> Vec<u8> {
+    target(b'D', b'S', name)
+}
+
+const PARSED: &str = r"C(Ss\x00) P(s\x00SELECT 1\x00\x00\x00) ";
+
+#[test]
+fn a_statement_is_parsed_where_it_is_missing() {
+    let table: &[(&[u8], &[u8], &str)] = &[
+        (&parse("s", "SELECT 1"), &bind("", "s"), PARSED),
+        (&parse("s", "SELECT 1"), &describe("s"), PARSED),
+        (&parse("s", "SELECT 1"), &parse("s", "SELECT 2"), PARSED),
+        (&parse("s", "SELECT 1"), &target(b'C', b'S', "s"), ""),
+        (&parse("s", "SELECT 1"), &parse("t", "SELECT 2"), ""),
+        (&parse("s", "SELECT 1"), &bind("", "t"), ""),
+        (&parse("s", "SELECT 1"), &query("SELECT 1"), ""),
+        (
+            &parse("", "SELECT 1"),
+            &bind("", ""),
+            r"P(\x00SELECT 1\x00\x00\x00) ",
+        ),
+        (&parse("", "SELECT 1"), &parse("", "SELECT 2"), ""),
+    ];
+    for (before, now, expect) in table {
+        let mut subject = moved(Holds::Current, &[before]);
+        assert_eq!(ahead(&mut subject, now), format!("{expect}free"), "{now:?}");
+        // Not again in the same server connection, in flight or answered.
+        if now[0] == b'B' {
+            assert_eq!(ahead(&mut subject, now), "free");
+            subject.run(&sync(), "", b'I');
+            assert_eq!(ahead(&mut subject, now), "free");
+        }
+    }
+}
+
+#[test]
+fn what_has_removed_a_statement_removes_it_everywhere() {
+    let removed: [&[u8]; 4] = [
+        &target(b'C', b'S', "s"),
+        &query("DEALLOCATE ALL"),
+        &query("DISCARD ALL"),
+        &query("DEALLOCATE s"),
+    ];
+    for message in removed {
+        let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+        if message[0] == b'C' {
+            subject.send(message);
+            // It is on its way.
+            assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
+            subject.run(&sync(), "", b'I');
+        } else if ahead(&mut subject, message) != "!no" {
+            let tag = if message.ends_with(b"DISCARD ALL\0") {
+                "DISCARD ALL"
+            } else {
+                "DEALLOCATE ALL"
+            };
+            subject.answer(tag, b'I');
+        }
+        assert_eq!(ahead(&mut subject, &bind("", "s")), "free", "{message:?}");
+    }
+    // A simple Query removes the unnamed one, a Parse that fails none.
+    let mut subject = moved(
+        Holds::Current,
+        &[&parse("", "SELECT 1"), &parse("s", "SELECT 1")],
+    );
+    assert_eq!(ahead(&mut subject, &bind("", "")), "free");
+    subject.run(&sync(), "", b'I');
+    assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
+    let _ = subject.reply(b'3', &[]);
+    assert_eq!(subject.fail(), Disposition::Relay);
+    subject.run(&sync(), "", b'I');
+    assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
+}
+
+/// Its replies are not the client's.
+#[test]
+fn the_client_sees_only_its_own_replies() {
+    let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+    subject.send(&bind("", "s"));
+    for (tag, expect) in [
+        (b'3', Disposition::Drop),
+        (b'N', Disposition::Drop),
+        (b'1', Disposition::Drop),
+        (b'2', Disposition::Relay),
+    ] {
+        assert_eq!(subject.reply(tag, &[]), expect);
+    }
+}
+
+#[test]
+fn a_parse_meets_the_checks_of_a_parse() {
+    // Nothing is sent while the read-only mode is in doubt.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT '{1}'::d[]")]);
+    subject.lend(fresh());
+    assert_eq!(ahead(&mut subject, &bind("", "s")), "guard");
+    // It may hide a write: in another scope's transaction it is refused while the guard does not hold.
+    let mut subject = moved(Holds::None, &[&parse("s", "INSERT INTO t VALUES (1)")]);
+    subject.send(&bind("", "s"));
+    assert_eq!(ahead(&mut subject, &execute("", 0)), "wait");
+    subject.answer("", b'I');
+    assert_eq!(ahead(&mut subject, &execute("", 0)), "no");
+}
+
+#[test]
+fn a_text_that_the_server_may_read_otherwise_is_in_doubt() {
+    let mut subject = moved(
+        Holds::None,
+        &[&parse("s", "SELECT 'ä'"), &parse("t", "SELECT 1")],
+    );
+    subject.send(&bind("", "t"));
+    subject.send(&execute("", 0));
+    // Something has run that may have changed the encoding.
+    assert!(ahead(&mut subject, &bind("", "s")).contains("P(s"));
+    let found = ahead(&mut subject, &execute("", 0));
+    assert_eq!(found, "wait");
+}
+
+#[test]
+fn where_a_setting_has_changed_nothing_is_parsed_again() {
+    let settings = [
+        "SET datestyle = 'German'",
+        "SET LOCAL TimeZone = 'UTC'",
+        "SELECT set_config('DateStyle', 'German', true)",
+        "RESET ALL",
+    ];
+    for text in settings {
+        let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+        subject.run(&query(text), "SET", b'I');
+        assert_eq!(ahead(&mut subject, &bind("", "s")), "free", "{text}");
+        subject.run(&sync(), "", b'I');
+        // The client can parse it anew, and that keeps the connection.
+        assert_eq!(
+            ahead(&mut subject, &parse("s", "SELECT 1")),
+            "free",
+            "{text}"
+        );
+        subject.run(&sync(), "", b'I');
+        assert!(subject.session.leftover().is_some(), "{text}");
+    }
+    for text in [
+        "SET LOCAL search_path = a",
+        "SET LOCAL ROLE r",
+        "SET LOCAL fencing.token = 5",
+    ] {
+        let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+        subject.run(&query(text), "SET", b'I');
+        assert!(
+            ahead(&mut subject, &bind("", "s")).starts_with(PARSED),
+            "{text}"
+        );
+    }
+}
+
+fn columns(name: &str) -> Vec<u8> {
+    let of_one = [
+        0, 0, 0, 9, 0, 1, 0, 0, 0, 23, 0, 4, 255, 255, 255, 255, 0, 0,
+    ];
+    [&[0, 1][..], name.as_bytes(), &[0], &of_one].concat()
+}
+
+/// A client that was told this of `s`, and has moved.
+fn told(by: &[u8], parameters: bool) -> Subject {
+    let mut subject = Subject::new(Holds::Current);
+    subject.lend(fresh());
+    subject.send(&parse("s", "SELECT 1"));
+    if by[1..].contains(&b'P') {
+        subject.send(&bind("", "s"));
+    }
+    let _ = subject.reply(b'1', &[]);
+    if by[1..].contains(&b'P') {
+        let _ = subject.reply(b'2', &[]);
+    }
+    subject.send(by);
+    if parameters {
+        assert_eq!(subject.reply(b't', &[0, 0]), Disposition::Relay);
+    }
+    assert_eq!(subject.reply(b'T', &columns("a")), Disposition::Relay);
+    subject.run(&sync(), "", b'I');
+    subject.lend(fresh());
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    subject
+}
+
+#[test]
+fn a_result_type_is_compared_with_what_the_client_was_told() {
+    let described = format!("{PARSED}D(Ss\\x00) wait");
+    for (by, parameters) in [(describe("s"), true), (target(b'D', b'P', ""), false)] {
+        for (name, types, is_same) in [
+            ("a", [0, 0], true),
+            ("b", [0, 0], false),
+            ("a", [0, 1], !parameters),
+        ] {
+            let mut subject = told(&by, parameters);
+            assert_eq!(ahead(&mut subject, &bind("", "s")), described);
+            for (tag, body) in [
+                (b'3', &[][..]),
+                (b'1', &[]),
+                (b't', &types),
+                (b'T', &columns(name)),
+            ] {
+                assert_eq!(subject.reply(tag, body), Disposition::Drop);
+            }
+            if is_same {
+                assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
+                continue;
+            }
+            for message in [bind("", "s"), describe("s")] {
+                assert!(ahead(&mut subject, &message).starts_with(r"C(Ss\x00) P("));
+                assert_eq!(subject.reply(b'3', &[]), Disposition::Drop);
+                assert_eq!(subject.fail(), Disposition::Drop);
+                assert!(String::from_utf8_lossy(&subject.to_client).contains("0A000"));
+                assert_eq!(ahead(&mut subject, &execute("", 0)), "drop");
+                subject.run(&sync(), "", b'I');
+            }
+            // The client begins anew.
+            subject.send(&target(b'C', b'S', "s"));
+            assert_eq!(ahead(&mut subject, &parse("s", "SELECT 1")), "free");
+            subject.run(&sync(), "", b'I');
+            assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
+        }
+    }
+}
+
+#[test]
+fn a_text_that_names_a_statement_finds_it() {
+    let named = format!("{PARSED}S() wait");
+    for text in [
+        "EXECUTE s",
+        "DEALLOCATE s; SELECT 1",
+        "PREPARE s AS SELECT 2",
+    ] {
+        let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+        assert_eq!(ahead(&mut subject, &query(text)), named, "{text}");
+        subject.answer("", b'I');
+        assert!(
+            matches!(subject.ask(&query(text)), Action::Forward(_)),
+            "{text}"
+        );
+    }
+    // Its error is the answer.
+    let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
+    assert_eq!(subject.reply(b'3', &[]), Disposition::Drop);
+    assert_eq!(subject.fail(), Disposition::Relay);
+    assert_eq!(subject.reply(b'Z', b"I"), Disposition::Relay);
+    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "drop");
+    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
+    // A DEALLOCATE alone needs no server.
+    let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+    assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), "!no");
+    assert_eq!(
+        subject.to_client,
+        [&message(b'C', b"DEALLOCATE\0")[..], &message(b'Z', b"I")].concat()
+    );
+}
+
+#[test]
+fn past_the_limit_a_client_keeps_its_connection() {
+    let mut subject = Subject::new(Holds::Current);
+    subject.lend(fresh());
+    let text = format!("SELECT 1 /* {} */", "x".repeat(60_000));
+    for at in 0..names::NAMES_BYTES_MAX / 60_000 + 1 {
+        assert_eq!(subject.session.leftover(), None, "{at}");
+        subject.send(&parse(&at.to_string(), &text));
+        subject.run(&sync(), "", b'I');
+    }
+    assert_eq!(subject.session.leftover(), Some(Leftover::Statement));
+}
