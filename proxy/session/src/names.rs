@@ -12,15 +12,8 @@ use std::sync::Arc;
 
 use pgpalisade_policies::Effects;
 
-use super::statements::{NoRoom, Statements};
+use super::statements::{ENTRY_BYTES, NAMES_BYTES_MAX, NoRoom, Statements};
 use crate::fence::{Classified, Name, NameSpace, PreparedText, Source};
-
-/// Limit in bytes for the names and excerpts of a session, and for the statements that a client keeps. What does not
-/// fit is unknown.
-pub(super) const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// Bytes counted for each entry besides. They bound the number of entries, because freeing many at once takes time.
-pub(super) const ENTRY_BYTES: usize = 64;
 
 /// Bytes of a statement's text that are kept for the rejection log.
 pub(crate) const EXCERPT_MAX: usize = 1024;

@@ -5,8 +5,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::names::{ENTRY_BYTES, NAMES_BYTES_MAX};
 use crate::fence::{Classified, PreparedText};
+
+/// Limit in bytes for the names and excerpts of a session, and for the statements that a client keeps. What does not
+/// fit is unknown.
+pub(super) const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Bytes counted for each entry besides. They bound the number of entries, because freeing many at once takes time.
+pub(super) const ENTRY_BYTES: usize = 64;
 
 /// Error for a statement past the limit.
 #[derive(Debug)]

@@ -47,8 +47,8 @@ const fn encoding(name: &[u8]) -> TextEncoding {
     }
 }
 
-/// Whether PostgreSQL looks at a setting when it parses a text, beside those that it looks at again whenever the statement
-/// runs, as `search_path`. `*` stands for any.
+/// Whether PostgreSQL looks at a setting when it parses a text, and not again whenever the statement runs, as at
+/// `search_path`. `*` stands for any.
 pub(crate) fn decides_meaning(name: &str) -> bool {
     matches!(
         name,

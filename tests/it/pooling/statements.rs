@@ -496,3 +496,24 @@ fn nobody_writes_by_a_statement_without_a_token() {
         assert_eq!(one.rows("SELECT count(*) FROM t"), [[rows]]);
     }
 }
+
+/// Names in an older connection of the client may stand for what it has closed since.
+#[test]
+fn a_client_that_returns_finds_no_stale_name() {
+    let stage = scarce("3");
+    let (mut other, mut client) = (stage.leader("34"), stage.leader("34"));
+    client.run(&b().parse("s", "SELECT 'old'").sync());
+    let first = super::backend(&mut client);
+    client.ok("SET fencing.token = ''");
+    let second = super::backend(&mut client);
+    assert_ne!(first, second);
+    let anew = b().close_statement("s").parse("s", "SELECT 'new'");
+    client.run(&anew.sync());
+    // Its token makes the second connection one of the token, which another leader takes.
+    client.ok("RESET fencing.token");
+    other.ok("BEGIN");
+    assert_eq!(super::backend(&mut other), second);
+    assert_eq!(super::backend(&mut client), first);
+    let answer = pretty(&client.run(&run_in(b(), "s").sync()));
+    assert!(answer.contains("new"), "{answer}");
+}

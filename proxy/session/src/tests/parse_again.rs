@@ -3,9 +3,10 @@
 use pgpalisade_policies::Leftover;
 
 use super::super::action::{Action, Disposition};
-use super::super::{ServerHalf, names};
+use super::super::tokens::Obtained;
+use super::super::{Met, ServerHalf, statements};
 use super::frames::{bind, execute, message, parse, parts, query, split, target};
-use super::subject::{Holds, Subject, fence, session, sync, word};
+use super::subject::{Holds, Subject, fence, session, sync, wanted, word};
 
 fn fresh() -> ServerHalf {
     session(fence()).part().unwrap().1
@@ -22,7 +23,8 @@ fn moved(holds: Holds, messages: &[&[u8]]) -> Subject {
     assert_eq!(subject.session.leftover(), None);
     subject.lend(fresh());
     // So that its access mode is set.
-    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    subject.send(&target(b'C', b'S', "none"));
+    subject.run(&sync(), "", b'I');
     subject.to_server.clear();
     subject.to_client.clear();
     subject
@@ -67,7 +69,7 @@ fn a_statement_is_parsed_where_it_is_missing() {
         (&parse("", "SELECT 1"), &parse("", "SELECT 2"), ""),
     ];
     for (before, now, expect) in table {
-        let mut subject = moved(Holds::Current, &[before]);
+        let mut subject = moved(Holds::None, &[before]);
         assert_eq!(ahead(&mut subject, now), format!("{expect}free"), "{now:?}");
         // Not again in the same server connection, in flight or answered.
         if now[0] == b'B' {
@@ -87,7 +89,7 @@ fn what_has_removed_a_statement_removes_it_everywhere() {
         &query("DEALLOCATE s"),
     ];
     for message in removed {
-        let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
         if message[0] == b'C' {
             subject.send(message);
             // It is on its way.
@@ -101,18 +103,20 @@ fn what_has_removed_a_statement_removes_it_everywhere() {
             };
             subject.answer(tag, b'I');
         }
+        subject.run(&query("SELECT 1"), "SELECT 1", b'I');
         assert_eq!(ahead(&mut subject, &bind("", "s")), "free", "{message:?}");
     }
     // A simple Query removes the unnamed one, a Parse that fails none.
     let mut subject = moved(
-        Holds::Current,
+        Holds::None,
         &[&parse("", "SELECT 1"), &parse("s", "SELECT 1")],
     );
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
     assert_eq!(ahead(&mut subject, &bind("", "")), "free");
     subject.run(&sync(), "", b'I');
     assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
     let _ = subject.reply(b'3', &[]);
-    assert_eq!(subject.fail(), Disposition::Relay);
+    assert!(matches!(subject.fail(), Disposition::Relay));
     subject.run(&sync(), "", b'I');
     assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
 }
@@ -120,16 +124,20 @@ fn what_has_removed_a_statement_removes_it_everywhere() {
 /// Its replies are not the client's.
 #[test]
 fn the_client_sees_only_its_own_replies() {
-    let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
     subject.send(&bind("", "s"));
-    for (tag, expect) in [
-        (b'3', Disposition::Drop),
-        (b'N', Disposition::Drop),
-        (b'1', Disposition::Drop),
-        (b'2', Disposition::Relay),
-    ] {
-        assert_eq!(subject.reply(tag, &[]), expect);
+    for tag in [b'3', b'N', b'1'] {
+        assert!(matches!(subject.reply(tag, &[]), Disposition::Drop));
     }
+    assert!(matches!(subject.reply(b'2', &[]), Disposition::Relay));
+    // An error is the answer to the client's message.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    subject.send(&bind("", "s"));
+    subject.send(&sync());
+    assert!(matches!(subject.reply(b'3', &[]), Disposition::Drop));
+    assert!(matches!(subject.fail(), Disposition::Relay));
+    assert!(matches!(subject.reply(b'Z', b"I"), Disposition::Relay));
+    assert!(subject.session.may_part());
 }
 
 #[test]
@@ -138,12 +146,25 @@ fn a_parse_meets_the_checks_of_a_parse() {
     let mut subject = moved(Holds::None, &[&parse("s", "SELECT '{1}'::d[]")]);
     subject.lend(fresh());
     assert_eq!(ahead(&mut subject, &bind("", "s")), "guard");
-    // It may hide a write: in another scope's transaction it is refused while the guard does not hold.
+    // Its literal may hide a write in a transaction that has begun otherwise.
+    let mut subject = Subject::new(Holds::Current);
+    let accepted = subject.lend(fresh());
+    subject.lend(accepted);
+    subject.send(&parse("s", "SELECT '{1}'::d[]"));
+    subject.run(&sync(), "", b'I');
+    subject.lend(fresh());
+    let wanted = wanted(&subject.fence, "5");
+    let _ = subject.ask(&query("BEGIN"));
+    assert_eq!(subject.declare(&wanted, Ok(Obtained::default())), Met::Yes);
+    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    subject.run(&query("SET LOCAL fencing.token = ''"), "SET", b'T');
+    assert!(ahead(&mut subject, &describe("s")).contains("REFUSED"));
+    // An Execute is judged by the text.
     let mut subject = moved(Holds::None, &[&parse("s", "INSERT INTO t VALUES (1)")]);
     subject.send(&bind("", "s"));
     assert_eq!(ahead(&mut subject, &execute("", 0)), "wait");
     subject.answer("", b'I');
-    assert_eq!(ahead(&mut subject, &execute("", 0)), "no");
+    assert!(ahead(&mut subject, &execute("", 0)).contains("REFUSED"));
 }
 
 #[test]
@@ -169,8 +190,9 @@ fn where_a_setting_has_changed_nothing_is_parsed_again() {
         "RESET ALL",
     ];
     for text in settings {
-        let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
         subject.run(&query(text), "SET", b'I');
+        subject.run(&query("SELECT 1"), "SELECT 1", b'I');
         assert_eq!(ahead(&mut subject, &bind("", "s")), "free", "{text}");
         subject.run(&sync(), "", b'I');
         // The client can parse it anew, and that keeps the connection.
@@ -182,12 +204,8 @@ fn where_a_setting_has_changed_nothing_is_parsed_again() {
         subject.run(&sync(), "", b'I');
         assert!(subject.session.leftover().is_some(), "{text}");
     }
-    for text in [
-        "SET LOCAL search_path = a",
-        "SET LOCAL ROLE r",
-        "SET LOCAL fencing.token = 5",
-    ] {
-        let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+    for text in ["SET LOCAL search_path = a", "SET LOCAL ROLE r"] {
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
         subject.run(&query(text), "SET", b'I');
         assert!(
             ahead(&mut subject, &bind("", "s")).starts_with(PARSED),
@@ -205,7 +223,7 @@ fn columns(name: &str) -> Vec<u8> {
 
 /// A client that was told this of `s`, and has moved.
 fn told(by: &[u8], parameters: bool) -> Subject {
-    let mut subject = Subject::new(Holds::Current);
+    let mut subject = Subject::new(Holds::None);
     subject.lend(fresh());
     subject.send(&parse("s", "SELECT 1"));
     if by[1..].contains(&b'P') {
@@ -217,9 +235,12 @@ fn told(by: &[u8], parameters: bool) -> Subject {
     }
     subject.send(by);
     if parameters {
-        assert_eq!(subject.reply(b't', &[0, 0]), Disposition::Relay);
+        assert!(matches!(subject.reply(b't', &[0, 0]), Disposition::Relay));
     }
-    assert_eq!(subject.reply(b'T', &columns("a")), Disposition::Relay);
+    assert!(matches!(
+        subject.reply(b'T', &columns("a")),
+        Disposition::Relay
+    ));
     subject.run(&sync(), "", b'I');
     subject.lend(fresh());
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
@@ -243,7 +264,7 @@ fn a_result_type_is_compared_with_what_the_client_was_told() {
                 (b't', &types),
                 (b'T', &columns(name)),
             ] {
-                assert_eq!(subject.reply(tag, body), Disposition::Drop);
+                assert!(matches!(subject.reply(tag, body), Disposition::Drop));
             }
             if is_same {
                 assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
@@ -251,8 +272,8 @@ fn a_result_type_is_compared_with_what_the_client_was_told() {
             }
             for message in [bind("", "s"), describe("s")] {
                 assert!(ahead(&mut subject, &message).starts_with(r"C(Ss\x00) P("));
-                assert_eq!(subject.reply(b'3', &[]), Disposition::Drop);
-                assert_eq!(subject.fail(), Disposition::Drop);
+                assert!(matches!(subject.reply(b'3', &[]), Disposition::Drop));
+                assert!(matches!(subject.fail(), Disposition::Drop));
                 assert!(String::from_utf8_lossy(&subject.to_client).contains("0A000"));
                 assert_eq!(ahead(&mut subject, &execute("", 0)), "drop");
                 subject.run(&sync(), "", b'I');
@@ -274,7 +295,7 @@ fn a_text_that_names_a_statement_finds_it() {
         "DEALLOCATE s; SELECT 1",
         "PREPARE s AS SELECT 2",
     ] {
-        let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
         assert_eq!(ahead(&mut subject, &query(text)), named, "{text}");
         subject.answer("", b'I');
         assert!(
@@ -283,15 +304,15 @@ fn a_text_that_names_a_statement_finds_it() {
         );
     }
     // Its error is the answer.
-    let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
-    assert_eq!(subject.reply(b'3', &[]), Disposition::Drop);
-    assert_eq!(subject.fail(), Disposition::Relay);
-    assert_eq!(subject.reply(b'Z', b"I"), Disposition::Relay);
+    assert!(matches!(subject.reply(b'3', &[]), Disposition::Drop));
+    assert!(matches!(subject.fail(), Disposition::Relay));
+    assert!(matches!(subject.reply(b'Z', b"I"), Disposition::Relay));
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "drop");
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
     // A DEALLOCATE alone needs no server.
-    let mut subject = moved(Holds::Current, &[&parse("s", "SELECT 1")]);
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
     assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), "!no");
     assert_eq!(
         subject.to_client,
@@ -301,10 +322,10 @@ fn a_text_that_names_a_statement_finds_it() {
 
 #[test]
 fn past_the_limit_a_client_keeps_its_connection() {
-    let mut subject = Subject::new(Holds::Current);
+    let mut subject = Subject::new(Holds::None);
     subject.lend(fresh());
     let text = format!("SELECT 1 /* {} */", "x".repeat(60_000));
-    for at in 0..names::NAMES_BYTES_MAX / 60_000 + 1 {
+    for at in 0..statements::NAMES_BYTES_MAX / 60_000 + 1 {
         assert_eq!(subject.session.leftover(), None, "{at}");
         subject.send(&parse(&at.to_string(), &text));
         subject.run(&sync(), "", b'I');
