@@ -501,7 +501,8 @@ fn nobody_writes_by_a_statement_without_a_token() {
 #[test]
 fn a_client_that_returns_finds_no_stale_name() {
     let stage = scarce("3");
-    let (mut other, mut client) = (stage.leader("34"), stage.leader("34"));
+    let mut others = [(); 2].map(|()| stage.leader("34"));
+    let mut client = stage.leader("34");
     client.run(&b().parse("s", "SELECT 'old'").sync());
     let first = super::backend(&mut client);
     client.ok("SET fencing.token = ''");
@@ -509,10 +510,13 @@ fn a_client_that_returns_finds_no_stale_name() {
     assert_ne!(first, second);
     let anew = b().close_statement("s").parse("s", "SELECT 'new'");
     client.run(&anew.sync());
-    // Its token makes the second connection one of the token, which another leader takes.
+    // Its token makes the second connection one of the token, which other leaders take.
     client.ok("RESET fencing.token");
-    other.ok("BEGIN");
-    assert_eq!(super::backend(&mut other), second);
+    let taken = others.each_mut().map(|other| {
+        other.ok("BEGIN");
+        super::backend(other)
+    });
+    assert!(taken.contains(&second));
     assert_eq!(super::backend(&mut client), first);
     let answer = pretty(&client.run(&run_in(b(), "s").sync()));
     assert!(answer.contains("new"), "{answer}");
