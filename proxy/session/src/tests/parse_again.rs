@@ -1,12 +1,16 @@
 //! A client's prepared statements in a server connection that does not have them.
 
-use pgpalisade_policies::Leftover;
+use std::cell::RefCell;
+
+use pgpalisade_policies::{Leftover, VerdictCache};
 
 use super::super::action::{Action, Disposition};
+use super::super::frame::Frame;
 use super::super::tokens::Obtained;
 use super::super::{Met, ServerHalf, statements};
-use super::frames::{bind, execute, message, parse, parts, query, split, target};
+use super::frames::{bind, execute, message, parse, parts, query, split, strings, target};
 use super::subject::{Holds, Subject, fence, session, sync, wanted, word};
+use crate::wire::{frontend, header};
 
 fn fresh() -> ServerHalf {
     session(fence()).part().unwrap().1
@@ -106,7 +110,15 @@ fn what_has_removed_a_statement_removes_it_everywhere() {
         subject.run(&query("SELECT 1"), "SELECT 1", b'I');
         assert_eq!(ahead(&mut subject, &bind("", "s")), "free", "{message:?}");
     }
-    // A simple Query removes the unnamed one, a Parse that fails none.
+    // A Bind of another statement does not remove the unnamed one.
+    let mut subject = moved(
+        Holds::None,
+        &[&parse("s", "SELECT 1"), &parse("", "SELECT 2")],
+    );
+    subject.send(&bind("", "s"));
+    subject.run(&sync(), "", b'I');
+    assert!(ahead(&mut subject, &bind("", "")).starts_with("P("));
+    // A simple Query removes it, a Parse that fails none.
     let mut subject = moved(
         Holds::None,
         &[&parse("", "SELECT 1"), &parse("s", "SELECT 1")],
@@ -140,13 +152,11 @@ fn the_client_sees_only_its_own_replies() {
     assert!(subject.session.may_part());
 }
 
-#[test]
-fn a_parse_meets_the_checks_of_a_parse() {
-    // Nothing is sent while the read-only mode is in doubt.
-    let mut subject = moved(Holds::None, &[&parse("s", "SELECT '{1}'::d[]")]);
-    subject.lend(fresh());
-    assert_eq!(ahead(&mut subject, &bind("", "s")), "guard");
-    // Its literal may hide a write in a transaction that has begun otherwise.
+const REFUSED: &str = "P(pgpalisade\\x00REFUSED BY PGPALISADE /* stands for a statement that the fence refused */\\x00\\x00\\x00) \
+                       S() drop";
+
+/// A client that has moved, in a transaction that may write but holds no token.
+fn unguarded() -> Subject {
     let mut subject = Subject::new(Holds::Current);
     let accepted = subject.lend(fresh());
     subject.lend(accepted);
@@ -158,7 +168,19 @@ fn a_parse_meets_the_checks_of_a_parse() {
     assert_eq!(subject.declare(&wanted, Ok(Obtained::default())), Met::Yes);
     subject.run(&query("BEGIN"), "BEGIN", b'T');
     subject.run(&query("SET LOCAL fencing.token = ''"), "SET", b'T');
+    subject
+}
+
+#[test]
+fn a_parse_meets_the_checks_of_a_parse() {
+    // Nothing is sent while the read-only mode is in doubt.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT '{1}'::d[]")]);
+    subject.lend(fresh());
+    assert_eq!(ahead(&mut subject, &bind("", "s")), "guard");
+    // Its literal may hide a write in a transaction that has begun otherwise.
+    let mut subject = unguarded();
     assert!(ahead(&mut subject, &describe("s")).contains("REFUSED"));
+    assert_eq!(ahead(&mut unguarded(), &query("EXECUTE s")), REFUSED);
     // An Execute is judged by the text.
     let mut subject = moved(Holds::None, &[&parse("s", "INSERT INTO t VALUES (1)")]);
     subject.send(&bind("", "s"));
@@ -212,6 +234,33 @@ fn where_a_setting_has_changed_nothing_is_parsed_again() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn a_setting_of_another_connection_counts_no_more() {
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    subject.run(&query("SET LOCAL TimeZone = 'UTC'"), "SET", b'I');
+    subject.lend(fresh());
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
+    // A report shows what a function has set.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    let _ = subject.reply(b'S', &strings(&["DateStyle", "German"]));
+    assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
+}
+
+/// There was no room to wait for its parameter types.
+#[test]
+fn a_parse_that_was_not_read_whole_keeps_its_connection() {
+    let mut subject = moved(Holds::None, &[]);
+    let long = parse("s", "SELECT 1");
+    let header = header::parse(&long, frontend::body_max).unwrap().unwrap();
+    let front = Frame::new(header, long.get(..long.len() - 1).unwrap()).without_room();
+    let verdicts = RefCell::new(VerdictCache::new(1 << 20));
+    let action = subject.session.on_frontend(front, &verdicts);
+    assert!(matches!(action, Action::Forward(_)));
+    subject.run(&sync(), "", b'I');
+    assert_eq!(subject.session.leftover(), Some(Leftover::Statement));
 }
 
 fn columns(name: &str) -> Vec<u8> {
@@ -303,6 +352,17 @@ fn a_text_that_names_a_statement_finds_it() {
             "{text}"
         );
     }
+    // What is in flight comes first, and in a failed transaction nothing is parsed.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    subject.send(&bind("", "none"));
+    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "wait");
+    let _ = subject.fail();
+    subject.run(&sync(), "", b'I');
+    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    subject.send(&query("SELECT 1"));
+    let _ = subject.fail();
+    subject.answer("", b'E');
+    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "fails");
     // Its error is the answer.
     let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
