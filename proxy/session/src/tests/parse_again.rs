@@ -155,8 +155,8 @@ fn the_client_sees_only_its_own_replies() {
 const REFUSED: &str = "P(pgpalisade\\x00REFUSED BY PGPALISADE /* stands for a statement that the fence refused */\\x00\\x00\\x00) \
                        S() drop";
 
-/// A client that has moved, in a transaction that may write but holds no token.
-fn unguarded() -> Subject {
+/// A client that has moved, and holds a token.
+fn leader() -> Subject {
     let mut subject = Subject::new(Holds::Current);
     let accepted = subject.lend(fresh());
     subject.lend(accepted);
@@ -166,6 +166,12 @@ fn unguarded() -> Subject {
     let wanted = wanted(&subject.fence, "5");
     let _ = subject.ask(&query("BEGIN"));
     assert_eq!(subject.declare(&wanted, Ok(Obtained::default())), Met::Yes);
+    subject
+}
+
+/// In a transaction that may write, without its token.
+fn unguarded() -> Subject {
+    let mut subject = leader();
     subject.run(&query("BEGIN"), "BEGIN", b'T');
     subject.run(&query("SET LOCAL fencing.token = ''"), "SET", b'T');
     subject
@@ -240,7 +246,8 @@ fn where_a_setting_has_changed_nothing_is_parsed_again() {
 fn a_setting_of_another_connection_counts_no_more() {
     let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
     subject.run(&query("SET LOCAL TimeZone = 'UTC'"), "SET", b'I');
-    subject.lend(fresh());
+    let used = subject.lend(fresh());
+    subject.lend(used);
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
     assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
     // A report shows what a function has set.
@@ -371,7 +378,10 @@ fn a_text_that_names_a_statement_finds_it() {
     assert!(matches!(subject.reply(b'Z', b"I"), Disposition::Relay));
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "drop");
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
-    // A DEALLOCATE alone needs no server.
+    // A DEALLOCATE alone needs no server, but has its turn.
+    let mut subject = leader();
+    subject.send(&query("SELECT 1"));
+    assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), "wait");
     let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
     assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), "!no");
     assert_eq!(
