@@ -380,6 +380,7 @@ fn a_text_that_names_a_statement_finds_it() {
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
     // A DEALLOCATE alone needs no server, but has its turn.
     let mut subject = leader();
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
     subject.send(&query("SELECT 1"));
     assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), "wait");
     let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
