@@ -317,7 +317,7 @@ impl Names {
         }
     }
 
-    /// Notes that the server has closed the statements that differ from what the client was told.
+    /// Notes that the statements that differ from what the client was told are not those of the client.
     pub(super) fn forget_outdated(&mut self) {
         let is_outdated = |meaning: &PreparedText| {
             let source = meaning.source();

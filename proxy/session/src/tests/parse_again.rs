@@ -152,8 +152,10 @@ fn the_client_sees_only_its_own_replies() {
     assert!(subject.session.may_part());
 }
 
-const REFUSED: &str = "P(pgpalisade\\x00REFUSED BY PGPALISADE /* stands for a statement that the fence refused */\\x00\\x00\\x00) \
-                       S() drop";
+const REFUSED: &str = concat!(
+    "P(pgpalisade\\x00REFUSED BY PGPALISADE /* stands for a statement that the fence refused */",
+    "\\x00\\x00\\x00) S() drop"
+);
 
 /// A client that has moved, and holds a token.
 fn leader() -> Subject {
