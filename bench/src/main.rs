@@ -97,6 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn measure(measurement: Measurement, plan: &BenchPlan) -> Vec<Record> {
     match measurement {
         Measurement::Transactions => transactions::transactions(plan),
+        Measurement::Pooling => transactions::pooling(plan),
         Measurement::Copy => transactions::copy(plan),
         Measurement::Refusals => transactions::refusals(plan),
         Measurement::Sessions => flatness::sessions(plan),

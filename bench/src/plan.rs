@@ -25,6 +25,8 @@ pub(crate) struct BenchPlan {
     pub(crate) window: Duration,
     /// Of `pgbench -S`. With TLS only the second number.
     pub(crate) clients: &'static [u32],
+    /// Clients that share the server connections.
+    pub(crate) sharers: &'static [u32],
     pub(crate) megabytes: u32,
     pub(crate) refusals: u32,
     /// Fewest first. Other targets have only the fewest.
@@ -52,6 +54,7 @@ impl Size {
             rounds: 9,
             window: Duration::from_secs(1),
             clients: &[1, 16, 64],
+            sharers: &[16, 64, 1_000],
             megabytes: 256,
             refusals: 20_000,
             sessions: &[1_000, 5_000],
@@ -85,6 +88,7 @@ impl Size {
                 rounds: 1,
                 window: Duration::from_millis(200),
                 clients: &[1, 2],
+                sharers: &[12],
                 megabytes: 1,
                 refusals: 64,
                 sessions: &[5, 10],

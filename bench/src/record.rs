@@ -24,6 +24,8 @@ pub(crate) struct Record {
 pub(crate) enum Measurement {
     /// `pgbench -S` in three protocols
     Transactions,
+    /// `pgbench -S` over ten server connections that all clients share
+    Pooling,
     /// COPY out of and into PostgreSQL
     Copy,
     /// Writes of sessions without a token, all refused
@@ -50,7 +52,7 @@ pub(crate) enum ComparedTarget {
     Direct,
     /// `pgpalisade serve` with default settings; sessions hold the current token, unless noted.
     Pgpalisade,
-    /// In session mode, without logging.
+    /// In session mode, unless noted, without logging.
     Pgbouncer,
     /// In `mode tcp`, without logging.
     Haproxy,

@@ -72,6 +72,7 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
     let of = |what| counted(number, what);
     let what = match measurement {
         Measurement::Transactions | Measurement::Tls => format!("{}, {variant}", of("client")),
+        Measurement::Pooling => format!("{} that share, {variant}", of("client")),
         Measurement::Copy => format!("COPY {variant}, {number} MB"),
         Measurement::Refusals => format!("refused writes, {}", of("session")),
         Measurement::Sessions => of("idle session"),
@@ -85,7 +86,7 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
 }
 
 /// Median of the rounds, followed in brackets by the median of its ratios, round by round. CPU time is compared with
-/// the bare relay's, with TLS with pgbouncer's; values that depend on PostgreSQL with the direct target's. CPU time
+/// the bare relay's, with TLS and shared connections with pgbouncer's; values that depend on PostgreSQL with the direct target's. CPU time
 /// without a ratio has half of its spread there.
 fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
     let of = |target: ComparedTarget| {
@@ -98,8 +99,8 @@ fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
         return "-".to_owned();
     };
     let base = match (wanted.0, wanted.3) {
-        // A bare relay does not encrypt.
-        (Measurement::Tls, Figure::Cpu) => ComparedTarget::Pgbouncer,
+        // A bare relay does not encrypt, and shares nothing.
+        (Measurement::Tls, Figure::Cpu) | (Measurement::Pooling, _) => ComparedTarget::Pgbouncer,
         (_, Figure::Cpu) => ComparedTarget::Relay,
         _ => ComparedTarget::Direct,
     };

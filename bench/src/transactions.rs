@@ -15,9 +15,10 @@ use crate::process;
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
 use crate::ways::{Way, server};
 
-const PROTOCOLS: [&str; 3] = ["simple", "extended", "prepared"];
-
 const SCALE: u32 = 10;
+
+/// Server connections that clients share.
+const SHARED: u32 = 10;
 
 /// Bytes of a COPY row, with its line feed.
 const ROW: usize = 100;
@@ -43,38 +44,73 @@ impl Ways {
 }
 
 pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
-    let ways = Ways::open(plan.clients.iter().copied().max().unwrap_or_default());
-    pgbench::initialise(&ways.postgres, SCALE);
-    let mut records = Vec::new();
-    for round in 1..=plan.rounds {
-        for &clients in plan.clients {
-            eprintln!(
-                "transactions: round {round} of {}, {}",
-                plan.rounds,
-                counted(clients, "client")
-            );
-            for protocol in PROTOCOLS {
-                let cell = Cell {
-                    measurement: Measurement::Transactions,
-                    variant: protocol,
-                    number: clients,
-                    round,
-                };
-                for way in in_turn(&ways.ways, round) {
-                    let load = Load {
-                        rate: None,
-                        protocol,
-                        clients,
-                        script: None,
-                        options: way.options(),
-                        window: plan.window,
+    let Ways { ways, postgres } =
+        Ways::open(plan.clients.iter().copied().max().unwrap_or_default());
+    pgbench::initialise(&postgres, SCALE);
+    let of = Reads {
+        measurement: Measurement::Transactions,
+        clients: plan.clients,
+        protocols: &["simple", "extended", "prepared"],
+    };
+    of.records(plan, &ways)
+}
+
+/// Clients without a token that share server connections. pgbouncer knows prepared statements from 1.21 on, which
+/// Debian does not have.
+pub(crate) fn pooling(plan: &BenchPlan) -> Vec<Record> {
+    let postgres = server(2 * SHARED, &["shared_buffers=256MB"]);
+    let clients_max = plan.sharers.iter().copied().max().unwrap_or_default();
+    let ways = Way::sharing(&postgres, clients_max, SHARED);
+    pgbench::initialise(&postgres, SCALE);
+    let of = Reads {
+        measurement: Measurement::Pooling,
+        clients: plan.sharers,
+        protocols: &["simple", "extended"],
+    };
+    of.records(plan, &ways)
+}
+
+/// `pgbench -S` by so many clients, in each protocol.
+struct Reads<'a> {
+    measurement: Measurement,
+    clients: &'a [u32],
+    protocols: &'a [&'static str],
+}
+
+impl Reads<'_> {
+    fn records(&self, plan: &BenchPlan, ways: &[Way]) -> Vec<Record> {
+        let mut records = Vec::new();
+        for round in 1..=plan.rounds {
+            for &clients in self.clients {
+                let (rounds, of) = (plan.rounds, counted(clients, "client"));
+                eprintln!("{:?}: round {round} of {rounds}, {of}", self.measurement);
+                for protocol in self.protocols.iter().copied() {
+                    let cell = Cell {
+                        measurement: self.measurement,
+                        variant: protocol,
+                        number: clients,
+                        round,
                     };
-                    records.extend(cell.records(way.target, pgbench::run(way, &load)));
+                    for way in in_turn(ways, round) {
+                        let options = match self.measurement {
+                            Measurement::Pooling => String::new(),
+                            _ => way.options(),
+                        };
+                        let load = Load {
+                            rate: None,
+                            protocol,
+                            clients,
+                            script: None,
+                            options,
+                            window: plan.window,
+                        };
+                        records.extend(cell.records(way.target, pgbench::run(way, &load)));
+                    }
                 }
             }
         }
+        records
     }
-    records
 }
 
 /// COPY out of and into PostgreSQL, with psql as the client.

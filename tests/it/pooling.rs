@@ -1,11 +1,18 @@
 //! `pool = "transaction"`: few server connections serve many clients, and a token belongs to the transactions of its
 //! client.
 
+mod held_back;
+mod lost_server;
 mod statements;
 
-use pgpalisade_test_servers::machine::wait_until;
+use std::time::Duration;
+
+use pgpalisade_test_servers::machine::{Signal, wait_until};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire, cancel_request};
+use pgpalisade_test_servers::wire::{Batch, Wire, assert_error, cancel_request, tags};
+
+/// Time in which a message arrives.
+const MOMENT: Duration = Duration::from_millis(200);
 
 const JOBS: &str = "CREATE TABLE jobs (id int PRIMARY KEY)";
 
@@ -14,10 +21,10 @@ fn stage(max: &str) -> Stage {
     with(&[("--backends-max", max), ("--backends-leaders", "1")])
 }
 
-/// A proxy that shares `max` server connections.
-fn scarce(max: &str) -> Stage {
-    let wait = ("--backends-wait", "500ms");
-    with(&[("--backends-max", max), ("--backends-leaders", "0"), wait])
+/// A proxy with one server connection, for which clients wait as long.
+fn scarce(wait: &str) -> Stage {
+    let max = [("--backends-max", "1"), ("--backends-leaders", "0")];
+    with(&[&max[..], &[("--backends-wait", wait)]].concat())
 }
 
 fn with(flags: &[(&str, &str)]) -> Stage {
@@ -144,23 +151,56 @@ fn a_client_keeps_what_it_has_left() {
 
 #[test]
 fn who_finds_no_connection_in_time_is_told() {
-    let stage = scarce("1");
+    let stage = scarce("500ms");
     let (mut one, mut other) = (stage.plain(), stage.plain());
-    one.ok("BEGIN");
-    other.send(&Batch::new().query("SELECT 1"));
-    let answer = other.until_closed();
-    assert_eq!(answer[0].sqlstate(), "53300");
+    one.ok("BEGIN; SELECT 1");
+    other.fails("SELECT 1", "53300");
+    let pipeline = Batch::new().statement("SELECT 1").statement("SELECT 2");
+    let answer = other.run(&pipeline.sync());
+    assert_eq!(tags(&answer), "E ZI");
+    assert_error(&answer, "53300");
     // A login with a token needs one, too.
     let mut leader = Wire::connect(&stage.proxy.endpoint());
     let answer = leader.start_as_leader("34");
     let error = answer.iter().find(|message| message.tag == b'E');
     assert_eq!(error.unwrap().sqlstate(), "53300");
     one.ok("COMMIT");
+    other.ok("SELECT 1");
+}
+
+/// The statement does not begin, and the next in the queue is served.
+#[test]
+fn a_client_that_leaves_the_queue_is_in_nobodys_way() {
+    let stage = scarce("2s");
+    let (mut one, mut leaving, mut other) = (stage.plain(), stage.plain(), stage.plain());
+    one.ok("BEGIN; SELECT 1");
+    leaving.send(&Batch::new().query("SELECT pg_sleep(100)"));
+    std::thread::sleep(MOMENT);
+    drop(leaving);
+    std::thread::sleep(MOMENT);
+    one.ok("COMMIT");
+    other.ok("SELECT 1");
+}
+
+/// A primary that is away for a while costs its clients errors, not their connections.
+#[test]
+fn a_client_outlives_a_server_that_is_away() {
+    let mut stage = scarce("500ms");
+    let mut client = stage.plain();
+    client.ok("SELECT 1");
+    stage.postgres.crash_by(Signal::QUIT);
+    for _ in 0..3 {
+        let answer = client.query("SELECT 1");
+        assert_eq!(tags(&answer), "E ZI");
+        assert_eq!(answer[0].severity(), "ERROR");
+    }
+    stage.postgres.start_again(&[]);
+    wait_until("the primary", || client.query("SELECT 1")[0].tag != b'E');
 }
 
 #[test]
 fn a_part_of_a_message_keeps_no_connection() {
-    let stage = scarce("1");
+    let stage = scarce("500ms");
     let (mut one, mut other) = (stage.plain(), stage.plain());
     let query = Batch::new().query("SELECT 7");
     let (front, rest) = query.bytes().split_at(3);
@@ -212,7 +252,7 @@ fn workers_share_the_places() {
     let stage = with(&[&flags[..], &[("--workers", "2"), ("--backends-wait", "3s")]].concat());
     let mut clients: Vec<Wire> = (0..6).map(|_| stage.plain()).collect();
     // Every second one is served by the same worker, which gets all places.
-    for text in ["BEGIN", "COMMIT"] {
+    for text in ["BEGIN; SELECT 1", "COMMIT"] {
         clients[0].ok(text);
         clients[2].ok(text);
     }
@@ -223,7 +263,7 @@ fn workers_share_the_places() {
 
 #[test]
 fn a_cancel_request_reaches_only_its_own_client() {
-    let stage = scarce("1");
+    let stage = scarce("500ms");
     let (one, mut other) = (stage.plain(), stage.plain());
     for _ in 0..20 {
         let mut cancel = Wire::connect(&stage.proxy.endpoint());
@@ -232,7 +272,7 @@ fn a_cancel_request_reaches_only_its_own_client() {
     }
     let mut sleeping = stage.plain();
     sleeping.send(&Batch::new().query("SELECT pg_sleep(100)"));
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::thread::sleep(MOMENT);
     let mut cancel = Wire::connect(&stage.proxy.endpoint());
     cancel.send_bytes(&cancel_request(sleeping.backend_key()));
     assert_eq!(sleeping.until_ready()[1].sqlstate(), "57014");

@@ -104,6 +104,14 @@ impl SessionState {
         }
     }
 
+    /// Loses the server connection, and with it the open transaction.
+    pub fn lose_server(&mut self) {
+        self.rollback(Chain::No);
+        self.has_error = false;
+        self.taken = None;
+        self.leave_server();
+    }
+
     /// Takes up a server connection for which these tokens were accepted, and which has this text of them.
     pub fn enter_server(&mut self, accepted: &[Arc<HeldTokens>], text: ServerText) {
         for held in accepted.iter().filter(|held| held.stale().is_none()) {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use pgpalisade_fence::rejection::Rejection;
 use pgpalisade_logins::ServerLoginError;
-use pgpalisade_session::endings::put_fatal;
+use pgpalisade_session::endings::put_survived;
 use pgpalisade_wire::WireError;
 use pgpalisade_wire::backend;
-use pgpalisade_wire::encode::Severity;
+use pgpalisade_wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 use pgpalisade_wire::header::HEADER_LEN;
 
 pub(crate) const SEE_LOG: &str = "See the log of pgpalisade.";
@@ -81,18 +81,28 @@ impl OpenError {
         }
     }
 
-    /// Message that ends a client's session.
-    pub(crate) fn put_fatal(&self, out: &mut BytesMut) {
-        match self {
-            Self::Refused(response) => out.extend_from_slice(response),
-            Self::Deposed(rejection) => rejection.encode(Severity::Fatal, out),
+    /// Appends the error for a client.
+    pub(crate) fn put(&self, severity: Severity, out: &mut BytesMut) {
+        match (self, severity) {
+            (Self::Refused(response), Severity::Fatal) => out.extend_from_slice(response),
+            (Self::Refused(response), Severity::Error) => {
+                put_survived(response.get(HEADER_LEN..).unwrap_or_default(), "", "", out);
+            }
+            (Self::Deposed(rejection), _) => rejection.encode(severity, out),
             _ => {
                 let Advice {
                     sqlstate,
                     detail,
                     hint,
                 } = self.advice();
-                put_fatal(out, sqlstate, &self.to_string(), &detail, hint);
+                let fields = ErrorFields {
+                    severity,
+                    sqlstate,
+                    message: &encode::with_code(sqlstate, &self.to_string()),
+                    detail: &detail,
+                    hint,
+                };
+                encode::put(out, &ErrorResponse::from(&fields));
             }
         }
     }
@@ -110,7 +120,7 @@ impl OpenError {
             | Self::Unreachable(_)
             | Self::Io(_) => advice("08006", "", ""),
             Self::NoTls(_) => advice("08006", SEE_LOG, ""),
-            Self::NoPrimary(why) => advice("57P03", why, "Connect again after the failover."),
+            Self::NoPrimary(why) => advice("57P03", why, "Try again after the failover."),
             Self::Deposed(rejection) => advice(rejection.kind.sqlstate(), "", ""),
             Self::NoPlace => advice(
                 "53300",

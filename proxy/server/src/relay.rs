@@ -176,11 +176,12 @@ impl Relay {
     }
 
     /// Runs the session to its end, or until the client needs its server connection no more.
-    async fn run(mut self) -> Option<Parked> {
+    async fn run(mut self: Box<Self>) -> Option<Parked> {
         self.take_over().await;
         let end = match self.serve().await {
             // It may part, so it does.
             Ok(()) => return self.park(),
+            Err(end) if self.may_survive(&end) => return self.lose_server(&end),
             Err(end) => end,
         };
         self.worker.shared.metrics.session_ended(end.reason());
@@ -193,7 +194,12 @@ impl Relay {
     }
 
     async fn serve(&mut self) -> Result<(), End> {
-        if self.worker.gate.is_shut() {
+        if self.session.is_to_resume() {
+            self.resume().await?;
+            if self.session.has_next_reply() {
+                return Ok(());
+            }
+        } else if self.worker.gate.is_shut() {
             let worker = Rc::clone(&self.worker);
             self.while_the_client_stays(worker.gate.is_open()).await?;
         }
@@ -223,7 +229,8 @@ impl Relay {
         match &self.lent {
             None => Ok(false),
             Some((_, lent)) => {
-                if !self.session.may_part() || self.client.has_message() {
+                let is_midway = self.server.upstream.rest() > 0 || self.client.has_message();
+                if is_midway || !self.session.may_part() {
                     return Ok(false);
                 }
                 match self.session.leftover() {
@@ -243,6 +250,11 @@ impl Relay {
             self.poll_flush(cx)?;
             if server != Side::Drained {
                 server = self.poll_server(cx)?;
+                // Before the next message is read: it may want no tokens, and then another server connection, which
+                // no takeover ends.
+                if server == Side::Read && self.is_to_park()? {
+                    return Poll::Ready(Ok(Turn::Park));
+                }
             }
             if client != Side::Drained {
                 client = match self.poll_client(cx)? {

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
 
 use super::action::Disposition;
+use super::endings::{Ending, TERMINATED};
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::lending::Tenancy;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
+use super::unserved::Block;
 use super::{ReadWriteRequest, Session};
 use crate::fence::{Pipeline, end_of_failed, ends_transaction};
 use crate::rejection::Enforcement;
@@ -48,8 +50,8 @@ impl Session {
     }
 
     /// Applies one backend message. The session's own messages are left in its output, to be sent ahead of it or in
-    /// its place.
-    #[inline]
+    /// its place. Always inlined into the loop over the messages, which has more than one caller.
+    #[inline(always)]
     pub fn on_backend(&mut self, message: u8, body: &[u8]) -> Disposition {
         match message {
             tag::READY_FOR_QUERY => self.on_ready(body),
@@ -228,8 +230,13 @@ impl Session {
 
     fn on_error(&mut self, body: &[u8]) -> Disposition {
         let fatal = backend::is_fatal(body);
-        let terminated = fatal && backend::error_field(body, b'C') == Some(b"57P01");
-        if terminated {
+        let sqlstate = backend::error_field(body, b'C').unwrap_or_default();
+        if fatal && (sqlstate == TERMINATED || self.outlives_server()) {
+            // The client has sent what a COPY does not accept.
+            if sqlstate == b"08P01" {
+                encode::put_raw(&mut self.output.to_client, tag::ERROR, body);
+                return Ending::ProtocolViolation(WireError::DuringCopy(0)).into();
+            }
             return Disposition::Terminated;
         }
         self.client.state.on_error();
@@ -264,10 +271,10 @@ impl Session {
                 Disposition::Drop
             }
             // The client's cancel request hit the guard's statement, which is sent again.
-            ReplyRoute::Swallow
-                if backend::error_field(body, b'C') == Some(b"57014")
-                    && self.server.read_only.on_cancelled() =>
-            {
+            ReplyRoute::Swallow if sqlstate == b"57014" && self.server.read_only.on_cancelled() => {
+                Disposition::Drop
+            }
+            ReplyRoute::Swallow if matches!(self.client.block, Block::Entering(_)) => {
                 Disposition::Drop
             }
             ReplyRoute::Swallow => {

@@ -10,7 +10,7 @@ use crate::fence::HeldToken;
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, OpenTransaction, RejectionKind};
 use crate::wire::WireError;
-use crate::wire::backend::tag;
+use crate::wire::backend::{self, tag};
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 /// Reason why the proxy ends a session.
@@ -50,12 +50,44 @@ pub enum Ending {
     ByServer,
 }
 
+/// Error with which a server connection ends.
+#[derive(Debug)]
+pub(super) enum FinalError {
+    /// The body of the server's own.
+    Server(Box<[u8]>),
+    /// The proxy's, for a client that stays.
+    Fence(Box<Rejection>),
+}
+
+/// SQLSTATE of an end by an administrator or a takeover.
+pub(super) const TERMINATED: &[u8] = b"57P01";
+
+fn is_termination(error: &[u8]) -> bool {
+    backend::error_field(error, b'C') == Some(TERMINATED)
+}
+
 /// Writes why the proxy ends a session.
 pub fn put_fatal(out: &mut BytesMut, sqlstate: &str, message: &str, detail: &str, hint: &str) {
     let fields = ErrorFields {
         severity: Severity::Fatal,
         sqlstate,
         message: &encode::with_code(sqlstate, message),
+        detail,
+        hint,
+    };
+    encode::put(out, &ErrorResponse::from(&fields));
+}
+
+/// Writes the server's fatal error as one that the client survives.
+pub fn put_survived(error: &[u8], detail: &str, hint: &str, out: &mut BytesMut) {
+    let field = |letter| {
+        let text = backend::error_field(error, letter).unwrap_or_default();
+        String::from_utf8_lossy(text)
+    };
+    let fields = ErrorFields {
+        severity: Severity::Error,
+        sqlstate: &field(b'C'),
+        message: &field(b'M'),
         detail,
         hint,
     };
@@ -134,11 +166,11 @@ impl Session {
     /// error waits until the server closes the connection, which it does next. A takeover through another proxy may
     /// become known in between.
     pub fn on_terminated(&mut self, error: &[u8]) -> Option<Ending> {
-        let ending = self.end_if_taken_over();
+        let ending = is_termination(error)
+            .then(|| self.end_if_taken_over())
+            .flatten();
         if ending.is_none() {
-            let mut bytes = BytesMut::new();
-            encode::put_raw(&mut bytes, tag::ERROR, error);
-            self.server.final_error = Some(bytes);
+            self.server.final_error = Some(FinalError::Server(error.into()));
         }
         ending
     }
@@ -160,40 +192,56 @@ impl Session {
             return None;
         }
         match stale {
-            Some(rejection) => Some(self.end_by_takeover(rejection)),
+            Some(rejection) => Some(self.end_by_takeover(rejection.clone())),
             None => self.on_server_closed(),
         }
     }
 
     /// Handles the end of the server's connection. The client is told if a takeover ended its session.
     pub fn on_server_closed(&mut self) -> Option<Ending> {
-        if let Some(error) = self.server.final_error.take() {
-            return Some(self.end_if_taken_over().unwrap_or_else(|| {
-                self.output.to_client.extend_from_slice(&error);
-                Ending::ByServer
-            }));
+        if let Some(FinalError::Server(error)) = self.server.final_error.take() {
+            let taken_over = is_termination(&error)
+                .then(|| self.end_if_taken_over())
+                .flatten();
+            return Some(taken_over.unwrap_or_else(|| self.end_by_server(error)));
         }
         let (scope, token, mark) = self.ended_by_takeover()?;
-        let transaction = if self.is_answered() {
+        let is_certain = self.is_answered() || self.outlives_server() && !self.may_have_committed();
+        let transaction = if is_certain {
             self.loses()
         } else {
             // The connection broke: whether the last statement was committed is unknown.
             OpenTransaction::Unknown
         };
-        Some(self.end_by_takeover(&Rejection::session_ended(&scope, token, mark, transaction)))
+        Some(self.end_by_takeover(Rejection::session_ended(&scope, token, mark, transaction)))
+    }
+
+    fn end_by_server(&mut self, error: Box<[u8]>) -> Ending {
+        if self.outlives_server() {
+            self.server.final_error = Some(FinalError::Server(error));
+        } else {
+            encode::put_raw(&mut self.output.to_client, tag::ERROR, &error);
+        }
+        Ending::ByServer
     }
 
     /// Ends the session because another server has become the primary.
     pub fn end_with_its_server(&mut self) -> Ending {
-        let rejection = if self.has_in_flight() {
+        let is_unknown = if self.outlives_server() {
+            self.may_have_committed()
+        } else {
+            self.has_in_flight()
+        };
+        let rejection = if is_unknown {
             Rejection::lost_with_its_server()
         } else {
             Rejection::ended_with_its_server()
         };
+        let rejection = self.as_told(rejection);
         if !self.server.registration.accepted().is_empty() {
             self.record(&rejection, Enforcement::Refused, None);
         }
-        rejection.encode(Severity::Fatal, &mut self.output.to_client);
+        self.tell_end(rejection);
         Ending::Deposed
     }
 
@@ -203,14 +251,27 @@ impl Session {
     /// sends its completion first. Work that may commit before its completion is an exception.
     fn end_if_taken_over(&mut self) -> Option<Ending> {
         let (scope, token, mark) = self.ended_by_takeover()?;
-        let server = &self.server;
-        let certain = !server.is_committed_midway && !server.ledger.iter().any(may_have_committed);
-        let transaction = if certain {
-            self.loses()
-        } else {
+        let transaction = if self.commits_midway() {
             OpenTransaction::Unknown
+        } else {
+            self.loses()
         };
-        Some(self.end_by_takeover(&Rejection::session_ended(&scope, token, mark, transaction)))
+        Some(self.end_by_takeover(Rejection::session_ended(&scope, token, mark, transaction)))
+    }
+
+    /// Whether work in flight may have been committed before its completion.
+    fn commits_midway(&self) -> bool {
+        let server = &self.server;
+        let commits = |entry: &InFlight| {
+            let verdict = entry.verdict.as_ref();
+            verdict.is_some_and(|verdict| verdict.commits_midway())
+        };
+        server.is_committed_midway || server.ledger.iter().any(commits)
+    }
+
+    /// Whether the server's last words mean that nothing in flight was committed.
+    pub(super) fn is_certain(&self, error: &[u8]) -> bool {
+        is_termination(error) && !self.commits_midway()
     }
 
     /// Whether a request of the client is in flight.
@@ -228,12 +289,43 @@ impl Session {
         }
     }
 
-    fn end_by_takeover(&mut self, rejection: &Rejection) -> Ending {
-        self.record(rejection, Enforcement::Refused, None);
-        rejection.encode(Severity::Fatal, &mut self.output.to_client);
-        match rejection.kind {
-            RejectionKind::OutcomeUnknown => Ending::OutcomeUnknown,
-            _ => Ending::TakenOver,
+    fn end_by_takeover(&mut self, rejection: Rejection) -> Ending {
+        let rejection = self.as_told(rejection);
+        self.record(&rejection, Enforcement::Refused, None);
+        let is_unknown = rejection.kind == RejectionKind::OutcomeUnknown;
+        self.tell_end(rejection);
+        if is_unknown {
+            Ending::OutcomeUnknown
+        } else {
+            Ending::TakenOver
+        }
+    }
+
+    /// An end as its client gets it, which may stay.
+    fn as_told(&self, rejection: Rejection) -> Rejection {
+        if self.outlives_server() {
+            rejection.sparing_the_client()
+        } else {
+            rejection
+        }
+    }
+
+    /// Tells the client why its session ends. One that stays is told with what has become of its work.
+    fn tell_end(&mut self, rejection: Rejection) {
+        if self.outlives_server() {
+            self.server.final_error = Some(FinalError::Fence(Box::new(rejection)));
+        } else {
+            rejection.encode(Severity::Fatal, &mut self.output.to_client);
+        }
+    }
+
+    /// Tells a client whose session has not begun, and does not stay.
+    pub fn refuse_login(&mut self) {
+        let out = &mut self.output.to_client;
+        match self.server.final_error.take() {
+            Some(FinalError::Fence(rejection)) => rejection.encode(Severity::Fatal, out),
+            Some(FinalError::Server(error)) => encode::put_raw(out, tag::ERROR, &error),
+            None => {}
         }
     }
 
@@ -255,9 +347,4 @@ impl Session {
             })
         })
     }
-}
-
-fn may_have_committed(entry: &InFlight) -> bool {
-    let verdict = entry.verdict.as_ref();
-    verdict.is_some_and(|verdict| verdict.commits_midway())
 }

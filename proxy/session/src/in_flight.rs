@@ -182,6 +182,7 @@ impl InFlight {
         position.is_some_and(|(verdict, at)| at + 1 == verdict.statements.len())
     }
 
+    #[inline(always)]
     pub(super) fn counts(&self) -> Counts {
         let kind = self.name.kind();
         let names = kind == Some(NameSpace::Statement) || self.may_change_statements();
@@ -199,6 +200,7 @@ impl InFlight {
         verdict.is_some_and(|verdict| verdict.any_control(changes_statements))
     }
 
+    #[inline]
     pub(super) fn asks_for_access(&self) -> bool {
         let verdict = self.verdict.as_deref();
         verdict.is_some_and(|verdict| verdict.any_control(shows_access))

@@ -29,13 +29,12 @@ pub(super) const WAIT_FOR_NONE: &str = "SET transaction_isolation = 'read commit
 pub(super) const WHICH_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid(), \
     pg_catalog.set_config('client_encoding', pg_catalog.current_setting('client_encoding'), false)";
 
-/// Removes what a client has left in the session. All of it is one transaction, so it takes effect as a whole. DISCARD
-/// ALL would also throw away the plans of cached queries.
+/// Keeps a session's encoding as [`WHICH_PROCESS`] does.
+pub(super) const UTF8: &str = "SET client_encoding = 'UTF8'";
+
+/// Removes what a client has left in the session, but for the seed of random().
 /// <https://www.postgresql.org/docs/current/sql-discard.html>
-pub(super) const RESET: &str = "CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; DEALLOCATE ALL; UNLISTEN *; \
-    SELECT pg_catalog.pg_advisory_unlock_all(), pg_catalog.setseed((pg_catalog.hashtext( \
-    pg_catalog.gen_random_uuid()::pg_catalog.text) OPERATOR(pg_catalog./) 2147483648.0)::pg_catalog.float8); \
-    DISCARD SEQUENCES; DISCARD TEMP";
+pub(super) const DISCARD: &str = "DISCARD ALL";
 
 /// Makes the open transaction read-write. PostgreSQL refuses that after its first query.
 pub(super) const READ_WRITE: &str = "SET transaction_read_only = off";
@@ -69,9 +68,10 @@ pub(super) fn setting(name: &str, value: &str, lifetime: Lifetime) -> String {
 }
 
 /// Writes a simple Query, for a session without a client.
-pub(super) fn query(out: &mut BytesMut, sql: &str) {
+pub(super) fn query(out: &mut BytesMut, ledger: &mut Ledger, sql: &str) {
     let written = frontend::query(sql, out);
     debug_assert!(written.is_ok(), "{sql}");
+    ledger.push_own(InFlight::proxy(Request::Query));
 }
 
 /// Writes the messages that run one statement, with a Sync outside a pipeline.
@@ -107,7 +107,7 @@ pub(super) fn execute(
         InFlight::proxy(Request::Close),
         InFlight::proxy(Request::Close),
     ] {
-        ledger.push(entry);
+        ledger.push_own(entry);
     }
     if pipeline == Pipeline::Closed {
         sync(out, ledger);
@@ -127,7 +127,7 @@ pub(super) fn leave_trace(
         .and_then(|()| frontend::close(b'S', NAME, out));
     debug_assert!(written.is_ok());
     for request in [Request::Close, Request::Parse, Request::Close] {
-        ledger.push(InFlight::proxy(request));
+        ledger.push_own(InFlight::proxy(request));
     }
     if pipeline == Pipeline::Closed {
         sync(out, ledger);
@@ -148,10 +148,10 @@ pub(super) fn refuse(
     debug_assert!(written.is_ok());
     let mut parse = InFlight::proxy(Request::Parse);
     parse.error = Some(error);
-    ledger.push(parse);
+    ledger.push_own(parse);
     if let Some(sync) = sync {
         frontend::sync(out);
-        ledger.push(sync);
+        ledger.push_own(sync);
     }
 }
 
@@ -168,18 +168,18 @@ pub(super) fn parse(
         close(out, ledger, name);
     }
     message(out, b'P', &[name, b"\0", rest]);
-    ledger.push(entry);
+    ledger.push_own(entry);
 }
 
 /// Writes a Describe of a statement.
 pub(super) fn describe(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8], entry: InFlight) {
     message(out, b'D', &[b"S", name, b"\0"]);
-    ledger.push(entry);
+    ledger.push_own(entry);
 }
 
 fn close(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8]) {
     message(out, b'C', &[b"S", name, b"\0"]);
-    ledger.push(InFlight::proxy(Request::Close));
+    ledger.push_own(InFlight::proxy(Request::Close));
 }
 
 /// Writes a message that fails in place of one about a statement whose result type has changed, and closes that.
@@ -187,13 +187,13 @@ pub(super) fn refuse_outdated(out: &mut BytesMut, ledger: &mut Ledger, name: &[u
     close(out, ledger, name);
     let written = frontend::parse(NAME, REFUSED, [], out);
     debug_assert!(written.is_ok());
-    ledger.push(InFlight::new(Request::Parse, Origin::Outdated, None));
+    ledger.push_own(InFlight::new(Request::Parse, Origin::Outdated, None));
 }
 
 /// Ends a request cycle of the proxy.
 pub(super) fn sync(out: &mut BytesMut, ledger: &mut Ledger) {
     frontend::sync(out);
-    ledger.push(InFlight::proxy(Request::Sync));
+    ledger.push_own(InFlight::proxy(Request::Sync));
 }
 
 /// Writes a message from the parts of its body.
@@ -203,6 +203,15 @@ fn message(out: &mut BytesMut, tag: u8, parts: &[&[u8]]) {
     // The parts come from a message of the client, which was not longer.
     out.put_i32(i32::try_from(length + 4).unwrap_or(i32::MAX));
     parts.iter().for_each(|part| out.put_slice(part));
+}
+
+/// Begins a transaction, and fails it.
+pub(super) fn begin_failed(out: &mut BytesMut, ledger: &mut Ledger) {
+    execute(out, ledger, Pipeline::Open, "BEGIN", None);
+    let written = frontend::parse(NAME, REFUSED, [], out);
+    debug_assert!(written.is_ok());
+    ledger.push(InFlight::proxy(Request::Parse));
+    sync(out, ledger);
 }
 
 /// Asks for the replies so far.

@@ -108,6 +108,12 @@ impl Ledger {
         self.in_flight.push_back(entry);
     }
 
+    /// Adds a request of the proxy, which is rare.
+    #[inline(never)]
+    pub(super) fn push_own(&mut self, entry: InFlight) {
+        self.push(entry);
+    }
+
     fn take_front(&mut self) {
         if let Some(entry) = self.in_flight.front() {
             self.note_taken(entry.counts);
@@ -257,6 +263,11 @@ impl Ledger {
 
     pub(crate) fn front_mut(&mut self) -> Option<&mut InFlight> {
         self.in_flight.front_mut()
+    }
+
+    /// Request that was sent last.
+    pub(crate) fn back_mut(&mut self) -> Option<&mut InFlight> {
+        self.in_flight.back_mut()
     }
 
     /// Requests in flight, oldest first.

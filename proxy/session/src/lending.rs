@@ -10,10 +10,10 @@ use pgpalisade_authority::{Claim, Scope};
 use pgpalisade_policies::{Access, Analysis, Leftover, Lifetime};
 
 use super::action::{Action, Prerequisite, Refused, Waiting};
-use super::in_flight::{InFlight, Request};
-use super::ledger::Ledger;
 use super::names::Names;
+use super::text_settings::Reports;
 use super::tokens::TokenRequest;
+use super::unserved::{Block, NextReply};
 use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected, text_settings};
 use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
 use crate::rejection::Rejection;
@@ -48,6 +48,8 @@ impl ClientHalf {
             observed_end: None,
             told_access: None,
             statements: None,
+            block: Block::None,
+            next_reply: NextReply::OfServer,
         }
     }
 
@@ -158,6 +160,10 @@ impl Session {
         }
     }
 
+    pub(super) fn is_lent(&self) -> bool {
+        self.server.tenancy != Tenancy::ForLife
+    }
+
     /// Thing of the client that is left in the lent server connection, for which the client keeps it.
     #[must_use]
     pub fn leftover(&self) -> Option<Leftover> {
@@ -239,14 +245,32 @@ impl Session {
     }
 
     /// Sends what removes all that a client has left in the server connection, also by functions, except libraries and
-    /// their connections. If it fails, the session ends.
-    pub fn begin_reset(&mut self) {
-        let (out, ledger): (_, &mut Ledger) = (&mut self.output.to_server, &mut self.server.ledger);
-        injected::query(out, injected::RESET);
-        ledger.push(InFlight::proxy(Request::Query));
-        self.server.read_only.on_reset();
-        self.server.names = Names::default();
-        self.server.has_token_text = false;
-        self.server.forget_leftover();
+    /// their connections. If it fails, the session ends. `initial` was reported at the login; `seed` is random.
+    ///
+    /// All of it is utility statements: a SELECT costs more than these together.
+    pub fn begin_reset(&mut self, initial: Reports, seed: i32) {
+        let (out, server) = (&mut self.output.to_server, &mut self.server);
+        let seed = format!("SET seed = {}", f64::from(seed) / -f64::from(i32::MIN));
+        let guard = server.read_only.on_reset().map(injected::default_access);
+        let encoding = initial.is_utf8().then_some(injected::UTF8);
+        let settings = [Some(&*seed), guard, encoding].into_iter().flatten();
+        let settings = settings.collect::<Vec<_>>().join("; ");
+        // PostgreSQL runs this one only alone in its Query.
+        injected::query(out, &mut server.ledger, injected::DISCARD);
+        injected::query(out, &mut server.ledger, &settings);
+        server.names = Names::default();
+        server.has_token_text = false;
+        server.forget_leftover();
+    }
+
+    /// Gives the server connection back after the replies to [`Self::begin_reset`]. `None`: it is not as it was asked to
+    /// be, and is to be closed.
+    #[must_use]
+    pub fn end_reset(self) -> Option<ServerHalf> {
+        let is_reset = self.server.read_only.is_reset();
+        self.part()
+            .ok()
+            .filter(|_| is_reset)
+            .map(|(_, server)| server)
     }
 }

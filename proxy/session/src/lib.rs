@@ -19,12 +19,14 @@ mod extended;
 pub mod frame;
 mod frontend;
 mod guarding;
+mod held_back;
 pub mod in_flight;
 mod injected;
 mod judgement;
 pub mod ledger;
 mod lending;
 mod lookup;
+pub mod lost_server;
 pub mod names;
 mod parse_again;
 pub mod read_only;
@@ -34,6 +36,7 @@ mod statements;
 pub mod text_settings;
 mod token_text;
 pub mod tokens;
+pub mod unserved;
 
 use std::sync::Arc;
 
@@ -49,6 +52,7 @@ use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, Sessio
 use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
 use action::{RecordedRefusal, Waiting};
+use endings::FinalError;
 use ledger::Ledger;
 use lending::Tenancy;
 use names::Names;
@@ -56,6 +60,7 @@ use read_only::{ReadOnlyGuard, Reported};
 use statements::Statements;
 use text_settings::{Reports, TextSettings};
 use tokens::Registration;
+use unserved::{Block, NextReply};
 
 /// Server process of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +141,8 @@ pub struct ClientHalf {
     told_access: Option<Access>,
     /// Its prepared statements while it has no server connection. `None` if it had none yet.
     statements: Option<Box<Statements>>,
+    block: Block,
+    next_reply: NextReply,
 }
 
 /// State that belongs to the server connection, whichever client it serves.
@@ -154,8 +161,8 @@ pub struct ServerHalf {
     /// Whether the server has a value for `fencing.token`, perhaps an empty one.
     has_token_text: bool,
     tenancy: Tenancy,
-    /// The server's fatal error, kept until it closes the connection.
-    final_error: Option<BytesMut>,
+    /// Error with which the connection ends, kept until it is closed.
+    final_error: Option<FinalError>,
 }
 
 impl ServerHalf {

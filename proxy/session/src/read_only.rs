@@ -198,11 +198,20 @@ impl ReadOnlyGuard {
         self.wish = Wish::NotStated;
     }
 
-    /// Notes that all settings are being reset.
-    pub(super) const fn on_reset(&mut self) {
-        self.owner = Owner::Client;
-        self.wish = Wish::NotStated;
+    /// Notes that all settings are being reset. Returns the change to be sent after that: a session that was guarded
+    /// stays so. Its process is not asked for again.
+    pub(super) fn on_reset(&mut self) -> Option<AccessChange> {
         self.guard = Guard::IN_DOUBT;
+        self.wish = Wish::NotStated;
+        if self.process != Process::Confirmed {
+            self.owner = Owner::Client;
+        }
+        (self.owner == Owner::Proxy).then_some(AccessChange::Guard)
+    }
+
+    /// Whether the session is read-only, if a reset was to make it so.
+    pub(super) fn is_reset(&self) -> bool {
+        self.owner != Owner::Proxy || self.guard == Guard::SURE
     }
 
     /// Whether the next row answers the proxy's query.
@@ -536,11 +545,25 @@ mod tests {
     #[test]
     fn after_a_reset_by_the_proxy_the_guard_is_set_again() {
         let mut guard = guarded();
-        guard.on_reset();
-        // The default of the role, which a reload of the configuration may change.
-        guard.on_report(ReadOnly, MayNotWrite);
-        guard.on_ready(Idle);
-        state(&mut guard);
+        assert_eq!(guard.on_reset(), Some(AccessChange::Guard));
+        assert!(guard.guard().in_doubt().is_some());
+        // First all settings are reset, then it is set.
+        for (reported, is_reset) in [(ReadWrite, false), (ReadOnly, true)] {
+            guard.on_report(reported, MayNotWrite);
+            guard.on_ready(Idle);
+            assert_eq!(guard.is_reset(), is_reset);
+        }
+        assert_eq!(guard.due_outside(MayNotWrite), None);
+        // A session that may write, or was never guarded.
+        guard.on_set_access(AccessChange::Release);
+        for mut guard in [guard, begun()] {
+            assert_eq!(guard.on_reset(), None);
+            // The default of the role, which a reload of the configuration may change.
+            guard.on_report(ReadOnly, MayNotWrite);
+            guard.on_ready(Idle);
+            assert!(guard.is_reset());
+            state(&mut guard);
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::action::{Action, JudgedText, Refused, Waiting};
 use super::in_flight::{InFlight, Request};
+use super::unserved::Block;
 use super::{Pipeline, Session, injected};
 use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
@@ -21,6 +22,10 @@ impl Session {
             TransactionStatus::Idle => rejection,
             _ => Box::new(rejection.in_transaction()),
         };
+        if matches!(self.client.block, Block::Begun(_)) {
+            self.refuse_held(&rejection);
+            return Action::Discard;
+        }
         let is_inside = self.is_inside();
         let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
         match refused {

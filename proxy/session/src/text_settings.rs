@@ -38,6 +38,11 @@ impl Reports {
             _ => {}
         }
     }
+
+    /// Whether the client's texts are UTF-8.
+    pub(crate) fn is_utf8(self) -> bool {
+        self.client == TextEncoding::Utf8
+    }
 }
 
 const fn encoding(name: &[u8]) -> TextEncoding {

@@ -207,3 +207,20 @@ fn two_operators_pause() {
     leader.ok("COMMIT");
     answers.into_iter().for_each(assert_done);
 }
+
+/// The BEGIN is held back, and the transaction has begun all the same.
+#[test]
+fn a_client_that_shares_connections_ends_its_transaction() {
+    let scene = Scene::with(on_a_socket, |options| options.flag("--pool", "transaction"));
+    let (mut idle, mut begun) = (scene.stage.plain(), scene.stage.plain());
+    begun.ok("BEGIN");
+    let answer = pause(&scene);
+    idle.send(&Batch::new().query("SELECT 1"));
+    begun.ok("SELECT 1");
+    assert_silent(&mut idle);
+    assert!(!answer.is_finished(), "a transaction is open");
+    begun.ok("COMMIT");
+    assert_done(answer);
+    scene.operator().ok("RESUME");
+    idle.until_ready();
+}

@@ -33,9 +33,20 @@ impl Pooler {
     /// Assigns a server connection to each session, reaches the server by TCP as a proxy does, and logs no sessions.
     /// `more` adds lines of settings.
     pub fn of_sessions(postgres: &Postgres, sessions_max: u32, more: &str) -> Self {
+        let mode = format!("session\ndefault_pool_size = {sessions_max}\n{more}");
+        Self::in_mode(&mode, postgres, sessions_max)
+    }
+
+    /// The same, but all clients share this number of server connections, each for a transaction.
+    pub fn of_transactions(postgres: &Postgres, clients_max: u32, connections: u32) -> Self {
+        let mode = format!("transaction\ndefault_pool_size = {connections}");
+        Self::in_mode(&mode, postgres, clients_max)
+    }
+
+    fn in_mode(mode: &str, postgres: &Postgres, clients_max: u32) -> Self {
         let settings = format!(
-            "pool_mode = session\nmax_client_conn = {sessions_max}\ndefault_pool_size = {sessions_max}\n\
-             log_connections = 0\nlog_disconnections = 0\nlog_pooler_errors = 0\nlog_stats = 0\n{more}"
+            "max_client_conn = {clients_max}\nlog_connections = 0\nlog_disconnections = 0\nlog_pooler_errors = 0\n\
+             log_stats = 0\npool_mode = {mode}\n"
         );
         Self::launch(postgres, "127.0.0.1", &settings)
     }

@@ -39,6 +39,22 @@ impl Rejection {
         }
     }
 
+    /// The same for a client that stays: only its server connection has ended.
+    #[must_use]
+    pub fn sparing_the_client(self) -> Self {
+        let message = self.message.strip_prefix("terminating connection: ");
+        let hint = match self.hint.strip_prefix("Connect again") {
+            None => self.hint.clone(),
+            Some(".") => "End the transaction, and repeat it.".to_owned(),
+            Some(_) => "Read the data to find out.".to_owned(),
+        };
+        Self {
+            message: message.unwrap_or(&self.message).to_owned(),
+            hint,
+            ..self
+        }
+    }
+
     /// A takeover ended the session while work in flight may have been committed.
     fn outcome_unknown(scope: &Scope, token: Token, mark: Mark) -> Self {
         let message = format!(

@@ -153,7 +153,7 @@ impl Seat {
     pub(crate) async fn lend(
         &mut self,
         tokens: Option<Tokens>,
-    ) -> Result<(Lent, Backend), OpenError> {
+    ) -> Result<(Lent, Box<Backend>), OpenError> {
         let worker = Rc::clone(&self.worker);
         loop {
             let (id, mut backend) =
@@ -183,6 +183,11 @@ impl Seat {
         }
     }
 
+    /// Notes that the server connection has ended.
+    pub(crate) fn lose(&self) {
+        self.cancel_key.release();
+    }
+
     /// Gives a server connection back. One that a cancel request may still reach is closed.
     pub(crate) fn give_back(
         &self,
@@ -202,13 +207,13 @@ impl Seat {
         let access = half.accepted().last().map_or(Access::ReadOnly, |held| {
             Access::Tokens(held.to_string().into())
         });
-        let backend = Backend {
+        let backend = Box::new(Backend {
             half,
             side,
             term,
             cancellable: Arc::clone(&lent.cancellable),
             greeting: Arc::clone(&lent.greeting),
-        };
+        });
         backends.idle.borrow_mut().insert(id, backend);
         backends.decide(&self.worker, |pool, now| pool.given_back(now, id, access));
     }
@@ -289,7 +294,7 @@ impl Worker {
             self.shared.timers.sleep(TICK).await;
             let ended = poll_fn(|cx| {
                 let mut idle = backends.idle.borrow_mut();
-                let is_over = |_: &BackendId, backend: &mut Backend| {
+                let is_over = |_: &BackendId, backend: &mut Box<Backend>| {
                     let term = backend.term.as_ref();
                     term.is_some_and(PrimaryTerm::is_over) || !backend.side.is_quiet(cx)
                 };
@@ -319,7 +324,7 @@ impl Worker {
         }
         match opened {
             Ok(opened) => {
-                let backend = Backend::from(opened);
+                let backend = Box::new(Backend::from(opened));
                 backends.idle.borrow_mut().insert(id, backend);
                 backends.decide(&self, |pool, now| pool.opened(now, id, rand::random()));
             }
@@ -332,7 +337,7 @@ impl Worker {
         }
     }
 
-    async fn resets(self: Rc<Self>, id: BackendId, used: Option<Backend>) {
+    async fn resets(self: Rc<Self>, id: BackendId, used: Option<Box<Backend>>) {
         let Some(backends) = &self.backends else {
             return;
         };
@@ -346,13 +351,17 @@ impl Worker {
         }
     }
 
-    async fn reset_in_time(&self, used: Backend) -> Option<Backend> {
+    async fn reset_in_time(&self, used: Box<Backend>) -> Option<Box<Backend>> {
         let timers = self.shared.timers.clone();
-        let resetting = reset(self.fence_of_nobody(), used);
-        timers.timeout(RESET_WITHIN, resetting).await.ok()?
+        let resetting = reset(self, *used);
+        timers
+            .timeout(RESET_WITHIN, resetting)
+            .await
+            .ok()?
+            .map(Box::new)
     }
 
-    async fn closes(self: Rc<Self>, id: BackendId, closed: Option<Backend>) {
+    async fn closes(self: Rc<Self>, id: BackendId, closed: Option<Box<Backend>>) {
         Rc::clone(&self).says_goodbye(closed).await;
         if let Some(backends) = &self.backends {
             backends.decide(&self, |pool, now| pool.ended(now, id));
@@ -360,10 +369,11 @@ impl Worker {
     }
 
     /// Says goodbye, and removes the registration if the server has closed.
-    async fn says_goodbye(self: Rc<Self>, closed: Option<Backend>) {
-        let Some(Backend { half, side, .. }) = closed else {
+    async fn says_goodbye(self: Rc<Self>, closed: Option<Box<Backend>>) {
+        let Some(closed) = closed else {
             return;
         };
+        let Backend { half, side, .. } = *closed;
         let mut upstream = side.upstream;
         upstream.say_goodbye();
         let timers = self.shared.timers.clone();

@@ -1,31 +1,35 @@
 //! Resets a server connection that serves no client.
 
 use std::future::poll_fn;
+use std::io;
+use std::task::{Poll, ready};
 
 use bytes::BytesMut;
-use pgpalisade_fence::SessionFence;
 use pgpalisade_session::Session;
 use pgpalisade_session::action::Disposition;
 use pgpalisade_wire::backend;
 use pgpalisade_wire::header::{self, HEADER_LEN};
 
 use crate::pooling::backends::Backend;
+use crate::worker::Worker;
 
 /// Removes what the last client has left; `None` if the connection is no longer usable. The caller bounds the wait.
-pub(super) async fn reset(fence: SessionFence, used: Backend) -> Option<Backend> {
+pub(super) async fn reset(worker: &Worker, used: Backend) -> Option<Backend> {
     let Backend { half, mut side, .. } = used;
-    let mut session = Session::without_client(fence, half);
-    session.begin_reset();
+    let mut session = Session::without_client(worker.fence_of_nobody(), half);
+    session.begin_reset(used.greeting.initial.texts, rand::random());
     side.upstream.put_own(&session.output().to_server.split());
     let mut bytes = BytesMut::new();
     while !session.is_answered() {
-        poll_fn(|cx| {
+        let read = poll_fn(|cx| {
             side.upstream.belongs_to(cx);
-            side.upstream.poll_flush(cx)
-        })
-        .await
-        .ok()?;
-        side.upstream.read_more(&mut bytes).await.ok()?;
+            ready!(side.upstream.poll_flush(cx))?;
+            let mut scratch = worker.scratch.borrow_mut();
+            let read = ready!(side.upstream.poll_read(cx, scratch.room()))?;
+            bytes.extend_from_slice(scratch.front(read));
+            Poll::Ready(io::Result::Ok(read))
+        });
+        read.await.ok().filter(|read| *read > 0)?;
         while let Some(header) = header::parse(&bytes, backend::body_max).ok()? {
             if bytes.len() < header.frame_len() {
                 break;
@@ -38,6 +42,6 @@ pub(super) async fn reset(fence: SessionFence, used: Backend) -> Option<Backend>
             }
         }
     }
-    let (_, half) = session.part().ok()?;
+    let half = session.end_reset()?;
     bytes.is_empty().then_some(Backend { half, side, ..used })
 }

@@ -27,7 +27,8 @@ pub(crate) struct Backend {
     pub(crate) greeting: Arc<Greeting>,
 }
 
-pub(crate) type Answer = Result<(BackendId, Backend), OpenError>;
+/// Boxed, because it is large and goes from hand to hand.
+pub(crate) type Answer = Result<(BackendId, Box<Backend>), OpenError>;
 pub(crate) type Machine = Pool<SharedLogin, Tokens, Places>;
 
 /// The pool of one worker.
@@ -35,7 +36,7 @@ pub(crate) struct Backends {
     pub(crate) begun: Instant,
     pub(crate) places: Places,
     pub(crate) machine: RefCell<Machine>,
-    pub(crate) idle: RefCell<HashMap<BackendId, Backend>>,
+    pub(crate) idle: RefCell<HashMap<BackendId, Box<Backend>>>,
     pub(crate) waiting: RefCell<HashMap<ClientId, oneshot::Sender<Answer>>>,
     /// Connections that are being opened and still wanted.
     pub(crate) opening: RefCell<HashSet<BackendId>>,

@@ -21,8 +21,11 @@ use pgpalisade_wire::{encode, startup};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CancelKeys(Arc<Mutex<HashMap<Pid, Arc<Slot>>>>);
 
-/// A process id that PostgreSQL could have, in bytes of the protocol.
+/// Stands for a process id, in bytes of the protocol.
 type Pid = [u8; 4];
+
+/// Makes it a number that no process has: Linux has at most 2^22 of them.
+const NO_PROCESS: i32 = 1 << 30;
 
 #[derive(Debug)]
 struct Slot {
@@ -58,7 +61,7 @@ impl CancelKeys {
         });
         let mut slots = self.0.lock();
         let pid = loop {
-            let pid = (rand::random::<i32>() & i32::MAX).max(1).to_be_bytes();
+            let pid = (rand::random::<i32>() & i32::MAX | NO_PROCESS).to_be_bytes();
             if !slots.contains_key(&pid) {
                 break pid;
             }

@@ -15,12 +15,19 @@ use crate::pause;
 use crate::session::action::{Action, Prerequisite};
 use crate::session::frame::Frame;
 use crate::transport::{Outbox, Socket, Stall};
-use crate::wire::frontend;
+use crate::wire::WireError;
+use crate::wire::frontend::{self, FrontendTag};
 use crate::wire::header::{self, Header};
 use crate::worker::Worker;
 
 /// Messages up to this size, with their header, are here before a client is lent a server connection for them.
 const WHOLE_MAX: usize = 16 * 1024;
+
+/// Bytes that are read of a client that waits for a server connection.
+const WAITING_MAX: usize = 64 * 1024;
+
+/// Terminate, with its header.
+const GOODBYE: &[u8] = b"X\0\0\0\x04";
 
 /// The client's socket and the state of its bytes.
 pub(super) struct ClientSide {
@@ -66,16 +73,20 @@ impl ClientSide {
     /// Whether a message is here that is to be decided: a whole one, or the beginning of a long one.
     pub(super) fn has_message(&self) -> bool {
         let front = header::parse(&self.kept, frontend::body_max);
-        let is_here = front.map_or(true, |front| {
+        front.map_or(true, |front| {
             let whole = front.map(Header::frame_len);
             whole.is_some_and(|len| len <= self.kept.len() || len > WHOLE_MAX)
-        });
-        is_here || self.discard > 0
+        })
     }
 
-    /// Whether the client says goodbye next.
-    pub(super) fn says_goodbye(&self) -> bool {
-        self.kept.first() == Some(&b'X')
+    /// Bytes that are not decided yet.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.kept
+    }
+
+    /// Type of the message at the front.
+    pub(super) fn front(&self) -> Result<FrontendTag, WireError> {
+        FrontendTag::from_byte(self.kept.first().copied().unwrap_or_default())
     }
 
     /// Waits until a message is here, while what waits for the client is sent.
@@ -85,17 +96,38 @@ impl ClientSide {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), End>> {
         self.poll_flush(worker, cx)?;
-        let mut scratch = worker.scratch.borrow_mut();
-        while !self.has_message() {
-            match ready!(self.socket.poll_read(cx, scratch.room())) {
-                Ok(read @ 1..) => {
-                    worker.tally.received_from_client(read);
-                    self.kept.extend_from_slice(scratch.front(read));
-                }
-                closed => return Poll::Ready(Err(client_end(closed))),
+        loop {
+            let dropped = self.discard.min(self.kept.len());
+            self.discard -= dropped;
+            self.kept = behind(std::mem::take(&mut self.kept), dropped);
+            if self.has_message() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_more(worker, cx))?;
+        }
+    }
+
+    /// Waits until the client leaves, also while what it has sent waits. It is not looked at after a goodbye, nor if
+    /// it has sent much.
+    pub(super) fn poll_leave(&mut self, worker: &Worker, cx: &mut Context<'_>) -> Poll<End> {
+        while self.kept.len() < WAITING_MAX && !self.kept.ends_with(GOODBYE) {
+            if let Err(end) = ready!(self.poll_more(worker, cx)) {
+                return Poll::Ready(end);
             }
         }
-        Poll::Ready(Ok(()))
+        Poll::Pending
+    }
+
+    fn poll_more(&mut self, worker: &Worker, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let mut scratch = worker.scratch.borrow_mut();
+        match ready!(self.socket.poll_read(cx, scratch.room())) {
+            Ok(read @ 1..) => {
+                worker.tally.received_from_client(read);
+                self.kept.extend_from_slice(scratch.front(read));
+                Poll::Ready(Ok(()))
+            }
+            closed => Poll::Ready(Err(client_end(closed))),
+        }
     }
 
     /// Waits until everything was sent.
@@ -125,6 +157,11 @@ impl ClientSide {
     /// Sends the proxy's own messages, after the relayed ones.
     pub(super) fn put_own(&mut self, messages: &[u8]) {
         self.outbox.put(&self.socket, messages);
+    }
+
+    /// Drops the rest of a message that was partly sent.
+    pub(super) const fn discard_rest(&mut self, rest: usize) {
+        self.discard += rest;
     }
 
     /// Drops the message at the front, which was answered.

@@ -9,6 +9,7 @@ use crate::session::Identity;
 use crate::session::endings::Ending;
 use crate::takeover::Lease;
 use crate::transport::Unsent;
+use crate::upstream::Rest;
 
 /// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
@@ -100,9 +101,39 @@ impl From<Unsent> for End {
     }
 }
 
+impl End {
+    /// Whether the server connection has ended, rather than the client's.
+    fn is_servers(&self) -> bool {
+        match self {
+            Self::ServerClosed => true,
+            // Of a message that is not PostgreSQL's, or not admitted, nothing is known.
+            Self::ServerSocket(error) => !matches!(
+                error.kind(),
+                io::ErrorKind::Other | io::ErrorKind::PermissionDenied
+            ),
+            Self::Session(ending) => matches!(
+                **ending,
+                Ending::TakenOver | Ending::OutcomeUnknown | Ending::Deposed | Ending::ByServer
+            ),
+            _ => false,
+        }
+    }
+}
+
 impl Relay {
-    pub(crate) async fn finish(mut self, end: End) {
+    /// Whether only the lent server connection has ended, and the client can be told.
+    pub(super) fn may_survive(&self, end: &End) -> bool {
+        let is_within_a_message = matches!(self.server.rest, Rest::Relay(_));
+        end.is_servers() && !is_within_a_message && self.session.outlives_server()
+    }
+
+    pub(crate) async fn finish(&mut self, end: End) {
         tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "session ended");
+        // Otherwise only in a login.
+        if self.may_survive(&end) {
+            self.session.refuse_login();
+            self.put_output();
+        }
         // Send what waits for a client that still listens, above all a last error.
         match end {
             End::Goodbye | End::ClientLeft => return self.part(&end).await,
@@ -119,7 +150,7 @@ impl Relay {
 
     /// The client sends nothing more. Like PostgreSQL, the proxy answers all that was sent before it closes, as long
     /// as bytes move.
-    async fn part(mut self, end: &End) {
+    async fn part(&mut self, end: &End) {
         let quiet = self.session.is_answered() && self.server.upstream.rest() == 0;
         // Within a request the server sees what PostgreSQL sees of such a client: no goodbye.
         if quiet || matches!(end, End::Goodbye) {

@@ -1,5 +1,6 @@
 //! A client between two transactions, without a server connection.
 
+use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,9 +15,12 @@ use crate::client_table::{Cause, Publisher};
 use crate::metrics::Metrics;
 use crate::pooling::backends::{Backend, Tokens};
 use crate::rejection_log::SessionLabel;
+use crate::session::unserved::Needs;
 use crate::session::{Activity, ClientHalf, Session};
 use crate::takeover::Lease;
 use crate::transport::Socket;
+use crate::wire::encode::Severity;
+use crate::wire::frontend::FrontendTag;
 use crate::worker::Worker;
 
 /// A client's session, with a server connection or between two.
@@ -72,6 +76,25 @@ impl Relay {
             seat,
         })
     }
+
+    /// Parts the client from its lent server connection, which has ended.
+    pub(super) fn lose_server(mut self, end: &End) -> Option<Parked> {
+        tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "server connection lost");
+        let (seat, _ended) = self.lent?;
+        seat.lose();
+        self.client.discard_rest(self.server.upstream.rest());
+        let (half, answer) = self.session.lose_server();
+        self.client.put_own(&answer);
+        Some(Parked {
+            worker: self.worker,
+            label: self.label,
+            shown: self.shown,
+            half,
+            client: self.client,
+            leases: self.leases,
+            seat,
+        })
+    }
 }
 
 impl Parked {
@@ -101,7 +124,6 @@ impl Parked {
 
     /// Waits for the client's next message, and for a server connection to run it.
     pub(super) async fn next(mut self) -> Option<Relay> {
-        self.shown.publish(Activity::Idle, self.half.tokens());
         match self.wait().await {
             Ok((lent, backend)) => Some(self.bind(lent, backend)),
             Err(end) => {
@@ -129,48 +151,99 @@ impl Parked {
         }
     }
 
-    async fn wait(&mut self) -> Result<(Lent, Backend), End> {
+    /// Waits for a message that needs a server connection, and for that.
+    async fn wait(&mut self) -> Result<(Lent, Box<Backend>), End> {
+        loop {
+            self.shown.publish(self.half.activity(), self.half.tokens());
+            self.message().await?;
+            let front = self.client.front();
+            if matches!(front, Ok(FrontendTag::Terminate)) {
+                return Err(End::Goodbye);
+            }
+            if let Ok(tag) = front {
+                let mut answer = BytesMut::new();
+                let mut needs = self.half.answer(tag, &mut answer);
+                if needs == Needs::Server {
+                    let (message, verdicts) = (self.client.bytes(), &self.worker.verdicts);
+                    needs = self.half.hold_back(message, verdicts, &mut answer);
+                }
+                if needs == Needs::Nothing {
+                    self.client.put_own(&answer);
+                    self.client.discard_front();
+                    continue;
+                }
+            }
+            match self.lend_or_end().await? {
+                Ok(lent) => return Ok(lent),
+                // The message would end any session.
+                Err(why) if front.is_err() => return Err(End::NotLent(Box::new(why))),
+                Err(why) if why.is_about_login() => return Err(End::NotLent(Box::new(why))),
+                Err(why) => {
+                    let mut error = BytesMut::new();
+                    why.put(Severity::Error, &mut error);
+                    self.half.owe(&error);
+                }
+            }
+        }
+    }
+
+    /// Waits for the client's next message.
+    async fn message(&mut self) -> Result<(), End> {
+        let (worker, ends) = (Rc::clone(&self.worker), self.is_to_end());
+        let arrives = std::future::poll_fn(|cx| {
+            self.client.socket.belongs_to(cx);
+            self.client.poll_message(&worker, cx)
+        });
+        tokio::select! {
+            biased;
+            end = ends => Err(end),
+            here = arrives => here,
+        }
+    }
+
+    /// Waits for a server connection as long as the client stays.
+    async fn lend_or_end(&mut self) -> Result<Result<(Lent, Box<Backend>), OpenError>, End> {
+        let (worker, ends, tokens) = (Rc::clone(&self.worker), self.is_to_end(), self.tokens());
+        let (client, seat) = (&mut self.client, &mut self.seat);
+        let is_idle = self.half.activity() == Activity::Idle;
+        let lending = async {
+            // A transaction goes on.
+            if is_idle {
+                worker.gate.is_open().await;
+            }
+            seat.lend(tokens).await
+        };
+        let leaves = std::future::poll_fn(|cx| client.poll_leave(&worker, cx));
+        tokio::select! {
+            biased;
+            end = ends => Err(end),
+            lent = lending => Ok(lent),
+            end = leaves => Err(end),
+        }
+    }
+
+    /// Waits for the proxy's stop, an operator, or the loss of a lease.
+    fn is_to_end(&self) -> impl Future<Output = End> + use<> {
         let (worker, entry) = (Rc::clone(&self.worker), Arc::clone(self.shown.entry()));
-        let ends = async {
+        let is_idle = self.half.activity() == Activity::Idle;
+        async move {
             tokio::select! {
-                () = worker.drain.cancelled() => End::Shutdown,
+                // A transaction ends first.
+                () = worker.drain.cancelled(), if is_idle => End::Shutdown,
                 cause = entry.is_to_end() => match cause {
                     Cause::Killed => End::Killed,
                     Cause::LeaseLost => End::LeaseLost,
                 },
             }
-        };
-        tokio::pin!(ends);
-        let bytes = std::future::poll_fn(|cx| {
-            self.client.socket.belongs_to(cx);
-            self.client.poll_message(&self.worker, cx)
-        });
-        tokio::select! {
-            biased;
-            end = &mut ends => return Err(end),
-            bytes = bytes => bytes?,
-        }
-        if self.client.says_goodbye() {
-            return Err(End::Goodbye);
-        }
-        let tokens = self.tokens();
-        let lending = async {
-            worker.gate.is_open().await;
-            self.seat.lend(tokens).await
-        };
-        tokio::select! {
-            biased;
-            end = &mut ends => Err(end),
-            lent = lending => lent.map_err(|why| End::NotLent(Box::new(why))),
         }
     }
 
     fn tokens(&self) -> Option<Tokens> {
-        let tokens = self.half.tokens().filter(|held| held.stale().is_none());
-        tokens.map(|held| held.to_string().into())
+        let wanted = self.half.wants(self.client.bytes(), &self.worker.verdicts);
+        wanted.map(Into::into)
     }
 
-    fn bind(self, lent: Lent, backend: Backend) -> Relay {
+    fn bind(self, lent: Lent, backend: Box<Backend>) -> Relay {
         Relay {
             session: Session::lend(self.half, backend.half),
             worker: self.worker,
@@ -186,6 +259,8 @@ impl Parked {
     }
 
     async fn finish(mut self, end: End) {
+        // A client that ends waits for no connection.
+        drop(self.seat);
         tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "session ended");
         self.worker.shared.metrics.session_ended(end.reason());
         let mut error = BytesMut::new();
@@ -194,7 +269,7 @@ impl Parked {
             End::LeaseLost => Some("its lease could not be renewed in time"),
             End::Shutdown => Some("pgpalisade is shutting down"),
             End::NotLent(why) => {
-                why.put_fatal(&mut error);
+                why.put(Severity::Fatal, &mut error);
                 None
             }
             _ => None,

@@ -10,7 +10,8 @@ use super::{End, Relay};
 use crate::history;
 use crate::rejection::Rejection;
 use crate::session::Met;
-use crate::session::action::{Prerequisite, Unread};
+use crate::session::action::{Action, Prerequisite, Unread};
+use crate::session::lost_server::Step;
 use crate::session::read_only::AccessChange;
 
 /// Interval of the checks whether a waiting client is still there.
@@ -29,6 +30,33 @@ impl Relay {
             Met::Answered => self.client.discard_front(),
         }
         Ok(())
+    }
+
+    /// Takes the server connection to where the client believes to be.
+    pub(super) async fn resume(&mut self) -> Result<(), End> {
+        loop {
+            let step = self.session.resume(&self.worker.verdicts);
+            self.put_output();
+            match step {
+                Step::Done | Step::Decided(Action::Discard) => return Ok(()),
+                Step::Decided(Action::Need(prerequisite)) => {
+                    if let Met::Refused(rejection) = self.meet(prerequisite).await? {
+                        self.session.refuse_waiting(rejection);
+                        self.put_output();
+                        return Ok(());
+                    }
+                }
+                Step::Send(permit, message) => {
+                    self.server.upstream.admit(permit);
+                    let sent = self.server.upstream.forward(&message);
+                    sent.map_err(End::ServerSocket)?;
+                    self.await_replies().await?;
+                }
+                Step::Decided(Action::End(ending)) => return Err(self.ended(ending)),
+                // Nothing else is decided on a whole Query.
+                Step::Decided(_) => return Err(End::ServerClosed),
+            }
+        }
     }
 
     async fn meet(&mut self, prerequisite: Prerequisite) -> Result<Met, End> {

@@ -129,11 +129,6 @@ impl Upstream {
         self.socket.poll_read(cx, buf)
     }
 
-    /// Reads more of the server's bytes, for a connection without a client.
-    pub(crate) async fn read_more(&mut self, bytes: &mut BytesMut) -> io::Result<()> {
-        self.socket.read_more(bytes).await.map(drop)
-    }
-
     /// Says goodbye, except within an unfinished message, where it would count as a part of it.
     pub(crate) fn say_goodbye(&mut self) {
         if self.rest() == 0 {
@@ -156,7 +151,7 @@ impl Upstream {
 
     /// Closes the sending direction, and waits until the server has closed, which it does after its session ended.
     /// The caller bounds the wait.
-    pub(crate) async fn closed(mut self) -> io::Result<()> {
+    pub(crate) async fn closed(&mut self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_end(cx)).await?;
         let mut rest = BytesMut::new();
         while self.socket.read_more(&mut rest).await.is_ok() {

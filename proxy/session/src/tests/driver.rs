@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
+use bytes::BytesMut;
 use pgpalisade_authority::{Claim, Token};
 use pgpalisade_policies::{VerdictCache, classify};
 use rand::Rng as _;
@@ -11,14 +12,19 @@ use rand::rngs::StdRng;
 
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
+use super::super::lost_server::Step;
 use super::super::read_only::AccessChange;
+use super::super::text_settings::Reports;
 use super::super::tokens::{Declared, Obtained, TokenRequest};
+use super::super::unserved::Needs;
 use super::super::{ClientHalf, Identity, Met, ServerHalf, Session};
-use super::frames::{empty, parts, split};
+use super::frames::{empty, error_body, parts, split};
 use super::postgres::Postgres;
 use super::subject::{self, identified};
 use crate::fence::SessionFence;
 use crate::rejection::Rejection;
+use crate::wire::backend::TransactionStatus;
+use crate::wire::frontend::FrontendTag;
 use crate::wire::{frontend, header};
 
 /// A client without a server, and what it has declared.
@@ -26,6 +32,24 @@ pub(super) struct ParkedClient {
     half: ClientHalf,
     started: Option<String>,
     declared: Vec<String>,
+    lost: Lost,
+}
+
+/// Whether a transaction of the client was lost that the client has not ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Lost {
+    #[default]
+    Nothing,
+    Transaction,
+}
+
+impl ParkedClient {
+    /// Whether a message is answered without a server.
+    pub(super) fn is_answered(&mut self, message: &[u8], verdicts: &RefCell<VerdictCache>) -> bool {
+        let (tag, mut out) = (FrontendTag::from_byte(message[0]).unwrap(), BytesMut::new());
+        self.half.answer(tag, &mut out) == Needs::Nothing
+            || self.half.hold_back(message, verdicts, &mut out) == Needs::Nothing
+    }
 }
 
 /// A server without a client.
@@ -73,6 +97,7 @@ pub(super) struct Driver<'a> {
     granted: Vec<String>,
     /// What the client has said, and the tokens that it has taken.
     declared: Vec<String>,
+    lost: Lost,
     /// Number of the take that has raised the mark.
     taken: Option<u64>,
     course: Course,
@@ -110,6 +135,7 @@ impl<'a> Driver<'a> {
             started: None,
             granted: Vec::new(),
             declared: Vec::new(),
+            lost: Lost::Nothing,
             taken: None,
             course: Course::GoesOn,
             log: Vec::new(),
@@ -159,11 +185,7 @@ impl<'a> Driver<'a> {
             }
         };
         self.log.push("parted".to_owned());
-        let client = ParkedClient {
-            half: half.0,
-            started: self.started.take(),
-            declared: std::mem::take(&mut self.declared),
-        };
+        let client = self.parked(half.0);
         let server = ParkedServer {
             half: half.1,
             server: std::mem::replace(&mut self.server, Postgres::new(&[])),
@@ -177,20 +199,84 @@ impl<'a> Driver<'a> {
         self.log.push("reset".to_owned());
         (self.server, self.granted) = (server.server, server.granted);
         self.session = Session::without_client(self.fence.clone(), server.half);
-        self.session.begin_reset();
+        self.session.begin_reset(Reports::default(), 1);
         self.put_output();
         self.drain();
         self.to_client.clear();
         assert!(self.course == Course::GoesOn);
-        self.part().expect("nothing is left after a reset").1
+        let unused = subject::session(self.fence.clone());
+        let half = std::mem::replace(&mut self.session, unused).end_reset();
+        ParkedServer {
+            half: half.expect("nothing is left after a reset"),
+            server: std::mem::replace(&mut self.server, Postgres::new(&[])),
+            granted: std::mem::take(&mut self.granted),
+        }
     }
 
     /// Joins a client with a server that was reset, or that it had last.
     pub(super) fn lend(&mut self, client: ParkedClient, server: ParkedServer) {
         self.log.push("lent".to_owned());
         (self.started, self.declared) = (client.started, client.declared);
+        self.lost = client.lost;
         (self.server, self.granted) = (server.server, server.granted);
         self.session = Session::lend(client.half, server.half);
+        let mut front = Front::IsAskedAgain;
+        while front == Front::IsAskedAgain && self.course == Course::GoesOn {
+            let step = self.session.resume(self.verdicts);
+            self.put_output();
+            front = match step {
+                Step::Done | Step::Decided(Action::Discard) => Front::Answered,
+                Step::Decided(Action::Need(prerequisite)) => self.prepare(prerequisite),
+                Step::Send(_, message) => {
+                    self.to_server.push_back(message.into());
+                    self.await_replies();
+                    Front::IsAskedAgain
+                }
+                Step::Decided(other) => panic!("{other:?}"),
+            };
+        }
+    }
+
+    /// Parts a client whose transaction could not begin; the server is not used again.
+    pub(super) fn part_refused(&mut self) -> Option<ParkedClient> {
+        if self.course == Course::Ended || !self.session.has_next_reply() {
+            return None;
+        }
+        self.lost = Lost::Transaction;
+        let unused = subject::session(self.fence.clone());
+        let parted = std::mem::replace(&mut self.session, unused).part();
+        Some(self.parked(parted.unwrap().0))
+    }
+
+    fn parked(&mut self, half: ClientHalf) -> ParkedClient {
+        ParkedClient {
+            half,
+            started: self.started.take(),
+            declared: std::mem::take(&mut self.declared),
+            lost: std::mem::take(&mut self.lost),
+        }
+    }
+
+    /// Ends the server with what is under way, and parts its client; `None` if that would end too.
+    pub(super) fn lose_server(&mut self) -> Option<ParkedClient> {
+        if self.course == Course::Ended || !self.session.outlives_server() {
+            return None;
+        }
+        self.log.push("lost".to_owned());
+        self.to_server.clear();
+        self.to_session.clear();
+        if self.rng.random() {
+            let error = error_body("FATAL", "57P01", "terminated");
+            let _ = self.session.on_terminated(&error);
+        }
+        let _ = self.session.on_server_closed();
+        let is_open = self.session.client.state.status() != TransactionStatus::Idle;
+        if is_open && self.session.is_answered() {
+            self.lost = Lost::Transaction;
+        }
+        let unused = subject::session(self.fence.clone());
+        let (half, _) = std::mem::replace(&mut self.session, unused).lose_server();
+        Some(self.parked(half))
     }
 
     /// One of `count`, at random.
@@ -233,6 +319,13 @@ impl<'a> Driver<'a> {
 
     fn decide(&mut self, message: &[u8]) {
         self.note("client:", message);
+        let text = String::from_utf8_lossy(message);
+        if ["COMMIT", "ROLLBACK", "END", "ABORT", "PREPARE TRANSACTION"]
+            .iter()
+            .any(|end| text.contains(end))
+        {
+            self.lost = Lost::Nothing;
+        }
         self.declared
             .push(String::from_utf8_lossy(message).into_owned());
         let header = header::parse(message, frontend::body_max).unwrap().unwrap();
@@ -436,6 +529,10 @@ impl<'a> Driver<'a> {
     /// Checks that a write has an accepted token that its client has declared, and that no other session has a higher
     /// one. RESET may return to the take of the startup packet, without its number.
     fn check_write(&self, token: &str) {
+        assert!(
+            self.lost == Lost::Nothing,
+            "a write of a transaction whose beginning was lost"
+        );
         let asked = self.started.as_deref() == Some(token) && token.parse::<u64>().is_err();
         let token = match self.granted.first() {
             Some(number) if asked => number,
@@ -463,6 +560,7 @@ impl<'a> Driver<'a> {
         match disposition {
             Disposition::Relay => self.to_client.extend_from_slice(&message),
             Disposition::Drop => {}
+            Disposition::End(_) if self.server.is_closed() => {}
             Disposition::Terminated | Disposition::End(_) => {
                 panic!("{message:?}: {disposition:?}");
             }

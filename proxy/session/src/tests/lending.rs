@@ -4,6 +4,7 @@ use pgpalisade_authority::{Claim, Mark, Token};
 use pgpalisade_policies::Leftover;
 
 use super::super::action::{Action, Prerequisite};
+use super::super::text_settings::Reports;
 use super::super::tokens::Obtained;
 use super::super::{Met, ServerHalf, Session};
 use super::frames::{bind, execute, parse, query, target};
@@ -235,13 +236,12 @@ fn a_reset_leaves_nothing_of_the_last_client() {
     let mut second = Subject::new(Holds::None);
     let used = first.lend(fresh());
     second.session = Session::without_client(fence(), used);
-    second.session.begin_reset();
+    second.session.begin_reset(Reports::default(), 1);
     second.take_output();
-    second.answer("RESET", b'I');
-    let (_, reset) = std::mem::replace(&mut second.session, session(fence()))
-        .part()
-        .unwrap();
-    second.lend(reset);
+    second.answer("DISCARD ALL", b'I');
+    second.answer("SET", b'I');
+    let reset = std::mem::replace(&mut second.session, session(fence())).end_reset();
+    second.lend(reset.unwrap());
     second.run(&query("PREPARE n AS SELECT 1"), "PREPARE", b'I');
     assert_eq!(written(&mut second, &query("EXECUTE n")), "free");
 }

@@ -124,7 +124,7 @@ fn nobody_writes_without_the_current_token() {
     });
 }
 
-/// Two clients share two servers. Each is lent now one, now the other, between its transactions.
+/// Two clients share two servers. Each is lent now one, now the other, between its transactions; some servers are lost.
 #[test]
 fn nobody_writes_with_the_token_of_another_client() {
     check(|rng, verdicts| {
@@ -162,8 +162,26 @@ fn nobody_writes_with_the_token_of_another_client() {
             if driver.choose(12) == 0 {
                 driver.depose();
             }
-            driver.lend(clients[who].take().unwrap(), server);
+            let mut client = clients[who].take().unwrap();
+            while talks[who]
+                .next_if(|message| client.is_answered(message, verdicts))
+                .is_some()
+            {}
+            if talks[who].peek().is_none() {
+                return;
+            }
+            driver.lend(client, server);
             let parted = loop {
+                let refused = driver.part_refused();
+                let lost = if refused.is_none() && driver.choose(25) == 0 {
+                    driver.lose_server()
+                } else {
+                    None
+                };
+                if let Some(client) = refused.or(lost) {
+                    driver.log_in(Postgres::new(&[(DEFAULT_ACCESS, access)]), None);
+                    break (client, driver.part().unwrap().1);
+                }
                 match talks[who].next() {
                     Some(message) => driver.send(&message),
                     None => return driver.finish(),

@@ -40,10 +40,6 @@ pub(super) enum Sql {
     Set(String, Option<String>, Lifetime),
     ResetAll,
     DiscardAll,
-    CloseAll,
-    DeallocateAll,
-    /// Part of the proxy's reset, about what this model does not have.
-    Reset,
     ShowTransaction,
     Show(String),
     Declare(Keeping, Box<Self>),
@@ -109,15 +105,6 @@ impl Sql {
             "FETCH c" => Self::Fetch,
             "MOVE c" => Self::Move,
             "CLOSE c" => Self::CloseCursor,
-            "CLOSE ALL" => Self::CloseAll,
-            "DEALLOCATE ALL" => Self::DeallocateAll,
-            "SET SESSION AUTHORIZATION DEFAULT"
-            | "UNLISTEN *"
-            | "DISCARD SEQUENCES"
-            | "DISCARD TEMP" => Self::Reset,
-            text if text.starts_with("SELECT pg_catalog.pg_advisory_unlock_all(), ") => {
-                Self::Nothing
-            }
             "SELECT 1/0" => Self::Divide,
             "INSERT INTO t VALUES (1)" => Self::Insert,
             "COPY t FROM STDIN" => Self::Copy,

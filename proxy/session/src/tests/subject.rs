@@ -201,7 +201,7 @@ impl Subject {
         panic!("never sent: {message:?}");
     }
 
-    fn set_access(&mut self, change: AccessChange) {
+    pub(super) fn set_access(&mut self, change: AccessChange) {
         self.session.begin_set_access(change);
         self.take_output();
         self.answer("SET", b'I');
@@ -214,6 +214,14 @@ impl Subject {
         let disposition = self.session.on_backend(tag, body);
         self.take_output();
         disposition
+    }
+
+    /// Delivers replies that the client does not get.
+    #[track_caller]
+    pub(super) fn answer_with(&mut self, replies: &[(u8, &[u8])]) {
+        for (tag, body) in replies {
+            assert!(matches!(self.reply(*tag, body), Disposition::Drop));
+        }
     }
 
     /// Sends a message, and answers all that is in flight.

@@ -41,6 +41,9 @@ struct Arguments {
     /// Number of scopes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=4))]
     scopes: u8,
+    /// Let the clients of each proxy share this number of server connections
+    #[arg(long, value_name = "CONNECTIONS", value_parser = clap::value_parser!(u8).range(3..))]
+    pool: Option<u8>,
     /// Bypass the proxies: the checker must then find violations
     #[arg(long)]
     direct: bool,
@@ -92,6 +95,10 @@ fn main() -> ExitCode {
     plan.proxies = arguments.proxies.map_or(plan.proxies, usize::from);
     plan.scopes = usize::from(arguments.scopes);
     plan.faults = arguments.faults;
+    if arguments.pool.is_some() {
+        plan.shared = arguments.pool;
+        plan.slack += plan.wait;
+    }
     let target = machine::profile_dir()
         .parent()
         .expect("target")

@@ -7,6 +7,9 @@ use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, PROTOCOL_3_0, Wire
 
 use super::history::Answer;
 
+/// Of Linux.
+const PROCESSES_MAX: u32 = 1 << 22;
+
 #[derive(Clone, Debug)]
 pub struct QueryResult {
     pub answer: Answer,
@@ -55,8 +58,9 @@ impl Client {
         self.wire.set_write_patience(patience);
     }
 
-    pub fn backend_pid(&self) -> u32 {
-        self.wire.backend_pid()
+    /// `None` if the server connection changes between transactions: then the number is that of a cancel key.
+    pub fn backend_pid(&self) -> Option<u32> {
+        Some(self.wire.backend_pid()).filter(|pid| *pid <= PROCESSES_MAX)
     }
 
     /// Sends messages and reads until `ready` ReadyForQuery have come, or an error and the next ReadyForQuery.

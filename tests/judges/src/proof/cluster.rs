@@ -154,6 +154,12 @@ impl Cluster {
         options = options
             .flag("--takeover-timeout", &takeover)
             .flag("--policy", &policy.path().display().to_string());
+        if let Some(shared) = plan.shared {
+            options = options
+                .flag("--pool", "transaction")
+                .flag("--backends-max", &shared.to_string())
+                .flag("--backends-wait", &format!("{}ms", plan.wait.as_millis()));
+        }
         options.store = marks;
         let proxy = Proxy::start_with(options);
         self.add_client_link(number, proxy.endpoint());

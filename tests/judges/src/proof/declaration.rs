@@ -152,7 +152,7 @@ impl Door {
             for sql in before {
                 good(client.query(sql).answer)?;
             }
-            begin(Some(client.backend_pid()));
+            begin(client.backend_pid());
             let answer = client.exchange(set, 1).answer;
             end(&answer);
             good(answer)?;

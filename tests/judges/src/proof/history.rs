@@ -20,6 +20,8 @@ pub enum Event {
         route: String,
         takeover_timeout_ms: u64,
         slack_ms: u64,
+        /// Whether clients share server connections.
+        shares: bool,
     },
     Leader {
         leader: u32,

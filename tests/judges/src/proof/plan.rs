@@ -34,6 +34,10 @@ pub struct Plan {
     /// Allowed time of a declaration beyond it: the machine is shared and small.
     pub slack: Duration,
     pub faults: Faults,
+    /// Server connections that the clients of a proxy share, each for a transaction; `None`: each has its own.
+    pub shared: Option<u8>,
+    /// For such a connection, before a declaration can begin.
+    pub wait: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +127,8 @@ impl Plan {
             takeover_timeout: Duration::from_secs(1),
             slack: Duration::from_secs(2),
             faults: Faults::All,
+            shared: None,
+            wait: Duration::from_secs(1),
         }
     }
 

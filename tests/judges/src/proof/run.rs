@@ -72,6 +72,7 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
         route: plan.route.to_string(),
         takeover_timeout_ms: milliseconds(plan.takeover_timeout),
         slack_ms: milliseconds(plan.slack),
+        shares: plan.shared.is_some(),
     });
     let cluster = Cluster::start(plan);
     let leaders = Leaders::new();

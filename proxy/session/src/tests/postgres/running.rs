@@ -173,15 +173,6 @@ impl Postgres {
                 self.commit(Chain::No)?;
                 done("DISCARD ALL")
             }
-            Sql::CloseAll => {
-                self.portals.retain(|name, _| name.is_empty());
-                done("CLOSE CURSOR ALL")
-            }
-            Sql::DeallocateAll => {
-                self.statements.retain(|name, _| name.is_empty());
-                done("DEALLOCATE ALL")
-            }
-            Sql::Reset => done("RESET"),
             Sql::SetTransaction(access) => {
                 self.warn_outside("SET TRANSACTION can only be used in transaction blocks");
                 self.start().set_access(*access)?;

@@ -72,6 +72,8 @@ pub(super) struct Fault {
 #[derive(Debug, Default)]
 pub(super) struct History<'a> {
     pub(super) limit_ns: Option<u64>,
+    /// Whether clients share server connections.
+    pub(super) shares: bool,
     pub(super) leaders: HashMap<u32, Leader<'a>>,
     pub(super) declarations: HashMap<u64, Declaration<'a>>,
     pub(super) takes: HashMap<u64, Take<'a>>,
@@ -124,8 +126,12 @@ impl<'a> History<'a> {
             Event::Run {
                 takeover_timeout_ms,
                 slack_ms,
+                shares,
                 ..
-            } => self.limit_ns = Some((takeover_timeout_ms + slack_ms) * 1_000_000),
+            } => {
+                self.limit_ns = Some((takeover_timeout_ms + slack_ms) * 1_000_000);
+                self.shares = *shares;
+            }
             Event::Survived { timelines } => self.timelines = timelines,
             Event::Leader {
                 leader,

@@ -42,6 +42,9 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
             Some((_, Answer::Error(code)))
                 if code.starts_with("PF") && history.has_seen_exemption(write.leader) => {}
             Some((at, Answer::Error(code))) if code == DEPOSED && is_deposed(history, at) => {}
+            // In another server connection the token must be declared again.
+            Some((_, Answer::Error(code)))
+                if history.shares && DECLARATION_FAILS_WITH.contains(&code.as_str()) => {}
             // Every session of a history that writes was admitted with a token.
             Some((_, Answer::Error(code))) if code.starts_with("PF") => {
                 violations.push(Violation {

@@ -100,6 +100,7 @@ fn good() -> Vec<Event> {
             route: "made up".to_owned(),
             takeover_timeout_ms: 2_000,
             slack_ms: 1_000,
+            shares: false,
         },
         leader(1, 1),
         leader(2, 2),

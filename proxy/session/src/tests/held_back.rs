@@ -1,0 +1,248 @@
+//! A BEGIN that is held back.
+
+use std::cell::RefCell;
+
+use bytes::BytesMut;
+use pgpalisade_policies::VerdictCache;
+
+use super::super::action::{Action, Prerequisite};
+use super::super::lost_server::Step;
+use super::super::unserved::Needs;
+use super::super::{Activity, ClientHalf, Met, Session};
+use super::frames::{error_body, parse, query, split};
+use super::subject::{Holds, MARK, Subject, identified, raise, session, wanted, word};
+use crate::rejection::Rejection;
+use crate::wire::backend;
+use crate::wire::frontend::FrontendTag;
+
+fn verdicts() -> RefCell<VerdictCache> {
+    RefCell::new(VerdictCache::new(1 << 20))
+}
+
+fn client(holds: Holds) -> ClientHalf {
+    let mut subject = Subject::new(holds);
+    let unused = session(subject.fence.clone()).part().unwrap().1;
+    subject.lend(unused);
+    subject.session.part().unwrap().0
+}
+
+/// Answer to a client without a server: tags and transaction states.
+fn held(client: &mut ClientHalf, message: &[u8]) -> Option<String> {
+    let mut out = BytesMut::new();
+    let needs = client.hold_back(message, &verdicts(), &mut out);
+    let words = split(&out).into_iter().map(|message| {
+        let body = message[5..].strip_suffix(b"\0").unwrap_or(&message[5..]);
+        String::from_utf8_lossy(body).into_owned()
+    });
+    (needs == Needs::Nothing).then(|| words.collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn only_a_plain_begin_is_held_back() {
+    for (text, expect) in [
+        ("BEGIN", Some("BEGIN T")),
+        (" begin work ;", Some("BEGIN T")),
+        (
+            "BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY, DEFERRABLE",
+            Some("BEGIN T"),
+        ),
+        ("START TRANSACTION READ ONLY", Some("START TRANSACTION T")),
+        ("begin /* of it */", Some("BEGIN T")),
+        // PostgreSQL answers all others.
+        ("/* of it */ BEGIN", None),
+        ("BEGIN; SELECT 1", None),
+        ("BEGIN; BEGIN", None),
+        ("BEGINNING", None),
+        ("BEGIN READ WRITE", None),
+        ("BEGIN ISOLATION LEVEL NONE", None),
+        ("START", None),
+        ("COMMIT", None),
+        ("", None),
+        ("BEGIN /* \u{e9} */", None),
+    ] {
+        let found = held(&mut client(Holds::None), &query(text));
+        assert_eq!(found.as_deref(), expect, "{text}");
+    }
+    assert_eq!(held(&mut client(Holds::None), &parse("", "BEGIN")), None);
+    assert_eq!(held(&mut client(Holds::None), &query("BEGIN")[..9]), None);
+    let mut twice = client(Holds::None);
+    assert!(held(&mut twice, &query("BEGIN")).is_some());
+    assert_eq!(twice.activity(), Activity::InTransaction);
+    assert_eq!(held(&mut twice, &query("BEGIN")), None);
+}
+
+#[test]
+fn a_deposed_client_begins_nothing() {
+    let subject = Subject::new(Holds::Current);
+    let (mut client, _) = subject.session.part().unwrap();
+    raise(subject.fence.fence(), MARK + 1);
+    assert_eq!(held(&mut client, &query("BEGIN")), None);
+}
+
+#[test]
+fn a_connection_is_wanted_for_what_is_declared_first() {
+    let begun = |text: &str| {
+        let mut client = client(Holds::None);
+        assert!(held(&mut client, &query("BEGIN")).is_some());
+        client.wants(&query(text), &verdicts())
+    };
+    for (text, idle, inside) in [
+        (
+            "SET fencing.token = 5",
+            Some("default=5"),
+            Some("default=5"),
+        ),
+        ("SET LOCAL fencing.token = '6'", None, Some("default=6")),
+        (
+            "BEGIN; SET LOCAL fencing.token = 'default=5,b=2'; SELECT 1",
+            Some("default=5,b=2"),
+            Some("default=5,b=2"),
+        ),
+        // Stale, taken, not first, not a literal.
+        ("SET fencing.token = 4", None, None),
+        ("SET fencing.token = next", None, None),
+        ("SELECT 1; SET fencing.token = 5", None, None),
+        ("BEGIN; COMMIT; SET fencing.token = 5", None, None),
+        ("SET fencing.token = ''", None, None),
+        ("SET work_mem = 'fencing'", None, None),
+        ("SELECT set_config('fencing.token', $1, false)", None, None),
+        ("SELECT 1", None, None),
+    ] {
+        let of_idle = client(Holds::None).wants(&query(text), &verdicts());
+        assert_eq!(of_idle.as_deref(), idle, "{text}");
+        assert_eq!(begun(text).as_deref(), inside, "{text}");
+    }
+    // Tokens in force come first.
+    let holder = client(Holds::Current);
+    let found = holder.wants(&query("SET fencing.token = 6"), &verdicts());
+    assert_eq!(found.as_deref(), Some("default=5"));
+    assert_eq!(holder.wants(&query("SELECT 1"), &verdicts()), found);
+    assert_eq!(found, holder.tokens().map(|held| held.to_string()));
+}
+
+/// A registered connection gives its client nothing before the declaration.
+#[test]
+fn a_token_counts_once_it_is_declared() {
+    let mut subject = Subject::new(Holds::Current);
+    let unused = session(subject.fence.clone()).part().unwrap().1;
+    let registered = subject.lend(unused);
+    let (other, _) = session(subject.fence.clone()).part().unwrap();
+    subject.session = Session::lend(other, registered);
+    assert!(subject.session.tokens().is_none());
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    let insert = query("INSERT INTO t VALUES (1)");
+    let ask = |subject: &mut Subject, message: &[u8]| {
+        subject.to_client.clear();
+        subject.to_server.clear();
+        let action = subject.ask(message);
+        word(&action, subject)
+    };
+    assert_eq!(ask(&mut subject, &insert), "!no");
+    // Accepted for this process, so no step of the authority.
+    let text = "BEGIN; SET LOCAL fencing.token = 5; INSERT INTO t VALUES (1); COMMIT";
+    subject.send(&query(text));
+    let refused = error_body("ERROR", "40001", "no");
+    let _ = subject.reply(b'E', &refused);
+    let _ = subject.reply(b'Z', b"I");
+    assert!(subject.session.tokens().is_none());
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    assert_eq!(ask(&mut subject, &insert), "!no");
+}
+
+/// A session with a client that holds back a BEGIN, in a new connection.
+fn begun(holds: Holds) -> Subject {
+    let mut subject = Subject::new(holds);
+    let server = session(subject.fence.clone()).part().unwrap().1;
+    let unused = session(subject.fence.clone()).part().unwrap().1;
+    subject.lend(unused);
+    let (mut client, _) = std::mem::replace(&mut subject.session, session(subject.fence.clone()))
+        .part()
+        .unwrap();
+    assert!(held(&mut client, &query("BEGIN")).is_some());
+    subject.session = Session::lend(client, server);
+    subject
+}
+
+#[test]
+fn it_is_sent_ahead_and_its_replies_are_dropped() {
+    let mut subject = begun(Holds::None);
+    loop {
+        let step = subject.session.resume(&verdicts());
+        subject.take_output();
+        match step {
+            Step::Done => break,
+            Step::Decided(Action::Need(Prerequisite::Access(change))) => {
+                subject.set_access(change);
+                subject.to_client.clear();
+            }
+            Step::Send(_, message) => {
+                assert_eq!(*message, *query("BEGIN"));
+                subject.answer_with(&[(b'C', b"BEGIN\0"), (b'Z', b"T")]);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(subject.session.activity(), Activity::InTransaction);
+    assert!(subject.to_client.is_empty());
+    subject.run(&query("SELECT 1"), "SELECT 1", b'T');
+}
+
+/// The client was told that a transaction has begun.
+#[test]
+fn one_that_is_refused_fails_the_transaction() {
+    let mut subject = begun(Holds::Current);
+    subject.depose();
+    assert!(matches!(
+        subject.session.resume(&verdicts()),
+        Step::Decided(Action::Discard)
+    ));
+    subject.take_output();
+    assert!(subject.session.has_next_reply() && subject.to_client.is_empty());
+    let (mut client, _) = subject.session.part().unwrap();
+    let mut out = BytesMut::new();
+    assert_eq!(client.answer(FrontendTag::Query, &mut out), Needs::Nothing);
+    let said = split(&out);
+    assert_eq!(
+        backend::error_field(&said[0][5..], b'C'),
+        Some(&b"PF001"[..])
+    );
+    assert_eq!(said[1][5], b'E');
+    assert_eq!(client.activity(), Activity::InFailedTransaction);
+}
+
+/// As one whose declaration is refused.
+#[test]
+fn one_whose_declaration_is_refused_fails_the_transaction() {
+    let mut subject = begun(Holds::Current);
+    let Step::Decided(Action::Need(_)) = subject.session.resume(&verdicts()) else {
+        panic!("its token is declared first");
+    };
+    let wanted = wanted(&subject.fence, "5");
+    let why = Rejection::takeover_incomplete(None, &"no answer");
+    subject.session.may_declare(&wanted).unwrap();
+    let met = subject
+        .session
+        .on_declared(&wanted, identified(), Err(Box::new(why)));
+    match met.unwrap() {
+        Met::Refused(rejection) => subject.session.refuse_waiting(rejection),
+        other => panic!("{other:?}"),
+    }
+    subject.take_output();
+    assert!(subject.session.has_next_reply() && subject.to_client.is_empty());
+    assert!(subject.session.may_part());
+}
+
+/// A BEGIN that was not sent is sent to the next connection.
+#[test]
+fn a_connection_that_is_lost_before_it_loses_nothing() {
+    let subject = begun(Holds::None);
+    let (mut client, out) = subject.session.lose_server();
+    assert!(out.is_empty());
+    assert_eq!(client.activity(), Activity::InTransaction);
+    assert_eq!(
+        client.answer(FrontendTag::Query, &mut BytesMut::new()),
+        Needs::Server
+    );
+    client.owe(b"");
+    assert_eq!(client.activity(), Activity::InFailedTransaction);
+}

@@ -1,0 +1,548 @@
+//! A lent server connection that is lost.
+
+use std::cell::RefCell;
+
+use bytes::BytesMut;
+use pgpalisade_policies::VerdictCache;
+
+use super::super::action::{Action, Disposition, Prerequisite};
+use super::super::endings::Ending;
+use super::super::lost_server::Step;
+use super::super::unserved::Needs;
+use super::super::{Activity, ClientHalf, Session};
+use super::frames::{bind, error_body, execute, message, parse, query, split, strings};
+use super::subject::{Holds, Subject, session, sync, word};
+use crate::wire::backend;
+use crate::wire::frontend::FrontendTag;
+
+type Work = fn(&mut Subject);
+
+/// A client with the current token, in a lent connection for which that was accepted.
+fn lent(holds: Holds) -> Subject {
+    let mut subject = Subject::new(holds);
+    let unused = session(subject.fence.clone()).part().unwrap().1;
+    let own = subject.lend(unused);
+    subject.lend(own);
+    subject
+}
+
+/// Way in which a connection ends.
+#[derive(Debug, Clone, Copy)]
+enum Cause {
+    /// Without a word.
+    Closed,
+    /// By an administrator.
+    Terminated,
+    /// With its postmaster.
+    Crashed,
+    TakenOver,
+    /// Without a word, after the mark has risen.
+    ClosedAfterTakeover,
+    /// Another server became the primary.
+    Deposed,
+}
+
+fn lose(mut subject: Subject, cause: Cause) -> (ClientHalf, BytesMut) {
+    subject.to_client.clear();
+    let fatal = |subject: &mut Subject, sqlstate| {
+        let error = error_body("FATAL", sqlstate, "terminating connection");
+        assert!(matches!(
+            subject.reply(b'E', &error),
+            Disposition::Terminated
+        ));
+        subject.session.on_terminated(&error)
+    };
+    let _ending = match cause {
+        Cause::Closed => subject.session.on_server_closed(),
+        Cause::Terminated => {
+            assert!(fatal(&mut subject, "57P01").is_none());
+            subject.session.on_server_closed()
+        }
+        Cause::Crashed => {
+            assert!(fatal(&mut subject, "57P02").is_none());
+            subject.session.on_server_closed()
+        }
+        Cause::TakenOver => {
+            subject.depose();
+            fatal(&mut subject, "57P01")
+        }
+        Cause::ClosedAfterTakeover => {
+            subject.depose();
+            subject.session.on_server_closed()
+        }
+        Cause::Deposed => Some(subject.session.end_with_its_server()),
+    };
+    assert!(subject.session.outlives_server());
+    subject.take_output();
+    assert!(subject.to_client.is_empty());
+    subject.session.lose_server()
+}
+
+/// Errors, each with its code, and transaction states.
+fn told(bytes: &[u8]) -> String {
+    let words = split(bytes).into_iter().map(|message| {
+        let body = &message[5..];
+        match message[0] {
+            b'E' => {
+                assert_eq!(backend::error_field(body, b'V'), Some(&b"ERROR"[..]));
+                let text = String::from_utf8_lossy(backend::error_field(body, b'M').unwrap());
+                assert!(!text.contains("PF001: terminating"), "{text}");
+                String::from_utf8_lossy(backend::error_field(body, b'C').unwrap()).into_owned()
+            }
+            b'Z' => char::from(body[0]).to_string(),
+            tag => panic!("{}", char::from(tag)),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Answers at once, and to messages of these types: `.` if they need a server.
+fn found((mut client, out): (ClientHalf, BytesMut), next: &str) -> String {
+    let mut found = vec![told(&out)];
+    for tag in next.bytes() {
+        let mut out = BytesMut::new();
+        found.push(
+            match client.answer(FrontendTag::from_byte(tag).unwrap(), &mut out) {
+                Needs::Server => ".".to_owned(),
+                Needs::Nothing => told(&out),
+            },
+        );
+    }
+    found.push(match client.activity() {
+        Activity::Idle => "idle".to_owned(),
+        Activity::InFailedTransaction => "failed".to_owned(),
+        other => panic!("{other:?}"),
+    });
+    found.join("|")
+}
+
+const INSERT: &str = "INSERT INTO t VALUES (1)";
+
+fn begun(subject: &mut Subject) {
+    subject.run(&query("BEGIN"), "BEGIN", b'T');
+}
+
+/// A transaction that has written.
+fn wrote(subject: &mut Subject) {
+    begun(subject);
+    subject.run(&query(INSERT), "INSERT 0 1", b'T');
+}
+
+fn pipelined(subject: &mut Subject, text: &str) {
+    subject.send(&parse("", text));
+    subject.send(&bind("", ""));
+    subject.send(&execute("", 0));
+}
+
+#[test]
+fn requests_in_flight_are_answered() {
+    let rows: [(&str, Work, Cause, &str, &str); 23] = {
+        use Cause::{Closed, Crashed, Deposed, TakenOver, Terminated};
+        [
+            ("nothing", |_| {}, Closed, "Q", "|.|idle"),
+            (
+                "a read",
+                |s| s.send(&query("SELECT 1")),
+                Closed,
+                "Q",
+                "08006 I|.|idle",
+            ),
+            (
+                "a write",
+                |s| s.send(&query(INSERT)),
+                Closed,
+                "Q",
+                "08007 I|.|idle",
+            ),
+            (
+                "a write",
+                |s| s.send(&query(INSERT)),
+                Crashed,
+                "Q",
+                "08007 I|.|idle",
+            ),
+            (
+                "a write",
+                |s| s.send(&query(INSERT)),
+                Terminated,
+                "Q",
+                "57P01 I|.|idle",
+            ),
+            (
+                "a write",
+                |s| s.send(&query(INSERT)),
+                TakenOver,
+                "Q",
+                "PF001 I|.|idle",
+            ),
+            (
+                "a write",
+                |s| s.send(&query(INSERT)),
+                Deposed,
+                "Q",
+                "08007 I|.|idle",
+            ),
+            (
+                "a read",
+                |s| s.send(&query("SELECT 1")),
+                Deposed,
+                "Q",
+                "PF007 I|.|idle",
+            ),
+            (
+                "CALL",
+                |s| s.send(&query("CALL p()")),
+                TakenOver,
+                "Q",
+                "08007 I|.|idle",
+            ),
+            (
+                "BEGIN",
+                |s| s.send(&query("BEGIN")),
+                Closed,
+                "Q",
+                "08006 E|.|failed",
+            ),
+            (
+                "a write in a block",
+                |s| {
+                    wrote(s);
+                    s.send(&query(INSERT));
+                },
+                Closed,
+                "Q",
+                "08006 E|.|failed",
+            ),
+            (
+                "COMMIT",
+                |s| {
+                    wrote(s);
+                    s.send(&query("COMMIT"));
+                },
+                Closed,
+                "Q",
+                "08007 I|.|idle",
+            ),
+            (
+                "COMMIT",
+                |s| {
+                    wrote(s);
+                    s.send(&query("COMMIT"));
+                },
+                TakenOver,
+                "Q",
+                "PF001 I|.|idle",
+            ),
+            (
+                "COMMIT AND CHAIN",
+                |s| {
+                    wrote(s);
+                    s.send(&query("COMMIT AND CHAIN"));
+                },
+                Deposed,
+                "Q",
+                "08007 E|.|failed",
+            ),
+            (
+                "ROLLBACK",
+                |s| {
+                    wrote(s);
+                    s.send(&query("ROLLBACK"));
+                },
+                Closed,
+                "Q",
+                "08006 I|.|idle",
+            ),
+            (
+                "ROLLBACK, then a write",
+                |s| {
+                    wrote(s);
+                    s.send(&query("ROLLBACK"));
+                    s.send(&query(INSERT));
+                },
+                Closed,
+                "Q",
+                "08007 I|.|idle",
+            ),
+            (
+                "COMMIT of a failed block",
+                |s| {
+                    wrote(s);
+                    s.send(&query("SELECT 1"));
+                    let _ = s.fail();
+                    s.answer("", b'E');
+                    s.send(&query("COMMIT"));
+                },
+                Closed,
+                "Q",
+                "08006 I|.|idle",
+            ),
+            (
+                "several",
+                |s| {
+                    wrote(s);
+                    s.send(&query("SELECT 1"));
+                    s.send(&query("SELECT 2"));
+                },
+                Closed,
+                "Q",
+                "08006 E 08006 E|.|failed",
+            ),
+            (
+                "a pipeline",
+                |s| {
+                    pipelined(s, INSERT);
+                    s.send(&sync());
+                },
+                Closed,
+                "Q",
+                "08007 I|.|idle",
+            ),
+            (
+                "a pipeline without its end",
+                |s| pipelined(s, INSERT),
+                Closed,
+                "BES",
+                "08006|||I|idle",
+            ),
+            (
+                "the same",
+                |s| {
+                    pipelined(s, "SELECT 1");
+                    pipelined(s, INSERT);
+                },
+                TakenOver,
+                "BES",
+                "PF001|||I|idle",
+            ),
+            (
+                "COPY",
+                |s| {
+                    s.send(&query("COPY t FROM STDIN"));
+                    let _ = s.reply(b'G', &[0, 0, 0]);
+                    s.send(&message(b'd', b"1\n"));
+                },
+                TakenOver,
+                "ddcQ",
+                "PF001 I||||.|idle",
+            ),
+            (
+                "COPY in a pipeline",
+                |s| {
+                    pipelined(s, "COPY t FROM STDIN");
+                    let _ = s.reply(b'G', &[0, 0, 0]);
+                    s.send(&message(b'd', b"1\n"));
+                },
+                TakenOver,
+                "dcHSQ",
+                "PF001||||I|.|idle",
+            ),
+        ]
+    };
+    for (what, work, cause, next, expect) in rows {
+        let mut subject = lent(Holds::Current);
+        work(&mut subject);
+        assert_eq!(
+            found(lose(subject, cause), next),
+            expect,
+            "{what}, {cause:?}"
+        );
+    }
+}
+
+/// A message of the proxy that stands for a refused one is answered like that.
+#[test]
+fn a_refusal_in_flight_is_answered() {
+    let mut subject = Subject::new(Holds::Current);
+    let fresh = session(subject.fence.clone()).part().unwrap().1;
+    subject.lend(fresh);
+    subject.depose();
+    assert!(matches!(
+        subject.ask(&parse("", "SELECT 1")),
+        Action::Discard
+    ));
+    assert_eq!(found(lose(subject, Cause::Closed), "BS"), "08006||I|idle");
+}
+
+#[test]
+fn an_idle_client_is_told_at_its_next_message() {
+    let rows: [(&str, Work, &str, &str); 5] = [
+        ("a block", wrote, "QQ", "|08006 E|.|failed"),
+        ("a block, a pipeline", wrote, "PBSQ", "|08006||E|.|failed"),
+        ("a block, Sync", wrote, "HSQ", "||08006 E|.|failed"),
+        (
+            "a pipeline",
+            |s| {
+                pipelined(s, "SELECT 1");
+                s.answer("SELECT 1", b'I');
+            },
+            "SQ",
+            "|08006 I|.|idle",
+        ),
+        (
+            "a failed block",
+            |s| {
+                begun(s);
+                s.send(&query("SELECT 1"));
+                let _ = s.fail();
+                s.answer("", b'E');
+            },
+            "Q",
+            "|.|failed",
+        ),
+    ];
+    for (what, work, next, expect) in rows {
+        let mut subject = lent(Holds::Current);
+        work(&mut subject);
+        assert_eq!(found(lose(subject, Cause::Closed), next), expect, "{what}");
+    }
+    let mut subject = lent(Holds::Current);
+    wrote(&mut subject);
+    let found = found(lose(subject, Cause::ClosedAfterTakeover), "Q");
+    assert_eq!(found, "|PF001 E|failed");
+}
+
+#[test]
+fn a_declaration_is_not_repeated() {
+    let mut subject = Subject::new(Holds::Current);
+    let fresh = session(subject.fence.clone()).part().unwrap().1;
+    subject.lend(fresh);
+    let asked = subject.ask(&query(INSERT));
+    assert!(matches!(asked, Action::Need(Prerequisite::Tokens(..))));
+    assert_eq!(found(lose(subject, Cause::Closed), "QQ"), "|08006 I|.|idle");
+}
+
+#[test]
+fn a_client_that_has_left_something_ends_with_its_connection() {
+    for text in ["LISTEN c", "SET work_mem = '1MB'", "PREPARE p AS SELECT 1"] {
+        let mut subject = lent(Holds::Current);
+        subject.run(&query(text), "LISTEN", b'I');
+        assert!(!subject.session.outlives_server(), "{text}");
+    }
+    assert!(!Subject::new(Holds::Current).session.outlives_server());
+    let mut subject = lent(Holds::Current);
+    pipelined(&mut subject, "COPY t FROM STDIN");
+    let _ = subject.reply(b'G', &[0, 0, 0]);
+    subject.send(&message(b'd', b"1\n"));
+    subject.send(&sync());
+    assert!(!subject.session.outlives_server());
+}
+
+/// Such a client does not stay.
+#[test]
+fn a_client_whose_login_is_not_complete_is_told_at_once() {
+    for (depose, sqlstate) in [(false, "57P01"), (true, "PF001")] {
+        let mut subject = lent(Holds::Current);
+        let error = error_body("FATAL", "57P01", "terminating connection");
+        if depose {
+            subject.depose();
+        }
+        let _ = subject.session.on_terminated(&error);
+        let _ = subject.session.on_server_closed();
+        subject.session.refuse_login();
+        subject.take_output();
+        let said = &split(&subject.to_client)[0][5..];
+        assert!(backend::is_fatal(said));
+        assert_eq!(backend::error_field(said, b'C'), Some(sqlstate.as_bytes()));
+    }
+}
+
+/// PostgreSQL ends such a session, too.
+#[test]
+fn a_client_that_breaks_the_protocol_ends() {
+    let mut subject = lent(Holds::Current);
+    pipelined(&mut subject, "COPY t FROM STDIN");
+    let error = error_body("FATAL", "08P01", "unexpected message type 0x45");
+    let said = subject.reply(b'E', &error);
+    assert!(
+        matches!(said, Disposition::End(ending) if matches!(*ending, Ending::ProtocolViolation(_)))
+    );
+    assert!(subject.to_client.ends_with(&error));
+}
+
+/// Gives a client another connection, and takes that to where the client believes to be. `replies` are those to BEGIN
+/// and what fails it.
+fn resumed(client: ClientHalf, replies: &[u8], status: u8) -> Result<Subject, Ending> {
+    let mut subject = Subject::new(Holds::None);
+    let server = session(subject.fence.clone()).part().unwrap().1;
+    subject.session = Session::lend(client, server);
+    subject.to_server.clear();
+    let verdicts = RefCell::new(VerdictCache::new(1 << 20));
+    loop {
+        let step = subject.session.resume(&verdicts);
+        subject.take_output();
+        match step {
+            Step::Done => break,
+            Step::Decided(Action::Need(Prerequisite::Access(change))) => subject.set_access(change),
+            Step::Decided(Action::Need(Prerequisite::Replies)) => {
+                for tag in replies {
+                    let body = match tag {
+                        b'E' => error_body("ERROR", "42601", "syntax error"),
+                        b'C' => strings(&["BEGIN"]),
+                        b'Z' => vec![status],
+                        _ => Vec::new(),
+                    };
+                    assert!(matches!(subject.reply(*tag, &body), Disposition::Drop));
+                }
+            }
+            Step::Decided(Action::End(ending)) => return Err(*ending),
+            other => panic!("{other:?}"),
+        }
+    }
+    subject.take_output();
+    assert!(subject.to_client.is_empty());
+    subject.to_server.clear();
+    Ok(subject)
+}
+
+#[test]
+fn a_lost_transaction_has_failed_until_it_ends() {
+    let mut subject = lent(Holds::Current);
+    begun(&mut subject);
+    subject.run(&query("SET LOCAL fencing.token = ''"), "SET", b'T');
+    let (mut client, _) = lose(subject, Cause::Closed);
+    let mut out = BytesMut::new();
+    assert_eq!(client.answer(FrontendTag::Query, &mut out), Needs::Nothing);
+    let mut subject = resumed(client, b"312C33EZ", b'E').unwrap();
+    assert_eq!(subject.session.activity(), Activity::InFailedTransaction);
+    // The lost token counts nowhere, and is not declared for the transaction.
+    assert!(subject.session.tokens().is_none());
+    let ask = |subject: &mut Subject, text: &str| {
+        let action = subject.ask(&query(text));
+        word(&action, subject)
+    };
+    assert_eq!(ask(&mut subject, INSERT), "fails");
+    let _ = subject.fail();
+    subject.answer("", b'E');
+    subject.to_client.clear();
+    subject.to_server.clear();
+    subject.run(&query("COMMIT"), "ROLLBACK", b'I');
+    assert_eq!(ask(&mut subject, INSERT), "declare");
+}
+
+#[test]
+fn a_taken_over_client_is_told_once() {
+    let mut subject = lent(Holds::Current);
+    wrote(&mut subject);
+    subject.send(&query(INSERT));
+    let (client, out) = lose(subject, Cause::TakenOver);
+    assert_eq!(told(&out), "PF001 E");
+    let mut subject = resumed(client, b"312C33EZ", b'E').unwrap();
+    subject.depose();
+    subject.run(&query("ROLLBACK"), "ROLLBACK", b'I');
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    subject.to_client.clear();
+    let action = subject.ask(&query(INSERT));
+    assert!(matches!(action, Action::Discard));
+    assert_eq!(told(&subject.to_client), "PF001 I");
+}
+
+/// If PostgreSQL has begun none, the client must not go on outside of it.
+#[test]
+fn a_failed_transaction_that_did_not_begin_ends_the_session() {
+    let mut subject = lent(Holds::Current);
+    begun(&mut subject);
+    let (client, _) = lose(subject, Cause::Closed);
+    let ended = resumed(client, b"3EZ", b'I');
+    assert!(matches!(ended, Err(Ending::OwnStatement(_))));
+}
