@@ -5,6 +5,8 @@ use std::sync::Arc;
 use pgpalisade_policies::scan::NeedsParse;
 use pgpalisade_policies::{Analysis, Effects};
 
+use crate::Source;
+
 /// Bytes of a name that PostgreSQL keeps and compares.
 /// <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>
 const NAME_BYTES: usize = 63;
@@ -103,6 +105,8 @@ pub struct Classified {
     pub excerpt: Option<Box<[u8]>>,
     /// Whether a byte scan would have done, as it does for a session that may write anyway.
     pub scan: NeedsParse,
+    /// Its source, if it can be parsed again.
+    pub source: Option<Arc<Source>>,
 }
 
 impl PreparedText {
@@ -111,6 +115,15 @@ impl PreparedText {
     pub fn verdict(&self) -> Option<&Arc<Analysis>> {
         match self {
             Self::Classified(classified) => Some(&classified.verdict),
+            Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => None,
+        }
+    }
+
+    /// Its source, if it can be parsed again.
+    #[must_use]
+    pub fn source(&self) -> Option<&Arc<Source>> {
+        match self {
+            Self::Classified(classified) => classified.source.as_ref(),
             Self::Plain | Self::Sql(_) | Self::Unknown | Self::MaySteer => None,
         }
     }

@@ -8,6 +8,7 @@ use super::action::Disposition;
 use super::endings::{Ending, TERMINATED};
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
+use super::lending::Tenancy;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
 use super::unserved::Block;
 use super::{ReadWriteRequest, Session};
@@ -36,11 +37,16 @@ impl Session {
     #[inline]
     #[must_use]
     pub fn understands(&self, message: u8) -> bool {
-        matches!(
-            message,
-            tag::READY_FOR_QUERY | tag::COMMAND_COMPLETE | tag::ERROR | tag::PARAMETER_STATUS
-        ) || (message == tag::DATA_ROW
-            && (self.is_answer() || self.server.ledger.shown_access().is_some()))
+        match message {
+            tag::READY_FOR_QUERY | tag::COMMAND_COMPLETE | tag::ERROR | tag::PARAMETER_STATUS => {
+                true
+            }
+            tag::DATA_ROW => self.is_answer() || self.server.ledger.shown_access().is_some(),
+            tag::PARAMETER_DESCRIPTION | tag::ROW_DESCRIPTION => {
+                self.server.tenancy != Tenancy::ForLife
+            }
+            _ => false,
+        }
     }
 
     /// Applies one backend message. The session's own messages are left in its output, to be sent ahead of it or in
@@ -66,7 +72,7 @@ impl Session {
                     Disposition::Relay
                 }
             }
-            other => self.on_other(other),
+            other => self.on_other(other, body),
         }
     }
 
@@ -74,7 +80,7 @@ impl Session {
     #[inline]
     fn is_own_reply(&self) -> bool {
         let front = self.server.ledger.front();
-        front.is_some_and(|front| front.origin == Origin::Injected)
+        front.is_some_and(|front| front.origin != Origin::Client)
     }
 
     /// Whether a row answers the proxy's query.
@@ -99,7 +105,7 @@ impl Session {
         shown.is_some()
     }
 
-    fn on_other(&mut self, message: u8) -> Disposition {
+    fn on_other(&mut self, message: u8, body: &[u8]) -> Disposition {
         if self.is_contradiction(message, &[]) {
             return self.end_for_contradiction(message, &[]).into();
         }
@@ -110,6 +116,9 @@ impl Session {
                 if let Some(front) = self.server.ledger.front_mut() {
                     self.server.names.confirm(std::mem::take(&mut front.name));
                 }
+            }
+            tag::PARAMETER_DESCRIPTION | tag::ROW_DESCRIPTION | tag::NO_DATA => {
+                self.on_description(message, body);
             }
             _ => {}
         }
@@ -241,10 +250,21 @@ impl Session {
             // Statements after the COPY in the same query may be ones to wait for.
             self.client.settles = true;
         }
+        let front = self.server.ledger.front();
+        let origin = front.map_or(Origin::Client, |front| front.origin);
         match self.server.ledger.on_reply(tag::ERROR) {
             // A fatal error ends the session, whatever it answers.
             _ if fatal => Disposition::Relay,
-            ReplyRoute::Relay => Disposition::Relay,
+            ReplyRoute::Relay => {
+                if origin == Origin::ParsedAgain {
+                    self.on_named_failed();
+                }
+                Disposition::Relay
+            }
+            ReplyRoute::Swallow if origin == Origin::Outdated => {
+                self.tell_outdated();
+                Disposition::Drop
+            }
             ReplyRoute::Replace(rejection) => {
                 rejection.encode(Severity::Error, &mut self.output.to_client);
                 self.on_read_write_refused(&rejection);

@@ -38,9 +38,9 @@ impl Session {
                 self.server.text_settings.on_run();
                 Ok((PreparedText::Plain, Leave::ReadUnguarded))
             }
-            text => self.classify_parse(text, verdicts),
+            text => self.classify_parse(frame, text, verdicts),
         };
-        match found {
+        match found.and_then(|found| self.occupy(name).map(|()| found)) {
             Ok((meaning, leave)) => {
                 let change = NameChange::set(Name::statement(name), meaning);
                 self.pipelined(frame.header, Request::Parse, change, leave)
@@ -51,6 +51,7 @@ impl Session {
 
     fn classify_parse(
         &mut self,
+        frame: Frame<'_>,
         text: Result<&[u8], Opaque>,
         verdicts: &RefCell<VerdictCache>,
     ) -> Result<(PreparedText, Leave), Action> {
@@ -59,6 +60,11 @@ impl Session {
             verdict: &verdict,
             text: text.unwrap_or_default(),
         };
+        if verdict.has_controls()
+            && let Some(action) = self.parse_named_again(&verdict, Request::Parse)
+        {
+            return Err(action);
+        }
         let leave = self.before_parse(&judged)?;
         if let Some(prerequisite) = self.publish_first(&verdict) {
             return Err(Action::Need(prerequisite));
@@ -69,6 +75,7 @@ impl Session {
             verdict,
             excerpt,
             scan: text.map_or(NeedsParse::Yes, scan::needs_parse),
+            source: self.source_of(frame),
         };
         Ok((PreparedText::Classified(Arc::new(classified)), leave))
     }
@@ -77,8 +84,9 @@ impl Session {
         let Some((portal, statement)) = frontend::bind(frame.body) else {
             return self.long_name(FrontendTag::Bind, frame);
         };
-        let Ok(meaning) = self.find(Name::statement(statement)) else {
-            return Action::Need(Prerequisite::Replies);
+        let meaning = match self.find_statement(Name::statement(statement)) {
+            Ok(meaning) => meaning,
+            Err(action) => return action,
         };
         match self.before_bind(&meaning, frame.body) {
             Ok(leave) => {
@@ -89,7 +97,7 @@ impl Session {
         }
     }
 
-    /// Text that a name stands for when the next message arrives.
+    /// Text that the name of a portal stands for when the next message arrives.
     #[inline]
     fn find(&self, name: Name<'_>) -> Result<PreparedText, Unclear> {
         let found = lookup::find(&self.server.names, &self.server.ledger, name)?;
@@ -132,17 +140,29 @@ impl Session {
                 Leave::Read,
             );
         }
-        let leave = match target {
-            Target::Portal(_) => Ok(Leave::Read),
-            Target::Statement(name) => match self.find(Name::statement(name)) {
-                Ok(meaning) => self.before_describe(&meaning),
-                Err(Unclear) => Err(Action::Need(Prerequisite::Replies)),
-            },
-        };
-        match leave {
-            Ok(leave) => self.pipelined(frame.header, Request::Describe, NameChange::None, leave),
+        match self.before_target(target) {
+            Ok((name, leave)) => self.pipelined(frame.header, Request::Describe, name, leave),
             Err(action) => action,
         }
+    }
+
+    fn before_target(&mut self, target: Target<'_>) -> Result<(NameChange, Leave), Action> {
+        let (meaning, leave) = match target {
+            Target::Statement(name) => {
+                let meaning = self.find_statement(Name::statement(name))?;
+                let leave = self.before_describe(&meaning)?;
+                (meaning, leave)
+            }
+            Target::Portal(_) if self.server.tenancy == Tenancy::ForLife => {
+                return Ok((NameChange::None, Leave::Read));
+            }
+            Target::Portal(name) => {
+                let meaning = self.find(Name::portal(name)).unwrap_or_default();
+                (meaning, Leave::Read)
+            }
+        };
+        let source = meaning.source().cloned();
+        Ok((source.map_or(NameChange::None, NameChange::Describe), leave))
     }
 
     pub(super) fn on_execute(&mut self, frame: Frame<'_>) -> Action {

@@ -16,6 +16,10 @@ pub enum Origin {
     Client,
     /// The proxy: the reply is dropped.
     Injected,
+    /// The proxy, which parses a statement of the client again: only an error is relayed.
+    ParsedAgain,
+    /// The proxy, in place of a message about a statement whose result type has changed: the client is told so.
+    Outdated,
 }
 
 /// Kind of a request, which decides what completes it.
@@ -144,7 +148,11 @@ impl InFlight {
     }
 
     #[inline]
-    const fn new(request: Request, origin: Origin, verdict: Option<Arc<Analysis>>) -> Self {
+    pub(super) const fn new(
+        request: Request,
+        origin: Origin,
+        verdict: Option<Arc<Analysis>>,
+    ) -> Self {
         Self {
             request,
             origin,

@@ -9,7 +9,7 @@ use postgres_protocol::IsNull;
 use postgres_protocol::message::frontend;
 
 use super::Pipeline;
-use super::in_flight::{InFlight, Request};
+use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::Ledger;
 use super::read_only::AccessChange;
 use crate::rejection::Rejection;
@@ -110,8 +110,7 @@ pub(super) fn execute(
         ledger.push_own(entry);
     }
     if pipeline == Pipeline::Closed {
-        frontend::sync(out);
-        ledger.push_own(InFlight::proxy(Request::Sync));
+        sync(out, ledger);
     }
 }
 
@@ -131,8 +130,7 @@ pub(super) fn leave_trace(
         ledger.push_own(InFlight::proxy(request));
     }
     if pipeline == Pipeline::Closed {
-        frontend::sync(out);
-        ledger.push_own(InFlight::proxy(Request::Sync));
+        sync(out, ledger);
     } else {
         flush(out);
     }
@@ -157,14 +155,63 @@ pub(super) fn refuse(
     }
 }
 
+/// Writes a Parse of the client's statement, whose body without the name is `rest`. Under this name the server may have
+/// a statement that is no longer the client's.
+pub(super) fn parse(
+    out: &mut BytesMut,
+    ledger: &mut Ledger,
+    name: &[u8],
+    rest: &[u8],
+    entry: InFlight,
+) {
+    if !name.is_empty() {
+        close(out, ledger, name);
+    }
+    message(out, b'P', &[name, b"\0", rest]);
+    ledger.push_own(entry);
+}
+
+/// Writes a Describe of a statement.
+pub(super) fn describe(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8], entry: InFlight) {
+    message(out, b'D', &[b"S", name, b"\0"]);
+    ledger.push_own(entry);
+}
+
+fn close(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8]) {
+    message(out, b'C', &[b"S", name, b"\0"]);
+    ledger.push_own(InFlight::proxy(Request::Close));
+}
+
+/// Writes a message that fails in place of one about a statement whose result type has changed, and closes that.
+pub(super) fn refuse_outdated(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8]) {
+    close(out, ledger, name);
+    let written = frontend::parse(NAME, REFUSED, [], out);
+    debug_assert!(written.is_ok());
+    ledger.push_own(InFlight::new(Request::Parse, Origin::Outdated, None));
+}
+
+/// Ends a request cycle of the proxy.
+pub(super) fn sync(out: &mut BytesMut, ledger: &mut Ledger) {
+    frontend::sync(out);
+    ledger.push_own(InFlight::proxy(Request::Sync));
+}
+
+/// Writes a message from the parts of its body.
+fn message(out: &mut BytesMut, tag: u8, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    out.put_u8(tag);
+    // The parts come from a message of the client, which was not longer.
+    out.put_i32(i32::try_from(length + 4).unwrap_or(i32::MAX));
+    parts.iter().for_each(|part| out.put_slice(part));
+}
+
 /// Begins a transaction, and fails it.
 pub(super) fn begin_failed(out: &mut BytesMut, ledger: &mut Ledger) {
     execute(out, ledger, Pipeline::Open, "BEGIN", None);
     let written = frontend::parse(NAME, REFUSED, [], out);
     debug_assert!(written.is_ok());
     ledger.push(InFlight::proxy(Request::Parse));
-    frontend::sync(out);
-    ledger.push(InFlight::proxy(Request::Sync));
+    sync(out, ledger);
 }
 
 /// Asks for the replies so far.

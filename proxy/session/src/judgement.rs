@@ -172,6 +172,9 @@ impl Session {
             return Action::Need(Prerequisite::Replies);
         }
         if verdict.has_controls() {
+            if let Some(action) = self.parse_named_again(verdict, request) {
+                return action;
+            }
             // A take is a text of its own.
             let is_single = matches!(&*verdict.statements, [only] if only.controls.len() == 1);
             let prepared = self.prepared.as_ref().filter(|_| is_single);

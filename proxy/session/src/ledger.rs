@@ -157,7 +157,8 @@ impl Ledger {
         };
         let to = match front.origin {
             Origin::Client => ReplyRoute::Relay,
-            Origin::Injected => ReplyRoute::Swallow,
+            Origin::ParsedAgain if reply == tag::ERROR => ReplyRoute::Relay,
+            Origin::Injected | Origin::ParsedAgain | Origin::Outdated => ReplyRoute::Swallow,
         };
         match reply {
             tag::ERROR => return self.on_error(to),

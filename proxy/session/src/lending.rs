@@ -14,7 +14,7 @@ use super::names::Names;
 use super::text_settings::Reports;
 use super::tokens::TokenRequest;
 use super::unserved::{Block, NextReply};
-use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected};
+use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected, text_settings};
 use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
 use crate::rejection::Rejection;
 use crate::wire::frontend::FrontendTag;
@@ -47,6 +47,7 @@ impl ClientHalf {
             settles: false,
             observed_end: None,
             told_access: None,
+            statements: None,
             block: Block::None,
             next_reply: NextReply::OfServer,
         }
@@ -71,6 +72,12 @@ impl ServerHalf {
         self.has_token_text = false;
     }
 
+    /// Whether it has prepared statements.
+    #[must_use]
+    pub fn has_statements(&self) -> bool {
+        self.names.has_statements()
+    }
+
     /// Tokens that its server process is registered with.
     #[must_use]
     pub fn accepted(&self) -> &[Arc<HeldTokens>] {
@@ -81,6 +88,7 @@ impl ServerHalf {
     pub(super) fn forget_leftover(&mut self) {
         if let Tenancy::Lent(left) = &mut self.tenancy {
             left.take_if(|left| *left != Leftover::Process);
+            self.text_settings.on_reset();
         }
     }
 
@@ -88,6 +96,7 @@ impl ServerHalf {
     pub(super) fn note_setting(&mut self) {
         if let Tenancy::Lent(left) = &mut self.tenancy {
             left.get_or_insert(Leftover::Setting);
+            self.text_settings.on_change();
         }
     }
 
@@ -95,6 +104,12 @@ impl ServerHalf {
     pub(super) fn note_leftover(&mut self, verdict: &Analysis) {
         if let Tenancy::Lent(left) = &mut self.tenancy {
             let statements = verdict.statements.iter();
+            let mut settings = statements
+                .clone()
+                .flat_map(|statement| &statement.effects.settings);
+            if settings.any(|name| text_settings::decides_meaning(name)) {
+                self.text_settings.on_change();
+            }
             // The worst of all: what no reset removes.
             *left = statements.fold(*left, |left, statement| match (left, statement.leaves) {
                 (_, Some(Leftover::Process)) => Some(Leftover::Process),
@@ -113,10 +128,14 @@ impl ServerHalf {
 }
 
 impl Session {
-    /// Joins a client with a server connection that was reset since another client had it.
+    /// Joins a client with a server connection that was reset, unless the client had no other since it had this one.
     #[must_use]
     pub fn lend(mut client: ClientHalf, mut server: ServerHalf) -> Self {
         server.tenancy = Tenancy::Lent(None);
+        server.text_settings.on_reset();
+        server
+            .names
+            .enter(client.statements.take().unwrap_or_default());
         let text = if server.has_token_text {
             ServerText::Tokens
         } else {
@@ -149,10 +168,8 @@ impl Session {
     #[must_use]
     pub fn leftover(&self) -> Option<Leftover> {
         let statement = || {
-            self.server
-                .names
-                .has_statements()
-                .then_some(Leftover::Statement)
+            let keeps = self.server.names.keep_client();
+            keeps.then_some(Leftover::Statement)
         };
         match self.server.tenancy {
             Tenancy::ForLife => None,
@@ -172,6 +189,7 @@ impl Session {
         }
         self.client.state.leave_server();
         self.client.settles = false;
+        self.client.statements = self.server.names.leave();
         Ok((self.client, self.server))
     }
 

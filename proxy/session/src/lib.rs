@@ -28,9 +28,11 @@ mod lending;
 mod lookup;
 pub mod lost_server;
 pub mod names;
+mod parse_again;
 pub mod read_only;
 mod refusing;
 mod shown;
+mod statements;
 pub mod text_settings;
 mod token_text;
 pub mod tokens;
@@ -55,6 +57,7 @@ use ledger::Ledger;
 use lending::Tenancy;
 use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
+use statements::Statements;
 use text_settings::{Reports, TextSettings};
 use tokens::Registration;
 use unserved::{Block, NextReply};
@@ -138,6 +141,8 @@ pub struct ClientHalf {
     observed_end: Option<Mark>,
     /// Default access mode that the client knows of.
     told_access: Option<Access>,
+    /// Its prepared statements while it has no server connection. `None` if it had none yet.
+    statements: Option<Box<Statements>>,
     block: Block,
     next_reply: NextReply,
 }
@@ -194,6 +199,8 @@ struct Prepared {
     read_write: ReadWriteRequest,
     /// Tokens that its declaration has obtained.
     obtained: Option<Taken>,
+    /// Whether the client has its answer.
+    is_answered: bool,
     /// Last takeovers, as a value of `fencing.history`.
     history: Option<Box<str>>,
 }

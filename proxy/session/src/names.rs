@@ -12,13 +12,8 @@ use std::sync::Arc;
 
 use pgpalisade_policies::Effects;
 
-use crate::fence::{Name, NameSpace, PreparedText};
-
-/// Limit in bytes for the names and excerpts of a session. What does not fit is unknown.
-const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// Bytes counted for each entry besides. They bound the number of entries, because freeing many at once takes time.
-const ENTRY_BYTES: usize = 64;
+use super::statements::{ENTRY_BYTES, NAMES_BYTES_MAX, NoRoom, Statements};
+use crate::fence::{Classified, Name, NameSpace, PreparedText, Source};
 
 /// Bytes of a statement's text that are kept for the rejection log.
 pub(crate) const EXCERPT_MAX: usize = 1024;
@@ -35,6 +30,8 @@ pub(crate) enum NameChange {
     UnnamedPortal(PreparedText),
     /// Parse or Bind of a name, or a Close.
     Named(Box<NamedChange>),
+    /// No change: a Describe, whose reply tells the client about the statement.
+    Describe(Arc<Source>),
 }
 
 /// The change of one name.
@@ -76,7 +73,7 @@ impl NameChange {
     #[must_use]
     pub(crate) fn kind(&self) -> Option<NameSpace> {
         match self {
-            Self::None => None,
+            Self::None | Self::Describe(_) => None,
             Self::UnnamedStatement(_) => Some(NameSpace::Statement),
             Self::UnnamedPortal(_) => Some(NameSpace::Portal),
             Self::Named(change) => Some(change.kind),
@@ -138,12 +135,23 @@ impl Lost {
     }
 }
 
+/// State of the unnamed statement.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Unnamed {
+    /// Bound since it was parsed, or none.
+    #[default]
+    Bound,
+    /// Parsed, and nothing was bound to the unnamed portal since.
+    Unbound,
+    /// Parsed in another server connection.
+    Elsewhere,
+}
+
 /// The names of one session.
 #[derive(Debug, Default)]
 pub struct Names {
     unnamed_statement: PreparedText,
-    /// Whether the unnamed statement was parsed, and nothing was bound to the unnamed portal since.
-    is_unbound: bool,
+    unnamed: Unnamed,
     unnamed_portal: PreparedText,
     // Ordered maps: they are small, so comparing costs a third of hashing, and no choice of names makes it slow.
     statements: BTreeMap<Box<[u8]>, PreparedText>,
@@ -154,6 +162,8 @@ pub struct Names {
     is_rolled_back: bool,
     statement_bytes: usize,
     portal_bytes: usize,
+    /// All statements of a client whose server connection is lent, also those that this one does not have.
+    of_client: Option<Box<Statements>>,
 }
 
 impl Names {
@@ -161,14 +171,16 @@ impl Names {
     #[inline]
     pub(crate) fn confirm(&mut self, change: NameChange) {
         match change {
-            NameChange::None => {}
+            NameChange::None | NameChange::Describe(_) => {}
             NameChange::UnnamedStatement(meaning) => {
                 self.unnamed_statement = meaning;
-                self.is_unbound = true;
+                self.unnamed = Unnamed::Unbound;
             }
             NameChange::UnnamedPortal(meaning) => {
                 self.unnamed_portal = meaning;
-                self.is_unbound = false;
+                if self.unnamed == Unnamed::Unbound {
+                    self.unnamed = Unnamed::Bound;
+                }
             }
             NameChange::Named(change) => self.confirm_named(*change),
         }
@@ -181,7 +193,7 @@ impl Names {
             meaning,
         } = change;
         match meaning {
-            None => drop(self.remove(Name::new(kind, &name))),
+            None => self.remove(Name::new(kind, &name)),
             Some(meaning) if !Name::new(kind, &name).is_comparable() => self.lose(kind, &meaning),
             Some(meaning) => self.insert(kind, name, meaning),
         }
@@ -189,7 +201,7 @@ impl Names {
 
     fn insert(&mut self, kind: NameSpace, name: Box<[u8]>, meaning: PreparedText) {
         // PostgreSQL replaces only unnamed ones. If this name seems to exist, the proxy has misunderstood it.
-        let meaning = match self.remove(Name::new(kind, &name)) {
+        let meaning = match self.remove_here(Name::new(kind, &name)) {
             Some(_) if kind == NameSpace::Portal && self.is_rolled_back => Some(meaning),
             Some(before) => lost(&before).max(lost(&meaning)).meaning().cloned(),
             None => Some(meaning),
@@ -197,6 +209,12 @@ impl Names {
         .unwrap_or_default();
         let bytes = name.len() + kept_bytes(&meaning);
         if self.statement_bytes + self.portal_bytes + bytes > NAMES_BYTES_MAX {
+            return self.lose(kind, &meaning);
+        }
+        if kind == NameSpace::Statement
+            && let Some(all) = &mut self.of_client
+            && let Err(NoRoom) = all.insert(&name, &meaning)
+        {
             return self.lose(kind, &meaning);
         }
         *self.bytes_of(kind) += bytes;
@@ -229,12 +247,15 @@ impl Names {
     #[inline]
     pub(super) fn get(&self, name: Name<'_>) -> Option<&PreparedText> {
         match (name.kind(), name.is_unnamed()) {
-            (NameSpace::Statement, true) => Some(&self.unnamed_statement),
+            (NameSpace::Statement, true) => match &self.unnamed_statement {
+                PreparedText::Unknown => None,
+                known => Some(known),
+            },
             (NameSpace::Portal, true) => Some(&self.unnamed_portal),
-            (NameSpace::Statement, false) => {
-                let known = self.statements.get(name.bytes());
-                known.or(self.lost_statements.meaning())
-            }
+            (NameSpace::Statement, false) => match self.statements.get(name.bytes()) {
+                None if self.elsewhere(name).is_some() => None,
+                known => known.or(self.lost_statements.meaning()),
+            },
             (NameSpace::Portal, false) => {
                 let known = self.portals.get(name.bytes());
                 known.or(self.lost_portals.meaning())
@@ -242,10 +263,79 @@ impl Names {
         }
     }
 
-    /// Whether a named statement may be there, or an unnamed one that was not bound yet.
+    /// Whether this server connection has any statement.
     pub(super) fn has_statements(&self) -> bool {
         let is_named = !self.statements.is_empty() || self.lost_statements != Lost::Nothing;
-        is_named || self.is_unbound
+        is_named || !matches!(self.unnamed_statement, PreparedText::Unknown)
+    }
+
+    /// Whether it has a statement that the client would not find in another one.
+    pub(super) fn keep_client(&self) -> bool {
+        let only_here = |all: &Statements| all.has_unmovable();
+        self.lost_statements != Lost::Nothing
+            || self.of_client.as_deref().is_some_and(only_here)
+            || (self.unnamed == Unnamed::Unbound && self.unnamed_statement.source().is_none())
+    }
+
+    /// Begins to serve a client with these statements. This server connection has none of another client.
+    pub(super) fn enter(&mut self, of_client: Box<Statements>) {
+        let is_here = match (&self.unnamed_statement, &of_client.unnamed) {
+            (PreparedText::Classified(here), Some(unnamed)) => Arc::ptr_eq(here, unnamed),
+            _ => false,
+        };
+        if !is_here {
+            self.unnamed_statement = PreparedText::Unknown;
+            self.unnamed = match of_client.unnamed {
+                Some(_) => Unnamed::Elsewhere,
+                None => Unnamed::Bound,
+            };
+        }
+        self.of_client = Some(of_client);
+    }
+
+    /// Gives the client its statements back.
+    pub(super) fn leave(&mut self) -> Option<Box<Statements>> {
+        let mut all = self.of_client.take()?;
+        let is_elsewhere = self.unnamed == Unnamed::Elsewhere;
+        all.unnamed = match &self.unnamed_statement {
+            PreparedText::Classified(here) if here.source.is_some() => Some(Arc::clone(here)),
+            _ => all.unnamed.filter(|_| is_elsewhere),
+        };
+        Some(all)
+    }
+
+    /// Statement of the client that this server connection does not have.
+    pub(super) fn elsewhere(&self, name: Name<'_>) -> Option<&Arc<Classified>> {
+        let all = self.of_client.as_ref()?;
+        if name.is_unnamed() {
+            let unnamed = all.unnamed.as_ref();
+            unnamed.filter(|_| self.unnamed == Unnamed::Elsewhere)
+        } else if self.statements.contains_key(name.bytes()) {
+            None
+        } else {
+            all.get(name.bytes())
+        }
+    }
+
+    /// Notes that the statements that differ from what the client was told are not those of the client.
+    pub(super) fn forget_outdated(&mut self) {
+        let is_outdated = |meaning: &PreparedText| {
+            let source = meaning.source();
+            source.is_some_and(|source| source.is_outdated())
+        };
+        self.statements.retain(|_, meaning| !is_outdated(meaning));
+        self.count_statements();
+        if is_outdated(&self.unnamed_statement) {
+            self.unnamed_statement = PreparedText::Unknown;
+            self.unnamed = Unnamed::Elsewhere;
+        }
+    }
+
+    fn count_statements(&mut self) {
+        let statements = self.statements.iter();
+        self.statement_bytes = statements
+            .map(|(name, meaning)| name.len() + kept_bytes(meaning))
+            .sum();
     }
 
     /// Notes a completed PREPARE.
@@ -259,9 +349,20 @@ impl Names {
         self.remove(Name::statement(name.as_bytes()));
     }
 
-    fn remove(&mut self, name: Name<'_>) -> Option<PreparedText> {
+    /// Forgets a name, also if this server connection does not have it.
+    pub(super) fn remove(&mut self, name: Name<'_>) {
+        if name.kind() == NameSpace::Statement
+            && let Some(all) = &mut self.of_client
+        {
+            all.remove(name.bytes());
+        }
+        self.remove_here(name);
+    }
+
+    fn remove_here(&mut self, name: Name<'_>) -> Option<PreparedText> {
         match (name.kind(), name.is_unnamed()) {
             (NameSpace::Statement, true) => {
+                self.unnamed = Unnamed::Bound;
                 return Some(std::mem::take(&mut self.unnamed_statement));
             }
             (NameSpace::Portal, true) => return Some(std::mem::take(&mut self.unnamed_portal)),
@@ -279,6 +380,9 @@ impl Names {
         self.statements.clear();
         self.lost_statements = Lost::Nothing;
         self.statement_bytes = 0;
+        if let Some(all) = &mut self.of_client {
+            all.clear();
+        }
     }
 
     /// Marks each statement name as unclear: it stands for its text, or for one that PREPARE takes, which changes
@@ -287,17 +391,14 @@ impl Names {
         for meaning in self.statements.values_mut() {
             *meaning = lost(meaning).meaning().cloned().unwrap_or_default();
         }
-        let statements = self.statements.iter();
-        self.statement_bytes = statements
-            .map(|(name, meaning)| name.len() + kept_bytes(meaning))
-            .sum();
+        self.count_statements();
         self.lost_statements = self.lost_statements.max(Lost::Some);
     }
 
     /// Destroys the unnamed statement and portal, as a simple Query does.
     #[inline]
     pub(crate) fn on_simple_query(&mut self) {
-        self.is_unbound = false;
+        self.unnamed = Unnamed::Bound;
         self.unnamed_statement = PreparedText::Unknown;
         self.unnamed_portal = PreparedText::Unknown;
     }
@@ -427,6 +528,7 @@ mod tests {
             verdict: Arc::new(pgpalisade_policies::classify(b"RESET ALL", lexing)),
             excerpt: None,
             scan: NeedsParse::Yes,
+            source: None,
         }))
     }
 
@@ -495,6 +597,7 @@ mod tests {
                 )),
                 excerpt: None,
                 scan: NeedsParse::Yes,
+                source: None,
             }))
         };
         let (runs, z) = (Name::statement(b"runs"), Name::statement(b"z"));

@@ -52,12 +52,33 @@ const fn encoding(name: &[u8]) -> TextEncoding {
     }
 }
 
+/// Whether PostgreSQL looks at a setting when it parses a text, and not again whenever the statement runs, as at
+/// `search_path`. `*` stands for any.
+pub(crate) fn decides_meaning(name: &str) -> bool {
+    matches!(
+        name,
+        "*" | "datestyle"
+            | "timezone"
+            | "intervalstyle"
+            | "timezone_abbreviations"
+            | "standard_conforming_strings"
+            | "backslash_quote"
+            | "transform_null_equals"
+            | "array_nulls"
+            | "xmloption"
+            | "lc_monetary"
+            | "client_encoding"
+    )
+}
+
 /// Encodings by which the server reads the texts of a session.
 #[derive(Debug)]
 pub(crate) struct TextSettings {
     reports: Reports,
     /// Whether anything that may have changed a setting has run since the last ReadyForQuery.
     has_run: bool,
+    /// Whether a setting that decides what a text means may differ from its value at the start of the session.
+    differ: bool,
 }
 
 impl TextSettings {
@@ -66,7 +87,23 @@ impl TextSettings {
         Self {
             reports,
             has_run: false,
+            differ: false,
         }
+    }
+
+    /// Notes that a setting may change that decides what a text means.
+    pub(crate) const fn on_change(&mut self) {
+        self.differ = true;
+    }
+
+    /// Notes that all settings are those of the start.
+    pub(crate) const fn on_reset(&mut self) {
+        self.differ = false;
+    }
+
+    /// Whether a text that is sent now may mean something else than at the start of the session.
+    pub(crate) const fn differ(&self) -> bool {
+        self.differ
     }
 
     /// Notes a report of the server.

@@ -24,6 +24,7 @@ pub mod tag {
     pub const NO_DATA: u8 = b'n';
     pub const NOTICE: u8 = b'N';
     pub const NOTIFICATION: u8 = b'A';
+    pub const PARAMETER_DESCRIPTION: u8 = b't';
     pub const PARAMETER_STATUS: u8 = b'S';
     pub const PORTAL_SUSPENDED: u8 = b's';
     pub const READY_FOR_QUERY: u8 = b'Z';
@@ -78,6 +79,23 @@ pub fn command_tag(body: &[u8]) -> &[u8] {
     split_cstr(body).map_or(&[], |(text, _)| text)
 }
 
+/// Name, type and type modifier of a column.
+pub type Column<'a> = (&'a [u8], [u8; 4], [u8; 4]);
+
+/// The columns of a RowDescription.
+#[must_use]
+pub fn columns(body: &[u8]) -> Option<Vec<Column<'_>>> {
+    let (count, mut rest) = body.split_first_chunk::<2>()?;
+    let mut column = || {
+        let (name, fields) = split_cstr(rest)?;
+        let (&[_, _, _, _, _, _, a, b, c, d, _, _, e, f, g, h, _, _], next) =
+            fields.split_first_chunk::<18>()?;
+        rest = next;
+        Some((name, [a, b, c, d], [e, f, g, h]))
+    };
+    (0..u16::from_be_bytes(*count)).map(|_| column()).collect()
+}
+
 /// First value of a DataRow; `None` if it is NULL.
 #[must_use]
 pub fn first_column(body: &[u8]) -> Option<&[u8]> {
@@ -128,6 +146,19 @@ mod tests {
         assert!(!is_fatal(b"SFEHLER\0VERROR\0C42601\0\0"));
         for cut in 0..body.len() {
             let _ = error_field(&body[..cut], b'H');
+        }
+    }
+
+    #[test]
+    fn columns_are_their_names_and_types() {
+        let body = b"\0\x02a\0tabl\0\x01typA\0\x04modA\0\0b\0tabl\0\x02typB\0\x04modB\0\x01";
+        let (a, b) = (
+            (&b"a"[..], *b"typA", *b"modA"),
+            (&b"b"[..], *b"typB", *b"modB"),
+        );
+        assert_eq!(columns(body), Some(vec![a, b]));
+        for cut in 0..body.len() {
+            assert_eq!(columns(&body[..cut]), None, "{cut}");
         }
     }
 

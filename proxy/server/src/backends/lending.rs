@@ -171,6 +171,13 @@ impl Seat {
             }
             if self.last.replace(id) != Some(id) {
                 backend.half.forget_token_text();
+                // The client may have closed them elsewhere.
+                if backend.half.has_statements() {
+                    match worker.reset_in_time(backend).await {
+                        Some(reset) => backend = reset,
+                        None => continue,
+                    }
+                }
             }
             self.cancel_key.lend(&backend.cancellable);
             return Ok((lent, backend));
@@ -363,19 +370,28 @@ impl Worker {
         let Some(backends) = &self.backends else {
             return;
         };
-        let timers = self.shared.timers.clone();
-        let resetting = async { reset(&self, *used?).await.map(Box::new) };
-        match timers.timeout(RESET_WITHIN, resetting).await {
-            Ok(Some(backend)) => {
+        let reset = async { self.reset_in_time(used?).await };
+        match reset.await {
+            Some(backend) => {
                 self.tally.reset(Outcome::Done);
                 backends.idle.borrow_mut().insert(id, backend);
                 backends.decide(&self, |pool, now| pool.reset_done(now, id));
             }
-            Ok(None) | Err(_) => {
+            None => {
                 self.tally.reset(Outcome::Failed);
                 backends.ended(&self, id);
             }
         }
+    }
+
+    async fn reset_in_time(&self, used: Box<Backend>) -> Option<Box<Backend>> {
+        let timers = self.shared.timers.clone();
+        let resetting = reset(self, *used);
+        timers
+            .timeout(RESET_WITHIN, resetting)
+            .await
+            .ok()?
+            .map(Box::new)
     }
 
     async fn closes(self: Rc<Self>, id: BackendId, closed: Option<Box<Backend>>) {

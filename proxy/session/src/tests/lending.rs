@@ -262,9 +262,27 @@ fn a_client_keeps_its_server_as_long_as_something_is_left_in_it() {
     assert_eq!(left(&subject), Some(Leftover::Channel));
     subject.run(&query("DISCARD ALL"), "DISCARD ALL", b'I');
     assert_eq!(left(&subject), None);
-    subject.send(&parse("n", "SELECT 1"));
-    subject.run(&sync(), "", b'I');
+    // Its literals were read by a setting of its transaction.
+    subject.run(&query("BEGIN; SET LOCAL datestyle = 'German'"), "SET", b'T');
+    subject.send(&parse("n", "SELECT date '1.2.2020'"));
+    subject.run(&sync(), "", b'T');
+    subject.run(&query("COMMIT"), "COMMIT", b'I');
     assert_eq!(left(&subject), Some(Leftover::Statement));
+    // The unnamed one, until it is bound.
+    for (message, expect) in [
+        (target(b'C', b'S', "n"), None),
+        (
+            parse("", "SELECT date '1.2.2020'"),
+            Some(Leftover::Statement),
+        ),
+        (bind("", ""), None),
+    ] {
+        subject.send(&message);
+        subject.run(&sync(), "", b'I');
+        assert_eq!(left(&subject), expect);
+    }
+    subject.send(&parse("n", "SELECT date '1.2.2020'"));
+    subject.run(&sync(), "", b'I');
     subject.send(&target(b'C', b'S', "n"));
     subject.run(&sync(), "", b'I');
     assert_eq!(left(&subject), None);

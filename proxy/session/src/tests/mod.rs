@@ -1,7 +1,7 @@
 //! Tests of the session alone: no server, no socket, no clock.
 //!
 //! - [`requests`] and [`replies`]: tables, a message in each state and its outcome.
-//! - [`lending`]: a client between two server connections.
+//! - [`lending`], [`parse_again`]: a client between two server connections.
 //! - [`growth`]: the time of a longer text.
 //! - [`properties`]: random conversations, with [`postgres`] as the judge and [`driver`] in place of the relay.
 
@@ -12,6 +12,7 @@ mod growth;
 mod held_back;
 mod lending;
 mod lost_server;
+mod parse_again;
 mod postgres;
 mod properties;
 mod replies;

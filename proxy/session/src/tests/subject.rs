@@ -237,7 +237,7 @@ impl Subject {
         while let Some(front) = self.session.server.ledger.front() {
             let command_tag = match front.origin {
                 Origin::Client => command_tag,
-                Origin::Injected => "SET",
+                _ => "SET",
             };
             let complete = (b'C', strings(&[command_tag]));
             let ready = (b'Z', vec![status]);
@@ -248,7 +248,7 @@ impl Subject {
                 Request::Describe => vec![(b'n', vec![])],
                 Request::Execute => match front.origin {
                     Origin::Client => vec![complete],
-                    Origin::Injected => {
+                    _ => {
                         let asks = self.session.server.read_only.is_asking();
                         let process = asks.then(|| (b'D', super::frames::row("7")));
                         let process = process.into_iter().chain([complete]);

@@ -127,6 +127,7 @@ impl Session {
                 verdict: Arc::new(classify(text.as_bytes(), SAFE)),
                 excerpt: None,
                 scan: NeedsParse::No,
+                source: None,
             };
             let meaning = PreparedText::Classified(Arc::new(classified));
             names.0.push((kind, name, meaning));

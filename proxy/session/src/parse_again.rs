@@ -1,0 +1,262 @@
+//! Statements of the protocol that the client has parsed in another server connection: parsed again in front of the
+//! message that needs them, under the checks of a Parse.
+//!
+//! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use pgpalisade_policies::{Analysis, Control, Opaque, TextEncoding};
+
+use super::action::{Action, Prerequisite};
+use super::frame::Frame;
+use super::in_flight::{InFlight, Origin, Request};
+use super::judgement::Judged;
+use super::ledger::Sent;
+use super::lending::Tenancy;
+use super::lookup::{self, Unclear};
+use super::names::NameChange;
+use super::{Session, injected};
+use crate::fence::{Classified, Described, Name, Pipeline, PreparedText, Source};
+use crate::wire::backend::{self, tag};
+use crate::wire::encode::{self, ErrorFields, ErrorResponse, ReadyForQuery, Severity};
+use crate::wire::frontend;
+
+impl Session {
+    /// Text that the name of a statement stands for when the next message arrives.
+    #[inline]
+    pub(super) fn find_statement(&mut self, name: Name<'_>) -> Result<PreparedText, Action> {
+        match lookup::find(&self.server.names, &self.server.ledger, name) {
+            Ok(Some(meaning)) => Ok(meaning.clone()),
+            Ok(None) => self.find_elsewhere(name),
+            Err(Unclear) => Err(Action::Need(Prerequisite::Replies)),
+        }
+    }
+
+    #[cold]
+    fn find_elsewhere(&mut self, name: Name<'_>) -> Result<PreparedText, Action> {
+        let names = &self.server.names;
+        // A Close in flight removes it everywhere.
+        let is_kept = matches!(self.server.ledger.sent(name), Sent::Nothing);
+        match names.elsewhere(name).filter(|_| is_kept).cloned() {
+            Some(statement) => self.parse_again(name, &statement),
+            None => Ok(PreparedText::default()),
+        }
+    }
+
+    /// Makes PostgreSQL know a name that a Parse must not give twice.
+    pub(super) fn occupy(&mut self, name: &[u8]) -> Result<(), Action> {
+        let name = Name::statement(name);
+        if name.is_unnamed() || self.server.names.elsewhere(name).is_none() {
+            return Ok(());
+        }
+        self.find_statement(name).map(drop)
+    }
+
+    /// Source of a statement that is parsed now, if it means the same in another server connection.
+    pub(super) fn source_of(&self, parse: Frame<'_>) -> Option<Arc<Source>> {
+        if self.server.tenancy == Tenancy::ForLife || !parse.is_whole() {
+            return None;
+        }
+        let (name, text) = frontend::parse(parse.body).ok()?;
+        let rest = parse.body.get(name.len() + 1..)?;
+        let settings = &self.server.text_settings;
+        let encoding = settings.for_text(text, self.server.ledger.settled());
+        let is_same = encoding == Some(TextEncoding::Utf8) && !settings.differ();
+        is_same.then(|| Source::new(rest))
+    }
+
+    fn parse_again(
+        &mut self,
+        name: Name<'_>,
+        statement: &Arc<Classified>,
+    ) -> Result<PreparedText, Action> {
+        let Some(source) = &statement.source else {
+            return Ok(PreparedText::default());
+        };
+        if source.is_outdated() && !self.is_failed() {
+            return Err(self.refuse_outdated(name));
+        }
+        let settings = &self.server.text_settings;
+        if settings.differ() {
+            // Its literals would be read in another way. PostgreSQL says that it does not know the statement.
+            self.server.names.remove(name);
+            return Ok(PreparedText::default());
+        }
+        let statement = match settings.for_text(source.text(), self.server.ledger.settled()) {
+            Some(TextEncoding::Utf8) => Arc::clone(statement),
+            Some(TextEncoding::Other) => Arc::new(in_doubt(statement)),
+            None => return Err(Action::Need(Prerequisite::Replies)),
+        };
+        let judged = Judged {
+            verdict: &statement.verdict,
+            text: source.text(),
+        };
+        let leave = self.before_parse(&judged)?;
+        if let Some(prerequisite) = self.publish_first(&statement.verdict) {
+            return Err(Action::Need(prerequisite));
+        }
+        let meaning = PreparedText::Classified(Arc::clone(&statement));
+        let mut parse = InFlight::new(Request::Parse, Origin::ParsedAgain, None);
+        parse.name = NameChange::set(name, meaning.clone());
+        parse.leave = leave;
+        let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
+        injected::parse(out, ledger, name.bytes(), source.parse(), parse);
+        self.client.pipeline = Pipeline::Open;
+        if !source.is_told() {
+            return Ok(meaning);
+        }
+        let mut describe = InFlight::new(Request::Describe, Origin::ParsedAgain, None);
+        describe.name = NameChange::Describe(Arc::clone(source));
+        injected::describe(out, ledger, name.bytes(), describe);
+        Err(Action::Need(Prerequisite::Replies))
+    }
+
+    /// Refuses a message about a statement whose types are not those that the client was told.
+    fn refuse_outdated(&mut self, name: Name<'_>) -> Action {
+        let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
+        injected::refuse_outdated(out, ledger, name.bytes());
+        self.client.pipeline = Pipeline::Open;
+        Action::Discard
+    }
+
+    /// Tells the client what PostgreSQL says where a cached plan has changed.
+    pub(super) fn tell_outdated(&mut self) {
+        let fields = ErrorFields {
+            severity: Severity::Error,
+            sqlstate: "0A000",
+            message: "cached plan must not change result type",
+            detail: "",
+            hint: "",
+        };
+        encode::put(&mut self.output.to_client, &ErrorResponse::from(&fields));
+    }
+
+    /// Applies a description of a statement or portal.
+    pub(super) fn on_description(&mut self, message: u8, body: &[u8]) {
+        let Some(InFlight {
+            name: NameChange::Describe(source),
+            origin,
+            ..
+        }) = self.server.ledger.front()
+        else {
+            return;
+        };
+        let part = match message {
+            tag::PARAMETER_DESCRIPTION => Described::Parameters,
+            _ => Described::Result,
+        };
+        let Some(hash) = hash(message, body) else {
+            return;
+        };
+        if *origin == Origin::Client {
+            return source.tell(part, hash);
+        }
+        source.compare(part, hash);
+        if source.is_outdated() {
+            self.server.names.forget_outdated();
+        }
+    }
+
+    /// Parses the statements again that a text names.
+    pub(super) fn parse_named_again(
+        &mut self,
+        verdict: &Analysis,
+        request: Request,
+    ) -> Option<Action> {
+        let prepared = self.prepared.as_ref();
+        if prepared.is_some_and(|done| done.is_answered) {
+            return Some(Action::Discard);
+        }
+        let name = self.named_elsewhere(verdict)?;
+        if !self.server.ledger.is_empty() {
+            return Some(Action::Need(Prerequisite::Replies));
+        }
+        if self.is_failed() || self.unguarded().is_some() {
+            return None;
+        }
+        let pipeline = self.client.pipeline;
+        let has_sync = pipeline == Pipeline::Closed && request == Request::Query;
+        if has_sync && is_deallocate(verdict) {
+            return Some(self.deallocate(&name));
+        }
+        if let Err(action) = self.find_elsewhere(Name::statement(name.as_bytes()))
+            && !matches!(action, Action::Need(Prerequisite::Replies))
+        {
+            return Some(action);
+        }
+        if has_sync {
+            let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
+            injected::sync(out, ledger);
+            self.client.pipeline = Pipeline::Closed;
+        }
+        Some(Action::Need(Prerequisite::Replies))
+    }
+
+    fn named_elsewhere(&self, verdict: &Analysis) -> Option<Box<str>> {
+        let names = &self.server.names;
+        let statements = verdict.statements.iter();
+        let mut controls = statements.flat_map(|statement| &statement.controls);
+        controls.find_map(|control| match control {
+            Control::Execute { name }
+            | Control::Deallocate { name }
+            | Control::Prepare { name, .. } => {
+                let found = names.elsewhere(Name::statement(name.as_bytes()))?;
+                let source = found.source.as_ref()?;
+                (!source.is_outdated()).then(|| name.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// Answers a DEALLOCATE of a statement that this server connection does not have.
+    fn deallocate(&mut self, name: &str) -> Action {
+        self.server.names.deallocated(name);
+        self.server.names.on_simple_query();
+        let out = &mut self.output.to_client;
+        encode::put_raw(out, tag::COMMAND_COMPLETE, b"DEALLOCATE\0");
+        encode::put(out, &ReadyForQuery::new(self.client.state.status().into()));
+        Action::Discard
+    }
+
+    /// Notes that a Parse has failed. If the proxy has sent a Sync after it, the client has the answer to its Query.
+    pub(super) fn on_named_failed(&mut self) {
+        if let Some(sync) = self.server.ledger.front_mut()
+            && sync.origin == Origin::Injected
+        {
+            sync.origin = Origin::Client;
+            self.prepared().is_answered = true;
+        }
+    }
+}
+
+/// Whether a text is nothing but a DEALLOCATE of one name.
+fn is_deallocate(verdict: &Analysis) -> bool {
+    let [statement] = &*verdict.statements else {
+        return false;
+    };
+    matches!(&*statement.controls, [Control::Deallocate { .. }])
+}
+
+/// The statement for a server that may read its text differently.
+fn in_doubt(statement: &Classified) -> Classified {
+    Classified {
+        verdict: Arc::new(statement.verdict.in_doubt(Opaque::Encoding)),
+        excerpt: statement.excerpt.clone(),
+        scan: statement.scan,
+        source: statement.source.clone(),
+    }
+}
+
+/// Hash of what decides how a client reads values.
+fn hash(message: u8, body: &[u8]) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    if message == tag::ROW_DESCRIPTION {
+        for column in backend::columns(body)? {
+            column.hash(&mut hasher);
+        }
+    } else {
+        body.hash(&mut hasher);
+    }
+    Some(hasher.finish())
+}

@@ -1,0 +1,407 @@
+//! A client's prepared statements in a server connection that does not have them.
+
+use std::cell::RefCell;
+
+use pgpalisade_policies::{Leftover, VerdictCache};
+
+use super::super::action::{Action, Disposition};
+use super::super::frame::Frame;
+use super::super::tokens::Obtained;
+use super::super::{Met, ServerHalf, statements};
+use super::frames::{bind, execute, message, parse, parts, query, split, strings, target};
+use super::subject::{Holds, Subject, fence, session, sync, wanted, word};
+use crate::wire::{frontend, header};
+
+fn fresh() -> ServerHalf {
+    session(fence()).part().unwrap().1
+}
+
+/// A client that has run these messages, each with its own Sync, and was then lent another server connection.
+fn moved(holds: Holds, messages: &[&[u8]]) -> Subject {
+    let mut subject = Subject::new(holds);
+    subject.lend(fresh());
+    for message in messages {
+        subject.send(message);
+        subject.run(&sync(), "", b'I');
+    }
+    assert_eq!(subject.session.leftover(), None);
+    subject.lend(fresh());
+    // So that its access mode is set.
+    subject.send(&target(b'C', b'S', "none"));
+    subject.run(&sync(), "", b'I');
+    subject.to_server.clear();
+    subject.to_client.clear();
+    subject
+}
+
+/// What the session sends ahead of a message, and its decision.
+fn ahead(subject: &mut Subject, message: &[u8]) -> String {
+    subject.to_server.clear();
+    subject.to_client.clear();
+    let action = subject.ask(message);
+    let sent = split(&subject.to_server);
+    let own = sent.iter().map(|message| {
+        let (tag, body) = parts(message);
+        format!("{}({}) ", char::from(tag), body.escape_ascii())
+    });
+    let own: String = own.collect();
+    subject.to_server.clear();
+    format!("{own}{}", word(&action, subject))
+}
+
+fn describe(name: &str) -> Vec<u8> {
+    target(b'D', b'S', name)
+}
+
+const PARSED: &str = r"C(Ss\x00) P(s\x00SELECT 1\x00\x00\x00) ";
+
+#[test]
+fn a_statement_is_parsed_where_it_is_missing() {
+    let table: &[(&[u8], &[u8], &str)] = &[
+        (&parse("s", "SELECT 1"), &bind("", "s"), PARSED),
+        (&parse("s", "SELECT 1"), &describe("s"), PARSED),
+        (&parse("s", "SELECT 1"), &parse("s", "SELECT 2"), PARSED),
+        (&parse("s", "SELECT 1"), &target(b'C', b'S', "s"), ""),
+        (&parse("s", "SELECT 1"), &parse("t", "SELECT 2"), ""),
+        (&parse("s", "SELECT 1"), &bind("", "t"), ""),
+        (&parse("s", "SELECT 1"), &query("SELECT 1"), ""),
+        (
+            &parse("", "SELECT 1"),
+            &bind("", ""),
+            r"P(\x00SELECT 1\x00\x00\x00) ",
+        ),
+        (&parse("", "SELECT 1"), &parse("", "SELECT 2"), ""),
+    ];
+    for (before, now, expect) in table {
+        let mut subject = moved(Holds::None, &[before]);
+        assert_eq!(ahead(&mut subject, now), format!("{expect}free"), "{now:?}");
+        // Not again in the same server connection, in flight or answered.
+        if now[0] == b'B' {
+            assert_eq!(ahead(&mut subject, now), "free");
+            subject.run(&sync(), "", b'I');
+            assert_eq!(ahead(&mut subject, now), "free");
+        }
+    }
+}
+
+#[test]
+fn what_has_removed_a_statement_removes_it_everywhere() {
+    let removed: [&[u8]; 4] = [
+        &target(b'C', b'S', "s"),
+        &query("DEALLOCATE ALL"),
+        &query("DISCARD ALL"),
+        &query("DEALLOCATE s"),
+    ];
+    for message in removed {
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+        if message[0] == b'C' {
+            subject.send(message);
+            // It is on its way.
+            assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
+            subject.run(&sync(), "", b'I');
+        } else if ahead(&mut subject, message) != "!no" {
+            let tag = if message.ends_with(b"DISCARD ALL\0") {
+                "DISCARD ALL"
+            } else {
+                "DEALLOCATE ALL"
+            };
+            subject.answer(tag, b'I');
+        }
+        subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+        assert_eq!(ahead(&mut subject, &bind("", "s")), "free", "{message:?}");
+    }
+    // A Bind of another statement does not remove the unnamed one.
+    let mut subject = moved(
+        Holds::None,
+        &[&parse("s", "SELECT 1"), &parse("", "SELECT 2")],
+    );
+    subject.send(&bind("", "s"));
+    subject.run(&sync(), "", b'I');
+    assert!(ahead(&mut subject, &bind("", "")).starts_with("P("));
+    // A simple Query removes it, a Parse that fails none.
+    let mut subject = moved(
+        Holds::None,
+        &[&parse("", "SELECT 1"), &parse("s", "SELECT 1")],
+    );
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    assert_eq!(ahead(&mut subject, &bind("", "")), "free");
+    subject.run(&sync(), "", b'I');
+    assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
+    let _ = subject.reply(b'3', &[]);
+    assert!(matches!(subject.fail(), Disposition::Relay));
+    subject.run(&sync(), "", b'I');
+    assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
+}
+
+/// Its replies are not the client's.
+#[test]
+fn the_client_sees_only_its_own_replies() {
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    subject.send(&bind("", "s"));
+    for tag in [b'3', b'N', b'1'] {
+        assert!(matches!(subject.reply(tag, &[]), Disposition::Drop));
+    }
+    assert!(matches!(subject.reply(b'2', &[]), Disposition::Relay));
+    // An error is the answer to the client's message.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    subject.send(&bind("", "s"));
+    subject.send(&sync());
+    assert!(matches!(subject.reply(b'3', &[]), Disposition::Drop));
+    assert!(matches!(subject.fail(), Disposition::Relay));
+    assert!(matches!(subject.reply(b'Z', b"I"), Disposition::Relay));
+    assert!(subject.session.may_part());
+}
+
+const REFUSED: &str = concat!(
+    "P(pgpalisade\\x00REFUSED BY PGPALISADE /* stands for a statement that the fence refused */",
+    "\\x00\\x00\\x00) S() drop"
+);
+
+/// A client that has moved, and holds a token.
+fn leader() -> Subject {
+    let mut subject = Subject::new(Holds::Current);
+    let accepted = subject.lend(fresh());
+    subject.lend(accepted);
+    subject.send(&parse("s", "SELECT '{1}'::d[]"));
+    subject.run(&sync(), "", b'I');
+    subject.lend(fresh());
+    let wanted = wanted(&subject.fence, "5");
+    let _ = subject.ask(&query("BEGIN"));
+    assert_eq!(subject.declare(&wanted, Ok(Obtained::default())), Met::Yes);
+    subject
+}
+
+/// In a transaction that may write, without its token.
+fn unguarded() -> Subject {
+    let mut subject = leader();
+    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    subject.run(&query("SET LOCAL fencing.token = ''"), "SET", b'T');
+    subject
+}
+
+#[test]
+fn a_parse_meets_the_checks_of_a_parse() {
+    // Nothing is sent while the read-only mode is in doubt.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT '{1}'::d[]")]);
+    subject.lend(fresh());
+    assert_eq!(ahead(&mut subject, &bind("", "s")), "guard");
+    // Its literal may hide a write in a transaction that has begun otherwise.
+    let mut subject = unguarded();
+    assert!(ahead(&mut subject, &describe("s")).contains("REFUSED"));
+    assert_eq!(ahead(&mut unguarded(), &query("EXECUTE s")), REFUSED);
+    // An Execute is judged by the text.
+    let mut subject = moved(Holds::None, &[&parse("s", "INSERT INTO t VALUES (1)")]);
+    subject.send(&bind("", "s"));
+    assert_eq!(ahead(&mut subject, &execute("", 0)), "wait");
+    subject.answer("", b'I');
+    assert!(ahead(&mut subject, &execute("", 0)).contains("REFUSED"));
+}
+
+#[test]
+fn a_text_that_the_server_may_read_otherwise_is_in_doubt() {
+    let mut subject = moved(
+        Holds::None,
+        &[&parse("s", "SELECT 'ä'"), &parse("t", "SELECT 1")],
+    );
+    subject.send(&bind("", "t"));
+    subject.send(&execute("", 0));
+    // Something has run that may have changed the encoding.
+    assert!(ahead(&mut subject, &bind("", "s")).contains("P(s"));
+    let found = ahead(&mut subject, &execute("", 0));
+    assert_eq!(found, "wait");
+}
+
+#[test]
+fn where_a_setting_has_changed_nothing_is_parsed_again() {
+    let settings = [
+        "SET datestyle = 'German'",
+        "SET LOCAL TimeZone = 'UTC'",
+        "SELECT set_config('DateStyle', 'German', true)",
+        "RESET ALL",
+    ];
+    for text in settings {
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+        subject.run(&query(text), "SET", b'I');
+        subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+        assert_eq!(ahead(&mut subject, &bind("", "s")), "free", "{text}");
+        subject.run(&sync(), "", b'I');
+        // The client can parse it anew, and that keeps the connection.
+        assert_eq!(
+            ahead(&mut subject, &parse("s", "SELECT 1")),
+            "free",
+            "{text}"
+        );
+        subject.run(&sync(), "", b'I');
+        assert!(subject.session.leftover().is_some(), "{text}");
+    }
+    for text in ["SET LOCAL search_path = a", "SET LOCAL ROLE r"] {
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+        subject.run(&query(text), "SET", b'I');
+        assert!(
+            ahead(&mut subject, &bind("", "s")).starts_with(PARSED),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_setting_of_another_connection_counts_no_more() {
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    subject.run(&query("SET LOCAL TimeZone = 'UTC'"), "SET", b'I');
+    let used = subject.lend(fresh());
+    subject.lend(used);
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
+    // A report shows what a function has set.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    let _ = subject.reply(b'S', &strings(&["DateStyle", "German"]));
+    assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
+}
+
+/// There was no room to wait for its parameter types.
+#[test]
+fn a_parse_that_was_not_read_whole_keeps_its_connection() {
+    let mut subject = moved(Holds::None, &[]);
+    let long = parse("s", "SELECT 1");
+    let header = header::parse(&long, frontend::body_max).unwrap().unwrap();
+    let front = Frame::new(header, long.get(..long.len() - 1).unwrap()).without_room();
+    let verdicts = RefCell::new(VerdictCache::new(1 << 20));
+    let action = subject.session.on_frontend(front, &verdicts);
+    assert!(matches!(action, Action::Forward(_)));
+    subject.run(&sync(), "", b'I');
+    assert_eq!(subject.session.leftover(), Some(Leftover::Statement));
+}
+
+fn columns(name: &str) -> Vec<u8> {
+    let of_one = [
+        0, 0, 0, 9, 0, 1, 0, 0, 0, 23, 0, 4, 255, 255, 255, 255, 0, 0,
+    ];
+    [&[0, 1][..], name.as_bytes(), &[0], &of_one].concat()
+}
+
+/// A client that was told this of `s`, and has moved.
+fn told(by: &[u8], parameters: bool) -> Subject {
+    let mut subject = Subject::new(Holds::None);
+    subject.lend(fresh());
+    subject.send(&parse("s", "SELECT 1"));
+    if by[1..].contains(&b'P') {
+        subject.send(&bind("", "s"));
+    }
+    let _ = subject.reply(b'1', &[]);
+    if by[1..].contains(&b'P') {
+        let _ = subject.reply(b'2', &[]);
+    }
+    subject.send(by);
+    if parameters {
+        assert!(matches!(subject.reply(b't', &[0, 0]), Disposition::Relay));
+    }
+    assert!(matches!(
+        subject.reply(b'T', &columns("a")),
+        Disposition::Relay
+    ));
+    subject.run(&sync(), "", b'I');
+    subject.lend(fresh());
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    subject
+}
+
+#[test]
+fn a_result_type_is_compared_with_what_the_client_was_told() {
+    let described = format!("{PARSED}D(Ss\\x00) wait");
+    for (by, parameters) in [(describe("s"), true), (target(b'D', b'P', ""), false)] {
+        for (name, types, is_same) in [
+            ("a", [0, 0], true),
+            ("b", [0, 0], false),
+            ("a", [0, 1], !parameters),
+        ] {
+            let mut subject = told(&by, parameters);
+            assert_eq!(ahead(&mut subject, &bind("", "s")), described);
+            for (tag, body) in [
+                (b'3', &[][..]),
+                (b'1', &[]),
+                (b't', &types),
+                (b'T', &columns(name)),
+            ] {
+                assert!(matches!(subject.reply(tag, body), Disposition::Drop));
+            }
+            if is_same {
+                assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
+                continue;
+            }
+            for message in [bind("", "s"), describe("s")] {
+                assert!(ahead(&mut subject, &message).starts_with(r"C(Ss\x00) P("));
+                assert!(matches!(subject.reply(b'3', &[]), Disposition::Drop));
+                assert!(matches!(subject.fail(), Disposition::Drop));
+                assert!(String::from_utf8_lossy(&subject.to_client).contains("0A000"));
+                assert_eq!(ahead(&mut subject, &execute("", 0)), "drop");
+                subject.run(&sync(), "", b'I');
+            }
+            // The client begins anew.
+            subject.send(&target(b'C', b'S', "s"));
+            assert_eq!(ahead(&mut subject, &parse("s", "SELECT 1")), "free");
+            subject.run(&sync(), "", b'I');
+            assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
+        }
+    }
+}
+
+#[test]
+fn a_text_that_names_a_statement_finds_it() {
+    let named = format!("{PARSED}S() wait");
+    for text in [
+        "EXECUTE s",
+        "DEALLOCATE s; SELECT 1",
+        "PREPARE s AS SELECT 2",
+    ] {
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+        assert_eq!(ahead(&mut subject, &query(text)), named, "{text}");
+        subject.answer("", b'I');
+        assert!(
+            matches!(subject.ask(&query(text)), Action::Forward(_)),
+            "{text}"
+        );
+    }
+    // What is in flight comes first, and in a failed transaction nothing is parsed.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    subject.send(&bind("", "none"));
+    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "wait");
+    let _ = subject.fail();
+    subject.run(&sync(), "", b'I');
+    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    subject.send(&query("SELECT 1"));
+    let _ = subject.fail();
+    subject.answer("", b'E');
+    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "fails");
+    // Its error is the answer.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
+    assert!(matches!(subject.reply(b'3', &[]), Disposition::Drop));
+    assert!(matches!(subject.fail(), Disposition::Relay));
+    assert!(matches!(subject.reply(b'Z', b"I"), Disposition::Relay));
+    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "drop");
+    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
+    // A DEALLOCATE alone needs no server, but has its turn.
+    let mut subject = leader();
+    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+    subject.send(&query("SELECT 1"));
+    assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), "wait");
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), "!no");
+    assert_eq!(
+        subject.to_client,
+        [&message(b'C', b"DEALLOCATE\0")[..], &message(b'Z', b"I")].concat()
+    );
+}
+
+#[test]
+fn past_the_limit_a_client_keeps_its_connection() {
+    let mut subject = Subject::new(Holds::None);
+    subject.lend(fresh());
+    let text = format!("SELECT 1 /* {} */", "x".repeat(60_000));
+    for at in 0..statements::NAMES_BYTES_MAX / 60_000 + 1 {
+        assert_eq!(subject.session.leftover(), None, "{at}");
+        subject.send(&parse(&at.to_string(), &text));
+        subject.run(&sync(), "", b'I');
+    }
+    assert_eq!(subject.session.leftover(), Some(Leftover::Statement));
+}
