@@ -33,6 +33,10 @@ impl Session {
         let Some((name, text)) = parse_prefix(frame) else {
             return self.long_name(FrontendTag::Parse, frame);
         };
+        // First, because what a text shows is sent last.
+        if let Err(action) = self.occupy(name) {
+            return action;
+        }
         let found = match text {
             Ok(text) if name.is_empty() && self.fast_permit(frame.header, text).is_some() => {
                 self.server.text_settings.on_run();
@@ -40,7 +44,7 @@ impl Session {
             }
             text => self.classify_parse(frame, text, verdicts),
         };
-        match found.and_then(|found| self.occupy(name).map(|()| found)) {
+        match found {
             Ok((meaning, leave)) => {
                 let change = NameChange::set(Name::statement(name), meaning);
                 self.pipelined(frame.header, Request::Parse, change, leave)

@@ -19,7 +19,7 @@ use super::super::tokens::{Declared, Obtained, TokenRequest};
 use super::super::unserved::Needs;
 use super::super::{ClientHalf, Identity, Met, ServerHalf, Session};
 use super::frames::{empty, error_body, parts, split};
-use super::postgres::Postgres;
+use super::postgres::{AT_RESET, Postgres};
 use super::subject::{self, identified};
 use crate::fence::SessionFence;
 use crate::rejection::Rejection;
@@ -203,6 +203,7 @@ impl<'a> Driver<'a> {
         self.put_output();
         self.drain();
         self.to_client.clear();
+        self.server.forget_token();
         assert!(self.course == Course::GoesOn);
         let unused = subject::session(self.fence.clone());
         let half = std::mem::replace(&mut self.session, unused).end_reset();
@@ -536,6 +537,8 @@ impl<'a> Driver<'a> {
         let asked = self.started.as_deref() == Some(token) && token.parse::<u64>().is_err();
         let token = match self.granted.first() {
             Some(number) if asked => number,
+            // The client's startup token is in force, whose text the server does not have.
+            _ if token == AT_RESET => self.started.as_deref().unwrap_or_default(),
             _ => token,
         };
         let is_current = token.parse::<u64>().is_ok_and(|token| token >= self.mark);

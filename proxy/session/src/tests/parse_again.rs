@@ -84,6 +84,14 @@ fn a_statement_is_parsed_where_it_is_missing() {
     }
 }
 
+/// Both texts want settings sent first: those of the one must not be taken for replies that the other waits for.
+#[test]
+fn a_name_that_shows_what_only_the_proxy_knows() {
+    let show = parse("s", "SHOW fencing.history");
+    let mut subject = moved(Holds::None, &[&show]);
+    subject.send(&show);
+}
+
 #[test]
 fn what_has_removed_a_statement_removes_it_everywhere() {
     let removed: [&[u8]; 4] = [

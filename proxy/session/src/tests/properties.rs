@@ -142,7 +142,7 @@ fn nobody_writes_with_the_token_of_another_client() {
         let (mut clients, mut servers) = (Vec::new(), Vec::new());
         let mut driver = Driver::new(verdicts, rng, Authority::Accepts, Postgres::new(&[]));
         for (number, token) in login.into_iter().enumerate() {
-            driver.log_in(Postgres::new(&[(DEFAULT_ACCESS, access)]), token);
+            driver.log_in(Postgres::lent(access), token);
             let (client, server) = driver.part().unwrap();
             clients.push(Some(client));
             servers.push(Some((number, server)));
@@ -179,7 +179,7 @@ fn nobody_writes_with_the_token_of_another_client() {
                     None
                 };
                 if let Some(client) = refused.or(lost) {
-                    driver.log_in(Postgres::new(&[(DEFAULT_ACCESS, access)]), None);
+                    driver.log_in(Postgres::lent(access), None);
                     break (client, driver.part().unwrap().1);
                 }
                 match talks[who].next() {

@@ -12,9 +12,13 @@ use pgpalisade_policies::{Access, Chain};
 
 use super::frames::{error_body, message, split, strings};
 use super::sql::{
-    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, ServerError, Settings, Sql, Transaction,
+    Block, CURSOR, Company, DEFAULT_ACCESS, Keeping, Lifetime, ServerError, Settings, Sql, TOKEN,
+    Transaction,
 };
 use crate::wire::frontend::{self, Target};
+
+/// Stands for the empty value to which a client's RESET returns the token in a lent server.
+pub(super) const AT_RESET: &str = "at RESET";
 
 /// A write: the value of `fencing.token` at the time.
 pub(super) type Write = String;
@@ -128,6 +132,18 @@ impl Postgres {
     }
 
     /// Value of a setting, if it exists.
+    /// A server that is lent: its login had no token, and a client's RESET is told apart from that.
+    pub(super) fn lent(access: &str) -> Self {
+        let mut server = Self::new(&[(DEFAULT_ACCESS, access), (TOKEN, AT_RESET)]);
+        server.forget_token();
+        server
+    }
+
+    /// Begins anew without a token, as after the proxy's reset.
+    pub(super) fn forget_token(&mut self) {
+        self.settings.set(TOKEN, Some(""), Lifetime::Session);
+    }
+
     fn value(&self, name: &str) -> Option<String> {
         self.settings.get(name).map(str::to_owned)
     }
