@@ -86,8 +86,8 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
 }
 
 /// Median of the rounds, followed in brackets by the median of its ratios, round by round. CPU time is compared with
-/// the bare relay's, with TLS and shared connections with pgbouncer's; values that depend on PostgreSQL with the direct target's. CPU time
-/// without a ratio has half of its spread there.
+/// the bare relay's, with TLS and shared connections with pgbouncer's; values that depend on PostgreSQL with the
+/// direct target's. CPU time without a ratio has half of its spread there.
 fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
     let of = |target: ComparedTarget| {
         records

@@ -232,8 +232,8 @@ fn elections(way: Way) -> Vec<String> {
         .collect();
     let failed = application.failed.into_inner().unwrap();
     println!(
-        "{way:?}: {count} elections, {} tokens accepted, {} transactions of leaders, {} of the web, {} of these failed, \
-         {} stale commits",
+        "{way:?}: {count} elections, {} tokens accepted, {} transactions of leaders, {} of the web, {} of these \
+         failed, {} stale commits",
         accepted.len(),
         application.written.into_inner(),
         application.read.into_inner(),

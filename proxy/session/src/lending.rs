@@ -263,8 +263,8 @@ impl Session {
         server.forget_leftover();
     }
 
-    /// Gives the server connection back after the replies to [`Self::begin_reset`]. `None`: it is not as it was asked to
-    /// be, and is to be closed.
+    /// Gives the server connection back after the replies to [`Self::begin_reset`]. `None`: it is not as it was asked
+    /// to be, and is to be closed.
     #[must_use]
     pub fn end_reset(self) -> Option<ServerHalf> {
         let is_reset = self.server.read_only.is_reset();

@@ -48,7 +48,7 @@ fn clients_are_shown_with_the_connections_that_they_share() {
         "{clients:?}"
     );
 
-    busy.ok("BEGIN");
+    busy.ok("BEGIN; SELECT 1");
     let pid = busy.rows("SELECT pg_backend_pid()").concat().concat();
     keeper.ok("SET work_mem = '123kB'");
     waiting.send(&Batch::new().query("SELECT 1"));

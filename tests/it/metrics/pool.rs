@@ -19,7 +19,7 @@ fn waits_pins_openings_and_resets_are_counted() {
     let stage = Stage { proxy, postgres };
     let (mut busy, mut keeper) = (stage.plain(), stage.plain());
     let mut waiting = stage.plain();
-    busy.ok("BEGIN");
+    busy.ok("BEGIN; SELECT 1");
     keeper.ok("SET work_mem = '123kB'");
     waiting.send(&Batch::new().query("SELECT 1"));
     wait_until(http, "pgpalisade_pool_waiting", 1.0);

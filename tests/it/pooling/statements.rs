@@ -4,7 +4,17 @@
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, errors, pretty};
 
-use super::scarce;
+use super::with;
+
+/// A proxy that shares `max` server connections, for which clients wait shortly.
+fn of(max: &str) -> Stage {
+    let leaders = ("--backends-leaders", "0");
+    with(&[
+        ("--backends-max", max),
+        leaders,
+        ("--backends-wait", "500ms"),
+    ])
+}
 
 /// What a client does, and what is done to the tables beside it.
 #[derive(Clone)]
@@ -103,7 +113,7 @@ fn is_the_same(stage: &Stage, what: &str, steps: &[Step]) {
 
 #[test]
 fn a_statement_is_where_its_client_is() {
-    let stage = scarce("1");
+    let stage = of("1");
     let both = b().parse("s", "SELECT 1").parse("t", "SELECT 2").sync();
     let pipeline = run_in(run_in(b(), "s"), "t").sync();
     let fails = b().parse("u", "SELECT 1/0").sync();
@@ -250,7 +260,7 @@ fn a_statement_is_where_its_client_is() {
 
 #[test]
 fn a_statement_of_the_protocol_by_sql() {
-    let stage = scarce("1");
+    let stage = of("1");
     let one = parses("s", "SELECT 1");
     let extended = |sql: &str| sends(&b().statement(sql).sync());
     let conversations: &[(&str, &[Step])] = &[
@@ -373,7 +383,7 @@ fn a_statement_of_the_protocol_by_sql() {
 
 #[test]
 fn a_result_type_stays_what_the_client_was_told() {
-    let stage = scarce("1");
+    let stage = of("1");
     let parse = b().parse("s", "SELECT * FROM t");
     let by_statement = parse.clone().describe_statement("s").sync();
     let by_portal = parse
@@ -433,7 +443,7 @@ fn a_result_type_stays_what_the_client_was_told() {
 /// Its literals were read by a setting of its transaction.
 #[test]
 fn a_statement_that_means_something_else_elsewhere_keeps_its_connection() {
-    let stage = scarce("2");
+    let stage = of("2");
     let (mut one, mut other) = (stage.plain(), stage.plain());
     one.ok("BEGIN; SET LOCAL datestyle = 'German'");
     one.run(&b().parse("s", "SELECT '1.2.2020'::date").sync());
@@ -458,7 +468,7 @@ fn a_statement_that_means_something_else_elsewhere_keeps_its_connection() {
 /// PostgreSQL does not know it then, and drivers parse it anew.
 #[test]
 fn where_a_setting_has_changed_no_statement_is_parsed_again() {
-    let stage = scarce("1");
+    let stage = of("1");
     let (mut one, mut other) = (stage.plain(), stage.plain());
     let parse = b()
         .parse("s", "SELECT to_char('1.2.2020'::date, 'MM')")
@@ -476,7 +486,7 @@ fn where_a_setting_has_changed_no_statement_is_parsed_again() {
 /// A write by name needs a token, wherever it was parsed.
 #[test]
 fn nobody_writes_by_a_statement_without_a_token() {
-    let stage = scarce("1");
+    let stage = of("1");
     let (mut one, mut other) = (stage.plain(), stage.plain());
     stage.postgres.sql(TABLE);
     one.run(&b().parse("s", "INSERT INTO t VALUES (3)").sync());
@@ -500,7 +510,7 @@ fn nobody_writes_by_a_statement_without_a_token() {
 /// Names in an older connection of the client may stand for what it has closed since.
 #[test]
 fn a_client_that_returns_finds_no_stale_name() {
-    let stage = scarce("3");
+    let stage = of("3");
     let mut others = [(); 2].map(|()| stage.leader("34"));
     let mut client = stage.leader("34");
     client.run(&b().parse("s", "SELECT 'old'").sync());
