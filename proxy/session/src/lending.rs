@@ -120,7 +120,7 @@ impl ServerHalf {
     }
 
     /// Whether the register may have it at a token that is not among [the accepted ones](Self::accepted): a
-    /// declaration was not answered. It is to be closed.
+    /// declaration has failed. It is to be closed, because a takeover may end it.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         self.registration.is_in_doubt()

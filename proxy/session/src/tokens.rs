@@ -124,6 +124,8 @@ pub(super) struct Registration {
     /// it. A lower one must not be declared, because a takeover would spare the session.
     unanswered: Vec<(Scope, Token)>,
     declared: Vec<(Scope, Token)>,
+    /// Whether a declaration has failed: the authority may have accepted it before the barrier failed.
+    has_failed: bool,
     /// Accepted declarations, which number the takes. A take repeated before the next one counts as the same, because
     /// its answer may have been lost.
     takes: u64,
@@ -141,7 +143,7 @@ impl Registration {
 
     /// Whether the session may be registered at a token that was not accepted.
     pub(super) const fn is_in_doubt(&self) -> bool {
-        !self.unanswered.is_empty()
+        self.has_failed
     }
 
     /// Last declared token of each scope, whatever the result: the register may have the session at it.
@@ -268,6 +270,7 @@ impl Session {
                 None
             }
             Err(rejection) => {
+                self.server.registration.has_failed = true;
                 if rejection.kind == RejectionKind::AuthorityUnavailable {
                     let noted = self.server.registration.note_unanswered(&wanted.value);
                     if noted.is_err() || self.may_be_replaced(&wanted.value) {

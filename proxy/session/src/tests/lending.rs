@@ -225,6 +225,22 @@ fn a_reset_declares_the_startup_token_again() {
     }
 }
 
+/// The authority may have accepted it, so a takeover may end the connection, whoever has it then.
+#[test]
+fn a_connection_whose_declaration_has_failed_is_in_doubt() {
+    let six = wanted(&fence(), "6");
+    let (scope, claim, _) = six.claims().next().unwrap();
+    let mark = Mark::new(Token::new(7).unwrap(), 1, "tests".to_owned());
+    let behind = Err(Box::new(Rejection::behind(scope, claim, mark)));
+    for (answer, is_in_doubt) in [(Ok(Obtained::default()), false), (behind, true)] {
+        let mut subject = Subject::new(Holds::None);
+        subject.lend(fresh());
+        assert!(subject.session.may_declare(&six).is_ok());
+        let _met = subject.declare(&six, answer);
+        assert_eq!(subject.session.server.is_in_doubt(), is_in_doubt);
+    }
+}
+
 #[test]
 fn a_reset_leaves_nothing_of_the_last_client() {
     let mut first = Subject::new(Holds::Current);
