@@ -57,7 +57,7 @@ struct Application {
 impl Application {
     fn lower(&self, token: u64) -> u64 {
         let count = format!("SELECT count(*) FROM jobs WHERE token < {token}");
-        self.postgres.value(&count).parse().expect("a count")
+        self.postgres.value(&count).parse().unwrap()
     }
 
     fn run(&self, replica: &Replica, mut random: StdRng) {
@@ -166,7 +166,7 @@ fn login(endpoint: &Endpoint) -> Option<Wire> {
 /// Runs elections, prints what happened, and returns the failures of web transactions.
 fn elections(way: Way) -> Vec<String> {
     let count = std::env::var("PGPALISADE_ELECTIONS");
-    let count: u64 = count.map_or(10, |count| count.parse().expect("a number"));
+    let count: u64 = count.map_or(10, |count| count.parse().unwrap());
     let seed = machine::seed();
     let postgres = Postgres::start();
     postgres.sql("CREATE TABLE jobs (token bigint NOT NULL)");
