@@ -145,6 +145,10 @@ impl Session {
             server.names.end_transaction();
         }
         server.is_committed_midway = false;
+        // By now the server has also reported the settings that it has reset.
+        if std::mem::take(&mut server.is_discarded) {
+            server.forget_leftover();
+        }
         if server.ledger.is_empty() {
             // True also if the Sync was sent during a COPY that had already failed.
             self.client.pipeline = Pipeline::Closed;
@@ -216,7 +220,7 @@ impl Session {
         match control {
             Control::DiscardAll => {
                 server.names.deallocated_all();
-                server.forget_leftover();
+                server.is_discarded = !server.ledger.runs_more();
             }
             Control::DeallocateAll => server.names.deallocated_all(),
             Control::RollbackTo(_) => server.names.on_rollback_to(),

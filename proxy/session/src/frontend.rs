@@ -97,6 +97,7 @@ impl Session {
             // Calls any function by its OID. PostgreSQL's manual calls it obsolete.
             FrontendTag::FunctionCall => {
                 let effects = Effects::unknown(Some(Category::FunctionCall));
+                self.server.is_discarded = false;
                 self.server.note_setting();
                 self.decide_effects(
                     frame.header,

@@ -108,6 +108,18 @@ impl Ledger {
         self.in_flight.push_back(entry);
     }
 
+    /// Whether a request after the one being answered runs anything.
+    pub(super) fn runs_more(&self) -> bool {
+        let runs = |later: &InFlight| {
+            let request = later.request;
+            matches!(
+                request,
+                Request::Query | Request::Execute | Request::FunctionCall
+            )
+        };
+        self.in_flight.iter().skip(1).any(runs)
+    }
+
     /// Adds a request of the proxy, which is rare.
     #[inline(never)]
     pub(super) fn push_own(&mut self, entry: InFlight) {

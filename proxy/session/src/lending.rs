@@ -102,6 +102,7 @@ impl ServerHalf {
 
     /// Notes what a text that is sent leaves, should it succeed.
     pub(super) fn note_leftover(&mut self, verdict: &Analysis) {
+        self.is_discarded = false;
         if let Tenancy::Lent(left) = &mut self.tenancy {
             let statements = verdict.statements.iter();
             let mut settings = statements

@@ -3,11 +3,11 @@
 use pgpalisade_authority::{Claim, Mark, Token};
 use pgpalisade_policies::Leftover;
 
-use super::super::action::{Action, Prerequisite};
+use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::text_settings::Reports;
 use super::super::tokens::Obtained;
 use super::super::{Met, ServerHalf, Session};
-use super::frames::{bind, execute, parse, query, target};
+use super::frames::{bind, execute, parse, query, strings, target};
 use super::subject::{Holds, MARK, Subject, fence, raise, session, sync, wanted, word};
 use crate::fence::TokenValue;
 use crate::rejection::Rejection;
@@ -311,6 +311,42 @@ fn a_client_keeps_its_server_as_long_as_something_is_left_in_it() {
     let mut alone = Subject::new(Holds::Current);
     alone.run(&query("LISTEN c"), "LISTEN", b'I');
     assert_eq!(left(&alone), None);
+}
+
+/// The server reports what it has reset before its ReadyForQuery. What follows in the same cycle stays.
+#[test]
+fn a_discard_ends_with_its_cycle() {
+    let zone: &[u8] = &strings(&["TimeZone", "UTC"]);
+    let discard = ("DISCARD ALL", "DISCARD ALL");
+    let table: [(&[(&str, &str)], Option<Leftover>); 2] = [
+        (&[discard], None),
+        (
+            &[discard, ("SET work_mem = 1", "SET")],
+            Some(Leftover::Setting),
+        ),
+    ];
+    for (statements, expect) in table {
+        let mut subject = Subject::new(Holds::None);
+        subject.lend(fresh());
+        subject.run(&query("SET TimeZone = 'CET'"), "SET", b'I');
+        for (text, command_tag) in statements {
+            let done = strings(&[command_tag]);
+            let steps: [(Vec<u8>, u8, &[u8]); 3] = [
+                (parse("", text), b'1', b""),
+                (bind("", ""), b'2', b""),
+                (execute("", 0), b'C', &done),
+            ];
+            for (message, tag, body) in steps {
+                let action = subject.ask(&message);
+                assert!(matches!(action, Action::Forward(_)), "{text}: {action:?}");
+                assert!(matches!(subject.reply(tag, body), Disposition::Relay));
+            }
+        }
+        assert!(matches!(subject.ask(&sync()), Action::Forward(_)));
+        let _ = subject.reply(b'S', zone);
+        let _ = subject.reply(b'Z', b"I");
+        assert_eq!(subject.session.leftover(), expect);
+    }
 }
 
 #[test]
