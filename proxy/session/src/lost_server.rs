@@ -162,8 +162,10 @@ impl Session {
         } else {
             NextReply::OfServer
         };
+        let is_told = !out.is_empty() || !matches!(client.next_reply, NextReply::OfServer);
         client.block = match client.block {
-            held @ Block::Begun(_) => held,
+            // It was not sent, and the client knows of no error in it.
+            held @ Block::Begun(_) if !is_told => held,
             Block::None if fate.status == TransactionStatus::Idle => Block::None,
             _ => Block::Failed,
         };

@@ -246,3 +246,17 @@ fn a_connection_that_is_lost_before_it_loses_nothing() {
     client.owe(b"");
     assert_eq!(client.activity(), Activity::InFailedTransaction);
 }
+
+/// While its token is declared, the client's next message gets an error. What follows must not run without that.
+#[test]
+fn a_connection_that_is_lost_while_it_declares_fails_the_transaction() {
+    let mut subject = begun(Holds::Current);
+    let Step::Decided(Action::Need(_)) = subject.session.resume(&verdicts()) else {
+        panic!("its token is declared first");
+    };
+    let (mut client, _) = subject.session.lose_server();
+    let mut out = BytesMut::new();
+    assert_eq!(client.answer(FrontendTag::Query, &mut out), Needs::Nothing);
+    assert_eq!(split(&out)[1][5], b'E');
+    assert_eq!(client.activity(), Activity::InFailedTransaction);
+}
