@@ -122,6 +122,8 @@ impl Session {
             let stands_in = entry.error.is_some() && self.prepared.is_none();
             match entry.origin {
                 Origin::Injected if !stands_in => {}
+                // The client's message for which it was sent follows, or has not been sent.
+                Origin::ParsedAgain => {}
                 _ if entry.request.ends_cycle() => fate.end_cycle(),
                 _ => fate.is_unfinished = true,
             }

@@ -7,7 +7,7 @@ use pgpalisade_policies::{Leftover, VerdictCache};
 use super::super::action::{Action, Disposition};
 use super::super::frame::Frame;
 use super::super::tokens::Obtained;
-use super::super::{Met, ServerHalf, statements};
+use super::super::{Met, ServerHalf, Session, statements};
 use super::frames::{bind, execute, message, parse, parts, query, split, strings, target};
 use super::subject::{Holds, Subject, fence, session, sync, wanted, word};
 use crate::wire::{frontend, header};
@@ -412,4 +412,17 @@ fn past_the_limit_a_client_keeps_its_connection() {
         subject.run(&sync(), "", b'I');
     }
     assert_eq!(subject.session.leftover(), Some(Leftover::Statement));
+}
+
+/// The client's Query was not sent, so it is decided again in the next connection.
+#[test]
+fn a_connection_that_is_lost_while_a_statement_is_parsed_again() {
+    for text in ["EXECUTE s", "PREPARE s AS SELECT 2", "EXPLAIN EXECUTE s"] {
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+        let sent = ahead(&mut subject, &query(text));
+        let (client, out) = subject.session.lose_server();
+        assert!(out.is_empty(), "{text}: {out:?}");
+        let session = Session::lend(client, fresh());
+        assert!(!session.has_next_reply(), "{text}: {sent}");
+    }
 }
