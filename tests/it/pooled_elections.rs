@@ -88,7 +88,7 @@ impl Application {
             match run(wire, sql) {
                 Outcome::Ok => {}
                 Outcome::Failed(code) => {
-                    self.fails(&code);
+                    self.fails(&format!("{sql}: {code}"));
                     return !matches!(run(wire, "ROLLBACK"), Outcome::Ended(_));
                 }
                 Outcome::Ended(why) => {

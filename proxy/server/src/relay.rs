@@ -228,28 +228,6 @@ impl Relay {
         }
     }
 
-    /// Whether the client needs its lent server connection no more. One that leaves something there keeps it.
-    #[inline]
-    fn is_to_park(&mut self) -> Result<bool, End> {
-        match &self.lent {
-            None => Ok(false),
-            Some((_, lent)) => {
-                let is_midway = self.server.upstream.rest() > 0 || self.client.has_message();
-                if is_midway || !self.session.may_part() {
-                    return Ok(false);
-                }
-                match self.session.leftover() {
-                    None => Ok(true),
-                    Some(left) if lent.may_pin() => {
-                        self.keep_lent(left);
-                        Ok(false)
-                    }
-                    Some(left) => Err(self.end_unpinned(left)),
-                }
-            }
-        }
-    }
-
     /// Moves bytes both ways until a client message needs something first, or the client needs no server connection.
     fn poll_relay(&mut self, cx: &mut Context<'_>) -> Poll<Result<Turn, End>> {
         // A drained side wakes the task, so it is not asked again before that.

@@ -318,14 +318,11 @@ fn a_client_keeps_its_server_as_long_as_something_is_left_in_it() {
 fn a_discard_ends_with_its_cycle() {
     let zone: &[u8] = &strings(&["TimeZone", "UTC"]);
     let discard = ("DISCARD ALL", "DISCARD ALL");
-    let table: [(&[(&str, &str)], Option<Leftover>); 2] = [
-        (&[discard], None),
-        (
-            &[discard, ("SET work_mem = 1", "SET")],
-            Some(Leftover::Setting),
-        ),
-    ];
-    for (statements, expect) in table {
+    let set = ("SET work_mem = 1", "SET");
+    for (statements, expect) in [
+        (vec![discard], None),
+        (vec![discard, set], Some(Leftover::Setting)),
+    ] {
         let mut subject = Subject::new(Holds::None);
         subject.lend(fresh());
         subject.run(&query("SET TimeZone = 'CET'"), "SET", b'I');
