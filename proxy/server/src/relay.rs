@@ -185,8 +185,8 @@ impl Relay {
         self.take_over().await;
         let end = match self.serve().await {
             // It may part, so it does.
-            Ok(()) => return self.park(),
-            Err(end) if self.may_survive(&end) => return self.lose_server(&end),
+            Ok(()) => return self.park(None),
+            Err(end) if self.may_survive(&end) => return self.park(Some(&end)),
             Err(end) => end,
         };
         self.worker.shared.metrics.session_ended(end.reason());

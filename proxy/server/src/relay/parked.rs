@@ -91,30 +91,22 @@ impl Relay {
         }
     }
 
-    /// Parts the client from its lent server connection, and gives that back.
-    pub(super) fn park(self) -> Option<Parked> {
+    /// Parts the client from its lent server connection, and gives that back, unless it was lost.
+    pub(super) fn park(mut self, lost: Option<&End>) -> Option<Parked> {
         let (seat, lent) = self.lent?;
-        let (half, server) = self.session.part().ok()?;
-        seat.give_back(lent, server, self.server, self.tenure);
-        Some(Parked {
-            worker: self.worker,
-            label: self.label,
-            shown: self.shown,
-            half,
-            client: self.client,
-            leases: self.leases,
-            seat,
-        })
-    }
-
-    /// Parts the client from its lent server connection, which has ended.
-    pub(super) fn lose_server(mut self, end: &End) -> Option<Parked> {
-        tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "server connection lost");
-        let (seat, _ended) = self.lent?;
-        seat.lose();
-        self.client.discard_rest(self.server.upstream.rest());
-        let (half, answer) = self.session.lose_server();
-        self.client.put_own(&answer);
+        let half = if let Some(end) = lost {
+            let (client_addr, user) = (self.label.client_addr, &self.label.user);
+            tracing::debug!(%client_addr, user, %end, "server connection lost");
+            seat.lose();
+            self.client.discard_rest(self.server.upstream.rest());
+            let (half, answer) = self.session.lose_server();
+            self.client.put_own(&answer);
+            half
+        } else {
+            let (half, server) = self.session.part().ok()?;
+            seat.give_back(lent, server, self.server, self.tenure);
+            half
+        };
         Some(Parked {
             worker: self.worker,
             label: self.label,
