@@ -4,10 +4,10 @@
 //! left, before the next event. Time is what the driver says, from any origin.
 //!
 //! A backend belongs to a key for life: a login and an [`Access`]. A client that wants tokens may get a read-only
-//! backend, registers it by itself, and says so when it gives it back. No backend goes from one client to another
-//! without a reset between them. The reset is sent once another client is to have the backend, or once its last client
-//! has left: the same client again needs none, and what a function has left behind (a lock, LISTEN) ends with its
-//! client.
+//! backend, registers it by itself, and says so when it gives it back. No backend in which something may be left goes
+//! from one client to another without a reset between them. The reset is sent once another client is to have the
+//! backend, or once its last client has left: the same client again needs none, and what a function has left behind (a
+//! lock, LISTEN) ends with its client.
 //!
 //! The pool knows no marks: a client's session asks the fence before it wants a backend and before it uses it, and the
 //! barrier of a takeover ends backends of lower tokens, which then come as [`Pool::ended`].
@@ -72,6 +72,14 @@ impl<T: Ord> Access<T> {
 pub enum Birth {
     ReadOnly,
     Exempt,
+}
+
+/// What a client may have left in a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residue {
+    /// Nothing that another client could find.
+    None,
+    Perhaps,
 }
 
 /// Work for the driver, in the order of the queue.
@@ -216,7 +224,13 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// A client needs its backend no more: outside a transaction, all requests answered, and nothing left but what a
     /// reset removes. Any other is closed by the driver and comes as [`Self::ended`], as one whose registration ended
     /// unclear, or that a cancel request may still reach. `access`: what the backend is registered for by now.
-    pub fn given_back(&mut self, now: Duration, id: BackendId, access: Access<T>) {
+    pub fn given_back(
+        &mut self,
+        now: Duration,
+        id: BackendId,
+        access: Access<T>,
+        residue: Residue,
+    ) {
         let Some(backend) = self.backends.get_mut(&id) else {
             return;
         };
@@ -224,7 +238,10 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let Some(lend) = backend.lend() else {
             return;
         };
-        let owner = Some(lend.client);
+        let owner = match residue {
+            Residue::None => None,
+            Residue::Perhaps => Some(lend.client),
+        };
         if is_over || lend.is_leaving {
             self.close(id);
         } else {

@@ -16,7 +16,7 @@ enum Step {
 
 /// An idle backend for a client.
 pub(crate) enum Found {
-    /// The client's last one, or one that was reset.
+    /// The client's last one, or one in which nothing is left.
     Ready(BackendId),
     Used(BackendId),
 }

@@ -42,8 +42,10 @@ guards! {
     // Lending
     /// The reset is answered before the next client has the backend.
     ResetAwaited: LEAK, 0;
+    /// The driver says that something may be left.
+    ResidueTold: LEAK, 0;
     /// Backends reset once their client has left.
-    LeftTold: LINGERS, 13;
+    LeftTold: LINGERS, 17;
     /// Waiters that left are forgotten.
     WaiterLeftTold: NOT_WAITING, 0;
     /// Ended backends are forgotten.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::world::Places;
-use crate::{Access, Activity, BackendId, Birth, ClientId, Limits, Order, Pool, Refusal};
+use crate::{Access, Activity, BackendId, Birth, ClientId, Limits, Order, Pool, Refusal, Residue};
 
 struct Script {
     pool: Pool<&'static str, u8, Places>,
@@ -92,10 +92,8 @@ impl Script {
             }
             [id, "leaves"] => self.pool.left(client(id)),
             ["opened", id] => self.pool.opened(self.now, self.backend(id), self.seed),
-            ["back", id, now] => {
-                self.pool
-                    .given_back(self.now, self.backend(id), access(now));
-            }
+            ["back", id, now] => self.back(id, now, Residue::Perhaps),
+            ["back", id, now, "tidy"] => self.back(id, now, Residue::None),
             ["clean", id] => self.pool.reset_done(self.now, self.backend(id)),
             ["ended", id] => self.pool.ended(self.now, self.backend(id)),
             ["pin", id] => told.push(answer(self.pool.pin(self.backend(id))).to_owned()),
@@ -108,6 +106,11 @@ impl Script {
             told.push(self.told(order));
         }
         told.join(", ")
+    }
+
+    fn back(&mut self, id: &str, now: &str, residue: Residue) {
+        let id = self.backend(id);
+        self.pool.given_back(self.now, id, access(now), residue);
     }
 
     /// Each line is an event, and its orders after `=>`.
@@ -140,6 +143,22 @@ fn the_same_client_needs_no_reset() {
         clean b1 => 2 gets b1
         back b1 ro
         1 wants a ro => reset b1");
+}
+
+#[test]
+fn where_nothing_is_left_the_next_client_needs_no_reset() {
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        back b1 ro tidy
+        2 wants a ro => 2 gets b1
+        back b1 ro tidy
+        2 leaves
+        1 wants a ro => 1 gets b1
+        back b1 ro
+        2 wants a ro => reset b1
+        clean b1 => 2 gets b1
+        3 wants a ro => open b2 a
+        back b1 ro tidy => 3 gets b1");
 }
 
 #[test]
@@ -238,7 +257,7 @@ fn a_key_is_for_life() {
         script.pool.opened(Duration::ZERO, backend, 0);
         script
             .pool
-            .given_back(Duration::ZERO, backend, access(wanted));
+            .given_back(Duration::ZERO, backend, access(wanted), Residue::Perhaps);
         script
             .pool
             .wanted(Duration::ZERO, ClientId(1), &"a", access(wanted));
@@ -246,7 +265,7 @@ fn a_key_is_for_life() {
         script.pool.next_order();
         script
             .pool
-            .given_back(Duration::ZERO, backend, access(becomes));
+            .given_back(Duration::ZERO, backend, access(becomes), Residue::Perhaps);
         let order = script.pool.next_order();
         assert_eq!(order, Some(Order::Close(backend)), "{wanted} {becomes}");
     }

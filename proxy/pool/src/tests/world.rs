@@ -9,7 +9,7 @@ use super::guards::{Guard, Without};
 use super::promises::*;
 use super::random::{Draw, Random};
 use super::weather::{CALM, STORM};
-use crate::{Access, BackendId, Birth, Budget, ClientId, Order, Pool, Refusal};
+use crate::{Access, BackendId, Birth, Budget, ClientId, Order, Pool, Refusal, Residue};
 
 const TICK: Duration = Duration::from_millis(100);
 /// A wait may end this much later than its limit.
@@ -409,7 +409,9 @@ impl World {
         let Some(server) = self.truth.servers.get_mut(&backend) else {
             return self.think(id);
         };
-        server.residue = Some(id);
+        if self.random.percent(50) {
+            server.residue = Some(id);
+        }
         let registers =
             matches!(client.access, Access::Tokens(_)) && server.access != client.access;
         let fails = self.random.percent(self.draw.fails);
@@ -454,7 +456,16 @@ impl World {
 
     fn give_back(&mut self, id: BackendId, access: Access<u8>) {
         self.truth.does(id, Doing::Idle);
-        self.pool.given_back(self.now, id, access);
+        let left = self
+            .truth
+            .servers
+            .get(&id)
+            .and_then(|server| server.residue);
+        let residue = match left {
+            Some(_) if self.keeps(Guard::ResidueTold) => Residue::Perhaps,
+            _ => Residue::None,
+        };
+        self.pool.given_back(self.now, id, access, residue);
         if self.random.percent(5) {
             self.soon(50, Delivery::Late(id));
         }
@@ -565,7 +576,9 @@ impl World {
         match self.random.below(4) {
             0 => self.pool.opened(self.now, to, seed),
             1 => self.pool.reset_done(self.now, to),
-            2 => self.pool.given_back(self.now, to, Access::ReadOnly),
+            2 => self
+                .pool
+                .given_back(self.now, to, Access::ReadOnly, Residue::None),
             _ => self.pool.ended(self.now, to),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use pgpalisade_pool::{Access, BackendId, ClientId, Order, Pool, Refusal};
+use pgpalisade_pool::{Access, BackendId, ClientId, Order, Pool, Refusal, Residue};
 use pgpalisade_session::{Identity, ServerHalf};
 use pgpalisade_takeover::PrimaryTerm;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -19,6 +19,7 @@ use super::reset::reset;
 use crate::metrics::Outcome;
 use crate::pooling::backends::{Answer, Backend, Backends, Machine, Tokens};
 use crate::pooling::cancel_keys::{CancelKey, Cancellable};
+use crate::pooling::census::Census;
 use crate::pooling::view::{Opened, Question};
 use crate::pooling::{Greeting, SharedLogin};
 use crate::upstream::{ServerSide, Upstream};
@@ -30,8 +31,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// Time for PostgreSQL to reset a connection, and to close one after a goodbye.
 const RESET_WITHIN: Duration = Duration::from_secs(5);
 
-impl From<OpenedBackend> for Backend {
-    fn from(opened: OpenedBackend) -> Self {
+impl Backend {
+    fn new(opened: OpenedBackend, census: Option<Rc<Census>>) -> Self {
         let initial = opened.greeting.initial;
         let upstream = Upstream::new(opened.socket);
         Self {
@@ -40,6 +41,7 @@ impl From<OpenedBackend> for Backend {
             term: opened.term,
             cancellable: opened.cancellable,
             greeting: opened.greeting,
+            census,
         }
     }
 }
@@ -127,6 +129,7 @@ pub(crate) struct Lent {
     id: Option<BackendId>,
     cancellable: Arc<Cancellable>,
     greeting: Arc<Greeting>,
+    census: Option<Rc<Census>>,
 }
 
 impl Seat {
@@ -164,6 +167,7 @@ impl Seat {
                 id: Some(id),
                 cancellable: Arc::clone(&backend.cancellable),
                 greeting: Arc::clone(&backend.greeting),
+                census: backend.census.clone(),
             };
             // A takeover or an operator may have ended it since the last look.
             if !poll_fn(|cx| Poll::Ready(backend.side.is_quiet(cx))).await {
@@ -171,13 +175,6 @@ impl Seat {
             }
             if self.last.replace(id) != Some(id) {
                 backend.half.forget_token_text();
-                // The client may have closed them elsewhere.
-                if backend.half.has_statements() {
-                    match worker.reset_in_time(backend).await {
-                        Some(reset) => backend = reset,
-                        None => continue,
-                    }
-                }
             }
             self.cancel_key.lend(&backend.cancellable);
             return Ok((lent, backend));
@@ -208,15 +205,25 @@ impl Seat {
         let access = half.accepted().last().map_or(Access::ReadOnly, |held| {
             Access::Tokens(held.to_string().into())
         });
+        let census = lent.census.clone();
+        let is_tidy = half.is_tidy() && census.as_ref().is_some_and(|census| census.is_quiet());
+        let residue = if is_tidy {
+            Residue::None
+        } else {
+            Residue::Perhaps
+        };
         let backend = Box::new(Backend {
             half,
             side,
             term,
             cancellable: Arc::clone(&lent.cancellable),
             greeting: Arc::clone(&lent.greeting),
+            census,
         });
         backends.idle.borrow_mut().insert(id, backend);
-        backends.decide(&self.worker, |pool, now| pool.given_back(now, id, access));
+        backends.decide(&self.worker, |pool, now| {
+            pool.given_back(now, id, access, residue);
+        });
     }
 }
 
@@ -263,7 +270,7 @@ pub(crate) async fn try_login(
     let greeting = Arc::clone(&backend.greeting);
     backends.idle.borrow_mut().insert(id, backend);
     backends.decide(worker, |pool, now| {
-        pool.given_back(now, id, Access::ReadOnly);
+        pool.given_back(now, id, Access::ReadOnly, Residue::None);
         pool.left(client);
     });
     Ok(greeting)
@@ -352,7 +359,9 @@ impl Worker {
                     at: SystemTime::now(),
                 };
                 backends.opened.borrow_mut().insert(id, shown);
-                let backend = Box::new(Backend::from(opened));
+                let census = backends.censuses.as_ref();
+                let census = census.map(|all| all.of(login));
+                let backend = Box::new(Backend::new(opened, census));
                 backends.idle.borrow_mut().insert(id, backend);
                 backends.decide(&self, |pool, now| pool.opened(now, id, rand::random()));
             }

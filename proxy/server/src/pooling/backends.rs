@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,9 @@ use pgpalisade_takeover::PrimaryTerm;
 use tokio::sync::oneshot;
 
 use super::cancel_keys::Cancellable;
+use super::census::{Census, Censuses};
 use super::view::Opened;
-use super::{BackendLimits, Greeting, Places, SharedLogin};
+use super::{BackendLimits, Greeting, Places, Reset, SharedLogin};
 use crate::open_error::OpenError;
 use crate::upstream::ServerSide;
 
@@ -26,6 +28,8 @@ pub(crate) struct Backend {
     pub(crate) term: Option<PrimaryTerm>,
     pub(crate) cancellable: Arc<Cancellable>,
     pub(crate) greeting: Arc<Greeting>,
+    /// That of its database, if resets depend on it.
+    pub(crate) census: Option<Rc<Census>>,
 }
 
 /// Boxed, because it is large and goes from hand to hand.
@@ -45,10 +49,15 @@ pub(crate) struct Backends {
     pub(crate) failed: RefCell<Option<OpenError>>,
     /// Connections that are open, for people.
     pub(crate) opened: RefCell<HashMap<BackendId, Opened>>,
+    pub(crate) censuses: Option<Censuses>,
 }
 
 impl Backends {
     pub(crate) fn new(limits: &BackendLimits, places: Places) -> Self {
+        let censuses = match limits.reset {
+            Reset::Always => None,
+            Reset::Auto => Some(Censuses::default()),
+        };
         let limits = Limits {
             login: limits.max.get(),
             leaders: limits.leaders,
@@ -66,6 +75,7 @@ impl Backends {
             opening: RefCell::default(),
             failed: RefCell::default(),
             opened: RefCell::default(),
+            censuses,
         }
     }
 
