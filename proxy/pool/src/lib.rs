@@ -119,7 +119,7 @@ pub struct Limits {
     pub login: usize,
     /// Idle read-only backends of a login that are kept for clients with tokens, while the login has any.
     pub leaders: usize,
-    /// Wait of a client, apart from pauses.
+    /// Wait of a client.
     pub wait: Duration,
     /// Time after which an idle backend is closed.
     pub idle: Duration,
@@ -146,7 +146,6 @@ pub struct Pool<L, T, B> {
     numbers: u64,
     waiting: usize,
     closing: usize,
-    is_paused: bool,
     /// Whether a client with tokens goes before older waiters.
     tokens_first: bool,
 }
@@ -162,14 +161,8 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             numbers: 0,
             waiting: 0,
             closing: 0,
-            is_paused: false,
             tokens_first: true,
         }
-    }
-
-    /// Applies from the next event on; surplus backends are closed by [`Self::tick`] when they are idle too long.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
     }
 
     pub fn next_order(&mut self) -> Option<Order<L>> {
@@ -194,7 +187,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     }
 
     fn ready(&self, client: ClientId, login: &L, access: &Access<T>) -> Option<BackendId> {
-        let login = self.logins.get(login).filter(|_| !self.is_paused)?;
+        let login = self.logins.get(login)?;
         let is_first = login
             .lines
             .get(access)
@@ -322,39 +315,6 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         };
         lend.is_pinned |= pinned < self.limits.pinned;
         lend.is_pinned
-    }
-
-    /// The server is no longer the primary. Its backends are never lent again; waiters wait for those of the next.
-    pub fn tenure_over(&mut self, now: Duration) {
-        for backend in self.backends.values_mut() {
-            if let Some(lend) = backend.lend() {
-                lend.is_leaving = true;
-            }
-        }
-        let is_unused =
-            |backend: &Backend<L, T>| !matches!(backend.state, State::Lent(_) | State::Closing);
-        for id in self.all(is_unused) {
-            self.close(id);
-        }
-        self.serve(now);
-    }
-
-    /// Lends and opens nothing until [`Self::resume`].
-    pub const fn pause(&mut self) {
-        self.is_paused = true;
-    }
-
-    /// Serves again. Waits begin anew.
-    pub fn resume(&mut self, now: Duration) {
-        self.is_paused = false;
-        let lines = self
-            .logins
-            .values_mut()
-            .flat_map(|login| login.lines.values_mut());
-        for waiter in lines.flat_map(|line| &mut line.waiters) {
-            waiter.since = now;
-        }
-        self.serve(now);
     }
 
     /// Whether no connection is left.

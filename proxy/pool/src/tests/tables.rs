@@ -97,9 +97,6 @@ impl Script {
             ["clean", id] => self.pool.reset_done(self.now, self.backend(id)),
             ["ended", id] => self.pool.ended(self.now, self.backend(id)),
             ["pin", id] => told.push(answer(self.pool.pin(self.backend(id))).to_owned()),
-            ["tenure"] => self.pool.tenure_over(self.now),
-            ["pause"] => self.pool.pause(),
-            ["resume"] => self.pool.resume(self.now),
             _ => panic!("{event}"),
         }
         while let Some(order) = self.pool.next_order() {
@@ -689,49 +686,6 @@ fn pins_are_counted() {
         ended b1
         2 wants a ro => 2 gets b2
         pin b2 => yes");
-}
-
-#[test]
-fn a_tenure_takes_its_backends_with_it() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a ro => open b2 a
-        opened b2 => 2 gets b2
-        3 wants a ro => open b3 a
-        opened b3 => 3 gets b3
-        4 wants a ro => open b4 a
-        back b2 ro => reset b2
-        5 wants b ro => open b5 b
-        opened b5 => 5 gets b5
-        back b5 ro
-        tenure => close b2, close b4, close b5, open b6 a
-        clean b2
-        opened b4
-        tenure => close b6, open b7 a
-        5 wants b ro => open b8 b
-        back b1 ro => close b1
-        ended b2
-        ended b4
-        opened b7 => 4 gets b7
-        back b7 ro
-        4 wants a ro => 4 gets b7");
-}
-
-#[test]
-fn nothing_is_lent_in_a_pause() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        pause
-        2 wants a ro
-        back b1 ro
-        1 wants a ro
-        ms 9000
-        tick
-        resume => reset b1, open b2 a
-        ms 7000
-        tick
-        opened b2 => 2 gets b2
-        clean b1 => 1 gets b1");
 }
 
 #[test]

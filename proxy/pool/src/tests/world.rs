@@ -71,8 +71,6 @@ pub(super) struct World {
     pub(super) places: Rc<Cell<usize>>,
     /// Places that another pool has.
     pub(super) others: usize,
-    pub(super) tenure: u64,
-    pub(super) is_paused: bool,
     /// No opening succeeds.
     pub(super) is_away: bool,
     pub(super) calm_since: Option<Duration>,
@@ -111,8 +109,6 @@ impl World {
             clients: BTreeMap::new(),
             places,
             others: 0,
-            tenure: 0,
-            is_paused: false,
             is_away: false,
             calm_since: None,
             failed: [None; LOGINS],
@@ -167,7 +163,8 @@ impl World {
         for client in all {
             self.disconnect(client);
         }
-        self.pool.tenure_over(self.now);
+        let servers: Vec<_> = self.truth.servers.keys().copied().collect();
+        servers.into_iter().for_each(|id| self.kill(id));
         self.obey();
         self.run(CALM, &mut tell);
         let is_known = |login: &crate::login::Login<u8>| !login.lines.is_empty();
@@ -235,7 +232,7 @@ impl World {
         if self.truth.servers.len() + self.others > self.draw.max {
             self.breaks(OVER_BUDGET);
         }
-        if let Some(promise) = self.truth.at_rest(&self.draw.limits, self.is_paused) {
+        if let Some(promise) = self.truth.at_rest(&self.draw.limits) {
             self.breaks(promise);
         }
     }
@@ -378,8 +375,6 @@ impl World {
             (server.is_unclear, UNCLEAR),
             (is_other(server.residue), LEAK),
             (server.is_known_dead, DEAD),
-            (server.tenure != self.tenure, OLD_TENURE),
-            (self.is_paused, NOT_PAUSED),
             (others.next().is_some(), OUT_OF_TURN),
             (
                 is_reader && self.now - since < self.draw.limits.wait / 8,
@@ -484,7 +479,6 @@ impl World {
                 Birth::Exempt => Access::Exempt,
             },
             doing: Doing::Opening,
-            tenure: self.tenure,
             residue: None,
             is_unclear: false,
             is_pinned: false,
@@ -594,7 +588,7 @@ impl World {
             .filter_map(|client| client.waits)
             .collect();
         for (_, since) in waits {
-            if !self.is_paused && self.now - since > self.draw.limits.wait + LATE {
+            if self.now - since > self.draw.limits.wait + LATE {
                 self.breaks(ENDLESS);
             }
             self.starves(since);
