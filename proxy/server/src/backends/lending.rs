@@ -8,8 +8,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use pgpalisade_pool::{Access, BackendId, ClientId, Order, Pool, Refusal, Residue};
 use pgpalisade_session::{Identity, ServerHalf};
-use pgpalisade_takeover::PrimaryTerm;
-use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::OpenError;
@@ -37,8 +35,7 @@ impl Backend {
         let upstream = Upstream::new(opened.socket);
         Self {
             half: ServerHalf::new(opened.pid, initial.reported, initial.texts),
-            side: ServerSide::new(upstream, opened.server_bytes),
-            term: opened.term,
+            side: ServerSide::new(upstream, opened.server_bytes, opened.term),
             cancellable: opened.cancellable,
             greeting: opened.greeting,
             census,
@@ -54,6 +51,32 @@ impl Backends {
             let order = self.machine.borrow_mut().next_order();
             match order {
                 None => return,
+                Some(order) => self.carry_out(worker, order),
+            }
+        }
+    }
+
+    /// Lets the pool decide on what a client wants, which does not wait yet.
+    fn lend_at_once(
+        &self,
+        worker: &Rc<Worker>,
+        client: ClientId,
+        wanted: impl FnOnce(&mut Machine, Duration),
+    ) -> Option<Answer> {
+        wanted(&mut self.machine.borrow_mut(), self.now());
+        let mut lent = None;
+        loop {
+            let order = self.machine.borrow_mut().next_order();
+            match order {
+                None => return lent,
+                Some(Order::Lend {
+                    client: to,
+                    backend,
+                }) if to == client => {
+                    let idle = self.idle.borrow_mut().remove(&backend);
+                    let idle = idle.map(|idle| (backend, idle));
+                    lent = Some(idle.ok_or(OpenError::NoPlace));
+                }
                 Some(order) => self.carry_out(worker, order),
             }
         }
@@ -187,16 +210,9 @@ impl Seat {
     }
 
     /// Gives a server connection back. One that a cancel request may still reach is closed.
-    pub(crate) fn give_back(
-        &self,
-        mut lent: Lent,
-        half: ServerHalf,
-        side: ServerSide,
-        term: Option<PrimaryTerm>,
-    ) {
+    pub(crate) fn give_back(&self, mut lent: Lent, half: ServerHalf, side: ServerSide) {
         self.cancel_key.release();
-        let is_over = term.as_ref().is_some_and(PrimaryTerm::is_over);
-        if lent.cancellable.is_cancelled() || half.is_in_doubt() || is_over {
+        if lent.cancellable.is_cancelled() || half.is_in_doubt() || side.is_deposed() {
             return;
         }
         let (Some(backends), Some(id)) = (&self.worker.backends, lent.id.take()) else {
@@ -215,7 +231,6 @@ impl Seat {
         let backend = Box::new(Backend {
             half,
             side,
-            term,
             cancellable: Arc::clone(&lent.cancellable),
             greeting: Arc::clone(&lent.greeting),
             census,
@@ -285,14 +300,13 @@ async fn borrow(
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
-    let (sender, mut answer) = oneshot::channel();
-    backends.waiting.borrow_mut().insert(client, sender);
     let access = tokens.map_or(Access::ReadOnly, Access::Tokens);
-    backends.decide(worker, |pool, now| pool.wanted(now, client, login, access));
-    let answer = match answer.try_recv() {
-        Ok(answer) => answer,
-        Err(TryRecvError::Closed) => Err(OpenError::NoPlace),
-        Err(TryRecvError::Empty) => {
+    let wanted = |pool: &mut Machine, now| pool.wanted(now, client, login, access);
+    let answer = match backends.lend_at_once(worker, client, wanted) {
+        Some(answer) => answer,
+        None => {
+            let (sender, answer) = oneshot::channel();
+            backends.waiting.borrow_mut().insert(client, sender);
             let since = Instant::now();
             let answer = answer.await.unwrap_or(Err(OpenError::NoPlace));
             worker.tally.waited(since.elapsed());
@@ -323,10 +337,9 @@ impl Worker {
             let ended = poll_fn(|cx| {
                 let mut idle = backends.idle.borrow_mut();
                 let is_over = |_: &BackendId, backend: &mut Box<Backend>| {
-                    let term = backend.term.as_ref();
-                    term.is_some_and(PrimaryTerm::is_over) || !backend.side.is_quiet(cx)
+                    backend.side.is_deposed() || !backend.side.is_quiet(cx)
                 };
-                let ended = idle.extract_if(is_over).map(|(id, _)| id);
+                let ended = idle.extract_if(.., is_over).map(|(id, _)| id);
                 Poll::Ready(ended.collect::<Vec<_>>())
             });
             for id in ended.await {
@@ -334,7 +347,7 @@ impl Worker {
             }
             backends.decide(&self, Pool::tick);
             self.tally.sizes(&backends.sizes());
-            let spare = backends.idle.borrow().keys().min().copied();
+            let spare = backends.idle.borrow().keys().next().copied();
             if let Some(id) = spare.filter(|_| backends.places.is_one_wanted()) {
                 let spare = backends.idle.borrow_mut().remove(&id);
                 backends.ended(&self, id);

@@ -1,14 +1,13 @@
 //! A worker's pool of server connections: its state. `backends/lending.rs` carries out what it decides.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgpalisade_pool::{BackendId, ClientId, Limits, Pool};
 use pgpalisade_session::ServerHalf;
-use pgpalisade_takeover::PrimaryTerm;
 use tokio::sync::oneshot;
 
 use super::cancel_keys::Cancellable;
@@ -25,7 +24,6 @@ pub(crate) type Tokens = Arc<str>;
 pub(crate) struct Backend {
     pub(crate) half: ServerHalf,
     pub(crate) side: ServerSide,
-    pub(crate) term: Option<PrimaryTerm>,
     pub(crate) cancellable: Arc<Cancellable>,
     pub(crate) greeting: Arc<Greeting>,
     /// That of its database, if resets depend on it.
@@ -41,8 +39,8 @@ pub(crate) struct Backends {
     pub(crate) begun: Instant,
     pub(crate) places: Places,
     pub(crate) machine: RefCell<Machine>,
-    pub(crate) idle: RefCell<HashMap<BackendId, Box<Backend>>>,
-    pub(crate) waiting: RefCell<HashMap<ClientId, oneshot::Sender<Answer>>>,
+    pub(crate) idle: RefCell<BTreeMap<BackendId, Box<Backend>>>,
+    pub(crate) waiting: RefCell<BTreeMap<ClientId, oneshot::Sender<Answer>>>,
     /// Connections that are being opened and still wanted.
     pub(crate) opening: RefCell<HashSet<BackendId>>,
     /// Error of the opening that has just failed.
