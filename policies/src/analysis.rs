@@ -3,7 +3,7 @@
 use crate::allocation::boxed;
 use crate::control::Control;
 use crate::effects::{ANY_SETTING, Category, Class, Effects};
-use crate::leftover::Leftover;
+use crate::leftover::{Assignment, Leftover};
 use crate::write_reason::{Opaque, WriteReason};
 
 /// Whether a statement may commit work before it completes.
@@ -31,6 +31,8 @@ pub struct Statement {
     pub(crate) computes: Computes,
     /// What it leaves in the server's session after its transaction.
     pub leaves: Option<Leftover>,
+    /// The setting, if it does nothing but set one for the session.
+    pub assigns: Option<Assignment>,
 }
 
 /// Computation that running a statement may cause.
@@ -147,6 +149,7 @@ impl Analysis {
             why: Some(why),
             computes: Computes::Anything,
             leaves: is_unread.then_some(Leftover::Setting),
+            assigns: None,
         }]))
     }
 
@@ -157,6 +160,7 @@ impl Analysis {
             effects: Effects::unknown(Some(Category::Unparsed)),
             why: Some(WriteReason::Opaque(why)),
             leaves: statement.leaves.or(Some(Leftover::Setting)),
+            assigns: None,
             computes: match statement.computes {
                 Computes::Steers => Computes::Steers,
                 Computes::Nothing | Computes::Anything => Computes::Anything,

@@ -10,6 +10,7 @@ use pg_query::protobuf::{
 };
 
 use crate::effects::{Effects, Tables};
+use crate::set_config;
 use crate::settings::{Literal, Setting, literal};
 
 /// Bit of `DECLARE .. WITH HOLD` (`CURSOR_OPT_HOLD` in PostgreSQL's `parsenodes.h`).
@@ -73,6 +74,58 @@ impl Leftover {
             Self::Process => "a library, a connection or a slot",
         }
     }
+}
+
+/// A setting of the session that a text sets and does nothing else, so that the text can be run again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Assignment {
+    Set(Box<str>),
+    /// Back to its value at the start.
+    Reset(Box<str>),
+}
+
+impl Assignment {
+    /// Name in lower case.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Set(name) | Self::Reset(name) => name,
+        }
+    }
+}
+
+/// Settings that do more than to change a value, or by which texts are read.
+const NOT_RUN_AGAIN: [&str; 8] = [
+    "role",
+    "session_authorization",
+    "client_encoding",
+    "seed",
+    "transaction_read_only",
+    "transaction_isolation",
+    "transaction_deferrable",
+    "default_transaction_read_only",
+];
+
+pub(crate) fn assignment(node: &NodeEnum) -> Option<Assignment> {
+    let found = match node {
+        NodeEnum::VariableSetStmt(set) if is_for_session(set) => {
+            let name = set.name.to_ascii_lowercase().into();
+            match VariableSetKind::try_from(set.kind).ok()? {
+                VariableSetKind::VarSetValue => Assignment::Set(name),
+                VariableSetKind::VarSetDefault | VariableSetKind::VarReset => {
+                    Assignment::Reset(name)
+                }
+                _ => return None,
+            }
+        }
+        NodeEnum::SelectStmt(select) => Assignment::Set(
+            set_config::only_setting(select)?
+                .to_ascii_lowercase()
+                .into(),
+        ),
+        _ => return None,
+    };
+    (!NOT_RUN_AGAIN.contains(&found.name())).then_some(found)
 }
 
 pub(crate) fn of(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {

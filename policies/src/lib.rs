@@ -37,7 +37,7 @@ pub use control::{
     Access, AccessShow, Chain, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
 pub use effects::{Category, Class, Effects, Tables, UnknownCategory};
-pub use leftover::Leftover;
+pub use leftover::{Assignment, Leftover};
 pub use object_name::ObjectName;
 pub use policy::{
     DEFAULT_SCOPE, Decision, ElectedScope, MayNotDeclare, Mode, Network, Numbers, POLICY_BYTES_MAX,

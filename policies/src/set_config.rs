@@ -12,7 +12,23 @@ use crate::settings::{Literal, Setting, literal, parse_bool, reserved};
 /// The settings of `SELECT set_config(...), ...` if the statement is nothing else and every argument is a literal. No
 /// other call declares a token.
 pub(crate) fn of_select(select: &SelectStmt) -> Vec<Control> {
-    let rest_is_plain = select.distinct_clause.is_empty()
+    if !is_plain(select) {
+        return Vec::new();
+    }
+    let mut controls = Vec::new();
+    for target in &select.target_list {
+        match target_control(target) {
+            SetConfigCall::Fencing(control) => controls.push(control),
+            SetConfigCall::Harmless => {}
+            SetConfigCall::Other => return Vec::new(),
+        }
+    }
+    controls
+}
+
+/// Whether a SELECT has nothing but its targets.
+fn is_plain(select: &SelectStmt) -> bool {
+    select.distinct_clause.is_empty()
         && select.into_clause.is_none()
         && select.from_clause.is_empty()
         && select.where_clause.is_none()
@@ -25,19 +41,35 @@ pub(crate) fn of_select(select: &SelectStmt) -> Vec<Control> {
         && select.limit_count.is_none()
         && select.locking_clause.is_empty()
         && select.with_clause.is_none()
-        && select.op == SetOperation::SetopNone as i32;
-    if !rest_is_plain {
-        return Vec::new();
-    }
-    let mut controls = Vec::new();
-    for target in &select.target_list {
-        match target_control(target) {
-            SetConfigCall::Fencing(control) => controls.push(control),
-            SetConfigCall::Harmless => {}
-            SetConfigCall::Other => return Vec::new(),
+        && select.op == SetOperation::SetopNone as i32
+}
+
+/// The setting of a SELECT that is one call of set_config for the session, with literals.
+pub(crate) fn only_setting(select: &SelectStmt) -> Option<&str> {
+    let [target] = select.target_list.as_slice() else {
+        return None;
+    };
+    let Some(NodeEnum::ResTarget(target)) = &target.node else {
+        return None;
+    };
+    let Some(NodeEnum::FuncCall(call)) = target.val.as_ref().and_then(|value| value.node.as_ref())
+    else {
+        return None;
+    };
+    let [name, value, local] = call.args.as_slice() else {
+        return None;
+    };
+    let is_text = matches!(literal(value), Some(Literal::Text(_)));
+    let is_for_session = matches!(literal(local), Some(Literal::Boolean(false)));
+    let is_harmless = matches!(set_config_call(call), Some(SetConfigCall::Harmless));
+    match literal(name) {
+        Some(Literal::Text(name))
+            if is_text && is_for_session && is_harmless && is_plain(select) =>
+        {
+            Some(name)
         }
+        _ => None,
     }
-    controls
 }
 
 /// Setting that pg_dump sets by a computed name, so that older servers ignore it:

@@ -4,6 +4,7 @@
 mod held_back;
 mod lost_server;
 mod resets;
+mod settings;
 mod statements;
 
 use std::time::Duration;
@@ -142,15 +143,15 @@ fn nothing_of_a_client_is_left_for_the_next() {
 fn a_client_keeps_what_it_has_left() {
     let stage = stage("3");
     let (mut one, mut other) = (stage.plain(), stage.plain());
-    one.ok("SET work_mem = '123kB'");
+    one.ok("PREPARE s AS SELECT 7");
     let pid = backend(&mut one);
     for _ in 0..4 {
         assert_ne!(backend(&mut other), pid);
-        assert_eq!(one.rows("SHOW work_mem"), [["123kB"]]);
+        assert_eq!(one.rows("EXECUTE s"), [["7"]]);
         assert_eq!(backend(&mut one), pid);
     }
     one.ok("DISCARD ALL");
-    assert_ne!(one.rows("SHOW work_mem"), [["123kB"]]);
+    one.fails("EXECUTE s", "26000");
 }
 
 #[test]

@@ -30,6 +30,7 @@ pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> 
     };
     let effects = found.effects();
     let leaves = leftover::of(node, &effects);
+    let assigns = leftover::assignment(node).filter(|_| controls.is_empty());
     let commits_inside = match effects.class {
         Class::Read => CommitsInside::No,
         Class::Write => kinds::commits_inside(node),
@@ -42,6 +43,7 @@ pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> 
         why,
         computes,
         leaves,
+        assigns,
     })
 }
 

@@ -139,6 +139,13 @@ impl PreparedText {
         }
     }
 
+    /// The text, or its beginning, if it was kept.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        self.source()
+            .map_or_else(|| self.excerpt(), |source| source.text())
+    }
+
     /// Beginning of the text, if it was kept.
     #[must_use]
     pub fn excerpt(&self) -> &[u8] {

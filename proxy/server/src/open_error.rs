@@ -46,6 +46,8 @@ pub(crate) enum OpenError {
     NoCredentials(String),
     #[error("no server connection was free in time")]
     NoPlace,
+    #[error("a setting of this session could not be set in another server connection")]
+    NotSet,
     #[error("PostgreSQL did not complete the login in time")]
     Unanswered,
     #[error("{0}")]
@@ -126,6 +128,11 @@ impl OpenError {
                 "53300",
                 NO_PLACE,
                 "Raise backends.max, or shorten transactions.",
+            ),
+            Self::NotSet => advice(
+                "58000",
+                "PostgreSQL refused a SET that this client had run, or did not answer.",
+                "Connect again.",
             ),
             Self::NotLetIn(_, why) => Advice {
                 sqlstate: "28000",

@@ -143,7 +143,9 @@ impl Session {
         if status == TransactionStatus::Idle {
             server.ledger.end_transaction();
             server.names.end_transaction();
+            self.adopt_settings();
         }
+        let server = &mut self.server;
         server.is_committed_midway = false;
         // By now the server has also reported the settings that it has reset.
         if std::mem::take(&mut server.is_discarded) {
@@ -218,6 +220,14 @@ impl Session {
             server.names.end_transaction();
         }
         match control {
+            Control::Commit { .. } => self.adopt_settings(),
+            Control::Rollback { .. } => self.client.settings.drop_pending(),
+            Control::RollbackTo(_) => self.doubt_settings(),
+            Control::ResetAll | Control::DiscardAll => self.on_reset_all(control),
+            _ => {}
+        }
+        let server = &mut self.server;
+        match control {
             Control::DiscardAll => {
                 server.names.deallocated_all();
                 server.is_discarded = !server.ledger.runs_more();
@@ -244,6 +254,7 @@ impl Session {
             return Disposition::Terminated;
         }
         self.client.state.on_error();
+        self.doubt_settings();
         self.server.read_only.on_error();
         if self.server.ledger.has_unclear_sync() && !fatal {
             encode::put_raw(&mut self.output.to_client, tag::ERROR, body);
@@ -313,7 +324,8 @@ impl Session {
             return Disposition::Relay;
         };
         self.server.text_settings.on_report(name, reported);
-        if !matches!(name, b"default_transaction_read_only" | b"in_hot_standby") {
+        let is_told = matches!(name, b"default_transaction_read_only" | b"in_hot_standby");
+        if !is_told && !self.is_own_setting(name) {
             // The client is told, and must not find another value in its next connection.
             self.server.note_setting();
         }

@@ -194,7 +194,7 @@ impl Session {
                 frame.header,
                 &Judged {
                     verdict,
-                    text: meaning.excerpt(),
+                    text: meaning.text(),
                 },
                 Request::Execute,
             ),

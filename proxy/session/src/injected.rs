@@ -68,6 +68,15 @@ pub(super) fn setting(name: &str, value: &str, lifetime: Lifetime) -> String {
     )
 }
 
+/// Ends all prepared statements.
+pub(super) const DEALLOCATE_ALL: &str = "DEALLOCATE ALL";
+
+/// Writes a simple Query of a client's own text.
+pub(super) fn query_bytes(out: &mut BytesMut, ledger: &mut Ledger, text: &[u8]) {
+    message(out, b'Q', &[text, b"\0"]);
+    ledger.push_own(InFlight::proxy(Request::Query));
+}
+
 /// Writes a simple Query, for a session without a client.
 pub(super) fn query(out: &mut BytesMut, ledger: &mut Ledger, sql: &str) {
     let written = frontend::query(sql, out);

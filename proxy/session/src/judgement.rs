@@ -201,7 +201,9 @@ impl Session {
             self.record(&rejection, Enforcement::Observed, statement);
         }
         self.note_plan(&plan, verdict);
-        self.server.note_leftover(verdict);
+        if !self.note_assignment(verdict, judged.text, request) {
+            self.server.note_leftover(verdict);
+        }
         let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
         entry.leave = plan.leave;
         self.forward(permit, Some(entry))

@@ -11,6 +11,7 @@ use pgpalisade_policies::{Access, Analysis, Leftover, Lifetime};
 
 use super::action::{Action, Prerequisite, Refused, Waiting};
 use super::names::Names;
+use super::settings::{Settings, Texts};
 use super::text_settings::Reports;
 use super::tokens::TokenRequest;
 use super::unserved::{Block, NextReply};
@@ -50,7 +51,14 @@ impl ClientHalf {
             statements: None,
             block: Block::None,
             next_reply: NextReply::OfServer,
+            settings: Settings::NONE,
         }
+    }
+
+    /// Settings that a server connection needs for it.
+    #[must_use]
+    pub const fn settings(&self) -> Option<&Arc<Texts>> {
+        self.settings.kept()
     }
 
     /// Tokens to declare for the next server connection, unless they were accepted for it.
@@ -72,13 +80,29 @@ impl ServerHalf {
         self.has_token_text = false;
     }
 
+    /// Settings of a client that it has.
+    #[must_use]
+    pub const fn applied(&self) -> Option<&Arc<Texts>> {
+        self.applied.as_ref()
+    }
+
+    /// Notes that a setting is changed by its client, which takes it along.
+    pub(super) fn on_assignment(&mut self, name: &str) {
+        self.is_discarded = false;
+        self.has_run_more_than_reads = true;
+        if text_settings::decides_meaning(name) {
+            self.text_settings.on_change();
+        }
+    }
+
     /// Whether nothing is left in it that another client could find, unless by a function of the database: since its
     /// login, or the last reset, it has only read. It may have prepared statements, which keep out of other clients'
     /// way.
     #[must_use]
     pub fn is_tidy(&self) -> bool {
         let has_tokens = self.has_token_text || !self.accepted().is_empty();
-        !self.has_run_more_than_reads && !has_tokens && self.names.are_few()
+        let has_run = self.has_run_more_than_reads || self.applied.is_some();
+        !has_run && !has_tokens && self.names.are_few()
     }
 
     /// Tokens that its server process is registered with.
@@ -270,8 +294,20 @@ impl Session {
         }
         server.names = Names::default();
         server.has_token_text = false;
-        server.has_run_more_than_reads = false;
+        server.applied = None;
         server.forget_leftover();
+    }
+
+    /// Runs the texts of a client's settings, after a reset if the server connection has others.
+    pub fn begin_settings(&mut self, wanted: &Arc<Texts>) {
+        let (out, server) = (&mut self.output.to_server, &mut self.server);
+        // Equal texts may have been read by other settings.
+        injected::query(out, &mut server.ledger, injected::DEALLOCATE_ALL);
+        server.names = Names::default();
+        for text in wanted.values() {
+            injected::query_bytes(out, &mut server.ledger, text);
+        }
+        server.applied = Some(Arc::clone(wanted));
     }
 
     /// Gives the server connection back after the replies to [`Self::begin_reset`]. `None`: it is not as it was asked
@@ -279,9 +315,9 @@ impl Session {
     #[must_use]
     pub fn end_reset(self) -> Option<ServerHalf> {
         let is_reset = self.server.read_only.is_reset();
-        self.part()
-            .ok()
-            .filter(|_| is_reset)
-            .map(|(_, server)| server)
+        let (_, mut server) = self.part().ok().filter(|_| is_reset)?;
+        // The server has reported what it has reset.
+        server.has_run_more_than_reads = false;
+        Some(server)
     }
 }

@@ -31,6 +31,7 @@ pub mod names;
 mod parse_again;
 pub mod read_only;
 mod refusing;
+pub mod settings;
 mod shown;
 mod statements;
 pub mod text_settings;
@@ -57,6 +58,7 @@ use ledger::Ledger;
 use lending::Tenancy;
 use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
+use settings::{Settings, Texts};
 use statements::Statements;
 use text_settings::{Reports, TextSettings};
 use tokens::Registration;
@@ -145,6 +147,7 @@ pub struct ClientHalf {
     statements: Option<Box<Statements>>,
     block: Block,
     next_reply: NextReply,
+    settings: Settings,
 }
 
 /// State that belongs to the server connection, whichever client it serves.
@@ -163,6 +166,8 @@ pub struct ServerHalf {
     /// Whether the server has a value for `fencing.token`, perhaps an empty one.
     has_token_text: bool,
     tenancy: Tenancy,
+    /// Settings of its client that it has, since the last reset.
+    applied: Option<Arc<Texts>>,
     /// Whether something else than reads has run since the login, or since the last reset.
     has_run_more_than_reads: bool,
     /// Whether a DISCARD ALL has completed, and nothing was sent since. Its ReadyForQuery is still to come.
@@ -185,6 +190,7 @@ impl ServerHalf {
             text_settings: TextSettings::new(texts),
             has_token_text: false,
             tenancy: Tenancy::ForLife,
+            applied: None,
             has_run_more_than_reads: false,
             is_discarded: false,
             final_error: None,

@@ -151,6 +151,7 @@ impl Session {
             out.extend_from_slice(&error);
         }
         let mut client = self.client;
+        client.settings.drop_pending();
         // A declaration is not repeated in another connection, either.
         let declares = self.prepared.is_some_and(|done| done.waiting.is_some());
         let is_open = declares

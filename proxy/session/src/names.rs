@@ -319,6 +319,11 @@ impl Names {
         }
     }
 
+    /// Whether the client has statements that have a name.
+    pub(super) fn has_statements_of_client(&self) -> bool {
+        self.of_client.as_ref().is_some_and(|all| !all.is_empty())
+    }
+
     /// Whether its statements may stay for the next clients.
     pub(super) fn are_few(&self) -> bool {
         self.statements.len() <= LEFT_MAX && self.statement_bytes <= NAMES_BYTES_MAX / 4

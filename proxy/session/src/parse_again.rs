@@ -16,6 +16,7 @@ use super::ledger::Sent;
 use super::lending::Tenancy;
 use super::lookup::{self, Unclear};
 use super::names::NameChange;
+use super::text_settings;
 use super::{Session, injected};
 use crate::fence::{Classified, Described, Name, Pipeline, PreparedText, Source};
 use crate::wire::backend::{self, tag};
@@ -74,7 +75,8 @@ impl Session {
         let rest = parse.body.get(name.len() + 1..)?;
         let settings = &self.server.text_settings;
         let encoding = settings.for_text(text, self.server.ledger.settled());
-        let is_same = encoding == Some(TextEncoding::Utf8) && !settings.differ();
+        let differs = settings.differ() && text_settings::decide(text);
+        let is_same = encoding == Some(TextEncoding::Utf8) && !differs;
         is_same.then(|| Source::new(rest))
     }
 
@@ -90,7 +92,7 @@ impl Session {
             return Err(self.refuse_outdated(name));
         }
         let settings = &self.server.text_settings;
-        if settings.differ() {
+        if settings.differ() && text_settings::decide(source.text()) {
             // Its literals would be read in another way. PostgreSQL says that it does not know the statement.
             self.server.names.remove_elsewhere(name);
             return Ok(self.vacate(name));
@@ -141,7 +143,12 @@ impl Session {
             detail: "",
             hint: "",
         };
-        encode::put(&mut self.output.to_client, &ErrorResponse::from(&fields));
+        let mut error = ErrorResponse::from(&fields);
+        // Drivers know the error by them.
+        let source = [(b'F', "plancache.c"), (b'R', "RevalidateCachedQuery")];
+        let source = source.map(|(letter, text)| (letter, text.to_owned()));
+        error.fields.extend(source);
+        encode::put(&mut self.output.to_client, &error);
     }
 
     /// Applies a description of a statement or portal.

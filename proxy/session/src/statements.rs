@@ -67,6 +67,10 @@ impl Statements {
         (self.bytes, self.unmovable) = (0, 0);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.named.is_empty()
+    }
+
     /// Whether one cannot be parsed again.
     pub(super) const fn has_unmovable(&self) -> bool {
         self.unmovable > 0

@@ -71,6 +71,15 @@ pub(crate) fn decides_meaning(name: &str) -> bool {
     )
 }
 
+/// Whether one of these settings may matter for a text: it has a string literal, or NULL.
+pub(crate) fn decide(text: &[u8]) -> bool {
+    let is_null = |word: &[u8]| word.eq_ignore_ascii_case(b"null");
+    let mut pairs = text.windows(2);
+    text.contains(&b'\'')
+        || pairs.any(|pair| matches!(pair, [b'$', next] if !next.is_ascii_digit()))
+        || text.windows(4).any(is_null)
+}
+
 /// Encodings by which the server reads the texts of a session.
 #[derive(Debug)]
 pub(crate) struct TextSettings {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use pgpalisade_fence::statement_text::Literals;
-use pgpalisade_server::pooling::{BackendLimits, Pool};
+use pgpalisade_server::pooling::{BackendLimits, Pool, Reset};
 use pgpalisade_server::transport::Batching;
 
 use super::error::ConfigErrors;
@@ -167,9 +167,11 @@ fn shared_server_connections() {
         lifetime: Duration::from_secs(3600),
         pinned: 10,
         sessions: 0,
+        reset: Reset::Always,
     };
     assert_eq!(pool(""), Pool::Transaction(limits.clone()));
-    let given = "max = 1\nleaders = 0\nwait = 0\nidle = \"1s\"\nlifetime = \"168h\"\npinned = 0\nsessions = 7";
+    let given = "max = 1\nleaders = 0\nwait = 0\nidle = \"1s\"\nlifetime = \"168h\"\npinned = 0\nsessions = 7\n\
+                 reset = \"auto\"";
     let given_limits = BackendLimits {
         max: NonZeroUsize::MIN,
         leaders: 0,
@@ -178,6 +180,7 @@ fn shared_server_connections() {
         lifetime: Duration::from_secs(168 * 3600),
         pinned: 0,
         sessions: 7,
+        reset: Reset::Auto,
     };
     assert_eq!(pool(given), Pool::Transaction(given_limits));
     for (more, part) in [

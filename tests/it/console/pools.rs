@@ -50,7 +50,7 @@ fn clients_are_shown_with_the_connections_that_they_share() {
 
     busy.ok("BEGIN; SELECT 1");
     let pid = busy.rows("SELECT pg_backend_pid()").concat().concat();
-    keeper.ok("SET work_mem = '123kB'");
+    keeper.ok("SET ROLE pg_monitor");
     waiting.send(&Batch::new().query("SELECT 1"));
     let clients = wait_for("the wait", || {
         let clients = scene.show("CLIENTS");

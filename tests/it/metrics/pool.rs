@@ -20,14 +20,14 @@ fn waits_pins_openings_and_resets_are_counted() {
     let (mut busy, mut keeper) = (stage.plain(), stage.plain());
     let mut waiting = stage.plain();
     busy.ok("BEGIN; SELECT 1");
-    keeper.ok("SET work_mem = '123kB'");
+    keeper.ok("LISTEN c");
     waiting.send(&Batch::new().query("SELECT 1"));
     wait_until(http, "pgpalisade_pool_waiting", 1.0);
     wait_until(http, "pgpalisade_pool_pinned", 1.0);
     let state = |state: &str| format!("pgpalisade_pool_connections{{state=\"{state}\"}}");
     wait_until(http, &state("active"), 2.0);
     let seen = http.metrics();
-    let pins = "pgpalisade_pool_pins_total{leftover=\"setting\"}";
+    let pins = "pgpalisade_pool_pins_total{leftover=\"channel\"}";
     assert_eq!(seen.of(pins), 1.0, "{}", seen.text);
     let (waits, lent) = (
         seen.of("pgpalisade_pool_waits_total"),

@@ -7,13 +7,14 @@ use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
 use pgpalisade_pool::{Access, BackendId, ClientId, Order, Pool, Refusal, Residue};
+use pgpalisade_session::settings::Texts;
 use pgpalisade_session::{Identity, ServerHalf};
 use tokio::sync::{mpsc, oneshot};
 
 use super::OpenError;
 use super::cancel::cancel_request;
 use super::open::{OpenedBackend, open};
-use super::reset::reset;
+use super::reset::has_settings;
 use crate::metrics::Outcome;
 use crate::pooling::backends::{Answer, Backend, Backends, Machine, Tokens};
 use crate::pooling::cancel_keys::{CancelKey, Cancellable};
@@ -26,8 +27,8 @@ use crate::worker::Worker;
 /// Interval in which idle connections are looked at, and waits end.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Time for PostgreSQL to reset a connection, and to close one after a goodbye.
-const RESET_WITHIN: Duration = Duration::from_secs(5);
+/// Time for PostgreSQL to close a connection after a goodbye.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
 
 impl Backend {
     fn new(opened: OpenedBackend, census: Option<Rc<Census>>) -> Self {
@@ -180,6 +181,7 @@ impl Seat {
     pub(crate) async fn lend(
         &mut self,
         tokens: Option<Tokens>,
+        settings: Option<&Arc<Texts>>,
     ) -> Result<(Lent, Box<Backend>), OpenError> {
         let worker = Rc::clone(&self.worker);
         loop {
@@ -198,6 +200,9 @@ impl Seat {
             }
             if self.last.replace(id) != Some(id) {
                 backend.half.forget_token_text();
+            }
+            if !has_settings(&backend, settings) {
+                backend = worker.with_settings(backend, settings).await?;
             }
             self.cancel_key.lend(&backend.cancellable);
             return Ok((lent, backend));
@@ -406,16 +411,6 @@ impl Worker {
         }
     }
 
-    async fn reset_in_time(&self, used: Box<Backend>) -> Option<Box<Backend>> {
-        let timers = self.shared.timers.clone();
-        let resetting = reset(self, *used);
-        timers
-            .timeout(RESET_WITHIN, resetting)
-            .await
-            .ok()?
-            .map(Box::new)
-    }
-
     async fn closes(self: Rc<Self>, id: BackendId, closed: Option<Box<Backend>>) {
         Rc::clone(&self).says_goodbye(closed).await;
         if let Some(backends) = &self.backends {
@@ -432,7 +427,7 @@ impl Worker {
         let mut upstream = side.upstream;
         upstream.say_goodbye();
         let timers = self.shared.timers.clone();
-        let closed = timers.timeout(RESET_WITHIN, upstream.closed()).await;
+        let closed = timers.timeout(GOODBYE_WITHIN, upstream.closed()).await;
         if let (Ok(Ok(())), Identity::Known(session)) = (closed, half.identity()) {
             self.shared.takeover.release(session.backend);
         }

@@ -1,29 +1,97 @@
-//! Resets a server connection that serves no client.
+//! Resets a server connection that serves no client, or gives it the settings of the next.
 
 use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
 use std::task::{Poll, ready};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use pgpalisade_session::Session;
 use pgpalisade_session::action::Disposition;
+use pgpalisade_session::settings::Texts;
 use pgpalisade_wire::backend::{self, tag};
 use pgpalisade_wire::header::{self, HEADER_LEN};
 
+use super::OpenError;
 use crate::pooling::backends::Backend;
 use crate::pooling::census::{self, Found};
 use crate::worker::Worker;
 
-/// Removes what the last client has left; `None` if the connection is no longer usable. The caller bounds the wait.
-///
+/// Time for PostgreSQL to reset a connection, or to set what a client has set.
+const RESET_WITHIN: Duration = Duration::from_secs(5);
+
+/// Whether a connection has exactly these settings of a client.
+pub(super) fn has_settings(backend: &Backend, wanted: Option<&Arc<Texts>>) -> bool {
+    match (backend.half.applied(), wanted) {
+        (None, None) => true,
+        (Some(applied), Some(wanted)) => Arc::ptr_eq(applied, wanted),
+        _ => false,
+    }
+}
+
+impl Worker {
+    /// Removes what the last client has left; `None` if the connection is no longer usable.
+    pub(super) async fn reset_in_time(&self, used: Box<Backend>) -> Option<Box<Backend>> {
+        let timers = self.shared.timers.clone();
+        let resetting = reset(self, *used);
+        timers
+            .timeout(RESET_WITHIN, resetting)
+            .await
+            .ok()?
+            .map(Box::new)
+    }
+
+    /// Gives a connection the settings of a client.
+    pub(super) async fn with_settings(
+        &self,
+        mut backend: Box<Backend>,
+        settings: Option<&Arc<Texts>>,
+    ) -> Result<Box<Backend>, OpenError> {
+        if backend.half.applied().is_some() {
+            backend = self.reset_in_time(backend).await.ok_or(OpenError::NotSet)?;
+        }
+        let Some(texts) = settings else {
+            return Ok(backend);
+        };
+        let timers = self.shared.timers.clone();
+        let setting = timers
+            .timeout(RESET_WITHIN, set(self, *backend, texts))
+            .await;
+        let backend = setting.ok().flatten().ok_or(OpenError::NotSet)?;
+        Ok(Box::new(backend))
+    }
+}
+
 /// Takes a census as well, if one is due.
-pub(super) async fn reset(worker: &Worker, used: Backend) -> Option<Backend> {
+async fn reset(worker: &Worker, used: Backend) -> Option<Backend> {
+    let census = used.census.clone().filter(|census| census.begin());
+    let texts = used.greeting.initial.texts;
+    let last = census.as_ref().map(|_| census::QUERY);
+    let begin = |session: &mut Session| session.begin_reset(texts, rand::random(), last);
+    let (reset, found) = exchange(worker, used, begin).await?;
+    if let Some(census) = census {
+        census.note(found);
+    }
+    Some(reset)
+}
+
+async fn set(worker: &Worker, reset: Backend, texts: &Arc<Texts>) -> Option<Backend> {
+    let begin = |session: &mut Session| session.begin_settings(texts);
+    let set = exchange(worker, reset, begin).await;
+    set.map(|(set, _)| set)
+}
+
+/// Sends what `begin` writes, and reads the replies. An error among them, or silence, ends the connection.
+async fn exchange(
+    worker: &Worker,
+    used: Backend,
+    begin: impl FnOnce(&mut Session),
+) -> Option<(Backend, Found)> {
     let Backend { half, mut side, .. } = used;
-    let census = used.census.as_ref().filter(|census| census.begin());
     let mut found = Found::Nothing;
     let mut session = Session::without_client(worker.fence_of_nobody(), half);
-    let last = census.map(|_| census::QUERY);
-    session.begin_reset(used.greeting.initial.texts, rand::random(), last);
+    begin(&mut session);
     side.upstream.put_own(&session.output().to_server.split());
     let mut bytes = BytesMut::new();
     while !session.is_answered() {
@@ -42,10 +110,8 @@ pub(super) async fn reset(worker: &Worker, used: Backend) -> Option<Backend> {
             }
             let message = bytes.split_to(header.frame_len());
             let body = message.get(HEADER_LEN..).unwrap_or_default();
-            match header.tag {
-                tag::DATA_ROW => found = Found::of(body),
-                tag::ERROR => found = Found::Unknown,
-                _ => {}
+            if header.tag == tag::DATA_ROW {
+                found = Found::of(body);
             }
             match session.on_backend(header.tag, body) {
                 Disposition::Relay | Disposition::Drop => session.output().to_client.clear(),
@@ -54,8 +120,6 @@ pub(super) async fn reset(worker: &Worker, used: Backend) -> Option<Backend> {
         }
     }
     let half = session.end_reset()?;
-    if let Some(census) = census {
-        census.note(found);
-    }
-    bytes.is_empty().then_some(Backend { half, side, ..used })
+    let backend = Backend { half, side, ..used };
+    bytes.is_empty().then_some((backend, found))
 }

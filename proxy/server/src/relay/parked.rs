@@ -214,7 +214,8 @@ impl Parked {
 
     /// Gets a server connection for the tokens of the startup packet.
     pub(crate) async fn lend(mut self: Box<Self>) -> Result<Box<Relay>, (Box<Self>, OpenError)> {
-        match self.seat.lend(self.tokens()).await {
+        let tokens = self.tokens();
+        match self.seat.lend(tokens, self.half.settings()).await {
             Ok((lent, backend)) => Ok(self.bind(lent, backend)),
             Err(error) => Err((self, error)),
         }
@@ -286,7 +287,7 @@ impl Parked {
             if is_idle {
                 worker.gate.is_open().await;
             }
-            seat.lend(tokens).await
+            seat.lend(tokens, half.settings()).await
         };
         let mut lending = pin!(lending);
         poll_fn(|cx| {

@@ -1,7 +1,7 @@
 //! Tests of the session alone: no server, no socket, no clock.
 //!
 //! - [`requests`] and [`replies`]: tables, a message in each state and its outcome.
-//! - [`lending`], [`parse_again`], [`left_statements`]: a client between two server connections.
+//! - [`lending`], [`parse_again`], [`left_statements`], [`settings`]: a client between two server connections.
 //! - [`growth`]: the time of a longer text.
 //! - [`properties`]: random conversations, with [`postgres`] as the judge and [`driver`] in place of the relay.
 
@@ -18,6 +18,7 @@ mod postgres;
 mod properties;
 mod replies;
 mod requests;
+mod settings;
 mod sql;
 mod subject;
 mod unserved;

@@ -228,19 +228,31 @@ fn where_a_setting_has_changed_nothing_is_parsed_again() {
         "RESET ALL",
     ];
     for text in settings {
-        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT '1'")]);
         subject.run(&query(text), "SET", b'I');
         subject.run(&query("SELECT 1"), "SELECT 1", b'I');
         assert_eq!(ahead(&mut subject, &bind("", "s")), "free", "{text}");
         subject.run(&sync(), "", b'I');
         // The client can parse it anew, and that keeps the connection.
         assert_eq!(
-            ahead(&mut subject, &parse("s", "SELECT 1")),
+            ahead(&mut subject, &parse("s", "SELECT '1'")),
             "free",
             "{text}"
         );
         subject.run(&sync(), "", b'I');
         assert!(subject.session.leftover().is_some(), "{text}");
+    }
+    // Neither does a text without a literal depend on it.
+    for (text, depends) in [
+        ("SELECT $1 + 1 AS \"a\"", false),
+        ("SELECT $$a$$", true),
+        ("SELECT $tag$a$tag$", true),
+        ("SELECT a = Null FROM t", true),
+    ] {
+        let mut subject = moved(Holds::None, &[&parse("s", text)]);
+        subject.run(&query("SET LOCAL TimeZone = 'UTC'"), "SET", b'I');
+        let parsed = ahead(&mut subject, &bind("", "s")).contains("P(s");
+        assert_eq!(parsed, !depends, "{text}");
     }
     for text in ["SET LOCAL search_path = a", "SET LOCAL ROLE r"] {
         let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
@@ -261,7 +273,7 @@ fn a_setting_of_another_connection_counts_no_more() {
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
     assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
     // A report shows what a function has set.
-    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT '1'")]);
     let _ = subject.reply(b'S', &strings(&["DateStyle", "German"]));
     assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
 }

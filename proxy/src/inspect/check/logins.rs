@@ -234,7 +234,7 @@ mod tests {
     use super::super::super::finding::CheckOutcome;
     use super::*;
     use pgpalisade_server::accounts::VerifierSource;
-    use pgpalisade_server::pooling::BackendLimits;
+    use pgpalisade_server::pooling::{BackendLimits, Reset};
     use std::num::NonZeroUsize;
 
     #[track_caller]
@@ -267,6 +267,7 @@ mod tests {
             lifetime: Duration::ZERO,
             pinned: 0,
             sessions: 0,
+            reset: Reset::Always,
         })
     }
 

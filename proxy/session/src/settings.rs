@@ -1,0 +1,145 @@
+//! Settings that a client has set for its session by texts of its own. They go with it: where they are missing, the
+//! texts run again before the client's next message.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pgpalisade_policies::{Analysis, Assignment, Control};
+
+use super::Session;
+use super::in_flight::Request;
+use super::text_settings::decides_meaning;
+use crate::wire::backend::TransactionStatus;
+
+/// Limit for the settings of a client, and in bytes for the text of one. Others keep the connection.
+const KEPT_MAX: usize = 64;
+const TEXT_MAX: usize = 1024;
+
+/// Text of each setting, by name.
+pub type Texts = BTreeMap<Box<str>, Box<[u8]>>;
+
+/// Settings of a client.
+#[derive(Debug)]
+pub(super) struct Settings {
+    kept: Option<Arc<Texts>>,
+    /// Changes of the open transaction.
+    pending: Vec<(Box<str>, Option<Box<[u8]>>)>,
+}
+
+impl Settings {
+    pub(super) const NONE: Self = Self {
+        kept: None,
+        pending: Vec::new(),
+    };
+
+    /// Notes that a transaction was rolled back, or its server connection lost.
+    pub(super) fn drop_pending(&mut self) {
+        self.pending.clear();
+    }
+
+    pub(super) const fn kept(&self) -> Option<&Arc<Texts>> {
+        self.kept.as_ref()
+    }
+
+    /// Whether a change of it is on its way.
+    fn awaits(&self, reported: &[u8]) -> bool {
+        let is_it = |name: &str| name.as_bytes().eq_ignore_ascii_case(reported);
+        self.pending.iter().any(|(name, _)| is_it(name))
+    }
+}
+
+impl Session {
+    /// Notes a text that is sent and does nothing but set a setting of the session. `false`: what it leaves keeps the
+    /// connection.
+    pub(super) fn note_assignment(
+        &mut self,
+        verdict: &Analysis,
+        text: &[u8],
+        request: Request,
+    ) -> bool {
+        let [statement] = &*verdict.statements else {
+            return false;
+        };
+        let Some(assignment) = &statement.assigns else {
+            return false;
+        };
+        if !self.is_lent() || self.leftover().is_some() {
+            return false;
+        }
+        let (client, server) = (&mut self.client, &mut self.server);
+        // What is in flight beside it could end its transaction unseen.
+        let is_alone = match request {
+            Request::Query => server.ledger.is_empty(),
+            _ => server.ledger.settled().is_some(),
+        };
+        let kept = client.settings.kept.as_ref().map_or(0, |kept| kept.len());
+        let is_small = text.len() <= TEXT_MAX && kept + client.settings.pending.len() < KEPT_MAX;
+        let name = assignment.name();
+        // What was parsed before it means something else afterwards.
+        let is_late = decides_meaning(name)
+            && (server.text_settings.differ() || server.names.has_statements_of_client());
+        if !is_alone || !is_small || text.is_empty() || is_late {
+            return false;
+        }
+        let text = match assignment {
+            Assignment::Set(_) => Some(text.into()),
+            Assignment::Reset(_) => None,
+        };
+        client.settings.pending.push((name.into(), text));
+        server.on_assignment(name);
+        true
+    }
+
+    /// Applies the changes of a transaction that has been committed.
+    #[inline]
+    pub(super) fn adopt_settings(&mut self) {
+        if !self.client.settings.pending.is_empty() {
+            self.adopt_pending();
+        }
+    }
+
+    fn adopt_pending(&mut self) {
+        let settings = &mut self.client.settings;
+        let mut texts = settings
+            .kept
+            .take()
+            .map_or_else(Texts::new, Arc::unwrap_or_clone);
+        for (name, text) in settings.pending.drain(..) {
+            match text {
+                Some(text) => drop(texts.insert(name, text)),
+                None => drop(texts.remove(&name)),
+            }
+        }
+        settings.kept = (!texts.is_empty()).then(|| Arc::new(texts));
+        self.server.applied = settings.kept.clone();
+        self.server.text_settings.on_reset();
+    }
+
+    /// Notes that part of a transaction was rolled back, or is going to be. Which of the changes are left, only the
+    /// server knows.
+    #[inline]
+    pub(super) fn doubt_settings(&mut self) {
+        if !self.client.settings.pending.is_empty() {
+            self.client.settings.drop_pending();
+            if self.client.state.status() != TransactionStatus::Idle {
+                self.server.note_setting();
+            }
+        }
+    }
+
+    /// Notes RESET ALL, which a rollback may undo, or DISCARD ALL.
+    pub(super) fn on_reset_all(&mut self, control: &Control) {
+        if *control == Control::DiscardAll {
+            self.client.settings = Settings::NONE;
+            self.server.applied = None;
+        } else if self.client.settings.kept.is_some() {
+            self.server.note_setting();
+        }
+        self.doubt_settings();
+    }
+
+    /// Whether a report is about a setting that the client is setting itself.
+    pub(super) fn is_own_setting(&self, reported: &[u8]) -> bool {
+        self.client.settings.awaits(reported)
+    }
+}

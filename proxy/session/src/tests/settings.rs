@@ -1,0 +1,231 @@
+//! Settings that a client takes along from server connection to server connection.
+
+use super::super::ServerHalf;
+use super::frames::{bind, execute, message, parse, query, strings};
+use super::subject::{Holds, Subject, fence, session, sync};
+
+fn fresh() -> ServerHalf {
+    session(fence()).part().unwrap().1
+}
+
+fn client() -> Subject {
+    let mut subject = Subject::new(Holds::None);
+    subject.lend(fresh());
+    subject
+}
+
+/// Texts that the client takes along, or for what it keeps its connection.
+fn taken(subject: &Subject) -> String {
+    if let Some(left) = subject.session.leftover() {
+        return format!("keeps {left:?}");
+    }
+    let kept = subject.session.client.settings();
+    let texts = kept.into_iter().flat_map(|texts| texts.values());
+    let texts: Vec<_> = texts.map(|text| String::from_utf8_lossy(text)).collect();
+    texts.join("; ")
+}
+
+/// Runs texts, each with the status after it; `!` in front of one that fails.
+fn run(subject: &mut Subject, texts: &[(&str, u8)]) {
+    for (text, status) in texts {
+        if let Some(fails) = text.strip_prefix('!') {
+            subject.send(&query(fails));
+            let _ = subject.fail();
+            subject.answer("", *status);
+        } else {
+            let tag = text.split(' ').next().unwrap();
+            let tag = if tag == "SELECT" { "SELECT 1" } else { tag };
+            let tag = if tag == "DISCARD" { "DISCARD ALL" } else { tag };
+            subject.run(
+                &query(text),
+                if tag == "RESET" { "RESET" } else { tag },
+                *status,
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_client_sets_goes_with_it() {
+    let (idle, inside, failed) = (b'I', b'T', b'E');
+    let table: &[(&[(&str, u8)], &str)] = &[
+        (&[("SET work_mem = '1MB'", idle)], "SET work_mem = '1MB'"),
+        (
+            &[("SET Work_Mem TO 5", idle), ("SET work_mem = 6", idle)],
+            "SET work_mem = 6",
+        ),
+        (
+            &[("SET a.b = 'x'", idle), ("SET TIME ZONE 'UTC'", idle)],
+            "SET a.b = 'x'; SET TIME ZONE 'UTC'",
+        ),
+        (
+            &[("SELECT set_config('TimeZone', 'UTC', false)", idle)],
+            "SELECT set_config('TimeZone', 'UTC', false)",
+        ),
+        (&[("SET work_mem = 5", idle), ("RESET work_mem", idle)], ""),
+        (
+            &[
+                ("SET work_mem = 5", idle),
+                ("SET work_mem TO DEFAULT", idle),
+            ],
+            "",
+        ),
+        (&[("SET work_mem = 5", idle), ("DISCARD ALL", idle)], ""),
+        (&[("!SET work_mem = 'x'", idle)], ""),
+        (
+            &[("SET work_mem = 5", idle), ("!SET work_mem = 'x'", idle)],
+            "SET work_mem = 5",
+        ),
+        // In a transaction
+        (
+            &[
+                ("BEGIN", inside),
+                ("SET work_mem = 5", inside),
+                ("COMMIT", idle),
+            ],
+            "SET work_mem = 5",
+        ),
+        (
+            &[
+                ("BEGIN", inside),
+                ("SET work_mem = 5", inside),
+                ("ROLLBACK", idle),
+            ],
+            "",
+        ),
+        (
+            &[
+                ("BEGIN", inside),
+                ("SET LOCAL work_mem = 5", inside),
+                ("COMMIT", idle),
+            ],
+            "",
+        ),
+        // What is left of it, only the server knows.
+        (
+            &[
+                ("BEGIN", inside),
+                ("SET work_mem = 5", inside),
+                ("!SELECT 1/0", failed),
+                ("ROLLBACK", idle),
+            ],
+            "keeps Setting",
+        ),
+        // Otherwise the client keeps its connection.
+        (&[("SET ROLE r", idle)], "keeps Setting"),
+        (&[("SET SESSION AUTHORIZATION r", idle)], "keeps Setting"),
+        (&[("SET client_encoding = 'LATIN1'", idle)], "keeps Setting"),
+        (&[("SET work_mem = 5; SELECT 1", idle)], "keeps Setting"),
+        (&[("SET work_mem FROM CURRENT", idle)], "keeps Setting"),
+        (
+            &[("SELECT set_config('a.b', now()::text, false)", idle)],
+            "keeps Setting",
+        ),
+        (
+            &[("SELECT set_config('a.b', 'x', false) FROM t", idle)],
+            "keeps Setting",
+        ),
+        (
+            &[("SET work_mem = 5", idle), ("RESET ALL", idle)],
+            "keeps Setting",
+        ),
+    ];
+    for (texts, expect) in table {
+        let mut subject = client();
+        run(&mut subject, texts);
+        assert_eq!(taken(&subject), *expect, "{texts:?}");
+    }
+    // One of its own, which PostgreSQL reports; another, which a function has set.
+    for (reported, expect) in [
+        ("TimeZone", "SET timezone = 'UTC'"),
+        ("DateStyle", "keeps Setting"),
+    ] {
+        let mut subject = client();
+        subject.send(&query("SET timezone = 'UTC'"));
+        let _ = subject.reply(b'C', &strings(&["SET"]));
+        let _ = subject.reply(b'S', &strings(&[reported, "x"]));
+        let _ = subject.reply(b'Z', b"I");
+        assert_eq!(taken(&subject), expect);
+    }
+    let long = format!("SET a.b = '{}'", "x".repeat(2000));
+    let mut subject = client();
+    run(&mut subject, &[(&long, idle)]);
+    assert_eq!(taken(&subject), "keeps Setting");
+    for at in 0..70 {
+        let mut subject = client();
+        let texts: Vec<_> = (0..at).map(|at| format!("SET a.b{at} = 1")).collect();
+        let texts: Vec<_> = texts.iter().map(|text| (&**text, idle)).collect();
+        run(&mut subject, &texts);
+        assert_eq!(taken(&subject) == "keeps Setting", at > 64, "{at}");
+    }
+}
+
+#[test]
+fn by_the_extended_protocol_too() {
+    let mut subject = client();
+    for message in [
+        &parse("", "SET a.b = 'x'")[..],
+        &bind("", ""),
+        &execute("", 0),
+    ] {
+        subject.send(message);
+    }
+    subject.run(&sync(), "SET", b'I');
+    assert_eq!(taken(&subject), "SET a.b = 'x'");
+    // Another statement of the same transaction fails.
+    let mut subject = client();
+    for message in [
+        &parse("", "SET a.b = 'x'")[..],
+        &bind("", ""),
+        &execute("", 0),
+        &parse("", "x"),
+    ] {
+        subject.send(message);
+    }
+    for (tag, body) in [(b'1', vec![]), (b'2', vec![]), (b'C', strings(&["SET"]))] {
+        let _ = subject.reply(tag, &body);
+    }
+    let _ = subject.fail();
+    subject.run(&sync(), "", b'I');
+    assert_eq!(taken(&subject), "");
+}
+
+/// Its statements would be read by another setting elsewhere.
+#[test]
+fn a_setting_that_comes_after_statements_keeps_the_connection_if_they_depend_on_it() {
+    for (text, expect) in [
+        ("SET datestyle = 'German'", "keeps Setting"),
+        ("SET work_mem = 5", "SET work_mem = 5"),
+    ] {
+        let mut subject = client();
+        subject.send(&parse("s", "SELECT '1.2.2020'::date"));
+        subject.run(&sync(), "", b'I');
+        run(&mut subject, &[(text, b'I')]);
+        assert_eq!(taken(&subject), expect);
+    }
+    // Those that come after it go along.
+    let mut subject = client();
+    run(&mut subject, &[("SET datestyle = 'German'", b'I')]);
+    subject.send(&parse("s", "SELECT '1.2.2020'::date"));
+    subject.run(&sync(), "", b'I');
+    assert_eq!(subject.session.leftover(), None);
+}
+
+#[test]
+fn another_server_connection_is_given_the_settings() {
+    let mut subject = client();
+    run(
+        &mut subject,
+        &[("SET a.b = 'x'", b'I'), ("SET a.c = 'y'", b'I')],
+    );
+    let texts = subject.session.client.settings().unwrap().clone();
+    let server = subject.lend(fresh());
+    assert!(!server.is_tidy());
+    assert!(std::sync::Arc::ptr_eq(server.applied().unwrap(), &texts));
+    let mut session = super::super::Session::without_client(fence(), fresh());
+    session.begin_settings(&texts);
+    let sent = session.output().to_server.split();
+    let expect = ["DEALLOCATE ALL\0", "SET a.b = 'x'\0", "SET a.c = 'y'\0"];
+    let expect = expect.map(|text| message(b'Q', text.as_bytes())).concat();
+    assert_eq!(sent, expect);
+}

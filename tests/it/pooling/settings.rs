@@ -1,0 +1,110 @@
+//! A client's settings go with it from server connection to server connection.
+
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, errors};
+
+use super::{backend, with};
+
+/// A proxy that shares `max` server connections, of which no client may keep one.
+fn stage(max: &str, reset: &str) -> Stage {
+    with(&[
+        ("--backends-max", max),
+        ("--backends-leaders", "0"),
+        ("--backends-pinned", "0"),
+        ("--backends-reset", reset),
+    ])
+}
+
+#[test]
+fn each_client_has_its_own_settings_in_a_shared_connection() {
+    for reset in ["always", "auto"] {
+        let stage = stage("1", reset);
+        let (mut one, mut other, mut third) = (stage.plain(), stage.plain(), stage.plain());
+        let default = third.rows("SHOW work_mem");
+        one.ok("SET work_mem = '123kB'");
+        one.ok("SELECT set_config('TimeZone', 'Asia/Tokyo', false)");
+        other.ok("BEGIN; SELECT 1");
+        other.ok("SET work_mem = '321kB'");
+        other.ok("COMMIT");
+        let parse = Batch::new().parse("s", "SELECT '2020-01-01 00:00+00'::timestamptz::text");
+        let run = |batch: Batch| batch.bind("", "s", &[]).execute("", 0).sync();
+        one.run(&parse.clone().sync());
+        third.run(&parse.clone().sync());
+        for _ in 0..3 {
+            assert_eq!(one.rows("SHOW work_mem"), [["123kB"]]);
+            assert_eq!(other.rows("SHOW work_mem"), [["321kB"]]);
+            assert_eq!(third.rows("SHOW work_mem"), default);
+            assert_eq!(one.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);
+            assert_ne!(other.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);
+            // The same statement, and each client's own time zone.
+            let told = one.run(&run(Batch::new()));
+            assert!(String::from_utf8_lossy(&told[1].body).contains("09:00:00+09"));
+            let told = third.run(&run(Batch::new()));
+            assert!(!String::from_utf8_lossy(&told[1].body).contains("+09"));
+        }
+        one.ok("RESET work_mem");
+        other.ok("DISCARD ALL");
+        for client in [&mut one, &mut other, &mut third] {
+            assert_eq!(client.rows("SHOW work_mem"), default);
+        }
+        assert_eq!(one.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);
+        // A setting that was not accepted is none.
+        one.fails("SET work_mem = 'much'", "22023");
+        assert_eq!(other.rows("SHOW work_mem"), default);
+        assert_eq!(one.rows("SHOW work_mem"), default);
+    }
+}
+
+/// A setting changes while the client is elsewhere: its older connection has another.
+#[test]
+fn an_older_connection_of_the_client_is_brought_up_to_date() {
+    let stage = stage("2", "always");
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    one.ok("SET work_mem = '123kB'");
+    let first = backend(&mut one);
+    other.ok("SELECT 1");
+    // The client finds its own connection in use.
+    let mut holder = stage.plain();
+    for value in ["124kB", "125kB"] {
+        while backend(&mut holder) != first {
+            holder.ok("ROLLBACK");
+            holder.ok("BEGIN");
+        }
+        one.ok(&format!("SET work_mem = '{value}'"));
+        holder.ok("ROLLBACK");
+        for _ in 0..4 {
+            assert_eq!(one.rows("SHOW work_mem"), [[value]]);
+            assert_ne!(other.rows("SHOW work_mem"), [[value]]);
+        }
+    }
+}
+
+/// It cannot be set again: the server has no such function any more.
+#[test]
+fn a_setting_that_fails_elsewhere_is_an_error() {
+    let stage = stage("1", "always");
+    stage
+        .postgres
+        .sql("CREATE TEXT SEARCH CONFIGURATION own (COPY = simple)");
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    one.ok("SET default_text_search_config = 'own'");
+    other.ok("SELECT 1");
+    stage.postgres.sql("DROP TEXT SEARCH CONFIGURATION own");
+    one.fails("SELECT 1", "58000");
+    one.fails("SELECT 1", "58000");
+    other.ok("SELECT 1");
+}
+
+#[test]
+fn a_lost_connection_takes_no_settings_with_it() {
+    let stage = stage("2", "always");
+    let mut one = stage.plain();
+    one.ok("SET work_mem = '123kB'");
+    let pid = backend(&mut one);
+    stage
+        .postgres
+        .sql(&format!("SELECT pg_terminate_backend({pid})"));
+    let answer = one.run(&Batch::new().query("SELECT 1"));
+    assert!(errors(&answer).len() <= 1);
+    assert_eq!(one.rows("SHOW work_mem"), [["123kB"]]);
+}
