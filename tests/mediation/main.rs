@@ -11,5 +11,6 @@ mod portals;
 mod random;
 mod read_only;
 mod script;
+mod sharing;
 mod tokens;
 mod unread;

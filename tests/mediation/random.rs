@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pgpalisade_judges::mediation::conversation::Session;
 use pgpalisade_judges::mediation::run::{LOOKED_AT, Plan, run};
+use pgpalisade_judges::mediation::trial::Trial;
 use pgpalisade_test_servers::machine;
 
 /// Includes the start of the servers.
@@ -13,7 +14,7 @@ const DURATION: Duration = Duration::from_secs(40);
 fn no_conversation_changes_what_its_session_may_not() {
     let seed = machine::seed();
     println!("seed {seed}");
-    let report = run(&Plan {
+    let report = run::<Trial>(&Plan {
         seed,
         conversations: u64::MAX,
         duration: DURATION,
@@ -21,6 +22,7 @@ fn no_conversation_changes_what_its_session_may_not() {
         violations_max: 1,
         looked_at: LOOKED_AT,
         sessions: Session::ALL.to_vec(),
+        flags: Vec::new(),
     });
     println!("{report}");
     // A run proves nothing if hardly anything ran or nothing was refused.

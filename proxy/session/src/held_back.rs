@@ -32,14 +32,15 @@ const QUERY: Header = Header {
 const FRONT_MAX: usize = 256;
 
 impl ClientHalf {
-    /// Answers a whole Query that only begins a transaction, and holds it back.
+    /// Answers a whole Query at the front of `bytes` that only begins a transaction, and holds it back.
     pub fn hold_back(
         &mut self,
-        message: &[u8],
+        bytes: &[u8],
         verdicts: &RefCell<VerdictCache>,
         out: &mut BytesMut,
     ) -> Needs {
-        let Some(text) = text(message).filter(|text| text.len() <= FRONT_MAX) else {
+        let text = text(bytes).filter(|text| text.len() <= FRONT_MAX);
+        let Some((message, text)) = front(bytes).zip(text) else {
             return Needs::Server;
         };
         let Some(command_tag) = command_tag(text).filter(|_| self.block == Block::None) else {
@@ -142,10 +143,16 @@ impl Session {
     }
 }
 
-/// Text of a whole Query.
-fn text(message: &[u8]) -> Option<&[u8]> {
-    let header = header::parse(message, frontend::body_max).ok().flatten()?;
-    let body = message.get(HEADER_LEN..header.frame_len())?;
+/// The whole message at the front of `bytes`.
+fn front(bytes: &[u8]) -> Option<&[u8]> {
+    let header = header::parse(bytes, frontend::body_max).ok().flatten()?;
+    bytes.get(..header.frame_len())
+}
+
+/// Text of the whole Query at the front of `bytes`.
+fn text(bytes: &[u8]) -> Option<&[u8]> {
+    let header = header::parse(bytes, frontend::body_max).ok().flatten()?;
+    let body = front(bytes)?.get(HEADER_LEN..)?;
     let is_query = FrontendTag::from_byte(header.tag) == Ok(FrontendTag::Query);
     frontend::query(body).ok().filter(|_| is_query)
 }

@@ -9,3 +9,4 @@
 
 pub mod mediation;
 pub mod proof;
+pub mod sharing;

@@ -7,6 +7,8 @@ use clap::Parser;
 use pgpalisade_judges::mediation::conversation::Session;
 use pgpalisade_judges::mediation::generator;
 use pgpalisade_judges::mediation::run::{LOOKED_AT, Plan, run};
+use pgpalisade_judges::mediation::trial::Trial;
+use pgpalisade_judges::sharing;
 use pgpalisade_test_servers::machine;
 
 /// Run random conversations of sessions that may not write, and let the database judge what they changed
@@ -33,6 +35,12 @@ struct Arguments {
     /// Only these kinds of sessions, such as `Bare,Faithful`. Changes the conversation of a seed
     #[arg(long, value_delimiter = ',', value_parser = session)]
     sessions: Vec<Session>,
+    /// Two clients that share a server connection; each looks for what the other has left
+    #[arg(long)]
+    sharing: bool,
+    /// Flags for the proxies, such as `--backends-lifetime 60s`
+    #[arg(long, allow_hyphen_values = true, value_delimiter = ' ')]
+    proxy_flags: Vec<String>,
     /// Print the conversation of the seed, and run nothing
     #[arg(long)]
     print: bool,
@@ -47,7 +55,11 @@ fn main() -> ExitCode {
         arguments.sessions
     };
     if arguments.print {
-        println!("{}", generator::conversation(seed, &sessions));
+        if arguments.sharing {
+            println!("{}", sharing::generator::conversation(seed));
+        } else {
+            println!("{}", generator::conversation(seed, &sessions));
+        }
         return ExitCode::SUCCESS;
     }
     let plan = Plan {
@@ -58,8 +70,13 @@ fn main() -> ExitCode {
         violations_max: arguments.violations,
         looked_at: arguments.look_at.max(1),
         sessions,
+        flags: arguments.proxy_flags,
     };
-    let report = run(&plan);
+    let report = if arguments.sharing {
+        run::<sharing::trial::Trial>(&plan)
+    } else {
+        run::<Trial>(&plan)
+    };
     print!("\nseed           {seed}\n{report}");
     if report.violations.is_empty() {
         ExitCode::SUCCESS

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use super::conversation::{Conversation, Session};
 use super::generator;
 use super::needless::Refusal;
-use super::runner::Heard;
 use super::shrinker::shrink;
 use super::trial::{SILENT, Trial};
 
@@ -28,6 +27,26 @@ pub struct Plan {
     /// One conversation in this many is checked for needless refusals.
     pub looked_at: u64,
     pub sessions: Vec<Session>,
+    /// Of the proxies.
+    pub flags: Vec<String>,
+}
+
+/// Plays conversations on servers of its own, and judges them.
+pub trait Oracle {
+    fn new(plan: &Plan) -> Self;
+    /// The conversation with this number of the plan.
+    fn judge(&mut self, plan: &Plan, at: u64) -> Judged;
+    fn server_has_crashed(&self) -> bool;
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Judged {
+    pub errors: Vec<String>,
+    pub busy: Duration,
+    pub refusal: Option<Refusal>,
+    pub violation: Option<Violation>,
+    /// Whether two clients had the same server connection.
+    pub shares: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -35,7 +54,7 @@ pub struct Violation {
     pub seed: u64,
     pub what: Vec<String>,
     /// The original one if the violation did not repeat.
-    pub shortest: Conversation,
+    pub shortest: String,
     pub repeats: bool,
 }
 
@@ -46,19 +65,21 @@ pub struct Report {
     pub errors: BTreeMap<String, u64>,
     /// Checked refusals by reason: their number, the needless ones, and an example of these.
     pub refusals: BTreeMap<String, (u64, u64, String)>,
+    /// Conversations in which two clients had the same server connection.
+    pub shared: u64,
     pub took: Duration,
     /// Duration of the conversations with their judgement, summed over all threads.
     pub busy: Duration,
 }
 
 /// Runs conversations until the limit, the end of the time, or enough violations.
-pub fn run(plan: &Plan) -> Report {
+pub fn run<O: Oracle>(plan: &Plan) -> Report {
     let report = Mutex::new(Report::default());
     let next = AtomicU64::new(0);
     let begun = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..plan.threads {
-            scope.spawn(|| run_thread(plan, &next, begun, &report));
+            scope.spawn(|| run_thread::<O>(plan, &next, begun, &report));
         }
     });
     let mut report = report.into_inner().expect("the report");
@@ -66,8 +87,8 @@ pub fn run(plan: &Plan) -> Report {
     report
 }
 
-fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Report>) {
-    let mut trial = Trial::default();
+fn run_thread<O: Oracle>(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Report>) {
+    let mut oracle = O::new(plan);
     loop {
         let found = report.lock().expect("the report").violations.len();
         let at = next.fetch_add(1, Ordering::Relaxed);
@@ -77,31 +98,31 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
         {
             return;
         }
-        let seed = plan.seed.wrapping_add(at);
-        let conversation = generator::conversation(seed, &plan.sessions);
-        let judged = AssertUnwindSafe(|| judge(plan, &mut trial, at, &conversation));
-        let (heard, busy, refusal, violation) = match catch_unwind(judged) {
+        let judge = AssertUnwindSafe(|| oracle.judge(plan, at));
+        let judged = match catch_unwind(judge) {
             Ok(judged) => judged,
             // PostgreSQL has faults too, and its crash closes the judge's own connections.
-            Err(_) if trial.server_has_crashed() => {
+            Err(_) if oracle.server_has_crashed() => {
+                let seed = plan.seed.wrapping_add(at);
                 println!("PostgreSQL crashed in the conversation of seed {seed}");
-                trial = Trial::default();
+                oracle = O::new(plan);
                 continue;
             }
             Err(panic) => resume_unwind(panic),
         };
         let mut report = report.lock().expect("the report");
         report.conversations += 1;
-        report.busy += busy;
+        report.busy += judged.busy;
+        report.shared += u64::from(judged.shares);
         if report.conversations.is_multiple_of(TOLD_OF) {
             let (so_far, wrong) = (report.conversations, report.violations.len());
             let seconds = begun.elapsed().as_secs();
             println!("{so_far} conversations after {seconds} s, {wrong} violations");
         }
-        for told in heard.errors {
-            *report.errors.entry(told.sqlstate).or_default() += 1;
+        for sqlstate in judged.errors {
+            *report.errors.entry(sqlstate).or_default() += 1;
         }
-        if let Some(refusal) = refusal {
+        if let Some(refusal) = judged.refusal {
             let entry = report.refusals.entry(refusal.reason).or_default();
             entry.0 += 1;
             if refusal.needless {
@@ -109,7 +130,7 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
                 entry.2 = refusal.what;
             }
         }
-        if let Some(violation) = violation {
+        if let Some(violation) = judged.violation {
             let (so_far, seconds) = (report.conversations, begun.elapsed().as_secs());
             println!("after {so_far} conversations and {seconds} s\n{violation}\n");
             report.violations.push(violation);
@@ -117,21 +138,37 @@ fn run_thread(plan: &Plan, next: &AtomicU64, begun: Instant, report: &Mutex<Repo
     }
 }
 
-type Judged = (Heard, Duration, Option<Refusal>, Option<Violation>);
+impl Oracle for Trial {
+    fn new(plan: &Plan) -> Self {
+        Self::with_flags(&plan.flags)
+    }
 
-fn judge(plan: &Plan, trial: &mut Trial, at: u64, conversation: &Conversation) -> Judged {
-    let started = Instant::now();
-    let outcome = trial.run(conversation);
-    let busy = started.elapsed();
-    let refusal = match at % plan.looked_at {
-        0 if !outcome.is_violation() => trial.assess(conversation, &outcome.heard),
-        _ => None,
-    };
-    let seed = plan.seed.wrapping_add(at);
-    let violation = outcome
-        .is_violation()
-        .then(|| violation(trial, seed, conversation, outcome.violations));
-    (outcome.heard, busy, refusal, violation)
+    fn judge(&mut self, plan: &Plan, at: u64) -> Judged {
+        let seed = plan.seed.wrapping_add(at);
+        let conversation = generator::conversation(seed, &plan.sessions);
+        let started = Instant::now();
+        let outcome = self.run(&conversation);
+        let busy = started.elapsed();
+        let refusal = match at % plan.looked_at {
+            0 if !outcome.is_violation() => self.assess(&conversation, &outcome.heard),
+            _ => None,
+        };
+        let violation = outcome
+            .is_violation()
+            .then(|| violation(self, seed, &conversation, outcome.violations));
+        let errors = outcome.heard.errors.into_iter();
+        Judged {
+            errors: errors.map(|told| told.sqlstate).collect(),
+            busy,
+            refusal,
+            violation,
+            shares: false,
+        }
+    }
+
+    fn server_has_crashed(&self) -> bool {
+        self.has_crashed()
+    }
 }
 
 fn violation(
@@ -154,7 +191,7 @@ fn violation(
     Violation {
         seed,
         what,
-        shortest,
+        shortest: shortest.to_string(),
         repeats,
     }
 }
@@ -187,6 +224,9 @@ impl fmt::Display for Report {
         writeln!(f, "errors told")?;
         for (sqlstate, count) in &self.errors {
             writeln!(f, "  {sqlstate} {count}")?;
+        }
+        if self.shared > 0 {
+            writeln!(f, "shared         {}", self.shared)?;
         }
         let all: u64 = self.refusals.values().map(|(count, ..)| count).sum();
         let needless: u64 = self

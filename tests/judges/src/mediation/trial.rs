@@ -24,6 +24,7 @@ pub struct Trial {
     governed: Option<Court>,
     /// Replaces the relative tokens of a conversation. Only rises.
     number: u64,
+    flags: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -39,12 +40,20 @@ impl Outcome {
 }
 
 impl Trial {
+    /// With these flags of the proxies.
+    pub fn with_flags(flags: &[String]) -> Self {
+        Self {
+            flags: flags.to_vec(),
+            ..Self::default()
+        }
+    }
+
     pub fn run(&mut self, conversation: &Conversation) -> Outcome {
         let number = self.next_number();
         self.court(conversation.session).run(conversation, number)
     }
 
-    pub fn server_has_crashed(&self) -> bool {
+    pub fn has_crashed(&self) -> bool {
         let courts = [&self.plain, &self.governed];
         courts
             .into_iter()
@@ -81,7 +90,7 @@ impl Trial {
             (&mut self.plain, Rules::Plain)
         };
         court.get_or_insert_with(|| {
-            let world = World::start(rules);
+            let world = World::start(rules, &self.flags);
             let judge = Judge::new(&world, Database::Utf8);
             let judges = [(Database::Utf8, judge)].into();
             Court { world, judges }

@@ -79,8 +79,22 @@ pub fn refused_the_data(direct: &[Message], proxied: &[Message]) -> bool {
     is_refusal(end) || (text.contains("0x53") && end.checked_sub(1).is_some_and(is_refusal))
 }
 
+/// A RowDescription without the tables' object ids.
+fn without_tables(body: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let mut rest = body.get(2..).unwrap_or_default();
+    while let Some(end) = rest.iter().position(|&byte| byte == 0) {
+        let (name, field) = rest.split_at(end);
+        kept.extend_from_slice(name);
+        // Table and column, then the type.
+        kept.extend_from_slice(field.get(7..19).unwrap_or_default());
+        rest = field.get(19..).unwrap_or_default();
+    }
+    kept
+}
+
 /// A message without pids, times, object and transaction ids.
-fn comparable(message: &Message) -> (u8, String) {
+pub fn comparable(message: &Message) -> (u8, String) {
     let body = match message.tag {
         b'D' => message.row().join("|"),
         b'A' => message
@@ -89,6 +103,7 @@ fn comparable(message: &Message) -> (u8, String) {
             .unwrap_or_default()
             .escape_ascii()
             .to_string(),
+        b'T' => without_tables(&message.body).escape_ascii().to_string(),
         _ => message.body.escape_ascii().to_string(),
     };
     let body = match message.tag {

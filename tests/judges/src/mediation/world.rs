@@ -89,14 +89,31 @@ pub enum Rules {
     Plain,
     /// The tables of `a` and `b` belong to scopes of that name.
     Governed,
+    /// As `Plain`, and clients share server connections. Who takes over has its own.
+    Shared,
 }
+
+impl Rules {
+    fn policy(self) -> Option<String> {
+        match self {
+            Self::Plain => None,
+            Self::Governed => Some(tables::policy()),
+            Self::Shared => Some(format!(
+                "[[session]]\nmatch = {{ application_name = \"{TAKER}\" }}\npool = \"session\"\n"
+            )),
+        }
+    }
+}
+
+/// Application name of sessions that take over.
+const TAKER: &str = "taker";
 
 /// One server and one proxy, used by nothing else, so that every change comes from a conversation.
 #[derive(Debug)]
 pub struct World {
     proxy: Proxy,
     postgres: Postgres,
-    _policy: PolicyFile,
+    _policy: Option<PolicyFile>,
     oids: HashMap<(Database, String), u32>,
 }
 
@@ -106,7 +123,7 @@ impl World {
         self.postgres.log().contains("was terminated by signal")
     }
 
-    pub fn start(rules: Rules) -> Self {
+    pub fn start(rules: Rules, flags: &[String]) -> Self {
         let postgres = Postgres::start_with(
             Auth::Trust,
             &[
@@ -121,10 +138,11 @@ impl World {
         }
         postgres.sql("CREATE EXTENSION pg_walinspect");
         let mut options = Options::new(&postgres).flag("--witness", "off");
-        let policy = PolicyFile::new(&tables::policy());
-        if rules == Rules::Governed {
+        let policy = rules.policy().map(|text| PolicyFile::new(&text));
+        if let Some(policy) = &policy {
             options = options.flag("--policy", &policy.path().display().to_string());
         }
+        options.flags.extend_from_slice(flags);
         let proxy = Proxy::start_with(options);
         let mut world = Self {
             oids: HashMap::new(),
@@ -198,7 +216,8 @@ impl World {
 
     /// Declares a token in a separate session, which then ends.
     pub fn declare(&self, token: &str) -> bool {
-        let mut wire = Wire::open(&self.endpoint(), &[("fencing.token", token)]);
+        let more = [("fencing.token", token), ("application_name", TAKER)];
+        let mut wire = Wire::open(&self.endpoint(), &more);
         let accepted = wire
             .until_ready()
             .last()

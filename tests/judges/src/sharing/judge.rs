@@ -1,0 +1,440 @@
+//! Plays a conversation again without the proxy, each client in a session of its own, and compares.
+//!
+//! Differences that are right, by `docs/pooling.md`:
+//!
+//! - Without a token, or with a deposed one, a write is refused; PostgreSQL then gets a request that fails instead.
+//! - A takeover ends the connections of lower tokens: an error, or the end of a client that keeps its connection.
+//! - What a function has left, `currval`, and the process may be gone: a fresh session says the same.
+//! - A statement that was parsed before a change of `DateStyle` and the like may be unknown.
+//! - A setting with a dot that was reset is empty instead of NULL: [`looks`](super::looks) take them for equal.
+//! - `pg_prepared_statements` lacks statements of the protocol that were not used there.
+
+use std::collections::BTreeSet;
+
+use super::conversation::{Conversation, Cycle, Kind, Who, packet, token};
+use super::pooled::Event;
+use super::trial::Place;
+use crate::mediation::conversation::{Database, Message as Said};
+use crate::mediation::twin::comparable;
+use pgpalisade_test_servers::wire::{Message, Wire, errors, pretty};
+
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    pub violations: Vec<String>,
+    pub errors: Vec<String>,
+    pub shares: bool,
+}
+
+/// A client's session without the proxy.
+#[derive(Debug)]
+struct Twin {
+    wire: Wire,
+    status: u8,
+    has_hidden: bool,
+    is_unsettled: bool,
+    /// Whether its seed may be gone.
+    is_reseeded: bool,
+    token: Option<u64>,
+    local_token: Option<u64>,
+    /// Whether its transaction, with its savepoints, may be lost.
+    may_be_lost: bool,
+    /// A library.
+    has_loaded: bool,
+}
+
+#[derive(Debug)]
+pub struct Judge<'a> {
+    place: &'a mut Place,
+    conversation: &'a Conversation,
+    number: u64,
+    twins: [Option<Twin>; 2],
+    /// Tokens that each client has ever declared.
+    declared: [BTreeSet<u64>; 2],
+    /// The greatest of the conversation.
+    greatest: u64,
+    /// Through the proxy, and directly.
+    notified: [[Vec<String>; 2]; 2],
+    ever_hidden: [bool; 2],
+    pids: [BTreeSet<String>; 2],
+    verdict: Verdict,
+}
+
+/// Refusals by the fence, or by the mode that it sets.
+fn is_refusal(sqlstate: &str) -> bool {
+    sqlstate.starts_with("PF") || matches!(sqlstate, "25006" | "57P01" | "08007")
+}
+
+/// Rows and words, without what differs each time.
+fn words(messages: &[Message]) -> BTreeSet<String> {
+    let texts = messages
+        .iter()
+        .filter(|message| !matches!(message.tag, b'C' | b'Z'));
+    let texts: Vec<_> = texts.map(comparable).collect();
+    let words = texts.iter().flat_map(|(_, text)| text.split_whitespace());
+    words.map(str::to_owned).collect()
+}
+
+fn same(one: &[Message], other: &[Message]) -> bool {
+    one.iter().map(comparable).eq(other.iter().map(comparable))
+}
+
+fn row(messages: &[Message]) -> String {
+    let row = messages.iter().find(|message| message.tag == b'D');
+    row.map(|row| row.row().concat()).unwrap_or_default()
+}
+
+impl<'a> Judge<'a> {
+    pub fn new(place: &'a mut Place, conversation: &'a Conversation, number: u64) -> Self {
+        Self {
+            place,
+            conversation,
+            number,
+            twins: [None, None],
+            declared: Default::default(),
+            greatest: 0,
+            notified: Default::default(),
+            ever_hidden: [false; 2],
+            pids: Default::default(),
+            verdict: Verdict::default(),
+        }
+    }
+
+    pub fn judge(mut self, events: &[Event]) -> Verdict {
+        self.greatest = self.greatest(events);
+        let mut taken = Vec::new();
+        for event in events {
+            match event {
+                Event::LoggedIn(who, replies) => self.log_in(*who, replies),
+                Event::Said(who, cycles, replies) => self.compare(*who, cycles, replies),
+                Event::Left(who) => self.part(*who),
+                Event::TookOver(token, before) => taken.push((*token, before)),
+                Event::Notified => self.place.notify_twin(),
+                Event::Silent(who) => self.wrong(format!("{who:?} gets no answer")),
+            }
+        }
+        for (token, before) in taken {
+            let after = self.place.rows_below(token);
+            if after != *before {
+                self.wrong(format!(
+                    "{after} rows below {token}, and {before} when it was taken"
+                ));
+            }
+        }
+        for who in Who::BOTH {
+            self.part(who);
+        }
+        self.rows();
+        for who in Who::BOTH {
+            let [pooled, direct] = &self.notified[who as usize];
+            let is_part = pooled.iter().all(|channel| direct.contains(channel));
+            if pooled != direct && !(is_part && self.ever_hidden[who as usize]) {
+                self.wrong(format!(
+                    "{who:?} is notified of {pooled:?}, directly {direct:?}"
+                ));
+            }
+        }
+        self.verdict.shares = !self.pids[0].is_disjoint(&self.pids[1]);
+        self.verdict
+    }
+
+    fn greatest(&self, events: &[Event]) -> u64 {
+        let of_clients = self
+            .conversation
+            .clients
+            .iter()
+            .filter_map(|client| client.token);
+        let said = events.iter().flat_map(|event| match event {
+            Event::Said(_, cycles, _) => &cycles[..],
+            _ => &[],
+        });
+        let own = of_clients
+            .chain(said.filter_map(Cycle::token))
+            .map(|relative| token(relative, self.number));
+        let taken = events.iter().filter_map(|event| match event {
+            Event::TookOver(token, _) => Some(*token),
+            _ => None,
+        });
+        own.chain(taken).max().unwrap_or_default()
+    }
+
+    fn wrong(&mut self, what: String) {
+        self.verdict.violations.push(what);
+    }
+
+    /// Whether a token of this client may have become stale.
+    fn is_deposed(&self, who: Who) -> bool {
+        let least = self.declared[who as usize].first();
+        least.is_some_and(|least| *least < self.greatest)
+    }
+
+    fn log_in(&mut self, who: Who, replies: &[Message]) {
+        let startup = &self.conversation.clients[who as usize];
+        let token = startup.token.map(|relative| token(relative, self.number));
+        self.declared[who as usize].extend(token);
+        if replies.last().is_none_or(|last| last.tag != b'Z') {
+            let is_told = errors(replies).iter().all(|error| error == "PF001");
+            if !(is_told && self.is_deposed(who)) {
+                self.wrong(format!("{who:?} cannot log in:\n{}", pretty(replies)));
+            }
+            return;
+        }
+        let key = (Some(who), startup.parameters.clone());
+        let wire = self.place.take_twin(&key);
+        self.twins[who as usize] = Some(Twin {
+            wire,
+            status: b'I',
+            has_hidden: false,
+            is_unsettled: false,
+            is_reseeded: false,
+            token,
+            local_token: None,
+            may_be_lost: false,
+            has_loaded: false,
+        });
+    }
+
+    fn compare(&mut self, who: Who, cycles: &[Cycle], replies: &[Message]) {
+        for relative in cycles.iter().filter_map(Cycle::token) {
+            self.declared[who as usize].insert(token(relative, self.number));
+        }
+        let mut rest = replies;
+        for cycle in cycles {
+            if self.twins[who as usize].is_none() {
+                return;
+            }
+            let end = rest.iter().position(|message| message.tag == b'Z');
+            let Some(end) = end else {
+                // Left before, or ended.
+                if rest.iter().any(Message::is_closed) {
+                    self.verdict.errors.extend(errors(rest));
+                    if !self.is_deposed(who) {
+                        self.wrong(format!("{who:?} is closed:\n{}", pretty(rest)));
+                    }
+                    self.part(who);
+                }
+                return;
+            };
+            let (own, later) = rest.split_at(end + 1);
+            rest = later;
+            let heard = self.without_notifications(who, own, 0);
+            self.verdict.errors.extend(errors(&heard));
+            if errors(&heard).iter().any(|error| is_refusal(error)) {
+                self.refused(who, cycle, &heard);
+            } else {
+                self.answered(who, cycle, &heard);
+            }
+            self.note(who, cycle, &heard);
+        }
+    }
+
+    /// The request has failed, so it fails directly too.
+    fn refused(&mut self, who: Who, cycle: &Cycle, heard: &[Message]) {
+        let holds = self.twins[who as usize]
+            .as_ref()
+            .is_some_and(|twin| twin.token.is_some() || twin.local_token.is_some());
+        if holds && !self.is_deposed(who) && !errors(heard).contains(&"PF003".to_owned()) {
+            self.wrong(format!(
+                "{who:?} holds a token, and gets\n{}",
+                pretty(heard)
+            ));
+        }
+        if cycle.is_extended() {
+            let is_done =
+                |message: &&Message| matches!(message.tag, b'1'..=b'3' | b'C' | b'T' | b'n');
+            let done = heard.iter().filter(is_done).count();
+            let mut messages = cycle.messages[..done].to_vec();
+            messages.push(Said::Parse(b"refused".to_vec(), "refused".into()));
+            self.ask(who, &Cycle::extended(Kind::Plain, messages));
+        }
+        let is_lost = errors(heard)
+            .iter()
+            .any(|error| matches!(&**error, "PF001" | "57P01"));
+        if let Some(twin) = &mut self.twins[who as usize] {
+            twin.may_be_lost |= is_lost;
+        }
+        self.align(who, heard);
+    }
+
+    fn answered(&mut self, who: Who, cycle: &Cycle, heard: &[Message]) {
+        let direct = self.ask(who, cycle);
+        let Some(twin) = &self.twins[who as usize] else {
+            return;
+        };
+        let (has_hidden, is_unsettled) = (twin.has_hidden, twin.is_unsettled);
+        let agrees = match cycle.kind {
+            Kind::Hidden => true,
+            _ if twin.may_be_lost && errors(heard) == ["3B001"] => true,
+            Kind::Pid => {
+                self.pids[who as usize].insert(row(heard));
+                true
+            }
+            Kind::Token if errors(heard).is_empty() => {
+                let token = twin.local_token.or(twin.token);
+                let token = token.map(|token| token.to_string());
+                row(heard) == token.unwrap_or_default()
+            }
+            Kind::Random => self.is_own_random(who, &row(heard), &row(&direct)),
+            Kind::Loose => self.is_between(who, cycle, heard, &direct),
+            Kind::Look if has_hidden => self.is_between(who, cycle, heard, &direct),
+            Kind::Statement if is_unsettled || has_hidden => {
+                same(heard, &direct) || errors(heard) == ["26000"]
+            }
+            _ => same(heard, &direct),
+        };
+        if !agrees {
+            let words = (words(heard), words(&direct));
+            let more: Vec<_> = words.0.difference(&words.1).collect();
+            let less: Vec<_> = words.1.difference(&words.0).collect();
+            let said: Vec<_> = cycle.messages.iter().map(ToString::to_string).collect();
+            self.wrong(format!(
+                "{who:?} {}:\n{}directly:\n{}only here {more:?}, only directly {less:?}\n",
+                said.join("  "),
+                pretty(heard),
+                pretty(&direct)
+            ));
+        }
+        self.align(who, heard);
+    }
+
+    /// Whether all that was heard would be said directly, or in a fresh session.
+    fn is_between(
+        &mut self,
+        who: Who,
+        cycle: &Cycle,
+        heard: &[Message],
+        direct: &[Message],
+    ) -> bool {
+        let rest = &words(heard) - &words(direct);
+        rest.is_empty() || rest.is_subset(&words(&self.fresh(who, cycle)))
+    }
+
+    fn is_own_random(&self, who: Who, heard: &str, direct: &str) -> bool {
+        let seeded = |number: &str| self.place.randoms.iter().any(|all| all.contains(number));
+        let twin = self.twins[who as usize].as_ref();
+        let may_differ = twin.is_some_and(|twin| twin.is_reseeded);
+        heard == direct || (!seeded(heard) && (may_differ || !seeded(direct)))
+    }
+
+    /// Reply of a session that has never said anything else.
+    fn fresh(&mut self, who: Who, cycle: &Cycle) -> Vec<Message> {
+        let startup = &self.conversation.clients[who as usize];
+        let key = (None, startup.parameters.clone());
+        let mut wire = self.place.take_twin(&key);
+        let replies = wire.run(&self.packet(cycle));
+        self.place.keep_twin(key, wire);
+        replies
+    }
+
+    fn part(&mut self, who: Who) {
+        if let Some(twin) = self.twins[who as usize].take()
+            && !twin.has_loaded
+        {
+            let startup = &self.conversation.clients[who as usize];
+            let key = (Some(who), startup.parameters.clone());
+            self.place.keep_twin(key, twin.wire);
+        }
+    }
+
+    fn packet(&self, cycle: &Cycle) -> pgpalisade_test_servers::wire::Batch {
+        let oid = |function: &str| self.place.world.oid(Database::Utf8, function);
+        packet(std::slice::from_ref(cycle), self.number, &oid)
+    }
+
+    /// Says it directly.
+    fn ask(&mut self, who: Who, cycle: &Cycle) -> Vec<Message> {
+        let packet = self.packet(cycle);
+        let Some(twin) = &mut self.twins[who as usize] else {
+            return Vec::new();
+        };
+        let replies = twin.wire.run(&packet);
+        if let Some(last) = replies.last() {
+            twin.status = last.body.first().copied().unwrap_or_default();
+        }
+        self.without_notifications(who, &replies, 1)
+    }
+
+    fn without_notifications(
+        &mut self,
+        who: Who,
+        replies: &[Message],
+        from: usize,
+    ) -> Vec<Message> {
+        let (notified, mut rest): (Vec<_>, Vec<_>) =
+            replies.iter().cloned().partition(|m| m.tag == b'A');
+        // Of the mode that the fence sets.
+        rest.retain(|message| !message.body.starts_with(b"default_transaction_read_only"));
+        let channels = notified.iter().map(|message| comparable(message).1);
+        self.notified[who as usize][from].extend(channels);
+        rest
+    }
+
+    /// Brings the direct transaction into the state of the one through the proxy, after a difference that is right.
+    fn align(&mut self, who: Who, heard: &[Message]) {
+        let status = heard.last().and_then(|ready| ready.body.first()).copied();
+        let direct = self.twins[who as usize].as_ref().map(|twin| twin.status);
+        let sql = match (status, direct) {
+            (Some(b'E'), Some(b'T')) => "refused",
+            (Some(b'I'), Some(b'T' | b'E')) => "ROLLBACK",
+            (status, direct) if status == direct => return,
+            _ => return self.wrong(format!("{who:?} is {status:?}, directly {direct:?}")),
+        };
+        self.ask(who, &Cycle::query(Kind::Plain, sql));
+    }
+
+    /// Notes what a request has changed.
+    fn note(&mut self, who: Who, cycle: &Cycle, heard: &[Message]) {
+        let failed = !errors(heard).is_empty();
+        let (number, startup) = (self.number, &self.conversation.clients[who as usize]);
+        let of_startup = startup.token.map(|relative| token(relative, number));
+        let Some(twin) = &mut self.twins[who as usize] else {
+            return;
+        };
+        match cycle.kind {
+            Kind::Hidden => {
+                twin.has_hidden = true;
+                twin.is_reseeded = true;
+                self.ever_hidden[who as usize] = true;
+            }
+            Kind::Unsettling => twin.is_unsettled = true,
+            Kind::Resets => (twin.is_unsettled, twin.token) = (true, of_startup),
+            Kind::Loads => twin.has_loaded = true,
+            Kind::Discards if !failed => {
+                twin.has_hidden = false;
+                twin.is_reseeded = true;
+                twin.is_unsettled = false;
+                twin.token = of_startup;
+            }
+            Kind::Declares(relative) if !failed => {
+                twin.token = relative.map(|relative| token(relative, number));
+            }
+            Kind::DeclaresLocally(relative) if !failed => {
+                twin.local_token = Some(token(relative, number));
+            }
+            _ => {}
+        }
+        if heard.last().is_some_and(|ready| ready.body == b"I") {
+            twin.local_token = None;
+            twin.may_be_lost = false;
+        }
+    }
+
+    /// No row has a token that its writer has not declared.
+    fn rows(&mut self) {
+        for row in self.place.take_rows() {
+            let [what, stamp] = &row[..] else {
+                continue;
+            };
+            let writer = Who::BOTH.into_iter().find(|who| {
+                let own = who.says("% ");
+                what.strip_prefix(&own) == Some(&self.number.to_string())
+            });
+            let Some(writer) = writer else {
+                continue;
+            };
+            let token = stamp.parse();
+            if !token.is_ok_and(|token| self.declared[writer as usize].contains(&token)) {
+                self.wrong(format!("{writer:?} wrote {row:?}"));
+            }
+        }
+    }
+}
