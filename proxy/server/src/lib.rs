@@ -16,6 +16,7 @@ pub mod client_table;
 mod collected;
 pub mod history;
 pub mod hosts;
+pub mod leadership;
 pub mod listener;
 mod login;
 pub mod message_socket;

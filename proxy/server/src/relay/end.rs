@@ -1,10 +1,13 @@
 //! The end of a connection.
 
 use std::io;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::{REFUSAL_TIMEOUT, Relay, Side};
 use crate::backends::OpenError;
+use crate::client_table::Cause;
+use crate::leadership::Loss;
 use crate::session::Identity;
 use crate::session::endings::Ending;
 use crate::takeover::Lease;
@@ -35,6 +38,9 @@ pub(crate) enum End {
     /// The lease could not be renewed, and may soon be another session's.
     #[error("its lease could not be renewed in time")]
     LeaseLost,
+    /// This proxy no longer leads with its token.
+    #[error("this proxy no longer leads")]
+    TermEnded(Loss),
     /// Too many clients keep their lent server connections.
     #[error("the session was ended: too many clients keep their server connections")]
     Unpinned,
@@ -78,6 +84,7 @@ impl End {
             Self::Shutdown => "shutdown",
             Self::Killed => "killed",
             Self::LeaseLost => "lease_lost",
+            Self::TermEnded(_) => "leadership_lost",
             Self::Unpinned => "too_many_pinned",
             Self::NotLent(_) => "no_server_connection",
             Self::Deposed => "deposed_primary",
@@ -91,6 +98,16 @@ impl End {
 
 // Every look at a socket returns this, in registers up to this size.
 const _: () = assert!(size_of::<Result<Side, End>>() <= 16);
+
+impl From<Cause> for End {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Killed => Self::Killed,
+            Cause::LeaseLost => Self::LeaseLost,
+            Cause::TermEnded(loss) => Self::TermEnded(loss),
+        }
+    }
+}
 
 impl From<Unsent> for End {
     fn from(unsent: Unsent) -> Self {
@@ -138,12 +155,19 @@ impl Relay {
         match end {
             End::Goodbye | End::ClientLeft => return self.part(&end).await,
             End::ClientSocket(_) | End::ClientStalled => {}
-            // A client that does not read may be the reason for KILL.
-            End::Killed => {
+            // A client that does not read may be the reason for KILL, and must not hold up a lease.
+            End::Killed | End::LeaseLost | End::TermEnded(_) => {
                 let timers = self.worker.shared.timers.clone();
                 let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
             }
-            _ => drop(self.send_rest().await),
+            _ => {
+                let entry = Arc::clone(self.shown.entry());
+                tokio::select! {
+                    biased;
+                    _ = self.send_rest() => {}
+                    _ = entry.is_to_end() => {}
+                }
+            }
         }
         self.client.socket.shut_down_write();
     }

@@ -12,7 +12,8 @@ use super::client_side::ClientSide;
 use super::{End, REFUSAL_TIMEOUT, Relay};
 use crate::backends::OpenError;
 use crate::backends::lending::{Lent, Seat};
-use crate::client_table::{Cause, Publisher};
+use crate::client_table::Publisher;
+use crate::leadership::Loss;
 use crate::metrics::Metrics;
 use crate::pooling::backends::{Backend, Tokens};
 use crate::rejection_log::SessionLabel;
@@ -281,10 +282,7 @@ impl Parked {
             tokio::select! {
                 // A transaction ends first.
                 () = worker.drain.cancelled(), if is_idle => End::Shutdown,
-                cause = entry.is_to_end() => match cause {
-                    Cause::Killed => End::Killed,
-                    Cause::LeaseLost => End::LeaseLost,
-                },
+                cause = entry.is_to_end() => cause.into(),
             }
         }
     }
@@ -322,6 +320,10 @@ impl Parked {
             End::Killed => Some("an operator ended it with KILL"),
             End::LeaseLost => Some("its lease could not be renewed in time"),
             End::Shutdown => Some("pgpalisade is shutting down"),
+            End::TermEnded(loss) => {
+                put_fatal(&mut error, "PF001", Loss::MESSAGE, loss.why(), Loss::HINT);
+                None
+            }
             End::NotLent(why) => {
                 why.put(Severity::Fatal, &mut error);
                 None
