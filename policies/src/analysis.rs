@@ -186,6 +186,19 @@ impl Analysis {
         })
     }
 
+    /// Whether it reads, begins and ends transactions, and does nothing else that its text shows.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        let only_reads = |statement: &Statement| {
+            let is_plain = statement.leaves.is_none() && statement.effects.settings.is_empty();
+            let mut controls = statement.controls.iter();
+            statement.effects.class == Class::Read
+                && is_plain
+                && controls.all(Control::is_transaction)
+        };
+        self.statements.iter().all(only_reads)
+    }
+
     /// Reason why the text is a write: that of its first write.
     #[must_use]
     pub fn why(&self) -> Option<&WriteReason> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pgpalisade_test_servers::etcd::Etcd;
-use pgpalisade_test_servers::machine;
+use pgpalisade_test_servers::machine::{self, PATIENCE};
 use pgpalisade_test_servers::pooler::Pooler;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
@@ -219,6 +219,19 @@ fn elections(way: Way) -> Vec<String> {
                 .token
                 .store(token, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(random.random_range(100..400)));
+            // Others end before their leader has got anywhere.
+            let is_long = token % 2 == 0;
+            let has_led = || {
+                application
+                    .accepted
+                    .lock()
+                    .unwrap()
+                    .iter()
+                    .any(|(of, _)| *of == token)
+            };
+            if is_long {
+                machine::wait_at_most(PATIENCE, || has_led().then_some(()));
+            }
         }
         application.is_over.store(true, Ordering::Relaxed);
     });

@@ -3,6 +3,7 @@
 
 mod held_back;
 mod lost_server;
+mod resets;
 mod statements;
 
 use std::time::Duration;

@@ -67,6 +67,15 @@ impl Source {
         self.is_outdated.get().is_some()
     }
 
+    /// Whether another client's statement will do, too: it is the same, and that client was told all that this one was.
+    #[must_use]
+    pub fn is_served_by(&self, other: &Self) -> bool {
+        let is_known = |(own, other): (&OnceLock<u64>, &OnceLock<u64>)| {
+            own.get().is_none_or(|told| other.get() == Some(told))
+        };
+        self.parse == other.parse && self.told.iter().zip(&other.told).all(is_known)
+    }
+
     const fn told(&self, part: Described) -> &OnceLock<u64> {
         let [parameters, result] = &self.told;
         match part {

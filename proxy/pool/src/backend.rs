@@ -16,7 +16,7 @@ pub(crate) enum State<T> {
     Opening,
     Idle {
         since: Duration,
-        /// Last client, if the backend was not reset after it.
+        /// Last client, if it may have left something.
         owner: Option<ClientId>,
     },
     Lent(Lend<T>),

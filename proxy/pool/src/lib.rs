@@ -4,10 +4,10 @@
 //! left, before the next event. Time is what the driver says, from any origin.
 //!
 //! A backend belongs to a key for life: a login and an [`Access`]. A client that wants tokens may get a read-only
-//! backend, registers it by itself, and says so when it gives it back. No backend goes from one client to another
-//! without a reset between them. The reset is sent once another client is to have the backend, or once its last client
-//! has left: the same client again needs none, and what a function has left behind (a lock, LISTEN) ends with its
-//! client.
+//! backend, registers it by itself, and says so when it gives it back. No backend in which something may be left goes
+//! from one client to another without a reset between them. The reset is sent once another client is to have the
+//! backend, or once its last client has left: the same client again needs none, and what a function has left behind (a
+//! lock, LISTEN) ends with its client.
 //!
 //! The pool knows no marks: a client's session asks the fence before it wants a backend and before it uses it, and the
 //! barrier of a takeover ends backends of lower tokens, which then come as [`Pool::ended`].
@@ -74,6 +74,14 @@ pub enum Birth {
     Exempt,
 }
 
+/// What a client may have left in a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residue {
+    /// Nothing that another client could find.
+    None,
+    Perhaps,
+}
+
 /// Work for the driver, in the order of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order<L> {
@@ -111,7 +119,7 @@ pub struct Limits {
     pub login: usize,
     /// Idle read-only backends of a login that are kept for clients with tokens, while the login has any.
     pub leaders: usize,
-    /// Wait of a client, apart from pauses.
+    /// Wait of a client.
     pub wait: Duration,
     /// Time after which an idle backend is closed.
     pub idle: Duration,
@@ -138,7 +146,6 @@ pub struct Pool<L, T, B> {
     numbers: u64,
     waiting: usize,
     closing: usize,
-    is_paused: bool,
     /// Whether a client with tokens goes before older waiters.
     tokens_first: bool,
 }
@@ -154,14 +161,8 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             numbers: 0,
             waiting: 0,
             closing: 0,
-            is_paused: false,
             tokens_first: true,
         }
-    }
-
-    /// Applies from the next event on; surplus backends are closed by [`Self::tick`] when they are idle too long.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
     }
 
     pub fn next_order(&mut self) -> Option<Order<L>> {
@@ -186,7 +187,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     }
 
     fn ready(&self, client: ClientId, login: &L, access: &Access<T>) -> Option<BackendId> {
-        let login = self.logins.get(login).filter(|_| !self.is_paused)?;
+        let login = self.logins.get(login)?;
         let is_first = login
             .lines
             .get(access)
@@ -216,7 +217,13 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// A client needs its backend no more: outside a transaction, all requests answered, and nothing left but what a
     /// reset removes. Any other is closed by the driver and comes as [`Self::ended`], as one whose registration ended
     /// unclear, or that a cancel request may still reach. `access`: what the backend is registered for by now.
-    pub fn given_back(&mut self, now: Duration, id: BackendId, access: Access<T>) {
+    pub fn given_back(
+        &mut self,
+        now: Duration,
+        id: BackendId,
+        access: Access<T>,
+        residue: Residue,
+    ) {
         let Some(backend) = self.backends.get_mut(&id) else {
             return;
         };
@@ -224,7 +231,10 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let Some(lend) = backend.lend() else {
             return;
         };
-        let owner = Some(lend.client);
+        let owner = match residue {
+            Residue::None => None,
+            Residue::Perhaps => Some(lend.client),
+        };
         if is_over || lend.is_leaving {
             self.close(id);
         } else {
@@ -305,39 +315,6 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         };
         lend.is_pinned |= pinned < self.limits.pinned;
         lend.is_pinned
-    }
-
-    /// The server is no longer the primary. Its backends are never lent again; waiters wait for those of the next.
-    pub fn tenure_over(&mut self, now: Duration) {
-        for backend in self.backends.values_mut() {
-            if let Some(lend) = backend.lend() {
-                lend.is_leaving = true;
-            }
-        }
-        let is_unused =
-            |backend: &Backend<L, T>| !matches!(backend.state, State::Lent(_) | State::Closing);
-        for id in self.all(is_unused) {
-            self.close(id);
-        }
-        self.serve(now);
-    }
-
-    /// Lends and opens nothing until [`Self::resume`].
-    pub const fn pause(&mut self) {
-        self.is_paused = true;
-    }
-
-    /// Serves again. Waits begin anew.
-    pub fn resume(&mut self, now: Duration) {
-        self.is_paused = false;
-        let lines = self
-            .logins
-            .values_mut()
-            .flat_map(|login| login.lines.values_mut());
-        for waiter in lines.flat_map(|line| &mut line.waiters) {
-            waiter.since = now;
-        }
-        self.serve(now);
     }
 
     /// Whether no connection is left.

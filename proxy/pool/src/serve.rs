@@ -16,7 +16,7 @@ enum Step {
 
 /// An idle backend for a client.
 pub(crate) enum Found {
-    /// The client's last one, or one that was reset.
+    /// The client's last one, or one in which nothing is left.
     Ready(BackendId),
     Used(BackendId),
 }
@@ -32,7 +32,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// Serves waiters, as far as there is something for them.
     pub(crate) fn serve(&mut self, now: Duration) {
         let mut places = Places::Maybe;
-        while self.waiting > 0 && !self.is_paused {
+        while self.waiting > 0 {
             let Some((login, access, step)) = self.next_step(now, places) else {
                 break;
             };

@@ -10,10 +10,8 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// Time has passed: to be called ten times a second, and when another pool may have given back to the budget.
     pub fn tick(&mut self, now: Duration) {
         self.serve(now);
-        if !self.is_paused {
-            self.end_waits(now);
-            self.make_way(now);
-        }
+        self.end_waits(now);
+        self.make_way(now);
         self.close_idle(now);
         self.logins.retain(|_, login| !login.is_forgotten(now));
     }

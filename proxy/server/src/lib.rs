@@ -14,6 +14,7 @@ pub mod certificates;
 mod classification;
 pub mod client_table;
 mod collected;
+mod end_watch;
 pub mod history;
 pub mod hosts;
 pub mod leadership;

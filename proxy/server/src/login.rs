@@ -92,7 +92,7 @@ pub(crate) async fn serve_client(
             let shown = Publisher::new(Arc::clone(listed));
             let relay = Box::pin(begin(&worker, client, *session, left, shown)).await;
             drop(pending);
-            return relay.map(|relay| (Served::Bound(Box::new(relay)), place));
+            return relay.map(|relay| (Served::Bound(relay), place));
         }
         Ok(Ok((LoginOutcome::Shared(login), place))) => {
             let shown = Publisher::new(Arc::clone(listed));
@@ -139,25 +139,25 @@ async fn begin(
     login: LoggedIn,
     within: Duration,
     shown: Publisher,
-) -> Option<Relay> {
-    let relay = Relay::new(
+) -> Option<Box<Relay>> {
+    let relay = Box::new(Relay::new(
         Rc::clone(worker),
         login.label,
         shown,
         login.session,
         client,
         login.established,
-    );
+    ));
     begin_with(relay, login.wanted.as_ref(), &login.ready, within).await
 }
 
 /// Declares the tokens of a startup packet, and tells the client that it is ready.
 async fn begin_with(
-    mut relay: Relay,
+    mut relay: Box<Relay>,
     wanted: Option<&TokenRequest>,
     ready: &[u8],
     within: Duration,
-) -> Option<Relay> {
+) -> Option<Box<Relay>> {
     let worker = relay.worker();
     let client_addr = relay.client_addr();
     let outcome = tokio::select! {
@@ -193,10 +193,11 @@ async fn begin_shared(
     );
     let client = (client, login.client_bytes);
     let listed = Arc::clone(shown.entry());
-    let mut parked = Parked::new(worker, login.label, shown, login.half, client, login.seat);
+    let parked = Parked::new(worker, login.label, shown, login.half, client, login.seat);
+    let mut parked = Box::new(parked);
     let Some(wanted) = &login.wanted else {
         parked.say(&ready);
-        return Some(Served::Parked(Box::new(parked)));
+        return Some(Served::Parked(parked));
     };
     let within = worker.shared.limits.login_timeout;
     let lending = tokio::select! {
@@ -207,7 +208,7 @@ async fn begin_shared(
     match lending {
         Ok(relay) => {
             let relay = begin_with(relay, Some(wanted), &ready, within).await?;
-            Some(Served::Bound(Box::new(relay)))
+            Some(Served::Bound(relay))
         }
         Err((parked, error)) => {
             parked.refuse(error).await;

@@ -3,6 +3,7 @@
 mod admissions;
 pub(crate) mod backends;
 pub(crate) mod cancel_keys;
+pub(crate) mod census;
 mod greeting;
 pub mod view;
 
@@ -28,6 +29,14 @@ pub enum Pool {
     Transaction(BackendLimits),
 }
 
+/// When a server connection is reset that another client is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reset {
+    Always,
+    /// Not after transactions that have only read, in a database without functions that may leave something.
+    Auto,
+}
+
 /// Limits of the server connections that clients share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendLimits {
@@ -44,6 +53,7 @@ pub struct BackendLimits {
     pub pinned: usize,
     /// Connections beside these, for clients that the policy gives one of their own.
     pub sessions: usize,
+    pub reset: Reset,
 }
 
 #[derive(Debug, Clone)]

@@ -11,8 +11,6 @@ mod prepare;
 mod server_side;
 mod token_grant;
 
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::backends::lending::{Lent, Seat};
 use crate::client_table::{Cause, ClientState, Publisher};
+use crate::end_watch::EndWatch;
 use crate::leadership::Loss;
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
@@ -73,16 +72,13 @@ pub(crate) struct Relay {
     session: Session,
     client: ClientSide,
     server: ServerSide,
-    /// The server's term as the primary, if known.
-    tenure: Option<PrimaryTerm>,
     /// Leases of the tokens that the session holds or is about to hold.
     leases: Vec<Lease>,
     /// The client's place in the pool and its server connection, if that is lent.
     lent: Option<(Seat, Lent)>,
     /// Place beside the pool, up to the end.
     _own_place: Option<OwnedSemaphorePermit>,
-    /// Wakes the task when the proxy stops, or another server becomes the primary.
-    end_watch: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    ends: EndWatch,
 }
 
 /// Parts of a connection after its login, without the client's socket.
@@ -122,18 +118,18 @@ impl Relay {
         client: Socket,
         established: Established,
     ) -> Self {
+        let upstream = Upstream::new(established.server);
         Self {
+            ends: client_ends(&worker, &shown),
             worker,
             label,
             shown,
             session,
             client: ClientSide::new(client, established.client_bytes),
-            server: ServerSide::new(Upstream::new(established.server), established.server_bytes),
-            tenure: established.tenure,
+            server: ServerSide::new(upstream, established.server_bytes, established.tenure),
             leases: Vec::new(),
             lent: None,
             _own_place: established.own_place,
-            end_watch: None,
         }
     }
 
@@ -166,7 +162,6 @@ impl Relay {
 
     /// Makes both sockets wake the calling task.
     async fn take_over(&mut self) {
-        self.end_watch = None;
         std::future::poll_fn(|cx| {
             self.client.socket.belongs_to(cx);
             self.server.upstream.belongs_to(cx);
@@ -184,7 +179,7 @@ impl Relay {
     }
 
     /// Runs the session to its end, or until the client needs its server connection no more.
-    async fn run(mut self: Box<Self>) -> Option<Parked> {
+    async fn run(mut self: Box<Self>) -> Option<Box<Parked>> {
         self.take_over().await;
         let end = match self.serve().await {
             // It may part, so it does.
@@ -380,30 +375,12 @@ impl Relay {
 
     /// Ends the session if its server is no longer the primary, or an operator or a lost lease ends it.
     fn check_end(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        if self.end_watch.is_none() {
-            let (drain, tenure) = (self.worker.drain.clone(), self.tenure.clone());
-            let entry = Arc::clone(self.shown.entry());
-            // Polled once and kept, so that it wakes the task.
-            let mut watch: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
-                let over = async {
-                    match &tenure {
-                        Some(tenure) => tenure.over().await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    () = drain.cancelled() => {}
-                    () = over => {}
-                    _ = entry.is_to_end() => {}
-                }
-            });
-            let _ = watch.as_mut().poll(cx);
-            self.end_watch = Some(watch);
-        }
+        self.ends.register(cx);
+        self.server.register_end(cx);
         if let Some(cause) = self.shown.entry().cause() {
             return Err(self.end_for(cause));
         }
-        if self.tenure.as_ref().is_none_or(|tenure| !tenure.is_over()) {
+        if !self.server.is_deposed() {
             return Ok(());
         }
         let ending = self.session.end_with_its_server();
@@ -455,6 +432,14 @@ impl Relay {
         self.put_output();
         End::Shutdown
     }
+}
+
+/// Wakes the client's task when the proxy stops, or an operator or a lost lease ends it.
+fn client_ends(worker: &Worker, shown: &Publisher) -> EndWatch {
+    let (drain, entry) = (worker.drain.clone(), Arc::clone(shown.entry()));
+    EndWatch::new(async move {
+        tokio::join!(drain.cancelled(), entry.is_to_end());
+    })
 }
 
 /// Keeps the bytes from `done` on.

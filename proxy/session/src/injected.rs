@@ -11,6 +11,7 @@ use postgres_protocol::message::frontend;
 use super::Pipeline;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::Ledger;
+use super::names::NameChange;
 use super::read_only::AccessChange;
 use crate::rejection::Rejection;
 
@@ -177,9 +178,12 @@ pub(super) fn describe(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8], ent
     ledger.push_own(entry);
 }
 
-fn close(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8]) {
+/// Writes a Close of a statement that is not the client's.
+pub(super) fn close(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8]) {
     message(out, b'C', &[b"S", name, b"\0"]);
-    ledger.push_own(InFlight::proxy(Request::Close));
+    let mut close = InFlight::proxy(Request::Close);
+    close.name = NameChange::Vacate(name.into());
+    ledger.push_own(close);
 }
 
 /// Writes a message that fails in place of one about a statement whose result type has changed, and closes that.

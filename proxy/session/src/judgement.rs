@@ -118,6 +118,7 @@ impl Session {
                 if let Some(rejection) = observed {
                     self.record(&rejection, Enforcement::Observed, None);
                 }
+                self.server.has_run_more_than_reads = true;
                 let mut entry = InFlight::client(request, None);
                 entry.leave = self.leave_for_reads();
                 self.forward(permit, Some(entry))

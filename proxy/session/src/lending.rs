@@ -72,10 +72,13 @@ impl ServerHalf {
         self.has_token_text = false;
     }
 
-    /// Whether it has prepared statements.
+    /// Whether nothing is left in it that another client could find, unless by a function of the database: since its
+    /// login, or the last reset, it has only read. It may have prepared statements, which keep out of other clients'
+    /// way.
     #[must_use]
-    pub fn has_statements(&self) -> bool {
-        self.names.has_statements()
+    pub fn is_tidy(&self) -> bool {
+        let has_tokens = self.has_token_text || !self.accepted().is_empty();
+        !self.has_run_more_than_reads && !has_tokens && self.names.are_few()
     }
 
     /// Tokens that its server process is registered with.
@@ -94,6 +97,7 @@ impl ServerHalf {
 
     /// Notes that a setting of the session may have changed.
     pub(super) fn note_setting(&mut self) {
+        self.has_run_more_than_reads = true;
         if let Tenancy::Lent(left) = &mut self.tenancy {
             left.get_or_insert(Leftover::Setting);
             self.text_settings.on_change();
@@ -103,6 +107,7 @@ impl ServerHalf {
     /// Notes what a text that is sent leaves, should it succeed.
     pub(super) fn note_leftover(&mut self, verdict: &Analysis) {
         self.is_discarded = false;
+        self.has_run_more_than_reads |= !verdict.only_reads();
         if let Tenancy::Lent(left) = &mut self.tenancy {
             let statements = verdict.statements.iter();
             let mut settings = statements
@@ -246,10 +251,11 @@ impl Session {
     }
 
     /// Sends what removes all that a client has left in the server connection, also by functions, except libraries and
-    /// their connections. If it fails, the session ends. `initial` was reported at the login; `seed` is random.
+    /// their connections. If it fails, the session ends. `initial` was reported at the login, `seed` is random, `last`
+    /// is a query of the caller.
     ///
     /// All of it is utility statements: a SELECT costs more than these together.
-    pub fn begin_reset(&mut self, initial: Reports, seed: i32) {
+    pub fn begin_reset(&mut self, initial: Reports, seed: i32, last: Option<&str>) {
         let (out, server) = (&mut self.output.to_server, &mut self.server);
         let seed = format!("SET seed = {}", f64::from(seed) / -f64::from(i32::MIN));
         let guard = server.read_only.on_reset().map(injected::default_access);
@@ -259,8 +265,12 @@ impl Session {
         // PostgreSQL runs this one only alone in its Query.
         injected::query(out, &mut server.ledger, injected::DISCARD);
         injected::query(out, &mut server.ledger, &settings);
+        if let Some(last) = last {
+            injected::query(out, &mut server.ledger, last);
+        }
         server.names = Names::default();
         server.has_token_text = false;
+        server.has_run_more_than_reads = false;
         server.forget_leftover();
     }
 

@@ -163,6 +163,8 @@ pub struct ServerHalf {
     /// Whether the server has a value for `fencing.token`, perhaps an empty one.
     has_token_text: bool,
     tenancy: Tenancy,
+    /// Whether something else than reads has run since the login, or since the last reset.
+    has_run_more_than_reads: bool,
     /// Whether a DISCARD ALL has completed, and nothing was sent since. Its ReadyForQuery is still to come.
     is_discarded: bool,
     /// Error with which the connection ends, kept until it is closed.
@@ -183,6 +185,7 @@ impl ServerHalf {
             text_settings: TextSettings::new(texts),
             has_token_text: false,
             tenancy: Tenancy::ForLife,
+            has_run_more_than_reads: false,
             is_discarded: false,
             final_error: None,
         }

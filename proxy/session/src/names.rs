@@ -32,6 +32,8 @@ pub(crate) enum NameChange {
     Named(Box<NamedChange>),
     /// No change: a Describe, whose reply tells the client about the statement.
     Describe(Arc<Source>),
+    /// Close of another client's statement. If the client has one of this name elsewhere, it keeps that.
+    Vacate(Box<[u8]>),
 }
 
 /// The change of one name.
@@ -77,6 +79,7 @@ impl NameChange {
             Self::UnnamedStatement(_) => Some(NameSpace::Statement),
             Self::UnnamedPortal(_) => Some(NameSpace::Portal),
             Self::Named(change) => Some(change.kind),
+            Self::Vacate(_) => Some(NameSpace::Statement),
         }
     }
 
@@ -90,6 +93,7 @@ impl NameChange {
             Self::Named(change) if change.kind == name.kind() && *change.name == *name.bytes() => {
                 Some(change.meaning.as_ref())
             }
+            Self::Vacate(vacated) if name == Name::statement(vacated) => Some(None),
             _ => None,
         }
     }
@@ -108,9 +112,13 @@ fn lost(meaning: &PreparedText) -> Lost {
     if steers { Lost::MaySteer } else { Lost::Some }
 }
 
+/// Limit for the statements that clients leave in a server connection that is not reset between them.
+const LEFT_MAX: usize = 200;
+
 /// Approximate bytes of an entry, without its name.
 fn kept_bytes(meaning: &PreparedText) -> usize {
-    ENTRY_BYTES + meaning.excerpt().len()
+    let source = meaning.source().map_or(0, |source| source.parse().len());
+    ENTRY_BYTES + meaning.excerpt().len() + source
 }
 
 /// Worst text that an unknown name may stand for: some names could not be kept or compared.
@@ -145,6 +153,18 @@ enum Unnamed {
     Unbound,
     /// Parsed in another server connection.
     Elsewhere,
+    /// None, but the server may have another client's.
+    OfAnother,
+}
+
+/// Where the statement of a name is.
+enum Found<'a> {
+    Here(&'a PreparedText),
+    /// In another server connection. This one has none of this name, or another client's.
+    Elsewhere(&'a PreparedText),
+    /// It is another client's.
+    OfAnother,
+    Nowhere,
 }
 
 /// The names of one session.
@@ -183,6 +203,7 @@ impl Names {
                 }
             }
             NameChange::Named(change) => self.confirm_named(*change),
+            NameChange::Vacate(name) => drop(self.remove_here(Name::statement(&name))),
         }
     }
 
@@ -252,9 +273,10 @@ impl Names {
                 known => Some(known),
             },
             (NameSpace::Portal, true) => Some(&self.unnamed_portal),
-            (NameSpace::Statement, false) => match self.statements.get(name.bytes()) {
-                None if self.elsewhere(name).is_some() => None,
-                known => known.or(self.lost_statements.meaning()),
+            (NameSpace::Statement, false) => match self.find_statement(name.bytes()) {
+                Found::Here(known) => Some(known),
+                Found::Elsewhere(_) | Found::OfAnother => None,
+                Found::Nowhere => self.lost_statements.meaning(),
             },
             (NameSpace::Portal, false) => {
                 let known = self.portals.get(name.bytes());
@@ -263,10 +285,43 @@ impl Names {
         }
     }
 
-    /// Whether this server connection has any statement.
-    pub(super) fn has_statements(&self) -> bool {
-        let is_named = !self.statements.is_empty() || self.lost_statements != Lost::Nothing;
-        is_named || !matches!(self.unnamed_statement, PreparedText::Unknown)
+    fn find_statement(&self, name: &[u8]) -> Found<'_> {
+        let here = self.statements.get(name);
+        let Some(all) = &self.of_client else {
+            return here.map_or(Found::Nowhere, Found::Here);
+        };
+        match (all.get(name), here) {
+            (Some(own), Some(here @ PreparedText::Classified(_))) => {
+                match (own.source(), here.source()) {
+                    (Some(own), Some(other)) if Arc::ptr_eq(own, other) => Found::Here(here),
+                    (Some(source), Some(other)) if source.is_served_by(other) => Found::Here(own),
+                    (Some(_), _) => Found::Elsewhere(own),
+                    // Its client has not left this server connection since.
+                    (None, _) => Found::Here(here),
+                }
+            }
+            (None, Some(PreparedText::Classified(_))) => Found::OfAnother,
+            (_, Some(here)) => Found::Here(here),
+            (Some(own), None) => Found::Elsewhere(own),
+            (None, None) => Found::Nowhere,
+        }
+    }
+
+    /// Whether this server connection has, or may have, another client's statement of this name.
+    pub(super) fn is_taken(&self, name: Name<'_>) -> bool {
+        if name.is_unnamed() {
+            return self.unnamed == Unnamed::OfAnother;
+        }
+        match self.find_statement(name.bytes()) {
+            Found::Elsewhere(_) => self.statements.contains_key(name.bytes()),
+            Found::OfAnother => true,
+            Found::Here(_) | Found::Nowhere => false,
+        }
+    }
+
+    /// Whether its statements may stay for the next clients.
+    pub(super) fn are_few(&self) -> bool {
+        self.statements.len() <= LEFT_MAX && self.statement_bytes <= NAMES_BYTES_MAX / 4
     }
 
     /// Whether it has a statement that the client would not find in another one.
@@ -277,7 +332,7 @@ impl Names {
             || (self.unnamed == Unnamed::Unbound && self.unnamed_statement.source().is_none())
     }
 
-    /// Begins to serve a client with these statements. This server connection has none of another client.
+    /// Begins to serve a client with these statements.
     pub(super) fn enter(&mut self, of_client: Box<Statements>) {
         let is_here = match (&self.unnamed_statement, &of_client.unnamed) {
             (PreparedText::Classified(here), Some(unnamed)) => Arc::ptr_eq(here, unnamed),
@@ -287,7 +342,7 @@ impl Names {
             self.unnamed_statement = PreparedText::Unknown;
             self.unnamed = match of_client.unnamed {
                 Some(_) => Unnamed::Elsewhere,
-                None => Unnamed::Bound,
+                None => Unnamed::OfAnother,
             };
         }
         self.of_client = Some(of_client);
@@ -306,14 +361,13 @@ impl Names {
 
     /// Statement of the client that this server connection does not have.
     pub(super) fn elsewhere(&self, name: Name<'_>) -> Option<&Arc<Classified>> {
-        let all = self.of_client.as_ref()?;
         if name.is_unnamed() {
-            let unnamed = all.unnamed.as_ref();
-            unnamed.filter(|_| self.unnamed == Unnamed::Elsewhere)
-        } else if self.statements.contains_key(name.bytes()) {
-            None
-        } else {
-            all.get(name.bytes())
+            let unnamed = self.of_client.as_ref()?.unnamed.as_ref();
+            return unnamed.filter(|_| self.unnamed == Unnamed::Elsewhere);
+        }
+        match self.find_statement(name.bytes()) {
+            Found::Elsewhere(PreparedText::Classified(own)) => Some(own),
+            _ => None,
         }
     }
 
@@ -349,14 +403,19 @@ impl Names {
         self.remove(Name::statement(name.as_bytes()));
     }
 
-    /// Forgets a name, also if this server connection does not have it.
-    pub(super) fn remove(&mut self, name: Name<'_>) {
-        if name.kind() == NameSpace::Statement
-            && let Some(all) = &mut self.of_client
-        {
-            all.remove(name.bytes());
+    /// Forgets a name that the server has forgotten, also if it never had it.
+    fn remove(&mut self, name: Name<'_>) {
+        if name.kind() == NameSpace::Statement {
+            self.remove_elsewhere(name);
         }
         self.remove_here(name);
+    }
+
+    /// Forgets the client's statement of a name that this server connection does not have.
+    pub(super) fn remove_elsewhere(&mut self, name: Name<'_>) {
+        if let Some(all) = &mut self.of_client {
+            all.remove(name.bytes());
+        }
     }
 
     fn remove_here(&mut self, name: Name<'_>) -> Option<PreparedText> {

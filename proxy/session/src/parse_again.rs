@@ -40,14 +40,26 @@ impl Session {
         let is_kept = matches!(self.server.ledger.sent(name), Sent::Nothing);
         match names.elsewhere(name).filter(|_| is_kept).cloned() {
             Some(statement) => self.parse_again(name, &statement),
-            None => Ok(PreparedText::default()),
+            None => Ok(self.vacate(name)),
         }
+    }
+
+    /// Removes a statement of this name from the server, if another client has left it there.
+    fn vacate(&mut self, name: Name<'_>) -> PreparedText {
+        let is_known = matches!(self.server.ledger.sent(name), Sent::Nothing);
+        if is_known && self.server.names.is_taken(name) {
+            let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
+            injected::close(out, ledger, name.bytes());
+            self.client.pipeline = Pipeline::Open;
+        }
+        PreparedText::default()
     }
 
     /// Makes PostgreSQL know a name that a Parse must not give twice.
     pub(super) fn occupy(&mut self, name: &[u8]) -> Result<(), Action> {
         let name = Name::statement(name);
-        if name.is_unnamed() || self.server.names.elsewhere(name).is_none() {
+        let names = &self.server.names;
+        if name.is_unnamed() || names.elsewhere(name).is_none() && !names.is_taken(name) {
             return Ok(());
         }
         self.find_statement(name).map(drop)
@@ -72,7 +84,7 @@ impl Session {
         statement: &Arc<Classified>,
     ) -> Result<PreparedText, Action> {
         let Some(source) = &statement.source else {
-            return Ok(PreparedText::default());
+            return Ok(self.vacate(name));
         };
         if source.is_outdated() && !self.is_failed() {
             return Err(self.refuse_outdated(name));
@@ -80,8 +92,8 @@ impl Session {
         let settings = &self.server.text_settings;
         if settings.differ() {
             // Its literals would be read in another way. PostgreSQL says that it does not know the statement.
-            self.server.names.remove(name);
-            return Ok(PreparedText::default());
+            self.server.names.remove_elsewhere(name);
+            return Ok(self.vacate(name));
         }
         let statement = match settings.for_text(source.text(), self.server.ledger.settled()) {
             Some(TextEncoding::Utf8) => Arc::clone(statement),
@@ -177,13 +189,14 @@ impl Session {
         }
         let pipeline = self.client.pipeline;
         let has_sync = pipeline == Pipeline::Closed && request == Request::Query;
-        if has_sync && is_deallocate(verdict) {
-            return Some(self.deallocate(&name));
-        }
-        if let Err(action) = self.find_elsewhere(Name::statement(name.as_bytes()))
-            && !matches!(action, Action::Need(Prerequisite::Replies))
-        {
-            return Some(action);
+        let name = Name::statement(name.as_bytes());
+        match self.movable(name).cloned() {
+            Some(_) if has_sync && is_deallocate(verdict) => return Some(self.deallocate(name)),
+            Some(statement) => match self.parse_again(name, &statement) {
+                Ok(_) | Err(Action::Need(Prerequisite::Replies)) => {}
+                Err(action) => return Some(action),
+            },
+            None => drop(self.vacate(name)),
         }
         if has_sync {
             let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
@@ -193,26 +206,36 @@ impl Session {
         Some(Action::Need(Prerequisite::Replies))
     }
 
+    /// Name in a text under which the server does not have the client's statement, but may be given it, or has another
+    /// client's.
     fn named_elsewhere(&self, verdict: &Analysis) -> Option<Box<str>> {
         let names = &self.server.names;
         let statements = verdict.statements.iter();
         let mut controls = statements.flat_map(|statement| &statement.controls);
         controls.find_map(|control| match control {
-            Control::Execute { name }
-            | Control::Deallocate { name }
-            | Control::Prepare { name, .. } => {
-                let found = names.elsewhere(Name::statement(name.as_bytes()))?;
-                let source = found.source.as_ref()?;
-                (!source.is_outdated()).then(|| name.clone())
+            Control::Execute { name: text }
+            | Control::Deallocate { name: text }
+            | Control::Prepare { name: text, .. } => {
+                let name = Name::statement(text.as_bytes());
+                let is_unready = names.is_taken(name) || self.movable(name).is_some();
+                is_unready.then(|| text.clone())
             }
             _ => None,
         })
     }
 
+    /// Statement of the client that can be parsed again.
+    fn movable(&self, name: Name<'_>) -> Option<&Arc<Classified>> {
+        let found = self.server.names.elsewhere(name)?;
+        let source = found.source.as_ref()?;
+        (!source.is_outdated()).then_some(found)
+    }
+
     /// Answers a DEALLOCATE of a statement that this server connection does not have.
-    fn deallocate(&mut self, name: &str) -> Action {
-        self.server.names.deallocated(name);
-        self.server.names.on_simple_query();
+    fn deallocate(&mut self, name: Name<'_>) -> Action {
+        let names = &mut self.server.names;
+        names.remove_elsewhere(name);
+        names.on_simple_query();
         let out = &mut self.output.to_client;
         encode::put_raw(out, tag::COMMAND_COMPLETE, b"DEALLOCATE\0");
         encode::put(out, &ReadyForQuery::new(self.client.state.status().into()));

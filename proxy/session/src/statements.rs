@@ -21,7 +21,8 @@ pub(super) struct NoRoom;
 /// All statements of a client, wherever they were parsed.
 #[derive(Debug, Default)]
 pub(super) struct Statements {
-    named: BTreeMap<Box<[u8]>, Arc<Classified>>,
+    /// Classified, all of them.
+    named: BTreeMap<Box<[u8]>, PreparedText>,
     /// The unnamed statement when the client left its last server connection.
     pub(super) unnamed: Option<Arc<Classified>>,
     bytes: usize,
@@ -45,16 +46,16 @@ impl Statements {
         }
         self.bytes += bytes;
         self.unmovable += usize::from(statement.source.is_none());
-        self.named.insert(name.into(), Arc::clone(statement));
+        self.named.insert(name.into(), meaning.clone());
         Ok(())
     }
 
-    pub(super) fn get(&self, name: &[u8]) -> Option<&Arc<Classified>> {
+    pub(super) fn get(&self, name: &[u8]) -> Option<&PreparedText> {
         self.named.get(name)
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) {
-        if let Some(statement) = self.named.remove(name) {
+        if let Some(PreparedText::Classified(statement)) = self.named.remove(name) {
             self.bytes -= bytes(name, &statement);
             self.unmovable -= usize::from(statement.source.is_none());
         }

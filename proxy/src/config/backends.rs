@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgpalisade_server::pooling::{BackendLimits, Pool};
+use pgpalisade_server::pooling::{BackendLimits, Pool, Reset};
 
 use super::key::Key;
 use super::ready::{count, time};
@@ -18,6 +18,8 @@ const LENDING: [(&str, Lending); 2] = [
     ("session", Lending::Session),
     ("transaction", Lending::Transaction),
 ];
+
+const RESET: [(&str, Reset); 2] = [("always", Reset::Always), ("auto", Reset::Auto)];
 
 /// More than PostgreSQL takes: its `MAX_BACKENDS`.
 const BACKENDS_MAX: usize = 262_143;
@@ -38,6 +40,7 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
     });
     let pinned = values.last(Key::BackendsPinned, |text| count(text, 0..=BACKENDS_MAX));
     let sessions = values.last(Key::BackendsSessions, |text| count(text, 0..=BACKENDS_MAX));
+    let reset = values.choice(Key::BackendsReset, &RESET);
     let limits = BackendLimits {
         max: max?,
         leaders: leaders?,
@@ -46,6 +49,7 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
         lifetime: lifetime?,
         pinned: pinned?,
         sessions: sessions?,
+        reset: reset?,
     };
     if limits.leaders >= limits.max.get() {
         let (leaders, max) = (limits.leaders, limits.max);

@@ -166,6 +166,10 @@ keys! {
         BackendsPinned("backends.pinned", "N", Number, Default("10"),
             "Server connections that clients may keep beyond a transaction",
             "A client keeps its connection for LISTEN, a temporary table, a session's advisory lock, and similar.");
+        BackendsReset("backends.reset", "always|auto", Text, Default("always"),
+            "When a server connection is reset before another client gets it",
+            "auto: not after transactions that have only read, if no function of the database may leave something in a \
+             session. It looks at their texts each minute. docs/pooling.md has what it counts.");
         BackendsSessions("backends.sessions", "N", Number, Default("0"),
             "Server connections beside backends.max, one for each client of a policy rule with pool = \"session\"", "");
     }

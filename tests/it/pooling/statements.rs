@@ -6,14 +6,17 @@ use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, errors, prett
 
 use super::with;
 
-/// A proxy that shares `max` server connections, for which clients wait shortly.
-fn of(max: &str) -> Stage {
-    let leaders = ("--backends-leaders", "0");
-    with(&[
-        ("--backends-max", max),
-        leaders,
-        ("--backends-wait", "500ms"),
-    ])
+/// Proxies that share `max` server connections, for which clients wait shortly. The second one resets them only where
+/// it must, so that the statements of other clients stay where a client looks for its own.
+fn of(max: &str) -> [Stage; 2] {
+    ["always", "auto"].map(|reset| {
+        with(&[
+            ("--backends-max", max),
+            ("--backends-leaders", "0"),
+            ("--backends-wait", "500ms"),
+            ("--backends-reset", reset),
+        ])
+    })
 }
 
 /// What a client does, and what is done to the tables beside it.
@@ -100,20 +103,22 @@ fn conversation(
 
 /// What `steps` says must be the same with a server connection that another client had in between.
 #[track_caller]
-fn is_the_same(stage: &Stage, what: &str, steps: &[Step]) {
-    let mut direct = Wire::login(&stage.postgres.tcp(), &TRUSTED);
-    let expect = conversation(stage, &mut direct, None, steps);
-    let (mut client, mut other) = (stage.plain(), stage.plain());
-    let found = conversation(stage, &mut client, Some(&mut other), steps);
-    assert!(
-        expect == found,
-        "{what}\ndirect:\n{expect}\npooled:\n{found}"
-    );
+fn is_the_same(stages: &[Stage], what: &str, steps: &[Step]) {
+    for stage in stages {
+        let mut direct = Wire::login(&stage.postgres.tcp(), &TRUSTED);
+        let expect = conversation(stage, &mut direct, None, steps);
+        let (mut client, mut other) = (stage.plain(), stage.plain());
+        let found = conversation(stage, &mut client, Some(&mut other), steps);
+        assert!(
+            expect == found,
+            "{what}\ndirect:\n{expect}\npooled:\n{found}"
+        );
+    }
 }
 
 #[test]
 fn a_statement_is_where_its_client_is() {
-    let stage = of("1");
+    let stages = of("1");
     let both = b().parse("s", "SELECT 1").parse("t", "SELECT 2").sync();
     let pipeline = run_in(run_in(b(), "s"), "t").sync();
     let fails = b().parse("u", "SELECT 1/0").sync();
@@ -254,13 +259,13 @@ fn a_statement_is_where_its_client_is() {
         ),
     ];
     for (what, steps) in conversations {
-        is_the_same(&stage, what, steps);
+        is_the_same(&stages, what, steps);
     }
 }
 
 #[test]
 fn a_statement_of_the_protocol_by_sql() {
-    let stage = of("1");
+    let stages = of("1");
     let one = parses("s", "SELECT 1");
     let extended = |sql: &str| sends(&b().statement(sql).sync());
     let conversations: &[(&str, &[Step])] = &[
@@ -377,13 +382,13 @@ fn a_statement_of_the_protocol_by_sql() {
         ),
     ];
     for (what, steps) in conversations {
-        is_the_same(&stage, what, steps);
+        is_the_same(&stages, what, steps);
     }
 }
 
 #[test]
 fn a_result_type_stays_what_the_client_was_told() {
-    let stage = of("1");
+    let stages = of("1");
     let parse = b().parse("s", "SELECT * FROM t");
     let by_statement = parse.clone().describe_statement("s").sync();
     let by_portal = parse
@@ -400,7 +405,7 @@ fn a_result_type_stays_what_the_client_was_told() {
     let anew = Step::Table(TABLE);
     for (what, told) in [("a statement", &by_statement), ("a portal", &by_portal)] {
         is_the_same(
-            &stage,
+            &stages,
             what,
             &[
                 sends(told),
@@ -414,19 +419,19 @@ fn a_result_type_stays_what_the_client_was_told() {
             ],
         );
         // A table of the same columns is no change.
-        is_the_same(&stage, what, &[sends(told), anew.clone(), runs("s")]);
+        is_the_same(&stages, what, &[sends(told), anew.clone(), runs("s")]);
     }
     let nothing = b()
         .parse("s", "SET LOCAL work_mem = '1MB'")
         .describe_statement("s")
         .sync();
     is_the_same(
-        &stage,
+        &stages,
         "no result",
         &[sends(&nothing), runs("s"), runs("s")],
     );
     is_the_same(
-        &stage,
+        &stages,
         "in a transaction",
         &[
             sends(&by_statement),
@@ -443,7 +448,7 @@ fn a_result_type_stays_what_the_client_was_told() {
 /// Its literals were read by a setting of its transaction.
 #[test]
 fn a_statement_that_means_something_else_elsewhere_keeps_its_connection() {
-    let stage = of("2");
+    let [_, stage] = of("2");
     let (mut one, mut other) = (stage.plain(), stage.plain());
     one.ok("BEGIN; SET LOCAL datestyle = 'German'");
     one.run(&b().parse("s", "SELECT '1.2.2020'::date").sync());
@@ -468,7 +473,7 @@ fn a_statement_that_means_something_else_elsewhere_keeps_its_connection() {
 /// PostgreSQL does not know it then, and drivers parse it anew.
 #[test]
 fn where_a_setting_has_changed_no_statement_is_parsed_again() {
-    let stage = of("1");
+    let [_, stage] = of("1");
     let (mut one, mut other) = (stage.plain(), stage.plain());
     let parse = b()
         .parse("s", "SELECT to_char('1.2.2020'::date, 'MM')")
@@ -486,7 +491,7 @@ fn where_a_setting_has_changed_no_statement_is_parsed_again() {
 /// A write by name needs a token, wherever it was parsed.
 #[test]
 fn nobody_writes_by_a_statement_without_a_token() {
-    let stage = of("1");
+    let [_, stage] = of("1");
     let (mut one, mut other) = (stage.plain(), stage.plain());
     stage.postgres.sql(TABLE);
     one.run(&b().parse("s", "INSERT INTO t VALUES (3)").sync());
@@ -510,7 +515,7 @@ fn nobody_writes_by_a_statement_without_a_token() {
 /// Names in an older connection of the client may stand for what it has closed since.
 #[test]
 fn a_client_that_returns_finds_no_stale_name() {
-    let stage = of("3");
+    let [_, stage] = of("3");
     let mut others = [(); 2].map(|()| stage.leader("34"));
     let mut client = stage.leader("34");
     client.run(&b().parse("s", "SELECT 'old'").sync());

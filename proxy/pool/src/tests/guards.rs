@@ -34,7 +34,7 @@ guards! {
     /// The tokens are.
     TokensTold: OTHER_ACCESS, 0;
     /// The exemption is.
-    ExemptTold: OTHER_ACCESS, 2;
+    ExemptTold: OTHER_ACCESS, 0;
     /// A session says what it has registered.
     RegistrationTold: OTHER_ACCESS, 0;
     /// A session closes a backend whose registration ended unclear.
@@ -42,26 +42,26 @@ guards! {
     // Lending
     /// The reset is answered before the next client has the backend.
     ResetAwaited: LEAK, 0;
+    /// The driver says that something may be left.
+    ResidueTold: LEAK, 0;
     /// Backends reset once their client has left.
-    LeftTold: LINGERS, 13;
+    LeftTold: LINGERS, 2;
     /// Waiters that left are forgotten.
     WaiterLeftTold: NOT_WAITING, 0;
     /// Ended backends are forgotten.
     EndedTold: DEAD, 0;
     /// Events of a backend that is gone change nothing.
     NumbersNew: TWO_OWNERS, 0;
-    TenureTold: OLD_TENURE, 3;
-    PauseTold: NOT_PAUSED, 1;
     // Limits
     BudgetAsked: OVER_BUDGET, 1;
-    LoginLimit: OVER_LOGIN, 0;
+    LoginLimit: OVER_LOGIN, 1;
     PinAsked: OVER_PINNED, 5;
     /// Idle backends stay for clients with tokens.
-    Leaders: RESERVE, 3;
+    Leaders: RESERVE, 0;
     /// A pause follows a failed opening.
     FailureTold: HAMMERS, 2;
     /// Time passes.
     TickTold: ENDLESS, 8;
     /// A long wait makes way.
-    Patience: STARVED, 52;
+    Patience: STARVED, 57;
 }

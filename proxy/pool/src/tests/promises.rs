@@ -15,8 +15,6 @@ pub(super) const UNCLEAR: Broken = "a backend is lent whose registration ended u
 pub(super) const LEAK: Broken = "what a client has left is seen by another";
 pub(super) const LINGERS: Broken = "what a client has left outlives it";
 pub(super) const DEAD: Broken = "a backend is lent that is known to be dead";
-pub(super) const OLD_TENURE: Broken = "a backend of an earlier tenure is lent";
-pub(super) const NOT_PAUSED: Broken = "a backend is lent in a pause";
 pub(super) const NOT_WAITING: Broken = "a client that does not wait is served";
 pub(super) const OUT_OF_TURN: Broken = "a client is served before one of its key that waits longer";
 pub(super) const OVER_BUDGET: Broken = "more places than there are";
@@ -59,7 +57,6 @@ pub(super) struct Server {
     pub(super) login: u8,
     pub(super) access: Access<u8>,
     pub(super) doing: Doing,
-    pub(super) tenure: u64,
     /// Client whose settings and locks it has.
     pub(super) residue: Option<ClientId>,
     pub(super) is_unclear: bool,
@@ -150,7 +147,7 @@ impl Truth {
     }
 
     /// Promise that is broken once all orders are carried out.
-    pub(super) fn at_rest(&self, limits: &Limits, is_paused: bool) -> Option<Broken> {
+    pub(super) fn at_rest(&self, limits: &Limits) -> Option<Broken> {
         for counts in &self.counts {
             if counts.places > limits.login {
                 return Some(OVER_LOGIN);
@@ -158,7 +155,7 @@ impl Truth {
             if counts.opening > 4 {
                 return Some(HAMMERS);
             }
-            if is_paused || counts.waiting == [0; ACCESSES] {
+            if counts.waiting == [0; ACCESSES] {
                 continue;
             }
             let own = |at: usize| counts.waiting[at].saturating_sub(counts.resetting[at]);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::world::Places;
-use crate::{Access, Activity, BackendId, Birth, ClientId, Limits, Order, Pool, Refusal};
+use crate::{Access, Activity, BackendId, Birth, ClientId, Limits, Order, Pool, Refusal, Residue};
 
 struct Script {
     pool: Pool<&'static str, u8, Places>,
@@ -92,22 +92,22 @@ impl Script {
             }
             [id, "leaves"] => self.pool.left(client(id)),
             ["opened", id] => self.pool.opened(self.now, self.backend(id), self.seed),
-            ["back", id, now] => {
-                self.pool
-                    .given_back(self.now, self.backend(id), access(now));
-            }
+            ["back", id, now] => self.back(id, now, Residue::Perhaps),
+            ["back", id, now, "tidy"] => self.back(id, now, Residue::None),
             ["clean", id] => self.pool.reset_done(self.now, self.backend(id)),
             ["ended", id] => self.pool.ended(self.now, self.backend(id)),
             ["pin", id] => told.push(answer(self.pool.pin(self.backend(id))).to_owned()),
-            ["tenure"] => self.pool.tenure_over(self.now),
-            ["pause"] => self.pool.pause(),
-            ["resume"] => self.pool.resume(self.now),
             _ => panic!("{event}"),
         }
         while let Some(order) = self.pool.next_order() {
             told.push(self.told(order));
         }
         told.join(", ")
+    }
+
+    fn back(&mut self, id: &str, now: &str, residue: Residue) {
+        let id = self.backend(id);
+        self.pool.given_back(self.now, id, access(now), residue);
     }
 
     /// Each line is an event, and its orders after `=>`.
@@ -140,6 +140,22 @@ fn the_same_client_needs_no_reset() {
         clean b1 => 2 gets b1
         back b1 ro
         1 wants a ro => reset b1");
+}
+
+#[test]
+fn where_nothing_is_left_the_next_client_needs_no_reset() {
+    run("1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        back b1 ro tidy
+        2 wants a ro => 2 gets b1
+        back b1 ro tidy
+        2 leaves
+        1 wants a ro => 1 gets b1
+        back b1 ro
+        2 wants a ro => reset b1
+        clean b1 => 2 gets b1
+        3 wants a ro => open b2 a
+        back b1 ro tidy => 3 gets b1");
 }
 
 #[test]
@@ -238,7 +254,7 @@ fn a_key_is_for_life() {
         script.pool.opened(Duration::ZERO, backend, 0);
         script
             .pool
-            .given_back(Duration::ZERO, backend, access(wanted));
+            .given_back(Duration::ZERO, backend, access(wanted), Residue::Perhaps);
         script
             .pool
             .wanted(Duration::ZERO, ClientId(1), &"a", access(wanted));
@@ -246,7 +262,7 @@ fn a_key_is_for_life() {
         script.pool.next_order();
         script
             .pool
-            .given_back(Duration::ZERO, backend, access(becomes));
+            .given_back(Duration::ZERO, backend, access(becomes), Residue::Perhaps);
         let order = script.pool.next_order();
         assert_eq!(order, Some(Order::Close(backend)), "{wanted} {becomes}");
     }
@@ -670,49 +686,6 @@ fn pins_are_counted() {
         ended b1
         2 wants a ro => 2 gets b2
         pin b2 => yes");
-}
-
-#[test]
-fn a_tenure_takes_its_backends_with_it() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a ro => open b2 a
-        opened b2 => 2 gets b2
-        3 wants a ro => open b3 a
-        opened b3 => 3 gets b3
-        4 wants a ro => open b4 a
-        back b2 ro => reset b2
-        5 wants b ro => open b5 b
-        opened b5 => 5 gets b5
-        back b5 ro
-        tenure => close b2, close b4, close b5, open b6 a
-        clean b2
-        opened b4
-        tenure => close b6, open b7 a
-        5 wants b ro => open b8 b
-        back b1 ro => close b1
-        ended b2
-        ended b4
-        opened b7 => 4 gets b7
-        back b7 ro
-        4 wants a ro => 4 gets b7");
-}
-
-#[test]
-fn nothing_is_lent_in_a_pause() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        pause
-        2 wants a ro
-        back b1 ro
-        1 wants a ro
-        ms 9000
-        tick
-        resume => reset b1, open b2 a
-        ms 7000
-        tick
-        opened b2 => 2 gets b2
-        clean b1 => 1 gets b1");
 }
 
 #[test]

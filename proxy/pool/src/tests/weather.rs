@@ -1,8 +1,7 @@
-//! Trouble of servers, and work of operators.
+//! Trouble of servers.
 
 use std::time::Duration;
 
-use super::guards::Guard;
 use super::promises::Doing;
 use super::random::Random;
 use super::world::{Delivery, World};
@@ -15,8 +14,6 @@ pub(super) enum Weather {
     Kill,
     /// A takeover ends those with one token.
     Takeover,
-    Tenure,
-    Pause,
     /// No opening succeeds, or each may again.
     Outage,
     /// Another pool takes places of the budget, or gives them back.
@@ -24,14 +21,7 @@ pub(super) enum Weather {
 }
 
 impl Weather {
-    const ALL: [Self; 6] = [
-        Self::Kill,
-        Self::Takeover,
-        Self::Tenure,
-        Self::Pause,
-        Self::Outage,
-        Self::Sibling,
-    ];
+    const ALL: [Self; 4] = [Self::Kill, Self::Takeover, Self::Outage, Self::Sibling];
 
     pub(super) fn draw(random: &mut Random) -> Vec<Self> {
         let all = Self::ALL.into_iter();
@@ -58,19 +48,6 @@ impl World {
                 let lower: Vec<_> = lower.map(|(id, _)| *id).collect();
                 lower.into_iter().for_each(|id| self.kill(id));
             }
-            Weather::Tenure => {
-                self.tenure += 1;
-                if self.keeps(Guard::TenureTold) {
-                    self.pool.tenure_over(self.now);
-                }
-            }
-            Weather::Pause if self.is_paused => self.resume(),
-            Weather::Pause => {
-                self.is_paused = true;
-                if self.keeps(Guard::PauseTold) {
-                    self.pool.pause();
-                }
-            }
             Weather::Outage => self.is_away ^= true,
             Weather::Sibling => {
                 let taken = self.places.get();
@@ -88,18 +65,8 @@ impl World {
         self.later(after, Delivery::Weather);
     }
 
-    pub(super) fn resume(&mut self) {
-        self.is_paused = false;
-        for client in self.clients.values_mut() {
-            if let Some((_, since)) = &mut client.waits {
-                *since = self.now;
-            }
-        }
-        self.pool.resume(self.now);
-    }
-
     /// The holder sees the end of the connection.
-    fn kill(&mut self, id: crate::BackendId) {
+    pub(super) fn kill(&mut self, id: crate::BackendId) {
         let Some(server) = self.truth.servers.get_mut(&id) else {
             return;
         };
@@ -116,7 +83,6 @@ impl World {
         self.is_away = false;
         self.places.set(self.places.get() - self.others);
         self.others = 0;
-        self.resume();
         self.obey();
     }
 }

@@ -9,7 +9,7 @@ use super::guards::{Guard, Without};
 use super::promises::*;
 use super::random::{Draw, Random};
 use super::weather::{CALM, STORM};
-use crate::{Access, BackendId, Birth, Budget, ClientId, Order, Pool, Refusal};
+use crate::{Access, BackendId, Birth, Budget, ClientId, Order, Pool, Refusal, Residue};
 
 const TICK: Duration = Duration::from_millis(100);
 /// A wait may end this much later than its limit.
@@ -71,8 +71,6 @@ pub(super) struct World {
     pub(super) places: Rc<Cell<usize>>,
     /// Places that another pool has.
     pub(super) others: usize,
-    pub(super) tenure: u64,
-    pub(super) is_paused: bool,
     /// No opening succeeds.
     pub(super) is_away: bool,
     pub(super) calm_since: Option<Duration>,
@@ -111,8 +109,6 @@ impl World {
             clients: BTreeMap::new(),
             places,
             others: 0,
-            tenure: 0,
-            is_paused: false,
             is_away: false,
             calm_since: None,
             failed: [None; LOGINS],
@@ -167,7 +163,8 @@ impl World {
         for client in all {
             self.disconnect(client);
         }
-        self.pool.tenure_over(self.now);
+        let servers: Vec<_> = self.truth.servers.keys().copied().collect();
+        servers.into_iter().for_each(|id| self.kill(id));
         self.obey();
         self.run(CALM, &mut tell);
         let is_known = |login: &crate::login::Login<u8>| !login.lines.is_empty();
@@ -235,7 +232,7 @@ impl World {
         if self.truth.servers.len() + self.others > self.draw.max {
             self.breaks(OVER_BUDGET);
         }
-        if let Some(promise) = self.truth.at_rest(&self.draw.limits, self.is_paused) {
+        if let Some(promise) = self.truth.at_rest(&self.draw.limits) {
             self.breaks(promise);
         }
     }
@@ -378,8 +375,6 @@ impl World {
             (server.is_unclear, UNCLEAR),
             (is_other(server.residue), LEAK),
             (server.is_known_dead, DEAD),
-            (server.tenure != self.tenure, OLD_TENURE),
-            (self.is_paused, NOT_PAUSED),
             (others.next().is_some(), OUT_OF_TURN),
             (
                 is_reader && self.now - since < self.draw.limits.wait / 8,
@@ -409,7 +404,9 @@ impl World {
         let Some(server) = self.truth.servers.get_mut(&backend) else {
             return self.think(id);
         };
-        server.residue = Some(id);
+        if self.random.percent(50) {
+            server.residue = Some(id);
+        }
         let registers =
             matches!(client.access, Access::Tokens(_)) && server.access != client.access;
         let fails = self.random.percent(self.draw.fails);
@@ -454,7 +451,16 @@ impl World {
 
     fn give_back(&mut self, id: BackendId, access: Access<u8>) {
         self.truth.does(id, Doing::Idle);
-        self.pool.given_back(self.now, id, access);
+        let left = self
+            .truth
+            .servers
+            .get(&id)
+            .and_then(|server| server.residue);
+        let residue = match left {
+            Some(_) if self.keeps(Guard::ResidueTold) => Residue::Perhaps,
+            _ => Residue::None,
+        };
+        self.pool.given_back(self.now, id, access, residue);
         if self.random.percent(5) {
             self.soon(50, Delivery::Late(id));
         }
@@ -473,7 +479,6 @@ impl World {
                 Birth::Exempt => Access::Exempt,
             },
             doing: Doing::Opening,
-            tenure: self.tenure,
             residue: None,
             is_unclear: false,
             is_pinned: false,
@@ -565,7 +570,9 @@ impl World {
         match self.random.below(4) {
             0 => self.pool.opened(self.now, to, seed),
             1 => self.pool.reset_done(self.now, to),
-            2 => self.pool.given_back(self.now, to, Access::ReadOnly),
+            2 => self
+                .pool
+                .given_back(self.now, to, Access::ReadOnly, Residue::None),
             _ => self.pool.ended(self.now, to),
         }
     }
@@ -581,7 +588,7 @@ impl World {
             .filter_map(|client| client.waits)
             .collect();
         for (_, since) in waits {
-            if !self.is_paused && self.now - since > self.draw.limits.wait + LATE {
+            if self.now - since > self.draw.limits.wait + LATE {
                 self.breaks(ENDLESS);
             }
             self.starves(since);

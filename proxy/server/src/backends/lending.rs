@@ -6,10 +6,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use pgpalisade_pool::{Access, BackendId, ClientId, Order, Pool, Refusal};
+use pgpalisade_pool::{Access, BackendId, ClientId, Order, Pool, Refusal, Residue};
 use pgpalisade_session::{Identity, ServerHalf};
-use pgpalisade_takeover::PrimaryTerm;
-use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::OpenError;
@@ -19,6 +17,7 @@ use super::reset::reset;
 use crate::metrics::Outcome;
 use crate::pooling::backends::{Answer, Backend, Backends, Machine, Tokens};
 use crate::pooling::cancel_keys::{CancelKey, Cancellable};
+use crate::pooling::census::Census;
 use crate::pooling::view::{Opened, Question};
 use crate::pooling::{Greeting, SharedLogin};
 use crate::upstream::{ServerSide, Upstream};
@@ -30,16 +29,16 @@ const TICK: Duration = Duration::from_millis(100);
 /// Time for PostgreSQL to reset a connection, and to close one after a goodbye.
 const RESET_WITHIN: Duration = Duration::from_secs(5);
 
-impl From<OpenedBackend> for Backend {
-    fn from(opened: OpenedBackend) -> Self {
+impl Backend {
+    fn new(opened: OpenedBackend, census: Option<Rc<Census>>) -> Self {
         let initial = opened.greeting.initial;
         let upstream = Upstream::new(opened.socket);
         Self {
             half: ServerHalf::new(opened.pid, initial.reported, initial.texts),
-            side: ServerSide::new(upstream, opened.server_bytes),
-            term: opened.term,
+            side: ServerSide::new(upstream, opened.server_bytes, opened.term),
             cancellable: opened.cancellable,
             greeting: opened.greeting,
+            census,
         }
     }
 }
@@ -52,6 +51,32 @@ impl Backends {
             let order = self.machine.borrow_mut().next_order();
             match order {
                 None => return,
+                Some(order) => self.carry_out(worker, order),
+            }
+        }
+    }
+
+    /// Lets the pool decide on what a client wants, which does not wait yet.
+    fn lend_at_once(
+        &self,
+        worker: &Rc<Worker>,
+        client: ClientId,
+        wanted: impl FnOnce(&mut Machine, Duration),
+    ) -> Option<Answer> {
+        wanted(&mut self.machine.borrow_mut(), self.now());
+        let mut lent = None;
+        loop {
+            let order = self.machine.borrow_mut().next_order();
+            match order {
+                None => return lent,
+                Some(Order::Lend {
+                    client: to,
+                    backend,
+                }) if to == client => {
+                    let idle = self.idle.borrow_mut().remove(&backend);
+                    let idle = idle.map(|idle| (backend, idle));
+                    lent = Some(idle.ok_or(OpenError::NoPlace));
+                }
                 Some(order) => self.carry_out(worker, order),
             }
         }
@@ -127,6 +152,7 @@ pub(crate) struct Lent {
     id: Option<BackendId>,
     cancellable: Arc<Cancellable>,
     greeting: Arc<Greeting>,
+    census: Option<Rc<Census>>,
 }
 
 impl Seat {
@@ -164,6 +190,7 @@ impl Seat {
                 id: Some(id),
                 cancellable: Arc::clone(&backend.cancellable),
                 greeting: Arc::clone(&backend.greeting),
+                census: backend.census.clone(),
             };
             // A takeover or an operator may have ended it since the last look.
             if !poll_fn(|cx| Poll::Ready(backend.side.is_quiet(cx))).await {
@@ -171,13 +198,6 @@ impl Seat {
             }
             if self.last.replace(id) != Some(id) {
                 backend.half.forget_token_text();
-                // The client may have closed them elsewhere.
-                if backend.half.has_statements() {
-                    match worker.reset_in_time(backend).await {
-                        Some(reset) => backend = reset,
-                        None => continue,
-                    }
-                }
             }
             self.cancel_key.lend(&backend.cancellable);
             return Ok((lent, backend));
@@ -190,16 +210,9 @@ impl Seat {
     }
 
     /// Gives a server connection back. One that a cancel request may still reach is closed.
-    pub(crate) fn give_back(
-        &self,
-        mut lent: Lent,
-        half: ServerHalf,
-        side: ServerSide,
-        term: Option<PrimaryTerm>,
-    ) {
+    pub(crate) fn give_back(&self, mut lent: Lent, half: ServerHalf, side: ServerSide) {
         self.cancel_key.release();
-        let is_over = term.as_ref().is_some_and(PrimaryTerm::is_over);
-        if lent.cancellable.is_cancelled() || half.is_in_doubt() || is_over {
+        if lent.cancellable.is_cancelled() || half.is_in_doubt() || side.is_deposed() {
             return;
         }
         let (Some(backends), Some(id)) = (&self.worker.backends, lent.id.take()) else {
@@ -208,15 +221,24 @@ impl Seat {
         let access = half.accepted().last().map_or(Access::ReadOnly, |held| {
             Access::Tokens(held.to_string().into())
         });
+        let census = lent.census.clone();
+        let is_tidy = half.is_tidy() && census.as_ref().is_some_and(|census| census.is_quiet());
+        let residue = if is_tidy {
+            Residue::None
+        } else {
+            Residue::Perhaps
+        };
         let backend = Box::new(Backend {
             half,
             side,
-            term,
             cancellable: Arc::clone(&lent.cancellable),
             greeting: Arc::clone(&lent.greeting),
+            census,
         });
         backends.idle.borrow_mut().insert(id, backend);
-        backends.decide(&self.worker, |pool, now| pool.given_back(now, id, access));
+        backends.decide(&self.worker, |pool, now| {
+            pool.given_back(now, id, access, residue);
+        });
     }
 }
 
@@ -263,7 +285,7 @@ pub(crate) async fn try_login(
     let greeting = Arc::clone(&backend.greeting);
     backends.idle.borrow_mut().insert(id, backend);
     backends.decide(worker, |pool, now| {
-        pool.given_back(now, id, Access::ReadOnly);
+        pool.given_back(now, id, Access::ReadOnly, Residue::None);
         pool.left(client);
     });
     Ok(greeting)
@@ -278,14 +300,13 @@ async fn borrow(
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
-    let (sender, mut answer) = oneshot::channel();
-    backends.waiting.borrow_mut().insert(client, sender);
     let access = tokens.map_or(Access::ReadOnly, Access::Tokens);
-    backends.decide(worker, |pool, now| pool.wanted(now, client, login, access));
-    let answer = match answer.try_recv() {
-        Ok(answer) => answer,
-        Err(TryRecvError::Closed) => Err(OpenError::NoPlace),
-        Err(TryRecvError::Empty) => {
+    let wanted = |pool: &mut Machine, now| pool.wanted(now, client, login, access);
+    let answer = match backends.lend_at_once(worker, client, wanted) {
+        Some(answer) => answer,
+        None => {
+            let (sender, answer) = oneshot::channel();
+            backends.waiting.borrow_mut().insert(client, sender);
             let since = Instant::now();
             let answer = answer.await.unwrap_or(Err(OpenError::NoPlace));
             worker.tally.waited(since.elapsed());
@@ -316,10 +337,9 @@ impl Worker {
             let ended = poll_fn(|cx| {
                 let mut idle = backends.idle.borrow_mut();
                 let is_over = |_: &BackendId, backend: &mut Box<Backend>| {
-                    let term = backend.term.as_ref();
-                    term.is_some_and(PrimaryTerm::is_over) || !backend.side.is_quiet(cx)
+                    backend.side.is_deposed() || !backend.side.is_quiet(cx)
                 };
-                let ended = idle.extract_if(is_over).map(|(id, _)| id);
+                let ended = idle.extract_if(.., is_over).map(|(id, _)| id);
                 Poll::Ready(ended.collect::<Vec<_>>())
             });
             for id in ended.await {
@@ -327,7 +347,7 @@ impl Worker {
             }
             backends.decide(&self, Pool::tick);
             self.tally.sizes(&backends.sizes());
-            let spare = backends.idle.borrow().keys().min().copied();
+            let spare = backends.idle.borrow().keys().next().copied();
             if let Some(id) = spare.filter(|_| backends.places.is_one_wanted()) {
                 let spare = backends.idle.borrow_mut().remove(&id);
                 backends.ended(&self, id);
@@ -352,7 +372,9 @@ impl Worker {
                     at: SystemTime::now(),
                 };
                 backends.opened.borrow_mut().insert(id, shown);
-                let backend = Box::new(Backend::from(opened));
+                let census = backends.censuses.as_ref();
+                let census = census.map(|all| all.of(login));
+                let backend = Box::new(Backend::new(opened, census));
                 backends.idle.borrow_mut().insert(id, backend);
                 backends.decide(&self, |pool, now| pool.opened(now, id, rand::random()));
             }

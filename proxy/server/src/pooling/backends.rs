@@ -1,18 +1,19 @@
 //! A worker's pool of server connections: its state. `backends/lending.rs` carries out what it decides.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgpalisade_pool::{BackendId, ClientId, Limits, Pool};
 use pgpalisade_session::ServerHalf;
-use pgpalisade_takeover::PrimaryTerm;
 use tokio::sync::oneshot;
 
 use super::cancel_keys::Cancellable;
+use super::census::{Census, Censuses};
 use super::view::Opened;
-use super::{BackendLimits, Greeting, Places, SharedLogin};
+use super::{BackendLimits, Greeting, Places, Reset, SharedLogin};
 use crate::open_error::OpenError;
 use crate::upstream::ServerSide;
 
@@ -23,9 +24,10 @@ pub(crate) type Tokens = Arc<str>;
 pub(crate) struct Backend {
     pub(crate) half: ServerHalf,
     pub(crate) side: ServerSide,
-    pub(crate) term: Option<PrimaryTerm>,
     pub(crate) cancellable: Arc<Cancellable>,
     pub(crate) greeting: Arc<Greeting>,
+    /// That of its database, if resets depend on it.
+    pub(crate) census: Option<Rc<Census>>,
 }
 
 /// Boxed, because it is large and goes from hand to hand.
@@ -37,18 +39,23 @@ pub(crate) struct Backends {
     pub(crate) begun: Instant,
     pub(crate) places: Places,
     pub(crate) machine: RefCell<Machine>,
-    pub(crate) idle: RefCell<HashMap<BackendId, Box<Backend>>>,
-    pub(crate) waiting: RefCell<HashMap<ClientId, oneshot::Sender<Answer>>>,
+    pub(crate) idle: RefCell<BTreeMap<BackendId, Box<Backend>>>,
+    pub(crate) waiting: RefCell<BTreeMap<ClientId, oneshot::Sender<Answer>>>,
     /// Connections that are being opened and still wanted.
     pub(crate) opening: RefCell<HashSet<BackendId>>,
     /// Error of the opening that has just failed.
     pub(crate) failed: RefCell<Option<OpenError>>,
     /// Connections that are open, for people.
     pub(crate) opened: RefCell<HashMap<BackendId, Opened>>,
+    pub(crate) censuses: Option<Censuses>,
 }
 
 impl Backends {
     pub(crate) fn new(limits: &BackendLimits, places: Places) -> Self {
+        let censuses = match limits.reset {
+            Reset::Always => None,
+            Reset::Auto => Some(Censuses::default()),
+        };
         let limits = Limits {
             login: limits.max.get(),
             leaders: limits.leaders,
@@ -66,6 +73,7 @@ impl Backends {
             opening: RefCell::default(),
             failed: RefCell::default(),
             opened: RefCell::default(),
+            censuses,
         }
     }
 

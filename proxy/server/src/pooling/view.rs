@@ -86,7 +86,7 @@ impl Pools {
 }
 
 impl SharedLogin {
-    fn names(&self) -> LoginNames {
+    pub(crate) fn names(&self) -> LoginNames {
         let message = match parse(&self.packet) {
             Ok(StartupPacket::Startup(message)) => Some(message),
             _ => None,

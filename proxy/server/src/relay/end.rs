@@ -1,7 +1,6 @@
 //! The end of a connection.
 
 use std::io;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::{REFUSAL_TIMEOUT, Relay, Side};
@@ -160,14 +159,7 @@ impl Relay {
                 let timers = self.worker.shared.timers.clone();
                 let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
             }
-            _ => {
-                let entry = Arc::clone(self.shown.entry());
-                tokio::select! {
-                    biased;
-                    _ = self.send_rest() => {}
-                    _ = entry.is_to_end() => {}
-                }
-            }
+            _ => self.send_rest_until_ended().await,
         }
         self.client.socket.shut_down_write();
     }
@@ -232,6 +224,19 @@ impl Relay {
         } else {
             Poll::Pending
         }
+    }
+
+    /// Sends the rest, unless the connection must end at once meanwhile.
+    async fn send_rest_until_ended(&mut self) {
+        let sending = std::future::poll_fn(|cx| {
+            self.ends.register(cx);
+            self.poll_flush(cx)?;
+            match self.client.poll_sent(&self.worker, cx) {
+                Poll::Pending if self.shown.entry().cause().is_some() => Poll::Ready(Ok(())),
+                sent => sent,
+            }
+        });
+        let _sent: Result<(), End> = sending.await;
     }
 
     pub(super) async fn send_rest(&mut self) -> Result<(), End> {

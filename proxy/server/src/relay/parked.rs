@@ -1,18 +1,21 @@
 //! A client between two transactions, without a server connection.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::BytesMut;
 use pgpalisade_policies::Leftover;
 use pgpalisade_session::endings::put_fatal;
 
 use super::client_side::ClientSide;
-use super::{End, REFUSAL_TIMEOUT, Relay};
+use super::{End, REFUSAL_TIMEOUT, Relay, client_ends};
 use crate::backends::OpenError;
 use crate::backends::lending::{Lent, Seat};
 use crate::client_table::Publisher;
+use crate::end_watch::EndWatch;
 use crate::leadership::Loss;
 use crate::metrics::Metrics;
 use crate::pooling::backends::{Backend, Tokens};
@@ -41,8 +44,8 @@ impl Served {
         metrics.session_begun();
         loop {
             let next = match self {
-                Self::Bound(relay) => relay.run().await.map(Box::new).map(Self::Parked),
-                Self::Parked(parked) => parked.next().await.map(Box::new).map(Self::Bound),
+                Self::Bound(relay) => relay.run().await.map(Self::Parked),
+                Self::Parked(parked) => parked.next().await.map(Self::Bound),
             };
             match next {
                 Some(next) => self = next,
@@ -60,6 +63,7 @@ pub(crate) struct Parked {
     client: ClientSide,
     leases: Vec<Lease>,
     seat: Seat,
+    ends: EndWatch,
 }
 
 impl Relay {
@@ -93,30 +97,43 @@ impl Relay {
     }
 
     /// Parts the client from its lent server connection, and gives that back, unless it was lost.
-    pub(super) fn park(mut self, lost: Option<&End>) -> Option<Parked> {
-        let (seat, lent) = self.lent?;
+    pub(super) fn park(self: Box<Self>, lost: Option<&End>) -> Option<Box<Parked>> {
+        let Self {
+            worker,
+            label,
+            shown,
+            session,
+            mut client,
+            server,
+            leases,
+            lent,
+            ends,
+            ..
+        } = *self;
+        let (seat, lent) = lent?;
         let half = if let Some(end) = lost {
-            let (client_addr, user) = (self.label.client_addr, &self.label.user);
+            let (client_addr, user) = (label.client_addr, &label.user);
             tracing::debug!(%client_addr, user, %end, "server connection lost");
             seat.lose();
-            self.client.discard_rest(self.server.upstream.rest());
-            let (half, answer) = self.session.lose_server();
-            self.client.put_own(&answer);
+            client.discard_rest(server.upstream.rest());
+            let (half, answer) = session.lose_server();
+            client.put_own(&answer);
             half
         } else {
-            let (half, server) = self.session.part().ok()?;
-            seat.give_back(lent, server, self.server, self.tenure);
+            let (half, of_server) = session.part().ok()?;
+            seat.give_back(lent, of_server, server);
             half
         };
-        Some(Parked {
-            worker: self.worker,
-            label: self.label,
-            shown: self.shown,
+        Some(Box::new(Parked {
+            worker,
+            label,
+            shown,
             half,
-            client: self.client,
-            leases: self.leases,
+            client,
+            leases,
             seat,
-        })
+            ends,
+        }))
     }
 
     /// Ends a session that would keep its lent server connection, when too many are kept.
@@ -159,6 +176,7 @@ impl Parked {
     ) -> Self {
         Self {
             worker: Rc::clone(worker),
+            ends: client_ends(worker, &shown),
             label,
             shown,
             half,
@@ -173,13 +191,13 @@ impl Parked {
     }
 
     /// Waits for the client's next message, and for a server connection to run it.
-    pub(super) async fn next(mut self) -> Option<Relay> {
+    pub(super) async fn next(mut self: Box<Self>) -> Option<Box<Relay>> {
         self.shown.entry().set_server_pid(None);
         self.shown.keeps(None);
         match self.wait().await {
             Ok((lent, backend)) => Some(self.bind(lent, backend)),
             Err(end) => {
-                self.finish(end).await;
+                Box::pin(self.finish(end)).await;
                 None
             }
         }
@@ -196,7 +214,7 @@ impl Parked {
     }
 
     /// Gets a server connection for the tokens of the startup packet.
-    pub(crate) async fn lend(mut self) -> Result<Relay, (Self, OpenError)> {
+    pub(crate) async fn lend(mut self: Box<Self>) -> Result<Box<Relay>, (Box<Self>, OpenError)> {
         match self.seat.lend(self.tokens()).await {
             Ok((lent, backend)) => Ok(self.bind(lent, backend)),
             Err(error) => Err((self, error)),
@@ -241,23 +259,29 @@ impl Parked {
 
     /// Waits for the client's next message.
     async fn message(&mut self) -> Result<(), End> {
-        let (worker, ends) = (Rc::clone(&self.worker), self.is_to_end());
-        let arrives = std::future::poll_fn(|cx| {
+        let worker = Rc::clone(&self.worker);
+        poll_fn(|cx| {
+            self.ends.register(cx);
+            look_for_end(&worker, &self.shown, &self.half)?;
             self.client.socket.belongs_to(cx);
             self.client.poll_message(&worker, cx)
-        });
-        tokio::select! {
-            biased;
-            end = ends => Err(end),
-            here = arrives => here,
-        }
+        })
+        .await
     }
 
     /// Waits for a server connection as long as the client stays.
     async fn lend_or_end(&mut self) -> Result<Result<(Lent, Box<Backend>), OpenError>, End> {
-        let (worker, ends, tokens) = (Rc::clone(&self.worker), self.is_to_end(), self.tokens());
-        let (client, seat) = (&mut self.client, &mut self.seat);
-        let is_idle = self.half.activity() == Activity::Idle;
+        let tokens = self.tokens();
+        let Self {
+            worker,
+            shown,
+            half,
+            client,
+            seat,
+            ends,
+            ..
+        } = self;
+        let is_idle = half.activity() == Activity::Idle;
         let lending = async {
             // A transaction goes on.
             if is_idle {
@@ -265,26 +289,16 @@ impl Parked {
             }
             seat.lend(tokens).await
         };
-        let leaves = std::future::poll_fn(|cx| client.poll_leave(&worker, cx));
-        tokio::select! {
-            biased;
-            end = ends => Err(end),
-            lent = lending => Ok(lent),
-            end = leaves => Err(end),
-        }
-    }
-
-    /// Waits for the proxy's stop, an operator, or the loss of a lease.
-    fn is_to_end(&self) -> impl Future<Output = End> + use<> {
-        let (worker, entry) = (Rc::clone(&self.worker), Arc::clone(self.shown.entry()));
-        let is_idle = self.half.activity() == Activity::Idle;
-        async move {
-            tokio::select! {
-                // A transaction ends first.
-                () = worker.drain.cancelled(), if is_idle => End::Shutdown,
-                cause = entry.is_to_end() => cause.into(),
+        let mut lending = pin!(lending);
+        poll_fn(|cx| {
+            ends.register(cx);
+            look_for_end(worker, shown, half)?;
+            match lending.as_mut().poll(cx) {
+                Poll::Ready(lent) => Poll::Ready(Ok(lent)),
+                Poll::Pending => client.poll_leave(worker, cx).map(Err),
             }
-        }
+        })
+        .await
     }
 
     fn tokens(&self) -> Option<Tokens> {
@@ -292,22 +306,31 @@ impl Parked {
         wanted.map(Into::into)
     }
 
-    fn bind(self, lent: Lent, backend: Box<Backend>) -> Relay {
+    fn bind(self: Box<Self>, lent: Lent, backend: Box<Backend>) -> Box<Relay> {
         let pid = backend.half.identity().pid();
         self.shown.entry().set_server_pid(Some(pid));
-        Relay {
-            session: Session::lend(self.half, backend.half),
-            worker: self.worker,
-            label: self.label,
-            shown: self.shown,
-            client: self.client,
+        let Self {
+            worker,
+            label,
+            shown,
+            half,
+            client,
+            leases,
+            seat,
+            ends,
+        } = *self;
+        Box::new(Relay {
+            session: Session::lend(half, backend.half),
+            worker,
+            label,
+            shown,
+            client,
             server: backend.side,
-            tenure: backend.term,
-            leases: self.leases,
-            lent: Some((self.seat, lent)),
+            leases,
+            lent: Some((seat, lent)),
             _own_place: None,
-            end_watch: None,
-        }
+            ends,
+        })
     }
 
     async fn finish(mut self, end: End) {
@@ -339,11 +362,21 @@ impl Parked {
             self.leases.drain(..).for_each(Lease::give_back);
         }
         let timers = self.worker.shared.timers.clone();
-        let sending = std::future::poll_fn(|cx| {
+        let sending = poll_fn(|cx| {
             self.client.socket.belongs_to(cx);
             self.client.poll_sent(&self.worker, cx)
         });
         let _ = timers.timeout(REFUSAL_TIMEOUT, sending).await;
         self.client.socket.shut_down_write();
+    }
+}
+
+/// Looks whether the proxy stops, or an operator or the loss of a lease ends the client.
+fn look_for_end(worker: &Worker, shown: &Publisher, half: &ClientHalf) -> Result<(), End> {
+    match shown.entry().cause() {
+        Some(cause) => Err(cause.into()),
+        // A transaction ends first.
+        None if worker.stopping.get() && half.activity() == Activity::Idle => Err(End::Shutdown),
+        None => Ok(()),
     }
 }

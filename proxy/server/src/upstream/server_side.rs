@@ -3,8 +3,10 @@
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
+use pgpalisade_takeover::PrimaryTerm;
 
 use super::Upstream;
+use crate::end_watch::EndWatch;
 
 /// The server's connection and the state of its bytes.
 pub(crate) struct ServerSide {
@@ -14,6 +16,8 @@ pub(crate) struct ServerSide {
     /// The rest of a message whose header was handled.
     pub(crate) rest: Rest,
     pub(crate) close: Close,
+    /// The server's term as the primary, if known.
+    term: Option<(PrimaryTerm, EndWatch)>,
 }
 
 /// Effect of the server closing the connection.
@@ -37,12 +41,29 @@ pub(crate) enum Rest {
 }
 
 impl ServerSide {
-    pub(crate) fn new(upstream: Upstream, kept: BytesMut) -> Self {
+    pub(crate) fn new(upstream: Upstream, kept: BytesMut, term: Option<PrimaryTerm>) -> Self {
+        let watched = |term: PrimaryTerm| {
+            let over = EndWatch::new(term.over());
+            (term, over)
+        };
         Self {
+            term: term.map(watched),
             upstream,
             kept,
             rest: Rest::None,
             close: Close::EndsSession,
+        }
+    }
+
+    /// Whether the server is the primary no more.
+    pub(crate) fn is_deposed(&self) -> bool {
+        self.term.as_ref().is_some_and(|(term, _)| term.is_over())
+    }
+
+    /// Has the calling task woken once the server is the primary no more.
+    pub(crate) fn register_end(&mut self, cx: &mut Context<'_>) {
+        if let Some((_, over)) = &mut self.term {
+            over.register(cx);
         }
     }
 

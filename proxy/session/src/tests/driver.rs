@@ -199,7 +199,7 @@ impl<'a> Driver<'a> {
         self.log.push("reset".to_owned());
         (self.server, self.granted) = (server.server, server.granted);
         self.session = Session::without_client(self.fence.clone(), server.half);
-        self.session.begin_reset(Reports::default(), 1);
+        self.session.begin_reset(Reports::default(), 1, None);
         self.put_output();
         self.drain();
         self.to_client.clear();

@@ -252,7 +252,7 @@ fn a_reset_leaves_nothing_of_the_last_client() {
     let mut second = Subject::new(Holds::None);
     let used = first.lend(fresh());
     second.session = Session::without_client(fence(), used);
-    second.session.begin_reset(Reports::default(), 1);
+    second.session.begin_reset(Reports::default(), 1, None);
     second.take_output();
     second.answer("DISCARD ALL", b'I');
     second.answer("SET", b'I');

@@ -1,7 +1,7 @@
 //! Tests of the session alone: no server, no socket, no clock.
 //!
 //! - [`requests`] and [`replies`]: tables, a message in each state and its outcome.
-//! - [`lending`], [`parse_again`]: a client between two server connections.
+//! - [`lending`], [`parse_again`], [`left_statements`]: a client between two server connections.
 //! - [`growth`]: the time of a longer text.
 //! - [`properties`]: random conversations, with [`postgres`] as the judge and [`driver`] in place of the relay.
 
@@ -10,6 +10,7 @@ mod driver;
 mod frames;
 mod growth;
 mod held_back;
+mod left_statements;
 mod lending;
 mod lost_server;
 mod parse_again;

@@ -29,7 +29,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ),
     (
         "server_reset_query server_reset_query_always",
-        "a connection is always reset before another client gets it, by a text of the proxy's own",
+        "a connection is reset before another client gets it, by a text of the proxy's own; backends.reset says when",
     ),
     (
         "server_check_delay server_check_query server_fast_close server_round_robin server_login_retry \

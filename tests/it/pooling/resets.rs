@@ -1,0 +1,153 @@
+//! `backends.reset = "auto"`: a server connection in which clients have only read is not reset between them.
+
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Wire, errors};
+
+use super::JOBS;
+
+/// Two clients that share a server connection.
+struct Pair {
+    stage: Stage,
+    one: Wire,
+    other: Wire,
+}
+
+fn pair(setup: &str) -> Pair {
+    let flags = [
+        ("--pool", "transaction"),
+        ("--backends-max", "1"),
+        ("--backends-leaders", "0"),
+        ("--backends-reset", "auto"),
+    ];
+    let stage = Stage::with_flags(&format!("{JOBS}; {setup}"), &flags);
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    // With the first reset the functions of the database are looked at.
+    for _ in 0..2 {
+        one.ok("SELECT 1");
+        other.ok("SELECT 1");
+    }
+    Pair { stage, one, other }
+}
+
+impl Pair {
+    /// Whether the connection is reset after `sql` of the one and before the other.
+    fn is_reset_after(&mut self, sql: &str) -> bool {
+        let mark = Batch::new()
+            .close_statement("mark")
+            .parse("mark", "SELECT 1");
+        let answer = self.one.run(&mark.query(sql));
+        assert_eq!(errors(&answer), [""; 0], "{sql}");
+        // Only a reset removes it.
+        let all = "SELECT count(*) FROM pg_prepared_statements WHERE name = 'mark'";
+        self.other.rows(all) != [["1"]]
+    }
+}
+
+#[test]
+fn reads_need_no_reset() {
+    let mut pair = pair(
+        "CREATE VIEW harmless AS SELECT id, now() FROM jobs;
+         CREATE FUNCTION harmless() RETURNS int LANGUAGE plpgsql AS $$
+             DECLARE found int; BEGIN
+             IF false THEN UPDATE jobs SET id = 2; END IF;
+             SELECT count(*) INTO found FROM jobs; RETURN found; END $$;
+         CREATE EXTENSION pgcrypto",
+    );
+    for (sql, is_reset) in [
+        ("SELECT * FROM jobs", false),
+        ("SELECT harmless(), digest('a', 'md5') FROM harmless", false),
+        ("BEGIN; SELECT 1; SAVEPOINT s; ROLLBACK TO s; COMMIT", false),
+        ("COPY jobs TO STDOUT", false),
+        ("SHOW work_mem", false),
+        ("BEGIN; SET LOCAL work_mem = '1MB'; COMMIT", true),
+        ("SELECT set_config('work_mem', '1MB', true)", true),
+        ("EXECUTE mark", true),
+    ] {
+        assert_eq!(pair.is_reset_after(sql), is_reset, "{sql}");
+    }
+    // Statements with the names of other clients.
+    for at in 0..300 {
+        let name = format!("s{at}");
+        pair.one.run(&Batch::new().parse(&name, "SELECT 1").sync());
+        pair.other.ok("SELECT 1");
+    }
+    let left = pair
+        .other
+        .rows("SELECT count(*) FROM pg_prepared_statements");
+    assert!(left[0][0].parse::<usize>().unwrap() < 250, "{left:?}");
+}
+
+/// Whatever a function, view, operator, type or policy leaves is gone for the next client.
+#[test]
+fn where_a_function_may_leave_something_each_client_is_followed_by_a_reset() {
+    let leaves = "PERFORM set_config('work_mem', '123kB', false)";
+    for (setup, uses) in [
+        (
+            format!(
+                "CREATE FUNCTION leaves() RETURNS int LANGUAGE plpgsql AS $$ BEGIN {leaves}; RETURN 1; END $$"
+            ),
+            "SELECT leaves()",
+        ),
+        (
+            "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                 FOR at IN 1..2 LOOP SET work_mem = '123kB'; END LOOP; END $$"
+                .to_owned(),
+            "SELECT leaves()",
+        ),
+        (
+            format!(
+                "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                     EXECUTE replace('DO ''BEGIN {}; END''', '123', '123'); END $$",
+                leaves.replace('\'', "''''")
+            ),
+            "SELECT leaves()",
+        ),
+        (
+            "CREATE FUNCTION leaves() RETURNS text LANGUAGE sql BEGIN ATOMIC
+                 SELECT set_config('work_mem', '123kB', false); END"
+                .to_owned(),
+            "SELECT leaves()",
+        ),
+        (
+            "CREATE FUNCTION leaves(a text DEFAULT set_config('work_mem', '123kB', false)) RETURNS int
+                 LANGUAGE sql AS 'SELECT 1'"
+                .to_owned(),
+            "SELECT leaves()",
+        ),
+        (
+            "CREATE FUNCTION leaves(text, text, bool) RETURNS text LANGUAGE internal AS 'set_config_by_name'"
+                .to_owned(),
+            "SELECT leaves('work_mem', '123kB', false)",
+        ),
+        (
+            "CREATE VIEW leaves AS SELECT set_config('work_mem', '123kB', false)".to_owned(),
+            "SELECT * FROM leaves",
+        ),
+        (
+            "CREATE DOMAIN leaves AS text CHECK (set_config('work_mem', VALUE, false) <> '')"
+                .to_owned(),
+            "SELECT '123kB'::leaves",
+        ),
+        (
+            "INSERT INTO jobs VALUES (1);
+             ALTER TABLE jobs ENABLE ROW LEVEL SECURITY;
+             ALTER TABLE jobs FORCE ROW LEVEL SECURITY;
+             CREATE POLICY leaves ON jobs USING (set_config('work_mem', '123kB', false) <> '');
+             CREATE ROLE reader LOGIN; GRANT SELECT ON jobs TO reader"
+                .to_owned(),
+            "SELECT * FROM jobs",
+        ),
+    ] {
+        let mut pair = pair(&setup);
+        if setup.contains("POLICY") {
+            let reader = [("user", "reader"), ("database", "postgres")];
+            let proxy = pair.stage.proxy.endpoint();
+            (pair.one, pair.other) = (Wire::login(&proxy, &reader), Wire::login(&proxy, &reader));
+        }
+        let default = pair.other.rows("SHOW work_mem");
+        let answer = pair.one.run(&Batch::new().query(uses).query("SHOW work_mem"));
+        assert_eq!(errors(&answer), [""; 0], "{setup}");
+        assert_eq!(pair.other.rows("SHOW work_mem"), default, "{setup}");
+        assert!(pair.is_reset_after(uses), "{setup}");
+    }
+}
