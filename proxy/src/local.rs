@@ -101,7 +101,8 @@ async fn listeners(
 ) -> Vec<(ListenAddr, io::Result<Listener>)> {
     let console = config.console.iter().map(|console| &console.listen);
     let mut listeners = Vec::new();
-    for address in config.clients.listen.iter().chain(console) {
+    let clients = config.clients.addresses().map(|(_, address)| address);
+    for address in clients.chain(console) {
         let inherited = predecessor.as_mut().and_then(|old| old.listener(address));
         let listener = match inherited {
             Some(listener) => Ok(listener),

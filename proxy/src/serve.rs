@@ -11,6 +11,7 @@ use pgpalisade_rejection_log::RejectionLog;
 use pgpalisade_server::accept::Accepting;
 use pgpalisade_server::accounts::Logins;
 use pgpalisade_server::certificates::Certificates;
+use pgpalisade_server::leadership::{Grant, Leaderships};
 use pgpalisade_server::listener::{ListenAddr, Listener};
 use pgpalisade_server::worker::ClusterServers;
 use pgpalisade_server::{SETTLE_WITHIN, Server, ServerOptions};
@@ -97,6 +98,8 @@ pub(crate) async fn serve(
     let takeover = takeover?;
     let reloads = (signals.reload, shutdown.clone());
     let fence = start_fence(&config, equipment.policy, &takeover, &in_force, reloads)?;
+    let mut leaderships = Leaderships::default();
+    let grants = grants(&config, &mut leaderships);
     let server = Server::start(ServerOptions {
         workers: config.workers,
         max_connections: config.clients.max_connections,
@@ -109,6 +112,7 @@ pub(crate) async fn serve(
         rejections: equipment.rejections,
         takeover: takeover.clone(),
         fence,
+        leaderships,
     });
     let server = server.map_err(ServeError::Worker)?;
     let facts = Arc::new(Facts {
@@ -123,7 +127,7 @@ pub(crate) async fn serve(
     let http = start_http(config.http.as_ref(), equipment.http, &facts, &closing).await?;
     let console = config.console.as_ref().and_then(|_| listeners.pop());
     let console = console.map(|listener| OpenConsole::open(listener, signals.console, facts));
-    let accepting = server.accept(listeners);
+    let accepting = server.accept(listeners.into_iter().zip(grants).collect());
     let _ = ready.send(accepting.addresses()); // The receiver may be gone.
 
     let successor = successor(&accepting, console.as_ref(), &mut handover);
@@ -138,6 +142,19 @@ pub(crate) async fn serve(
     server.stop(config.shutdown_grace).await;
     takeover.give_back_leases().await;
     Ok(())
+}
+
+/// What each listener for clients gives to its sessions, in the order of the listeners.
+fn grants(config: &Config, leaderships: &mut Leaderships) -> Vec<Option<Arc<Grant>>> {
+    let mut grants = vec![None; config.clients.listen.len()];
+    for listener in &config.clients.token_listeners {
+        let grant = Arc::new(Grant {
+            leadership: leaderships.of(&listener.scope),
+            without: listener.without,
+        });
+        grants.extend(listener.listen.iter().map(|_| Some(Arc::clone(&grant))));
+    }
+    grants
 }
 
 /// The slow part of a start. Cancelling it leaves nothing to undo.

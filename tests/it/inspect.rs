@@ -17,7 +17,7 @@ use pgpalisade_test_servers::proxy::subcommand;
 use serde_json::Value;
 
 /// Ids of all checks, in the order in which they run.
-const IDS: [&str; 25] = [
+const IDS: [&str; 26] = [
     "config",
     "user",
     "files",
@@ -36,6 +36,7 @@ const IDS: [&str; 25] = [
     "witness",
     "authority",
     "elections",
+    "listeners",
     "cluster",
     "proxies",
     "marks",

@@ -26,6 +26,7 @@ mod http;
 mod inspect;
 mod interpreters;
 mod io_uring;
+mod listeners;
 mod log;
 mod logins;
 mod messages;

@@ -202,7 +202,12 @@ fn answers_are_as_described() {
     postgres.sql("CREATE TABLE jobs (id int)");
     let http = Http::free();
     let policy = PolicyFile::new(OBSERVED);
-    let options = options(http, &postgres).flag("--policy", policy.path().to_str().unwrap());
+    let options = options(http, &postgres)
+        .flag("--policy", policy.path().to_str().unwrap())
+        .flag(
+            "--listener",
+            "{ listen = \"127.0.0.1:0\", token = \"elected=lease\" }",
+        );
     let proxy = Proxy::start_with(options);
     let mut stage = Stage { proxy, postgres };
     let _sessions = act(&stage);
@@ -210,6 +215,9 @@ fn answers_are_as_described() {
         let answer = http.get("/api/v1/takeovers").body;
         answer.contains("\"incomplete\"") && answer.contains("\"complete\"")
     });
+    wait_until("the lead", || http.get("/leader").status == 200);
+    let unled = http.get("/leader?scope=other");
+    description.check("/leader", 503, &unled);
     for path in description.paths() {
         let body = description.check(&path, 200, &http.get(&path));
         if path.starts_with(TABLES) {

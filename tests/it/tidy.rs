@@ -414,8 +414,9 @@ fn unsafe_code_is_in_one_crate() {
 }
 
 /// Files of `proxy/server` that run on the main runtime, which has timers. All others may run on worker threads.
-const OFF_WORKERS: [&str; 5] = [
+const OFF_WORKERS: [&str; 6] = [
     "accept.rs",
+    "leadership/campaign.rs",
     "message_socket.rs",
     "turned_away.rs",
     "server.rs",

@@ -68,6 +68,7 @@ impl Fence {
         SessionFence {
             rules: self.policy.for_session(who),
             fence: Arc::clone(self),
+            is_given_tokens: false,
         }
     }
 
@@ -112,9 +113,26 @@ fn places(policy: &Policy, named: &[Arc<CachedMark>]) -> Box<[Option<ScopeId>]> 
 pub struct SessionFence {
     fence: Arc<Fence>,
     rules: SessionPolicy,
+    /// Whether the session's listener gives it its tokens.
+    is_given_tokens: bool,
 }
 
 impl SessionFence {
+    /// The same rules for a session whose listener gives it its tokens.
+    #[must_use]
+    pub fn with_given_tokens(self) -> Self {
+        Self {
+            is_given_tokens: true,
+            ..self
+        }
+    }
+
+    /// Whether the session's listener gives it its tokens, so that it declares none.
+    #[must_use]
+    pub const fn is_given_tokens(&self) -> bool {
+        self.is_given_tokens
+    }
+
     /// Fence that it belongs to.
     #[must_use]
     pub const fn fence(&self) -> &Arc<Fence> {
@@ -266,6 +284,22 @@ impl SessionFence {
     ) -> Result<(), Box<Rejection>> {
         let allowed = self.rules.may_declare(scope.as_str(), lifetime);
         allowed.map_err(|why| Box::new(Rejection::may_not_declare(scope, token, &why)))
+    }
+
+    /// Checks that the session itself may declare all scopes of a value.
+    ///
+    /// # Errors
+    ///
+    /// The rejection for the client.
+    pub(super) fn may_set_all(
+        &self,
+        value: &TokenValue,
+        lifetime: Lifetime,
+    ) -> Result<(), Box<Rejection>> {
+        if self.is_given_tokens {
+            return Err(Box::new(Rejection::tokens_are_given()));
+        }
+        self.may_declare_all(value, lifetime)
     }
 
     /// Checks [`Self::may_declare`] for all scopes of a value.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::leadership::Grant;
 use crate::listener::{Accepted, ListenAddr, Listener};
 use crate::turned_away::TurnedAway;
 use crate::worker::WorkerContext;
@@ -26,23 +27,23 @@ pub struct Accepting {
 
 impl Accepting {
     pub(crate) fn open(
-        listeners: Vec<Listener>,
+        listeners: Vec<(Listener, Option<Arc<Grant>>)>,
         workers: &Arc<Vec<WorkerHandle>>,
         shared: &WorkerContext,
     ) -> Self {
         let (certificates, metrics) = (Arc::clone(&shared.certificates), shared.metrics.clone());
         let turned_away = Arc::new(TurnedAway::new(certificates, metrics));
-        let accepting = Self {
-            listeners: listeners.into_iter().map(Arc::new).collect(),
+        let mut accepting = Self {
+            listeners: Vec::new(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         };
-        for listener in &accepting.listeners {
+        for (listener, grant) in listeners {
             let (workers, turned_away) = (Arc::clone(workers), Arc::clone(&turned_away));
-            let closing = accepting.closing.clone();
-            accepting
-                .tasks
-                .spawn(accept(Arc::clone(listener), workers, turned_away, closing));
+            let (listener, closing) = (Arc::new(listener), accepting.closing.clone());
+            accepting.listeners.push(Arc::clone(&listener));
+            let accept = accept((listener, grant), workers, turned_away, closing);
+            accepting.tasks.spawn(accept);
         }
         accepting
     }
@@ -62,7 +63,7 @@ impl Accepting {
 }
 
 async fn accept(
-    listener: Arc<Listener>,
+    (listener, grant): (Arc<Listener>, Option<Arc<Grant>>),
     workers: Arc<Vec<WorkerHandle>>,
     turned_away: Arc<TurnedAway>,
     closing: CancellationToken,
@@ -74,7 +75,10 @@ async fn accept(
             () = closing.cancelled() => return,
         };
         match accepted {
-            Ok(accepted) => wait = hand_over(accepted, wait, &workers, &turned_away).await,
+            Ok(mut accepted) => {
+                accepted.grant.clone_from(&grant);
+                wait = hand_over(accepted, wait, &workers, &turned_away).await;
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -135,6 +139,7 @@ mod tests {
         };
         let (workers, closing) = (Arc::new(vec![worker]), CancellationToken::new());
         let listener = Arc::new(listener);
+        let listener = (listener, None);
         tokio::spawn(accept(listener, Arc::clone(&workers), turned_away, closing));
         (address, workers, queue)
     }

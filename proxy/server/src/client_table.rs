@@ -15,6 +15,8 @@ use pgpalisade_policies::{Leftover, PoolMode};
 use pgpalisade_session::Activity;
 use tokio::sync::Notify;
 
+use crate::leadership::{Grant, Leadership, Loss, Member, Term};
+
 /// Activity of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientState {
@@ -80,7 +82,7 @@ pub struct ClientTable {
 }
 
 impl ClientTable {
-    pub(crate) fn enter(&self, client_addr: ClientAddr) -> Listed {
+    pub(crate) fn enter(&self, client_addr: ClientAddr, grant: Option<Arc<Grant>>) -> Listed {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let entry = Arc::new(ClientEntry {
             id,
@@ -90,6 +92,8 @@ impl ClientTable {
             left: AtomicU8::new(0),
             end: OnceLock::new(),
             ending: Notify::new(),
+            grant,
+            term: OnceLock::new(),
             facts: Mutex::new(Facts {
                 client_addr,
                 label: None,
@@ -145,6 +149,9 @@ impl Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         self.table.entries.remove(&self.entry.id);
+        if let Some(term) = self.entry.term.get() {
+            term.remove(self.entry.id);
+        }
     }
 }
 
@@ -153,6 +160,8 @@ impl Drop for Listed {
 pub(crate) enum Cause {
     Killed,
     LeaseLost,
+    /// This proxy no longer leads with the token that it gave the connection.
+    TermEnded(Loss),
 }
 
 #[derive(Debug)]
@@ -166,6 +175,9 @@ pub struct ClientEntry {
     left: AtomicU8,
     end: OnceLock<Cause>,
     ending: Notify,
+    /// Token that the listener gives.
+    grant: Option<Arc<Grant>>,
+    term: OnceLock<Arc<Term>>,
     facts: Mutex<Facts>,
 }
 
@@ -237,6 +249,18 @@ impl ClientEntry {
         self.facts.lock().clone()
     }
 
+    pub(crate) const fn grant(&self) -> Option<&Arc<Grant>> {
+        self.grant.as_ref()
+    }
+
+    /// Makes the connection part of the term, until its sockets are closed. `None`: this proxy does not lead.
+    pub(crate) fn join(self: &Arc<Self>, leadership: &Leadership) -> Option<Arc<Term>> {
+        let term = leadership.term()?;
+        let is_first = self.term.set(Arc::clone(&term)).is_ok();
+        let connection: Arc<dyn Member> = Arc::<Self>::clone(self);
+        (is_first && term.add(self.id, connection)).then_some(term)
+    }
+
     /// Ends the connection. The first cause counts.
     pub(crate) fn end(&self, cause: Cause) {
         let _is_to_end_already = self.end.set(cause);
@@ -256,6 +280,12 @@ impl ClientEntry {
                 None => self.ending.notified().await,
             }
         }
+    }
+}
+
+impl Member for ClientEntry {
+    fn end(&self, loss: Loss) {
+        self.end(Cause::TermEnded(loss));
     }
 }
 
@@ -313,13 +343,13 @@ mod tests {
     #[test]
     fn who_leaves_is_gone_and_no_number_comes_twice() {
         let table = ClientTable::default();
-        let [first, second] = [ClientAddr::Local; 2].map(|addr| table.enter(addr));
+        let [first, second] = [ClientAddr::Local; 2].map(|addr| table.enter(addr, None));
         let ids = |table: &ClientTable| -> Vec<u64> {
             table.all().iter().map(|entry| entry.id).collect()
         };
         assert_eq!(ids(&table), [1, 2]);
         drop(first);
-        let third = table.enter(ClientAddr::Local);
+        let third = table.enter(ClientAddr::Local, None);
         assert_eq!(ids(&table), [2, 3]);
         assert!(!table.kill(1));
         assert!(
@@ -330,7 +360,7 @@ mod tests {
     #[tokio::test]
     async fn a_kill_is_seen_before_and_after_it_is_waited_for() {
         let table = ClientTable::default();
-        let listed = table.enter(ClientAddr::Local);
+        let listed = table.enter(ClientAddr::Local, None);
         let entry = Arc::clone(listed.entry());
         let waiting = tokio::spawn(async move { entry.is_to_end().await });
         tokio::task::yield_now().await;
@@ -342,7 +372,7 @@ mod tests {
 
     #[test]
     fn what_is_left_has_a_place() {
-        let listed = ClientTable::default().enter(ClientAddr::Local);
+        let listed = ClientTable::default().enter(ClientAddr::Local, None);
         let mut shown = Publisher::new(Arc::clone(listed.entry()));
         assert!(!shown.keeps(None));
         for left in Leftover::ALL {
@@ -356,7 +386,7 @@ mod tests {
     #[test]
     fn states_have_numbers() {
         for state in ClientState::ALL {
-            let listed = ClientTable::default().enter(ClientAddr::Local);
+            let listed = ClientTable::default().enter(ClientAddr::Local, None);
             assert_eq!(listed.entry().state(), ClientState::LoggingIn);
             listed.entry().set_state(state);
             assert_eq!(listed.entry().state(), state);

@@ -17,6 +17,7 @@ mod collected;
 mod end_watch;
 pub mod history;
 pub mod hosts;
+pub mod leadership;
 pub mod listener;
 mod login;
 pub mod message_socket;

@@ -11,10 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use pgpalisade_logins::ClientAddr;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
+
+use crate::leadership::Grant;
 
 /// An address that clients or operators connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +41,8 @@ impl fmt::Display for ListenAddr {
 pub struct Accepted {
     pub stream: ClientStream,
     pub client_addr: ClientAddr,
+    /// Token that its listener gives.
+    pub grant: Option<Arc<Grant>>,
 }
 
 /// A client's socket, not registered with a runtime.
@@ -123,11 +128,13 @@ impl Listener {
                 Ok(Accepted {
                     stream: ClientStream::Tcp(stream.into_std()?),
                     client_addr: ClientAddr::Tcp(address),
+                    grant: None,
                 })
             }
             Self::Unix(file) => Ok(Accepted {
                 stream: ClientStream::Unix(file.listener.accept().await?.0.into_std()?),
                 client_addr: ClientAddr::Local,
+                grant: None,
             }),
         }
     }

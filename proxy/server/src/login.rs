@@ -74,7 +74,7 @@ pub(crate) async fn serve_client(
             biased;
             login = log_in(&worker, &mut client, &mut client_addr, &mut pending, listed) => login,
             () = has_left(&worker, lookout) => Err(LoginError::ClientLeft),
-            _ = listed.is_to_end() => Err(LoginError::Killed),
+            cause = listed.is_to_end() => Err(LoginError::of_cause(cause)),
         }
     };
     let outcome = tokio::select! {
@@ -192,6 +192,7 @@ async fn begin_shared(
         &ReadyForQuery::new(TransactionStatus::Idle.into()),
     );
     let client = (client, login.client_bytes);
+    let listed = Arc::clone(shown.entry());
     let parked = Parked::new(worker, login.label, shown, login.half, client, login.seat);
     let mut parked = Box::new(parked);
     let Some(wanted) = &login.wanted else {
@@ -199,7 +200,12 @@ async fn begin_shared(
         return Some(Served::Parked(parked));
     };
     let within = worker.shared.limits.login_timeout;
-    match parked.lend().await {
+    let lending = tokio::select! {
+        lent = parked.lend() => lent,
+        // A connection with a token must not outlive it.
+        _ = listed.is_to_end() => return None,
+    };
+    match lending {
         Ok(relay) => {
             let relay = begin_with(relay, Some(wanted), &ready, within).await?;
             Some(Served::Bound(relay))
@@ -247,7 +253,7 @@ async fn log_in(
     client: &mut Socket,
     client_addr: &mut ClientAddr,
     pending: &mut PendingLogin,
-    listed: &ClientEntry,
+    listed: &Arc<ClientEntry>,
 ) -> Result<(LoginOutcome, OwnedSemaphorePermit), LoginError> {
     let mut carry = BytesMut::new();
     if worker.shared.limits.comes_proxied(*client_addr) {
@@ -285,7 +291,7 @@ async fn log_in(
         Encryption::None
     };
     listed.set_label(&Arc::new(label.clone()), encryption);
-    let entry = LoginContext::new(worker, label, ClientId(listed.id));
+    let entry = LoginContext::new(worker, label, listed);
     let established = establish(worker, shown, client, carry, &request, entry, pending).await?;
     // This label has a process id.
     let (label, mode) = match &established {
@@ -340,7 +346,7 @@ async fn establish(
             user: request.user(),
             pending,
         };
-        let (told, seat) = share(worker, exchange, request, entry.client).await?;
+        let (told, seat) = share(worker, exchange, request, entry.client()).await?;
         entry.on_authenticated(seat.backend_pid());
         return Ok(entry.shared(told, scope, wanted, (seat, carry)));
     }

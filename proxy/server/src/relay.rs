@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use crate::backends::lending::{Lent, Seat};
 use crate::client_table::{Cause, ClientState, Publisher};
 use crate::end_watch::EndWatch;
+use crate::leadership::Loss;
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::action::{Prerequisite, RecordedRefusal};
@@ -39,6 +40,8 @@ pub(crate) use parked::{Parked, Served};
 
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 4;
+
+const ENDED_BECAUSE: &str = "terminating connection because";
 
 /// Time for a client to read why it gets no session, or why its session ended.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -392,23 +395,31 @@ impl Relay {
     }
 
     /// Ends the session without waiting for what is in flight. KILL is for a client that does not read, or a
-    /// statement that does not end; after a lost lease another client may lead soon.
+    /// statement that does not end; after a lost lease another client, or another proxy, may lead soon.
     fn end_for(&mut self, cause: Cause) -> End {
-        let (why, end) = match cause {
-            Cause::Killed => ("an operator ended it with KILL", End::Killed),
-            Cause::LeaseLost => ("its lease could not be renewed in time", End::LeaseLost),
+        let (mut message, detail) = match cause {
+            Cause::Killed => (
+                format!("{ENDED_BECAUSE} an operator ended it with KILL"),
+                "",
+            ),
+            Cause::LeaseLost => (
+                format!("{ENDED_BECAUSE} its lease could not be renewed in time"),
+                "",
+            ),
+            Cause::TermEnded(loss) => (Loss::MESSAGE.to_owned(), loss.why()),
         };
-        let mut message = format!("terminating connection because {why}");
-        let (sqlstate, hint) = if self.session.is_answered() {
-            ("57P01", "Connect again.")
-        } else {
-            message.push_str(", and it is not known whether the last statement was committed");
-            ("08007", "Connect again, and read the data to find out.")
+        let (sqlstate, hint) = match cause {
+            _ if !self.session.is_answered() => {
+                message.push_str(", and it is not known whether the last statement was committed");
+                ("08007", "Connect again, and read the data to find out.")
+            }
+            Cause::Killed | Cause::LeaseLost => ("57P01", "Connect again."),
+            Cause::TermEnded(_) => ("PF001", Loss::HINT),
         };
-        self.session.say_fatal(sqlstate, &message, "", hint);
+        self.session.say_fatal(sqlstate, &message, detail, hint);
         self.put_output();
         self.server.upstream.abort();
-        end
+        cause.into()
     }
 
     fn end_for_shutdown(&mut self) -> End {

@@ -16,6 +16,7 @@ use crate::accounts::Logins;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
+use crate::leadership::{Grant, Leaderships};
 use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::pause::Pause;
@@ -45,6 +46,7 @@ pub struct ServerOptions {
     pub rejections: RejectionLog,
     pub takeover: Takeover,
     pub fence: watch::Receiver<Arc<Fence>>,
+    pub leaderships: Leaderships,
 }
 
 /// A running server. Serves no client before [`Server::accept`].
@@ -68,6 +70,7 @@ impl Server {
             classification: Classification::new(timers.clone()),
             metrics: Metrics::new(Arc::clone(options.takeover.marks())),
             connected: ClientTable::default(),
+            leaderships: options.leaderships,
             takeover: options.takeover,
             fence: options.fence,
             rejections: options.rejections,
@@ -93,13 +96,23 @@ impl Server {
         &self.shared
     }
 
+    /// Accepts clients, and campaigns for the tokens of listeners.
     #[must_use]
-    pub fn accept(&self, listeners: Vec<Listener>) -> Accepting {
+    pub fn accept(&self, listeners: Vec<(Listener, Option<Arc<Grant>>)>) -> Accepting {
+        let WorkerContext {
+            leaderships,
+            takeover,
+            fence,
+            ..
+        } = &self.shared;
+        leaderships.campaign(takeover, fence);
         Accepting::open(listeners, &self.workers, &self.shared)
     }
 
-    /// Waits until clients of handed-over listeners have logged in and had time for a transaction.
+    /// Leaves the lead to the next process, and waits until clients of handed-over listeners have logged in and had
+    /// time for a transaction.
     pub async fn settle(&self, shutdown: &CancellationToken) {
+        self.shared.leaderships.step_down().await;
         let begun = Instant::now();
         let mut last_login = begun;
         while begun.elapsed() < SETTLE_WITHIN
@@ -122,6 +135,7 @@ impl Server {
     /// Ends the server once open transactions have ended, at the latest after `grace`. Call after accepting has
     /// stopped.
     pub async fn stop(self, grace: Duration) {
+        self.shared.leaderships.step_down().await;
         let ending = self.shared.ending.clone();
         ending.drain.cancel();
         tracing::info!(connections = self.connections(), within = ?grace, "waiting for open transactions");

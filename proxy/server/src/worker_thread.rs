@@ -155,7 +155,10 @@ async fn run(worker: Worker, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
         let counted = (
             Counted(Arc::clone(&connections)),
             worker.shared.metrics.connected(),
-            worker.shared.connected.enter(accepted.client_addr),
+            worker
+                .shared
+                .connected
+                .enter(accepted.client_addr, accepted.grant.clone()),
         );
         tracker.spawn_local(async move {
             let served = login::serve_client(worker, accepted, counted.2.entry());

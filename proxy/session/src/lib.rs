@@ -276,7 +276,11 @@ impl Session {
 
     /// Switches to another policy.
     pub fn follow(&mut self, fence: SessionFence) {
-        self.client.fence = fence;
+        self.client.fence = if self.client.fence.is_given_tokens() {
+            fence.with_given_tokens()
+        } else {
+            fence
+        };
         if let Some(prepared) = &mut self.prepared {
             // The new policy may let the token write nothing.
             prepared.is_binding = false;

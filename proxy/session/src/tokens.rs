@@ -288,10 +288,14 @@ impl Session {
         }
     }
 
-    /// Puts the tokens of the startup packet in force, and makes RESET return to them.
+    /// Puts the tokens of the startup packet, or of the listener, in force, and makes RESET return to them.
     pub fn start_with(&mut self, wanted: &TokenRequest) {
         let held = self.prepared.take().and_then(|done| done.obtained);
-        let text = ServerText::of(&wanted.value);
+        let text = if self.client.fence.is_given_tokens() {
+            ServerText::Other
+        } else {
+            ServerText::of(&wanted.value)
+        };
         self.client.state.start_with(held.flatten(), text);
     }
 

@@ -45,6 +45,7 @@ fn described(spec: &KeySpec) -> String {
         TomlType::Number => value.to_owned(),
         TomlType::Switch => (value == "on").to_string(),
         TomlType::List => format!("[\"{value}\"]"),
+        TomlType::Tables => format!("[{value}]"),
         TomlType::Text | TomlType::Duration => format!("\"{value}\""),
     };
     format!("\n{}{mark}{} = {value}\n", comment(&said), spec.name)

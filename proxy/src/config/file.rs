@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::path::Path;
 
 use pgpalisade_policies::{nearest, type_in_words};
+use serde::Deserialize as _;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::error::{ConfigError, ValueOrigin};
 use super::key::{KEYS, Key, KeySpec, TomlType};
@@ -75,7 +76,7 @@ impl ConfigReader<'_> {
 
     fn value(&mut self, spec: &KeySpec, value: &Spanned<DeValue<'_>>) {
         let items: Option<Vec<Item>> = match (spec.shape, value.get_ref()) {
-            (TomlType::List, DeValue::Array(array)) => array
+            (TomlType::List | TomlType::Tables, DeValue::Array(array)) => array
                 .iter()
                 .map(|item| self.item(spec.shape, item))
                 .collect(),
@@ -90,6 +91,7 @@ impl ConfigReader<'_> {
                 TomlType::Number => "a whole number",
                 TomlType::Duration => "a string such as \"5s\"",
                 TomlType::Switch => "true or false",
+                TomlType::Tables => "tables, such as [[listener]]",
             };
             let found = match value.get_ref() {
                 DeValue::Array(_) if spec.shape == TomlType::List => {
@@ -119,6 +121,7 @@ impl ConfigReader<'_> {
             (TomlType::Text | TomlType::List | TomlType::Duration, DeValue::String(text)) => {
                 text.clone().into_owned()
             }
+            (TomlType::Tables, DeValue::Table(_)) => inline(value)?,
             (TomlType::Switch, DeValue::Boolean(true)) => "on".to_owned(),
             (TomlType::Switch, DeValue::Boolean(false)) => "off".to_owned(),
             _ => return None,
@@ -155,6 +158,12 @@ impl ConfigReader<'_> {
             line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
         }
     }
+}
+
+/// A table in one line.
+fn inline(table: &Spanned<DeValue<'_>>) -> Option<String> {
+    let read = toml::Value::deserialize(ValueDeserializer::from(table.clone()));
+    read.ok().map(|value| value.to_string())
 }
 
 /// The table and the key, if a key of the top level was written in a table.

@@ -10,6 +10,8 @@ pub(crate) enum TomlType {
     Duration,
     /// A Boolean; a flag without a value is `on`.
     Switch,
+    /// An array of tables; one inline table in a flag or variable.
+    Tables,
 }
 
 /// The default, or its replacement in the package's configuration file.
@@ -86,6 +88,14 @@ keys! {
             "Address that clients connect to: IP:PORT, or for a unix socket DIR:PORT; may be given several times",
             "In the directory clients find .s.PGSQL.PORT, as PostgreSQL's own; the port is 6432 if it is left out. \
              Anyone who can enter the directory can connect. The socket has no TLS, whatever tls.mode says.");
+        Listener("listener", "TABLE", Tables,
+            Example("{ listen = \"127.0.0.1:6431\", token = \"scheduler=lease\" }"),
+            "Listener whose sessions get their token from the proxy, a table with listen, token and without; may be \
+             given several times",
+            "listen is as above, token = \"SCOPE=lease\". The proxy campaigns for the lease of the scope, and gives \
+             its token to each new session while it leads. without is \"read\" (the default: other sessions are \
+             admitted without a token) or \"refuse\". With it and no key listen, there is no other listener. \
+             docs/listeners.md says what it is for.");
         ProxyProtocol("proxy_protocol", "NETWORK", List, Example("10.0.0.0/8"),
             "Network of load balancers that send the PROXY protocol, version 1 or 2; may be given several times",
             "A connection from there must begin with its header. Policies, logs and rejections see the address in it. \

@@ -17,6 +17,7 @@ mod file;
 mod http;
 mod key;
 mod listen;
+mod listener;
 mod pgbouncer;
 mod raw;
 mod ready;

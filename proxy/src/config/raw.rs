@@ -81,6 +81,12 @@ impl RawConfig {
         Some(value.items.iter().map(|item| item.text.as_str()).collect())
     }
 
+    /// Whether a source other than the defaults has the key.
+    pub(super) fn is_set(&self, key: Key) -> bool {
+        let mut values = self.values.iter().filter(|value| value.key == key);
+        values.any(|value| value.source != ValueOrigin::Default)
+    }
+
     fn add_defaults(&mut self, environment: &Environment) {
         for spec in KEYS {
             if let Some(default) = spec.default() {

@@ -28,6 +28,7 @@ use super::error::ConfigErrors;
 use super::http::HttpAddr;
 use super::key::Key;
 use super::listen;
+use super::listener::TokenListener;
 use super::raw::{Environment, RawConfig};
 use super::tls;
 use super::values::{Values, path};
@@ -63,8 +64,10 @@ pub(crate) struct Config {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Clients {
-    /// At least one address, none twice. Port 0 lets the system choose.
+    /// None twice. Port 0 lets the system choose.
     pub listen: Vec<ListenAddr>,
+    /// At least one, or an address in `listen`.
+    pub token_listeners: Vec<TokenListener>,
     pub tls: ClientTls,
     pub auth: Auth,
     pub pool: Pool,
@@ -148,8 +151,10 @@ impl Config {
         let log = Log::read(values);
         let http = HttpAddr::read(values);
         let console = ConsoleAddr::read(values);
-        let listen = clients.iter().flat_map(|clients| &clients.listen);
-        let mut services: Vec<_> = listen.map(|address| ("listen", address.clone())).collect();
+        let listen = clients.iter().flat_map(Clients::addresses);
+        let mut services: Vec<_> = listen
+            .map(|(key, address)| (key, address.clone()))
+            .collect();
         let place = console.iter().flatten();
         services.extend(place.map(|console| ("console", console.listen.clone())));
         let place = http.iter().flatten();
@@ -180,9 +185,21 @@ impl Config {
 }
 
 impl Clients {
+    /// Addresses of all listeners for clients, each with its key, in the order of [`Self::listen`] and
+    /// [`Self::token_listeners`].
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = (&'static str, &ListenAddr)> {
+        let plain = self.listen.iter().map(|address| ("listen", address));
+        let listeners = self.token_listeners.iter();
+        let with_token = listeners.flat_map(|listener| &listener.listen);
+        plain.chain(with_token.map(|address| ("listener", address)))
+    }
+
     fn read(values: &mut Values<'_>) -> Option<Self> {
         let seconds = Duration::from_secs;
         let listen = values.last_list(Key::Listen, listen::parse, listen::is_fixed);
+        let token_listeners = TokenListener::read(values);
+        let is_only = !token_listeners.is_empty() && !values.is_set(Key::Listen);
+        let listen = if is_only { Some(Vec::new()) } else { listen };
         let proxy_protocol = values.last_list(Key::ProxyProtocol, Network::parse, |_| true);
         let tls = tls::read(values);
         let auth = auth::read(values, tls.as_ref());
@@ -199,6 +216,7 @@ impl Clients {
         });
         Some(Self {
             listen: listen?,
+            token_listeners,
             tls: tls?,
             auth: auth?,
             pool: pool?,

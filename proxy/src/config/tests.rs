@@ -94,6 +94,48 @@ fn defaults() {
 }
 
 #[test]
+fn a_listener_with_a_token_is_the_only_one_unless_listen_is_set() {
+    let listener = "[[listener]]\nlisten = \"127.0.0.1:6432\"\ntoken = \"jobs=lease\"\n";
+    let addresses = |config: &Config| -> Vec<(&str, String)> {
+        let addresses = config.clients.addresses();
+        addresses
+            .map(|(key, address)| (key, address.to_string()))
+            .collect()
+    };
+    let only = good(&format!("{MINIMAL}{listener}"));
+    assert_eq!(
+        addresses(&only),
+        [("listener", "127.0.0.1:6432".to_owned())]
+    );
+    let both = format!("{MINIMAL}listen = \"/run\"\n{listener}{listener}").replacen("6432", "1", 1);
+    assert_eq!(
+        addresses(&good(&both)),
+        [
+            ("listen", "/run/.s.PGSQL.6432".to_owned()),
+            ("listener", "127.0.0.1:1".to_owned()),
+            ("listener", "127.0.0.1:6432".to_owned()),
+        ]
+    );
+    let twice = format!("{MINIMAL}listen = \"127.0.0.1:6432\"\n{listener}");
+    let found = errors(&twice, &[], &[]);
+    assert!(
+        found[0].contains("listener and listen have the same address"),
+        "{found:?}"
+    );
+    let wrong = listener.replace("token", "tokens");
+    assert_eq!(
+        errors(&format!("{MINIMAL}{wrong}"), &[], &[]),
+        [
+            "pgpalisade.toml:3: listener: unknown field `tokens`, expected one of `listen`, `token`, `without`"
+        ]
+    );
+    assert_eq!(
+        errors(&format!("{MINIMAL}listener = \"127.0.0.1:1\"\n"), &[], &[]),
+        ["pgpalisade.toml:3: listener wants tables, such as [[listener]], not a string"]
+    );
+}
+
+#[test]
 fn two_services_share_no_address() {
     let shared = format!("{MINIMAL}listen = \"/run\"\nconsole = \"/run:6432\"\n");
     assert_eq!(

@@ -43,6 +43,11 @@ impl<'a> Values<'a> {
         self.last(key, |text| choose(text, choices))
     }
 
+    /// Whether the operator has set the key.
+    pub(super) fn is_set(&self, key: Key) -> bool {
+        self.raw.is_set(key)
+    }
+
     /// As [`Self::last`], with an error if no source has the key; `what` says what to write.
     pub(super) fn required<T>(
         &mut self,

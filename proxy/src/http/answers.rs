@@ -12,9 +12,11 @@ use hyper::header::{
     REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use pgpalisade_rejection_log::rfc3339;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use serde_json::Value;
+use rustix::system::uname;
+use serde_json::{Value, json};
 
 use super::access::{Access, HttpAccess, Peer};
 use super::events::{self, Shown};
@@ -67,6 +69,7 @@ impl Answers {
             "/metrics" => self.metrics(),
             "/healthz" => self.health().await,
             "/readyz" => self.ready(rights).await,
+            "/leader" => self.leader(request.uri().query()),
             _ => match path.strip_prefix("/api/v1/") {
                 Some(_) if !self.shown.access.is_meant(request.headers()) => not_meant(),
                 Some("events") => self.events(request, peer),
@@ -134,6 +137,28 @@ impl Answers {
         };
         plain(StatusCode::SERVICE_UNAVAILABLE, text)
     }
+
+    /// The form of Kubernetes' leader-elector sidecar, which tells the name only.
+    fn leader(&self, query: Option<&str>) -> Response<Body> {
+        let scope = query.and_then(|query| query.strip_prefix("scope="));
+        let leaderships = self.shown.facts.shared.leaderships.all();
+        let mut asked = leaderships
+            .iter()
+            .filter(|one| scope.is_none_or(|scope| one.scope().as_str() == scope));
+        let Some(term) = asked.find_map(|one| one.term()) else {
+            return plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "this proxy does not lead\n",
+            );
+        };
+        let leader = json!({
+            "name": uname().nodename().to_string_lossy(),
+            "scope": term.scope.as_str(),
+            "token": term.token.get(),
+            "since": rfc3339(term.since),
+        });
+        respond(StatusCode::OK, "application/json", leader.to_string())
+    }
 }
 
 /// The answer to a client without rights, if it differs.
@@ -167,8 +192,8 @@ fn not_meant() -> Response<Body> {
 }
 
 fn nothing_there() -> Response<Body> {
-    let paths = "the paths are / (the dashboard), /metrics, /healthz, /readyz and /api/v1/ with scopes, sessions, \
-                 takeovers, pools, proxies, rejections, overlaps and events\n";
+    let paths = "the paths are / (the dashboard), /metrics, /healthz, /readyz, /leader and /api/v1/ with scopes, \
+                 sessions, takeovers, pools, proxies, rejections, overlaps and events\n";
     plain(StatusCode::NOT_FOUND, paths)
 }
 

@@ -2,6 +2,7 @@
 
 mod authority;
 mod elections;
+mod listeners;
 mod logins;
 mod machine;
 mod postgres;
@@ -94,6 +95,8 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let elected = policy.map_or(&[][..], |loaded| loaded.policy.elected());
     let elections = elections::check(location, elected, within).await;
     report.add(Check::Elections, elections);
+    let taken_by = policy.ok().map(|loaded| &loaded.policy);
+    report.add(Check::Listeners, listeners::check(config, taken_by));
     let seen = proxies.as_ref().map(Vec::len).ok();
     match &control {
         Some(control) => {

@@ -41,6 +41,7 @@ pub(crate) enum Check {
     Witness,
     Authority,
     Elections,
+    Listeners,
     Cluster,
     Proxies,
     Marks,

@@ -24,7 +24,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::control_error::ControlError;
 use super::error::DeclareError;
+use super::plan::NOBODY;
 use super::{Takeover, in_time};
 pub(super) use queue::LeaseQueues;
 use queue::QueueTicket;
@@ -33,6 +35,8 @@ use vacancy::HeldLease;
 
 /// Pause between attempts while the store does not answer.
 const RETRY: Duration = Duration::from_millis(200);
+/// Time in the queue for a proxy that campaigns for itself, before it asks again.
+const CAMPAIGN: Duration = Duration::from_secs(600);
 /// Maximum attempts to take the next token while others declare tokens.
 const TAKES_MAX: u32 = 8;
 
@@ -193,6 +197,28 @@ impl Takeover {
             others_at: turn.others_at,
             renewing: AbortOnDropHandle::new(queues.tasks.spawn_on(keeping, &queues.handle)),
         })
+    }
+
+    /// Acquires the lease of a scope for the proxy itself, and takes the next token under it. No session is registered
+    /// for it: each that declares the token is. Sessions of lower tokens are gone after it, as after any declaration.
+    ///
+    /// Errors: those of [`Self::acquire_lease`] and [`Self::declare`], and a claim that the terms do not allow.
+    pub async fn lead(
+        &self,
+        scope: &Scope,
+        by: &str,
+        terms: Terms,
+        lost: impl FnOnce() + Send + 'static,
+    ) -> Result<Lease, DeclareError> {
+        let time = LeaseTime::WhileHeld;
+        self.check_claim(Claim::Lease(time), &terms)?;
+        let until = Instant::now() + CAMPAIGN;
+        let acquired = self.acquire_lease(scope, &terms, until, lost).await?;
+        let away = || DeclareError::Control(ControlError::Down(self.why_no_primary()));
+        let cluster = self.cluster().ok_or_else(away)?;
+        // Without a number of the take: that of another proxy for nobody would count as the same.
+        let declaration = Declaration::new(scope, Claim::Next, NOBODY, cluster, by);
+        self.take_under(acquired, &declaration, time, terms).await
     }
 
     /// Takes the next token under a lease.

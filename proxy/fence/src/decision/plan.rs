@@ -399,7 +399,7 @@ impl<'a> Walk<'a> {
         let Some(value) = value else {
             return self.check_change(None);
         };
-        if let Err(rejection) = fence.may_declare_all(&value, lifetime) {
+        if let Err(rejection) = fence.may_set_all(&value, lifetime) {
             return self.refuse_set(*rejection);
         }
         for (scope, claim) in value.claims() {

@@ -209,6 +209,19 @@ impl Rejection {
         Self::new(RejectionKind::Policy, message, detail, &why.hint).about(scope, token, None)
     }
 
+    /// The session's listener gives it its token.
+    #[must_use]
+    pub fn tokens_are_given() -> Self {
+        Self::new(
+            RejectionKind::Policy,
+            "this session may not declare a token: its listener gives it one",
+            "Every session of this listener holds the token under which the proxy leads, or none, from its login to \
+                its end.",
+            "Leave the declaration out. A program that declares tokens itself connects to an address of the key \
+                \"listen\".",
+        )
+    }
+
     /// The scope is one more than the policy allows.
     fn too_many_scopes(scope: &Scope, token: Option<Token>, most: u64) -> Self {
         let message = format!("scope \"{scope}\" is new, and there are too many scopes");

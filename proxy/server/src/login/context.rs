@@ -14,26 +14,40 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::LoginError;
 use super::startup::StartupRequest;
+use crate::client_table::ClientEntry;
+use crate::leadership::{Grant, Without};
 use crate::worker::Worker;
 
 pub(super) struct LoginContext<'a> {
     worker: &'a Worker,
     pub(super) label: SessionLabel,
-    /// Its id in the client table.
-    pub(super) client: ClientId,
+    listed: &'a Arc<ClientEntry>,
     pub(super) fence: SessionFence,
     observed: Vec<Rejection>,
 }
 
 impl<'a> LoginContext<'a> {
-    pub(super) fn new(worker: &'a Worker, label: SessionLabel, client: ClientId) -> Self {
+    pub(super) fn new(
+        worker: &'a Worker,
+        label: SessionLabel,
+        listed: &'a Arc<ClientEntry>,
+    ) -> Self {
+        let fence = worker.fence_for(&label);
         Self {
-            fence: worker.fence_for(&label),
+            fence: match listed.grant() {
+                Some(_) => fence.with_given_tokens(),
+                None => fence,
+            },
             worker,
             label,
-            client,
+            listed,
             observed: Vec::new(),
         }
+    }
+
+    /// Its id in the client table.
+    pub(super) fn client(&self) -> ClientId {
+        ClientId(self.listed.id)
     }
 
     pub(super) fn on_authenticated(&mut self, backend_pid: i32) {
@@ -78,12 +92,35 @@ impl<'a> LoginContext<'a> {
     ) -> Result<(Option<Scope>, Option<TokenRequest>), LoginError> {
         self.unless_observed(request.check_names())?;
         let scope = self.unless_observed(request.scope())?;
-        // After an observed refusal of the scope, the token does not count.
-        let wanted = match &scope {
-            Some(scope) => self.wanted_tokens(request, scope.as_ref())?,
-            None => None,
+        let wanted = match (self.listed.grant(), &scope) {
+            (Some(grant), _) => self.given_tokens(request, grant)?,
+            (None, Some(scope)) => self.wanted_tokens(request, scope.as_ref())?,
+            // After an observed refusal of the scope, the token does not count.
+            (None, None) => None,
         };
         Ok((scope.flatten(), wanted))
+    }
+
+    /// The token of the listener, while this proxy leads. The connection then ends with the term.
+    fn given_tokens(
+        &mut self,
+        request: &StartupRequest,
+        grant: &Grant,
+    ) -> Result<Option<TokenRequest>, LoginError> {
+        if !matches!(request.token_text(), Ok(None)) {
+            self.unless_observed::<()>(Err(Box::new(Rejection::tokens_are_given())))?;
+        }
+        let scope = grant.leadership.scope();
+        let Some(term) = self.listed.join(&grant.leadership) else {
+            return match (grant.without, self.fence.mode(Some(scope))) {
+                (Without::Refuse, Mode::Enforce) => Err(LoginError::NotLeading(scope.clone())),
+                _ => Ok(None),
+            };
+        };
+        let value = term.value();
+        let allowed = self.fence.may_declare_all(&value, Lifetime::Session);
+        let allowed = self.unless_observed(allowed)?;
+        Ok(allowed.map(|()| TokenRequest::new(&self.fence, value)))
     }
 
     fn wanted_tokens(

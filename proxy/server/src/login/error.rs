@@ -2,6 +2,7 @@
 
 use std::io;
 
+use pgpalisade_authority::Scope;
 use pgpalisade_fence::rejection::Rejection;
 use pgpalisade_logins::scram::client::ServerFault;
 use pgpalisade_logins::scram::server::LoginRefusal;
@@ -12,6 +13,8 @@ use pgpalisade_wire::startup::Version;
 use super::encryption::Unmet;
 use crate::accounts::LookupError;
 use crate::backends::OpenError;
+use crate::client_table::Cause;
+use crate::leadership::Loss;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginError {
@@ -26,6 +29,12 @@ pub(super) enum LoginError {
     Unanswered,
     #[error("terminating connection because an operator ended it with KILL")]
     Killed,
+    /// The term of its token ended.
+    #[error("{}", Loss::MESSAGE)]
+    TermEnded(Loss),
+    /// Its listener admits nobody without a token.
+    #[error("this proxy does not lead scope \"{0}\"")]
+    NotLeading(Scope),
     #[error("sorry, too many clients already")]
     Full,
     #[error("too many clients have server connections of their own")]
@@ -85,6 +94,14 @@ impl From<OpenError> for LoginError {
 }
 
 impl LoginError {
+    /// A connection that is ended during its login.
+    pub(super) const fn of_cause(cause: Cause) -> Self {
+        match cause {
+            Cause::TermEnded(loss) => Self::TermEnded(loss),
+            Cause::Killed | Cause::LeaseLost => Self::Killed,
+        }
+    }
+
     /// A client's socket may fail because it has left.
     pub(super) fn of_client(error: io::Error) -> Self {
         match error.kind() {
@@ -102,6 +119,8 @@ impl LoginError {
             | Self::ReadablePassword
             | Self::Lookup(_)
             | Self::Server(_)
+            | Self::TermEnded(_)
+            | Self::NotLeading(_)
             | Self::Killed => false,
             Self::ClientLeft
             | Self::Answered

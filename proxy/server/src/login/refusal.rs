@@ -10,6 +10,7 @@ use pgpalisade_wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 use super::encryption::Unmet;
 use super::{Insecure, LoginError, Silence};
 use crate::backends::{OpenError, SEE_LOG};
+use crate::leadership::Loss;
 use crate::metrics::Metrics;
 use crate::transport::Socket;
 use crate::worker::WorkerContext;
@@ -22,6 +23,11 @@ const BOUND: &str = "The client and PostgreSQL each check the certificate that t
 
 const UNBOUND: &str = "Connect with channel_binding=disable. Or use TLS on one side of pgpalisade only, or give it \
                        PostgreSQL's own certificate and key.";
+
+const ONLY_WHILE_LEADING: &str =
+    "Its listener admits sessions only while the proxy leads (without = \"refuse\").";
+
+const CONNECT_LATER: &str = "Connect to the proxy that leads, or again later.";
 
 const fn advice(lacks: Unmet) -> &'static str {
     match lacks {
@@ -107,11 +113,18 @@ pub(super) fn words(
         }
         LoginError::Unanswered => ("57014", "", ""),
         LoginError::Killed => ("57P01", "", "Connect again."),
+        LoginError::TermEnded(loss) => ("PF001", loss.why(), Loss::HINT),
+        // libpq then tries its next host.
+        LoginError::NotLeading(_) => ("57P03", ONLY_WHILE_LEADING, CONNECT_LATER),
         LoginError::Full => ("53300", "pgpalisade has reached connections.max.", ""),
         LoginError::NoOwnPlace => ("53300", "pgpalisade has reached backends.sessions.", ""),
     };
     metrics.refused_login(sqlstate);
     log(client_addr, error);
+    Some(encoded(error, sqlstate, detail, hint))
+}
+
+fn encoded(error: &LoginError, sqlstate: &str, detail: &str, hint: &str) -> BytesMut {
     let mut out = BytesMut::new();
     let message = error.to_string();
     match error {
@@ -131,5 +144,5 @@ pub(super) fn words(
         }
         _ => put_fatal(&mut out, sqlstate, &message, detail, hint),
     }
-    Some(out)
+    out
 }

@@ -5,6 +5,8 @@ use std::task::{Context, Poll};
 
 use super::{REFUSAL_TIMEOUT, Relay, Side};
 use crate::backends::OpenError;
+use crate::client_table::Cause;
+use crate::leadership::Loss;
 use crate::session::Identity;
 use crate::session::endings::Ending;
 use crate::takeover::Lease;
@@ -35,6 +37,9 @@ pub(crate) enum End {
     /// The lease could not be renewed, and may soon be another session's.
     #[error("its lease could not be renewed in time")]
     LeaseLost,
+    /// This proxy no longer leads with its token.
+    #[error("this proxy no longer leads")]
+    TermEnded(Loss),
     /// Too many clients keep their lent server connections.
     #[error("the session was ended: too many clients keep their server connections")]
     Unpinned,
@@ -78,6 +83,7 @@ impl End {
             Self::Shutdown => "shutdown",
             Self::Killed => "killed",
             Self::LeaseLost => "lease_lost",
+            Self::TermEnded(_) => "leadership_lost",
             Self::Unpinned => "too_many_pinned",
             Self::NotLent(_) => "no_server_connection",
             Self::Deposed => "deposed_primary",
@@ -91,6 +97,16 @@ impl End {
 
 // Every look at a socket returns this, in registers up to this size.
 const _: () = assert!(size_of::<Result<Side, End>>() <= 16);
+
+impl From<Cause> for End {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Killed => Self::Killed,
+            Cause::LeaseLost => Self::LeaseLost,
+            Cause::TermEnded(loss) => Self::TermEnded(loss),
+        }
+    }
+}
 
 impl From<Unsent> for End {
     fn from(unsent: Unsent) -> Self {
@@ -138,12 +154,12 @@ impl Relay {
         match end {
             End::Goodbye | End::ClientLeft => return self.part(&end).await,
             End::ClientSocket(_) | End::ClientStalled => {}
-            // A client that does not read may be the reason for KILL.
-            End::Killed => {
+            // A client that does not read may be the reason for KILL, and must not hold up a lease.
+            End::Killed | End::LeaseLost | End::TermEnded(_) => {
                 let timers = self.worker.shared.timers.clone();
                 let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
             }
-            _ => drop(self.send_rest().await),
+            _ => self.send_rest_until_ended().await,
         }
         self.client.socket.shut_down_write();
     }
@@ -208,6 +224,19 @@ impl Relay {
         } else {
             Poll::Pending
         }
+    }
+
+    /// Sends the rest, unless the connection must end at once meanwhile.
+    async fn send_rest_until_ended(&mut self) {
+        let sending = std::future::poll_fn(|cx| {
+            self.ends.register(cx);
+            self.poll_flush(cx)?;
+            match self.client.poll_sent(&self.worker, cx) {
+                Poll::Pending if self.shown.entry().cause().is_some() => Poll::Ready(Ok(())),
+                sent => sent,
+            }
+        });
+        let _sent: Result<(), End> = sending.await;
     }
 
     pub(super) async fn send_rest(&mut self) -> Result<(), End> {

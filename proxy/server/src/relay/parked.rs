@@ -14,8 +14,9 @@ use super::client_side::ClientSide;
 use super::{End, REFUSAL_TIMEOUT, Relay, client_ends};
 use crate::backends::OpenError;
 use crate::backends::lending::{Lent, Seat};
-use crate::client_table::{Cause, Publisher};
+use crate::client_table::Publisher;
 use crate::end_watch::EndWatch;
+use crate::leadership::Loss;
 use crate::metrics::Metrics;
 use crate::pooling::backends::{Backend, Tokens};
 use crate::rejection_log::SessionLabel;
@@ -343,6 +344,10 @@ impl Parked {
             End::Killed => Some("an operator ended it with KILL"),
             End::LeaseLost => Some("its lease could not be renewed in time"),
             End::Shutdown => Some("pgpalisade is shutting down"),
+            End::TermEnded(loss) => {
+                put_fatal(&mut error, "PF001", Loss::MESSAGE, loss.why(), Loss::HINT);
+                None
+            }
             End::NotLent(why) => {
                 why.put(Severity::Fatal, &mut error);
                 None
@@ -370,8 +375,7 @@ impl Parked {
 /// Looks whether the proxy stops, or an operator or the loss of a lease ends the client.
 fn look_for_end(worker: &Worker, shown: &Publisher, half: &ClientHalf) -> Result<(), End> {
     match shown.entry().cause() {
-        Some(Cause::Killed) => Err(End::Killed),
-        Some(Cause::LeaseLost) => Err(End::LeaseLost),
+        Some(cause) => Err(cause.into()),
         // A transaction ends first.
         None if worker.stopping.get() && half.activity() == Activity::Idle => Err(End::Shutdown),
         None => Ok(()),

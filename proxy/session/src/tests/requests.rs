@@ -366,6 +366,28 @@ fn a_take_beside_a_declaration_has_nothing() {
     assert!(subject.session.tokens().is_none());
 }
 
+/// A policy that is loaded meanwhile does not give it the right.
+#[test]
+fn a_session_with_a_given_token_declares_none() {
+    let mut subject = Subject::new(Holds::Current);
+    let fence = subject.session.client.fence.clone();
+    subject.session.client.fence = fence.clone().with_given_tokens();
+    for _ in 0..2 {
+        for own in [
+            "SET fencing.token = 6",
+            "SET fencing.token = 'next'",
+            "SELECT set_config('fencing.token', '6', false)",
+            "BEGIN; SET LOCAL fencing.token = 6",
+        ] {
+            assert!(
+                word(&subject.ask(&query(own)), &subject).contains("no"),
+                "{own}"
+            );
+        }
+        subject.session.follow(fence.clone());
+    }
+}
+
 /// Portals end with their transaction, even if ReadyForQuery does not report its end: their names are free again.
 #[test]
 fn a_portal_that_is_bound_again_behind_a_commit() {

@@ -1,0 +1,261 @@
+//! Leadership of this proxy in a scope: the token that it gives to the sessions of a listener.
+//!
+//! The proxy campaigns for the lease of the scope. Each time that it leads is a [`Term`] with a token of its own. A
+//! connection joins the term before it declares the token. At the end of the term all its connections are closed, and
+//! only then is the lease given back.
+
+pub(crate) mod campaign;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use pgpalisade_authority::{Scope, Token};
+use pgpalisade_fence::TokenValue;
+use pgpalisade_fence::mark_cache::CachedMark;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A connection that holds the token of a term.
+pub(crate) trait Member: fmt::Debug + Send + Sync {
+    /// Closes the connection.
+    fn end(&self, loss: Loss);
+}
+
+/// What a listener gives to each of its sessions.
+#[derive(Debug)]
+pub struct Grant {
+    pub leadership: Arc<Leadership>,
+    pub without: Without,
+}
+
+/// Sessions of the listener while this proxy does not lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Without {
+    /// Admitted without a token.
+    Read,
+    /// Refused at login.
+    Refuse,
+}
+
+/// Reason for the end of a term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// The lease could not be renewed, or is gone.
+    Lease,
+    /// A session has declared a higher token, or the scope was repaired.
+    Mark,
+    /// The proxy has reached no primary for a while.
+    Primary,
+    /// The proxy stops, or another process takes over.
+    Stop,
+}
+
+impl Loss {
+    pub(crate) const MESSAGE: &str = "terminating connection: this proxy no longer leads, and the token of its \
+                                      listener has ended";
+    pub(crate) const HINT: &str = "Drop all that was decided under this token. A new connection gets a new token once \
+                                   this proxy leads again.";
+
+    pub(crate) const fn why(self) -> &'static str {
+        match self {
+            Self::Lease => "The lease could not be renewed in time.",
+            Self::Mark => "The mark of the scope has risen above the token.",
+            Self::Primary => "The proxy has found no primary for 15 s.",
+            Self::Stop => "The proxy stops, or a new process takes over from it.",
+        }
+    }
+}
+
+/// Leadership in one scope, whether this proxy leads now or not.
+#[derive(Debug)]
+pub struct Leadership {
+    scope: Scope,
+    term: Mutex<Option<Arc<Term>>>,
+}
+
+impl Leadership {
+    pub const fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// The term, while this proxy leads.
+    pub fn term(&self) -> Option<Arc<Term>> {
+        let term = self.term.lock().clone();
+        term.filter(|term| term.is_current())
+    }
+}
+
+/// Time in which this proxy leads a scope with one token.
+#[derive(Debug)]
+pub struct Term {
+    pub scope: Scope,
+    pub token: Token,
+    pub since: SystemTime,
+    /// Mark that was raised to the token.
+    mark: Arc<CachedMark>,
+    members: Mutex<Members>,
+    left: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    is_over: bool,
+    /// By their ids in the client table.
+    connections: HashMap<u64, Arc<dyn Member>>,
+}
+
+impl Term {
+    fn new(mark: Arc<CachedMark>, token: Token) -> Arc<Self> {
+        Arc::new(Self {
+            scope: mark.scope().clone(),
+            token,
+            since: SystemTime::now(),
+            mark,
+            members: Mutex::default(),
+            left: Notify::new(),
+        })
+    }
+
+    /// Value that declares its token.
+    pub(crate) fn value(&self) -> TokenValue {
+        TokenValue::of(std::iter::once((self.scope.clone(), self.token)))
+    }
+
+    fn is_current(&self) -> bool {
+        self.mark.is_current(self.token)
+    }
+
+    /// Adds a connection, unless the term is over. Returns whether it was added.
+    pub(crate) fn add(&self, id: u64, connection: Arc<dyn Member>) -> bool {
+        let mut members = self.members.lock();
+        if !members.is_over {
+            members.connections.insert(id, connection);
+        }
+        !members.is_over
+    }
+
+    /// Removes a connection whose sockets are closed.
+    pub(crate) fn remove(&self, id: u64) {
+        let mut members = self.members.lock();
+        members.connections.remove(&id);
+        if members.connections.is_empty() {
+            self.left.notify_one();
+        }
+    }
+
+    /// Lets no connection join any more, and returns those that have.
+    fn close(&self) -> Vec<Arc<dyn Member>> {
+        let mut members = self.members.lock();
+        members.is_over = true;
+        members.connections.values().cloned().collect()
+    }
+
+    /// Ends the term: closes all its connections, and waits until none is left. One task may wait.
+    async fn end(&self, loss: Loss) {
+        for connection in self.close() {
+            connection.end(loss);
+        }
+        while !self.members.lock().connections.is_empty() {
+            self.left.notified().await;
+        }
+    }
+}
+
+/// All scopes that this proxy leads, or would lead.
+#[derive(Debug, Clone, Default)]
+pub struct Leaderships {
+    all: Vec<Arc<Leadership>>,
+    campaigns: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Leaderships {
+    /// The leadership in a scope, created if new.
+    pub fn of(&mut self, scope: &Scope) -> Arc<Leadership> {
+        if let Some(known) = self.all.iter().find(|known| known.scope == *scope) {
+            return Arc::clone(known);
+        }
+        let new = Arc::new(Leadership {
+            scope: scope.clone(),
+            term: Mutex::default(),
+        });
+        self.all.push(Arc::clone(&new));
+        new
+    }
+
+    pub fn all(&self) -> &[Arc<Leadership>] {
+        &self.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use pgpalisade_authority::Mark;
+    use pgpalisade_fence::mark_cache::MarkCache;
+    use pgpalisade_logins::ClientAddr;
+
+    use super::*;
+    use crate::client_table::{Cause, ClientTable};
+
+    fn token(value: u64) -> Token {
+        Token::new(value).unwrap()
+    }
+
+    /// A leadership with a term of token 7, and the marks that decide it.
+    fn leading() -> (Leadership, Arc<Term>, MarkCache) {
+        let (marks, scope) = (MarkCache::default(), Scope::default());
+        marks.note(&scope, &Mark::new(token(7), 1, "us".to_owned()));
+        let term = Term::new(marks.mark(&scope), token(7));
+        let leadership = Leadership {
+            scope,
+            term: Mutex::new(Some(Arc::clone(&term))),
+        };
+        (leadership, term, marks)
+    }
+
+    /// The lease is given back after this wait, so it must not end before the last connection is closed.
+    #[test]
+    fn the_end_of_a_term_waits_for_its_connections() {
+        let (leadership, term, _marks) = leading();
+        let table = ClientTable::default();
+        let [first, second, third] = [ClientAddr::Local; 3].map(|addr| table.enter(addr, None));
+        assert!(first.entry().join(&leadership).is_some());
+        assert!(second.entry().join(&leadership).is_some());
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut ending = pin!(term.end(Loss::Lease));
+        assert_eq!(ending.as_mut().poll(&mut cx), Poll::Pending);
+        let ended = Some(Cause::TermEnded(Loss::Lease));
+        assert_eq!([first.entry().cause(), second.entry().cause()], [ended; 2]);
+        // One that comes now gets no token, though the term is not yet taken away.
+        assert!(third.entry().join(&leadership).is_none());
+        assert_eq!(third.entry().cause(), None);
+        drop(first);
+        assert_eq!(ending.as_mut().poll(&mut cx), Poll::Pending);
+        drop(second);
+        assert_eq!(ending.as_mut().poll(&mut cx), Poll::Ready(()));
+    }
+
+    #[test]
+    fn a_token_below_the_mark_is_given_to_nobody() {
+        let (leadership, term, marks) = leading();
+        let listed = ClientTable::default().enter(ClientAddr::Local, None);
+        marks.note(&term.scope, &Mark::new(token(8), 2, "them".to_owned()));
+        assert!(leadership.term().is_none() && listed.entry().join(&leadership).is_none());
+    }
+
+    #[test]
+    fn a_scope_is_led_once() {
+        let mut all = Leaderships::default();
+        let (one, other) = (Scope::default(), Scope::new("other").unwrap());
+        let first = all.of(&one);
+        assert!(Arc::ptr_eq(&first, &all.of(&one)) && !Arc::ptr_eq(&first, &all.of(&other)));
+        assert_eq!(all.all().len(), 2);
+    }
+}
