@@ -189,16 +189,19 @@ impl Relay {
         };
         self.worker.shared.metrics.session_ended(end.reason());
         let (lent, is_busy) = (self.lent.take(), !self.session.is_answered());
-        self.finish(end).await;
-        if let Some((_, lent)) = lent.filter(|_| is_busy) {
-            lent.cancel().await;
-        }
+        let finish = async move {
+            self.finish(end).await;
+            if let Some((_, lent)) = lent.filter(|_| is_busy) {
+                lent.cancel().await;
+            }
+        };
+        Box::pin(finish).await;
         None
     }
 
     async fn serve(&mut self) -> Result<(), End> {
         if self.session.is_to_resume() {
-            self.resume().await?;
+            Box::pin(self.resume()).await?;
             if self.session.has_next_reply() {
                 return Ok(());
             }

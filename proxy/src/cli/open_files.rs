@@ -1,5 +1,7 @@
-//! The limit of open files: a session holds two sockets, so the usual soft limit of 1024 allows some 500 sessions.
+//! The limit of open files: a session with its server connection holds two sockets, so the usual soft limit of 1024
+//! allows some 500 of them.
 
+use pgpalisade_server::pooling::Pool;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
@@ -23,7 +25,12 @@ pub(super) fn raise_limit(config: &Config) {
             current
         }
     };
-    if let Some(needed) = too_few(limit, config.clients.max_connections.get()) {
+    let clients = config.clients.max_connections.get();
+    let servers = match &config.clients.pool {
+        Pool::Session => clients,
+        Pool::Transaction(limits) => limits.max.get().saturating_add(limits.sessions),
+    };
+    if let Some(needed) = too_few(limit, clients.saturating_add(servers)) {
         tracing::warn!(
             limit,
             needed,
@@ -37,7 +44,6 @@ pub(super) fn raise_limit(config: &Config) {
 fn too_few(limit: Option<u64>, connections: usize) -> Option<u64> {
     let needed = u64::try_from(connections)
         .unwrap_or(u64::MAX)
-        .saturating_mul(2)
         .saturating_add(BESIDES);
     limit.filter(|limit| *limit < needed).map(|_| needed)
 }
@@ -47,10 +53,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_files_for_each_session() {
-        assert_eq!(too_few(None, 5_000), None);
-        assert_eq!(too_few(Some(10_064), 5_000), None);
-        assert_eq!(too_few(Some(10_063), 5_000), Some(10_064));
+    fn a_file_for_each_connection() {
+        assert_eq!(too_few(None, 10_000), None);
+        assert_eq!(too_few(Some(10_064), 10_000), None);
+        assert_eq!(too_few(Some(10_063), 10_000), Some(10_064));
         assert_eq!(too_few(Some(1_024), usize::MAX), Some(u64::MAX));
     }
 }

@@ -202,7 +202,8 @@ impl Seat {
                 backend.half.forget_token_text();
             }
             if !has_settings(&backend, settings) {
-                backend = worker.with_settings(backend, settings).await?;
+                // Boxed, as is all that is rare here: each idle client has the memory of its whole future.
+                backend = Box::pin(worker.with_settings(backend, settings)).await?;
             }
             self.cancel_key.lend(&backend.cancellable);
             return Ok((lent, backend));

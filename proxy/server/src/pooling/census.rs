@@ -88,7 +88,7 @@ impl Census {
         {
             tracing::info!(
                 database = &*self.database,
-                name = &**name,
+                leftover = &**name,
                 "server connections are reset after each client, because something in the database may leave a trace"
             );
         }
