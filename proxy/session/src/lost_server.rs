@@ -152,6 +152,7 @@ impl Session {
         }
         let mut client = self.client;
         client.settings.drop_pending();
+        client.statements = self.server.names.leave();
         // A declaration is not repeated in another connection, either.
         let declares = self.prepared.is_some_and(|done| done.waiting.is_some());
         let is_open = declares

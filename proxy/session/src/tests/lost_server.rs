@@ -546,3 +546,15 @@ fn a_failed_transaction_that_did_not_begin_ends_the_session() {
     let ended = resumed(client, b"3EZ", b'I');
     assert!(matches!(ended, Err(Ending::OwnStatement(_))));
 }
+
+/// They are parsed again in the next connection.
+#[test]
+fn its_prepared_statements_outlive_it() {
+    let mut subject = Subject::new(Holds::None);
+    let unused = session(subject.fence.clone()).part().unwrap().1;
+    subject.lend(unused);
+    subject.send(&parse("s", "SELECT 1"));
+    subject.run(&sync(), "", b'I');
+    let (client, _) = subject.session.lose_server();
+    assert!(client.statements.unwrap().get(b"s").is_some());
+}
