@@ -15,15 +15,17 @@ use crate::wire::backend::TransactionStatus;
 const KEPT_MAX: usize = 64;
 const TEXT_MAX: usize = 1024;
 
+type Text = Box<[u8]>;
+
 /// Text of each setting, by name.
-pub type Texts = BTreeMap<Box<str>, Box<[u8]>>;
+pub type Texts = BTreeMap<Box<str>, Text>;
 
 /// Settings of a client.
 #[derive(Debug)]
 pub(super) struct Settings {
     kept: Option<Arc<Texts>>,
     /// Changes of the open transaction.
-    pending: Vec<(Box<str>, Option<Box<[u8]>>)>,
+    pending: Vec<(Box<str>, Option<Text>)>,
 }
 
 impl Settings {

@@ -342,11 +342,13 @@ impl Worker {
             self.shared.timers.sleep(TICK).await;
             let ended = poll_fn(|cx| {
                 let mut idle = backends.idle.borrow_mut();
-                let is_over = |_: &BackendId, backend: &mut Box<Backend>| {
-                    backend.side.is_deposed() || !backend.side.is_quiet(cx)
-                };
-                let ended = idle.extract_if(.., is_over).map(|(id, _)| id);
-                Poll::Ready(ended.collect::<Vec<_>>())
+                let mut ended = Vec::new();
+                idle.retain(|id, backend| {
+                    let is_over = backend.side.is_deposed() || !backend.side.is_quiet(cx);
+                    ended.extend(is_over.then_some(*id));
+                    !is_over
+                });
+                Poll::Ready(ended)
             });
             for id in ended.await {
                 backends.ended(&self, id);

@@ -14,7 +14,7 @@ use super::SharedLogin;
 pub(crate) const QUERY: &str = include_str!("census.sql");
 
 /// Time for which an answer counts.
-const COUNTS_FOR: Duration = Duration::from_mins(1);
+const COUNTS_FOR: Duration = Duration::from_secs(60);
 
 /// One for each database of a worker.
 #[derive(Default)]
