@@ -79,6 +79,8 @@ pub(crate) struct Relay {
     /// Place beside the pool, up to the end.
     _own_place: Option<OwnedSemaphorePermit>,
     ends: EndWatch,
+    /// Whether the calling task is woken at the client's and the server's end.
+    is_woken: bool,
 }
 
 /// Parts of a connection after its login, without the client's socket.
@@ -130,6 +132,7 @@ impl Relay {
             leases: Vec::new(),
             lent: None,
             _own_place: established.own_place,
+            is_woken: false,
         }
     }
 
@@ -162,6 +165,7 @@ impl Relay {
 
     /// Makes both sockets wake the calling task.
     async fn take_over(&mut self) {
+        self.is_woken = false;
         std::future::poll_fn(|cx| {
             self.client.socket.belongs_to(cx);
             self.server.upstream.belongs_to(cx);
@@ -378,8 +382,11 @@ impl Relay {
 
     /// Ends the session if its server is no longer the primary, or an operator or a lost lease ends it.
     fn check_end(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        self.ends.register(cx);
-        self.server.register_end(cx);
+        if !self.is_woken {
+            self.ends.register(cx);
+            self.server.register_end(cx);
+            self.is_woken = true;
+        }
         if let Some(cause) = self.shown.entry().cause() {
             return Err(self.end_for(cause));
         }

@@ -273,6 +273,10 @@ impl Names {
                 known => Some(known),
             },
             (NameSpace::Portal, true) => Some(&self.unnamed_portal),
+            (NameSpace::Statement, false) if self.of_client.is_none() => {
+                let known = self.statements.get(name.bytes());
+                known.or(self.lost_statements.meaning())
+            }
             (NameSpace::Statement, false) => match self.find_statement(name.bytes()) {
                 Found::Here(known) => Some(known),
                 Found::Elsewhere(_) | Found::OfAnother => None,

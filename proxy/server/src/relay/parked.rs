@@ -70,29 +70,32 @@ impl Relay {
     /// Whether the client needs its lent server connection no more. One that leaves something there keeps it.
     #[inline]
     pub(super) fn is_to_park(&mut self) -> Result<bool, End> {
-        match &self.lent {
+        match self.lent {
             None => Ok(false),
-            Some((_, lent)) => {
-                // It has said so, and has not closed yet: the client's next message would be lost.
-                if self.session.is_terminated()
-                    && self.session.is_idle()
-                    && self.session.outlives_server()
-                {
-                    return Err(End::ServerClosed);
-                }
-                let is_midway = self.server.upstream.rest() > 0 || self.client.has_message();
-                if is_midway || !self.session.may_part() {
-                    return Ok(false);
-                }
-                match self.session.leftover() {
-                    None => Ok(true),
-                    Some(left) if lent.may_pin() => {
-                        self.keep_lent(left);
-                        Ok(false)
-                    }
-                    Some(left) => Err(self.end_unpinned(left)),
-                }
+            Some(_) => self.is_lent_to_park(),
+        }
+    }
+
+    fn is_lent_to_park(&mut self) -> Result<bool, End> {
+        let Some((_, lent)) = &self.lent else {
+            return Ok(false);
+        };
+        // It has said so, and has not closed yet: the client's next message would be lost.
+        if self.session.is_terminated() && self.session.is_idle() && self.session.outlives_server()
+        {
+            return Err(End::ServerClosed);
+        }
+        let is_midway = self.server.upstream.rest() > 0 || self.client.has_message();
+        if is_midway || !self.session.may_part() {
+            return Ok(false);
+        }
+        match self.session.leftover() {
+            None => Ok(true),
+            Some(left) if lent.may_pin() => {
+                self.keep_lent(left);
+                Ok(false)
             }
+            Some(left) => Err(self.end_unpinned(left)),
         }
     }
 
@@ -331,6 +334,7 @@ impl Parked {
             lent: Some((seat, lent)),
             _own_place: None,
             ends,
+            is_woken: false,
         })
     }
 
