@@ -310,6 +310,12 @@ impl Session {
         server.applied = Some(Arc::clone(wanted));
     }
 
+    /// Gives the server connection back after the replies to [`Self::begin_settings`].
+    #[must_use]
+    pub fn end_settings(self) -> Option<ServerHalf> {
+        self.part().ok().map(|(_, server)| server)
+    }
+
     /// Gives the server connection back after the replies to [`Self::begin_reset`]. `None`: it is not as it was asked
     /// to be, and is to be closed.
     #[must_use]

@@ -43,6 +43,15 @@ impl Settings {
         self.kept.as_ref()
     }
 
+    fn len(&self) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.len()) + self.pending.len()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let kept = self.kept.as_ref();
+        kept.is_some_and(|kept| kept.contains_key(name)) || self.awaits(name.as_bytes())
+    }
+
     /// Whether a change of it is on its way.
     fn awaits(&self, reported: &[u8]) -> bool {
         let is_it = |name: &str| name.as_bytes().eq_ignore_ascii_case(reported);
@@ -74,20 +83,22 @@ impl Session {
             Request::Query => server.ledger.is_empty(),
             _ => server.ledger.settled().is_some(),
         };
-        let kept = client.settings.kept.as_ref().map_or(0, |kept| kept.len());
-        let is_small = text.len() <= TEXT_MAX && kept + client.settings.pending.len() < KEPT_MAX;
+        let settings = &mut client.settings;
+        let is_small = text.len() <= TEXT_MAX && settings.len() < KEPT_MAX;
         let name = assignment.name();
+        // It may change only a part of the value before it.
+        let is_partial = name == "datestyle" && settings.has(name);
         // What was parsed before it means something else afterwards.
         let is_late = decides_meaning(name)
             && (server.text_settings.differ() || server.names.has_statements_of_client());
-        if !is_alone || !is_small || text.is_empty() || is_late {
+        if !is_alone || !is_small || text.is_empty() || is_late || is_partial {
             return false;
         }
         let text = match assignment {
             Assignment::Set(_) => Some(text.into()),
             Assignment::Reset(_) => None,
         };
-        client.settings.pending.push((name.into(), text));
+        settings.pending.push((name.into(), text));
         server.on_assignment(name);
         true
     }

@@ -7,9 +7,9 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pgpalisade_session::Session;
 use pgpalisade_session::action::Disposition;
 use pgpalisade_session::settings::Texts;
+use pgpalisade_session::{ServerHalf, Session};
 use pgpalisade_wire::backend::{self, tag};
 use pgpalisade_wire::header::{self, HEADER_LEN};
 
@@ -69,7 +69,7 @@ async fn reset(worker: &Worker, used: Backend) -> Option<Backend> {
     let texts = used.greeting.initial.texts;
     let last = census.as_ref().map(|_| census::QUERY);
     let begin = |session: &mut Session| session.begin_reset(texts, rand::random(), last);
-    let (reset, found) = exchange(worker, used, begin).await?;
+    let (reset, found) = exchange(worker, used, begin, Session::end_reset).await?;
     if let Some(census) = census {
         census.note(found);
     }
@@ -78,7 +78,7 @@ async fn reset(worker: &Worker, used: Backend) -> Option<Backend> {
 
 async fn set(worker: &Worker, reset: Backend, texts: &Arc<Texts>) -> Option<Backend> {
     let begin = |session: &mut Session| session.begin_settings(texts);
-    let set = exchange(worker, reset, begin).await;
+    let set = exchange(worker, reset, begin, Session::end_settings).await;
     set.map(|(set, _)| set)
 }
 
@@ -87,6 +87,7 @@ async fn exchange(
     worker: &Worker,
     used: Backend,
     begin: impl FnOnce(&mut Session),
+    end: impl FnOnce(Session) -> Option<ServerHalf>,
 ) -> Option<(Backend, Found)> {
     let Backend { half, mut side, .. } = used;
     let mut found = Found::Nothing;
@@ -119,7 +120,7 @@ async fn exchange(
             }
         }
     }
-    let half = session.end_reset()?;
+    let half = end(session)?;
     let backend = Backend { half, side, ..used };
     bytes.is_empty().then_some((backend, found))
 }

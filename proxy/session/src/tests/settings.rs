@@ -112,6 +112,13 @@ fn what_a_client_sets_goes_with_it() {
             "keeps Setting",
         ),
         // Otherwise the client keeps its connection.
+        (
+            &[
+                ("SET datestyle = 'German'", idle),
+                ("SET datestyle = 'MDY'", idle),
+            ],
+            "keeps Setting",
+        ),
         (&[("SET ROLE r", idle)], "keeps Setting"),
         (&[("SET SESSION AUTHORIZATION r", idle)], "keeps Setting"),
         (&[("SET client_encoding = 'LATIN1'", idle)], "keeps Setting"),
