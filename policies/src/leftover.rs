@@ -10,7 +10,6 @@ use pg_query::protobuf::{
 };
 
 use crate::effects::{Effects, Tables};
-use crate::set_config;
 use crate::settings::{Literal, Setting, literal};
 
 /// Bit of `DECLARE .. WITH HOLD` (`CURSOR_OPT_HOLD` in PostgreSQL's `parsenodes.h`).
@@ -32,7 +31,7 @@ pub enum Leftover {
     /// A session-level advisory lock.
     Lock,
     /// What no reset removes: a library (LOAD), a connection of dblink, a replication origin, a temporary replication
-    /// slot.
+    /// slot, a backup that has begun.
     Process,
 }
 
@@ -94,8 +93,9 @@ impl Assignment {
     }
 }
 
-/// Settings that do more than to change a value, or by which texts are read.
-const NOT_RUN_AGAIN: [&str; 8] = [
+/// Settings that do more than to have a value, by which texts are read, that are looked up by another one, or that have
+/// a second name.
+const NOT_RUN_AGAIN: [&str; 11] = [
     "role",
     "session_authorization",
     "client_encoding",
@@ -104,28 +104,28 @@ const NOT_RUN_AGAIN: [&str; 8] = [
     "transaction_isolation",
     "transaction_deferrable",
     "default_transaction_read_only",
+    "default_text_search_config",
+    "sort_mem",
+    "vacuum_mem",
 ];
 
+/// The setting of a SET or RESET. A call of set_config is none: it may be another function's name, which would run
+/// unjudged.
 pub(crate) fn assignment(node: &NodeEnum) -> Option<Assignment> {
-    let found = match node {
-        NodeEnum::VariableSetStmt(set) if is_for_session(set) => {
-            let name = set.name.to_ascii_lowercase().into();
-            match VariableSetKind::try_from(set.kind).ok()? {
-                VariableSetKind::VarSetValue => Assignment::Set(name),
-                VariableSetKind::VarSetDefault | VariableSetKind::VarReset => {
-                    Assignment::Reset(name)
-                }
-                _ => return None,
-            }
-        }
-        NodeEnum::SelectStmt(select) => Assignment::Set(
-            set_config::only_setting(select)?
-                .to_ascii_lowercase()
-                .into(),
-        ),
-        _ => return None,
+    let NodeEnum::VariableSetStmt(set) = node else {
+        return None;
     };
-    (!NOT_RUN_AGAIN.contains(&found.name())).then_some(found)
+    let name = set.name.to_ascii_lowercase();
+    if !is_for_session(set) || NOT_RUN_AGAIN.contains(&&*name) {
+        return None;
+    }
+    match VariableSetKind::try_from(set.kind).ok()? {
+        VariableSetKind::VarSetValue => Some(Assignment::Set(name.into())),
+        VariableSetKind::VarSetDefault | VariableSetKind::VarReset => {
+            Some(Assignment::Reset(name.into()))
+        }
+        _ => None,
+    }
 }
 
 pub(crate) fn of(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
@@ -224,7 +224,9 @@ fn of_functions(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
         | "pg_create_physical_replication_slot"
         | "pg_create_logical_replication_slot"
         | "pg_copy_physical_replication_slot"
-        | "pg_copy_logical_replication_slot" => Some(Leftover::Process),
+        | "pg_copy_logical_replication_slot"
+        | "pg_backup_start"
+        | "pg_start_backup" => Some(Leftover::Process),
         "setseed" => Some(Leftover::Setting),
         _ => None,
     };

@@ -44,34 +44,6 @@ fn is_plain(select: &SelectStmt) -> bool {
         && select.op == SetOperation::SetopNone as i32
 }
 
-/// The setting of a SELECT that is one call of set_config for the session, with literals.
-pub(crate) fn only_setting(select: &SelectStmt) -> Option<&str> {
-    let [target] = select.target_list.as_slice() else {
-        return None;
-    };
-    let Some(NodeEnum::ResTarget(target)) = &target.node else {
-        return None;
-    };
-    let Some(NodeEnum::FuncCall(call)) = target.val.as_ref().and_then(|value| value.node.as_ref())
-    else {
-        return None;
-    };
-    let [name, value, local] = call.args.as_slice() else {
-        return None;
-    };
-    let is_text = matches!(literal(value), Some(Literal::Text(_)));
-    let is_for_session = matches!(literal(local), Some(Literal::Boolean(false)));
-    let is_harmless = matches!(set_config_call(call), Some(SetConfigCall::Harmless));
-    match literal(name) {
-        Some(Literal::Text(name))
-            if is_text && is_for_session && is_harmless && is_plain(select) =>
-        {
-            Some(name)
-        }
-        _ => None,
-    }
-}
-
 /// Setting that pg_dump sets by a computed name, so that older servers ignore it:
 /// `SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings WHERE name = '...'`.
 const BY_PG_DUMP: &str = "restrict_nonsystem_relation_kind";

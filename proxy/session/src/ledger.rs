@@ -369,6 +369,17 @@ impl Ledger {
         Sent::Unclear
     }
 
+    /// Whether nothing in flight runs a statement.
+    pub(crate) fn runs_nothing(&self) -> bool {
+        let runs = |request| {
+            matches!(
+                request,
+                Request::Execute | Request::Query | Request::FunctionCall
+            )
+        };
+        !self.in_flight.iter().any(|entry| runs(entry.request))
+    }
+
     /// Whether more may be sent before replies come.
     #[inline]
     #[must_use]

@@ -121,10 +121,15 @@ impl ServerHalf {
 
     /// Notes that a setting of the session may have changed.
     pub(super) fn note_setting(&mut self) {
+        self.keep_setting();
+        self.text_settings.on_change();
+    }
+
+    /// Notes that the client keeps the server connection for a setting.
+    pub(super) fn keep_setting(&mut self) {
         self.has_run_more_than_reads = true;
         if let Tenancy::Lent(left) = &mut self.tenancy {
             left.get_or_insert(Leftover::Setting);
-            self.text_settings.on_change();
         }
     }
 
@@ -304,7 +309,7 @@ impl Session {
         // Equal texts may have been read by other settings.
         injected::query(out, &mut server.ledger, injected::DEALLOCATE_ALL);
         server.names = Names::default();
-        for text in wanted.values() {
+        for (_, text) in wanted.iter() {
             injected::query_bytes(out, &mut server.ledger, text);
         }
         server.applied = Some(Arc::clone(wanted));

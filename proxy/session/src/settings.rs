@@ -1,7 +1,6 @@
 //! Settings that a client has set for its session by texts of its own. They go with it: where they are missing, the
 //! texts run again before the client's next message.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pgpalisade_policies::{Analysis, Assignment, Control};
@@ -17,8 +16,8 @@ const TEXT_MAX: usize = 1024;
 
 type Text = Box<[u8]>;
 
-/// Text of each setting, by name.
-pub type Texts = BTreeMap<Box<str>, Text>;
+/// The last text of each setting, with its name, in the order in which they ran: some decide how later ones are read.
+pub type Texts = Vec<(Box<str>, Text)>;
 
 /// Settings of a client.
 #[derive(Debug)]
@@ -49,7 +48,8 @@ impl Settings {
 
     fn has(&self, name: &str) -> bool {
         let kept = self.kept.as_ref();
-        kept.is_some_and(|kept| kept.contains_key(name)) || self.awaits(name.as_bytes())
+        let is_kept = |kept: &Arc<Texts>| kept.iter().any(|(known, _)| **known == *name);
+        kept.is_some_and(is_kept) || self.awaits(name.as_bytes())
     }
 
     /// Whether a change of it is on its way.
@@ -78,20 +78,21 @@ impl Session {
             return false;
         }
         let (client, server) = (&mut self.client, &mut self.server);
-        // What is in flight beside it could end its transaction unseen.
+        // What runs beside it could end its transaction unseen.
         let is_alone = match request {
             Request::Query => server.ledger.is_empty(),
-            _ => server.ledger.settled().is_some(),
+            _ => server.ledger.runs_nothing(),
         };
         let settings = &mut client.settings;
         let is_small = text.len() <= TEXT_MAX && settings.len() < KEPT_MAX;
         let name = assignment.name();
-        // It may change only a part of the value before it.
-        let is_partial = name == "datestyle" && settings.has(name);
-        // What was parsed before it means something else afterwards.
+        // What was parsed before it means something else afterwards, and what it was before decides how texts after
+        // that are read. DateStyle may keep a part of it.
         let is_late = decides_meaning(name)
-            && (server.text_settings.differ() || server.names.has_statements_of_client());
-        if !is_alone || !is_small || text.is_empty() || is_late || is_partial {
+            && (server.text_settings.differ()
+                || server.names.has_statements_of_client()
+                || settings.has(name));
+        if !is_alone || !is_small || text.is_empty() || is_late {
             return false;
         }
         let text = match assignment {
@@ -118,10 +119,8 @@ impl Session {
             .take()
             .map_or_else(Texts::new, Arc::unwrap_or_clone);
         for (name, text) in settings.pending.drain(..) {
-            match text {
-                Some(text) => drop(texts.insert(name, text)),
-                None => drop(texts.remove(&name)),
-            }
+            texts.retain(|(known, _)| *known != name);
+            texts.extend(text.map(|text| (name, text)));
         }
         settings.kept = (!texts.is_empty()).then(|| Arc::new(texts));
         self.server.applied = settings.kept.clone();
@@ -135,7 +134,7 @@ impl Session {
         if !self.client.settings.pending.is_empty() {
             self.client.settings.drop_pending();
             if self.client.state.status() != TransactionStatus::Idle {
-                self.server.note_setting();
+                self.server.keep_setting();
             }
         }
     }
@@ -145,8 +144,11 @@ impl Session {
         if *control == Control::DiscardAll {
             self.client.settings = Settings::NONE;
             self.server.applied = None;
-        } else if self.client.settings.kept.is_some() {
-            self.server.note_setting();
+        } else if let Some(kept) = &self.client.settings.kept {
+            self.server.keep_setting();
+            if kept.iter().any(|(name, _)| decides_meaning(name)) {
+                self.server.note_setting();
+            }
         }
         self.doubt_settings();
     }

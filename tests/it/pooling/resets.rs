@@ -51,7 +51,8 @@ fn reads_need_no_reset() {
              DECLARE found int; BEGIN
              IF false THEN UPDATE jobs SET id = 2; END IF;
              SELECT count(*) INTO found FROM jobs; RETURN found; END $$;
-         CREATE EXTENSION pgcrypto",
+         CREATE EXTENSION pgcrypto; CREATE EXTENSION citext; CREATE TYPE span AS RANGE (subtype = int);
+         CREATE AGGREGATE total(int) (sfunc = int4pl, stype = int)",
     );
     for (sql, is_reset) in [
         ("SELECT * FROM jobs", false),
@@ -118,6 +119,23 @@ fn where_a_function_may_leave_something_each_client_is_followed_by_a_reset() {
             "CREATE FUNCTION leaves(text, text, bool) RETURNS text LANGUAGE internal AS 'set_config_by_name'"
                 .to_owned(),
             "SELECT leaves('work_mem', '123kB', false)",
+        ),
+        (
+            "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                 -- now update the
+                 SET work_mem = '123kB'; END $$"
+                .to_owned(),
+            "SELECT leaves()",
+        ),
+        (
+            r#"CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                 PERFORM U&"\0073et_config"('work_mem', '123kB', false); END $$"#
+                .to_owned(),
+            "SELECT leaves()",
+        ),
+        (
+            "CREATE CAST (bigint AS boolean) WITH FUNCTION pg_try_advisory_lock(bigint)".to_owned(),
+            "SELECT 77::bigint::boolean",
         ),
         (
             "CREATE VIEW leaves AS SELECT set_config('work_mem', '123kB', false)".to_owned(),

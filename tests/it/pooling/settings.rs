@@ -1,7 +1,7 @@
 //! A client's settings go with it from server connection to server connection.
 
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, errors};
+use pgpalisade_test_servers::wire::{Batch, Wire, errors, trusted};
 
 use super::{backend, with};
 
@@ -22,7 +22,7 @@ fn each_client_has_its_own_settings_in_a_shared_connection() {
         let (mut one, mut other, mut third) = (stage.plain(), stage.plain(), stage.plain());
         let default = third.rows("SHOW work_mem");
         one.ok("SET work_mem = '123kB'");
-        one.ok("SELECT set_config('TimeZone', 'Asia/Tokyo', false)");
+        one.ok("SET TimeZone = 'Asia/Tokyo'");
         other.ok("BEGIN; SELECT 1");
         other.ok("SET work_mem = '321kB'");
         other.ok("COMMIT");
@@ -79,20 +79,36 @@ fn an_older_connection_of_the_client_is_brought_up_to_date() {
     }
 }
 
-/// It cannot be set again: the server has no such function any more.
+/// The user may not set it any more.
 #[test]
 fn a_setting_that_fails_elsewhere_is_an_error() {
     let stage = stage("1", "always");
-    stage
-        .postgres
-        .sql("CREATE TEXT SEARCH CONFIGURATION own (COPY = simple)");
-    let (mut one, mut other) = (stage.plain(), stage.plain());
-    one.ok("SET default_text_search_config = 'own'");
+    stage.postgres.sql("CREATE ROLE admin LOGIN SUPERUSER");
+    let admin = trusted(&[("user", "admin")]);
+    let [mut one, mut other] = [(); 2].map(|()| Wire::login(&stage.proxy.endpoint(), &admin));
+    one.ok("SET log_statement = 'none'");
     other.ok("SELECT 1");
-    stage.postgres.sql("DROP TEXT SEARCH CONFIGURATION own");
+    stage.postgres.sql("ALTER ROLE admin NOSUPERUSER");
     one.fails("SELECT 1", "58000");
     one.fails("SELECT 1", "58000");
     other.ok("SELECT 1");
+}
+
+/// What runs again must run nothing that was not judged.
+#[test]
+fn no_function_runs_with_the_settings() {
+    let stage = stage("2", "auto");
+    stage.postgres.sql(
+        "CREATE FUNCTION set_config(text, text, boolean) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO jobs VALUES (1); RETURN ''; END $$",
+    );
+    let mut one = stage.plain();
+    one.ok("SET search_path = public, pg_catalog");
+    one.run(&Batch::new().query("SELECT set_config('a.b', 'x', false)"));
+    for _ in 0..4 {
+        let _ = stage.plain().run(&Batch::new().query("SELECT 1"));
+    }
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs"), "0");
 }
 
 #[test]

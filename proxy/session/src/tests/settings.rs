@@ -20,8 +20,8 @@ fn taken(subject: &Subject) -> String {
         return format!("keeps {left:?}");
     }
     let kept = subject.session.client.settings();
-    let texts = kept.into_iter().flat_map(|texts| texts.values());
-    let texts: Vec<_> = texts.map(|text| String::from_utf8_lossy(text)).collect();
+    let texts = kept.into_iter().flat_map(|texts| texts.iter());
+    let texts: Vec<_> = texts.map(|text| String::from_utf8_lossy(&text.1)).collect();
     texts.join("; ")
 }
 
@@ -58,9 +58,14 @@ fn what_a_client_sets_goes_with_it() {
             &[("SET a.b = 'x'", idle), ("SET TIME ZONE 'UTC'", idle)],
             "SET a.b = 'x'; SET TIME ZONE 'UTC'",
         ),
+        // In the order of the last texts.
         (
-            &[("SELECT set_config('TimeZone', 'UTC', false)", idle)],
-            "SELECT set_config('TimeZone', 'UTC', false)",
+            &[
+                ("SET a.b = 1", idle),
+                ("SET standard_conforming_strings = off", idle),
+                ("SET a.b = 2", idle),
+            ],
+            "SET standard_conforming_strings = off; SET a.b = 2",
         ),
         (&[("SET work_mem = 5", idle), ("RESET work_mem", idle)], ""),
         (
@@ -124,6 +129,20 @@ fn what_a_client_sets_goes_with_it() {
         (&[("SET client_encoding = 'LATIN1'", idle)], "keeps Setting"),
         (&[("SET work_mem = 5; SELECT 1", idle)], "keeps Setting"),
         (&[("SET work_mem FROM CURRENT", idle)], "keeps Setting"),
+        // Another function of that name would run unjudged.
+        (
+            &[("SELECT set_config('a.b', 'x', false)", idle)],
+            "keeps Setting",
+        ),
+        (
+            &[("SET default_text_search_config = 'a'", idle)],
+            "keeps Setting",
+        ),
+        (&[("SET sort_mem = 5", idle)], "keeps Setting"),
+        (
+            &[("SET timezone = 'UTC'", idle), ("RESET timezone", idle)],
+            "keeps Setting",
+        ),
         (
             &[("SELECT set_config('a.b', now()::text, false)", idle)],
             "keeps Setting",
@@ -195,6 +214,25 @@ fn by_the_extended_protocol_too() {
     let _ = subject.fail();
     subject.run(&sync(), "", b'I');
     assert_eq!(taken(&subject), "");
+}
+
+/// Whether the transaction of a setting beside it is committed, is not known for each.
+#[test]
+fn beside_another_statement_of_a_pipeline_it_keeps_the_connection() {
+    let mut subject = client();
+    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    for text in ["COMMIT", "SET a.b = 'x'"] {
+        for message in [&parse("", text)[..], &bind("", ""), &execute("", 0)] {
+            subject.send(message);
+        }
+    }
+    for tag in ["COMMIT", "SET"] {
+        for (message, body) in [(b'1', vec![]), (b'2', vec![]), (b'C', strings(&[tag]))] {
+            let _ = subject.reply(message, &body);
+        }
+    }
+    subject.run(&sync(), "", b'I');
+    assert_eq!(taken(&subject), "keeps Setting");
 }
 
 /// Its statements would be read by another setting elsewhere.
