@@ -10,6 +10,7 @@ use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::lending::Tenancy;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
+use super::text_settings;
 use super::unserved::Block;
 use super::{ReadWriteRequest, Session};
 use crate::fence::{Pipeline, end_of_failed, ends_transaction};
@@ -331,7 +332,11 @@ impl Session {
         let is_told = matches!(name, b"default_transaction_read_only" | b"in_hot_standby");
         if !is_told && !self.is_own_setting(name) {
             // The client is told, and must not find another value in its next connection.
-            self.server.note_setting();
+            if text_settings::decides_meaning(&String::from_utf8_lossy(name).to_ascii_lowercase()) {
+                self.server.note_setting();
+            } else {
+                self.server.keep_setting();
+            }
         }
         if name == IN_HOT_STANDBY.as_bytes() {
             self.server.read_only.on_standby_report(reported);

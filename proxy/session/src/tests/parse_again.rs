@@ -242,6 +242,10 @@ fn where_a_setting_has_changed_nothing_is_parsed_again() {
         subject.run(&sync(), "", b'I');
         assert!(subject.session.leftover().is_some(), "{text}");
     }
+    // Not by one that decides nothing.
+    let mut subject = moved(Holds::None, &[&parse("s", "SELECT '1'")]);
+    let _ = subject.reply(b'S', &strings(&["application_name", "x"]));
+    assert!(ahead(&mut subject, &bind("", "s")).contains("P(s"));
     // Neither does a text without a literal depend on it.
     for (text, depends) in [
         ("SELECT $1 + 1 AS \"a\"", false),
