@@ -23,10 +23,11 @@ const LOOKS: [(Kind, &str); 19] = [
         Kind::Token,
         "SELECT coalesce(current_setting('fencing.token', true), '')",
     ),
-    // A statement that is missing there is parsed when it is used.
+    // A statement that is missing there is parsed when it is used, and one that was replaced elsewhere may be there.
+    // The front of its text says whose it is.
     (
         Kind::Loose,
-        "SELECT concat_ws('-', name, replace(statement, ' ', '.'), from_sql) FROM pg_prepared_statements",
+        "SELECT DISTINCT concat_ws('-', left(replace(statement, ' ', '.'), 9), from_sql) FROM pg_prepared_statements",
     ),
     (Kind::Look, "SELECT name FROM pg_cursors ORDER BY 1"),
     (Kind::Look, "SELECT pg_listening_channels() ORDER BY 1"),
