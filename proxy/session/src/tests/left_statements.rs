@@ -1,8 +1,8 @@
 //! A server connection in which another client has left prepared statements: it was not reset between the two.
 
 use super::super::ServerHalf;
-use super::frames::{bind, execute, message, parse, parts, query, split, target};
-use super::subject::{Holds, Subject, fence, session, sync, word};
+use super::frames::{bind, execute, message, parse, query, target};
+use super::subject::{Holds, Subject, ahead, fence, session, sync};
 
 fn fresh() -> ServerHalf {
     session(fence()).part().unwrap().1
@@ -37,21 +37,6 @@ fn next(messages: &[&[u8]]) -> Subject {
 fn begun(subject: &mut Subject) {
     subject.send(&target(b'C', b'S', "none"));
     subject.run(&sync(), "", b'I');
-}
-
-/// What the session sends ahead of a message, and its decision.
-fn ahead(subject: &mut Subject, message: &[u8]) -> String {
-    subject.to_server.clear();
-    subject.to_client.clear();
-    let action = subject.ask(message);
-    let sent = split(&subject.to_server);
-    let own = sent.iter().map(|message| {
-        let (tag, body) = parts(message);
-        format!("{}({}) ", char::from(tag), body.escape_ascii())
-    });
-    let own: String = own.collect();
-    subject.to_server.clear();
-    format!("{own}{}", word(&action, subject))
 }
 
 const CLOSED: &str = r"C(Ss\x00) ";

@@ -8,8 +8,8 @@ use super::super::action::{Action, Disposition};
 use super::super::frame::Frame;
 use super::super::tokens::Obtained;
 use super::super::{Met, ServerHalf, Session, statements};
-use super::frames::{bind, execute, message, parse, parts, query, split, strings, target};
-use super::subject::{Holds, Subject, fence, session, sync, wanted, word};
+use super::frames::{bind, execute, message, parse, query, strings, target};
+use super::subject::{Holds, Subject, ahead, fence, session, sync, wanted};
 use crate::wire::{frontend, header};
 
 fn fresh() -> ServerHalf {
@@ -32,21 +32,6 @@ fn moved(holds: Holds, messages: &[&[u8]]) -> Subject {
     subject.to_server.clear();
     subject.to_client.clear();
     subject
-}
-
-/// What the session sends ahead of a message, and its decision.
-fn ahead(subject: &mut Subject, message: &[u8]) -> String {
-    subject.to_server.clear();
-    subject.to_client.clear();
-    let action = subject.ask(message);
-    let sent = split(&subject.to_server);
-    let own = sent.iter().map(|message| {
-        let (tag, body) = parts(message);
-        format!("{}({}) ", char::from(tag), body.escape_ascii())
-    });
-    let own: String = own.collect();
-    subject.to_server.clear();
-    format!("{own}{}", word(&action, subject))
 }
 
 fn describe(name: &str) -> Vec<u8> {

@@ -13,7 +13,7 @@ use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY, Reported};
 use super::super::text_settings::Reports;
 use super::super::tokens::{Declared, Obtained, TokenRequest};
 use super::super::{Beginning, Met, ServerHalf, Session};
-use super::frames::{empty, message, query, strings};
+use super::frames::{empty, message, parts, query, split, strings};
 use crate::fence::mark_cache::MarkCache;
 use crate::fence::{Fence, Identified, SessionFence, TokenValue};
 use crate::wire::frontend;
@@ -316,6 +316,21 @@ pub(super) fn word(action: &Action, subject: &Subject) -> String {
     };
     let (server, client) = (said(&subject.to_server, "+"), said(&subject.to_client, "!"));
     format!("{server}{client}{word}")
+}
+
+/// What the session sends ahead of a message, and its decision.
+pub(super) fn ahead(subject: &mut Subject, message: &[u8]) -> String {
+    subject.to_server.clear();
+    subject.to_client.clear();
+    let action = subject.ask(message);
+    let sent = split(&subject.to_server);
+    let own = sent.iter().map(|message| {
+        let (tag, body) = parts(message);
+        format!("{}({}) ", char::from(tag), body.escape_ascii())
+    });
+    let own: String = own.collect();
+    subject.to_server.clear();
+    format!("{own}{}", word(&action, subject))
 }
 
 /// Compares a table with what was found, and shows all of it if they differ.
