@@ -18,6 +18,7 @@ mod takeovers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pgpalisade_server::leadership::Leaderships;
 use pgpalisade_server::listener::{Accepted, Listener};
 use pgpalisade_server::message_socket::MessageSocket;
 use pgpalisade_server::worker::WorkerContext;
@@ -75,6 +76,7 @@ impl Orders {
 
 pub(crate) struct Facts {
     pub(crate) shared: WorkerContext,
+    pub(crate) leaderships: Leaderships,
     pub(crate) settings: Vec<ShownKey>,
     pub(crate) authority: String,
     /// The policy in force, and the result of the last reload.

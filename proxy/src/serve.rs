@@ -112,11 +112,12 @@ pub(crate) async fn serve(
         rejections: equipment.rejections,
         takeover: takeover.clone(),
         fence,
-        leaderships,
+        leaderships: leaderships.clone(),
     });
     let server = server.map_err(ServeError::Worker)?;
     let facts = Arc::new(Facts {
         shared: server.shared().clone(),
+        leaderships,
         settings: signals.console.settings.clone(),
         authority: config.takeover.authority.to_string(),
         in_force,

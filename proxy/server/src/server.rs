@@ -52,6 +52,7 @@ pub struct ServerOptions {
 /// A running server. Serves no client before [`Server::accept`].
 pub struct Server {
     shared: WorkerContext,
+    leaderships: Leaderships,
     workers: Arc<Vec<WorkerHandle>>,
 }
 
@@ -70,7 +71,6 @@ impl Server {
             classification: Classification::new(timers.clone()),
             metrics: Metrics::new(Arc::clone(options.takeover.marks())),
             connected: ClientTable::default(),
-            leaderships: options.leaderships,
             takeover: options.takeover,
             fence: options.fence,
             rejections: options.rejections,
@@ -88,6 +88,7 @@ impl Server {
         Ok(Self {
             workers: Arc::new(workers?),
             shared,
+            leaderships: options.leaderships,
         })
     }
 
@@ -99,20 +100,15 @@ impl Server {
     /// Accepts clients, and campaigns for the tokens of listeners.
     #[must_use]
     pub fn accept(&self, listeners: Vec<(Listener, Option<Arc<Grant>>)>) -> Accepting {
-        let WorkerContext {
-            leaderships,
-            takeover,
-            fence,
-            ..
-        } = &self.shared;
-        leaderships.campaign(takeover, fence);
+        let shared = &self.shared;
+        self.leaderships.campaign(&shared.takeover, &shared.fence);
         Accepting::open(listeners, &self.workers, &self.shared)
     }
 
     /// Leaves the lead to the next process, and waits until clients of handed-over listeners have logged in and had
     /// time for a transaction.
     pub async fn settle(&self, shutdown: &CancellationToken) {
-        self.shared.leaderships.step_down().await;
+        self.leaderships.step_down().await;
         let begun = Instant::now();
         let mut last_login = begun;
         while begun.elapsed() < SETTLE_WITHIN
@@ -135,7 +131,7 @@ impl Server {
     /// Ends the server once open transactions have ended, at the latest after `grace`. Call after accepting has
     /// stopped.
     pub async fn stop(self, grace: Duration) {
-        self.shared.leaderships.step_down().await;
+        self.leaderships.step_down().await;
         let ending = self.shared.ending.clone();
         ending.drain.cancel();
         tracing::info!(connections = self.connections(), within = ?grace, "waiting for open transactions");

@@ -20,7 +20,6 @@ use crate::classification::Classification;
 use crate::client_table::ClientTable;
 use crate::collected::Budget;
 use crate::hosts::Hosts;
-use crate::leadership::Leaderships;
 use crate::metrics::{Clock, Metrics, WorkerTally};
 use crate::pause::{Gate, Pause};
 use crate::pending_logins::PendingLogins;
@@ -70,7 +69,6 @@ pub struct WorkerContext {
     pub rejections: RejectionLog,
     pub metrics: Metrics,
     pub connected: ClientTable,
-    pub leaderships: Leaderships,
     pub servers: ClusterServers,
     pub certificates: Arc<Certificates>,
     pub(crate) logins: Logins,

@@ -141,7 +141,7 @@ impl Answers {
     /// The form of Kubernetes' leader-elector sidecar, which tells the name only.
     fn leader(&self, query: Option<&str>) -> Response<Body> {
         let scope = query.and_then(|query| query.strip_prefix("scope="));
-        let leaderships = self.shown.facts.shared.leaderships.all();
+        let leaderships = self.shown.facts.leaderships.all();
         let mut asked = leaderships
             .iter()
             .filter(|one| scope.is_none_or(|scope| one.scope().as_str() == scope));
