@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_authority::{Claim, Election, Incarnation, Mandate, Mark};
+use pgpalisade_authority::{Claim, Election, Incarnation, Mandate, Mark, Token};
 use pgpalisade_fence::{Fence, Purpose, Terms};
 use pgpalisade_policies::Mode;
 use pgpalisade_takeover::{DeclareError, Takeover};
@@ -143,8 +143,9 @@ impl Campaign {
         deposed: &mut Option<Deposed>,
     ) -> Result<(), NotLeading> {
         let win = async {
-            let Some((mandate, sure_until)) = election.read().await.map_err(NotLeading::Unread)?
-            else {
+            let read = election.read().await.map_err(NotLeading::Unread)?;
+            let Some((mandate, sure_until)) = read else {
+                *deposed = None;
                 return Err(NotLeading::Another);
             };
             if sure_until <= Instant::now() || self.is_over(deposed.as_ref(), &mandate) {
@@ -153,9 +154,8 @@ impl Campaign {
             let mark = self.declare(election, &mandate).await;
             Ok((mandate, sure_until, mark))
         };
-        let won = match self.stop.run_until_cancelled(win).await {
-            None => return Ok(()),
-            Some(won) => won,
+        let Some(won) = self.stop.run_until_cancelled(win).await else {
+            return Ok(());
         };
         let (mandate, sure_until, mark) = won?;
         let incarnation = match mark {
@@ -167,9 +167,9 @@ impl Campaign {
                 }
             }
             Err(NotLeading::Undeclared(DeclareError::Stale { mark })) => {
-                let (scope, mandate) = (self.leadership.scope(), &mandate.id);
+                let (scope, number) = (self.leadership.scope(), mandate.number.map(Token::get));
                 tracing::warn!(
-                    %scope, mandate, mark = %mark.token,
+                    %scope, number, mark = %mark.token,
                     "the number of this lead is below the mark: it is given to nobody until the scope is repaired"
                 );
                 mark.incarnation

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::api::{Api, Cluster};
 use super::resource::Resource;
-use super::{LeaseName, PATIENCE};
+use super::{LOOKS, LeaseName, PATIENCE, PAUSE};
 
-/// Time between two reads; client-go renews every 2 s.
+/// Longest time between two reads; client-go renews every 2 s.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A Lease as one replica follows it: it leads while it is the holder.
@@ -49,7 +49,10 @@ impl FollowedLease {
 #[async_trait]
 impl Election for FollowedLease {
     fn look_every(&self) -> Duration {
-        LOOK_EVERY
+        let seen = self.seen.lock();
+        let lease = seen.as_ref().and_then(|seen| seen.lease.as_ref());
+        let lives = lease.map(|lease| lease.lives() / LOOKS);
+        lives.map_or(LOOK_EVERY, |often| often.clamp(PAUSE, LOOK_EVERY))
     }
 
     async fn read(&self) -> Result<Option<(Mandate, Instant)>, String> {
