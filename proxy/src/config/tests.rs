@@ -126,13 +126,43 @@ fn a_listener_with_a_token_is_the_only_one_unless_listen_is_set() {
     assert_eq!(
         errors(&format!("{MINIMAL}{wrong}"), &[], &[]),
         [
-            "pgpalisade.toml:3: listener: unknown field `tokens`, expected one of `listen`, `token`, `without`"
+            "pgpalisade.toml:3: listener: unknown field `tokens`, expected one of `listen`, `token`, `identity`, \
+             `kubernetes`, `without`, `on_loss`"
         ]
     );
     assert_eq!(
         errors(&format!("{MINIMAL}listener = \"127.0.0.1:1\"\n"), &[], &[]),
         ["pgpalisade.toml:3: listener wants tables, such as [[listener]], not a string"]
     );
+}
+
+#[test]
+fn a_scope_has_one_lead() {
+    let listener =
+        |port: u16, keys: &str| format!("[[listener]]\nlisten = \"127.0.0.1:{port}\"\n{keys}\n");
+    let first = listener(1, "token = \"jobs=lease\"");
+    for (second, part) in [
+        ("token = \"jobs=lease\"\nwithout = \"refuse\"", None),
+        ("token = \"other=file:/run/n\"", None),
+        ("token = \"jobs=file:/run/n\"", Some("scope jobs differ")),
+        (
+            "token = \"jobs=lease\"\non_loss = [\"x\"]",
+            Some("scope jobs differ"),
+        ),
+        (
+            "token = \"a=etcd:/b\"",
+            Some("authority = \"etcd:..\" alone"),
+        ),
+    ] {
+        let text = format!("{MINIMAL}{first}{}", listener(2, second));
+        match part {
+            None => drop(good(&text)),
+            Some(part) => {
+                let found = errors(&text, &[], &[]);
+                assert!(found.concat().contains(part), "{second}: {found:?}");
+            }
+        }
+    }
 }
 
 #[test]
