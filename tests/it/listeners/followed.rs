@@ -283,6 +283,40 @@ fn two_replicas_with_one_identity_never_share_a_token() {
 }
 
 #[test]
+fn a_deposed_lead_comes_back_after_another_or_a_repair() {
+    let lease = Arc::new(Lease::new());
+    let scene = Scene::with(|_| Arc::clone(&lease) as Arc<dyn Election>);
+    lease.elect("a", 1);
+    let replica = scene.replica("a", "", &[]);
+    replica.leads();
+    let depose = |token: u64| {
+        let sql = format!("SET fencing.token = {token}");
+        Wire::login(&replica.proxy.endpoint(), &TRUSTED).ok(&sql);
+        thread::sleep(Duration::from_secs(2));
+        assert!(replica.leader().is_none());
+    };
+    depose(40);
+    // The same holder again, as a program writes it that counts nothing.
+    lease.elect("b", 1);
+    thread::sleep(Duration::from_secs(2));
+    lease.elect("a", 1);
+    assert_eq!(replica.leads(), 41);
+    depose(1000);
+    let mut repair = replica.proxy.subcommand("scope repair");
+    repair.args([
+        "--scope",
+        "default",
+        "--mark",
+        "50",
+        "--reason",
+        "a mistake",
+        "--yes",
+    ]);
+    assert!(repair.status().unwrap().success());
+    assert_eq!(replica.leads(), 51);
+}
+
+#[test]
 fn a_number_below_the_mark_is_given_to_nobody() {
     let files = Arc::new(Files::new());
     let scene = Scene::with(|_| Arc::clone(&files) as Arc<dyn Election>);
