@@ -148,7 +148,7 @@ impl Campaign {
                 *deposed = None;
                 return Err(NotLeading::Another);
             };
-            if sure_until <= Instant::now() || self.is_over(deposed.as_ref(), &mandate) {
+            if self.is_over(deposed.as_ref(), &mandate) {
                 return Err(NotLeading::Another);
             }
             let mark = self.declare(election, &mandate).await;
