@@ -48,6 +48,7 @@ mod proxy_protocol;
 mod recipes;
 mod rejection_states;
 mod rejections;
+mod replicas;
 mod report;
 mod scope_repair;
 mod service;
