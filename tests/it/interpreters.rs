@@ -1,4 +1,4 @@
-//! Programs in other languages: Debian's Python, Node and Java, with packages from `scripts/install-packages`.
+//! Programs in other languages: Debian's Python, Node, Java and Go, with packages from `scripts/install-packages`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -67,5 +67,17 @@ pub(crate) fn java_path() -> String {
 pub(crate) fn java(program: &Path) -> Command {
     let mut command = Command::new("java");
     command.args(["-cp", &java_path()]).arg(program);
+    command
+}
+
+/// Runs a program of one source file in Go, with Debian's packages.
+pub(crate) fn go(program: &Path) -> Command {
+    let mut command = Command::new("go");
+    command
+        .arg("run")
+        .arg(program)
+        .env("GO111MODULE", "off")
+        .env("GOPATH", "/usr/share/gocode")
+        .env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go"));
     command
 }

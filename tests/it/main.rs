@@ -52,6 +52,7 @@ mod replicas;
 mod report;
 mod scope_repair;
 mod service;
+mod snippets;
 mod takeover_time;
 mod takes;
 mod tidy;
