@@ -233,6 +233,7 @@ impl Race<'_> {
             return self.writers();
         }
         wait_until("a refusal", || {
+            assert_eq!(self.writers(), ["first", "second"], "a late write");
             let output = first.supervisor.output();
             REFUSED.iter().any(|why| output[said..].contains(why))
         });
