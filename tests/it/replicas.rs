@@ -24,7 +24,7 @@ use tempfile::TempDir;
 
 /// As systemd with `Restart=always`: some programs end when the database refuses them.
 const SUPERVISOR: &str =
-    "trap 'kill -9 $!; exit' TERM\nwhile :; do \"$@\" & wait $!; sleep 0.2; done";
+    "trap 'kill -9 $!; exit' TERM\nwhile :; do \"$@\" & wait $!; sleep 0.5; done";
 
 const STOP: Farewell = &[(Signal::TERM, Duration::from_secs(10))];
 
@@ -213,9 +213,9 @@ impl Race<'_> {
     fn run(&self) -> Vec<String> {
         self.postgres.sql(RECORD);
         let first = self.start("first");
+        self.record();
         // Behind listeners the second waits. Directly, two would write at once if a program has no election.
         let waiting = self.proxies.as_ref().map(|_| self.start("second"));
-        self.record();
         let sleeper = self.stop_in_its_check(&first);
         if let Some(proxies) = &self.proxies {
             proxies.first_sleeps();
