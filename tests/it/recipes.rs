@@ -50,7 +50,9 @@ impl Candidate {
     fn start(name: &'static str, program: &str, arguments: &[&str], proxy: &Endpoint) -> Self {
         let program = repository().join("examples").join(program);
         let mut command = match program.extension() {
-            Some(extension) if extension == "js" => node(&node_packages("examples"), &program),
+            Some(extension) if extension == "js" => {
+                node(&node_packages("examples", "recipes"), &program)
+            }
             _ => python(&program),
         };
         connect_by_environment(&mut command, proxy);

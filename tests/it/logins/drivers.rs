@@ -67,7 +67,7 @@ fn expected(auth: &str, client: &str, server: &str, driver: &str, binding: &str)
 
 #[test]
 fn drivers() {
-    let packages = node_packages("drivers");
+    let packages = node_packages("examples", "drivers");
     let mut wrong = Vec::new();
     for auth in ["relay", "scram", "password"] {
         for server in ["disable", "require"] {

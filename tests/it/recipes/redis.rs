@@ -1,15 +1,15 @@
 //! Redis: a lock to take the next number under; and why its own counter is not a token.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pgpalisade_harness::child::Running;
 use pgpalisade_test_servers::machine::{free_port, repository, wait_until};
 use pgpalisade_test_servers::postgres::{scratch_dir, unprivileged};
-use pgpalisade_test_servers::programs::{connect_by_environment, stdout};
+use pgpalisade_test_servers::programs::connect_by_environment;
 use tempfile::TempDir;
 
 use super::{Candidate, KILL, stage, who_sleeps_is_refused};
+use crate::interpreters::python_packages;
 
 /// A server with its data in memory.
 struct Redis {
@@ -57,22 +57,10 @@ fn a_lock_of_redis_takes_the_next_number() {
     assert_eq!(who_sleeps_is_refused(&stage, start), [1, 2]);
 }
 
-/// Installs Celery and RedBeat beside Debian's Python packages. Returns the program.
-fn install_celery() -> PathBuf {
-    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("venv");
-    let mut create = Command::new("/usr/bin/python3");
-    create.args(["-m", "venv", "--system-site-packages"]);
-    stdout(&create.arg(&home).output().unwrap());
-    let mut install = Command::new(home.join("bin/pip"));
-    let requirements = repository().join("examples/requirements.txt");
-    install.args(["install", "--quiet", "--requirement"]);
-    stdout(&install.arg(requirements).output().unwrap());
-    home.join("bin/celery")
-}
-
 #[test]
 fn a_beat_of_redbeat_takes_the_next_number() {
-    let (celery, stage, redis) = (install_celery(), stage(), Redis::start());
+    let celery = python_packages("examples/requirements.txt", "celery").join("celery");
+    let (stage, redis) = (stage(), Redis::start());
     let start = |name| {
         let mut command = Command::new(&celery);
         command
