@@ -184,6 +184,26 @@ fn while_another_leads_there_is_no_token() {
     wire.fails("SET fencing.token = 1", "PF005");
 }
 
+/// A pool would keep them for good.
+#[test]
+fn connections_without_a_token_end_once_the_proxy_leads() {
+    for pool in POOLS {
+        let (_postgres, _etcd, [first, second]) = two(&[("--pool", pool)]);
+        let mut inside = second.open();
+        inside.ok("BEGIN");
+        inside.ok("SELECT 1");
+        let idle = second.open();
+        let mut other = Wire::login(&second.proxy.endpoint(), &TRUSTED);
+        signal(first.proxy.pid(), Signal::TERM);
+        assert_eq!(second.leads(), 2);
+        for wire in [inside, idle] {
+            assert_ended(wire, "57P01", "a new connection gets the token");
+        }
+        second.open().ok("INSERT INTO jobs VALUES (1)");
+        other.ok("SELECT 1");
+    }
+}
+
 #[test]
 fn a_listener_can_refuse_who_would_have_no_token() {
     let (postgres, replica) = one(", without = \"refuse\"", &[]);

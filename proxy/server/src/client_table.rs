@@ -152,6 +152,9 @@ impl Drop for Listed {
         if let Some(term) = self.entry.term.get() {
             term.remove(self.entry.id);
         }
+        if let Some(grant) = &self.entry.grant {
+            grant.leadership.remove_without_token(self.entry.id);
+        }
     }
 }
 
@@ -162,6 +165,8 @@ pub(crate) enum Cause {
     LeaseLost,
     /// This proxy no longer leads with the token that it gave the connection.
     TermEnded(Loss),
+    /// This proxy leads now, and the connection has no token.
+    LeadGained,
 }
 
 #[derive(Debug)]
@@ -253,12 +258,18 @@ impl ClientEntry {
         self.grant.as_ref()
     }
 
-    /// Makes the connection part of the term, until its sockets are closed. `None`: this proxy does not lead.
+    /// Makes the connection part of the term, until its sockets are closed. `None`: this proxy does not lead, and the
+    /// connection is closed once it does.
     pub(crate) fn join(self: &Arc<Self>, leadership: &Leadership) -> Option<Arc<Term>> {
-        let term = leadership.term()?;
-        let is_first = self.term.set(Arc::clone(&term)).is_ok();
         let connection: Arc<dyn Member> = Arc::<Self>::clone(self);
-        (is_first && term.add(self.id, connection)).then_some(term)
+        let joined = leadership.term().filter(|term| {
+            let is_first = self.term.set(Arc::clone(term)).is_ok();
+            is_first && term.add(self.id, Arc::clone(&connection))
+        });
+        if joined.is_none() {
+            leadership.add_without_token(self.id, connection);
+        }
+        joined
     }
 
     /// Ends the connection. The first cause counts.
@@ -286,6 +297,10 @@ impl ClientEntry {
 impl Member for ClientEntry {
     fn end(&self, loss: Loss) {
         self.end(Cause::TermEnded(loss));
+    }
+
+    fn end_without_token(&self) {
+        self.end(Cause::LeadGained);
     }
 }
 

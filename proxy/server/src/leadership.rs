@@ -23,10 +23,13 @@ use tokio_util::task::TaskTracker;
 
 pub use number_file::NumberFile;
 
-/// A connection that holds the token of a term.
+/// A connection of a listener that gives a token.
 pub(crate) trait Member: fmt::Debug + Send + Sync {
-    /// Closes the connection.
+    /// Closes the connection, whose token ends.
     fn end(&self, loss: Loss);
+
+    /// Closes the connection, which has no token: a new one gets it.
+    fn end_without_token(&self);
 }
 
 /// What a listener gives to each of its sessions.
@@ -44,6 +47,9 @@ pub enum Without {
     /// Refused at login.
     Refuse,
 }
+
+/// Why a connection without a token is closed.
+pub(crate) const LEAD_GAINED: &str = "this proxy leads now, and a new connection gets the token";
 
 /// Reason for the end of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +105,8 @@ pub struct Leadership {
     /// Program and arguments that are run when a term ends; empty: nothing is run.
     on_loss: Vec<String>,
     term: Mutex<Option<Arc<Term>>>,
+    /// Connections without a token, by their ids in the client table.
+    without: Mutex<HashMap<u64, Arc<dyn Member>>>,
 }
 
 impl Leadership {
@@ -110,6 +118,26 @@ impl Leadership {
     pub fn term(&self) -> Option<Arc<Term>> {
         let term = self.term.lock().clone();
         term.filter(|term| term.is_current())
+    }
+
+    /// Adds a connection that gets no token. It is closed once this proxy leads.
+    pub(crate) fn add_without_token(&self, id: u64, connection: Arc<dyn Member>) {
+        self.without.lock().insert(id, connection);
+        // A term may have begun since the connection has looked.
+        if self.term().is_some() {
+            self.end_those_without_token();
+        }
+    }
+
+    pub(crate) fn remove_without_token(&self, id: u64) {
+        self.without.lock().remove(&id);
+    }
+
+    /// Closes the connections that have no token, because a pool would keep them for good.
+    fn end_those_without_token(&self) {
+        for connection in self.without.lock().values() {
+            connection.end_without_token();
+        }
     }
 }
 
@@ -210,6 +238,7 @@ impl Leaderships {
             source,
             on_loss,
             term: Mutex::default(),
+            without: Mutex::default(),
         });
         self.all.push(Arc::clone(&new));
         new
@@ -246,6 +275,7 @@ mod tests {
             source: Source::Lease,
             on_loss: Vec::new(),
             term: Mutex::new(Some(Arc::clone(&term))),
+            without: Mutex::default(),
         };
         (leadership, term, marks)
     }

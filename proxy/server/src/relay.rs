@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use crate::backends::lending::{Lent, Seat};
 use crate::client_table::{Cause, ClientState, Publisher};
 use crate::end_watch::EndWatch;
-use crate::leadership::Loss;
+use crate::leadership::{LEAD_GAINED, Loss};
 use crate::rejection::Rejection;
 use crate::rejection_log::SessionLabel;
 use crate::session::action::{Prerequisite, RecordedRefusal};
@@ -417,13 +417,14 @@ impl Relay {
                 "",
             ),
             Cause::TermEnded(loss) => (Loss::MESSAGE.to_owned(), loss.why()),
+            Cause::LeadGained => (format!("{ENDED_BECAUSE} {LEAD_GAINED}"), ""),
         };
         let (sqlstate, hint) = match cause {
             _ if !self.session.is_answered() => {
                 message.push_str(", and it is not known whether the last statement was committed");
                 ("08007", "Connect again, and read the data to find out.")
             }
-            Cause::Killed | Cause::LeaseLost => ("57P01", "Connect again."),
+            Cause::Killed | Cause::LeaseLost | Cause::LeadGained => ("57P01", "Connect again."),
             Cause::TermEnded(_) => ("PF001", Loss::HINT),
         };
         self.session.say_fatal(sqlstate, &message, detail, hint);

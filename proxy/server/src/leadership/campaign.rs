@@ -233,6 +233,9 @@ impl Campaign {
         let term = Term::new(cached, token);
         tracing::info!(%scope, %token, "this proxy leads: sessions of its listener get the token");
         *self.leadership.term.lock() = Some(Arc::clone(&term));
+        if self.mode() == Mode::Enforce {
+            self.leadership.end_those_without_token();
+        }
         let loss = tokio::select! {
             loss = lost => loss,
             () = deposed(&term) => Loss::Mark,

@@ -98,7 +98,7 @@ impl LoginError {
     pub(super) const fn of_cause(cause: Cause) -> Self {
         match cause {
             Cause::TermEnded(loss) => Self::TermEnded(loss),
-            Cause::Killed | Cause::LeaseLost => Self::Killed,
+            Cause::Killed | Cause::LeaseLost | Cause::LeadGained => Self::Killed,
         }
     }
 

@@ -40,6 +40,9 @@ pub(crate) enum End {
     /// This proxy no longer leads with its token.
     #[error("this proxy no longer leads")]
     TermEnded(Loss),
+    /// This proxy leads now, and the connection has no token.
+    #[error("this proxy leads, and the connection has no token")]
+    LeadGained,
     /// Too many clients keep their lent server connections.
     #[error("the session was ended: too many clients keep their server connections")]
     Unpinned,
@@ -84,6 +87,7 @@ impl End {
             Self::Killed => "killed",
             Self::LeaseLost => "lease_lost",
             Self::TermEnded(_) => "leadership_lost",
+            Self::LeadGained => "leadership_gained",
             Self::Unpinned => "too_many_pinned",
             Self::NotLent(_) => "no_server_connection",
             Self::Deposed => "deposed_primary",
@@ -104,6 +108,7 @@ impl From<Cause> for End {
             Cause::Killed => Self::Killed,
             Cause::LeaseLost => Self::LeaseLost,
             Cause::TermEnded(loss) => Self::TermEnded(loss),
+            Cause::LeadGained => Self::LeadGained,
         }
     }
 }
@@ -155,7 +160,7 @@ impl Relay {
             End::Goodbye | End::ClientLeft => return self.part(&end).await,
             End::ClientSocket(_) | End::ClientStalled => {}
             // A client that does not read may be the reason for KILL, and must not hold up a lease.
-            End::Killed | End::LeaseLost | End::TermEnded(_) => {
+            End::Killed | End::LeaseLost | End::TermEnded(_) | End::LeadGained => {
                 let timers = self.worker.shared.timers.clone();
                 let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
             }

@@ -16,7 +16,7 @@ use crate::backends::OpenError;
 use crate::backends::lending::{Lent, Seat};
 use crate::client_table::Publisher;
 use crate::end_watch::EndWatch;
-use crate::leadership::Loss;
+use crate::leadership::{LEAD_GAINED, Loss};
 use crate::metrics::Metrics;
 use crate::pooling::backends::{Backend, Tokens};
 use crate::rejection_log::SessionLabel;
@@ -347,6 +347,7 @@ impl Parked {
         let why = match &end {
             End::Killed => Some("an operator ended it with KILL"),
             End::LeaseLost => Some("its lease could not be renewed in time"),
+            End::LeadGained => Some(LEAD_GAINED),
             End::Shutdown => Some("pgpalisade is shutting down"),
             End::TermEnded(loss) => {
                 put_fatal(&mut error, "PF001", Loss::MESSAGE, loss.why(), Loss::HINT);
