@@ -9,8 +9,8 @@ use rand::Rng;
 use super::{Backup, Lane, RESTART_WITHIN, start_again};
 use crate::proof::cutter::{Flow, Link};
 use crate::proof::history::{BESIDE, Event, Exemption, FaultKind, Target, now};
-use crate::proof::plan::{ELECTED, TAKEN};
-use crate::proof::store::RunningStore;
+use crate::proof::plan::{ELECTED, LED, Route, TAKEN};
+use crate::proof::store::{RunningStore, StoreKind};
 use pgpalisade_test_servers::machine;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::wire::Endpoint;
@@ -30,6 +30,25 @@ impl<'a> Lane<'a> {
             proxy.lock().unwrap_or_else(PoisonError::into_inner)
         };
         proxies.map(lock).collect()
+    }
+
+    /// Takes the lease of the listeners from its holder: deletes it, or steps the clock by which it runs out.
+    pub(super) fn lose_the_lease(mut self) {
+        while self.waits(8_000..25_000) {
+            let _broken = self.breaks();
+            let begin = now();
+            let has_clock = self.all.plan.route == Route::Proxied(StoreKind::Postgres);
+            if !has_clock || self.random.random_bool(0.6) {
+                self.store().lose_lease(LED);
+            } else {
+                let ahead = self.random.random_range(-3_600..3_600);
+                self.store().set_clock(ahead);
+                let pause = self.milliseconds(300..3_000);
+                self.all.stop.sleep(pause);
+                self.store().set_clock(0);
+            }
+            self.record(FaultKind::LeaseLost, Target::Member(0), begin);
+        }
     }
 
     /// With a recovery if they ask for it.
@@ -168,7 +187,12 @@ impl<'a> Lane<'a> {
     }
 
     fn exempt_all(&self, since: (u64, u64)) {
-        let names = self.all.plan.scope_names().iter().chain([&TAKEN, &ELECTED]);
+        let names = self
+            .all
+            .plan
+            .scope_names()
+            .iter()
+            .chain([&TAKEN, &ELECTED, &LED]);
         names.for_each(|name| self.exempt(name, Exemption::TwoAuthorities, since));
     }
 
