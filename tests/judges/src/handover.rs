@@ -1,7 +1,9 @@
 //! How long nobody writes when the proxy of the leader ends: two programs that work all the time, each through a
 //! listener of its own proxy, which gives it the token while that proxy leads.
 
+use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::machine;
@@ -14,7 +16,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::proof::client::Client;
 use crate::proof::history::Answer;
-use crate::proof::listeners::Source;
+use crate::proof::listeners::{Election, Source};
 use crate::proof::stop::Stop;
 use crate::proof::store::{RunningStore, StoreKind};
 
@@ -22,6 +24,8 @@ use crate::proof::store::{RunningStore, StoreKind};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two writes or attempts of a program.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Of a Lease, by its holder.
+const RENEW_EVERY: Duration = Duration::from_millis(300);
 const NEXT_WITHIN: Duration = Duration::from_secs(60);
 
 /// Table of the scope, so that its token alone is needed.
@@ -51,9 +55,7 @@ struct Replica {
 }
 
 impl Replica {
-    fn start(source: Source, options: Options) -> Self {
-        let address = ([127, 0, 0, 1], machine::free_port()).into();
-        let options = options.flag("--listener", &source.table(address));
+    fn start(address: SocketAddr, options: Options) -> Self {
         Self {
             proxy: Mutex::new(Proxy::start_with(options)),
             listener: Endpoint::Tcp(address),
@@ -85,6 +87,13 @@ impl Replica {
     }
 }
 
+struct Scene {
+    election: Election,
+    store: RunningStore,
+    replicas: Vec<Replica>,
+    terms: AtomicU64,
+}
+
 /// Prints a Markdown table with median and maximum.
 ///
 /// # Panics
@@ -95,59 +104,73 @@ pub fn measure(source: Source, store: StoreKind, rounds: u32, seed: u64) {
     let postgres = Postgres::start();
     postgres.sql("CREATE TABLE beats (id bigserial)");
     let policy = PolicyFile::new(POLICY);
-    let running = RunningStore::start(store);
-    let replicas = [(); 2].map(|()| {
-        let mut options = Options::new(&postgres);
-        options.store = running.direct();
-        Replica::start(
-            source,
-            options.flag("--policy", &policy.path().display().to_string()),
-        )
-    });
+    let (election, store_name) = (Election::start(Some(source)), store.name());
+    let store = RunningStore::start(store);
+    let start = |number| {
+        let address = ([127, 0, 0, 1], machine::free_port()).into();
+        let mut options = Options::new(&postgres)
+            .flag("--policy", &policy.path().display().to_string())
+            .flag("--listener", &election.table(address, number));
+        options.store = store.direct();
+        Replica::start(address, options)
+    };
+    let scene = Scene {
+        replicas: (0..2).map(start).collect(),
+        election,
+        store,
+        terms: AtomicU64::default(),
+    };
     let stop = Stop::default();
     println!(
-        "| s, {}, {} | median | longest |\n| --- | --- | --- |",
-        source.name(),
-        store.name()
+        "| s, {}, {store_name} | median | longest |\n| --- | --- | --- |",
+        source.name()
     );
     std::thread::scope(|scope| {
-        for replica in &replicas {
+        for replica in &scene.replicas {
             scope.spawn(|| replica.work(&stop));
         }
+        scope.spawn(|| {
+            while !stop.sleep(RENEW_EVERY) {
+                scene.election.renew();
+            }
+        });
+        scene.elect(0);
         for end in ENDS {
-            let mut times: Vec<f64> = (0..rounds)
-                .map(|_| {
-                    // The lease is renewed every 5 s: an end must hit all phases.
-                    stop.sleep(Duration::from_millis(random.random_range(2_000..7_000)));
-                    after(end, &replicas).as_secs_f64()
-                })
-                .collect();
+            let round = |_| {
+                // The lease is renewed every 5 s: an end must hit all phases.
+                stop.sleep(Duration::from_millis(random.random_range(2_000..7_000)));
+                scene.time(end).as_secs_f64()
+            };
+            let mut times: Vec<f64> = (0..rounds).map(round).collect();
             times.sort_by(f64::total_cmp);
-            println!(
-                "| {} | {:.2} | {:.2} |",
-                end.0,
-                times[times.len() / 2],
-                times[times.len() - 1]
-            );
+            let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+            println!("| {} | {median:.2} | {longest:.2} |", end.0);
         }
         stop.stop();
     });
 }
 
-/// Time from the end of the leader's proxy to the first write through the other.
-fn after((_, end, revive): End, replicas: &[Replica; 2]) -> Duration {
-    let now = Instant::now();
-    let [first, second] = replicas;
-    let (leader, next) = machine::wait_for("a leader", || {
-        let pairs = [(first, second), (second, first)];
-        pairs
-            .into_iter()
-            .find(|(leader, _)| leader.first_write(now).is_some())
-    });
-    let mut proxy = leader.proxy.lock().expect("a proxy");
-    let begin = Instant::now();
-    end(&mut proxy);
-    let written = machine::wait_at_most(NEXT_WITHIN, || next.first_write(begin));
-    revive(&mut proxy);
-    written.expect("the other proxy leads") - begin
+impl Scene {
+    /// Where an election is followed. A lease is free when its holder has ended.
+    fn elect(&self, proxy: usize) {
+        let term = self.terms.fetch_add(1, Ordering::Relaxed) + 1;
+        self.election.elect(proxy, term, &self.store);
+    }
+
+    /// From the end of the leader's proxy, and the election of the other, to the first write of the other.
+    fn time(&self, (_, end, revive): End) -> Duration {
+        let now = Instant::now();
+        let leader = machine::wait_for("a leader", || {
+            let mut all = self.replicas.iter();
+            all.position(|replica| replica.first_write(now).is_some())
+        });
+        let next = &self.replicas[1 - leader];
+        let mut proxy = self.replicas[leader].proxy.lock().expect("a proxy");
+        let begin = Instant::now();
+        self.elect(1 - leader);
+        end(&mut proxy);
+        let written = machine::wait_at_most(NEXT_WITHIN, || next.first_write(begin));
+        revive(&mut proxy);
+        written.expect("the other proxy leads") - begin
+    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pgpalisade_harness::child::Running;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::http::Http;
@@ -81,6 +81,13 @@ impl Kubernetes {
         self.ask("GET", name, "").expect("a Lease")
     }
 
+    /// Creates a Lease with this specification.
+    #[track_caller]
+    pub fn create(&self, name: &str, spec: &Value) {
+        let lease = json!({ "metadata": { "name": name }, "spec": spec }).to_string();
+        self.ask("POST", "", &lease).expect("a new Lease");
+    }
+
     #[track_caller]
     pub fn delete(&self, name: &str) {
         self.ask("DELETE", name, "").expect("a Lease");
@@ -89,11 +96,14 @@ impl Kubernetes {
     /// Changes a Lease; retries after a conflict.
     #[track_caller]
     pub fn change(&self, name: &str, change: impl Fn(&mut Value)) {
-        machine::wait_for("a change", || {
-            let mut lease = self.lease(name);
-            change(&mut lease);
-            self.ask("PUT", name, &lease.to_string())
-        });
+        machine::wait_for("a change", || self.try_change(name, &change));
+    }
+
+    /// Changes a Lease. `None` if it does not exist, or was changed since it was read.
+    pub fn try_change(&self, name: &str, change: impl Fn(&mut Value)) -> Option<Value> {
+        let mut lease = self.ask("GET", name, "")?;
+        change(&mut lease);
+        self.ask("PUT", name, &lease.to_string())
     }
 
     /// `None` if the Lease does not exist, or was changed since it was read.
@@ -101,10 +111,11 @@ impl Kubernetes {
     fn ask(&self, method: &str, name: &str, body: &str) -> Option<Value> {
         let fields = format!("Connection: close\r\nContent-Length: {}\r\n", body.len());
         let path = format!("{COLLECTION}/{name}");
+        let path = path.trim_end_matches('/');
         let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n{body}");
         let answer = self.http.send(&request).expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        head.starts_with("HTTP/1.1 200")
+        head.starts_with("HTTP/1.1 20")
             .then(|| serde_json::from_str(body).expect("JSON"))
     }
 }

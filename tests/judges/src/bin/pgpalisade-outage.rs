@@ -31,7 +31,8 @@ struct Arguments {
     /// Number of events of each kind
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Instead, end the proxy of a leader behind a listener, which gets its token from this source: hold
+    /// Instead, end the proxy of a leader behind a listener, which gets its token from hold (the proxies' own lease),
+    /// or follows etcd (with that store), kubernetes or file
     #[arg(long, value_parser = Source::parse)]
     listener: Option<Source>,
     /// The store with a listener: etcd (three members) or postgres

@@ -45,7 +45,8 @@ struct Arguments {
     /// Let the clients of each proxy share this number of server connections
     #[arg(long, value_name = "CONNECTIONS", value_parser = clap::value_parser!(u8).range(3..))]
     pool: Option<u8>,
-    /// Leaders that declare nothing work behind listeners, which get their token from this source: hold
+    /// Leaders that declare nothing work behind listeners, which get their token from hold (the proxies' own lease),
+    /// or follow etcd (with that store), kubernetes or file
     #[arg(long, value_parser = Source::parse)]
     listener: Option<Source>,
     /// Bypass the proxies: the checker must then find violations

@@ -17,7 +17,7 @@ use pgpalisade_test_servers::wire::{Endpoint, Wire};
 
 use super::cutter::{Link, Network};
 use super::history::{Recorder, Target};
-use super::listeners::Listener;
+use super::listeners::{Election, Listener};
 use super::plan::{Faults, Plan, Route};
 use super::store::RunningStore;
 use super::{row_writers, shapes, surviving, truth};
@@ -38,6 +38,7 @@ pub struct Cluster {
     links: Vec<(Target, Link)>,
     addresses: Vec<SocketAddr>,
     listeners: Vec<Listener>,
+    election: Election,
     store: Option<Mutex<RunningStore>>,
     network: Network,
     servers: ClusterServers,
@@ -95,6 +96,7 @@ impl Cluster {
             links: Vec::new(),
             addresses: Vec::new(),
             listeners: Vec::new(),
+            election: Election::start(plan.listener),
             store: None,
             network: Network::new(),
             servers: ClusterServers::start(plan),
@@ -164,9 +166,9 @@ impl Cluster {
                 .flag("--backends-max", &shared.to_string())
                 .flag("--backends-wait", &format!("{}ms", plan.wait.as_millis()));
         }
-        if let Some(source) = plan.listener {
+        if plan.listener.is_some() {
             let direct = SocketAddr::from((Ipv4Addr::LOCALHOST, machine::free_port()));
-            options = options.flag("--listener", &source.table(direct));
+            options = options.flag("--listener", &self.election.table(direct, number));
             self.listen(number, direct);
         }
         options.store = marks;
@@ -194,6 +196,11 @@ impl Cluster {
             direct,
         });
         self.links.push((Target::ClientLink(proxy), link));
+    }
+
+    /// What decides which of the listeners gives a token.
+    pub fn election(&self) -> &Election {
+        &self.election
     }
 
     /// Those that give a token.

@@ -257,8 +257,8 @@ pub enum FaultKind {
     Switchover,
     /// Only PostgreSQL's postmaster is killed; Patroni recovers it.
     KillPostmaster,
-    /// The lease of the listeners is free, and its holder does not know.
-    LeaseLost,
+    /// The listener that gives the token should no longer do so, and does not know.
+    LeadLost,
     /// A proxy with another store serves the cluster while the control connections of the others are down.
     SecondAuthority,
 }
@@ -275,6 +275,8 @@ pub enum Target {
     UpstreamLink(usize),
     ControlLink(usize),
     StoreLink(usize),
+    /// What the listeners follow.
+    Election,
 }
 
 impl Target {
@@ -289,6 +291,7 @@ impl Target {
             Self::UpstreamLink(_) => "link proxy-postgres",
             Self::ControlLink(_) => "link control-postgres",
             Self::StoreLink(_) => "link proxy-store",
+            Self::Election => "election",
         }
     }
 }

@@ -88,7 +88,7 @@ impl<'a> Nemesis<'a> {
             lane(Box::new(Lane::operate));
         }
         if plan.listener.is_some() && plan.faults != Faults::Handovers {
-            lane(Box::new(Lane::lose_the_lease));
+            lane(Box::new(Lane::take_leads_away));
         }
         if let Some(servers) = self.cluster.pair() {
             lane(Box::new(move |lane| lane.fail_over(servers)));

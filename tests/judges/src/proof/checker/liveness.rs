@@ -199,6 +199,8 @@ fn stands_in_the_way(fault: &Fault, declaration: &Declaration<'_>) -> bool {
         Target::Backend(pid) => declaration.pid.is_none_or(|own| own == pid),
         // Pausing the whole server stops the session's own backend.
         Target::Postgres => fault.kind == FaultKind::Pause,
-        Target::Member(_) | Target::ControlLink(_) | Target::StoreLink(_) => false,
+        Target::Member(_) | Target::ControlLink(_) | Target::StoreLink(_) | Target::Election => {
+            false
+        }
     }
 }

@@ -12,7 +12,7 @@ const CERTAINLY_NOT: [&str; 8] = [
     "PF001", "PF002", "PF003", "PF004", "PF005", "PF006", "PF007", "25006",
 ];
 
-/// Time in which a proxy notices that its lease is gone from the store, and closes its connections.
+/// Time in which a proxy notices that its lead is gone, and closes its connections.
 const LOST_WITHIN_NS: u64 = 12_000_000_000;
 
 /// G1. Walks both sides in the order of PostgreSQL's log.
@@ -177,7 +177,7 @@ pub(super) fn terms_do_not_overlap(history: &History<'_>, violations: &mut Vec<V
             continue;
         };
         let is_lost = history.faults.iter().any(|fault| {
-            fault.kind == FaultKind::LeaseLost
+            fault.kind == FaultKind::LeadLost
                 && fault.begin < begun
                 && *at < fault.end + LOST_WITHIN_NS
         });

@@ -624,8 +624,8 @@ fn a_connection_outlives_its_term() {
     assert_eq!(violated(&plus([open(100, 71)])), [Rule::Term]);
     assert_eq!(violated(&plus([open(999, 71)])), [Rule::History]);
     let lost = Event::Fault {
-        kind: FaultKind::LeaseLost,
-        target: Target::Member(0),
+        kind: FaultKind::LeadLost,
+        target: Target::Election,
         begin: 50 * MS,
         end: 55 * MS,
     };

@@ -6,17 +6,21 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use super::{Backup, Lane, RESTART_WITHIN, start_again};
+use super::{Backup, LONG, Lane, RESTART_WITHIN, start_again};
 use crate::proof::cutter::{Flow, Link};
 use crate::proof::history::{BESIDE, Event, Exemption, FaultKind, Target, now};
-use crate::proof::plan::{ELECTED, LED, Route, TAKEN};
-use crate::proof::store::{RunningStore, StoreKind};
+use crate::proof::listeners::Source;
+use crate::proof::plan::{ELECTED, LED, TAKEN};
+use crate::proof::store::RunningStore;
 use pgpalisade_test_servers::machine;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::wire::Endpoint;
 
 /// Log message of a proxy that has found a second authority and has reacted to it.
 const FOUND: &str = "the cluster is already served with authority";
+
+/// Of the Lease that listeners follow.
+const RENEW_EVERY: Duration = Duration::from_millis(300);
 
 impl<'a> Lane<'a> {
     pub(super) fn store(&self) -> MutexGuard<'a, RunningStore> {
@@ -32,22 +36,42 @@ impl<'a> Lane<'a> {
         proxies.map(lock).collect()
     }
 
-    /// Takes the lease of the listeners from its holder: deletes it, or steps the clock by which it runs out.
-    pub(super) fn lose_the_lease(mut self) {
-        while self.waits(8_000..25_000) {
+    /// Ends leads of the listeners, and tells no leader: elects another, deletes what says who leads, or lets the
+    /// election hang or the clock of the lease jump.
+    pub(super) fn take_leads_away(mut self) {
+        let (election, proxies) = (
+            self.all.cluster.election(),
+            self.all.cluster.proxies().len(),
+        );
+        let follows = self.all.plan.listener != Some(Source::Hold);
+        for term in 1.. {
+            let gap = self.milliseconds(if follows { 500..6_000 } else { 8_000..25_000 });
+            let next = Instant::now() + gap;
+            while Instant::now() < next {
+                if self.all.stop.sleep(RENEW_EVERY.min(gap)) {
+                    return;
+                }
+                election.renew();
+            }
             let _broken = self.breaks();
             let begin = now();
-            let has_clock = self.all.plan.route == Route::Proxied(StoreKind::Postgres);
-            if !has_clock || self.random.random_bool(0.6) {
-                self.store().lose_lease(LED);
-            } else {
-                let ahead = self.random.random_range(-3_600..3_600);
-                self.store().set_clock(ahead);
-                let pause = self.milliseconds(300..3_000);
-                self.all.stop.sleep(pause);
-                self.store().set_clock(0);
+            match self.random.random_range(0..10) {
+                0..6 if follows => {
+                    let proxy = self.random.random_range(0..proxies);
+                    election.elect(proxy, term, &self.store());
+                }
+                0..8 => election.delete(&self.store()),
+                _ => {
+                    let ahead = self.random.random_range(-3_600..3_600);
+                    self.store().set_clock(ahead);
+                    election.pause();
+                    let pause = self.milliseconds(LONG);
+                    self.all.stop.sleep(pause);
+                    election.resume();
+                    self.store().set_clock(0);
+                }
             }
-            self.record(FaultKind::LeaseLost, Target::Member(0), begin);
+            self.record(FaultKind::LeadLost, Target::Election, begin);
         }
     }
 
