@@ -16,7 +16,7 @@ use super::store::RunningStore;
 const ELECTION: &str = "/elections/led";
 
 /// Seconds without a renewal after which a Lease is another's.
-const LEASE: u64 = 3;
+const LEASE: u64 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {

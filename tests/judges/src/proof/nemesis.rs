@@ -24,6 +24,7 @@ use super::client::Client;
 use super::cluster::Cluster;
 use super::history::{Event, FaultKind, Recorder, Target, now};
 use super::leaders::Leaders;
+use super::listeners::Source;
 use super::plan::{Faults, Plan};
 use super::stop::Stop;
 use super::store::RunningStore;
@@ -87,7 +88,8 @@ impl<'a> Nemesis<'a> {
         if is_operated && self.cluster.store().is_some() {
             lane(Box::new(Lane::operate));
         }
-        if plan.listener.is_some() && plan.faults != Faults::Handovers {
+        let is_given_back = plan.faults == Faults::Handovers && plan.listener == Some(Source::Hold);
+        if plan.listener.is_some() && !is_given_back {
             lane(Box::new(Lane::take_leads_away));
         }
         if let Some(servers) = self.cluster.pair() {

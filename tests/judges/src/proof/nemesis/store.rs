@@ -45,7 +45,7 @@ impl<'a> Lane<'a> {
         );
         let follows = self.all.plan.listener != Some(Source::Hold);
         for term in 1.. {
-            let gap = self.milliseconds(if follows { 500..6_000 } else { 8_000..25_000 });
+            let gap = self.milliseconds(if follows { 1_000..8_000 } else { 8_000..25_000 });
             let next = Instant::now() + gap;
             while Instant::now() < next {
                 if self.all.stop.sleep(RENEW_EVERY.min(gap)) {
