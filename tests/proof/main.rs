@@ -75,11 +75,12 @@ fn two_writers_on_one_row() {
     assert_at_least("kinds of faults", 5, counts.faults.len());
 }
 
-/// Programs that declare nothing, behind listeners.
+/// Programs that declare nothing, behind listeners whose proxies stop one after the other.
 #[test]
 fn programs_behind_listeners() {
-    let outcome = run_alone("led", Route::Proxied(StoreKind::Etcd), 45, |plan| {
+    let outcome = run_alone("led", Route::Proxied(StoreKind::Etcd), 30, |plan| {
         plan.scopes = 0;
+        plan.faults = Faults::Handovers;
         plan.listener = Some(Source::Hold);
     });
     assert_holds(&outcome);
