@@ -1,13 +1,45 @@
-//! Elections of the scopes that the policy in force names.
+//! Elections that the proxy follows: those of the scopes that the policy in force names, and those of listeners.
 
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
+use pgpalisade_authority::etcd::{EtcdOpenError, FollowedElection};
+use pgpalisade_elect::FollowedLease;
 use pgpalisade_fence::{Fence, Purpose, Terms};
 use pgpalisade_policies::{ElectedScope, Mode};
+use pgpalisade_server::leadership::{NumberFile, Source};
 use pgpalisade_takeover::{Elected, Elections, Takeover};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::config::{AuthorityLocation, TokenSource};
+
+/// What makes the proxy lead for a listener. Must be called in the runtime that will run its connections.
+///
+/// # Errors
+///
+/// Unreadable files for etcd.
+pub(crate) fn source(
+    source: &TokenSource,
+    authority: &AuthorityLocation,
+) -> Result<Source, EtcdOpenError> {
+    Ok(match (source, authority) {
+        (TokenSource::Etcd { key, identity }, AuthorityLocation::Etcd(options)) => {
+            Source::Election(Box::new(FollowedElection::new(options, key, identity)?))
+        }
+        // The configuration allows an election in etcd only with the former.
+        (TokenSource::Lease | TokenSource::Etcd { .. }, _) => Source::Lease,
+        (TokenSource::File(path), _) => Source::Election(Box::new(NumberFile(path.clone()))),
+        (
+            TokenSource::Kubernetes {
+                cluster,
+                lease,
+                identity,
+            },
+            _,
+        ) => Source::Election(Box::new(FollowedLease::new(cluster, lease, identity))),
+    })
+}
 
 /// Follows the elections of the policy in force, until the proxy ends.
 pub(crate) async fn follow(

@@ -46,6 +46,8 @@ pub(crate) enum ServeError {
     Worker(io::Error),
     #[error(transparent)]
     Http(#[from] HttpError),
+    #[error("cannot follow the election of a listener: {0}")]
+    Election(#[from] pgpalisade_authority::etcd::EtcdOpenError),
     #[error("the policy names an invalid scope: {0}")]
     Scope(#[from] pgpalisade_authority::ScopeError),
 }
@@ -99,7 +101,7 @@ pub(crate) async fn serve(
     let reloads = (signals.reload, shutdown.clone());
     let fence = start_fence(&config, equipment.policy, &takeover, &in_force, reloads)?;
     let mut leaderships = Leaderships::default();
-    let grants = grants(&config, &mut leaderships);
+    let grants = grants(&config, &mut leaderships)?;
     let server = Server::start(ServerOptions {
         workers: config.workers,
         max_connections: config.clients.max_connections,
@@ -146,16 +148,26 @@ pub(crate) async fn serve(
 }
 
 /// What each listener for clients gives to its sessions, in the order of the listeners.
-fn grants(config: &Config, leaderships: &mut Leaderships) -> Vec<Option<Arc<Grant>>> {
+fn grants(
+    config: &Config,
+    leaderships: &mut Leaderships,
+) -> Result<Vec<Option<Arc<Grant>>>, ServeError> {
     let mut grants = vec![None; config.clients.listen.len()];
     for listener in &config.clients.token_listeners {
+        let leadership = match leaderships.find(&listener.scope) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let source = elections::source(&listener.source, &config.takeover.authority)?;
+                leaderships.add(listener.scope.clone(), source, listener.on_loss.clone())
+            }
+        };
         let grant = Arc::new(Grant {
-            leadership: leaderships.of(&listener.scope),
+            leadership,
             without: listener.without,
         });
         grants.extend(listener.listen.iter().map(|_| Some(Arc::clone(&grant))));
     }
-    grants
+    Ok(grants)
 }
 
 /// The slow part of a start. Cancelling it leaves nothing to undo.

@@ -1,5 +1,7 @@
 //! Listeners that give their sessions the token under which the proxy leads.
 
+mod followed;
+
 use std::time::Duration;
 
 use pgpalisade_test_servers::etcd::Etcd;
@@ -34,8 +36,14 @@ struct Replica {
 
 impl Replica {
     fn start(postgres: &Postgres, store: &Store, more: &str, flags: &[(&str, &str)]) -> Self {
+        let keys = format!("token = \"lease\"{more}");
+        Self::start_with(postgres, store, &keys, flags)
+    }
+
+    /// With these keys of the listener.
+    fn start_with(postgres: &Postgres, store: &Store, keys: &str, flags: &[(&str, &str)]) -> Self {
         let (http, port) = (Http::free(), free_port());
-        let table = format!("{{ listen = \"127.0.0.1:{port}\", token = \"lease\"{more} }}");
+        let table = format!("{{ listen = \"127.0.0.1:{port}\", {keys} }}");
         let mut options = http.options(postgres).flag("--listener", &table);
         for (flag, value) in flags {
             options = options.flag(flag, value);

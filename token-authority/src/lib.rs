@@ -8,6 +8,7 @@ mod authority;
 mod claim;
 mod cluster;
 mod contents;
+mod election;
 pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -35,6 +36,7 @@ pub use authority::{
 pub use claim::{Claim, TakeId};
 pub use cluster::Cluster;
 pub use contents::Contents;
+pub use election::{Election, Mandate, is_named};
 pub use embedded::Embedded;
 pub use etcd::Etcd;
 pub use lease::{LEASE_IS_ANOTHERS, LeaseId, LeaseStep, LeaseTime, Leased};

@@ -1,10 +1,12 @@
 //! Leadership of this proxy in a scope: the token that it gives to the sessions of a listener.
 //!
-//! The proxy campaigns for the lease of the scope. Each time that it leads is a [`Term`] with a token of its own. A
-//! connection joins the term before it declares the token. At the end of the term all its connections are closed, and
-//! only then is the lease given back.
+//! The proxy campaigns for the lease of the scope, or follows an election in which the replica beside it stands. Each
+//! time that it leads is a [`Term`] with a token of its own. A connection joins the term before it declares the token.
+//! At the end of the term all its connections are closed, and only then is the lease given back.
 
 pub(crate) mod campaign;
+mod number_file;
+mod on_loss;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,12 +14,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
-use pgpalisade_authority::{Scope, Token};
+use pgpalisade_authority::{Election, Scope, Token};
 use pgpalisade_fence::TokenValue;
 use pgpalisade_fence::mark_cache::CachedMark;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+pub use number_file::NumberFile;
 
 /// A connection that holds the token of a term.
 pub(crate) trait Member: fmt::Debug + Send + Sync {
@@ -46,6 +50,10 @@ pub enum Without {
 pub enum Loss {
     /// The lease could not be renewed, or is gone.
     Lease,
+    /// The election says that this replica no longer leads.
+    Election,
+    /// The election could not be read, or its holder has not renewed it, for so long that another may lead.
+    Unread,
     /// A session has declared a higher token, or the scope was repaired.
     Mark,
     /// The proxy has reached no primary for a while.
@@ -63,6 +71,10 @@ impl Loss {
     pub(crate) const fn why(self) -> &'static str {
         match self {
             Self::Lease => "The lease could not be renewed in time.",
+            Self::Election => "The election that the proxy follows has ended this lead.",
+            Self::Unread => {
+                "The election that the proxy follows could not be read, or was not renewed, in time."
+            }
             Self::Mark => "The mark of the scope has risen above the token.",
             Self::Primary => "The proxy has found no primary for 15 s.",
             Self::Stop => "The proxy stops, or a new process takes over from it.",
@@ -70,10 +82,22 @@ impl Loss {
     }
 }
 
+/// What makes this proxy lead.
+#[derive(Debug)]
+pub enum Source {
+    /// It holds the lease of the scope, for which it campaigns.
+    Lease,
+    /// The replica beside it leads an election.
+    Election(Box<dyn Election>),
+}
+
 /// Leadership in one scope, whether this proxy leads now or not.
 #[derive(Debug)]
 pub struct Leadership {
     scope: Scope,
+    source: Source,
+    /// Program and arguments that are run when a term ends; empty: nothing is run.
+    on_loss: Vec<String>,
     term: Mutex<Option<Arc<Term>>>,
 }
 
@@ -174,13 +198,17 @@ pub struct Leaderships {
 }
 
 impl Leaderships {
-    /// The leadership in a scope, created if new.
-    pub fn of(&mut self, scope: &Scope) -> Arc<Leadership> {
-        if let Some(known) = self.all.iter().find(|known| known.scope == *scope) {
-            return Arc::clone(known);
-        }
+    /// The leadership in a scope that was added.
+    pub fn find(&self, scope: &Scope) -> Option<&Arc<Leadership>> {
+        self.all.iter().find(|known| known.scope == *scope)
+    }
+
+    /// Adds the leadership in a scope that has none yet.
+    pub fn add(&mut self, scope: Scope, source: Source, on_loss: Vec<String>) -> Arc<Leadership> {
         let new = Arc::new(Leadership {
-            scope: scope.clone(),
+            scope,
+            source,
+            on_loss,
             term: Mutex::default(),
         });
         self.all.push(Arc::clone(&new));
@@ -215,6 +243,8 @@ mod tests {
         let term = Term::new(marks.mark(&scope), token(7));
         let leadership = Leadership {
             scope,
+            source: Source::Lease,
+            on_loss: Vec::new(),
             term: Mutex::new(Some(Arc::clone(&term))),
         };
         (leadership, term, marks)
@@ -248,14 +278,5 @@ mod tests {
         let listed = ClientTable::default().enter(ClientAddr::Local, None);
         marks.note(&term.scope, &Mark::new(token(8), 2, "them".to_owned()));
         assert!(leadership.term().is_none() && listed.entry().join(&leadership).is_none());
-    }
-
-    #[test]
-    fn a_scope_is_led_once() {
-        let mut all = Leaderships::default();
-        let (one, other) = (Scope::default(), Scope::new("other").unwrap());
-        let first = all.of(&one);
-        assert!(Arc::ptr_eq(&first, &all.of(&one)) && !Arc::ptr_eq(&first, &all.of(&other)));
-        assert_eq!(all.all().len(), 2);
     }
 }

@@ -44,6 +44,10 @@ impl AuthorityLocation {
 }
 
 impl AuthorityLocation {
+    pub(super) const fn is_etcd(&self) -> bool {
+        matches!(self, Self::Etcd(_))
+    }
+
     pub(super) fn holds_password(&self) -> bool {
         match self {
             Self::Embedded(_) => false,

@@ -90,11 +90,13 @@ keys! {
              Anyone who can enter the directory can connect. The socket has no TLS, whatever tls.mode says.");
         Listener("listener", "TABLE", Tables,
             Example("{ listen = \"127.0.0.1:6431\", token = \"scheduler=lease\" }"),
-            "Listener whose sessions get their token from the proxy, a table with listen, token and without; may be \
-             given several times",
-            "listen is as above, token = \"SCOPE=lease\". The proxy campaigns for the lease of the scope, and gives \
-             its token to each new session while it leads. without is \"read\" (the default: other sessions are \
-             admitted without a token) or \"refuse\". With it and no key listen, there is no other listener. \
+            "Listener whose sessions get their token from the proxy, a table with listen and token; may be given \
+             several times",
+            "listen is as above. token is \"SCOPE=lease\": the proxy campaigns for the lease of the scope, and gives \
+             its token to each new session while it leads. Or SCOPE=etcd:KEY, SCOPE=kubernetes:NAMESPACE/NAME (both \
+             with identity, the name under which the replica leads) or SCOPE=file:PATH: the proxy follows an \
+             election. without is \"read\" (the default: other sessions are admitted without a token) or \"refuse\". \
+             on_loss is a command for the end of a lead. With this key and no key listen, there is no other listener. \
              docs/listeners.md says what it is for.");
         ProxyProtocol("proxy_protocol", "NETWORK", List, Example("10.0.0.0/8"),
             "Network of load balancers that send the PROXY protocol, version 1 or 2; may be given several times",

@@ -1,26 +1,52 @@
 //! Listeners whose sessions get their token from the proxy: the key `listener`.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr as _;
 
 use pgpalisade_authority::Scope;
+use pgpalisade_elect::{Cluster, LeaseName, LockSpec};
 use pgpalisade_policies::DEFAULT_SCOPE;
 use pgpalisade_server::leadership::Without;
 use pgpalisade_server::listener::ListenAddr;
 use serde::Deserialize;
 
+use super::Environment;
 use super::key::Key;
 use super::listen;
-use super::values::{Values, choose};
+use super::values::{Values, choose, path};
 
 const WITHOUT: [(&str, Without); 2] = [("read", Without::Read), ("refuse", Without::Refuse)];
+
+const FORMS: &str =
+    "write SCOPE=lease, SCOPE=etcd:KEY, SCOPE=kubernetes:NAMESPACE/NAME or SCOPE=file:PATH";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenListener {
     pub listen: Vec<ListenAddr>,
-    /// Scope for whose lease the proxy campaigns.
     pub scope: Scope,
+    pub source: TokenSource,
     pub without: Without,
+    /// Program and arguments.
+    pub on_loss: Vec<String>,
+}
+
+/// What makes the proxy lead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TokenSource {
+    /// The lease of the scope.
+    Lease,
+    /// An election's key in the etcd of the token authority.
+    Etcd {
+        key: String,
+        identity: String,
+    },
+    Kubernetes {
+        cluster: Cluster,
+        lease: LeaseName,
+        identity: String,
+    },
+    File(PathBuf),
 }
 
 /// A table as written.
@@ -29,7 +55,11 @@ pub(crate) struct TokenListener {
 struct WrittenListener {
     listen: Addresses,
     token: String,
+    identity: Option<String>,
+    kubernetes: Option<String>,
     without: Option<String>,
+    #[serde(default)]
+    on_loss: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -45,9 +75,26 @@ struct Wrapped {
 }
 
 impl TokenListener {
-    pub(super) fn read(values: &mut Values<'_>) -> Vec<Self> {
-        let listeners = values.last_list(Key::Listener, parse, |_| true);
-        listeners.unwrap_or_default()
+    pub(super) fn read(values: &mut Values<'_>, environment: &Environment) -> Vec<Self> {
+        let read = |text: &str| parse(text, environment);
+        let listeners = values.last_list(Key::Listener, read, |_| true);
+        let listeners = listeners.unwrap_or_default();
+        let differs = listeners.iter().enumerate().find(|(at, later)| {
+            let mut earlier = listeners.iter().take(*at);
+            earlier.any(|first| !first.leads_as(later))
+        });
+        if let Some((_, Self { scope, .. })) = differs {
+            values.refuse(format!(
+                "listener: two of scope {scope} differ in token, identity, kubernetes or on_loss: a scope has one lead"
+            ));
+        }
+        listeners
+    }
+
+    /// Whether both can be given by one leadership, or are of different scopes.
+    fn leads_as(&self, other: &Self) -> bool {
+        self.scope != other.scope
+            || (&self.source, &self.on_loss) == (&other.source, &other.on_loss)
     }
 }
 
@@ -58,10 +105,22 @@ impl fmt::Display for TokenListener {
     }
 }
 
+impl fmt::Display for TokenSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lease => f.write_str("lease"),
+            Self::Etcd { key, .. } => write!(f, "etcd:{key}"),
+            Self::Kubernetes { lease, .. } => write!(f, "kubernetes:{lease}"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+        }
+    }
+}
+
 /// Parses an inline table.
-fn parse(text: &str) -> Result<TokenListener, String> {
+fn parse(text: &str, environment: &Environment) -> Result<TokenListener, String> {
     let written = toml::from_str(&format!("listener = {text}"));
     let Wrapped { listener } = written.map_err(|error| error.message().to_owned())?;
+    let (scope, source) = token(&listener, environment)?;
     let listen = match listener.listen {
         Addresses::One(address) => vec![address],
         Addresses::Several(addresses) => addresses,
@@ -75,17 +134,84 @@ fn parse(text: &str) -> Result<TokenListener, String> {
             .iter()
             .map(|one| listen::parse(one))
             .collect::<Result<_, _>>()?,
-        scope: scope(&listener.token)?,
+        scope,
+        source,
         without: choose(without, &WITHOUT).map_err(|message| format!("without: {message}"))?,
+        on_loss: listener.on_loss,
     })
 }
 
-fn scope(token: &str) -> Result<Scope, String> {
-    let (scope, source) = token.split_once('=').unwrap_or((DEFAULT_SCOPE, token));
-    if source != "lease" {
-        return Err(format!("token: {token:?}: write SCOPE=lease"));
+/// Reads the key `token`, and those that belong to its source.
+fn token(
+    listener: &WrittenListener,
+    environment: &Environment,
+) -> Result<(Scope, TokenSource), String> {
+    let WrittenListener {
+        token,
+        identity,
+        kubernetes,
+        ..
+    } = listener;
+    // The name of a key or file may contain `=`, that of a scope does not.
+    let is_source = ["etcd:", "kubernetes:", "file:"]
+        .iter()
+        .any(|kind| token.starts_with(kind));
+    let (scope, source) = match token.split_once('=') {
+        Some(parts) if !is_source => parts,
+        _ => (DEFAULT_SCOPE, token.as_str()),
+    };
+    let wrong = |error: String| format!("token: {token:?}: {error}");
+    let scope = Scope::from_str(scope).map_err(|error| wrong(error.to_string()))?;
+    let own = || identity.clone().unwrap_or_else(host);
+    let source = match source.split_once(':') {
+        Some(("file", file)) => TokenSource::File(path(file).map_err(wrong)?),
+        _ => match source.parse() {
+            Ok(LockSpec::Lease) => TokenSource::Lease,
+            Ok(LockSpec::Etcd(key)) => TokenSource::Etcd {
+                key,
+                identity: own(),
+            },
+            Ok(LockSpec::Kubernetes(lease)) => TokenSource::Kubernetes {
+                cluster: cluster(kubernetes.as_deref(), environment)?,
+                lease,
+                identity: own(),
+            },
+            Ok(LockSpec::AdvisoryLock(_)) | Err(_) => return Err(wrong(FORMS.to_owned())),
+        },
+    };
+    let is_lead = matches!(source, TokenSource::Lease | TokenSource::File(_));
+    match source {
+        _ if identity.as_ref().is_some_and(String::is_empty) => {
+            Err("identity: it is empty".to_owned())
+        }
+        _ if is_lead && identity.is_some() => Err(
+            "identity is for token = \"SCOPE=etcd:KEY\" or \"SCOPE=kubernetes:NAMESPACE/NAME\""
+                .to_owned(),
+        ),
+        TokenSource::Kubernetes { .. } => Ok((scope, source)),
+        _ if kubernetes.is_some() => {
+            Err("kubernetes is for token = \"SCOPE=kubernetes:NAMESPACE/NAME\"".to_owned())
+        }
+        _ => Ok((scope, source)),
     }
-    Scope::from_str(scope).map_err(|error| format!("token: {scope:?}: {error}"))
+}
+
+/// The API of a Lease.
+fn cluster(written: Option<&str>, environment: &Environment) -> Result<Cluster, String> {
+    match written {
+        Some(url) => url.parse().map_err(|error| format!("kubernetes: {error}")),
+        None => Cluster::of_this_pod(|name| environment.get(name)).ok_or_else(|| {
+            "kubernetes: this is not a pod, so write the API's address: \
+             kubernetes = \"https://10.0.0.1:6443?ca=FILE&token_file=FILE\""
+                .to_owned()
+        }),
+    }
+}
+
+/// In a pod its name.
+fn host() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -97,7 +223,55 @@ mod tests {
         TokenListener {
             listen: listen.collect(),
             scope: Scope::new(scope).unwrap(),
+            source: TokenSource::Lease,
             without,
+            on_loss: Vec::new(),
+        }
+    }
+
+    fn parse(text: &str) -> Result<TokenListener, String> {
+        super::parse(text, &Environment::from_pairs(std::iter::empty()))
+    }
+
+    #[test]
+    fn a_token_has_a_source() {
+        for (written, scope, shown) in [
+            (
+                r#"token = "a=lease", on_loss = ["kill", "1"]"#,
+                "a",
+                "lease",
+            ),
+            (r#"token = "etcd:/b=c""#, "default", "etcd:/b=c"),
+            (r#"token = "a=etcd:/b=c", identity = "x""#, "a", "etcd:/b=c"),
+            (r#"token = "a=file:/run/n""#, "a", "file:/run/n"),
+            (
+                r#"token = "a=kubernetes:n/l", kubernetes = "http://127.0.0.1:1""#,
+                "a",
+                "kubernetes:n/l",
+            ),
+        ] {
+            let read = parse(&format!(r#"{{ listen = "127.0.0.1:1", {written} }}"#)).unwrap();
+            let found = (read.scope.as_str(), read.source.to_string());
+            assert_eq!(found, (scope, shown.to_owned()), "{written}");
+        }
+        for (written, part) in [
+            (r#"token = "a=advisory-lock:1""#, "write SCOPE=lease"),
+            (r#"token = "a=etcd:""#, "write SCOPE=lease"),
+            (r#"token = "a=file:""#, "names no file"),
+            (r#"token = "a=kubernetes:l""#, "write SCOPE=lease"),
+            (r#"token = "a=kubernetes:n/l""#, "this is not a pod"),
+            (r#"token = "a=lease", identity = "x""#, "identity is for"),
+            (
+                r#"token = "a=etcd:k", identity = """#,
+                "identity: it is empty",
+            ),
+            (
+                r#"token = "a=etcd:k", kubernetes = "http://x""#,
+                "kubernetes is for",
+            ),
+        ] {
+            let error = parse(&format!(r#"{{ listen = "127.0.0.1:1", {written} }}"#)).unwrap_err();
+            assert!(error.contains(part), "{written}: {error}");
         }
     }
 
@@ -128,7 +302,7 @@ mod tests {
             ),
             (with(r#", token = "a=34""#), "write SCOPE=lease"),
             (with(r#", token = "a=lease:3s""#), "write SCOPE=lease"),
-            (with(r#", token = "=lease""#), "token: \"\""),
+            (with(r#", token = "=lease""#), "name of a scope is empty"),
             (
                 with(r#", token = "lease", without = "x""#),
                 "without: \"x\": write read or refuse",

@@ -33,6 +33,7 @@ pub(crate) use duration::{parse as parse_time, show as show_time};
 pub(crate) use example::example;
 pub(crate) use http::HttpAddr;
 pub(crate) use key::{KEYS, Key, KeySpec, TomlType};
+pub(crate) use listener::TokenSource;
 pub(crate) use pgbouncer::from_pgbouncer;
 pub(crate) use raw::{Environment, Flags, RawConfig};
 pub(crate) use ready::{Config, Log, LogFormat};

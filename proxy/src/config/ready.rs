@@ -28,7 +28,7 @@ use super::error::ConfigErrors;
 use super::http::HttpAddr;
 use super::key::Key;
 use super::listen;
-use super::listener::TokenListener;
+use super::listener::{TokenListener, TokenSource};
 use super::raw::{Environment, RawConfig};
 use super::tls;
 use super::values::{Values, path};
@@ -142,7 +142,7 @@ impl Config {
 
     /// Reads every key, to find all errors. `None` if one without a default has no valid value.
     fn read(values: &mut Values<'_>, environment: &Environment) -> Option<Self> {
-        let clients = Clients::read(values);
+        let clients = Clients::read(values, environment);
         let upstream = Upstream::read(values);
         let login = values.last(Key::Control, control::parse);
         let takeover = TakeoverConfig::read(values);
@@ -160,6 +160,15 @@ impl Config {
         let place = http.iter().flatten();
         services.extend(place.map(|http| ("http", ListenAddr::Tcp(http.address))));
         listen::refuse_shared(values, &services);
+        let elections = clients.iter().flat_map(|clients| &clients.token_listeners);
+        let is_elsewhere = matches!(&takeover, Some(known) if !known.authority.is_etcd());
+        for listener in elections.filter(|_| is_elsewhere) {
+            if matches!(listener.source, TokenSource::Etcd { .. }) {
+                values.refuse(format!(
+                    "listener {listener}: an election in etcd can be followed with authority = \"etcd:..\" alone"
+                ));
+            }
+        }
         let workers = values.last(Key::Workers, |text| count(text, 1..=1024));
         let batching = values.choice(Key::IoUring, &BATCHING);
         let grace = |text: &str| time(text, Duration::ZERO, Duration::from_secs(3600));
@@ -194,10 +203,10 @@ impl Clients {
         plain.chain(with_token.map(|address| ("listener", address)))
     }
 
-    fn read(values: &mut Values<'_>) -> Option<Self> {
+    fn read(values: &mut Values<'_>, environment: &Environment) -> Option<Self> {
         let seconds = Duration::from_secs;
         let listen = values.last_list(Key::Listen, listen::parse, listen::is_fixed);
-        let token_listeners = TokenListener::read(values);
+        let token_listeners = TokenListener::read(values, environment);
         let is_only = !token_listeners.is_empty() && !values.is_set(Key::Listen);
         let listen = if is_only { Some(Vec::new()) } else { listen };
         let proxy_protocol = values.last_list(Key::ProxyProtocol, Network::parse, |_| true);

@@ -96,7 +96,8 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let elections = elections::check(location, elected, within).await;
     report.add(Check::Elections, elections);
     let taken_by = policy.ok().map(|loaded| &loaded.policy);
-    report.add(Check::Listeners, listeners::check(config, taken_by));
+    let listeners = listeners::check(config, taken_by, within).await;
+    report.add(Check::Listeners, listeners);
     let seen = proxies.as_ref().map(Vec::len).ok();
     match &control {
         Some(control) => {

@@ -127,21 +127,44 @@ impl Follower {
     }
 
     async fn declare(&self, number: Token) -> Result<Mark, DeclareError> {
-        let takeover = &self.takeover;
-        let Some(cluster) = takeover.cluster() else {
-            let why = takeover.why_no_primary();
-            return Err(DeclareError::Control(ControlError::Down(why)));
-        };
+        let (scope, terms) = (&self.elected.scope, self.elected.terms.clone());
         let by = format!("election {}", self.election);
-        let declaration = Declaration::new(&self.elected.scope, number, NOBODY, cluster, &by);
-        let deadline = takeover.deadline();
-        takeover
-            .declare(declaration, self.elected.terms.clone(), deadline)
+        self.takeover
+            .declare_for_nobody(scope, number.into(), &by, terms)
             .await
     }
 }
 
 impl Takeover {
+    /// Declares a token, or takes one, for a leader that this proxy knows of itself. No session is registered for it:
+    /// each that declares the token is. Sessions of lower tokens are gone after it, as after any declaration.
+    ///
+    /// Errors: those of [`Self::declare`].
+    pub async fn declare_for_nobody(
+        &self,
+        scope: &Scope,
+        claim: Claim,
+        by: &str,
+        terms: Terms,
+    ) -> Result<Mark, DeclareError> {
+        let declaration = self.for_nobody(scope, claim, by)?;
+        self.declare(declaration, terms, self.deadline()).await
+    }
+
+    /// Without a number of the take: that of another proxy for nobody would count as the same.
+    pub(super) fn for_nobody(
+        &self,
+        scope: &Scope,
+        claim: Claim,
+        by: &str,
+    ) -> Result<Declaration, DeclareError> {
+        let Some(cluster) = self.cluster() else {
+            let why = self.why_no_primary();
+            return Err(DeclareError::Control(ControlError::Down(why)));
+        };
+        Ok(Declaration::new(scope, claim, NOBODY, cluster, by))
+    }
+
     /// Checks whether the token of a scope can be claimed in this way at all.
     ///
     /// Errors: [`DeclareError::NotTaken`].

@@ -24,9 +24,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::control_error::ControlError;
 use super::error::DeclareError;
-use super::plan::NOBODY;
 use super::{Takeover, in_time};
 pub(super) use queue::LeaseQueues;
 use queue::QueueTicket;
@@ -199,8 +197,8 @@ impl Takeover {
         })
     }
 
-    /// Acquires the lease of a scope for the proxy itself, and takes the next token under it. No session is registered
-    /// for it: each that declares the token is. Sessions of lower tokens are gone after it, as after any declaration.
+    /// Acquires the lease of a scope for the proxy itself, and takes the next token under it, as
+    /// [`Self::declare_for_nobody`] does.
     ///
     /// Errors: those of [`Self::acquire_lease`] and [`Self::declare`], and a claim that the terms do not allow.
     pub async fn lead(
@@ -214,10 +212,7 @@ impl Takeover {
         self.check_claim(Claim::Lease(time), &terms)?;
         let until = Instant::now() + CAMPAIGN;
         let acquired = self.acquire_lease(scope, &terms, until, lost).await?;
-        let away = || DeclareError::Control(ControlError::Down(self.why_no_primary()));
-        let cluster = self.cluster().ok_or_else(away)?;
-        // Without a number of the take: that of another proxy for nobody would count as the same.
-        let declaration = Declaration::new(scope, Claim::Next, NOBODY, cluster, by);
+        let declaration = self.for_nobody(scope, Claim::Next, by)?;
         self.take_under(acquired, &declaration, time, terms).await
     }
 
@@ -264,6 +259,19 @@ impl Takeover {
         })
     }
 
+    /// The mark of a scope, asked of the authority.
+    ///
+    /// Errors: those of the authority; it has time until the deadline.
+    pub async fn read_mark(
+        &self,
+        scope: &Scope,
+        deadline: Instant,
+    ) -> Result<Option<Token>, DeclareError> {
+        let (inner, scope) = (Arc::clone(&self.inner), scope.clone());
+        let read = async move { in_time(inner.driver.authority.mark(&scope), deadline).await };
+        Ok(self.run(read).await?.map(|mark| mark.token))
+    }
+
     /// Waits until the leases of ended sessions are given back, for at most a second.
     pub async fn give_back_leases(&self) {
         self.inner.lease_queues.close().await;
@@ -278,10 +286,8 @@ impl Takeover {
     ) -> Result<Mark, DeclareError> {
         let mut takes = 0;
         loop {
-            let (inner, scope) = (Arc::clone(&self.inner), declaration.scope.clone());
             let deadline = self.deadline();
-            let read = async move { in_time(inner.driver.authority.mark(&scope), deadline).await };
-            let mark = self.run(read).await?.map(|mark| mark.token);
+            let mark = self.read_mark(&declaration.scope, deadline).await?;
             let take = Declaration {
                 claim: Claim::After(mark),
                 ..declaration.clone()

@@ -140,7 +140,17 @@ fn a_proxy_takes_the_settings_of_the_manifests_and_answers_the_probes() {
     let token_file = ("--http-token-file", token.display().to_string());
     for (file, probes) in [("pair.yaml", 3), ("sidecar.yaml", 2)] {
         let (documents, _) = read(&format!("kubernetes/{file}"));
-        let (container, settings, pod) = pod(&documents);
+        let (container, mut settings, pod) = pod(&documents);
+        // Here many run at the same time, and none in a pod.
+        for (_, value) in &mut settings.variables {
+            *value = value.replace("127.0.0.1:6432", "127.0.0.1:0");
+        }
+        let api = [
+            ("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
+            ("KUBERNETES_SERVICE_PORT", "1"),
+        ];
+        let api = api.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        settings.variables.extend(api);
         let http = Http::free();
         let address = ("--http", format!("127.0.0.1:{}", http.port()));
         let flags = [token_file.clone(), address];

@@ -25,7 +25,7 @@ use candidate::{Candidate, LockError, Patience};
 use leader::LeaderCommand;
 use signals::{Caught, LeaderSignals};
 
-pub use kubernetes::Cluster;
+pub use kubernetes::{Cluster, FollowedLease, LeaseName};
 pub use lock::{Lock, LockSpec};
 pub use proxied::LockKind;
 pub use session::Proxied;

@@ -9,7 +9,10 @@ use std::time::Duration;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
 pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};
 
-use crate::{Answer, Authority, Leased, Token};
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use crate::{Answer, Authority, Election, Leased, Mandate, Token};
 
 /// This build cannot connect to etcd.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +84,28 @@ impl ElectionCandidate {
 
     /// Never called.
     pub async fn resign(&self) -> Result<(), EtcdOpenError> {
+        match *self {}
+    }
+}
+
+/// An election that cannot be followed.
+#[derive(Debug)]
+pub enum FollowedElection {}
+
+impl FollowedElection {
+    /// Always fails.
+    pub fn new(_: &Options, _: &str, _: &str) -> Result<Self, EtcdOpenError> {
+        Err(EtcdOpenError)
+    }
+}
+
+#[async_trait]
+impl Election for FollowedElection {
+    fn look_every(&self) -> Duration {
+        match *self {}
+    }
+
+    async fn read(&self) -> Result<Option<(Mandate, Instant)>, String> {
         match *self {}
     }
 }

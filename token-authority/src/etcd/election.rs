@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
+use tokio::time::Instant;
 
 use super::connect::client_options;
 use super::fault::EtcdFault;
@@ -17,7 +19,14 @@ use super::open::{EtcdOpenError, IdentityError};
 use super::options::Options;
 use super::reported::CandidateStatus;
 use super::store::found;
-use crate::{Leased, Token};
+use crate::{Election, Leased, Mandate, Token, is_named};
+
+/// Time between two looks at a followed election.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Time for which an answer about a followed election counts. The key of a leader lives on while the leader renews its
+/// lease, also if this proxy cannot read it.
+const SURE_FOR: Duration = Duration::from_secs(10);
 
 /// Lease, and its key in the queue of an election. Every call is limited in time, and tries one member after another.
 #[derive(Debug)]
@@ -146,13 +155,73 @@ impl ElectionCandidate {
     }
 }
 
-pub(super) fn first_of(election: &str) -> TxnOp {
-    let first = GetOptions::new()
+/// An election as one replica follows it: it leads while the leader's key has the replica's identity as its value.
+#[derive(Debug)]
+pub struct FollowedElection {
+    members: Members,
+    election: String,
+    identity: String,
+}
+
+impl FollowedElection {
+    /// Must be called in the runtime that will run the connections.
+    ///
+    /// # Errors
+    ///
+    /// Unreadable files.
+    pub fn new(options: &Options, election: &str, identity: &str) -> Result<Self, EtcdOpenError> {
+        client_options(options)?;
+        Ok(Self {
+            members: Members::new(options),
+            election: election.to_owned(),
+            identity: identity.to_owned(),
+        })
+    }
+}
+
+#[async_trait]
+impl Election for FollowedElection {
+    fn look_every(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn read(&self) -> Result<Option<(Mandate, Instant)>, String> {
+        let sure_until = Instant::now() + SURE_FOR;
+        let first = TxnOp::get(format!("{}/", self.election), Some(first()));
+        let answer = self.members.txn(&Txn::new().and_then(vec![first])).await;
+        let answer = answer.map_err(|fault| explain(fault, &self.election).to_string())?;
+        let looked = answer.op_responses();
+        let Some(leader) = found(looked.first()) else {
+            return Ok(None);
+        };
+        let name = String::from_utf8_lossy(leader.value());
+        if !is_named(&name, &self.identity) {
+            return Ok(None);
+        }
+        let number = u64::try_from(leader.create_revision()).map(Token::new);
+        let mandate = Mandate {
+            id: format!("{name} ({})", leader.create_revision()),
+            number: Some(
+                number
+                    .ok()
+                    .and_then(Result::ok)
+                    .ok_or("its key has no revision")?,
+            ),
+        };
+        Ok(Some((mandate, sure_until)))
+    }
+}
+
+/// Selects the leader's key.
+fn first() -> GetOptions {
+    GetOptions::new()
         .with_prefix()
         .with_sort(SortTarget::Create, SortOrder::Ascend)
         .with_limit(1)
-        .with_keys_only();
-    TxnOp::get(format!("{election}/"), Some(first))
+}
+
+pub(super) fn first_of(election: &str) -> TxnOp {
+    TxnOp::get(format!("{election}/"), Some(first().with_keys_only()))
 }
 
 fn explain(fault: EtcdFault, election: &str) -> EtcdOpenError {

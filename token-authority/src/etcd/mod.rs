@@ -90,7 +90,7 @@ use async_trait::async_trait;
 use tokio::task::AbortHandle;
 
 pub use connect::UnusableFile;
-pub use election::ElectionCandidate;
+pub use election::{ElectionCandidate, FollowedElection};
 pub use open::EtcdOpenError;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
 pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};

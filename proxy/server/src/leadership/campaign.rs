@@ -1,16 +1,17 @@
-//! The campaign of this proxy for the lease of a scope, from start to end.
+//! The campaign of this proxy for the lead of a scope, from start to end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use pgpalisade_authority::{Claim, Election, Incarnation, Mandate, Mark, Token};
 use pgpalisade_fence::{Fence, Purpose, Terms};
 use pgpalisade_policies::Mode;
-use pgpalisade_takeover::{DeclareError, Lease, Takeover};
+use pgpalisade_takeover::{DeclareError, Takeover};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::{Leadership, Leaderships, Loss, Term};
+use super::{Leadership, Leaderships, Loss, Source, Term, on_loss};
 
 /// Pause after a failed attempt, or a term.
 const RETRY: Duration = Duration::from_secs(1);
@@ -23,6 +24,9 @@ const STEP_DOWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Interval of the looks at mark and primary in a term.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Maximum attempts to take the next token while others declare tokens.
+const TAKES_MAX: u32 = 8;
 
 /// Describes the declarer to people.
 const DECLARER: &str = "a listener";
@@ -60,90 +64,216 @@ struct Campaign {
     stop: CancellationToken,
 }
 
+/// Why there is no term yet.
+enum NotLeading {
+    /// Another leads.
+    Another,
+    Undeclared(DeclareError),
+    Unread(String),
+}
+
+impl From<DeclareError> for NotLeading {
+    fn from(error: DeclareError) -> Self {
+        match error {
+            DeclareError::LeaseHeld { unanswered: None } => Self::Another,
+            error => Self::Undeclared(error),
+        }
+    }
+}
+
+/// A mandate whose token is below the mark: it may not lead again, unless the scope is repaired.
+struct Deposed {
+    mandate: Mandate,
+    incarnation: Incarnation,
+}
+
 impl Campaign {
     async fn run(self) {
-        let mut last_error = None;
-        loop {
-            let lost = CancellationToken::new();
-            let winning = self.stop.run_until_cancelled(self.win(&lost)).await;
-            match winning {
-                None => return,
-                Some(Ok(lease)) => {
-                    last_error = None;
-                    self.lead(lease, &lost).await;
+        let (mut last_report, mut deposed) = (None, None);
+        while !self.stop.is_cancelled() {
+            let led = match &self.leadership.source {
+                Source::Lease => self.lead_by_lease().await,
+                Source::Election(election) => {
+                    self.lead_by_election(election.as_ref(), &mut deposed).await
                 }
-                Some(Err(error)) => self.report(&error, &mut last_error),
-            }
-            // After a term, others have a chance.
-            let pause = tokio::time::sleep(RETRY);
-            let _ = self.stop.run_until_cancelled(pause).await;
+            };
+            let pause = match (&self.leadership.source, &led) {
+                (Source::Election(election), Ok(()) | Err(NotLeading::Another)) => {
+                    election.look_every()
+                }
+                // After a term under the lease, others have a chance.
+                _ => RETRY,
+            };
+            self.report(led.err(), &mut last_report);
+            let _ = self.stop.run_until_cancelled(sleep(pause)).await;
         }
     }
 
-    /// Waits for the lease, and takes the next token under it.
-    async fn win(&self, lost: &CancellationToken) -> Result<Lease, DeclareError> {
-        let lost = lost.clone();
-        let _known = self.takeover.find_primary().await;
-        let scope = self.leadership.scope();
-        let terms = self.terms();
-        self.takeover
-            .lead(scope, DECLARER, terms, move || lost.cancel())
-            .await
+    /// Waits for the lease, takes the next token under it, and leads.
+    async fn lead_by_lease(&self) -> Result<(), NotLeading> {
+        let lost = CancellationToken::new();
+        let tell = lost.clone();
+        let win = async {
+            let _known = self.takeover.find_primary().await;
+            let (scope, terms) = (self.leadership.scope(), self.terms());
+            self.takeover
+                .lead(scope, DECLARER, terms, move || tell.cancel())
+                .await
+        };
+        let Some(lease) = self.stop.run_until_cancelled(win).await else {
+            return Ok(());
+        };
+        let lease = lease?;
+        let loss = async {
+            tokio::select! {
+                () = lost.cancelled() => Loss::Lease,
+                () = self.no_primary() => Loss::Primary,
+            }
+        };
+        self.lead(lease.mark(), loss).await;
+        // The connections are closed: another may have the lease.
+        drop(lease);
+        Ok(())
     }
 
-    /// Leads until the lease or the token is lost, or the proxy stops.
-    async fn lead(&self, lease: Lease, lost: &CancellationToken) {
-        let (scope, mark) = (self.leadership.scope(), lease.mark());
+    /// Waits until the replica leads the election, declares its number or takes the next one, and leads.
+    async fn lead_by_election(
+        &self,
+        election: &dyn Election,
+        deposed: &mut Option<Deposed>,
+    ) -> Result<(), NotLeading> {
+        let win = async {
+            let read = election.read().await.map_err(NotLeading::Unread)?;
+            let Some((mandate, sure_until)) = read else {
+                *deposed = None;
+                return Err(NotLeading::Another);
+            };
+            if sure_until <= Instant::now() || self.is_over(deposed.as_ref(), &mandate) {
+                return Err(NotLeading::Another);
+            }
+            let mark = self.declare(election, &mandate).await;
+            Ok((mandate, sure_until, mark))
+        };
+        let Some(won) = self.stop.run_until_cancelled(win).await else {
+            return Ok(());
+        };
+        let (mandate, sure_until, mark) = won?;
+        let incarnation = match mark {
+            Ok(mark) => {
+                let loss = outlived(election, &mandate, sure_until);
+                match self.lead(&mark, loss).await {
+                    Loss::Mark => mark.incarnation,
+                    _ => return Ok(()),
+                }
+            }
+            Err(NotLeading::Undeclared(DeclareError::Stale { mark })) => {
+                let (scope, number) = (self.leadership.scope(), mandate.number.map(Token::get));
+                tracing::warn!(
+                    %scope, number, mark = %mark.token,
+                    "the number of this lead is below the mark: it is given to nobody until the scope is repaired"
+                );
+                mark.incarnation
+            }
+            Err(error) => return Err(error),
+        };
+        *deposed = Some(Deposed {
+            mandate,
+            incarnation,
+        });
+        Ok(())
+    }
+
+    fn is_over(&self, deposed: Option<&Deposed>, mandate: &Mandate) -> bool {
+        let now = || {
+            let marks = self.takeover.marks();
+            marks.mark(self.leadership.scope()).incarnation()
+        };
+        deposed.is_some_and(|deposed| deposed.mandate == *mandate && deposed.incarnation == now())
+    }
+
+    /// Raises the mark to the number of a mandate, or to the next one if the election has none. The election is read
+    /// again after the mark, so of two replicas that believe to lead, one takes a token and the other is refused.
+    async fn declare(
+        &self,
+        election: &dyn Election,
+        mandate: &Mandate,
+    ) -> Result<Mark, NotLeading> {
+        let (takeover, scope) = (&self.takeover, self.leadership.scope());
+        let declare = async |claim| {
+            let declared = takeover.declare_for_nobody(scope, claim, DECLARER, self.terms());
+            declared.await
+        };
+        if let Some(number) = mandate.number {
+            return Ok(declare(Claim::Token(number)).await?);
+        }
+        let mut takes = 0;
+        loop {
+            let mark = takeover.read_mark(scope, takeover.deadline()).await?;
+            match election.read().await.map_err(NotLeading::Unread)? {
+                Some((now, sure_until)) if now == *mandate && sure_until > Instant::now() => {}
+                _ => return Err(NotLeading::Another),
+            }
+            takes += 1;
+            match declare(Claim::After(mark)).await {
+                Err(DeclareError::Stale { .. } | DeclareError::MarkIsLower { .. })
+                    if takes < TAKES_MAX => {}
+                declared => return Ok(declared?),
+            }
+        }
+    }
+
+    /// Leads with the token of a mark until it is lost, or the proxy stops.
+    async fn lead(&self, mark: &Mark, lost: impl Future<Output = Loss>) -> Loss {
+        let (scope, token) = (self.leadership.scope(), mark.token);
         let cached = self.takeover.marks().mark(scope);
         // After a repair the number means nothing.
         if cached.incarnation() != mark.incarnation {
-            return;
+            return Loss::Mark;
         }
-        let (token, term) = (mark.token, Term::new(cached, mark.token));
+        let term = Term::new(cached, token);
         tracing::info!(%scope, %token, "this proxy leads: sessions of its listener get the token");
         *self.leadership.term.lock() = Some(Arc::clone(&term));
         let loss = tokio::select! {
-            () = lost.cancelled() => Loss::Lease,
-            loss = self.watch(&term) => loss,
+            loss = lost => loss,
+            () = deposed(&term) => Loss::Mark,
             () = self.stop.cancelled() => Loss::Stop,
         };
         *self.leadership.term.lock() = None;
         tracing::info!(%scope, %token, reason = loss.why(), "this proxy no longer leads");
         match self.mode() {
-            Mode::Enforce => term.end(loss).await,
+            Mode::Enforce => {
+                let command = on_loss::run(&self.leadership.on_loss, &term, loss);
+                tokio::join!(term.end(loss), command);
+            }
             // Ends no session.
             Mode::Observe => drop(term.close()),
         }
-        // The connections are closed: another may have the lease.
-        drop(lease);
+        loss
     }
 
-    /// Waits until the term's token is of no use.
-    async fn watch(&self, term: &Term) -> Loss {
+    /// Waits until there has been no primary for a while.
+    async fn no_primary(&self) {
         let mut seen = Instant::now();
-        loop {
-            if !term.is_current() {
-                return Loss::Mark;
-            }
+        while seen.elapsed() <= PRIMARY_WITHIN {
             if self.takeover.primary().is_some() {
                 seen = Instant::now();
-            } else if seen.elapsed() > PRIMARY_WITHIN {
-                return Loss::Primary;
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            sleep(LOOK_EVERY).await;
         }
     }
 
-    fn report(&self, error: &DeclareError, last: &mut Option<String>) {
-        // Another leads.
-        if matches!(error, DeclareError::LeaseHeld { unanswered: None }) {
-            return;
+    fn report(&self, error: Option<NotLeading>, last: &mut Option<String>) {
+        let text = match error {
+            None => None,
+            // What was wrong before may be so again.
+            Some(NotLeading::Another) => return,
+            Some(NotLeading::Undeclared(error)) => Some(error.to_string()),
+            Some(NotLeading::Unread(why)) => Some(why),
+        };
+        if let Some(error) = text.as_ref().filter(|_| *last != text) {
+            tracing::warn!(scope = %self.leadership.scope(), %error, "this proxy cannot lead yet");
         }
-        let text = error.to_string();
-        if last.as_ref() != Some(&text) {
-            tracing::warn!(scope = %self.leadership.scope(), error = %text, "this proxy cannot lead yet");
-            *last = Some(text);
-        }
+        *last = text;
     }
 
     fn terms(&self) -> Terms {
@@ -159,5 +289,25 @@ impl Campaign {
     fn mode(&self) -> Mode {
         let scope = self.leadership.scope().as_str();
         self.fence.borrow().mode_of_scope(scope)
+    }
+}
+
+/// Waits until the mark is above the token of a term.
+async fn deposed(term: &Term) {
+    while term.is_current() {
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Waits until a mandate is over, or may be over because the election cannot be read.
+async fn outlived(election: &dyn Election, mandate: &Mandate, mut sure_until: Instant) -> Loss {
+    loop {
+        sleep_until(sure_until.min(Instant::now() + election.look_every())).await;
+        match timeout_at(sure_until, election.read()).await {
+            Ok(Ok(Some((now, until)))) if now == *mandate => sure_until = until,
+            Ok(Ok(_)) => return Loss::Election,
+            Ok(Err(_)) if Instant::now() < sure_until => {}
+            Ok(Err(_)) | Err(_) => return Loss::Unread,
+        }
     }
 }

@@ -1,22 +1,37 @@
 //! The check of the listeners that give a token.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use pgpalisade_policies::Policy;
+use pgpalisade_server::leadership::Source;
+use tokio::time::timeout;
 
 use super::super::finding::{CheckResult, listed};
-use crate::config::{AuthorityLocation, Config};
+use crate::config::{AuthorityLocation, Config, TokenSource};
+use crate::elections;
 
-pub(super) fn check(config: &Config, policy: Option<&Policy>) -> CheckResult {
+pub(super) async fn check(
+    config: &Config,
+    policy: Option<&Policy>,
+    within: Duration,
+) -> CheckResult {
     let listeners = config.clients.token_listeners.iter();
-    let scopes: BTreeSet<&str> = listeners.map(|listener| listener.scope.as_str()).collect();
-    if scopes.is_empty() {
+    let sources = listeners.map(|listener| (listener.scope.as_str(), &listener.source));
+    let sources: BTreeMap<&str, &TokenSource> = sources.collect();
+    if sources.is_empty() {
         return CheckResult::skip("no listener gives a token");
     }
-    let elected = scopes
+    // With numbers of its own, the listener must bring them.
+    let takes = |source: &TokenSource| {
+        matches!(source, TokenSource::Lease | TokenSource::Kubernetes { .. })
+    };
+    let follows =
+        |scope: &str| policy.is_some_and(|policy| policy.bounds(scope).election().is_some());
+    let cannot = sources
         .iter()
-        .find(|scope| policy.is_some_and(|policy| policy.bounds(scope).election().is_some()));
-    if let Some(scope) = elected {
+        .find(|(scope, source)| takes(source) && follows(scope));
+    if let Some((scope, _)) = cannot {
         return CheckResult::fail(
             format!(
                 "scope {scope} follows an election, so the proxy can take no token for a listener"
@@ -24,15 +39,38 @@ pub(super) fn check(config: &Config, policy: Option<&Policy>) -> CheckResult {
             "remove the listener, or numbers of the scope in the policy",
         );
     }
-    let seen = format!(
-        "the proxy campaigns for scope {}",
-        listed(scopes.into_iter().map(str::to_owned))
-    );
-    match config.takeover.authority {
+    let authority = &config.takeover.authority;
+    for (scope, source) in &sources {
+        if let Err(error) = read(source, authority, within).await {
+            return CheckResult::fail(
+                format!("scope {scope}: {source} cannot be read: {error}"),
+                "let the proxy read it: until then its listener gives no token",
+            );
+        }
+    }
+    let named = sources
+        .iter()
+        .map(|(scope, source)| format!("{scope}={source}"));
+    let seen = format!("the proxy gives the tokens of {}", listed(named));
+    match authority {
         AuthorityLocation::Embedded(_) => CheckResult::warn(
             format!("{seen}; no other proxy can share its store, and lead after it"),
             "use etcd or postgres as the authority of all replicas' proxies",
         ),
         AuthorityLocation::Etcd(_) | AuthorityLocation::Postgres(_) => CheckResult::ok(seen),
+    }
+}
+
+async fn read(
+    source: &TokenSource,
+    authority: &AuthorityLocation,
+    within: Duration,
+) -> Result<(), String> {
+    match elections::source(source, authority).map_err(|error| error.to_string())? {
+        Source::Lease => Ok(()),
+        Source::Election(election) => match timeout(within, election.read()).await {
+            Ok(read) => read.map(drop),
+            Err(_) => Err("it did not answer in time".to_owned()),
+        },
     }
 }

@@ -208,6 +208,7 @@ fn files(query: &str) -> Result<[Option<PathBuf>; 4], String> {
     Ok(files)
 }
 
+#[derive(Debug)]
 pub(super) struct Api {
     cluster: Cluster,
     /// Path of all Leases of the namespace.

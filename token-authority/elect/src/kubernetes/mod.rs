@@ -8,6 +8,7 @@
 //! <https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/lease-v1/>.
 
 mod api;
+mod follow;
 mod resource;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use api::{Api, KubernetesError};
 use resource::{ObservedLease, Resource};
 
 pub use api::Cluster;
+pub use follow::FollowedLease;
 
 /// Longest interval between a candidate's looks at the Lease, as in client-go.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -33,6 +35,8 @@ const LOOKS: u32 = 6;
 /// Pause before a retry of a request that is repeated until it succeeds.
 const PAUSE: Duration = Duration::from_millis(100);
 const GOODBYE: Duration = Duration::from_secs(2);
+/// For one answer about a Lease that is only followed.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 impl From<KubernetesError> for LockError {
     fn from(error: KubernetesError) -> Self {

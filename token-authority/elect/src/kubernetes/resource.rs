@@ -84,13 +84,28 @@ impl Resource {
         self.spec.insert(name.to_owned(), value.into());
     }
 
+    /// Whether all that candidates write is the same.
+    pub(super) fn has_spec_of(&self, other: &Self) -> bool {
+        self.spec == other.spec
+    }
+
+    /// Tells the time for which its holder has it from every other.
+    pub(super) fn tenure(&self) -> String {
+        let acquired = self.spec.get("acquireTime").and_then(Value::as_str);
+        let (holder, transitions) = (self.holder(), self.number("leaseTransitions"));
+        format!(
+            "{holder} since {} ({transitions})",
+            acquired.unwrap_or("then")
+        )
+    }
+
     /// Empty without a holder.
-    fn holder(&self) -> &str {
+    pub(super) fn holder(&self) -> &str {
         let holder = self.spec.get("holderIdentity");
         holder.and_then(Value::as_str).unwrap_or_default()
     }
 
-    fn lives(&self) -> Duration {
+    pub(super) fn lives(&self) -> Duration {
         // An int32 in Kubernetes.
         let seconds = self.number("leaseDurationSeconds");
         Duration::from_secs(seconds.min(u64::from(u32::MAX)))
@@ -116,7 +131,7 @@ impl ObservedLease {
     pub(super) fn is_free(seen: &mut Option<Self>, read: &Resource, now: Instant) -> bool {
         let seen = match seen {
             // Only the spec counts, not labels.
-            Some(seen) if seen.lease.spec == read.spec => seen,
+            Some(seen) if seen.lease.has_spec_of(read) => seen,
             before => {
                 let has_changed = before.is_some();
                 before.insert(Self {
