@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pgpalisade_judges::proof::checker::Rule;
+use pgpalisade_judges::proof::listeners::Source;
 use pgpalisade_judges::proof::plan::{Faults, Plan, Route};
 use pgpalisade_judges::proof::run::{Outcome, run};
 use pgpalisade_judges::proof::store::StoreKind;
@@ -72,6 +73,20 @@ fn two_writers_on_one_row() {
     assert_at_least("takeovers", 10, counts.takeovers);
     assert_at_least("numbers", 30, counts.appended);
     assert_at_least("kinds of faults", 5, counts.faults.len());
+}
+
+/// Programs that declare nothing, behind listeners whose proxies stop one after the other.
+#[test]
+fn programs_behind_listeners() {
+    let outcome = run_alone("led", Route::Proxied(StoreKind::Etcd), 30, |plan| {
+        plan.scopes = 0;
+        plan.faults = Faults::Handovers;
+        plan.listener = Some(Source::Hold);
+    });
+    assert_holds(&outcome);
+    let counts = &outcome.report.counts;
+    assert_at_least("terms", 2, counts.terms);
+    assert_at_least("confirmed writes", 50, counts.confirmed);
 }
 
 /// If this passes, the tests above test nothing.

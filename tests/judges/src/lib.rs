@@ -7,6 +7,7 @@
     reason = "a harness that cannot go on fails the test"
 )]
 
+pub mod handover;
 pub mod mediation;
 pub mod proof;
 pub mod sharing;

@@ -276,12 +276,12 @@ impl Etcd {
         self.dir.path().join("snapshot")
     }
 
-    fn try_ctl(&self, arguments: &[&str]) -> Option<()> {
+    pub fn try_ctl(&self, arguments: &[&str]) -> Option<()> {
         let output = self.run_ctl(&self.urls().join(","), arguments);
         output.status.success().then_some(())
     }
 
-    fn try_ctl_at(&self, index: usize, arguments: &[&str]) -> Option<String> {
+    pub fn try_ctl_at(&self, index: usize, arguments: &[&str]) -> Option<String> {
         let output = self.run_ctl(&self.urls()[index], arguments);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         output.status.success().then_some(text)

@@ -227,6 +227,14 @@ impl Wire {
         lost.expect("attach a filter to a socket");
     }
 
+    /// Its own, if it is a TCP socket.
+    pub fn local_port(&self) -> Option<u16> {
+        let Socket::Tcp(stream) = &self.socket else {
+            return None;
+        };
+        stream.local_addr().ok().map(|address| address.port())
+    }
+
     pub fn startup(&mut self, version: u32, parameters: &[(&str, &str)]) {
         self.send_bytes(&startup_packet(version, parameters));
     }

@@ -1,5 +1,5 @@
-//! Measures how long writes fail while Patroni changes the primary: on the servers themselves, through haproxy, and
-//! through pgpalisade.
+//! Measures how long writes fail: while Patroni changes the primary, on the servers themselves, through haproxy, and
+//! through pgpalisade; or after the end of a leader behind a listener.
 
 #![expect(
     clippy::expect_used,
@@ -11,9 +11,12 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use pgpalisade_judges::handover;
 use pgpalisade_judges::proof::client::Client;
 use pgpalisade_judges::proof::history::Answer;
+use pgpalisade_judges::proof::listeners::Source;
 use pgpalisade_judges::proof::stop::Stop;
+use pgpalisade_judges::proof::store::StoreKind;
 use pgpalisade_test_servers::machine;
 use pgpalisade_test_servers::patroni::{LOOP_WAIT, Patroni, RETRY_TIMEOUT, TTL, WHOLE_WITHIN};
 use pgpalisade_test_servers::postgres::scratch_dir;
@@ -22,12 +25,19 @@ use pgpalisade_test_servers::wire::Endpoint;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Measure how long writes fail while Patroni changes the primary, on three routes
+/// Measure how long writes fail while Patroni changes the primary, on three routes, or after the end of a leader
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Number of events of each kind
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Instead, end the proxy of a leader behind a listener, which gets its token from hold (the proxies' own lease),
+    /// or follows etcd (with that store), kubernetes or file
+    #[arg(long, value_parser = Source::parse)]
+    listener: Option<Source>,
+    /// The store with a listener: etcd (three members) or postgres
+    #[arg(long, default_value = "etcd", value_parser = StoreKind::parse)]
+    store: StoreKind,
     /// Seed of the times between events [default: from the clock]; printed
     #[arg(long)]
     seed: Option<u64>,
@@ -111,7 +121,11 @@ impl Way {
 
 fn main() {
     let arguments = Arguments::parse();
-    let mut random = StdRng::seed_from_u64(arguments.seed.unwrap_or_else(machine::seed));
+    let seed = arguments.seed.unwrap_or_else(machine::seed);
+    if let Some(source) = arguments.listener {
+        return handover::measure(source, arguments.store, arguments.rounds, seed);
+    }
+    let mut random = StdRng::seed_from_u64(seed);
     let mut servers = Patroni::start();
     servers
         .admin("postgres")

@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::Parser;
 use pgpalisade_judges::proof::leader::{self, Task};
 use pgpalisade_judges::proof::leaders::LEAD;
+use pgpalisade_judges::proof::listeners::Source;
 use pgpalisade_judges::proof::plan::{Faults, Plan, Route};
 use pgpalisade_judges::proof::run::run;
 use pgpalisade_judges::proof::store::StoreKind;
@@ -30,34 +31,30 @@ struct Arguments {
     #[arg(long)]
     seed: Option<u64>,
     /// Store of the marks: etcd (three members), postgres (a separate server) or embedded
-    #[arg(long, default_value = "etcd", value_parser = store)]
+    #[arg(long, default_value = "etcd", value_parser = StoreKind::parse)]
     store: StoreKind,
-    /// Faults: all, partitions, store, operators, or failovers (of two servers managed by Patroni)
+    /// Faults: all, partitions, store, operators, failovers (of two servers managed by Patroni), or handovers
     #[arg(long, default_value = "all", value_parser = faults)]
     faults: Faults,
     /// Number of proxies [default: 2, or 1 with an embedded store]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
     proxies: Option<u8>,
-    /// Number of scopes
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=4))]
-    scopes: u8,
+    /// Number of scopes whose leaders declare their tokens [default: 2, or 0 with a listener]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=4))]
+    scopes: Option<u8>,
     /// Let the clients of each proxy share this number of server connections
     #[arg(long, value_name = "CONNECTIONS", value_parser = clap::value_parser!(u8).range(3..))]
     pool: Option<u8>,
+    /// Leaders that declare nothing work behind listeners, which get their token from hold (the proxies' own lease),
+    /// or follow etcd (with that store), kubernetes or file
+    #[arg(long, value_parser = Source::parse)]
+    listener: Option<Source>,
     /// Bypass the proxies: the checker must then find violations
     #[arg(long)]
     direct: bool,
     /// Directory of the history [default: a directory under target/proof]
     #[arg(long)]
     history: Option<PathBuf>,
-}
-
-fn store(name: &str) -> Result<StoreKind, String> {
-    let known = StoreKind::ALL.into_iter().find(|kind| kind.name() == name);
-    known.ok_or_else(|| {
-        let names: Vec<&str> = StoreKind::ALL.map(StoreKind::name).to_vec();
-        format!("there is no store {name}; there is: {}", names.join(", "))
-    })
 }
 
 fn faults(name: &str) -> Result<Faults, String> {
@@ -93,7 +90,9 @@ fn main() -> ExitCode {
         Duration::from_secs_f64(arguments.minutes * 60.0),
     );
     plan.proxies = arguments.proxies.map_or(plan.proxies, usize::from);
-    plan.scopes = usize::from(arguments.scopes);
+    plan.listener = arguments.listener;
+    let scopes = if plan.listener.is_some() { 0 } else { 2 };
+    plan.scopes = arguments.scopes.map_or(scopes, usize::from);
     plan.faults = arguments.faults;
     if arguments.pool.is_some() {
         plan.shared = arguments.pool;

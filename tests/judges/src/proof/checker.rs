@@ -7,6 +7,8 @@
 //! - **G5** no refusal for a higher token that nobody has tried to declare, or for a missing token.
 //! - **G6** a declaration is answered in time, and fails only in promised ways.
 //! - **Take** no two takes get the same token, and `after:33` gets 34 or nothing.
+//! - **Term** a listener's connections are closed before the token of the next term is given, unless the store has
+//!   lost the lease.
 //! - **Row** writers that share one row by read-modify-write lose no confirmed number.
 //!
 //! **History** is a history that contradicts itself: the run then proves nothing.
@@ -34,6 +36,7 @@ pub fn check(events: &[Event]) -> Report {
     order::no_late_surprise(&history, &mut violations);
     order::marks_only_rise(&history, &mut violations);
     order::takes_are_single(&history, &mut violations);
+    order::terms_do_not_overlap(&history, &mut violations);
     order::honest_answers(&history, &mut violations);
     liveness::no_self_fencing(&history, &mut violations);
     liveness::bounded_takeover(&history, &mut violations);

@@ -71,6 +71,15 @@ impl Client {
         }
     }
 
+    /// Sends messages and reads nothing.
+    pub fn send(&mut self, batch: &Batch) {
+        self.wire.send(batch);
+    }
+
+    pub fn local_port(&self) -> Option<u16> {
+        self.wire.local_port()
+    }
+
     pub fn query(&mut self, sql: &str) -> QueryResult {
         self.exchange(&Batch::new().query(sql), 1)
     }

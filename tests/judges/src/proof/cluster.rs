@@ -1,13 +1,14 @@
 //! All parts of a run: PostgreSQL, a store, proxies, and a link on every connection between them.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
 use pgpalisade_harness::child::Running;
 use tempfile::TempDir;
 
+use pgpalisade_test_servers::machine;
 use pgpalisade_test_servers::patroni::Patroni;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::{Auth, Postgres, scratch_dir};
@@ -16,6 +17,7 @@ use pgpalisade_test_servers::wire::{Endpoint, Wire};
 
 use super::cutter::{Link, Network};
 use super::history::{Recorder, Target};
+use super::listeners::{Election, Listener};
 use super::plan::{Faults, Plan, Route};
 use super::store::RunningStore;
 use super::{row_writers, shapes, surviving, truth};
@@ -35,6 +37,8 @@ pub struct Cluster {
     policies: Vec<PolicyFile>,
     links: Vec<(Target, Link)>,
     addresses: Vec<SocketAddr>,
+    listeners: Vec<Listener>,
+    election: Election,
     store: Option<Mutex<RunningStore>>,
     network: Network,
     servers: ClusterServers,
@@ -91,6 +95,8 @@ impl Cluster {
             policies: Vec::new(),
             links: Vec::new(),
             addresses: Vec::new(),
+            listeners: Vec::new(),
+            election: Election::start(plan.listener),
             store: None,
             network: Network::new(),
             servers: ClusterServers::start(plan),
@@ -160,6 +166,11 @@ impl Cluster {
                 .flag("--backends-max", &shared.to_string())
                 .flag("--backends-wait", &format!("{}ms", plan.wait.as_millis()));
         }
+        if plan.listener.is_some() {
+            let direct = SocketAddr::from((Ipv4Addr::LOCALHOST, machine::free_port()));
+            options = options.flag("--listener", &self.election.table(direct, number));
+            self.listen(number, direct);
+        }
         options.store = marks;
         let proxy = Proxy::start_with(options);
         self.add_client_link(number, proxy.endpoint());
@@ -174,6 +185,27 @@ impl Cluster {
         let link = self.network.link(server);
         self.addresses.push(link.address());
         self.links.push((Target::ClientLink(number), link));
+    }
+
+    /// Opens a link to a proxy's listener that gives a token.
+    fn listen(&mut self, proxy: usize, direct: SocketAddr) {
+        let link = self.network.link(Endpoint::Tcp(direct));
+        self.listeners.push(Listener {
+            proxy,
+            address: link.address(),
+            direct,
+        });
+        self.links.push((Target::ClientLink(proxy), link));
+    }
+
+    /// What decides which of the listeners gives a token.
+    pub fn election(&self) -> &Election {
+        &self.election
+    }
+
+    /// Those that give a token.
+    pub fn listeners(&self) -> &[Listener] {
+        &self.listeners
     }
 
     pub fn addresses(&self) -> &[SocketAddr] {

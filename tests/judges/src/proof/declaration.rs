@@ -105,6 +105,25 @@ impl<'a> Declarer<'a> {
         let client = door.declare(self.database, &value, random, &begin, &end)?;
         Ok(Accepted { client, id })
     }
+
+    /// Records a token that the leader was given between `at` and now.
+    pub(super) fn record_given(&self, id: u64, at: u64, proxy: usize) {
+        let recorder = self.reach.recorder;
+        recorder.record(&Event::Leader {
+            leader: self.leader,
+            scope: self.scope.to_owned(),
+            token: self.token,
+        });
+        recorder.record(&Event::Declare {
+            at,
+            id,
+            leader: self.leader,
+            proxy,
+            pid: None,
+        });
+        let (at, answer) = (now(), Answer::Ok);
+        recorder.record(&Event::Declared { at, id, answer });
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -84,6 +84,12 @@ pub enum Event {
         id: u64,
         answer: Answer,
     },
+    /// The last time at which a listener's client that reads nothing has seen its connection open.
+    Open {
+        /// Of its declaration.
+        id: u64,
+        at: u64,
+    },
     Commit {
         /// End of its commit record, which orders all commits.
         lsn: u64,
@@ -154,6 +160,28 @@ impl Tally {
 /// Lowest token that no election gives.
 pub const POISON: u64 = 1 << 41;
 
+/// First number of a connection behind a listener. Each is a leader of its own, with the token that it was given.
+const BEHIND: u32 = 1 << 31;
+/// Connections of one program.
+const CONNECTIONS_MAX: u32 = 1 << 12;
+
+/// Number of a program's connection as a leader.
+///
+/// # Panics
+///
+/// With too many programs or connections.
+pub fn connection(program: u32, number: u32) -> u32 {
+    assert!(number < CONNECTIONS_MAX && program < BEHIND / CONNECTIONS_MAX);
+    BEHIND + program * CONNECTIONS_MAX + number
+}
+
+/// Number of the process to which a leader belongs.
+pub fn process(leader: u32) -> u32 {
+    leader
+        .checked_sub(BEHIND)
+        .map_or(leader, |place| place / CONNECTIONS_MAX)
+}
+
 /// Number of a proxy with another store.
 pub const BESIDE: usize = 999;
 
@@ -196,6 +224,8 @@ pub enum FaultKind {
     Pause,
     /// SIGKILL, later restarted.
     Kill,
+    /// SIGTERM, later restarted.
+    Stop,
     /// SIGQUIT, PostgreSQL's immediate shutdown; later restarted.
     Quit,
     /// Connections are closed.
@@ -227,6 +257,8 @@ pub enum FaultKind {
     Switchover,
     /// Only PostgreSQL's postmaster is killed; Patroni recovers it.
     KillPostmaster,
+    /// The listener that gives the token should no longer do so, and does not know.
+    LeadLost,
     /// A proxy with another store serves the cluster while the control connections of the others are down.
     SecondAuthority,
 }
@@ -243,6 +275,8 @@ pub enum Target {
     UpstreamLink(usize),
     ControlLink(usize),
     StoreLink(usize),
+    /// What the listeners follow.
+    Election,
 }
 
 impl Target {
@@ -257,6 +291,7 @@ impl Target {
             Self::UpstreamLink(_) => "link proxy-postgres",
             Self::ControlLink(_) => "link control-postgres",
             Self::StoreLink(_) => "link proxy-store",
+            Self::Election => "election",
         }
     }
 }

@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::client::Client;
 use super::declaration::{Accepted, Declarer, Reach};
 use super::history::{Answer, Event, Recorder, Row, Tally, now};
+use super::listeners::Listener;
+use super::program;
 use super::shapes::Shape;
 use super::take::take;
 
@@ -46,6 +48,8 @@ pub enum Number {
     Taken,
     /// Given by `pgpalisade elect`, which starts it once it has the lease of its scope through this proxy.
     Elected(SocketAddr),
+    /// Given by a listener to each connection.
+    Led(Listener),
 }
 
 /// A stale leader that asks again is refused again; these attempts are enough.
@@ -55,10 +59,10 @@ const REFUSALS_MAX: usize = 3;
 const STANDS: &str = ", pg_current_wal_flush_lsn() - '0/0', \
     ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int";
 
-struct Leader<'a> {
-    task: &'a Task,
-    token: u64,
-    recorder: Recorder,
+pub(super) struct Leader<'a> {
+    pub(super) task: &'a Task,
+    pub(super) token: u64,
+    pub(super) recorder: Recorder,
     ids: AtomicU64,
     rows: AtomicU64,
     end: Instant,
@@ -67,18 +71,10 @@ struct Leader<'a> {
 
 /// Leads until the end of its lifetime, or until every session has learned that this leader is stale.
 pub fn lead(task: &Task) {
-    let recorder = Recorder::open(&task.history).expect("open the history");
-    let mut leader = Leader {
-        task,
-        token: 0,
-        recorder,
-        ids: AtomicU64::new(1),
-        rows: AtomicU64::new(1),
-        end: Instant::now() + task.lifetime,
-        refusals: Mutex::new(0),
-    };
+    let mut leader = Leader::new(task, 0);
     let mut random = StdRng::seed_from_u64(task.seed);
     let first = match task.number {
+        Number::Led(listener) => return program::work(task, listener),
         Number::Given(token) => leader.lead_with(token, &mut random),
         Number::Taken => leader.take(&mut random),
         Number::Elected(_) => {
@@ -100,8 +96,20 @@ pub fn lead(task: &Task) {
     });
 }
 
-impl Leader<'_> {
-    fn declarer(&self) -> Declarer<'_> {
+impl<'a> Leader<'a> {
+    pub(super) fn new(task: &'a Task, token: u64) -> Self {
+        Self {
+            task,
+            token,
+            recorder: Recorder::open(&task.history).expect("open the history"),
+            ids: AtomicU64::new(1),
+            rows: AtomicU64::new(1),
+            end: Instant::now() + task.lifetime,
+            refusals: Mutex::new(0),
+        }
+    }
+
+    pub(super) fn declarer(&self) -> Declarer<'_> {
         Declarer {
             leader: self.task.leader,
             scope: &self.task.scope,
@@ -117,7 +125,7 @@ impl Leader<'_> {
         }
     }
 
-    fn goes_on(&self) -> bool {
+    pub(super) fn goes_on(&self) -> bool {
         Instant::now() < self.end && *self.refusals.lock().expect("refusals") < REFUSALS_MAX
     }
 
@@ -175,7 +183,7 @@ impl Leader<'_> {
     }
 
     /// Reads the position or the snapshot first: whichever comes immediately is the stricter check.
-    fn look(&self, accepted: Accepted, random: &mut StdRng) -> Option<Client> {
+    pub(super) fn look(&self, accepted: Accepted, random: &mut StdRng) -> Option<Client> {
         let Accepted { mut client, id } = accepted;
         let position_first = random.random_bool(0.5);
         let position = || {
@@ -248,12 +256,16 @@ impl Leader<'_> {
     }
 
     /// Returns the session if all went well and it holds its token.
-    fn write(&self, mut client: Client, random: &mut StdRng) -> Option<Client> {
+    pub(super) fn write(&self, mut client: Client, random: &mut StdRng) -> Option<Client> {
         client.set_patience(Duration::from_millis(random.random_range(300..4_000)));
+        let shapes = match self.task.number {
+            Number::Led(_) => Shape::undeclared(),
+            _ => &Shape::ALL,
+        };
         let shape = if random.random_bool(self.task.again) {
             Shape::DeclaredAgain
         } else {
-            Shape::ALL[random.random_range(0..Shape::ALL.len())]
+            shapes[random.random_range(0..shapes.len())]
         };
         let rows: Vec<Row> = (0..random.random_range(1..=shape.rows_max()))
             .map(|_| Row {

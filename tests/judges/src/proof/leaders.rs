@@ -72,7 +72,7 @@ impl Leaders {
         let task_text = serde_json::to_string(task).expect("a task is JSON");
         let mut command = match task.number {
             Number::Elected(proxy) => elect(&task.scope, proxy),
-            Number::Given(_) | Number::Taken => Command::new(&self.binary),
+            Number::Given(_) | Number::Taken | Number::Led(_) => Command::new(&self.binary),
         };
         if let Number::Elected(_) = task.number {
             command

@@ -8,6 +8,7 @@ mod store;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::Scope;
@@ -23,6 +24,7 @@ use super::client::Client;
 use super::cluster::Cluster;
 use super::history::{Event, FaultKind, Recorder, Target, now};
 use super::leaders::Leaders;
+use super::listeners::Source;
 use super::plan::{Faults, Plan};
 use super::stop::Stop;
 use super::store::RunningStore;
@@ -85,6 +87,10 @@ impl<'a> Nemesis<'a> {
         let is_operated = matches!(plan.faults, Faults::All | Faults::Operators);
         if is_operated && self.cluster.store().is_some() {
             lane(Box::new(Lane::operate));
+        }
+        let is_given_back = plan.faults == Faults::Handovers && plan.listener == Some(Source::Hold);
+        if plan.listener.is_some() && !is_given_back {
+            lane(Box::new(Lane::take_leads_away));
         }
         if let Some(servers) = self.cluster.pair() {
             lane(Box::new(move |lane| lane.fail_over(servers)));
@@ -153,21 +159,40 @@ impl<'a> Lane<'a> {
             let _broken = self.breaks();
             let mut proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
             let begin = now();
-            let kind = if self.random.random_bool(0.6) {
-                let pause = self.milliseconds(SHORT);
-                proxy.pause();
-                self.all.stop.sleep(pause);
-                proxy.resume();
-                FaultKind::Pause
-            } else {
-                let pause = self.milliseconds(0..1_500);
-                proxy.kill();
-                self.all.stop.sleep(pause);
-                start_again(&mut proxy);
-                FaultKind::Kill
-            };
+            let kind = self.kind_for_a_proxy();
+            match kind {
+                FaultKind::Pause => proxy.pause(),
+                FaultKind::Kill => proxy.kill(),
+                _ => {
+                    let status = proxy.terminate();
+                    assert_eq!(status.signal(), None, "a proxy did not end on SIGTERM");
+                }
+            }
+            let pause = self.milliseconds(match kind {
+                FaultKind::Pause => SHORT,
+                _ => 0..1_500,
+            });
+            self.all.stop.sleep(pause);
+            match kind {
+                FaultKind::Pause => proxy.resume(),
+                _ => start_again(&mut proxy),
+            }
             drop(proxy);
             self.record(kind, Target::Proxy(number), begin);
+        }
+    }
+
+    /// An orderly end matters for a lease.
+    fn kind_for_a_proxy(&mut self) -> FaultKind {
+        let plan = self.all.plan;
+        if plan.faults == Faults::Handovers {
+            FaultKind::Stop
+        } else if self.random.random_bool(0.6) {
+            FaultKind::Pause
+        } else if plan.listener.is_some() && self.random.random_bool(0.6) {
+            FaultKind::Stop
+        } else {
+            FaultKind::Kill
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::history::Target;
+use super::listeners::Source;
 use super::store::{Proxies, StoreKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub struct Plan {
     pub shared: Option<u8>,
     /// For such a connection, before a declaration can begin.
     pub wait: Duration,
+    /// What gives listeners their token, in runs with proxies. Programs then work behind them.
+    pub listener: Option<Source>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,15 +54,18 @@ pub enum Faults {
     Operators,
     /// Clients, proxies, and the primary of two servers managed by Patroni.
     Failovers,
+    /// Clients, and proxies that stop in order.
+    Handovers,
 }
 
 impl Faults {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::All,
         Self::Partitions,
         Self::Store,
         Self::Operators,
         Self::Failovers,
+        Self::Handovers,
     ];
 
     pub fn name(self) -> &'static str {
@@ -69,6 +75,7 @@ impl Faults {
             Self::Store => "store",
             Self::Operators => "operators",
             Self::Failovers => "failovers",
+            Self::Handovers => "handovers",
         }
     }
 
@@ -77,7 +84,7 @@ impl Faults {
     pub(super) fn again(self) -> f64 {
         match self {
             Self::Store => 0.2,
-            Self::All | Self::Partitions | Self::Operators | Self::Failovers => 0.0,
+            _ => 0.0,
         }
     }
 
@@ -87,8 +94,8 @@ impl Faults {
             (Self::Partitions, target) => !matches!(target, Target::Leader(_)),
             (Self::Store, Target::StoreLink(_))
             | (Self::Operators, Target::ClientLink(_) | Target::Leader(_))
-            | (Self::Failovers, Target::Proxy(_) | Target::Leader(_)) => true,
-            (Self::Store | Self::Operators | Self::Failovers, _) => false,
+            | (Self::Failovers | Self::Handovers, Target::Proxy(_) | Target::Leader(_)) => true,
+            (Self::Store | Self::Operators | Self::Failovers | Self::Handovers, _) => false,
         }
     }
 }
@@ -98,6 +105,9 @@ pub(super) const TAKEN: &str = "taken";
 
 /// Scope whose leaders are started by `pgpalisade elect` while it has the lease, in runs with proxies.
 pub(super) const ELECTED: &str = "elected";
+
+/// Scope whose token the listeners of the proxies give, and name of the application that works behind them.
+pub const LED: &str = "led";
 
 const SCOPES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
@@ -110,7 +120,12 @@ impl Plan {
     /// The scope of the shared row is enforced, the others have this mode.
     pub fn policy(&self, mode: &str) -> String {
         let scope = |name: &&str| format!("[scope.{name}]\nmode = \"{mode}\"\n");
-        self.scope_names().iter().map(scope).collect()
+        let mut policy: String = self.scope_names().iter().map(scope).collect();
+        if self.listener.is_some() {
+            let rule = "[[session]]\nmatch = { application_name = \"led\" }\nscope = \"led\"\n";
+            policy.push_str(rule);
+        }
+        policy
     }
 
     /// Two proxies if the store allows it, two scopes, and all faults.
@@ -129,6 +144,7 @@ impl Plan {
             faults: Faults::All,
             shared: None,
             wait: Duration::from_secs(1),
+            listener: None,
         }
     }
 

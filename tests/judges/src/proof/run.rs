@@ -20,7 +20,7 @@ use super::history::{self, Event, Recorder};
 use super::leader::{self, Number, Task};
 use super::leaders::Leaders;
 use super::nemesis::Nemesis;
-use super::plan::{ELECTED, Plan, Route, TAKEN};
+use super::plan::{ELECTED, LED, Plan, Route, TAKEN};
 use super::row_writers::{self, Election};
 use super::stop::Stop;
 use super::truth::Decoder;
@@ -147,6 +147,9 @@ impl Run<'_> {
                 scope.spawn(|| self.elect(TAKEN, self.plan.seed ^ (7 << 48)));
                 scope.spawn(|| self.elect(ELECTED, self.plan.seed ^ (8 << 48)));
             }
+            if !self.cluster.listeners().is_empty() {
+                scope.spawn(|| self.elect(LED, self.plan.seed ^ (9 << 48)));
+            }
             for number in [1, 2] {
                 let (election, seed) = (&election, self.plan.seed ^ (u64::from(number) << 56));
                 scope.spawn(move || row_writers::write(election, number, seed, &self.stop));
@@ -199,6 +202,10 @@ impl Run<'_> {
                 None if scope == ELECTED => {
                     Number::Elected(proxies[random.random_range(0..proxies.len())])
                 }
+                None if scope == LED => {
+                    let listeners = self.cluster.listeners();
+                    Number::Led(listeners[random.random_range(0..listeners.len())])
+                }
                 None => Number::Taken,
             };
             let leader = self.next_leader.fetch_add(1, Ordering::Relaxed);
@@ -211,7 +218,10 @@ impl Run<'_> {
                 history: self.dir.join(format!("leader-{leader}.jsonl")),
                 seed,
                 sessions,
-                again: self.plan.faults.again(),
+                again: match number {
+                    Number::Led(_) => 0.0,
+                    _ => self.plan.faults.again(),
+                },
                 lifetime,
                 patience: self.plan.patience(),
             });

@@ -5,6 +5,7 @@ use pgpalisade_test_servers::wire::Batch;
 use super::history::Row;
 
 /// Objects that leaders write to. `put` commits halfway and takes its time, `put_row` writes hidden from any parser.
+/// Behind a listener a row gets the token of its session, whatever the program believes.
 pub const SETUP: &str = "
     CREATE TABLE writes (id bigint PRIMARY KEY, scope text NOT NULL, token bigint NOT NULL);
     CREATE INDEX ON writes (scope, token, id);
@@ -13,7 +14,12 @@ pub const SETUP: &str = "
             INSERT INTO writes VALUES (ids[i], s, t); COMMIT; PERFORM pg_sleep(0.02);
         END LOOP; END $$;
     CREATE FUNCTION put_row(id bigint, s text, t bigint) RETURNS bigint LANGUAGE sql AS $$
-        INSERT INTO writes VALUES (id, s, t) RETURNING id $$";
+        INSERT INTO writes VALUES (id, s, t) RETURNING id $$;
+    CREATE FUNCTION stamp() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        NEW.token := coalesce(nullif(regexp_replace(current_setting('fencing.token', true), '.*=', ''), ''), '0');
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER stamp BEFORE INSERT ON writes FOR EACH ROW WHEN (NEW.scope = 'led') EXECUTE FUNCTION stamp()";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -53,6 +59,11 @@ impl Shape {
         Self::DeclaredAgain,
         Self::LocalToken,
     ];
+
+    /// Those without a declaration of their own.
+    pub fn undeclared() -> &'static [Self] {
+        &Self::ALL[..10]
+    }
 
     pub fn rows_max(self) -> usize {
         match self {

@@ -1,13 +1,15 @@
 //! The store shared by the proxies of a run, and its faults.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::machine::{self, Signal};
-use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::postgres::{Auth, Postgres};
 use pgpalisade_test_servers::proxy::Store;
 use pgpalisade_test_servers::wire::Endpoint;
 
+use super::client::Client;
 use super::cutter::{Link, Network};
 
 /// Enough members to answer while one is down, and not while two are.
@@ -39,6 +41,17 @@ impl StoreKind {
             Self::Etcd => "etcd",
         }
     }
+
+    /// # Errors
+    ///
+    /// The known names.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.map(Self::name).to_vec();
+            format!("there is no store {name}; there is: {}", names.join(", "))
+        })
+    }
 }
 
 /// Whether proxies can share a store.
@@ -59,7 +72,7 @@ impl RunningStore {
     pub fn start(kind: StoreKind) -> Self {
         match kind {
             StoreKind::Embedded => Self::Embedded,
-            StoreKind::Postgres => Self::Postgres(Postgres::start()),
+            StoreKind::Postgres => Self::Postgres(Postgres::start_with_clock(Auth::Trust, &[])),
             StoreKind::Etcd => Self::Etcd(Etcd::start(ETCD_MEMBERS)),
         }
     }
@@ -119,6 +132,28 @@ impl RunningStore {
             Self::Embedded => {}
             Self::Postgres(server) => server.restore(),
             Self::Etcd(etcd) => etcd.restore_all(),
+        }
+    }
+
+    /// Deletes the lease of a scope, if the store answers. Its holder is not told.
+    pub fn lose_lease(&self, scope: &str) {
+        match self {
+            Self::Embedded => {}
+            Self::Postgres(server) => {
+                let sql = format!("DELETE FROM pgpalisade.leases WHERE scope = '{scope}'");
+                let client = Client::login(&server.socket(), &[], Duration::from_secs(1));
+                let _deleted = client.map(|mut client| client.query(&sql));
+            }
+            Self::Etcd(etcd) => {
+                let _deleted = etcd.try_ctl(&["del", &format!("/pgpalisade/scope-lease/{scope}")]);
+            }
+        }
+    }
+
+    /// Steps the clock by which leases run out, if it can be stepped.
+    pub fn set_clock(&self, ahead: i64) {
+        if let Self::Postgres(server) = self {
+            server.set_clock(ahead);
         }
     }
 

@@ -4,7 +4,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::declaration::{Accepted, Declarer};
-use super::history::{Answer, Event, now};
+use super::history::{Event, now};
 use super::leader::pause;
 
 pub(super) struct Taken {
@@ -14,7 +14,6 @@ pub(super) struct Taken {
 
 pub(super) fn take(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<Taken> {
     let Declarer {
-        leader,
         scope,
         database,
         ref reach,
@@ -47,20 +46,11 @@ pub(super) fn take(candidate: &Declarer<'_>, random: &mut StdRng) -> Option<Take
         token: taken.as_ref().map(|(token, _)| *token),
     });
     let (token, client) = taken?;
-    reach.recorder.record(&Event::Leader {
-        leader,
-        scope: scope.to_owned(),
+    let taker = Declarer {
         token,
-    });
-    reach.recorder.record(&Event::Declare {
-        at,
-        id,
-        leader,
-        proxy: door.proxy,
-        pid: None,
-    });
-    let (at, answer) = (now(), Answer::Ok);
-    reach.recorder.record(&Event::Declared { at, id, answer });
+        ..*candidate
+    };
+    taker.record_given(id, at, door.proxy);
     let accepted = Accepted { client, id };
     Some(Taken { token, accepted })
 }

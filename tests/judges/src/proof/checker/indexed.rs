@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::proof::history::{Answer, Event, FaultKind, Tally, Target};
+use crate::proof::plan::LED;
 
 use super::exempt::Exempt;
 use super::report::{Counts, Rule, Violation};
@@ -86,6 +87,8 @@ pub(super) struct History<'a> {
     pub(super) shared_row: Option<&'a [(u32, u64)]>,
     pub(super) faults: Vec<Fault>,
     pub(super) exempt: Exempt<'a>,
+    /// Declarations by a listener whose connection was still open at a time.
+    pub(super) open: Vec<(u64, u64)>,
     timelines: &'a [(u32, u64)],
     /// Declarations of which only the answer counts.
     lost: HashSet<u64>,
@@ -257,6 +260,10 @@ impl<'a> History<'a> {
                 Some(declaration) => declaration.snapshot = Some((*at, *seen)),
                 None => self.orphans.push(event),
             },
+            Event::Open { id, at } => match self.declarations.get(id) {
+                Some(_) => self.open.push((*id, *at)),
+                None => self.orphans.push(event),
+            },
             Event::Written { at, id, answer } => match self.writes.get_mut(id) {
                 Some(write) => {
                     write.answer = Some((*at, answer));
@@ -355,6 +362,7 @@ impl<'a> History<'a> {
             }
         }
         counts.takeovers = tokens.len();
+        counts.terms = tokens.iter().filter(|(scope, _)| *scope == LED).count();
         counts.taken = self
             .takes
             .values()

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::proof::history::{Answer, FaultKind, POISON, Target};
-use crate::proof::plan::ELECTED;
+use crate::proof::history::{Answer, FaultKind, POISON, Target, process};
+use crate::proof::plan::{ELECTED, LED};
 
 use super::indexed::{Declaration, Fault, History};
 use super::report::{Rule, Violation};
@@ -69,8 +69,9 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
         let Some(who) = history.leaders.get(&leader) else {
             continue;
         };
-        if who.scope == ELECTED {
-            // A candidate that loses its session or the answer takes again, unrecorded.
+        if [ELECTED, LED].contains(&who.scope) {
+            // A candidate that loses its session or the answer takes again, unrecorded. A term may end before the
+            // next one begins.
             continue;
         }
         let tried = highest.get(who.scope).copied().unwrap_or_default();
@@ -194,10 +195,12 @@ fn stands_in_the_way(fault: &Fault, declaration: &Declaration<'_>) -> bool {
         Target::Proxy(proxy) | Target::ClientLink(proxy) | Target::UpstreamLink(proxy) => {
             proxy == declaration.proxy
         }
-        Target::Leader(leader) => leader == declaration.leader,
+        Target::Leader(leader) => leader == process(declaration.leader),
         Target::Backend(pid) => declaration.pid.is_none_or(|own| own == pid),
         // Pausing the whole server stops the session's own backend.
         Target::Postgres => fault.kind == FaultKind::Pause,
-        Target::Member(_) | Target::ControlLink(_) | Target::StoreLink(_) => false,
+        Target::Member(_) | Target::ControlLink(_) | Target::StoreLink(_) | Target::Election => {
+            false
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::proof::history::{Answer, BESIDE, Tally};
+use crate::proof::history::{Answer, BESIDE, FaultKind, Tally};
 
 use super::indexed::{Declaration, History};
 use super::report::{Rule, Violation};
@@ -11,6 +11,9 @@ use super::report::{Rule, Violation};
 const CERTAINLY_NOT: [&str; 8] = [
     "PF001", "PF002", "PF003", "PF004", "PF005", "PF006", "PF007", "25006",
 ];
+
+/// Time in which a proxy notices that its lead is gone, and closes its connections.
+const LOST_WITHIN_NS: u64 = 12_000_000_000;
 
 /// G1. Walks both sides in the order of PostgreSQL's log.
 pub(super) fn no_stale_commit(history: &History<'_>, violations: &mut Vec<Violation>) {
@@ -155,6 +158,44 @@ pub(super) fn takes_are_single(history: &History<'_>, violations: &mut Vec<Viola
         }
         if let Some(mark) = take.after.filter(|mark| mark + 1 != token) {
             add(format!("and named the mark {mark}"));
+        }
+    }
+}
+
+/// Term. The connection of a client that does not read is the last to be closed.
+pub(super) fn terms_do_not_overlap(history: &History<'_>, violations: &mut Vec<Violation>) {
+    for (id, at) in &history.open {
+        let Some(own) = history.declarations.get(id) else {
+            continue;
+        };
+        let next = history
+            .declarations
+            .values()
+            .filter(|declaration| declaration.scope == own.scope && declaration.token > own.token);
+        let next = next.filter_map(|next| Some((next.acknowledged()?, next.token)));
+        let Some((begun, token)) = next.min().filter(|(begun, _)| begun < at) else {
+            continue;
+        };
+        let is_lost = history.faults.iter().any(|fault| {
+            fault.kind == FaultKind::LeadLost
+                && fault.begin < begun
+                && *at < fault.end + LOST_WITHIN_NS
+        });
+        let is_exempt = history
+            .exempt
+            .section(own.scope, own.invoked, *at)
+            .is_none();
+        if !is_lost && !is_exempt {
+            violations.push(Violation {
+                rule: Rule::Term,
+                what: format!(
+                    "a connection of token {} of {} through proxy {} was open {} ms after token {token} was given",
+                    own.token,
+                    own.scope,
+                    own.proxy,
+                    (at - begun) / 1_000_000
+                ),
+            });
         }
     }
 }

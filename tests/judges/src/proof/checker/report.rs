@@ -13,6 +13,8 @@ pub enum Rule {
     G6,
     /// No taken token is shared, and a take follows only the mark that it names.
     Take,
+    /// A listener's connections are closed before the next term begins.
+    Term,
     Row,
     History,
 }
@@ -33,6 +35,8 @@ pub struct Counts {
     pub lost: usize,
     /// Tokens taken from the store, not given by an election.
     pub taken: usize,
+    /// Tokens given by listeners.
+    pub terms: usize,
     /// Longest declaration, without the times in which a fault blocked it.
     pub slowest_ms: u64,
     pub writes: usize,
@@ -73,6 +77,9 @@ impl fmt::Display for Report {
         writeln!(f, "  acknowledged {}", counts.acknowledged)?;
         let (takeovers, taken) = (counts.takeovers, counts.taken);
         writeln!(f, "  takeovers    {takeovers}, {taken} of them by a take")?;
+        if counts.terms > 0 {
+            writeln!(f, "  terms        {} of listeners", counts.terms)?;
+        }
         if counts.lost > 0 {
             writeln!(
                 f,

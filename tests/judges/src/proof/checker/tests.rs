@@ -615,3 +615,30 @@ fn a_refusal_for_a_take_that_had_no_answer() {
     events.push(declared(19, 510, error("PF001")));
     assert_eq!(violated(&events), [Rule::G5]);
 }
+
+#[test]
+fn a_connection_outlives_its_term() {
+    // Token 2 is given at 70 ms.
+    let open = |id, at| Event::Open { id, at: at * MS };
+    assert_eq!(violated(&plus([open(100, 69), open(200, 90)])), []);
+    assert_eq!(violated(&plus([open(100, 71)])), [Rule::Term]);
+    assert_eq!(violated(&plus([open(999, 71)])), [Rule::History]);
+    let lost = Event::Fault {
+        kind: FaultKind::LeadLost,
+        target: Target::Election,
+        begin: 50 * MS,
+        end: 55 * MS,
+    };
+    assert_eq!(violated(&plus([open(100, 71), lost.clone()])), []);
+    assert_eq!(violated(&plus([open(100, 12_056), lost])), [Rule::Term]);
+    let mut events = plus([open(100, 71)]);
+    events.push(Event::Exempt {
+        scope: "alpha".to_owned(),
+        why: Exemption::TwoAuthorities,
+        begin: 65 * MS,
+        end: 66 * MS,
+        first: 1_500,
+        last: 1_600,
+    });
+    assert_eq!(violated(&events), []);
+}

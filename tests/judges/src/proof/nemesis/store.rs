@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use super::{Backup, Lane, RESTART_WITHIN, start_again};
+use super::{Backup, LONG, Lane, RESTART_WITHIN, start_again};
 use crate::proof::cutter::{Flow, Link};
 use crate::proof::history::{BESIDE, Event, Exemption, FaultKind, Target, now};
-use crate::proof::plan::{ELECTED, TAKEN};
+use crate::proof::listeners::Source;
+use crate::proof::plan::{ELECTED, LED, TAKEN};
 use crate::proof::store::RunningStore;
 use pgpalisade_test_servers::machine;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
@@ -17,6 +18,9 @@ use pgpalisade_test_servers::wire::Endpoint;
 
 /// Log message of a proxy that has found a second authority and has reacted to it.
 const FOUND: &str = "the cluster is already served with authority";
+
+/// Of the Lease that listeners follow.
+const RENEW_EVERY: Duration = Duration::from_millis(300);
 
 impl<'a> Lane<'a> {
     pub(super) fn store(&self) -> MutexGuard<'a, RunningStore> {
@@ -30,6 +34,45 @@ impl<'a> Lane<'a> {
             proxy.lock().unwrap_or_else(PoisonError::into_inner)
         };
         proxies.map(lock).collect()
+    }
+
+    /// Ends leads of the listeners, and tells no leader: elects another, deletes what says who leads, or lets the
+    /// election hang or the clock of the lease jump.
+    pub(super) fn take_leads_away(mut self) {
+        let (election, proxies) = (
+            self.all.cluster.election(),
+            self.all.cluster.proxies().len(),
+        );
+        let follows = self.all.plan.listener != Some(Source::Hold);
+        for term in 1.. {
+            let gap = self.milliseconds(if follows { 1_000..8_000 } else { 8_000..25_000 });
+            let next = Instant::now() + gap;
+            while Instant::now() < next {
+                if self.all.stop.sleep(RENEW_EVERY.min(gap)) {
+                    return;
+                }
+                election.renew();
+            }
+            let _broken = self.breaks();
+            let begin = now();
+            match self.random.random_range(0..10) {
+                0..6 if follows => {
+                    let proxy = self.random.random_range(0..proxies);
+                    election.elect(proxy, term, &self.store());
+                }
+                0..8 => election.delete(&self.store()),
+                _ => {
+                    let ahead = self.random.random_range(-3_600..3_600);
+                    self.store().set_clock(ahead);
+                    election.pause();
+                    let pause = self.milliseconds(LONG);
+                    self.all.stop.sleep(pause);
+                    election.resume();
+                    self.store().set_clock(0);
+                }
+            }
+            self.record(FaultKind::LeadLost, Target::Election, begin);
+        }
     }
 
     /// With a recovery if they ask for it.
@@ -168,7 +211,12 @@ impl<'a> Lane<'a> {
     }
 
     fn exempt_all(&self, since: (u64, u64)) {
-        let names = self.all.plan.scope_names().iter().chain([&TAKEN, &ELECTED]);
+        let names = self
+            .all
+            .plan
+            .scope_names()
+            .iter()
+            .chain([&TAKEN, &ELECTED, &LED]);
         names.for_each(|name| self.exempt(name, Exemption::TwoAuthorities, since));
     }
 
