@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -34,11 +35,25 @@ JARS = ":".join(f"/usr/share/java/{jar}.jar" for jar in ("postgresql", "HikariCP
 # A table of the page | its column | command
 SUITES = [
     ("Python", "psycopg", [PYTHON, "python-psycopg.py"]),
-    ("Python", "psycopg async", [PYTHON, "python-psycopg-async.py"]),
-    ("others", "psql", ["sh", "psql.sh"]),
-    ("others", "node-postgres", ["node", "node-pg.js"]),
-    ("others", "pgjdbc", ["java", "-cp", JARS, "java-pgjdbc.java"]),
+    ("Python", "psycopg-async", [PYTHON, "python-psycopg-async.py"]),
+    ("Python", "psycopg2", [PYTHON, "python-psycopg2.py"]),
+    ("Python", "asyncpg", [PYTHON, "python-asyncpg.py"]),
+    ("Python", "SQLAlchemy", [PYTHON, "python-sqlalchemy.py"]),
+    ("Python", "Django", [PYTHON, "python-django.py"]),
+    ("Python", "psqlODBC", [PYTHON, "odbc-pyodbc.py"]),
+    ("C, Node, Java, Go", "psql", ["sh", "psql.sh"]),
+    ("C, Node, Java, Go", "node-postgres", ["node", "node-pg.js"]),
+    ("C, Node, Java, Go", "postgres.js", ["node", "node-postgres.js"]),
+    ("C, Node, Java, Go", "pgjdbc", ["java", "-cp", JARS, "java-pgjdbc.java"]),
+    ("C, Node, Java, Go", "pgx", ["go", "run", "go-pgx.go"]),
+    ("C, Node, Java, Go", "lib/pq", ["go", "run", "go-pq.go"]),
+    ("Ruby, Perl, PHP", "pg", ["ruby", "ruby-pg.rb"]),
+    ("Ruby, Perl, PHP", "ActiveRecord", ["ruby", "ruby-activerecord.rb"]),
+    ("Ruby, Perl, PHP", "DBD::Pg", ["perl", "perl-dbd-pg.pl"]),
+    ("Ruby, Perl, PHP", "PDO", ["php", "php-pdo.php"]),
 ]
+
+BEGIN, END = "<!-- begin: tests/drivers/run.py -->", "<!-- end -->"
 
 # Its name | what it shows | whether PostgreSQL alone must fail it
 SCENARIOS = [
@@ -156,7 +171,8 @@ def run(suite, port, postgres_port, proxy_port, mode):
         NODE_PATH=os.path.join(WORK, "node_modules"), PYTHONDONTWRITEBYTECODE="1", WORK=WORK,
     )
     only = os.environ.get("ONLY", "").split()
-    with open(os.path.join(WORK, "errors"), "wb") as errors:
+    log = os.path.join(WORK, f"{suite[1]}.{mode}.log")
+    with open(log, "wb") as errors:
         child = subprocess.Popen(
             [*suite[2], *only], cwd=HERE, env=environment, stdout=subprocess.PIPE, stderr=errors,
             stdin=subprocess.DEVNULL, start_new_session=True,
@@ -183,7 +199,7 @@ def run(suite, port, postgres_port, proxy_port, mode):
         print(f"{suite[1]}, {mode}: {name}: {cell}", flush=True)
         cells[name] = cell
     if any("said nothing" in cell for cell in cells.values()):
-        print(open(os.path.join(WORK, "errors")).read()[-2000:])
+        print(open(log).read()[-2000:])
     return said.get("version", ""), cells
 
 
@@ -207,7 +223,44 @@ def main():
                         result = results.setdefault(suite[1], {})
                         result["version"] = version
                         result.setdefault(mode, {}).update(cells)
-    print(json.dumps(results, indent=1))
+    if "unfenced" in modes:
+        cannot = [(name, cells) for name in results for cells in results[name]["unfenced"].values() if "CANNOT" in cells]
+        sys.exit(f"{len(cannot)} scenarios cannot fail" if cannot else 0)
+    with open(RESULTS, "w") as file:
+        json.dump(results, file, indent=1)
+    failed = write_page(results)
+    sys.exit(f"{failed} cells failed" if failed else 0)
+
+
+def cell(result, name):
+    """In session and transaction mode; once if they are equal."""
+    words = []
+    for mode in ("session", "transaction"):
+        said = result.get(mode, {}).get(name, "?")
+        words.append("-" if said.startswith("n/a") else "**FAILED**" if said.startswith("FAILED") else said)
+    return " / ".join(dict.fromkeys(words))
+
+
+def write_page(results):
+    """Puts the tables between the marks of the page, and returns how many cells failed."""
+    missing = [suite[1] for suite in SUITES if suite[1] not in results]
+    if missing:
+        print("the page stays: no results yet of", *missing)
+        return 0
+    lines = [BEGIN, ""]
+    for group in dict.fromkeys(suite[0] for suite in SUITES):
+        names = [suite[1] for suite in SUITES if suite[0] == group]
+        lines += [f"| {group} | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
+        for name, title, _ in SCENARIOS:
+            lines.append(f"| {title} | " + " | ".join(cell(results[driver], name) for driver in names) + " |")
+        lines.append("")
+    versions = "Tried: " + "; ".join(results[suite[1]]["version"] for suite in SUITES) + "."
+    lines += [*textwrap.wrap(versions, 120, break_long_words=False, break_on_hyphens=False), "", END]
+    with open(PAGE) as file:
+        before, rest = file.read().split(BEGIN)
+    with open(PAGE, "w") as file:
+        file.write(before + "\n".join(lines) + rest.split(END)[1])
+    return sum(line.count("FAILED") for line in lines)
 
 
 main()
