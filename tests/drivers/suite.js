@@ -119,8 +119,12 @@ async function main(version) {
     if (process.argv.length > 2 && !process.argv.includes(name)) continue;
     now = name;
     let cell;
+    const ended = new Promise((resolve, reject) => {
+      setTimeout(resolve, 15000, "hangs").unref();
+      process.once("uncaughtException", (e) => resolve(`crash: ${e.message}`));
+    });
     try {
-      cell = (await scenario()) ?? "ok";
+      cell = (await Promise.race([scenario(), ended])) ?? "ok";
     } catch (e) {
       const place = e.stack?.match(/[\w-]+\.js:\d+/g)?.at(0);
       cell = `FAILED at ${place}: ${e.message}`.replaceAll("\n", " ");

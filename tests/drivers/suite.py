@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+port = os.environ["PGPORT"]
 now = ""  # the scenario that runs
 scenarios = {}
 
