@@ -108,6 +108,15 @@ func (r *rows) Read(buffer []byte) (int, error) {
 }
 
 var scenarios = []scenario{
+	// In transaction mode nothing that the driver sets for itself keeps the server connection.
+	{"shares", func() string {
+		c := connect(takeover())
+		run(c, write("kept"))
+		if takeover("keeps") != "0" {
+			return "keeps"
+		}
+		return "ok"
+	}},
 	{"string", func() string { run(connect(takeover()), write("kept")); return "ok" }},
 	{"set", func() string {
 		c := connect("")

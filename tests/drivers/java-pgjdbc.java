@@ -83,6 +83,13 @@ class Pgjdbc {
     }
 
     static void common() {
+        // In transaction mode nothing that the driver sets for itself keeps the server connection.
+        scenario("shares", () -> {
+            try (Connection c = connect(takeover())) {
+                run(c, write("kept"));
+                return takeover("keeps").equals("0") ? "ok" : "keeps";
+            }
+        });
         scenario("string", () -> {
             try (Connection c = connect(takeover())) { run(c, write("kept")); }
             return "ok";

@@ -84,14 +84,12 @@ scenarios.notify = connected(async (connect) => {
 
 scenarios.objects = connected(async (connect) => {
   const sql = await connect(takeover());
-  await sql.begin(async (sql) => {
-    const object = await sql.largeObject();
-    await object.write(Buffer.from("an object"));
-    await object.seek(0);
-    assert.equal((await object.read(100))[0].data.toString(), "an object");
-    await object.close();
-    await run(sql, write("kept"));
-  });
+  const object = await sql.largeObject();
+  await object.write(Buffer.from("an object"));
+  await object.seek(0);
+  assert.equal((await object.read(100))[0].data.toString(), "an object");
+  await object.close();
+  await run(sql, write("kept"));
 });
 
 scenarios.cursor = connected(async (connect) => {

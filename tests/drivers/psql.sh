@@ -23,6 +23,8 @@ refused() {
 quiet() { output=$(cat); case $output in "${1:-}") echo ok ;; *) echo "FAILED $output" ;; esac; }
 with() { token=$1; shift; PGOPTIONS="-c fencing.token=$token" session "$@"; }
 
+# In transaction mode nothing that psql sets for itself keeps the server connection.
+shares() { { kept; echo '\! "$TAKEOVER" keeps'; } | with "$(takeover)" | quiet 0; }
 string() { kept | with "$(takeover)" | quiet; }
 set_() { { echo "SET fencing.token = $(takeover);"; kept; } | session | quiet; }
 local_() {
@@ -87,7 +89,7 @@ attrs() {
 }
 
 echo "version: $(psql --version | cut -d' ' -f1,3)"
-for now in ${*:-string set local old-string old-set old-local idle transaction statement batch copy autocommit fields \
+for now in ${*:-shares string set local old-string old-set old-local idle transaction statement batch copy autocommit fields \
     cancel notify objects cursor attrs}; do
     case $now in
     set | local) cell=$("${now}_") ;;

@@ -28,9 +28,8 @@ class Django(suite.Driver):
 
     def connect(self, token=None, **more):
         """A fresh connection, as a process of its own would have it."""
-        connections["default"].close_pool() if connections["default"].settings_dict["OPTIONS"].get("pool") else None
-        connections["default"].close()
-        del connections["default"]
+        if "default" in vars(connections._connections):
+            del connections["default"]
         options = {"options": f"-c fencing.token={token}"} if token else {}
         connections.settings["default"]["OPTIONS"] = {**options, **more}
         connections["default"].ensure_connection()

@@ -46,17 +46,21 @@ SUITES = [
     ("C, Node, Java, Go", "postgres.js", ["node", "node-postgres.js"]),
     ("C, Node, Java, Go", "pgjdbc", ["java", "-cp", JARS, "java-pgjdbc.java"]),
     ("C, Node, Java, Go", "pgx", [os.path.join(WORK, "go-pgx")]),
-    ("C, Node, Java, Go", "lib/pq", [os.path.join(WORK, "go-pq")]),
     ("Ruby, Perl, PHP", "pg", ["ruby", "ruby-pg.rb"]),
     ("Ruby, Perl, PHP", "ActiveRecord", ["ruby", "ruby-activerecord.rb"]),
     ("Ruby, Perl, PHP", "DBD::Pg", ["perl", "perl-dbd-pg.pl"]),
     ("Ruby, Perl, PHP", "PDO", ["php", "php-pdo.php"]),
 ]
 
+LATE = """CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS
+    $$BEGIN PERFORM pg_sleep(5); INSERT INTO jobs SELECT NEW.*; RETURN NULL; END$$;
+    CREATE TRIGGER late BEFORE INSERT ON late FOR EACH ROW EXECUTE FUNCTION late()"""
+
 BEGIN, END = "<!-- begin: tests/drivers/run.py -->", "<!-- end -->"
 
 # Its name | what it shows | whether PostgreSQL alone must fail it
 SCENARIOS = [
+    ("shares", "shares connections", False),
     ("string", "token in the connection string", False),
     ("set", "SET after connecting", False),
     ("local", "SET LOCAL", True),
@@ -137,18 +141,20 @@ def postgres(dir):
         sql(port, "CREATE ROLE app LOGIN PASSWORD 'pencil'", database="postgres")
         sql(port, "CREATE DATABASE app OWNER app", database="postgres")
         sql(port, "CREATE TABLE jobs (scenario text, what text)", "app")
-        sql(port, "CREATE TABLE late (scenario text, what text)", "app")
+        # Rows of `late` come into `jobs`, but slowly.
+        sql(port, "CREATE TABLE late (LIKE jobs)", "app")
+        sql(port, LATE, "app")
         yield port
 
 
 @contextlib.contextmanager
 def proxy(dir, postgres_port, mode):
-    port = free_port()
+    port, http = free_port(), f"127.0.0.1:{free_port()}"
     command = [PROXY, "serve", "--listen", f"127.0.0.1:{port}", "--upstream", f"postgres://127.0.0.1:{postgres_port}"]
     command += ["--control", "user=postgres dbname=postgres", "--authority", f"embedded:{dir}/authority"]
-    command += ["--pool", mode, "--shutdown-grace", "1s"]
+    command += ["--pool", mode, "--shutdown-grace", "1s", "--http", http]
     with server(port, os.path.join(dir, f"proxy-{mode}.log"), command):
-        yield port
+        yield port, http
 
 
 def packages():
@@ -166,12 +172,12 @@ def packages():
         subprocess.run(["go", "build", "-o", WORK + "/", suite], check=True, env=go)
 
 
-def run(suite, port, postgres_port, proxy_port, mode):
+def run(suite, port, postgres_port, proxy_port, http, mode):
     """What a suite says of each scenario, and the database of what it says."""
     sql(postgres_port, "TRUNCATE jobs", "app")
     environment = dict(
         os.environ, PGHOST="127.0.0.1", PGPORT=str(port), PGUSER="app", PGPASSWORD="pencil", PGDATABASE="app",
-        POSTGRES_PORT=str(postgres_port), PROXY_PORT=str(proxy_port), TAKEOVER=os.path.join(HERE, "takeover"), MODE=mode,
+        POSTGRES_PORT=str(postgres_port), PROXY_PORT=str(proxy_port), METRICS=http, TAKEOVER=os.path.join(HERE, "takeover"), MODE=mode,
         NODE_PATH=os.path.join(WORK, "node_modules"), PYTHONDONTWRITEBYTECODE="1", WORK=WORK,
     )
     only = os.environ.get("ONLY", "").split()
@@ -220,10 +226,10 @@ def main():
         os.chmod(dir, 0o755)
         with postgres(dir) as postgres_port:
             for mode in modes:
-                with proxy(dir, postgres_port, mode.replace("unfenced", "session")) as proxy_port:
+                with proxy(dir, postgres_port, mode.replace("unfenced", "session")) as (proxy_port, http):
                     port = postgres_port if mode == "unfenced" else proxy_port
                     for suite in suites:
-                        version, cells = run(suite, port, postgres_port, proxy_port, mode)
+                        version, cells = run(suite, port, postgres_port, proxy_port, http, mode)
                         result = results.setdefault(suite[1], {})
                         result["version"] = version
                         result.setdefault(mode, {}).update(cells)

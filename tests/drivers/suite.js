@@ -41,6 +41,12 @@ function common(open, run, close) {
     }
   };
   Object.assign(scenarios, {
+    // In transaction mode nothing that the driver sets for itself keeps the server connection.
+    shares: connected(async (connect) => {
+      const c = await connect(takeover());
+      await run(c, write("kept"));
+      return takeover("keeps") === "0" ? "ok" : "keeps";
+    }),
     string: connected(async (connect) => {
       await run(await connect(takeover()), write("kept"));
     }),
@@ -119,9 +125,10 @@ async function main(version) {
     if (process.argv.length > 2 && !process.argv.includes(name)) continue;
     now = name;
     let cell;
-    const ended = new Promise((resolve, reject) => {
-      setTimeout(resolve, 15000, "hangs").unref();
-      process.once("uncaughtException", (e) => resolve(`crash: ${e.message}`));
+    const ended = new Promise((resolve) => {
+      setTimeout(resolve, 15000, "hangs");
+      process.removeAllListeners("uncaughtException");
+      process.once("uncaughtException", () => resolve("crash"));
     });
     try {
       cell = (await Promise.race([scenario(), ended])) ?? "ok";

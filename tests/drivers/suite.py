@@ -84,6 +84,13 @@ def common(driver):
     begin, commit, rollback = driver.begin, driver.commit, driver.rollback
 
     @scenario
+    def shares():
+        """In transaction mode nothing that the driver sets for itself keeps the server connection."""
+        c = connect(takeover())
+        execute(c, write("kept"))
+        return "ok" if takeover("keeps") == "0" else "keeps"
+
+    @scenario
     def string():
         execute(connect(takeover()), write("kept"))
 
