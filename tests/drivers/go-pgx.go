@@ -222,7 +222,7 @@ var scenarios = []scenario{
 	{"cancel", func() string {
 		c := connect(takeover())
 		go func() {
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(time.Second)
 			must(c.PgConn().CancelRequest(ctx))
 		}()
 		var told *pgconn.PgError

@@ -315,7 +315,8 @@ class Pgjdbc {
             }
         });
         scenario("binary", () -> {
-            try (Connection c = DriverManager.getConnection(url(takeover(), "&binaryTransfer=true&prepareThreshold=-1"));
+            String more = "&binaryTransfer=true&prepareThreshold=-1";
+            try (Connection c = DriverManager.getConnection(url(takeover(), more));
                  PreparedStatement s = c.prepareStatement("SELECT ?::int, ?::float8, ?::bytea")) {
                 s.setInt(1, 7);
                 s.setDouble(2, 0.25);
@@ -351,8 +352,8 @@ class Pgjdbc {
             } catch (Throwable e) {
                 int line = 0;
                 for (var frame : e.getStackTrace()) {
-                    if (line == 0 && frame.getClassName().startsWith("Pgjdbc") && !frame.getMethodName().equals("check"))
-                        line = frame.getLineNumber();
+                    boolean isOurs = frame.getClassName().startsWith("Pgjdbc") && !frame.getMethodName().equals("check");
+                    if (line == 0 && isOurs) line = frame.getLineNumber();
                 }
                 cell = ("FAILED at " + line + ": " + e).replace('\n', ' ');
             }

@@ -86,7 +86,7 @@ scenarios.prepared = connected(async (connect) => {
 scenarios.cancel = connected(async (connect) => {
   const c = await connect(takeover());
   const error = c.query(slow()).catch((e) => e);
-  setTimeout(() => new Client().cancel(c, c._activeQuery), 500);
+  setTimeout(() => new Client().cancel(c, c._activeQuery), 1000);
   assert.equal((await error).code, "57014");
   await run(c, write("kept"));
 });

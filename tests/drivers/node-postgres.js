@@ -70,7 +70,7 @@ scenarios.prepared = connected(async (connect) => {
 scenarios.cancel = connected(async (connect) => {
   const sql = await connect(takeover());
   const query = run(sql, slow());
-  setTimeout(() => query.cancel(), 500);
+  setTimeout(() => query.cancel(), 1000);
   assert.equal((await query.catch((e) => e)).code, "57014");
   await run(sql, write("kept"));
 });

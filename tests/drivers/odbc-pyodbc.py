@@ -99,7 +99,7 @@ def prepared():
 def cancel():
     c = connect(takeover())
     cursor = c.cursor()
-    timer = threading.Timer(0.5, cursor.cancel)
+    timer = threading.Timer(1, cursor.cancel)
     timer.start()
     try:
         cursor.execute(slow())

@@ -149,7 +149,7 @@ my @scenarios = (
     cancel => sub {
         my $c = connect_(takeover());
         $c->do(slow(), { pg_async => PG_ASYNC });
-        select undef, undef, undef, 0.5;
+        select undef, undef, undef, 1;
         check($c->pg_cancel);
         $c->do(write_('kept'));
         'ok';

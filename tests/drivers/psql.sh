@@ -66,7 +66,7 @@ fields() {
 }
 cancel() {
     { kept; echo "$slow"; } | PGOPTIONS="-c fencing.token=$(takeover)" session >"$WORK/cancel" &
-    sleep 0.5
+    takeover sleeps
     kill -INT "$(pgrep -P $! psql || echo $!)"
     wait $!
     grep -q 57014 "$WORK/cancel" && echo ok

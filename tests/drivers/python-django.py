@@ -1,5 +1,6 @@
 """Django, on psycopg with its pool."""
 
+import contextlib
 import os
 
 import django
@@ -28,7 +29,7 @@ class Django(suite.Driver):
 
     def connect(self, token=None, **more):
         """A fresh connection, as a process of its own would have it."""
-        if "default" in vars(connections._connections):
+        with contextlib.suppress(AttributeError):
             del connections["default"]
         options = {"options": f"-c fencing.token={token}"} if token else {}
         connections.settings["default"]["OPTIONS"] = {**options, **more}

@@ -121,7 +121,7 @@ async def prepared():
 @scenario
 async def cancel():
     c = await connect(takeover())
-    timer = threading.Timer(0.5, c.cancel)
+    timer = threading.Timer(1, c.cancel)
     timer.start()
     try:
         await c.execute(slow())

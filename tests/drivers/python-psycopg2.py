@@ -101,7 +101,7 @@ def pool():
 @scenario
 def cancel():
     c = connect(takeover())
-    timer = threading.Timer(0.5, c.cancel)
+    timer = threading.Timer(1, c.cancel)
     timer.start()
     try:
         execute(c, slow())

@@ -11,8 +11,10 @@ ActiveRecord::ConnectionAdapters::PostgreSQLAdapter.alias_method(:exec, :execute
 # A fresh pool, as a process of its own would have it.
 def connect(token = nil, **more)
   options = token ? { options: "-c fencing.token=#{token}" } : {}
-  ActiveRecord::Base.establish_connection(adapter: "postgresql", host: "127.0.0.1", port: ENV["PGPORT"], database: "app",
-                                          username: "app", password: "pencil", pool: 2, **options, **more)
+  ActiveRecord::Base.establish_connection(
+    adapter: "postgresql", host: "127.0.0.1", port: ENV["PGPORT"], database: "app", username: "app",
+    password: "pencil", pool: 2, **options, **more
+  )
   ActiveRecord::Base.connection
 end
 

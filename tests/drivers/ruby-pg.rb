@@ -47,7 +47,7 @@ SCENARIOS.merge!(
   },
   "cancel" => lambda {
     c = connect(takeover)
-    Thread.new { sleep 0.5; c.cancel }
+    Thread.new { sleep 1; c.cancel }
     begin
       c.exec(slow)
       raise "nothing was cancelled"

@@ -41,11 +41,12 @@ SUITES = [
     ("Python", "SQLAlchemy", [PYTHON, "python-sqlalchemy.py"]),
     ("Python", "Django", [PYTHON, "python-django.py"]),
     ("Python", "psqlODBC", [PYTHON, "odbc-pyodbc.py"]),
-    ("C, Node, Java, Go", "psql", ["sh", "psql.sh"]),
-    ("C, Node, Java, Go", "node-postgres", ["node", "node-pg.js"]),
-    ("C, Node, Java, Go", "postgres.js", ["node", "node-postgres.js"]),
-    ("C, Node, Java, Go", "pgjdbc", ["java", "-cp", JARS, "java-pgjdbc.java"]),
-    ("C, Node, Java, Go", "pgx", [os.path.join(WORK, "go-pgx")]),
+    ("others", "psql", ["sh", "psql.sh"]),
+    ("others", "node-postgres", ["node", "node-pg.js"]),
+    ("others", "postgres.js", ["node", "node-postgres.js"]),
+    ("others", "pgjdbc", ["java", "-cp", JARS, "java-pgjdbc.java"]),
+    ("others", "tokio-postgres", [os.path.join(WORK, "cargo/debug/rust-tokio-postgres")]),
+    ("others", "pgx", [os.path.join(WORK, "go-pgx")]),
     ("Ruby, Perl, PHP", "pg", ["ruby", "ruby-pg.rb"]),
     ("Ruby, Perl, PHP", "ActiveRecord", ["ruby", "ruby-activerecord.rb"]),
     ("Ruby, Perl, PHP", "DBD::Pg", ["perl", "perl-dbd-pg.pl"]),
@@ -166,6 +167,9 @@ def packages():
     for file in ("package.json", "package-lock.json"):
         shutil.copy(os.path.join(HERE, file), WORK)
     subprocess.run(["npm", "ci", "--ignore-scripts", "--silent"], check=True, cwd=WORK)
+    shutil.copy(os.path.join(ROOT, "Cargo.lock"), HERE)
+    cargo = ["cargo", "build", "--quiet", "--manifest-path", os.path.join(HERE, "Cargo.toml")]
+    subprocess.run([*cargo, "--target-dir", os.path.join(WORK, "cargo")], check=True)
     # Debian's packages of Go are sources, without modules.
     go = dict(os.environ, GO111MODULE="off", GOPATH="/usr/share/gocode", GOCACHE=os.path.join(WORK, "go"))
     for suite in glob.glob(os.path.join(HERE, "go-*.go")):
@@ -177,8 +181,9 @@ def run(suite, port, postgres_port, proxy_port, http, mode):
     sql(postgres_port, "TRUNCATE jobs", "app")
     environment = dict(
         os.environ, PGHOST="127.0.0.1", PGPORT=str(port), PGUSER="app", PGPASSWORD="pencil", PGDATABASE="app",
-        POSTGRES_PORT=str(postgres_port), PROXY_PORT=str(proxy_port), METRICS=http, TAKEOVER=os.path.join(HERE, "takeover"), MODE=mode,
-        NODE_PATH=os.path.join(WORK, "node_modules"), PYTHONDONTWRITEBYTECODE="1", WORK=WORK,
+        POSTGRES_PORT=str(postgres_port), PROXY_PORT=str(proxy_port), METRICS=http, MODE=mode,
+        TAKEOVER=os.path.join(HERE, "takeover"), WORK=WORK, NODE_PATH=os.path.join(WORK, "node_modules"),
+        PYTHONDONTWRITEBYTECODE="1",
     )
     only = os.environ.get("ONLY", "").split()
     log = os.path.join(WORK, f"{suite[1]}.{mode}.log")
@@ -221,7 +226,7 @@ def main():
         modes = ["unfenced"]
     suites = [suite for suite in SUITES if not arguments or suite[1] in arguments]
     packages()
-    results = json.load(open(RESULTS)) if os.path.exists(RESULTS) else {}
+    results = json.load(open(RESULTS)) if os.path.exists(RESULTS) and "unfenced" not in modes else {}
     with tempfile.TemporaryDirectory() as dir:
         os.chmod(dir, 0o755)
         with postgres(dir) as postgres_port:
@@ -234,8 +239,7 @@ def main():
                         result["version"] = version
                         result.setdefault(mode, {}).update(cells)
     if "unfenced" in modes:
-        cannot = [(name, cells) for name in results for cells in results[name]["unfenced"].values() if "CANNOT" in cells]
-        sys.exit(f"{len(cannot)} scenarios cannot fail" if cannot else 0)
+        sys.exit("some scenarios cannot fail" if "CANNOT" in json.dumps(results) else 0)
     with open(RESULTS, "w") as file:
         json.dump(results, file, indent=1)
     failed = write_page(results)
