@@ -21,6 +21,7 @@ refused() {
 }
 # That nothing is said.
 quiet() { output=$(cat); case $output in "${1:-}") echo ok ;; *) echo "FAILED $output" ;; esac; }
+says() { grep -q "$1" && echo ok; }
 with() { token=$1; shift; PGOPTIONS="-c fencing.token=$token" session "$@"; }
 
 # In transaction mode nothing that psql sets for itself keeps the server connection.
@@ -28,8 +29,7 @@ shares() { { kept; echo '\! "$TAKEOVER" keeps'; } | with "$(takeover)" | quiet 0
 string() { kept | with "$(takeover)" | quiet; }
 set_() { { echo "SET fencing.token = $(takeover);"; kept; } | session | quiet; }
 local_() {
-    { echo "BEGIN; SET LOCAL fencing.token = $(takeover);"; kept; echo "COMMIT;"; lost; } | session | grep -q 'PF002: ' &&
-        echo ok
+    { echo "BEGIN; SET LOCAL fencing.token = $(takeover);"; kept; echo "COMMIT;"; lost; } | session | says 'PF002: '
 }
 old_string() { old=$(takeover); kept | with "$(takeover)"; lost | with "$old" | refused; }
 old_set() {
@@ -47,7 +47,9 @@ statement() {
     { kept; echo "$asleep"; echo "INSERT INTO jobs SELECT '$now', 'lost' FROM pg_sleep(10);"; } |
         with "$(takeover)" | refused
 }
-batch() { { kept; echo "$asleep"; echo "$(lost)$slow$(lost)" | sed 's/;\(.\)/\\;\1/g'; } | with "$(takeover)" | refused; }
+batch() {
+    { kept; echo "$asleep"; echo "$(lost)$slow$(lost)" | sed 's/;\(.\)/\\;\1/g'; } | with "$(takeover)" | refused
+}
 copy() {
     echo "copy	kept" >"$WORK/kept"
     printf '%s\n' "\\copy jobs FROM '$WORK/kept'" \
@@ -72,12 +74,13 @@ cancel() {
     grep -q 57014 "$WORK/cancel" && echo ok
 }
 notify() {
-    { echo "LISTEN jobs; NOTIFY jobs, 'done';"; kept; } | with "$(takeover)" | grep -q 'notification "jobs" with payload "done"' &&
-        echo ok
+    { echo "LISTEN jobs; NOTIFY jobs, 'done';"; kept; } | with "$(takeover)" |
+        says 'notification "jobs" with payload "done"'
 }
 objects() {
     echo "an object" >"$WORK/object"
-    { echo "\\lo_import '$WORK/object'"; echo "\\lo_export :LASTOID '$WORK/object.again'"; echo '\lo_unlink :LASTOID'; kept; } |
+    { echo "\\lo_import '$WORK/object'"; echo "\\lo_export :LASTOID '$WORK/object.again'"
+      echo '\lo_unlink :LASTOID'; kept; } |
         with "$(takeover)" | grep -v '^lo_' | quiet && cmp "$WORK/object" "$WORK/object.again"
 }
 cursor() {
@@ -89,8 +92,8 @@ attrs() {
 }
 
 echo "version: $(psql --version | cut -d' ' -f1,3)"
-for now in ${*:-shares string set local old-string old-set old-local idle transaction statement batch copy autocommit fields \
-    cancel notify objects cursor attrs}; do
+for now in ${*:-shares string set local old-string old-set old-local idle transaction statement batch copy autocommit \
+    fields cancel notify objects cursor attrs}; do
     case $now in
     set | local) cell=$("${now}_") ;;
     *) cell=$("$(echo "$now" | tr - _)") ;;

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import connections, models, transaction
 
 import suite
-from suite import equal, scenario, slow, takeover, without, write
+from suite import equal, scenario, takeover, without
 
 DATABASE = {"ENGINE": "django.db.backends.postgresql", "HOST": "127.0.0.1", "NAME": "app", "USER": "app"}
 settings.configure(DATABASES={"default": {**DATABASE, "PORT": os.environ["PGPORT"], "PASSWORD": "pencil"}})

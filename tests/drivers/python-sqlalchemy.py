@@ -4,7 +4,7 @@ import sqlalchemy
 from sqlalchemy import text
 
 import suite
-from suite import equal, scenario, slow, takeover, without, write
+from suite import equal, scenario, takeover, without, write
 
 
 def engine(token=None, **more):
