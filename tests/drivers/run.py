@@ -61,7 +61,7 @@ BEGIN, END = "<!-- begin: tests/drivers/run.py -->", "<!-- end -->"
 
 # Its name | what it shows | whether PostgreSQL alone must fail it
 SCENARIOS = [
-    ("shares", "shares connections", False),
+    ("shares", "shares its connection", False),
     ("string", "token in the connection string", False),
     ("set", "SET after connecting", False),
     ("local", "SET LOCAL", True),
@@ -249,7 +249,7 @@ def main():
 def cell(result, name):
     """In session and transaction mode; once if they are equal."""
     words = []
-    for mode in ("session", "transaction"):
+    for mode in ("transaction",) if name == "shares" else ("session", "transaction"):
         said = result.get(mode, {}).get(name, "?")
         words.append("-" if said.startswith("n/a") else "**FAILED**" if said.startswith("FAILED") else said)
     return " / ".join(dict.fromkeys(words))
@@ -268,7 +268,7 @@ def write_page(results):
         for name, title, _ in SCENARIOS:
             lines.append(f"| {title} | " + " | ".join(cell(results[driver], name) for driver in names) + " |")
         lines.append("")
-    versions = "Tried: " + "; ".join(results[suite[1]]["version"] for suite in SUITES) + "."
+    versions = "Tried: " + "; ".join(dict.fromkeys(results[suite[1]]["version"] for suite in SUITES)) + "."
     lines += [*textwrap.wrap(versions, 120, break_long_words=False, break_on_hyphens=False), "", END]
     with open(PAGE) as file:
         before, rest = file.read().split(BEGIN)
@@ -277,4 +277,5 @@ def write_page(results):
     return sum(line.count("FAILED") for line in lines)
 
 
-main()
+if __name__ == "__main__":
+    main()
