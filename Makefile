@@ -17,7 +17,7 @@ QUICK := --no-default-features $(addprefix --config profile.dev.,debug=0 debug-a
 	package.pg_query.opt-level=0 package.pgpalisade-takeover.opt-level=0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit it proof outage mediation release release-profiled deb bench bench-micro check fuzz-build build
+.PHONY: help demo test unit it proof outage mediation drivers release release-profiled deb bench bench-micro check fuzz-build build
 .PHONY: packages-build packages-test
 
 help: ## Say what there is
@@ -69,6 +69,10 @@ outage: build ## How long nobody can write while Patroni fails over, 15 minutes 
 mediation: export PGPALISADE_BIN := $(BINARY)
 mediation: build ## Conversations at random, the database as the judge, 60 minutes (ARGS='--minutes 5 --seed 7')
 	@"$(MEDIATION)" $(ARGS)
+
+drivers: export PGPALISADE_BIN := $(BINARY)
+drivers: build ## The same scenarios with every driver, 10 minutes; writes the tables of docs/drivers.md (ARGS='psycopg pgjdbc')
+	@CARGO_TARGET_DIR="$(abspath $(TARGET_DIR))" tests/drivers/run.py $(ARGS)
 
 release: packages-build ## Build the proxy to run in production: target/release/pgpalisade
 	$(CARGO) build --release --locked --package pgpalisade
