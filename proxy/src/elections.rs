@@ -29,7 +29,7 @@ pub(crate) fn source(
         }
         // The configuration allows an election in etcd only with the former.
         (TokenSource::Lease | TokenSource::Etcd { .. }, _) => Source::Lease,
-        (TokenSource::File(path), _) => Source::Election(Box::new(NumberFile(path.clone()))),
+        (TokenSource::File(path), _) => Source::Election(Box::new(NumberFile::new(path.clone()))),
         (
             TokenSource::Kubernetes {
                 cluster,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -338,6 +339,14 @@ fn a_number_below_the_mark_is_given_to_nobody() {
     }
     files.write("a", "41");
     assert_eq!(replica.leads(), 41);
+    let tasks = format!("/proc/{}/task", replica.proxy.pid());
+    let threads = || fs::read_dir(&tasks).unwrap().count();
+    let before = threads();
+    fs::remove_file(files.path("a")).unwrap();
+    let made = Command::new("mkfifo").arg(files.path("a")).status();
+    assert!(made.unwrap().success());
+    thread::sleep(Duration::from_secs(4));
+    assert!(replica.leader().is_none() && threads() <= before + 1);
 }
 
 #[test]
