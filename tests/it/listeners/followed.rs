@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::kubernetes::Kubernetes;
-use pgpalisade_test_servers::machine::{assert_within, wait_until};
+use pgpalisade_test_servers::machine::{assert_says, assert_within, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::Store;
 use pgpalisade_test_servers::wire::{TRUSTED, Wire};
@@ -297,6 +297,10 @@ fn a_deposed_lead_comes_back_after_another_or_a_repair() {
         assert!(replica.leader().is_none());
     };
     depose(40);
+    assert_says(
+        &replica.proxy.output(),
+        "no session gets a token until another leads",
+    );
     // The same holder again, as a program writes it that counts nothing.
     lease.elect("b", 1);
     thread::sleep(Duration::from_secs(2));

@@ -85,6 +85,8 @@ impl From<DeclareError> for NotLeading {
 struct Deposed {
     mandate: Mandate,
     incarnation: Incarnation,
+    /// Not told at once: as a rule another replica leads, and the election soon says so.
+    is_told: bool,
 }
 
 impl Campaign {
@@ -148,7 +150,9 @@ impl Campaign {
                 *deposed = None;
                 return Err(NotLeading::Another);
             };
-            if self.is_over(deposed.as_ref(), &mandate) {
+            // Otherwise the lead might end with the next read.
+            let is_short = sure_until < Instant::now() + election.look_every() * 2;
+            if is_short || self.is_over(deposed.as_mut(), &mandate) {
                 return Err(NotLeading::Another);
             }
             let mark = self.declare(election, &mandate).await;
@@ -166,29 +170,35 @@ impl Campaign {
                     _ => return Ok(()),
                 }
             }
-            Err(NotLeading::Undeclared(DeclareError::Stale { mark })) => {
-                let (scope, number) = (self.leadership.scope(), mandate.number.map(Token::get));
-                tracing::warn!(
-                    %scope, number, mark = %mark.token,
-                    "the number of this lead is below the mark: it is given to nobody until the scope is repaired"
-                );
-                mark.incarnation
-            }
+            Err(NotLeading::Undeclared(DeclareError::Stale { mark })) => mark.incarnation,
             Err(error) => return Err(error),
         };
         *deposed = Some(Deposed {
             mandate,
             incarnation,
+            is_told: false,
         });
         Ok(())
     }
 
-    fn is_over(&self, deposed: Option<&Deposed>, mandate: &Mandate) -> bool {
-        let now = || {
-            let marks = self.takeover.marks();
-            marks.mark(self.leadership.scope()).incarnation()
+    fn is_over(&self, deposed: Option<&mut Deposed>, mandate: &Mandate) -> bool {
+        let scope = self.leadership.scope();
+        let mark = self.takeover.marks().mark(scope);
+        let same = |deposed: &&mut Deposed| {
+            deposed.mandate == *mandate && deposed.incarnation == mark.incarnation()
         };
-        deposed.is_some_and(|deposed| deposed.mandate == *mandate && deposed.incarnation == now())
+        let Some(deposed) = deposed.filter(same) else {
+            return false;
+        };
+        if !std::mem::replace(&mut deposed.is_told, true) {
+            let (number, mark) = (mandate.number.map(Token::get), mark.mark().map(Token::get));
+            tracing::warn!(
+                %scope, number, mark,
+                "the mark is above the number of this lead: no session gets a token until another leads, the replica \
+                 is elected again, or the scope is repaired"
+            );
+        }
+        true
     }
 
     /// Raises the mark to the number of a mandate, or to the next one if the election has none. The election is read

@@ -81,7 +81,9 @@ impl KubernetesError {
 fn hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => " (it does not know the token or certificate)",
-        StatusCode::FORBIDDEN => " (allow get, create and update on leases of coordination.k8s.io)",
+        StatusCode::FORBIDDEN => {
+            " (allow get on leases of coordination.k8s.io, and to a candidate create and update)"
+        }
         _ => "",
     }
 }
