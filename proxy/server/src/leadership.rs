@@ -293,9 +293,9 @@ mod tests {
         assert_eq!(ending.as_mut().poll(&mut cx), Poll::Pending);
         let ended = Some(Cause::TermEnded(Loss::Lease));
         assert_eq!([first.entry().cause(), second.entry().cause()], [ended; 2]);
-        // One that comes now gets no token, though the term is not yet taken away.
+        // One that comes now gets no token, though the term is not yet taken away: it is to connect again.
         assert!(third.entry().join(&leadership).is_none());
-        assert_eq!(third.entry().cause(), None);
+        assert_eq!(third.entry().cause(), Some(Cause::LeadGained));
         drop(first);
         assert_eq!(ending.as_mut().poll(&mut cx), Poll::Pending);
         drop(second);
