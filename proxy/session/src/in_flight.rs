@@ -63,6 +63,11 @@ impl Request {
         )
     }
 
+    /// Whether it runs a statement.
+    pub(super) const fn runs(self) -> bool {
+        matches!(self, Self::Query | Self::Execute | Self::FunctionCall)
+    }
+
     /// Whether the server answers it with ReadyForQuery, which ends a request cycle.
     #[inline]
     pub(crate) const fn ends_cycle(self) -> bool {

@@ -110,14 +110,8 @@ impl Ledger {
 
     /// Whether a request after the one being answered runs anything.
     pub(super) fn runs_more(&self) -> bool {
-        let runs = |later: &InFlight| {
-            let request = later.request;
-            matches!(
-                request,
-                Request::Query | Request::Execute | Request::FunctionCall
-            )
-        };
-        self.in_flight.iter().skip(1).any(runs)
+        let mut later = self.in_flight.iter().skip(1);
+        later.any(|later| later.request.runs())
     }
 
     /// Adds a request of the proxy, which is rare.
@@ -369,15 +363,16 @@ impl Ledger {
         Sent::Unclear
     }
 
-    /// Whether nothing in flight runs a statement.
-    pub(crate) fn runs_nothing(&self) -> bool {
-        let runs = |request| {
-            matches!(
-                request,
-                Request::Execute | Request::Query | Request::FunctionCall
-            )
-        };
-        !self.in_flight.iter().any(|entry| runs(entry.request))
+    /// Whether all that is in flight was sent by the proxy for itself.
+    pub(super) fn is_of_proxy(&self) -> bool {
+        let is_of_proxy = |entry: &InFlight| entry.origin == Origin::Injected;
+        self.in_flight.iter().all(is_of_proxy)
+    }
+
+    /// Whether nothing in flight runs a statement of the client.
+    pub(super) fn runs_nothing_of_client(&self) -> bool {
+        let runs = |entry: &InFlight| entry.origin != Origin::Injected && entry.request.runs();
+        !self.in_flight.iter().any(runs)
     }
 
     /// Whether more may be sent before replies come.

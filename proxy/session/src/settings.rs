@@ -78,10 +78,10 @@ impl Session {
             return false;
         }
         let (client, server) = (&mut self.client, &mut self.server);
-        // What runs beside it could end its transaction unseen.
+        // What the client runs beside it could end its transaction unseen.
         let is_alone = match request {
-            Request::Query => server.ledger.is_empty(),
-            _ => server.ledger.runs_nothing(),
+            Request::Query => server.ledger.is_of_proxy(),
+            _ => server.ledger.runs_nothing_of_client(),
         };
         let settings = &mut client.settings;
         let is_small = text.len() <= TEXT_MAX && settings.len() < KEPT_MAX;

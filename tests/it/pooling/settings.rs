@@ -55,6 +55,20 @@ fn each_client_has_its_own_settings_in_a_shared_connection() {
     }
 }
 
+/// The proxy declares, or opens the session for writes, before the client's first message.
+#[test]
+fn a_setting_after_the_proxys_own_statements_is_taken_along_too() {
+    let stage = stage("1", "always");
+    for first in [
+        Batch::new().query("SET a.b = 'x'"),
+        Batch::new().statement("SET a.b = 'x'").sync(),
+    ] {
+        let mut leader = stage.leader("1");
+        assert_eq!(errors(&leader.run(&first)), [] as [&str; 0]);
+        assert_eq!(leader.rows("SHOW a.b"), [["x"]]);
+    }
+}
+
 /// A setting changes while the client is elsewhere: its older connection has another.
 #[test]
 fn an_older_connection_of_the_client_is_brought_up_to_date() {
