@@ -17,16 +17,30 @@ pub struct Mandate {
     pub number: Option<Token>,
 }
 
+/// What an election says of a replica.
+#[derive(Debug)]
+pub enum Standing {
+    /// It leads.
+    Leads {
+        /// What it leads by.
+        mandate: Mandate,
+        /// Time until which this is certain without another read.
+        sure_until: Instant,
+    },
+    /// It does not lead. Says why, for people.
+    Waits(String),
+}
+
 /// A replica's view of an election.
 #[async_trait]
 pub trait Election: fmt::Debug + Send + Sync {
     /// Time between two reads.
     fn look_every(&self) -> Duration;
 
-    /// Reads whether the replica leads, and until when this is certain without another read. Bounded.
+    /// Reads whether the replica leads. Bounded.
     ///
     /// Errors: why it could not be read. The last answer then holds until its time is over.
-    async fn read(&self) -> Result<Option<(Mandate, Instant)>, String>;
+    async fn read(&self) -> Result<Standing, String>;
 }
 
 /// Whether the leader's name in an election is that of a replica: its identity, with or without what many programs

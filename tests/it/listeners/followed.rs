@@ -218,6 +218,12 @@ fn the_replica_that_leads_gets_the_token() {
             assert!(next > number, "{kind} {pool}: {next} after {number}");
             second.open().ok("INSERT INTO jobs VALUES (1)");
             first.open().fails("INSERT INTO jobs VALUES (1)", "PF002");
+            let why = match kind {
+                "file" => "there is no such file",
+                _ => "b_",
+            };
+            let says = |line: &str| line.contains("this proxy does not lead") && line.contains(why);
+            wait_until(why, || first.proxy.output().lines().any(says));
             // Once more, in the same replica.
             scene.election.elect("a", 3);
             wait_until("the first again", || first.leads() > next);

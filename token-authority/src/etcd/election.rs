@@ -19,7 +19,7 @@ use super::open::{EtcdOpenError, IdentityError};
 use super::options::Options;
 use super::reported::CandidateStatus;
 use super::store::found;
-use crate::{Election, Leased, Mandate, Token, is_named};
+use crate::{Election, Leased, Mandate, Standing, Token, is_named};
 
 /// Time between two looks at a followed election.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -185,18 +185,18 @@ impl Election for FollowedElection {
         LOOK_EVERY
     }
 
-    async fn read(&self) -> Result<Option<(Mandate, Instant)>, String> {
+    async fn read(&self) -> Result<Standing, String> {
         let sure_until = Instant::now() + SURE_FOR;
         let first = TxnOp::get(format!("{}/", self.election), Some(first()));
         let answer = self.members.txn(&Txn::new().and_then(vec![first])).await;
         let answer = answer.map_err(|fault| explain(fault, &self.election).to_string())?;
         let looked = answer.op_responses();
         let Some(leader) = found(looked.first()) else {
-            return Ok(None);
+            return Ok(Standing::Waits("nobody leads".to_owned()));
         };
         let name = String::from_utf8_lossy(leader.value());
         if !is_named(&name, &self.identity) {
-            return Ok(None);
+            return Ok(Standing::Waits(format!("{name:?} leads")));
         }
         let number = u64::try_from(leader.create_revision()).map(Token::new);
         let mandate = Mandate {
@@ -208,7 +208,10 @@ impl Election for FollowedElection {
                     .ok_or("its key has no revision")?,
             ),
         };
-        Ok(Some((mandate, sure_until)))
+        Ok(Standing::Leads {
+            mandate,
+            sure_until,
+        })
     }
 }
 

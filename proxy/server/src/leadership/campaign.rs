@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_authority::{Claim, Election, Incarnation, Mandate, Mark, Token};
+use pgpalisade_authority::{Claim, Election, Incarnation, Mandate, Mark, Standing, Token};
 use pgpalisade_fence::{Fence, Purpose, Terms};
 use pgpalisade_policies::Mode;
 use pgpalisade_takeover::{DeclareError, Takeover};
@@ -66,10 +66,19 @@ struct Campaign {
 
 /// Why there is no term yet.
 enum NotLeading {
-    /// Another leads.
+    /// Another leads, so far as is known.
     Another,
+    /// The election says so.
+    Waits(String),
     Undeclared(DeclareError),
     Unread(String),
+}
+
+/// What was logged last since this proxy led.
+#[derive(Default)]
+struct Told {
+    reason: Option<String>,
+    error: Option<String>,
 }
 
 impl From<DeclareError> for NotLeading {
@@ -91,7 +100,7 @@ struct Deposed {
 
 impl Campaign {
     async fn run(self) {
-        let (mut last_report, mut deposed) = (None, None);
+        let (mut told, mut deposed) = (Told::default(), None);
         while !self.stop.is_cancelled() {
             let led = match &self.leadership.source {
                 Source::Lease => self.lead_by_lease().await,
@@ -100,13 +109,14 @@ impl Campaign {
                 }
             };
             let pause = match (&self.leadership.source, &led) {
-                (Source::Election(election), Ok(()) | Err(NotLeading::Another)) => {
-                    election.look_every()
-                }
+                (
+                    Source::Election(election),
+                    Ok(()) | Err(NotLeading::Another | NotLeading::Waits(_)),
+                ) => election.look_every(),
                 // After a term under the lease, others have a chance.
                 _ => RETRY,
             };
-            self.report(led.err(), &mut last_report);
+            self.report(led.err(), &mut told);
             let _ = self.stop.run_until_cancelled(sleep(pause)).await;
         }
     }
@@ -146,9 +156,15 @@ impl Campaign {
     ) -> Result<(), NotLeading> {
         let win = async {
             let read = election.read().await.map_err(NotLeading::Unread)?;
-            let Some((mandate, sure_until)) = read else {
-                *deposed = None;
-                return Err(NotLeading::Another);
+            let (mandate, sure_until) = match read {
+                Standing::Leads {
+                    mandate,
+                    sure_until,
+                } => (mandate, sure_until),
+                Standing::Waits(why) => {
+                    *deposed = None;
+                    return Err(NotLeading::Waits(why));
+                }
             };
             // Otherwise the lead might end with the next read.
             let is_short = sure_until < Instant::now() + election.look_every() * 2;
@@ -220,7 +236,10 @@ impl Campaign {
         loop {
             let mark = takeover.read_mark(scope, takeover.deadline()).await?;
             match election.read().await.map_err(NotLeading::Unread)? {
-                Some((now, sure_until)) if now == *mandate && sure_until > Instant::now() => {}
+                Standing::Leads {
+                    mandate: now,
+                    sure_until,
+                } if now == *mandate && sure_until > Instant::now() => {}
                 _ => return Err(NotLeading::Another),
             }
             takes += 1;
@@ -275,18 +294,29 @@ impl Campaign {
         }
     }
 
-    fn report(&self, error: Option<NotLeading>, last: &mut Option<String>) {
-        let text = match error {
-            None => None,
-            // What was wrong before may be so again.
+    /// Logs why this proxy does not lead, unless that was logged.
+    fn report(&self, why: Option<NotLeading>, told: &mut Told) {
+        let scope = self.leadership.scope();
+        let error = match why {
+            None => {
+                *told = Told::default();
+                return;
+            }
             Some(NotLeading::Another) => return,
-            Some(NotLeading::Undeclared(error)) => Some(error.to_string()),
-            Some(NotLeading::Unread(why)) => Some(why),
+            Some(NotLeading::Waits(reason)) => {
+                if told.reason.as_ref() != Some(&reason) {
+                    tracing::info!(%scope, reason, "this proxy does not lead");
+                }
+                told.reason = Some(reason);
+                return;
+            }
+            Some(NotLeading::Undeclared(error)) => error.to_string(),
+            Some(NotLeading::Unread(error)) => error,
         };
-        if let Some(error) = text.as_ref().filter(|_| *last != text) {
-            tracing::warn!(scope = %self.leadership.scope(), %error, "this proxy cannot lead yet");
+        if told.error.as_ref() != Some(&error) {
+            tracing::warn!(%scope, error, "this proxy cannot lead yet");
         }
-        *last = text;
+        told.error = Some(error);
     }
 
     fn terms(&self) -> Terms {
@@ -317,7 +347,10 @@ async fn outlived(election: &dyn Election, mandate: &Mandate, mut sure_until: In
     loop {
         sleep_until(sure_until.min(Instant::now() + election.look_every())).await;
         match timeout_at(sure_until, election.read()).await {
-            Ok(Ok(Some((now, until)))) if now == *mandate => sure_until = until,
+            Ok(Ok(Standing::Leads {
+                mandate: now,
+                sure_until: until,
+            })) if now == *mandate => sure_until = until,
             Ok(Ok(_)) => return Loss::Election,
             Ok(Err(_)) if Instant::now() < sure_until => {}
             Ok(Err(_)) | Err(_) => return Loss::Unread,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pgpalisade_authority::{Election, Mandate, Token};
+use pgpalisade_authority::{Election, Mandate, Standing, Token};
 use rustix::fs::OFlags;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -45,7 +45,7 @@ impl Election for NumberFile {
         LOOK_EVERY
     }
 
-    async fn read(&self) -> Result<Option<(Mandate, Instant)>, String> {
+    async fn read(&self) -> Result<Standing, String> {
         let sure_until = Instant::now() + SURE_FOR;
         let (path, shown) = (self.path.clone(), self.path.display());
         let late = || format!("{shown} cannot be read in time");
@@ -58,12 +58,14 @@ impl Election for NumberFile {
         });
         let text = timeout(SURE_FOR, reading).await.ok().and_then(Result::ok);
         let text = match text.ok_or_else(late)? {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Standing::Waits("there is no such file".to_owned()));
+            }
             text => text.map_err(|error| format!("{shown}: {error}"))?,
         };
         let text = text.trim();
         if text.is_empty() {
-            return Ok(None);
+            return Ok(Standing::Waits("the file is empty".to_owned()));
         }
         let number = text.parse::<Token>();
         let number = number.map_err(|error| format!("{shown}: {error}"))?;
@@ -71,7 +73,10 @@ impl Election for NumberFile {
             id: number.to_string(),
             number: Some(number),
         };
-        Ok(Some((mandate, sure_until)))
+        Ok(Standing::Leads {
+            mandate,
+            sure_until,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use pgpalisade_authority::Standing;
 use pgpalisade_policies::Policy;
 use pgpalisade_server::leadership::Source;
 use tokio::time::timeout;
@@ -40,18 +41,23 @@ pub(super) async fn check(
         );
     }
     let authority = &config.takeover.authority;
+    let mut named = Vec::new();
     for (scope, source) in &sources {
-        if let Err(error) = read(source, authority, within).await {
-            return CheckResult::fail(
-                format!("scope {scope}: {source} cannot be read: {error}"),
-                "let the proxy read it: until then its listener gives no token",
-            );
+        match read(source, authority, within).await {
+            Ok(Some(Standing::Waits(why))) => named.push(format!("{scope}={source} (now {why})")),
+            Ok(_) => named.push(format!("{scope}={source}")),
+            Err(error) => {
+                return CheckResult::fail(
+                    format!("scope {scope}: {source} cannot be read: {error}"),
+                    "let the proxy read it: until then its listener gives no token",
+                );
+            }
         }
     }
-    let named = sources
-        .iter()
-        .map(|(scope, source)| format!("{scope}={source}"));
-    let seen = format!("the proxy gives the tokens of {}", listed(named));
+    let seen = format!(
+        "the proxy gives the tokens of {}",
+        listed(named.into_iter())
+    );
     match authority {
         AuthorityLocation::Embedded(_) => CheckResult::warn(
             format!("{seen}; no other proxy can share its store, and lead after it"),
@@ -65,11 +71,11 @@ async fn read(
     source: &TokenSource,
     authority: &AuthorityLocation,
     within: Duration,
-) -> Result<(), String> {
+) -> Result<Option<Standing>, String> {
     match elections::source(source, authority).map_err(|error| error.to_string())? {
-        Source::Lease => Ok(()),
+        Source::Lease => Ok(None),
         Source::Election(election) => match timeout(within, election.read()).await {
-            Ok(read) => read.map(drop),
+            Ok(read) => read.map(Some),
             Err(_) => Err("it did not answer in time".to_owned()),
         },
     }

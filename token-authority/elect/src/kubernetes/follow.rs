@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use pgpalisade_authority::{Election, Mandate, is_named};
+use pgpalisade_authority::{Election, Mandate, Standing, is_named};
 use tokio::time::Instant;
 
 use super::api::{Api, Cluster};
@@ -55,11 +55,11 @@ impl Election for FollowedLease {
         lives.map_or(LOOK_EVERY, |often| often.clamp(PAUSE, LOOK_EVERY))
     }
 
-    async fn read(&self) -> Result<Option<(Mandate, Instant)>, String> {
+    async fn read(&self) -> Result<Standing, String> {
         let read_at = Instant::now();
         let lease = self.api.get().await.map_err(|error| error.to_string())?;
         let mut seen = self.seen.lock();
-        Ok(Seen::next(&mut seen, lease, read_at).mandate(&self.identity))
+        Ok(Seen::next(&mut seen, lease, read_at).standing(&self.identity))
     }
 }
 
@@ -84,15 +84,28 @@ impl Seen {
         })
     }
 
-    /// What the replica has, and until when the Lease is surely its own.
-    fn mandate(&self, identity: &str) -> Option<(Mandate, Instant)> {
-        let lease = self.lease.as_ref()?;
-        let sure_until = self.changed_after? + lease.lives() * 2 / 3;
-        let mandate = Mandate {
-            id: lease.tenure(),
-            number: None,
+    fn standing(&self, identity: &str) -> Standing {
+        let waits = |why: &str| Standing::Waits(why.to_owned());
+        let Some(lease) = &self.lease else {
+            return waits("there is no such Lease");
         };
-        is_named(lease.holder(), identity).then_some((mandate, sure_until))
+        match (lease.holder(), self.changed_after) {
+            ("", _) => waits("nobody holds the Lease"),
+            (holder, _) if !is_named(holder, identity) => {
+                Standing::Waits(format!("{holder:?} holds the Lease"))
+            }
+            _ if lease.lives().is_zero() => waits("the Lease has no leaseDurationSeconds"),
+            (holder, None) => Standing::Waits(format!(
+                "{holder:?} holds the Lease, and has not renewed it since the first look"
+            )),
+            (_, Some(changed_after)) => Standing::Leads {
+                mandate: Mandate {
+                    id: lease.tenure(),
+                    number: None,
+                },
+                sure_until: changed_after + lease.lives() * 2 / 3,
+            },
+        }
     }
 }
 
@@ -108,7 +121,11 @@ mod tests {
         Resource::read(json!({ "metadata": { "resourceVersion": "7" }, "spec": spec })).unwrap()
     }
 
-    /// Reads a second apart, and for how long after the first the Lease is sure; `None`: it is not ours.
+    fn stands(seen: &mut Option<Seen>, read: Option<Resource>, at: Instant) -> Standing {
+        Seen::next(seen, read, at).standing("a")
+    }
+
+    /// Reads a second apart, and for how long after the first the Lease is sure; `None`: it is not.
     #[test]
     fn a_lease_is_sure_from_the_read_before_its_renewal_was_seen() {
         let ours = |renewed: &str| Some(lease("a_1", renewed, "x"));
@@ -129,10 +146,12 @@ mod tests {
             let mut last = None;
             for (at, read) in reads.clone().into_iter().enumerate() {
                 let read_at = first + Duration::from_secs(at as u64);
-                last = Seen::next(&mut seen, read, read_at).mandate("a");
+                last = match stands(&mut seen, read, read_at) {
+                    Standing::Leads { sure_until, .. } => Some((sure_until - first).as_secs()),
+                    Standing::Waits(_) => None,
+                };
             }
-            let until = last.map(|(_, until)| (until - first).as_secs());
-            assert_eq!(until, expect, "{reads:?}");
+            assert_eq!(last, expect, "{reads:?}");
         }
     }
 
@@ -140,15 +159,39 @@ mod tests {
     fn whoever_leads_again_has_another_mandate() {
         let id = |lease: Resource| {
             let (mut seen, now) = (None, Instant::now());
-            Seen::next(&mut seen, None, now);
-            let (mandate, _) = Seen::next(&mut seen, Some(lease), now)
-                .mandate("a")
-                .unwrap();
-            mandate.id
+            stands(&mut seen, None, now);
+            match stands(&mut seen, Some(lease), now) {
+                Standing::Leads { mandate, .. } => mandate.id,
+                Standing::Waits(why) => panic!("{why}"),
+            }
         };
         let first = id(lease("a", "1", "x"));
         assert_eq!(first, id(lease("a", "2", "x")));
         assert_ne!(first, id(lease("a", "2", "y")));
         assert_ne!(first, id(lease("a_2", "1", "x")));
+    }
+
+    #[test]
+    fn whoever_does_not_lead_is_told_why() {
+        let without_duration =
+            json!({ "metadata": { "resourceVersion": "7" }, "spec": { "holderIdentity": "a" } });
+        for (read, expect) in [
+            (None, "there is no such Lease"),
+            (Some(lease("", "1", "x")), "nobody holds the Lease"),
+            (Some(lease("b_1", "1", "x")), "\"b_1\" holds the Lease"),
+            (
+                Resource::read(without_duration),
+                "the Lease has no leaseDurationSeconds",
+            ),
+            (
+                Some(lease("a", "1", "x")),
+                "\"a\" holds the Lease, and has not renewed it since the first look",
+            ),
+        ] {
+            let Standing::Waits(why) = stands(&mut None, read, Instant::now()) else {
+                panic!("leads, not: {expect}");
+            };
+            assert_eq!(why, expect);
+        }
     }
 }
