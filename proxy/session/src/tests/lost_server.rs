@@ -414,7 +414,7 @@ fn a_declaration_is_not_repeated() {
 
 #[test]
 fn a_client_that_has_left_something_ends_with_its_connection() {
-    for text in ["LISTEN c", "SET work_mem = '1MB'", "PREPARE p AS SELECT 1"] {
+    for text in ["LISTEN c", "SET ROLE r", "PREPARE p AS SELECT 1"] {
         let mut subject = lent(Holds::Current);
         subject.run(&query(text), "LISTEN", b'I');
         assert!(!subject.session.outlives_server(), "{text}");
