@@ -164,6 +164,7 @@ fn grants(
         let grant = Arc::new(Grant {
             leadership,
             without: listener.without,
+            pool: listener.pool,
         });
         grants.extend(listener.listen.iter().map(|_| Some(Arc::clone(&grant))));
     }

@@ -157,6 +157,22 @@ fn sessions_get_the_token_and_declare_none() {
     }
 }
 
+#[test]
+fn sessions_of_a_listener_can_have_server_connections_of_their_own() {
+    let limits = [("--backends-max", "1"), ("--backends-leaders", "0")];
+    let more = [("--backends-sessions", "1"), ("--pool", "transaction")];
+    let (_postgres, replica) = one(", pool = \"session\"", &[limits, more].concat());
+    replica.leads();
+    let mut own = replica.open();
+    own.ok("BEGIN");
+    own.ok("INSERT INTO jobs VALUES (1)");
+    let pid = value(&mut own, "SELECT pg_backend_pid()");
+    assert_eq!(pid, own.backend_pid().to_string());
+    // The only place of the pool is free.
+    Wire::login(&replica.proxy.endpoint(), &TRUSTED).ok("SELECT 1");
+    assert_refused_login(&replica, &[], "53300");
+}
+
 #[track_caller]
 fn assert_refused_login(replica: &Replica, more: &[(&str, &str)], sqlstate: &str) -> Vec<Message> {
     let mut wire = Wire::connect(&replica.listener);

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use pgpalisade_authority::{Election, Scope, Token};
 use pgpalisade_fence::TokenValue;
 use pgpalisade_fence::mark_cache::CachedMark;
+use pgpalisade_policies::PoolMode;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -37,6 +38,8 @@ pub(crate) trait Member: fmt::Debug + Send + Sync {
 pub struct Grant {
     pub leadership: Arc<Leadership>,
     pub without: Without,
+    /// Time for which they have a server connection, if it is not that of the proxy.
+    pub pool: Option<PoolMode>,
 }
 
 /// Sessions of the listener while this proxy does not lead.

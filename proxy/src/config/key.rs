@@ -96,7 +96,8 @@ keys! {
              its token to each new session while it leads. Or SCOPE=etcd:KEY, SCOPE=kubernetes:NAMESPACE/NAME (both \
              with identity, the name under which the replica leads) or SCOPE=file:PATH: the proxy follows an \
              election. without is \"read\" (the default: other sessions are admitted without a token) or \"refuse\". \
-             on_loss is a command for the end of a lead. With this key and no key listen, there is no other listener. \
+             pool = \"session\" gives them server connections of their own. on_loss is a command for the end of a \
+             lead. With this key and no key listen, there is no other listener. \
              docs/listeners.md says what it is for.");
         ProxyProtocol("proxy_protocol", "NETWORK", List, Example("10.0.0.0/8"),
             "Network of load balancers that send the PROXY protocol, version 1 or 2; may be given several times",
@@ -173,7 +174,7 @@ keys! {
             "auto: not after transactions that have only read, if no function of the database may leave something in a \
              session. It looks at their texts each minute. docs/pooling.md has what it counts.");
         BackendsSessions("backends.sessions", "N", Number, Default("0"),
-            "Server connections beside backends.max, one for each client of a policy rule with pool = \"session\"", "");
+            "Server connections beside backends.max, for clients to which a rule or listener gives their own", "");
     }
     "Fence" {
         Authority("authority", "STORE", Text, Set("embedded:/var/lib/pgpalisade"),

@@ -6,7 +6,7 @@ use std::str::FromStr as _;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_elect::{Cluster, LeaseName, LockSpec};
-use pgpalisade_policies::DEFAULT_SCOPE;
+use pgpalisade_policies::{DEFAULT_SCOPE, PoolMode};
 use pgpalisade_server::leadership::Without;
 use pgpalisade_server::listener::ListenAddr;
 use serde::Deserialize;
@@ -18,6 +18,8 @@ use super::values::{Values, choose, path};
 
 const WITHOUT: [(&str, Without); 2] = [("read", Without::Read), ("refuse", Without::Refuse)];
 
+const POOL: [(&str, PoolMode); 1] = [("session", PoolMode::Session)];
+
 const FORMS: &str =
     "write SCOPE=lease, SCOPE=etcd:KEY, SCOPE=kubernetes:NAMESPACE/NAME or SCOPE=file:PATH";
 
@@ -27,6 +29,8 @@ pub(crate) struct TokenListener {
     pub scope: Scope,
     pub source: TokenSource,
     pub without: Without,
+    /// Time for which its sessions have a server connection, if it is not that of the proxy.
+    pub pool: Option<PoolMode>,
     /// Program and arguments.
     pub on_loss: Vec<String>,
 }
@@ -58,6 +62,7 @@ struct WrittenListener {
     identity: Option<String>,
     kubernetes: Option<String>,
     without: Option<String>,
+    pool: Option<String>,
     #[serde(default)]
     on_loss: Vec<String>,
 }
@@ -129,6 +134,8 @@ fn parse(text: &str, environment: &Environment) -> Result<TokenListener, String>
         return Err("listen is empty".to_owned());
     }
     let without = listener.without.as_deref().unwrap_or("read");
+    let pool = listener.pool.as_deref();
+    let pool = pool.map(|pool| choose(pool, &POOL)).transpose();
     Ok(TokenListener {
         listen: listen
             .iter()
@@ -137,6 +144,7 @@ fn parse(text: &str, environment: &Environment) -> Result<TokenListener, String>
         scope,
         source,
         without: choose(without, &WITHOUT).map_err(|message| format!("without: {message}"))?,
+        pool: pool.map_err(|message| format!("pool: {message}"))?,
         on_loss: listener.on_loss,
     })
 }
@@ -225,6 +233,7 @@ mod tests {
             scope: Scope::new(scope).unwrap(),
             source: TokenSource::Lease,
             without,
+            pool: None,
             on_loss: Vec::new(),
         }
     }
@@ -303,6 +312,10 @@ mod tests {
             (with(r#", token = "a=34""#), "write SCOPE=lease"),
             (with(r#", token = "a=lease:3s""#), "write SCOPE=lease"),
             (with(r#", token = "=lease""#), "name of a scope is empty"),
+            (
+                with(r#", token = "lease", pool = "transaction""#),
+                "pool: \"transaction\": write session",
+            ),
             (
                 with(r#", token = "lease", without = "x""#),
                 "without: \"x\": write read or refuse",

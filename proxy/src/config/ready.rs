@@ -213,6 +213,15 @@ impl Clients {
         let tls = tls::read(values);
         let auth = auth::read(values, tls.as_ref());
         let pool = backends::read(values);
+        if let Some(Pool::Transaction(limits)) = &pool
+            && limits.sessions == 0
+            && let Some(own) = token_listeners.iter().find(|own| own.pool.is_some())
+        {
+            values.refuse(format!(
+                "listener {own}: with pool = \"session\" its clients have server connections of their own, and \
+                 backends.sessions allows none"
+            ));
+        }
         let max_connections = values.last(Key::ConnectionsMax, |text| count(text, 1..=1_000_000));
         let login_timeout = values.last(Key::LoginTimeout, |text| {
             time(text, seconds(1), seconds(600))

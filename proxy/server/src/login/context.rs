@@ -145,12 +145,14 @@ impl<'a> LoginContext<'a> {
         Ok(value.map(|value| TokenRequest::new(&self.fence, value)))
     }
 
-    /// Takes a place beside the pool, if the policy gives the session a server connection of its own.
+    /// Takes a place beside the pool, if the policy or the listener gives the session a server connection of its own.
     pub(super) fn own_place(
         &self,
         replication: Option<&ReplicationPermit>,
     ) -> Result<Option<OwnedSemaphorePermit>, LoginError> {
-        let is_asked = self.fence.rules().pool_mode() == Some(PoolMode::Session);
+        let of_listener = || self.listed.grant()?.pool;
+        let mode = self.fence.rules().pool_mode().or_else(of_listener);
+        let is_asked = mode == Some(PoolMode::Session);
         if replication.is_some() || self.worker.backends.is_none() || !is_asked {
             return Ok(None);
         }
