@@ -5,9 +5,9 @@
 //!
 //! A backend belongs to a key for life: a login and an [`Access`]. A client that wants tokens may get a read-only
 //! backend, registers it by itself, and says so when it gives it back. No backend in which something may be left goes
-//! from one client to another without a reset between them. The reset is sent once another client is to have the
-//! backend, or once its last client has left: the same client again needs none, and what a function has left behind (a
-//! lock, LISTEN) ends with its client.
+//! from one client to another without a reset between them. The next client is told to begin with it; once the last
+//! client has left, it is ordered: the same client again needs none, and what a function has left behind (a lock,
+//! LISTEN) ends with its client.
 //!
 //! The pool knows no marks: a client's session asks the fence before it wants a backend and before it uses it, and the
 //! barrier of a takeover ends backends of lower tokens, which then come as [`Pool::ended`].
@@ -25,8 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use backend::{Backend, State};
-use login::{Login, Waiter};
-use serve::Found;
+use login::{Line, Login, Waiter};
 pub use view::{Activity, BackendView, Wait};
 
 /// A server connection of this pool. Never reused: events of a backend that is gone change nothing.
@@ -85,10 +84,12 @@ pub enum Residue {
 /// Work for the driver, in the order of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order<L> {
-    /// The client has the backend until [`Pool::given_back`] or [`Pool::ended`].
+    /// The client has the backend until [`Pool::given_back`] or [`Pool::ended`]. It begins with a reset if there is
+    /// residue of another.
     Lend {
         client: ClientId,
         backend: BackendId,
+        residue: Residue,
     },
     /// Answered by [`Pool::opened`], or by [`Pool::ended`] if it fails, within a bound.
     Open {
@@ -188,14 +189,11 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
 
     fn ready(&self, client: ClientId, login: &L, access: &Access<T>) -> Option<BackendId> {
         let login = self.logins.get(login)?;
-        let is_first = login
-            .lines
-            .get(access)
-            .is_none_or(|line| line.waiters.is_empty());
-        match self.find(login, access, client, Duration::ZERO) {
-            Some(Found::Ready(id)) if is_first => Some(id),
-            _ => None,
-        }
+        let id = self.find(login, access, client, Duration::ZERO)?;
+        let is_own = self.backends.get(&id)?.access == *access;
+        // Older waiters go first, and a key's own backend may be on its way back.
+        let is_free = |line: &Line| line.waiters.is_empty() && (is_own || line.resetting == 0);
+        login.lines.get(access).is_none_or(is_free).then_some(id)
     }
 
     /// A client has disconnected, or waits no longer. If it had a backend, that is given back or ended first.

@@ -1,24 +1,16 @@
-//! The waiter that is next, and its next step: an idle backend, a reset, an opening, or room for one.
+//! The waiter that is next, and its next step: an idle backend, an opening, or room for one.
 
 use std::time::Duration;
 
 use crate::backend::{Backend, Lend, State};
 use crate::login::{Line, Login, Waiter};
-use crate::{Access, BackendId, Birth, Budget, ClientId, Order, Pool};
+use crate::{Access, BackendId, Birth, Budget, ClientId, Order, Pool, Residue};
 
 /// Next step for a waiter.
 enum Step {
     Lend(BackendId),
-    Reset(BackendId),
     Open,
     MakeRoom(BackendId),
-}
-
-/// An idle backend for a client.
-pub(crate) enum Found {
-    /// The client's last one, or one in which nothing is left.
-    Ready(BackendId),
-    Used(BackendId),
 }
 
 /// Answer of the budget.
@@ -46,7 +38,6 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
                         self.lend(id, waiter.client, access);
                     }
                 }
-                Step::Reset(id) => self.reset(id),
                 Step::Open if self.budget.take() => self.open(login, &access),
                 Step::Open => places = Places::None,
                 Step::MakeRoom(id) => self.close(id),
@@ -86,16 +77,11 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let login = self.logins.get(name)?;
         let waited = now.saturating_sub(head.since);
         let found = self.find(login, wanted, head.client, waited);
-        if let Some(Found::Ready(id) | Found::Used(id)) = found {
-            let of = &self.backends.get(&id)?.access;
+        if let Some(id) = found {
+            let is_own = self.backends.get(&id)?.access == *wanted;
             // A key's own backend may be on its way back.
-            let lacks = |access| login.lacks(access, |line| line.resetting);
-            match found {
-                Some(Found::Ready(_)) if of == wanted || lacks(wanted) => {
-                    return Some(Step::Lend(id));
-                }
-                Some(Found::Used(_)) if lacks(of) => return Some(Step::Reset(id)),
-                _ => {}
+            if is_own || login.lacks(wanted, |line| line.resetting) {
+                return Some(Step::Lend(id));
             }
         }
         if !login.lacks(&wanted.born(), Line::coming) || !login.may_open(now) {
@@ -126,7 +112,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         wanted: &Access<T>,
         client: ClientId,
         waited: Duration,
-    ) -> Option<Found> {
+    ) -> Option<BackendId> {
         // One reader is served, and a second one after a long wait.
         let may_be_kept = *wanted == Access::ReadOnly && login.has_reader();
         let is_kept = may_be_kept && login.is_at_reserve(self.limits.leaders);
@@ -138,13 +124,13 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         best(wanted).or_else(is_registered_later)
     }
 
-    fn best(&self, line: &Line, client: ClientId) -> Option<Found> {
+    /// The client's last one, else one in which nothing is left, else the one that was used last.
+    fn best(&self, line: &Line, client: ClientId) -> Option<BackendId> {
         let owner = |id: &&BackendId| self.backends.get(id).and_then(Backend::owner);
         let mut latest_first = line.idle.iter().rev();
         let own = latest_first.clone().find(|id| owner(id) == Some(client));
         let ready = own.or_else(|| latest_first.find(|id| owner(id).is_none()));
-        let used = || line.idle.last().map(|id| Found::Used(*id));
-        ready.map(|id| Found::Ready(*id)).or_else(used)
+        ready.or_else(|| line.idle.last()).copied()
     }
 
     /// Wait after which a client gets what is kept for others.
@@ -153,10 +139,16 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     }
 
     pub(crate) fn lend(&mut self, id: BackendId, client: ClientId, wanted: Access<T>) {
+        let owner = self.backends.get(&id).and_then(Backend::owner);
+        let residue = match owner {
+            Some(other) if other != client => Residue::Perhaps,
+            _ => Residue::None,
+        };
         self.enter(id, State::Lent(Lend::new(client, wanted)));
         self.orders.push_back(Order::Lend {
             client,
             backend: id,
+            residue,
         });
     }
 

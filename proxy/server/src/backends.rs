@@ -4,7 +4,7 @@ mod cancel;
 mod connect;
 pub(crate) mod lending;
 mod open;
-mod reset;
+pub(crate) mod reset;
 mod server_leg;
 
 pub(crate) use crate::open_error::{OpenError, SEE_LOG};

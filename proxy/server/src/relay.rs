@@ -204,6 +204,9 @@ impl Relay {
     }
 
     async fn serve(&mut self) -> Result<(), End> {
+        if self.session.is_resetting() {
+            self.await_reset().await?;
+        }
         if self.session.is_to_resume() {
             Box::pin(self.resume()).await?;
             if self.session.has_next_reply() {

@@ -59,6 +59,8 @@ impl Session {
             tag::COMMAND_COMPLETE => self.on_command_complete(body),
             tag::ERROR => self.on_error(body),
             tag::PARAMETER_STATUS => self.on_parameter_status(body),
+            // Of a channel that another client has listened to.
+            tag::NOTIFICATION if self.is_resetting() => Disposition::Drop,
             tag::NOTIFICATION => Disposition::Relay,
             tag::DATA_ROW if self.is_answer() => {
                 let pid = first_column(body).unwrap_or_default();
@@ -135,7 +137,8 @@ impl Session {
     #[inline(always)]
     fn on_ready(&mut self, body: &[u8]) -> Disposition {
         let server = &mut self.server;
-        let is_query = |front: &InFlight| front.request == Request::Query;
+        let is_query =
+            |front: &InFlight| front.request == Request::Query && front.origin == Origin::Client;
         if server.ledger.front().is_some_and(is_query) {
             server.names.on_simple_query();
         }
@@ -159,7 +162,7 @@ impl Session {
             // True also if the Sync was sent during a COPY that had already failed.
             self.client.pipeline = Pipeline::Closed;
         }
-        if self.server.read_only.is_untold(self.client.told_access) {
+        if self.server.read_only.is_untold(self.client.told_access) && !self.is_resetting() {
             self.tell_default_access();
         }
         reply.into()
@@ -272,6 +275,7 @@ impl Session {
         }
         let front = self.server.ledger.front();
         let origin = front.map_or(Origin::Client, |front| front.origin);
+        let is_resetting = self.is_resetting();
         match self.server.ledger.on_reply(tag::ERROR) {
             // A fatal error ends the session, whatever it answers.
             _ if fatal => Disposition::Relay,
@@ -290,6 +294,7 @@ impl Session {
                 self.on_read_write_refused(&rejection);
                 Disposition::Drop
             }
+            ReplyRoute::Swallow if is_resetting && self.is_lent() => Ending::ByServer.into(),
             // The client's cancel request hit the guard's statement, which is sent again.
             ReplyRoute::Swallow if sqlstate == b"57014" && self.server.read_only.on_cancelled() => {
                 Disposition::Drop
@@ -330,7 +335,8 @@ impl Session {
         };
         self.server.text_settings.on_report(name, reported);
         let is_told = matches!(name, b"default_transaction_read_only" | b"in_hot_standby");
-        if !is_told && !self.is_own_setting(name) {
+        let is_resetting = self.is_resetting();
+        if !is_told && !is_resetting && !self.is_own_setting(name) {
             // The client is told, and must not find another value in its next connection.
             if text_settings::decides_meaning(&String::from_utf8_lossy(name).to_ascii_lowercase()) {
                 self.server.note_setting();
@@ -342,7 +348,12 @@ impl Session {
             self.server.read_only.on_standby_report(reported);
         }
         if name != DEFAULT_READ_ONLY.as_bytes() {
-            return Disposition::Relay;
+            // This client has never known what another has changed.
+            return if is_resetting && !is_told {
+                Disposition::Drop
+            } else {
+                Disposition::Relay
+            };
         }
         // Any value but a clear "on" leaves the guard in doubt, so it is set again.
         let reported = read_only::parse(reported).unwrap_or(Access::ReadWrite);

@@ -6,10 +6,13 @@
 
 use std::sync::Arc;
 
+use bytes::BytesMut;
+
 use pgpalisade_authority::{Claim, Scope};
 use pgpalisade_policies::{Access, Analysis, Leftover, Lifetime};
 
 use super::action::{Action, Prerequisite, Refused, Waiting};
+use super::in_flight::{Origin, Request};
 use super::names::Names;
 use super::settings::{Settings, Texts};
 use super::text_settings::Reports;
@@ -27,6 +30,15 @@ pub(super) enum Tenancy {
     ForLife,
     /// For some transactions, and as long as something of the client is left in it.
     Lent(Option<Leftover>),
+}
+
+/// What a reset of a server connection needs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reset {
+    /// Settings that the server has reported at the login.
+    pub initial: Reports,
+    /// Random, for random().
+    pub seed: i32,
 }
 
 impl ClientHalf {
@@ -154,6 +166,33 @@ impl ServerHalf {
         }
     }
 
+    /// Writes what removes all that a client has left, also by functions, except libraries and their connections. If it
+    /// fails, the session ends.
+    ///
+    /// All of it is utility statements: a SELECT costs more than these together.
+    fn reset(&mut self, out: &mut BytesMut, reset: Reset, last: Option<&str>) {
+        let Reset { initial, seed } = reset;
+        let seed = f64::from(seed) / -f64::from(i32::MIN);
+        let guard = self.read_only.on_reset().map(injected::default_access);
+        let encoding = initial.is_utf8().then_some(injected::UTF8);
+        let mut settings = format!("SET seed = {seed}");
+        for more in [guard, encoding].into_iter().flatten() {
+            settings.push_str("; ");
+            settings.push_str(more);
+        }
+        // PostgreSQL runs this one only alone in its Query.
+        injected::query(out, &mut self.ledger, injected::DISCARD);
+        injected::query(out, &mut self.ledger, &settings);
+        if let Some(last) = last {
+            injected::query(out, &mut self.ledger, last);
+        }
+        self.names = Names::default();
+        self.has_token_text = false;
+        self.applied = None;
+        self.has_run_more_than_reads = false;
+        self.forget_leftover();
+    }
+
     /// Whether the register may have it at a token that is not among [the accepted ones](Self::accepted): a
     /// declaration has failed. It is to be closed, because a takeover may end it.
     #[must_use]
@@ -163,7 +202,19 @@ impl ServerHalf {
 }
 
 impl Session {
-    /// Joins a client with a server connection that was reset, unless the client had no other since it had this one.
+    /// Joins a client with a server connection in which another has left something, and begins with a reset. Nothing of
+    /// the client is sent before that is [done](Self::is_resetting).
+    #[must_use]
+    pub fn lend_used(client: ClientHalf, mut server: ServerHalf, reset: Reset) -> Self {
+        let mut output = Output::default();
+        server.reset(&mut output.to_server, reset, None);
+        Self {
+            output,
+            ..Self::lend(client, server)
+        }
+    }
+
+    /// Joins a client with a server connection in which nothing of another is left.
     #[must_use]
     pub fn lend(mut client: ClientHalf, mut server: ServerHalf) -> Self {
         server.tenancy = Tenancy::Lent(None);
@@ -178,6 +229,17 @@ impl Session {
         };
         client.state.enter_server(server.accepted(), text);
         Self::join(client, server)
+    }
+
+    /// Whether the server connection is being reset.
+    #[inline]
+    #[must_use]
+    pub fn is_resetting(&self) -> bool {
+        // No other Query of the proxy is in flight beside a client.
+        let front = self.server.ledger.front();
+        front.is_some_and(|front| {
+            front.origin == Origin::Injected && front.request == Request::Query
+        })
     }
 
     /// A session without a client, in which a server connection is [reset](Self::begin_reset).
@@ -279,28 +341,9 @@ impl Session {
         Some(Action::Need(Prerequisite::Tokens(wanted, change)))
     }
 
-    /// Sends what removes all that a client has left in the server connection, also by functions, except libraries and
-    /// their connections. If it fails, the session ends. `initial` was reported at the login, `seed` is random, `last`
-    /// is a query of the caller.
-    ///
-    /// All of it is utility statements: a SELECT costs more than these together.
-    pub fn begin_reset(&mut self, initial: Reports, seed: i32, last: Option<&str>) {
-        let (out, server) = (&mut self.output.to_server, &mut self.server);
-        let seed = format!("SET seed = {}", f64::from(seed) / -f64::from(i32::MIN));
-        let guard = server.read_only.on_reset().map(injected::default_access);
-        let encoding = initial.is_utf8().then_some(injected::UTF8);
-        let settings = [Some(&*seed), guard, encoding].into_iter().flatten();
-        let settings = settings.collect::<Vec<_>>().join("; ");
-        // PostgreSQL runs this one only alone in its Query.
-        injected::query(out, &mut server.ledger, injected::DISCARD);
-        injected::query(out, &mut server.ledger, &settings);
-        if let Some(last) = last {
-            injected::query(out, &mut server.ledger, last);
-        }
-        server.names = Names::default();
-        server.has_token_text = false;
-        server.applied = None;
-        server.forget_leftover();
+    /// Sends a reset in a session without a client, and then `last`, a query of the caller.
+    pub fn begin_reset(&mut self, reset: Reset, last: Option<&str>) {
+        self.server.reset(&mut self.output.to_server, reset, last);
     }
 
     /// Runs the texts of a client's settings, after a reset if the server connection has others.
@@ -326,9 +369,7 @@ impl Session {
     #[must_use]
     pub fn end_reset(self) -> Option<ServerHalf> {
         let is_reset = self.server.read_only.is_reset();
-        let (_, mut server) = self.part().ok().filter(|_| is_reset)?;
-        // The server has reported what it has reset.
-        server.has_run_more_than_reads = false;
+        let (_, server) = self.part().ok().filter(|_| is_reset)?;
         Some(server)
     }
 }

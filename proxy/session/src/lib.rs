@@ -55,6 +55,7 @@ use crate::wire::backend::TransactionStatus;
 use action::{RecordedRefusal, Waiting};
 use endings::FinalError;
 use ledger::Ledger;
+pub use lending::Reset;
 use lending::Tenancy;
 use names::Names;
 use read_only::{ReadOnlyGuard, Reported};

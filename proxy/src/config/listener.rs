@@ -18,8 +18,6 @@ use super::values::{Values, choose, path};
 
 const WITHOUT: [(&str, Without); 2] = [("read", Without::Read), ("refuse", Without::Refuse)];
 
-const POOL: [(&str, PoolMode); 1] = [("session", PoolMode::Session)];
-
 const FORMS: &str =
     "write SCOPE=lease, SCOPE=etcd:KEY, SCOPE=kubernetes:NAMESPACE/NAME or SCOPE=file:PATH";
 
@@ -134,8 +132,11 @@ fn parse(text: &str, environment: &Environment) -> Result<TokenListener, String>
         return Err("listen is empty".to_owned());
     }
     let without = listener.without.as_deref().unwrap_or("read");
-    let pool = listener.pool.as_deref();
-    let pool = pool.map(|pool| choose(pool, &POOL)).transpose();
+    let pool = match listener.pool.as_deref() {
+        None => None,
+        Some("session") => Some(PoolMode::Session),
+        Some(_) => return Err("pool: write \"session\", or nothing".to_owned()),
+    };
     Ok(TokenListener {
         listen: listen
             .iter()
@@ -144,7 +145,7 @@ fn parse(text: &str, environment: &Environment) -> Result<TokenListener, String>
         scope,
         source,
         without: choose(without, &WITHOUT).map_err(|message| format!("without: {message}"))?,
-        pool: pool.map_err(|message| format!("pool: {message}"))?,
+        pool,
         on_loss: listener.on_loss,
     })
 }
@@ -314,7 +315,7 @@ mod tests {
             (with(r#", token = "=lease""#), "name of a scope is empty"),
             (
                 with(r#", token = "lease", pool = "transaction""#),
-                "pool: \"transaction\": write session",
+                "pool: write \"session\", or nothing",
             ),
             (
                 with(r#", token = "lease", without = "x""#),

@@ -127,7 +127,7 @@ fn a_listener_with_a_token_is_the_only_one_unless_listen_is_set() {
         errors(&format!("{MINIMAL}{wrong}"), &[], &[]),
         [
             "pgpalisade.toml:3: listener: unknown field `tokens`, expected one of `listen`, `token`, `identity`, \
-             `kubernetes`, `without`, `on_loss`"
+             `kubernetes`, `without`, `pool`, `on_loss`"
         ]
     );
     assert_eq!(

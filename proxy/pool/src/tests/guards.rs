@@ -40,8 +40,10 @@ guards! {
     /// A session closes a backend whose registration ended unclear.
     UnclearClosed: UNCLEAR, 3;
     // Lending
-    /// The reset is answered before the next client has the backend.
-    ResetAwaited: LEAK, 0;
+    /// A client begins with a reset if it is told so.
+    ResetFirst: LEAK, 0;
+    /// A reset that was ordered is answered before the next client has the backend.
+    ResetAwaited: LEAK, 2;
     /// The driver says that something may be left.
     ResidueTold: LEAK, 0;
     /// Backends reset once their client has left.
@@ -53,7 +55,7 @@ guards! {
     /// Events of a backend that is gone change nothing.
     NumbersNew: TWO_OWNERS, 0;
     // Limits
-    BudgetAsked: OVER_BUDGET, 1;
+    BudgetAsked: OVER_BUDGET, 0;
     LoginLimit: OVER_LOGIN, 1;
     PinAsked: OVER_PINNED, 5;
     /// Idle backends stay for clients with tokens.

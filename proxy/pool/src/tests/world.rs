@@ -215,7 +215,11 @@ impl World {
     pub(super) fn obey(&mut self) {
         while let Some(order) = self.pool.next_order() {
             match order {
-                Order::Lend { client, backend } => self.lend(client, backend),
+                Order::Lend {
+                    client,
+                    backend,
+                    residue,
+                } => self.lend(client, backend, residue),
                 Order::Open {
                     backend,
                     login,
@@ -349,13 +353,14 @@ impl World {
         }
     }
 
-    fn lend(&mut self, id: ClientId, backend: BackendId) {
+    fn lend(&mut self, id: ClientId, backend: BackendId, residue: Residue) {
         let client = self.clients.get(&id);
         let Some((client, (number, since))) =
             client.and_then(|client| Some((client, client.waits?)))
         else {
             return self.breaks(NOT_WAITING);
         };
+        let is_reset = residue == Residue::Perhaps && self.keeps(Guard::ResetFirst);
         let Some(server) = self.truth.servers.get(&backend) else {
             return self.breaks(DEAD);
         };
@@ -373,7 +378,7 @@ impl World {
             (server.login != login, OTHER_LOGIN),
             (server.access != access && !may_register, OTHER_ACCESS),
             (server.is_unclear, UNCLEAR),
-            (is_other(server.residue), LEAK),
+            (is_other(server.residue) && !is_reset, LEAK),
             (server.is_known_dead, DEAD),
             (others.next().is_some(), OUT_OF_TURN),
             (
@@ -389,6 +394,9 @@ impl World {
         self.lent += 1;
         self.truth.counts[usize::from(login)].waiting[column(&access)] -= 1;
         self.truth.does(backend, Doing::Lent(id, column(&access)));
+        if let Some(server) = self.truth.servers.get_mut(&backend).filter(|_| is_reset) {
+            server.residue = None;
+        }
         if let Some(client) = self.clients.get_mut(&id) {
             (client.waits, client.has) = (None, Some(backend));
         }

@@ -16,7 +16,7 @@ use super::cancel::cancel_request;
 use super::open::{OpenedBackend, open};
 use super::reset::has_settings;
 use crate::metrics::Outcome;
-use crate::pooling::backends::{Answer, Backend, Backends, Machine, Tokens};
+use crate::pooling::backends::{Answer, Backend, Backends, Handed, Machine, Tokens};
 use crate::pooling::cancel_keys::{CancelKey, Cancellable};
 use crate::pooling::census::Census;
 use crate::pooling::view::{Opened, Question};
@@ -73,14 +73,23 @@ impl Backends {
                 Some(Order::Lend {
                     client: to,
                     backend,
+                    residue,
                 }) if to == client => {
-                    let idle = self.idle.borrow_mut().remove(&backend);
-                    let idle = idle.map(|idle| (backend, idle));
-                    lent = Some(idle.ok_or(OpenError::NoPlace));
+                    let handed = self.hand_out(backend, residue);
+                    lent = Some(handed.ok_or(OpenError::NoPlace));
                 }
                 Some(order) => self.carry_out(worker, order),
             }
         }
+    }
+
+    fn hand_out(&self, id: BackendId, residue: Residue) -> Option<Handed> {
+        let backend = self.idle.borrow_mut().remove(&id)?;
+        Some(Handed {
+            id,
+            backend,
+            residue,
+        })
     }
 
     /// Notes that a connection is gone.
@@ -91,11 +100,15 @@ impl Backends {
 
     fn carry_out(&self, worker: &Rc<Worker>, order: Order<SharedLogin>) {
         match order {
-            Order::Lend { client, backend } => {
+            Order::Lend {
+                client,
+                backend,
+                residue,
+            } => {
                 let waiter = self.waiting.borrow_mut().remove(&client);
-                let lent = self.idle.borrow_mut().remove(&backend);
-                if let (Some(waiter), Some(lent)) = (waiter, lent)
-                    && let Err(Ok((_, back))) = waiter.send(Ok((backend, lent)))
+                let handed = self.hand_out(backend, residue);
+                if let (Some(waiter), Some(handed)) = (waiter, handed)
+                    && let Err(Ok(back)) = waiter.send(Ok(handed))
                 {
                     // The client has left meanwhile. What it wanted, its backend has not become.
                     drop(back);
@@ -156,6 +169,9 @@ pub(crate) struct Lent {
     census: Option<Rc<Census>>,
 }
 
+/// A server connection for a client, and what another may have left in it.
+pub(crate) type Borrowed = (Lent, Box<Backend>, Residue);
+
 impl Seat {
     pub(crate) fn new(
         worker: &Rc<Worker>,
@@ -177,16 +193,20 @@ impl Seat {
         self.cancel_key.pid()
     }
 
-    /// Waits for a server connection.
+    /// Waits for a server connection. One with residue is to be reset first.
     pub(crate) async fn lend(
         &mut self,
         tokens: Option<Tokens>,
         settings: Option<&Arc<Texts>>,
-    ) -> Result<(Lent, Box<Backend>), OpenError> {
+    ) -> Result<Borrowed, OpenError> {
         let worker = Rc::clone(&self.worker);
         loop {
-            let (id, mut backend) =
-                borrow(&worker, self.client, &self.login, tokens.clone()).await?;
+            let handed = borrow(&worker, self.client, &self.login, tokens.clone()).await?;
+            let Handed {
+                id,
+                mut backend,
+                mut residue,
+            } = handed;
             let lent = Lent {
                 worker: Rc::clone(&worker),
                 id: Some(id),
@@ -201,12 +221,24 @@ impl Seat {
             if self.last.replace(id) != Some(id) {
                 backend.half.forget_token_text();
             }
-            if !has_settings(&backend, settings) {
-                // Boxed, as is all that is rare here: each idle client has the memory of its whole future.
+            // Boxed, as is all that is rare here: each idle client has the memory of its whole future.
+            let is_census_due = || {
+                backend
+                    .census
+                    .as_ref()
+                    .is_some_and(|census| census.is_due())
+            };
+            if residue == Residue::Perhaps && (settings.is_some() || is_census_due()) {
+                let Some(reset) = Box::pin(worker.reset_in_time(backend)).await else {
+                    continue;
+                };
+                (backend, residue) = (reset, Residue::None);
+            }
+            if residue == Residue::None && !has_settings(&backend, settings) {
                 backend = Box::pin(worker.with_settings(backend, settings)).await?;
             }
             self.cancel_key.lend(&backend.cancellable);
-            return Ok((lent, backend));
+            return Ok((lent, backend, residue));
         }
     }
 
@@ -287,11 +319,15 @@ pub(crate) async fn try_login(
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
-    let (id, backend) = borrow(worker, client, login, None).await?;
+    let Handed {
+        id,
+        backend,
+        residue,
+    } = borrow(worker, client, login, None).await?;
     let greeting = Arc::clone(&backend.greeting);
     backends.idle.borrow_mut().insert(id, backend);
     backends.decide(worker, |pool, now| {
-        pool.given_back(now, id, Access::ReadOnly, Residue::None);
+        pool.given_back(now, id, Access::ReadOnly, residue);
         pool.left(client);
     });
     Ok(greeting)
@@ -403,14 +439,10 @@ impl Worker {
         let reset = async { self.reset_in_time(used?).await };
         match reset.await {
             Some(backend) => {
-                self.tally.reset(Outcome::Done);
                 backends.idle.borrow_mut().insert(id, backend);
                 backends.decide(&self, |pool, now| pool.reset_done(now, id));
             }
-            None => {
-                self.tally.reset(Outcome::Failed);
-                backends.ended(&self, id);
-            }
+            None => backends.ended(&self, id),
         }
     }
 

@@ -9,17 +9,18 @@ use std::time::Duration;
 use bytes::BytesMut;
 use pgpalisade_session::action::Disposition;
 use pgpalisade_session::settings::Texts;
-use pgpalisade_session::{ServerHalf, Session};
+use pgpalisade_session::{Reset, ServerHalf, Session};
 use pgpalisade_wire::backend::{self, tag};
 use pgpalisade_wire::header::{self, HEADER_LEN};
 
 use super::OpenError;
+use crate::metrics::Outcome;
 use crate::pooling::backends::Backend;
 use crate::pooling::census::{self, Found};
 use crate::worker::Worker;
 
 /// Time for PostgreSQL to reset a connection, or to set what a client has set.
-const RESET_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const RESET_WITHIN: Duration = Duration::from_secs(5);
 
 /// Whether a connection has exactly these settings of a client.
 pub(super) fn has_settings(backend: &Backend, wanted: Option<&Arc<Texts>>) -> bool {
@@ -30,16 +31,27 @@ pub(super) fn has_settings(backend: &Backend, wanted: Option<&Arc<Texts>>) -> bo
     }
 }
 
+impl Backend {
+    /// What its next reset needs.
+    pub(crate) fn reset(&self) -> Reset {
+        Reset {
+            initial: self.greeting.initial.texts,
+            seed: rand::random(),
+        }
+    }
+}
+
 impl Worker {
     /// Removes what the last client has left; `None` if the connection is no longer usable.
     pub(super) async fn reset_in_time(&self, used: Box<Backend>) -> Option<Box<Backend>> {
         let timers = self.shared.timers.clone();
-        let resetting = reset(self, *used);
-        timers
-            .timeout(RESET_WITHIN, resetting)
-            .await
-            .ok()?
-            .map(Box::new)
+        let resetting = timers.timeout(RESET_WITHIN, reset(self, *used));
+        let reset = resetting.await.ok().flatten();
+        self.tally.reset(match reset {
+            Some(_) => Outcome::Done,
+            None => Outcome::Failed,
+        });
+        reset.map(Box::new)
     }
 
     /// Gives a connection the settings of a client.
@@ -66,9 +78,9 @@ impl Worker {
 /// Takes a census as well, if one is due.
 async fn reset(worker: &Worker, used: Backend) -> Option<Backend> {
     let census = used.census.clone().filter(|census| census.begin());
-    let texts = used.greeting.initial.texts;
     let last = census.as_ref().map(|_| census::QUERY);
-    let begin = |session: &mut Session| session.begin_reset(texts, rand::random(), last);
+    let wanted = used.reset();
+    let begin = |session: &mut Session| session.begin_reset(wanted, last);
     let (reset, found) = exchange(worker, used, begin, Session::end_reset).await?;
     if let Some(census) = census {
         census.note(found);

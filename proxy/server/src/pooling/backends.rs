@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pgpalisade_pool::{BackendId, ClientId, Limits, Pool};
+use pgpalisade_pool::{BackendId, ClientId, Limits, Pool, Residue};
 use pgpalisade_session::ServerHalf;
 use tokio::sync::oneshot;
 
@@ -30,8 +30,15 @@ pub(crate) struct Backend {
     pub(crate) census: Option<Rc<Census>>,
 }
 
-/// Boxed, because it is large and goes from hand to hand.
-pub(crate) type Answer = Result<(BackendId, Box<Backend>), OpenError>;
+/// A server connection for a client. Boxed, because it is large and goes from hand to hand.
+pub(crate) struct Handed {
+    pub(crate) id: BackendId,
+    pub(crate) backend: Box<Backend>,
+    /// Left by another client.
+    pub(crate) residue: Residue,
+}
+
+pub(crate) type Answer = Result<Handed, OpenError>;
 pub(crate) type Machine = Pool<SharedLogin, Tokens, Places>;
 
 /// The pool of one worker.

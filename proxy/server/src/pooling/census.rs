@@ -72,9 +72,14 @@ impl Census {
         until.is_some_and(|until| Instant::now() < until)
     }
 
+    /// Whether the next reset is to ask.
+    pub(crate) fn is_due(&self) -> bool {
+        !self.is_in_force()
+    }
+
     /// Whether it is to be asked for. Until [`Self::note`], or for its time if there is no answer, nothing is quiet.
     pub(crate) fn begin(&self) -> bool {
-        let is_due = !self.is_in_force();
+        let is_due = self.is_due();
         if is_due {
             self.found.replace(Found::Unknown);
             self.until.set(Some(Instant::now() + COUNTS_FOR));

@@ -8,17 +8,18 @@ use std::task::Poll;
 
 use bytes::BytesMut;
 use pgpalisade_policies::Leftover;
+use pgpalisade_pool::Residue;
 use pgpalisade_session::endings::put_fatal;
 
 use super::client_side::ClientSide;
 use super::{End, REFUSAL_TIMEOUT, Relay, client_ends};
 use crate::backends::OpenError;
-use crate::backends::lending::{Lent, Seat};
+use crate::backends::lending::{Borrowed, Seat};
 use crate::client_table::Publisher;
 use crate::end_watch::EndWatch;
 use crate::leadership::{LEAD_GAINED, Loss};
 use crate::metrics::Metrics;
-use crate::pooling::backends::{Backend, Tokens};
+use crate::pooling::backends::Tokens;
 use crate::rejection_log::SessionLabel;
 use crate::session::unserved::Needs;
 use crate::session::{Activity, ClientHalf, Session};
@@ -198,7 +199,7 @@ impl Parked {
         self.shown.entry().set_server_pid(None);
         self.shown.keeps(None);
         match self.wait().await {
-            Ok((lent, backend)) => Some(self.bind(lent, backend)),
+            Ok(borrowed) => Some(self.bind(borrowed)),
             Err(end) => {
                 Box::pin(self.finish(end)).await;
                 None
@@ -220,13 +221,13 @@ impl Parked {
     pub(crate) async fn lend(mut self: Box<Self>) -> Result<Box<Relay>, (Box<Self>, OpenError)> {
         let tokens = self.tokens();
         match self.seat.lend(tokens, self.half.settings()).await {
-            Ok((lent, backend)) => Ok(self.bind(lent, backend)),
+            Ok(borrowed) => Ok(self.bind(borrowed)),
             Err(error) => Err((self, error)),
         }
     }
 
     /// Waits for a message that needs a server connection, and for that.
-    async fn wait(&mut self) -> Result<(Lent, Box<Backend>), End> {
+    async fn wait(&mut self) -> Result<Borrowed, End> {
         loop {
             self.shown.publish(self.half.activity(), self.half.tokens());
             self.message().await?;
@@ -274,7 +275,7 @@ impl Parked {
     }
 
     /// Waits for a server connection as long as the client stays.
-    async fn lend_or_end(&mut self) -> Result<Result<(Lent, Box<Backend>), OpenError>, End> {
+    async fn lend_or_end(&mut self) -> Result<Result<Borrowed, OpenError>, End> {
         let tokens = self.tokens();
         let Self {
             worker,
@@ -310,7 +311,7 @@ impl Parked {
         wanted.map(Into::into)
     }
 
-    fn bind(self: Box<Self>, lent: Lent, backend: Box<Backend>) -> Box<Relay> {
+    fn bind(self: Box<Self>, (lent, backend, residue): Borrowed) -> Box<Relay> {
         let pid = backend.half.identity().pid();
         self.shown.entry().set_server_pid(Some(pid));
         let Self {
@@ -323,8 +324,15 @@ impl Parked {
             seat,
             ends,
         } = *self;
+        let session = match residue {
+            Residue::None => Session::lend(half, backend.half),
+            Residue::Perhaps => {
+                let reset = backend.reset();
+                Session::lend_used(half, backend.half, reset)
+            }
+        };
         Box::new(Relay {
-            session: Session::lend(half, backend.half),
+            session,
             worker,
             label,
             shown,

@@ -7,7 +7,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::{End, Relay};
+use crate::backends::reset::RESET_WITHIN;
 use crate::history;
+use crate::metrics::Outcome;
 use crate::rejection::Rejection;
 use crate::session::Met;
 use crate::session::action::{Action, Prerequisite, Unread};
@@ -104,6 +106,19 @@ impl Relay {
             }
         })
         .await
+    }
+
+    /// Waits until the lent server connection is reset. If that fails, it counts as lost: of the client nothing was
+    /// sent.
+    pub(super) async fn await_reset(&mut self) -> Result<(), End> {
+        let timers = self.worker.shared.timers.clone();
+        let reset = timers.timeout(RESET_WITHIN, self.await_replies()).await;
+        let reset = reset.unwrap_or(Err(End::ServerClosed));
+        self.worker.tally.reset(match reset {
+            Ok(()) => Outcome::Done,
+            Err(_) => Outcome::Failed,
+        });
+        reset
     }
 
     /// Changes what the session's transactions may do at the server.

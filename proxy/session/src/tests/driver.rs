@@ -10,11 +10,11 @@ use pgpalisade_policies::{VerdictCache, classify};
 use rand::Rng as _;
 use rand::rngs::StdRng;
 
+use super::super::Reset;
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::lost_server::Step;
 use super::super::read_only::AccessChange;
-use super::super::text_settings::Reports;
 use super::super::tokens::{Declared, Obtained, TokenRequest};
 use super::super::unserved::Needs;
 use super::super::{ClientHalf, Identity, Met, ServerHalf, Session};
@@ -57,6 +57,13 @@ pub(super) struct ParkedServer {
     half: ServerHalf,
     server: Postgres,
     granted: Vec<String>,
+}
+
+/// Client that has used a server last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Last {
+    Own,
+    Other,
 }
 
 /// Whether a conversation goes on.
@@ -194,33 +201,21 @@ impl<'a> Driver<'a> {
         Some((client, server))
     }
 
-    /// Resets a server for its next client.
-    pub(super) fn reset(&mut self, server: ParkedServer) -> ParkedServer {
-        self.log.push("reset".to_owned());
-        (self.server, self.granted) = (server.server, server.granted);
-        self.session = Session::without_client(self.fence.clone(), server.half);
-        self.session.begin_reset(Reports::default(), 1, None);
-        self.put_output();
-        self.drain();
-        self.to_client.clear();
-        self.server.forget_token();
-        assert!(self.course == Course::GoesOn);
-        let unused = subject::session(self.fence.clone());
-        let half = std::mem::replace(&mut self.session, unused).end_reset();
-        ParkedServer {
-            half: half.expect("nothing is left after a reset"),
-            server: std::mem::replace(&mut self.server, Postgres::new(&[])),
-            granted: std::mem::take(&mut self.granted),
-        }
-    }
-
-    /// Joins a client with a server that was reset, or that it had last.
-    pub(super) fn lend(&mut self, client: ParkedClient, server: ParkedServer) {
+    /// Joins a client with a server that it had last, or that another has used since.
+    pub(super) fn lend(&mut self, client: ParkedClient, server: ParkedServer, last: Last) {
         self.log.push("lent".to_owned());
         (self.started, self.declared) = (client.started, client.declared);
         self.lost = client.lost;
         (self.server, self.granted) = (server.server, server.granted);
-        self.session = Session::lend(client.half, server.half);
+        self.session = match last {
+            Last::Own => Session::lend(client.half, server.half),
+            Last::Other => Session::lend_used(client.half, server.half, Reset::default()),
+        };
+        if self.session.is_resetting() {
+            self.await_replies();
+            self.server.forget_token();
+            assert!(self.course == Course::GoesOn);
+        }
         let mut front = Front::IsAskedAgain;
         while front == Front::IsAskedAgain && self.course == Course::GoesOn {
             let step = self.session.resume(self.verdicts);

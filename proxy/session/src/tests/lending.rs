@@ -3,11 +3,12 @@
 use pgpalisade_authority::{Claim, Mark, Token};
 use pgpalisade_policies::Leftover;
 
+use super::super::Reset;
 use super::super::action::{Action, Disposition, Prerequisite};
-use super::super::text_settings::Reports;
+use super::super::endings::Ending;
 use super::super::tokens::Obtained;
-use super::super::{Met, ServerHalf, Session};
-use super::frames::{bind, execute, parse, query, strings, target};
+use super::super::{Activity, Met, ServerHalf, Session};
+use super::frames::{bind, error_body, execute, parse, query, strings, target};
 use super::subject::{Holds, MARK, Subject, fence, raise, session, sync, wanted, word};
 use crate::fence::TokenValue;
 use crate::rejection::Rejection;
@@ -73,7 +74,7 @@ fn a_session_is_parted_only_between_transactions() {
             subject.session.say_fatal("57P01", "over", "", "");
         }),
         ("the server's last words", |subject| {
-            let error = super::frames::error_body("FATAL", "57P01", "terminated");
+            let error = error_body("FATAL", "57P01", "terminated");
             let _ = subject.session.on_terminated(&error);
         }),
     ];
@@ -249,17 +250,70 @@ fn a_reset_leaves_nothing_of_the_last_client() {
         "PREPARE",
         b'I',
     );
-    let mut second = Subject::new(Holds::None);
     let used = first.lend(fresh());
+    let mut second = Subject::new(Holds::None);
     second.session = Session::without_client(fence(), used);
-    second.session.begin_reset(Reports::default(), 1, None);
-    second.take_output();
-    second.answer("DISCARD ALL", b'I');
-    second.answer("SET", b'I');
-    let reset = std::mem::replace(&mut second.session, session(fence())).end_reset();
-    second.lend(reset.unwrap());
+    second.session.begin_reset(Reset::default(), None);
+    let reset = |subject: &mut Subject| {
+        subject.take_output();
+        subject.answer("DISCARD ALL", b'I');
+        subject.answer("SET", b'I');
+    };
+    reset(&mut second);
+    let server = std::mem::replace(&mut second.session, session(fence())).end_reset();
+    second.lend(server.unwrap());
     second.run(&query("PREPARE n AS SELECT 1"), "PREPARE", b'I');
     assert_eq!(written(&mut second, &query("EXECUTE n")), "free");
+}
+
+/// A server connection in which another client has prepared a write, and a client to which it is lent.
+fn lent_used() -> Subject {
+    let mut first = Subject::new(Holds::None);
+    first.send(&parse("n", "INSERT INTO t VALUES (1)"));
+    first.run(&sync(), "", b'I');
+    let used = first.lend(fresh());
+    let mut second = Subject::new(Holds::None);
+    let (client, _) = session(fence()).part().unwrap();
+    second.session = Session::lend_used(client, used, Reset::default());
+    second.take_output();
+    second
+}
+
+/// What the last client has changed, this one has never known.
+#[test]
+fn a_client_is_told_nothing_of_the_reset_before_it() {
+    let mut subject = lent_used();
+    assert!(subject.session.is_resetting());
+    for (message, body) in [
+        (b'A', b"\0\0\0\x07channel\0payload\0".to_vec()),
+        (b'N', vec![0]),
+        (b'C', strings(&["DISCARD ALL"])),
+        (b'S', strings(&["TimeZone", "UTC"])),
+        (b'Z', b"I".to_vec()),
+        (b'C', strings(&["SET"])),
+        (b'Z', b"I".to_vec()),
+    ] {
+        assert!(subject.session.is_resetting());
+        subject.answer_with(&[(message, &body)]);
+    }
+    let session = &subject.session;
+    assert!(!session.is_resetting() && session.leftover().is_none() && session.may_part());
+    assert!(subject.session.part().unwrap().1.is_tidy());
+}
+
+/// Nothing of the client was sent, so it gets another connection, and is told nothing.
+#[test]
+fn a_reset_that_fails_costs_the_server_connection() {
+    let mut subject = lent_used();
+    let ended = subject.reply(b'E', &error_body("ERROR", "57014", "canceled"));
+    assert!(
+        matches!(&ended, Disposition::End(ending) if **ending == Ending::ByServer),
+        "{ended:?}"
+    );
+    assert!(subject.session.outlives_server());
+    let (client, told) = subject.session.lose_server();
+    assert!(told.is_empty());
+    assert_eq!(client.activity(), Activity::Idle);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::tokens::Obtained;
 use super::conversation::{Client, Kind};
-use super::driver::{Authority, Course, Driver, closing};
+use super::driver::{Authority, Course, Driver, Last, closing};
 use super::frames::{parts, query, split};
 use super::postgres::Postgres;
 use super::sql::{DEFAULT_ACCESS, TOKEN};
@@ -152,11 +152,10 @@ fn nobody_writes_with_the_token_of_another_client() {
         loop {
             let (who, at) = (driver.choose(2), driver.choose(2));
             let (owner, server) = servers[at].take().unwrap();
-            let is_same = owner == who && last[who] == at;
-            let server = if is_same {
-                server
+            let user = if owner == who && last[who] == at {
+                Last::Own
             } else {
-                driver.reset(server)
+                Last::Other
             };
             last[who] = at;
             if driver.choose(12) == 0 {
@@ -170,7 +169,7 @@ fn nobody_writes_with_the_token_of_another_client() {
             if talks[who].peek().is_none() {
                 return;
             }
-            driver.lend(client, server);
+            driver.lend(client, server, user);
             let parted = loop {
                 let refused = driver.part_refused();
                 let lost = if refused.is_none() && driver.choose(25) == 0 {
