@@ -4,6 +4,7 @@
 //! A server connection keeps the tokens that were accepted for it: they are what its server process is registered with.
 //! The client keeps the tokens that it has declared. They count in a server connection for which they were accepted.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -23,6 +24,9 @@ use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState}
 use crate::rejection::Rejection;
 use crate::wire::frontend::FrontendTag;
 
+/// Bytes of a reset, about.
+const RESET_LEN: usize = 192;
+
 /// How long a client has its server connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tenancy {
@@ -38,7 +42,7 @@ pub struct Reset {
     /// Settings that the server has reported at the login.
     pub initial: Reports,
     /// Random, for random().
-    pub seed: i32,
+    pub seed: u32,
 }
 
 impl ClientHalf {
@@ -172,14 +176,16 @@ impl ServerHalf {
     /// All of it is utility statements: a SELECT costs more than these together.
     fn reset(&mut self, out: &mut BytesMut, reset: Reset, last: Option<&str>) {
         let Reset { initial, seed } = reset;
-        let seed = f64::from(seed) / -f64::from(i32::MIN);
         let guard = self.read_only.on_reset().map(injected::default_access);
         let encoding = initial.is_utf8().then_some(injected::UTF8);
-        let mut settings = format!("SET seed = {seed}");
+        let mut settings = String::with_capacity(RESET_LEN);
+        let written = write!(settings, "SET seed = 0.{seed:010}");
+        debug_assert!(written.is_ok());
         for more in [guard, encoding].into_iter().flatten() {
             settings.push_str("; ");
             settings.push_str(more);
         }
+        out.reserve(RESET_LEN);
         // PostgreSQL runs this one only alone in its Query.
         injected::query(out, &mut self.ledger, injected::DISCARD);
         injected::query(out, &mut self.ledger, &settings);
