@@ -227,8 +227,11 @@ impl Relay {
                     let waits = ClientState::Session(Activity::Active);
                     self.shown.entry().set_state(waits);
                     let since = Instant::now();
-                    // Boxed because it is large, and rarely needed.
-                    Box::pin(self.prepare(prerequisite)).await?;
+                    match prerequisite {
+                        Prerequisite::Replies => self.await_replies().await?,
+                        // Boxed because it is large, and rarely needed.
+                        other => Box::pin(self.prepare(other)).await?,
+                    }
                     self.worker.clock.prepared(since);
                     self.on_kept_client_bytes()?
                 }

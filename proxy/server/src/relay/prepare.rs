@@ -42,7 +42,9 @@ impl Relay {
             match step {
                 Step::Done | Step::Decided(Action::Discard) => return Ok(()),
                 Step::Decided(Action::Need(prerequisite)) => {
-                    if let Met::Refused(rejection) = self.meet(prerequisite).await? {
+                    // Boxed because it is large, and rarely needed.
+                    let met = Box::pin(self.meet(prerequisite)).await?;
+                    if let Met::Refused(rejection) = met {
                         self.session.refuse_waiting(rejection);
                         self.put_output();
                         return Ok(());
