@@ -13,7 +13,7 @@ use pgpalisade_test_servers::machine::{Signal, wait_until};
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{
-    Batch, PROTOCOL_3_0, Wire, assert_error, cancel_request, tags, trusted,
+    Batch, PROTOCOL_3_0, PROTOCOL_3_2, Wire, assert_error, cancel_request, tags, trusted,
 };
 
 /// Time in which a message arrives.
@@ -283,6 +283,21 @@ fn a_cancel_request_reaches_only_its_own_client() {
     cancel.send_bytes(&cancel_request(sleeping.backend_key()));
     assert_eq!(sleeping.until_ready()[1].sqlstate(), "57014");
     other.ok("SELECT 1");
+}
+
+/// The proxy speaks protocol 3.2 here, whichever PostgreSQL does.
+#[test]
+fn a_client_of_protocol_3_2_has_a_long_key() {
+    let stage = scarce("500ms");
+    let mut client = Wire::connect(&stage.proxy.endpoint());
+    client.startup(PROTOCOL_3_2, &trusted(&[]));
+    assert!(!tags(&client.until_ready()).contains('v'));
+    assert_eq!(client.backend_key().len(), 4 + 32);
+    client.send(&Batch::new().query("SELECT pg_sleep(100)"));
+    std::thread::sleep(MOMENT);
+    let mut cancel = Wire::connect(&stage.proxy.endpoint());
+    cancel.send_bytes(&cancel_request(client.backend_key()));
+    assert_eq!(client.until_ready()[1].sqlstate(), "57014");
 }
 
 /// The policy gives some clients a connection of their own, as many as `backends.sessions`.

@@ -66,24 +66,32 @@ impl Talk<'_> {
 /// Runs a scenario on PostgreSQL and through the proxy with the token given in two ways, and compares.
 #[track_caller]
 fn check(scenario: impl Fn(&mut Talk<'_>)) {
+    check_in(PROTOCOL_3_0, scenario);
+}
+
+/// In a version of the protocol.
+#[track_caller]
+fn check_in(version: u32, scenario: impl Fn(&mut Talk<'_>)) {
     let stage = Stage::with(SETUP);
-    check_on(&stage, ("fencing.token", "1"), &scenario);
-    check_on(&stage, ("options", "-c fencing.token=1"), &scenario);
+    check_on(&stage, version, ("fencing.token", "1"), &scenario);
+    let by_options = ("options", "-c fencing.token=1");
+    check_on(&stage, version, by_options, &scenario);
 }
 
 /// As [`check`], once. For scenarios that move much data.
 #[track_caller]
 fn check_once(scenario: impl Fn(&mut Talk<'_>)) {
-    check_on(&Stage::with(SETUP), ("fencing.token", "1"), scenario);
+    let (stage, token) = (Stage::with(SETUP), ("fencing.token", "1"));
+    check_on(&stage, PROTOCOL_3_0, token, scenario);
 }
 
 #[track_caller]
-fn check_on(stage: &Stage, token: (&str, &str), scenario: impl Fn(&mut Talk<'_>)) {
+fn check_on(stage: &Stage, version: u32, token: (&str, &str), scenario: impl Fn(&mut Talk<'_>)) {
     let parameters = trusted(&[token]);
     let transcript = |endpoint: Endpoint| {
         stage.postgres.sql(RESET);
         let mut wire = Wire::connect(&endpoint);
-        wire.startup(PROTOCOL_3_0, &parameters);
+        wire.startup(version, &parameters);
         let mut talk = Talk {
             stage,
             endpoint,

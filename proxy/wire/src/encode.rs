@@ -41,7 +41,11 @@ impl From<TransactionStatus> for pgwire::messages::response::TransactionStatus {
     }
 }
 
-/// The answer to a client that asks for more than protocol 3.0; `None` if it does not.
+/// Of the protocol that the proxy speaks. What 3.2 has beyond 3.0 are longer keys:
+/// <https://www.postgresql.org/docs/18/protocol.html#PROTOCOL-VERSIONS-TABLE>.
+const NEWEST_MINOR: u16 = 2;
+
+/// The answer to a client that asks for more than protocol 3.2; `None` if it does not.
 #[must_use]
 pub fn negotiated(message: StartupMessage<'_>) -> Option<NegotiateProtocolVersion> {
     let names = message.pairs().map(|(name, _)| name);
@@ -49,8 +53,10 @@ pub fn negotiated(message: StartupMessage<'_>) -> Option<NegotiateProtocolVersio
         .filter(|name| name.starts_with(b"_pq_."))
         .map(|name| String::from_utf8_lossy(name).into_owned())
         .collect();
-    let asks = message.asks_for_newer() || !options.is_empty();
-    asks.then(|| NegotiateProtocolVersion::new(3 << 16, options))
+    let minor = message.minor();
+    let asks = minor > NEWEST_MINOR || !options.is_empty();
+    let version = 3 << 16 | i32::from(minor.min(NEWEST_MINOR));
+    asks.then(|| NegotiateProtocolVersion::new(version, options))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,6 +148,7 @@ pub fn put_raw(out: &mut BytesMut, tag: u8, body: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::startup::{StartupPacket, parse};
 
     #[test]
     fn messages_have_the_bytes_of_the_protocol() {
@@ -167,6 +174,33 @@ mod tests {
             put(&|out| put_raw(out, b'p', b"c=x"))[..],
             *b"p\0\0\0\x07c=x"
         );
+    }
+
+    #[test]
+    fn what_is_newer_is_negotiated() {
+        for (minor, option, told) in [
+            (0, "user", None),
+            (2, "user", None),
+            (3, "user", Some(2)),
+            (9999, "user", Some(2)),
+            (0, "_pq_.a", Some(0)),
+            (2, "_pq_.a", Some(2)),
+        ] {
+            let list = format!("{option}\0x\0\0");
+            let len = u32::try_from(8 + list.len()).unwrap();
+            let version = 3 << 16 | minor;
+            let packet = [
+                &len.to_be_bytes()[..],
+                &u32::to_be_bytes(version),
+                list.as_bytes(),
+            ];
+            let packet = packet.concat();
+            let Ok(StartupPacket::Startup(message)) = parse(&packet) else {
+                unreachable!()
+            };
+            let version = negotiated(message).map(|limits| limits.newest_minor_protocol & 0xffff);
+            assert_eq!(version, told, "{minor} {option}");
+        }
     }
 
     #[test]

@@ -201,9 +201,19 @@ impl<'a> StartupMessage<'a> {
             .map(|(_, value)| value)
     }
 
-    /// Whether the client asks for a later protocol than 3.0.
-    pub(crate) fn asks_for_newer(self) -> bool {
-        self.packet.get(6..8).is_some_and(|minor| minor != [0, 0])
+    /// The minor version that the client asks for.
+    pub(crate) fn minor(self) -> u16 {
+        let minor = self
+            .packet
+            .get(6..8)
+            .and_then(|minor| minor.try_into().ok());
+        minor.map_or(0, u16::from_be_bytes)
+    }
+
+    /// Length of the secret that a PostgreSQL puts into the BackendKeyData of this client.
+    #[must_use]
+    pub fn secret_len(self) -> usize {
+        if self.minor() < 2 { 4 } else { 32 }
     }
 
     /// A packet of protocol 3.0 with some of the parameters.

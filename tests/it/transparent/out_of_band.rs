@@ -1,9 +1,9 @@
 //! Messages outside of replies: notifications while idle, cancelling, the server ending a session.
 
 use pgpalisade_test_servers::machine::wait_until;
-use pgpalisade_test_servers::wire::{Batch, Wire, cancel_request};
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, PROTOCOL_3_2, Wire, cancel_request};
 
-use super::{Talk, check};
+use super::{Talk, check, check_in};
 
 #[test]
 fn notifications_while_idle() {
@@ -25,9 +25,10 @@ fn wait_until_running(talk: &Talk<'_>, sql: &str) {
     });
 }
 
+/// With keys of 4 bytes, and with those of protocol 3.2, which PostgreSQL 18 makes 32 bytes long.
 #[test]
 fn cancel() {
-    check(|talk| {
+    let scenario = |talk: &mut Talk<'_>| {
         let sleep = "SELECT pg_sleep(60)";
         talk.send(&Batch::new().query(sleep));
         wait_until_running(talk, sleep);
@@ -36,7 +37,9 @@ fn cancel() {
         talk.log.extend(other.until_closed());
         talk.read_until(b'Z');
         talk.query("SELECT 'still here'");
-    });
+    };
+    check_in(PROTOCOL_3_0, scenario);
+    check_in(PROTOCOL_3_2, scenario);
 }
 
 /// A wrong key cancels nothing and gets no reply.

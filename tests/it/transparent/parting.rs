@@ -1,7 +1,7 @@
 //! Clients that send Terminate or close their sending side right after a request get all replies.
 
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, TRUSTED, Wire};
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, TRUSTED, Wire};
 
 use super::{SETUP, Talk, check_on, compare};
 
@@ -73,7 +73,8 @@ fn all_that_was_sent_is_answered() {
                 "{parting:?} behind {:?}",
                 String::from_utf8_lossy(request.bytes())
             );
-            check_on(&stage, ("fencing.token", "1"), |talk| {
+            let token = ("fencing.token", "1");
+            check_on(&stage, PROTOCOL_3_0, token, |talk| {
                 parts(talk, request, parting)
             });
         }

@@ -15,13 +15,16 @@ use rustls::{ClientConnection, StreamOwned};
 use socket2::{SockFilter, SockRef};
 
 pub use batch::{Batch, cancel_request, startup_packet};
-pub use message::{Message, assert_error, errors, pretty, tags};
+pub use message::{Message, as_of_18, assert_error, errors, pretty, tags};
 
 use crate::machine::PATIENCE;
 use crate::tls_client::TlsClient;
 
 /// Protocol 3.0, which every driver speaks.
 pub const PROTOCOL_3_0: u32 = 0x0003_0000;
+
+/// With longer cancel keys; spoken by PostgreSQL 18.
+pub const PROTOCOL_3_2: u32 = 0x0003_0002;
 
 pub const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 

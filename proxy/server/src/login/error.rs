@@ -44,8 +44,8 @@ pub(super) enum LoginError {
     /// PostgreSQL's words for a startup packet of another length than its parameters.
     #[error("invalid startup packet layout: expected terminator as last byte")]
     Layout,
-    /// PostgreSQL does not speak the protocol, or an encryption request came too late.
-    #[error("unsupported frontend protocol {0}: server supports 3.0 to 3.0")]
+    /// Neither the proxy nor PostgreSQL speaks the protocol, or an encryption request came too late.
+    #[error("unsupported frontend protocol {0}: server supports 3.0 to 3.2")]
     NoProtocol(Version),
     /// The TLS handshake with the client failed. As with PostgreSQL, only TLS tells the client why.
     #[error("could not accept SSL connection: {0}")]

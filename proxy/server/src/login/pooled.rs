@@ -54,7 +54,7 @@ pub(super) async fn authenticate(
             (login, greeting)
         }
     };
-    let cancel_key = pooling.cancel_keys.issue();
+    let cancel_key = pooling.cancel_keys.issue(message.secret_len());
     out.extend_from_slice(&proof.admission);
     greeting.put(&mut out);
     cancel_key.put(&mut out);

@@ -29,7 +29,7 @@ const NO_PROCESS: i32 = 1 << 30;
 
 #[derive(Debug)]
 struct Slot {
-    secret: [u8; 4],
+    secret: Vec<u8>,
     /// The connection that serves the client now.
     serving: Mutex<Option<Arc<Cancellable>>>,
 }
@@ -54,9 +54,10 @@ pub(crate) struct CancelKey {
 }
 
 impl CancelKeys {
-    pub(crate) fn issue(&self) -> CancelKey {
+    /// The length of its secret depends on the client's protocol.
+    pub(crate) fn issue(&self, secret_len: usize) -> CancelKey {
         let slot = Arc::new(Slot {
-            secret: rand::random(),
+            secret: rand::random_iter().take(secret_len).collect(),
             serving: Mutex::default(),
         });
         let mut slots = self.0.lock();
@@ -103,7 +104,7 @@ impl CancelKey {
 
     /// Appends BackendKeyData.
     pub(crate) fn put(&self, out: &mut BytesMut) {
-        let key = [self.pid, self.slot.secret].concat();
+        let key = [&self.pid, &*self.slot.secret].concat();
         encode::put_raw(out, tag::BACKEND_KEY_DATA, &key);
     }
 
@@ -167,7 +168,7 @@ mod tests {
     fn packet(key: &CancelKey) -> Bytes {
         let mut out = BytesMut::new();
         key.put(&mut out);
-        assert_eq!(out[..5], *b"K\0\0\0\x0c");
+        assert_eq!(out[0], b'K');
         startup::cancel_request(&out[5..]).freeze()
     }
 
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn a_key_leads_to_the_backend_that_serves_its_client() {
         let keys = CancelKeys::default();
-        let (one, other, server) = (keys.issue(), keys.issue(), backend());
+        let (one, other, server) = (keys.issue(4), keys.issue(32), backend());
         let ours = packet(&one);
         assert!(matches!(keys.find(&ours), Addressee::Nobody));
         one.lend(&server);
@@ -198,7 +199,7 @@ mod tests {
     #[test]
     fn other_keys_are_the_servers() {
         let keys = CancelKeys::default();
-        let key = keys.issue();
+        let key = keys.issue(4);
         key.lend(&backend());
         let ours = packet(&key);
         for (at, xor) in [(8, 1), (11, 1), (12, 1), (15, 128)] {
@@ -215,7 +216,7 @@ mod tests {
     #[test]
     fn living_keys_differ() {
         let keys = CancelKeys::default();
-        let living: Vec<_> = (0..2000).map(|_| keys.issue()).collect();
+        let living: Vec<_> = (0..2000).map(|_| keys.issue(4)).collect();
         assert_eq!(keys.0.lock().len(), living.len());
         assert!(living.iter().all(|key| i32::from_be_bytes(key.pid) > 0));
         drop(living);

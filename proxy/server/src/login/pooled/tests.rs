@@ -124,7 +124,7 @@ async fn logged_in<T>(
         user: b"app",
         pending: &mut pending.enter(),
     };
-    let startup = packet(2, &PARAMETERS);
+    let startup = packet(9, &PARAMETERS);
     let obtain = async |login: &SharedLogin| postgres.unwrap().open(login).await;
     let serving = authenticate(&mut client, logins, &startup, pooling, obtain);
     tokio::join!(serving, behaves(Client(theirs)))
@@ -146,7 +146,7 @@ async fn postgres_is_asked_once_a_minute_for_the_same_login() {
     let with = |password: &'static str| {
         async move |mut client: Client| {
             let limits = client.hear().await;
-            assert_eq!(limits, (b'v', vec![0, 3, 0, 0, 0, 0, 0, 0]));
+            assert_eq!(limits, (b'v', vec![0, 3, 0, 2, 0, 0, 0, 0]));
             client.password(password).await;
             client
         }
@@ -157,6 +157,7 @@ async fn postgres_is_asked_once_a_minute_for_the_same_login() {
         let login = login.unwrap();
         let mut heard = client.until_key().await;
         let (_, key) = heard.pop().unwrap();
+        assert_eq!(key.len(), 4 + 32);
         let report = |name: &str, value: &str| (b'S', format!("{name}\0{value}\0").into_bytes());
         let expect = [
             (b'R', vec![0; 4]),
