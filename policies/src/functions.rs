@@ -2,8 +2,8 @@
 //!
 //! PostgreSQL lets them run in a read-only transaction although they change something beyond it, or run SQL that the
 //! proxy does not see. Functions that change tables in the ordinary way need no entry: PostgreSQL refuses them to a
-//! read-only session. The list was made from the volatile functions of `pg_proc` (PostgreSQL 15, and the
-//! documentation up to 18) and from contrib. Among others, these count as reads: advisory locks,
+//! read-only session. The list was made from the volatile functions of `pg_proc` (PostgreSQL 14 to 18) and from
+//! contrib. Among others, these count as reads: advisory locks,
 //! `pg_export_snapshot`, `currval`, `setseed`, `pg_sleep`, `pg_read_file`, `pg_logical_slot_peek_*`,
 //! `pg_stat_clear_snapshot`, `pg_log_backend_memory_contexts`.
 //! <https://www.postgresql.org/docs/current/functions-admin.html>
@@ -164,6 +164,7 @@ const WRITERS: &[(Pattern, WritingFunction)] = &[
     (Prefix("pg_file_"), FILES),
     // pg_prewarm: writes its list of blocks, or starts a process that does.
     (Prefix("autoprewarm_"), FILES),
+    (Prefix("pg_buffercache_evict"), SERVER),
     (Name("pg_import_system_collations"), CATALOG),
     (Name("pg_nextoid"), CATALOG),
     (Name("pg_extension_config_dump"), CATALOG),

@@ -59,6 +59,8 @@ fn it_says_what_postgresql_says() {
     server.sql(WORLD);
     let function = server.value("SELECT 'f()'::regprocedure::oid::int8");
     let function: u32 = function.parse().unwrap();
+    let version = server.value("SHOW server_version_num");
+    let is_newer = version.parse::<u32>().unwrap() >= 180_000;
     let first = number("PGPALISADE_MODEL_SEED", 1);
     let mut wrong = BTreeMap::new();
     for seed in first..first + number("PGPALISADE_MODEL_SCRIPTS", SCRIPTS) {
@@ -70,7 +72,7 @@ fn it_says_what_postgresql_says() {
         let script = script(&mut rng);
         let expect = really(&server, function, &startup, &script);
         let found = by_model(&startup, &script);
-        if let Some((kind, difference)) = difference(&expect, &found) {
+        if let Some((kind, difference)) = difference(&expect, &found, is_newer) {
             let told = || format!("seed {seed}, {startup:?}\n{}{difference}", shown(&script));
             wrong.entry(kind).or_insert_with(told);
         }
@@ -148,7 +150,10 @@ fn really(
 }
 
 /// Its kind, and the replies before it.
-fn difference(expect: &[Message], found: &[Message]) -> Option<(String, String)> {
+///
+/// The model is that of PostgreSQL up to 17. A newer one runs the second statement of a pipeline in a block of its own,
+/// so it does not say that there is none (25P01); it is compared up to there.
+fn difference(expect: &[Message], found: &[Message], is_newer: bool) -> Option<(String, String)> {
     let compared = |said: &[Message]| -> Vec<(String, Message)> {
         let told = said
             .iter()
@@ -156,7 +161,12 @@ fn difference(expect: &[Message], found: &[Message]) -> Option<(String, String)>
         told.take_while(|(line, _)| !line.starts_with("E 08P01 COPY"))
             .collect()
     };
-    let (expect, found) = (compared(expect), compared(found));
+    let (mut expect, mut found) = (compared(expect), compared(found));
+    let no_block = found.iter().position(|(line, _)| line.ends_with(" 25P01"));
+    if let Some(at) = no_block.filter(|_| is_newer) {
+        expect.truncate(at);
+        found.truncate(at);
+    }
     let line = |of: &[(String, Message)], at: usize| of.get(at).map(|(line, _)| line.clone());
     let at =
         (0..expect.len().max(found.len())).find(|&at| line(&expect, at) != line(&found, at))?;

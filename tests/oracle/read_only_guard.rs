@@ -231,8 +231,11 @@ pub(super) const LIFTING: &str = "
         AS $$ BEGIN SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE; RETURN 1; END $$;
     CREATE FUNCTION sets_and_writes() RETURNS int LANGUAGE plpgsql
         AS $$ BEGIN SET transaction_read_only = off; RETURN writes(); END $$;
-    CREATE FUNCTION by_clause() RETURNS int LANGUAGE plpgsql SET transaction_read_only = off
-        AS $$ BEGIN RETURN writes(); END $$;
+    DO $do$ BEGIN
+        CREATE FUNCTION by_clause() RETURNS int LANGUAGE plpgsql SET transaction_read_only = off
+            AS $$ BEGIN RETURN writes(); END $$;
+    EXCEPTION WHEN feature_not_supported THEN -- PostgreSQL 16 and later
+    END $do$;
     CREATE FUNCTION by_default_clause() RETURNS int LANGUAGE plpgsql SET default_transaction_read_only = off
         AS $$ BEGIN RETURN writes(); END $$;
     CREATE VIEW lifting AS SELECT lifts_default()";

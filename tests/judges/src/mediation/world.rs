@@ -136,7 +136,10 @@ impl World {
         for role in ["a", "b", "free", "careful"] {
             postgres.sql(&format!("CREATE ROLE {role} SUPERUSER LOGIN"));
         }
-        postgres.sql("CREATE EXTENSION pg_walinspect");
+        let version = postgres.value("SHOW server_version_num");
+        if version.parse::<u32>().expect("a number") >= 150_000 {
+            postgres.sql("CREATE EXTENSION pg_walinspect");
+        }
         let mut options = Options::new(&postgres).flag("--witness", "off");
         let policy = rules.policy().map(|text| PolicyFile::new(&text));
         if let Some(policy) = &policy {
