@@ -2,6 +2,7 @@
 
 mod check;
 mod check_authority;
+mod hosted;
 mod hosts;
 mod logins;
 mod ready;

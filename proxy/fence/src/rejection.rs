@@ -203,8 +203,7 @@ impl Rejection {
             "the fencing token cannot be accepted: the session's server process cannot be \
                 identified",
             sentence(why),
-            "Connect pgpalisade to PostgreSQL directly, and GRANT pg_read_all_stats, \
-                pg_signal_backend to its control role.",
+            "Connect pgpalisade to PostgreSQL directly, and GRANT pg_monitor, pg_signal_backend to its control role.",
         )
     }
 

@@ -23,7 +23,7 @@ pub enum StartError {
         error: ControlError,
     },
     /// The role lacks rights that a takeover needs.
-    #[error("the control role {role:?} lacks {missing}; run as a superuser: {grant}")]
+    #[error("the control role {role:?} lacks {missing}; run as an administrator: {grant}")]
     Rights {
         /// Role of the control connection.
         role: String,

@@ -113,9 +113,15 @@ pub struct RoleRights {
 }
 
 impl RoleRights {
-    /// Statement that grants what is missing.
+    /// Statement that grants what is missing. pg_monitor includes pg_read_all_stats, which administrators of hosted
+    /// servers cannot grant from PostgreSQL 16 on: they have the ADMIN option on pg_monitor only.
     pub fn grant(&self) -> String {
-        format!("GRANT {} TO {}", self.missing.join(", "), self.quoted)
+        let granted = self.missing.iter().map(|role| match *role {
+            "pg_read_all_stats" => "pg_monitor",
+            other => other,
+        });
+        let granted: Vec<&str> = granted.collect();
+        format!("GRANT {} TO {}", granted.join(", "), self.quoted)
     }
 }
 

@@ -96,7 +96,7 @@ fn rights(control: &Chosen) -> CheckResult {
     if !rights.missing.is_empty() {
         return CheckResult::fail(
             format!("role {role} lacks {}", rights.missing.join(" and ")),
-            format!("run as a superuser: {}", rights.grant()),
+            format!("run as an administrator: {}", rights.grant()),
         );
     }
     if rights.superuser {

@@ -40,17 +40,14 @@ async fn missing_rights_are_named_with_the_grant() {
     let error = start(weak(), &store).await.unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, StartError::Rights { .. }), "{text}");
-    let grant = text.split_once("superuser: ").unwrap().1.to_owned();
-    assert_eq!(
-        grant,
-        "GRANT pg_signal_backend, pg_read_all_stats TO \"Weak\""
-    );
+    let grant = text.split_once("administrator: ").unwrap().1.to_owned();
+    assert_eq!(grant, "GRANT pg_signal_backend, pg_monitor TO \"Weak\"");
     admin
         .batch_execute("GRANT pg_signal_backend TO \"Weak\"")
         .await
         .unwrap();
     let text = start(weak(), &store).await.unwrap_err().to_string();
-    assert!(text.contains("GRANT pg_read_all_stats TO"), "{text}");
+    assert!(text.contains("GRANT pg_monitor TO"), "{text}");
     admin.batch_execute(&grant).await.unwrap();
     let takeover = start(weak(), &store).await.unwrap();
     // The rights suffice for ordinary roles.
