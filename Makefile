@@ -17,7 +17,7 @@ QUICK := --no-default-features $(addprefix --config profile.dev.,debug=0 debug-a
 	package.pg_query.opt-level=0 package.pgpalisade-takeover.opt-level=0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit it proof outage mediation drivers release release-profiled deb bench bench-micro check fuzz-build build
+.PHONY: help demo test unit it proof outage mediation drivers versions release release-profiled deb bench bench-micro check fuzz-build build
 .PHONY: packages-build packages-test
 
 help: ## Say what there is
@@ -73,6 +73,10 @@ mediation: build ## Conversations at random, the database as the judge, 60 minut
 drivers: export PGPALISADE_BIN := $(BINARY)
 drivers: build ## The same scenarios with every driver, 10 minutes; writes the tables of docs/drivers.md (ARGS='psycopg pgjdbc')
 	@CARGO_TARGET_DIR="$(abspath $(TARGET_DIR))" tests/drivers/run.py $(ARGS)
+
+versions: export PGPALISADE_BIN := $(BINARY)
+versions: build ## Tests with PostgreSQL 14 to 18, 3 hours; writes the table of README.md (ARGS='14 18', ARGS='--quick 14')
+	@CARGO_TARGET_DIR="$(abspath $(TARGET_DIR))" scripts/test-versions $(ARGS)
 
 release: packages-build ## Build the proxy to run in production: target/release/pgpalisade
 	$(CARGO) build --release --locked --package pgpalisade
