@@ -59,8 +59,7 @@ fn it_says_what_postgresql_says() {
     server.sql(WORLD);
     let function = server.value("SELECT 'f()'::regprocedure::oid::int8");
     let function: u32 = function.parse().unwrap();
-    let version = server.value("SHOW server_version_num");
-    let is_newer = version.parse::<u32>().unwrap() >= 180_000;
+    let is_newer = server.version() >= 18;
     let first = number("PGPALISADE_MODEL_SEED", 1);
     let mut wrong = BTreeMap::new();
     for seed in first..first + number("PGPALISADE_MODEL_SCRIPTS", SCRIPTS) {

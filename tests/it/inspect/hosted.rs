@@ -79,8 +79,7 @@ fn the_quick_start() {
 fn the_grant_of_check_works_there() {
     let (postgres, mut administrator) = server();
     administrator.ok("CREATE ROLE pgpalisade LOGIN");
-    let version = postgres.value("SHOW server_version_num");
-    if version.parse::<u32>().unwrap() >= 160_000 {
+    if postgres.version() >= 16 {
         let narrow = "GRANT pg_read_all_stats TO pgpalisade";
         administrator.fails(narrow, "42501");
     }

@@ -1,5 +1,6 @@
 -- Every kind of statement, each run in a READ ONLY transaction. One a line. A statement that PostgreSQL refuses with
 -- 25006 must be a write. `[error X]`: PostgreSQL fails earlier for another reason, with SQLSTATE X.
+-- `[since X]`: an older version does not know it.
 
 -- Queries
 SELECT 1
@@ -53,8 +54,8 @@ UPDATE jobs SET who = 'x' WHERE false
 DELETE FROM jobs
 DELETE FROM jobs USING docs WHERE jobs.id = docs.id RETURNING jobs.*
 DELETE FROM jobs WHERE false
-MERGE INTO jobs USING (SELECT 1 AS n) s ON id = n WHEN MATCHED THEN UPDATE SET who = 'x' WHEN NOT MATCHED THEN INSERT VALUES (n)
-MERGE INTO jobs USING docs ON false WHEN MATCHED THEN DO NOTHING
+[since 15] MERGE INTO jobs USING (SELECT 1 AS n) s ON id = n WHEN MATCHED THEN UPDATE SET who = 'x' WHEN NOT MATCHED THEN INSERT VALUES (n)
+[since 15] MERGE INTO jobs USING docs ON false WHEN MATCHED THEN DO NOTHING
 WITH x AS (INSERT INTO jobs VALUES (200) RETURNING id) SELECT * FROM x
 WITH x AS (UPDATE jobs SET who = 'x' RETURNING id) SELECT 1
 WITH x AS (DELETE FROM jobs RETURNING id) SELECT count(*) FROM x
@@ -311,7 +312,7 @@ CREATE DATABASE made
 ALTER DATABASE postgres SET work_mem = '5MB'
 ALTER DATABASE postgres SET default_transaction_read_only = off
 ALTER DATABASE postgres WITH CONNECTION LIMIT 10
-ALTER DATABASE postgres REFRESH COLLATION VERSION
+[since 15] ALTER DATABASE postgres REFRESH COLLATION VERSION
 ALTER DATABASE postgres RENAME TO pg
 ALTER DATABASE postgres OWNER TO app
 DROP DATABASE made

@@ -226,6 +226,12 @@ impl Postgres {
             .unwrap_or_default()
     }
 
+    /// Major version.
+    pub fn version(&self) -> u32 {
+        let number = self.value("SHOW server_version_num");
+        number.parse::<u32>().expect("a number") / 10_000
+    }
+
     /// Clients' bytes in it may be invalid UTF-8.
     pub fn log(&self) -> String {
         let log = std::fs::read(self.dir.path().join("log")).unwrap_or_default();

@@ -136,8 +136,7 @@ impl World {
         for role in ["a", "b", "free", "careful"] {
             postgres.sql(&format!("CREATE ROLE {role} SUPERUSER LOGIN"));
         }
-        let version = postgres.value("SHOW server_version_num");
-        if version.parse::<u32>().expect("a number") >= 150_000 {
+        if postgres.version() >= 15 {
             postgres.sql("CREATE EXTENSION pg_walinspect");
         }
         let mut options = Options::new(&postgres).flag("--witness", "off");

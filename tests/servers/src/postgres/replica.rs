@@ -36,12 +36,20 @@ impl Postgres {
             .args(["-p", &self.port().to_string(), "-U", "postgres"])
             .arg("-D")
             .arg(dir.path().join("data"))
-            .args(["-R", "-X", "stream", "-c", "fast"])
+            .args(["-X", "stream", "-c", "fast"])
             .current_dir(dir.path())
             .output()
             .expect("run pg_basebackup");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "pg_basebackup: {said}");
+        // `-R` of a newer pg_basebackup writes parameters that the server does not know.
+        let data = dir.path().join("data");
+        std::fs::write(data.join("standby.signal"), "").expect("write standby.signal");
+        let (host, port) = (self.socket_dir().display(), self.port());
+        let follows = format!("primary_conninfo = 'host={host} port={port} user=postgres'\n");
+        let file = data.join("postgresql.auto.conf");
+        let settings = std::fs::read_to_string(&file).expect("read postgresql.auto.conf");
+        std::fs::write(file, settings + &follows).expect("write postgresql.auto.conf");
         dir
     }
 
