@@ -53,7 +53,7 @@ const UNWRITTEN: [&str; 20] = [
     "SELECT count(*) FROM public.steers WHERE what IS NOT NULL",
     "COPY (SELECT public.sets('$n', '$v')) TO STDOUT",
     "COPY (TABLE public.steers) TO STDOUT",
-    "EXPLAIN ANALYZE SELECT public.sets('$n', '$v')",
+    "EXPLAIN (ANALYZE, BUFFERS FALSE) SELECT public.sets('$n', '$v')",
     "VALUES (public.sets('$n', '$v'))",
     "SELECT public.runs('SET $n = ''$v''')",
     "SELECT public.runs('SET LOCAL $n = ''$v''')",

@@ -245,8 +245,13 @@ impl World {
 
     fn copy_template(&self, database: Database, copy: Copy) {
         let (name, template) = (name_of(database, copy), name_of(database, Copy::Template));
+        // The only one of PostgreSQL 14, which has no word for it.
+        let strategy = match self.postgres.version() {
+            ..15 => "",
+            _ => "STRATEGY file_copy",
+        };
         self.postgres.sql(&format!(
-            "CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy"
+            "CREATE DATABASE {name} TEMPLATE {template} {strategy}"
         ));
     }
 }
