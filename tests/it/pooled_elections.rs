@@ -182,10 +182,11 @@ fn elections(way: Way) -> Vec<String> {
             Proxy::start_with(options)
         })
         .collect();
+    let settings = format!("pool_mode = transaction\ndefault_pool_size = {SESSIONS}");
     let poolers: Vec<Pooler> = proxies
         .iter()
         .filter(|_| way == Way::Pgbouncer)
-        .map(|proxy| Pooler::before(&proxy.endpoint(), SESSIONS))
+        .map(|proxy| Pooler::before(&proxy.endpoint(), &settings))
         .collect();
     let endpoint = |at: usize| match poolers.get(at) {
         Some(pooler) => Endpoint::Tcp(([127, 0, 0, 1], pooler.port()).into()),

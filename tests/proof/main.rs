@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pgpalisade_judges::proof::checker::Rule;
 use pgpalisade_judges::proof::listeners::Source;
-use pgpalisade_judges::proof::plan::{Faults, Plan, Route};
+use pgpalisade_judges::proof::plan::{Faults, Plan, Pooler, Route};
 use pgpalisade_judges::proof::run::{Outcome, run};
 use pgpalisade_judges::proof::store::StoreKind;
 use pgpalisade_test_servers::machine::{profile_dir, seed};
@@ -87,6 +87,30 @@ fn programs_behind_listeners() {
     let counts = &outcome.report.counts;
     assert_at_least("terms", 2, counts.terms);
     assert_at_least("confirmed writes", 50, counts.confirmed);
+}
+
+/// Leaders that share the connections of a PgBouncer, each transaction with its own token.
+#[test]
+fn leaders_behind_a_pooler() {
+    let route = Route::Proxied(StoreKind::Etcd);
+    let outcome = run_alone("pooler", route, 20, |plan| {
+        plan.pooler = Some(Pooler::Transaction)
+    });
+    assert_holds(&outcome);
+    let counts = &outcome.report.counts;
+    assert_at_least("takeovers", 5, counts.takeovers);
+    assert_at_least("commits", 50, counts.commits);
+}
+
+/// The same with SET: the token of one is that of the next.
+#[test]
+fn behind_a_pooler_set_is_unsafe() {
+    let route = Route::Proxied(StoreKind::Etcd);
+    let outcome = run_alone("careless", route, 12, |plan| {
+        plan.pooler = Some(Pooler::Careless)
+    });
+    let of = |rule| outcome.report.of(rule);
+    assert_at_least("violations", 1, of(Rule::G1) + of(Rule::G2) + of(Rule::Row));
 }
 
 /// If this passes, the tests above test nothing.

@@ -1,13 +1,18 @@
-//! A real pgbouncer in front of PostgreSQL, to test an unsupported setup and as a peer for comparisons.
+//! Real poolers: pgbouncer in front of PostgreSQL, also as a peer for comparisons; pgbouncer and pgpool-II in front of a
+//! proxy.
 
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
 
-use pgpalisade_harness::child::{Running, TERM};
+use pgpalisade_harness::child::{Farewell, Running, TERM};
 use tempfile::TempDir;
 
-use crate::machine;
+use crate::machine::{self, Signal};
 use crate::postgres::{Postgres, scratch_dir, unprivileged};
 use crate::wire::Endpoint;
+
+/// Ends the sessions too.
+const FAST: Farewell = &[(Signal::INT, Duration::from_secs(10))];
 
 /// Stopped when dropped.
 #[derive(Debug)]
@@ -31,10 +36,10 @@ impl Pooler {
         Self::launch(&socket_dir, postgres.port(), &settings)
     }
 
-    /// Trusts everybody, and lends this number of connections to a proxy for a transaction each.
-    pub fn before(proxy: &Endpoint, connections: usize) -> Self {
-        let mode = format!("pool_mode = transaction\ndefault_pool_size = {connections}\n");
-        Self::launch(&proxy.host(), proxy.port(), &mode)
+    /// Trusts everybody, and lends connections to a proxy, as the settings say. Tries a failed login again at once.
+    pub fn before(proxy: &Endpoint, settings: &str) -> Self {
+        let settings = format!("server_login_retry = 0.1\nmax_client_conn = 500\n{settings}\n");
+        Self::launch(&proxy.host(), proxy.port(), &settings)
     }
 
     /// Assigns a server connection to each session, reaches the server by TCP as a proxy does, and logs no sessions.
@@ -59,28 +64,70 @@ impl Pooler {
     }
 
     fn launch(host: &str, server_port: u16, more: &str) -> Self {
-        let dir = scratch_dir();
         let port = machine::free_port();
         let settings = format!(
-            "[databases]\npostgres = host={host} port={server_port} user=postgres\n\
+            "[databases]\n* = host={host} port={server_port} user=postgres\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
              auth_type = any\n{more}"
         );
-        let file = dir.path().join("pgbouncer.ini");
-        std::fs::write(&file, settings).expect("write the pooler's settings");
-        let mut command = unprivileged("pgbouncer");
-        command.arg(&file).current_dir(dir.path());
         // Ends immediately, without waiting for sessions.
-        let process = Running::spawn(&mut command, dir.path().join("log"), TERM);
-        let pooler = Self {
-            process: process.expect("pgbouncer; run scripts/install-packages"),
+        Self::spawn("pgbouncer", &[], &settings, port, TERM)
+    }
+
+    /// A pgpool-II that keeps a connection for each of so many clients. `more` adds lines of settings. In mode `raw` it
+    /// would leave the writes of the extended protocol in an open transaction, in front of any server.
+    pub fn pgpool(proxy: &Endpoint, clients_max: u32, more: &str) -> Self {
+        let port = machine::free_port();
+        let settings = format!(
+            "listen_addresses = '127.0.0.1'\nport = {port}\nsocket_dir = '.'\n\
+             pcp_listen_addresses = ''\npcp_port = {}\npcp_socket_dir = '.'\npid_file_name = 'pid'\n\
+             logdir = '.'\npool_passwd = ''\nsr_check_period = 0\nbackend_hostname0 = '{}'\n\
+             backend_port0 = {}\nbackend_flag0 = 'DISALLOW_TO_FAILOVER'\nnum_init_children = {clients_max}\n{more}\n",
+            machine::free_port(),
+            proxy.host(),
+            proxy.port(),
+        );
+        Self::spawn(
+            "pgpool",
+            &["-n", "-F", "/dev/null", "-f"],
+            &settings,
+            port,
+            FAST,
+        )
+    }
+
+    fn spawn(
+        program: &str,
+        options: &[&str],
+        settings: &str,
+        port: u16,
+        farewell: Farewell,
+    ) -> Self {
+        let dir = scratch_dir();
+        let file = dir.path().join("settings");
+        std::fs::write(&file, settings).expect("write the pooler's settings");
+        let mut command = unprivileged(program);
+        command.args(options).arg(&file).current_dir(dir.path());
+        let process = Running::spawn(&mut command, dir.path().join("log"), farewell);
+        let mut pooler = Self {
+            process: process
+                .unwrap_or_else(|error| panic!("{error}; run scripts/install-packages")),
             port,
             _dir: dir,
         };
-        machine::wait_for("pgbouncer to listen", || {
+        machine::wait_for("a pooler to listen", || {
+            assert!(
+                pooler.process.ended().is_none(),
+                "{program}: {}",
+                pooler.process.output()
+            );
             TcpStream::connect(("127.0.0.1", port)).ok()
         });
         pooler
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)))
     }
 
     pub fn port(&self) -> u16 {

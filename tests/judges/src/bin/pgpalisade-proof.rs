@@ -15,7 +15,7 @@ use clap::Parser;
 use pgpalisade_judges::proof::leader::{self, Task};
 use pgpalisade_judges::proof::leaders::LEAD;
 use pgpalisade_judges::proof::listeners::Source;
-use pgpalisade_judges::proof::plan::{Faults, Plan, Route};
+use pgpalisade_judges::proof::plan::{Faults, Plan, Pooler, Route};
 use pgpalisade_judges::proof::run::run;
 use pgpalisade_judges::proof::store::StoreKind;
 use pgpalisade_test_servers::machine;
@@ -49,6 +49,10 @@ struct Arguments {
     /// or follow etcd (with that store), kubernetes or file
     #[arg(long, value_parser = Source::parse)]
     listener: Option<Source>,
+    /// Put a pooler in front of each proxy: PgBouncer in mode session or transaction, pgpool (pgpool-II), or careless
+    /// (PgBouncer in transaction mode, where leaders declare by SET: the checker must then find violations)
+    #[arg(long, value_parser = Pooler::parse)]
+    pooler: Option<Pooler>,
     /// Bypass the proxies: the checker must then find violations
     #[arg(long)]
     direct: bool,
@@ -91,11 +95,12 @@ fn main() -> ExitCode {
     );
     plan.proxies = arguments.proxies.map_or(plan.proxies, usize::from);
     plan.listener = arguments.listener;
+    plan.pooler = arguments.pooler;
     let scopes = if plan.listener.is_some() { 0 } else { 2 };
     plan.scopes = arguments.scopes.map_or(scopes, usize::from);
     plan.faults = arguments.faults;
-    if arguments.pool.is_some() {
-        plan.shared = arguments.pool;
+    plan.shared = arguments.pool;
+    if plan.shared.is_some() || plan.pooler.is_some() {
         plan.slack += plan.wait;
     }
     let target = machine::profile_dir()

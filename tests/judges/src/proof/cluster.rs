@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use pgpalisade_test_servers::machine;
 use pgpalisade_test_servers::patroni::Patroni;
 use pgpalisade_test_servers::policy::PolicyFile;
+use pgpalisade_test_servers::pooler::Pooler;
 use pgpalisade_test_servers::postgres::{Auth, Postgres, scratch_dir};
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::wire::{Endpoint, Wire};
@@ -37,6 +38,7 @@ pub struct Cluster {
     policies: Vec<PolicyFile>,
     links: Vec<(Target, Link)>,
     addresses: Vec<SocketAddr>,
+    poolers: Vec<Pooler>,
     listeners: Vec<Listener>,
     election: Election,
     store: Option<Mutex<RunningStore>>,
@@ -95,6 +97,7 @@ impl Cluster {
             policies: Vec::new(),
             links: Vec::new(),
             addresses: Vec::new(),
+            poolers: Vec::new(),
             listeners: Vec::new(),
             election: Election::start(plan.listener),
             store: None,
@@ -128,7 +131,7 @@ impl Cluster {
             }
         };
         for number in 0..plan.proxies {
-            self.add_client_link(number, server.clone());
+            self.add_client_link(plan, number, server.clone());
         }
     }
 
@@ -173,7 +176,7 @@ impl Cluster {
         }
         options.store = marks;
         let proxy = Proxy::start_with(options);
-        self.add_client_link(number, proxy.endpoint());
+        self.add_client_link(plan, number, proxy.endpoint());
         for link in store_links {
             self.links.push((Target::StoreLink(number), link));
         }
@@ -181,9 +184,15 @@ impl Cluster {
         self.policies.push(policy);
     }
 
-    fn add_client_link(&mut self, number: usize, server: Endpoint) {
+    fn add_client_link(&mut self, plan: &Plan, number: usize, server: Endpoint) {
         let link = self.network.link(server);
-        self.addresses.push(link.address());
+        let mut address = link.address();
+        if let Some(kind) = plan.pooler {
+            let pooler = kind.before(&Endpoint::Tcp(address));
+            address.set_port(pooler.port());
+            self.poolers.push(pooler);
+        }
+        self.addresses.push(address);
         self.links.push((Target::ClientLink(number), link));
     }
 

@@ -11,6 +11,7 @@ use pgpalisade_test_servers::wire::{Batch, Endpoint};
 
 use super::client::Client;
 use super::history::{Answer, Event, Recorder, now};
+use super::plan::Pooler;
 
 #[derive(Debug)]
 pub struct Declarer<'a> {
@@ -26,6 +27,7 @@ pub struct Declarer<'a> {
 pub struct Reach<'a> {
     pub proxies: &'a [SocketAddr],
     pub first: usize,
+    pub pooler: Option<Pooler>,
     pub patience: Duration,
     pub recorder: &'a Recorder,
     pub ids: &'a AtomicU64,
@@ -44,6 +46,7 @@ enum Way {
     Set,
     ExtendedSet,
     SetInBlock,
+    SetLocal,
 }
 
 const WAYS: [Way; 5] = [
@@ -53,6 +56,15 @@ const WAYS: [Way; 5] = [
     Way::ExtendedSet,
     Way::SetInBlock,
 ];
+
+/// PgBouncer knows neither `fencing.token` nor `options` in a startup packet.
+fn ways(pooler: Option<Pooler>) -> &'static [Way] {
+    match pooler {
+        None | Some(Pooler::Pgpool) => &WAYS,
+        Some(Pooler::Session | Pooler::Careless) => &[Way::Set, Way::ExtendedSet, Way::SetInBlock],
+        Some(Pooler::Transaction) => &[Way::SetLocal],
+    }
+}
 
 impl<'a> Declarer<'a> {
     pub fn announced(
@@ -130,6 +142,7 @@ impl<'a> Declarer<'a> {
 pub(super) struct Door {
     pub(super) proxy: usize,
     address: SocketAddr,
+    pooler: Option<Pooler>,
     patience: Duration,
 }
 
@@ -139,6 +152,7 @@ impl Reach<'_> {
         Door {
             proxy: self.first + choice,
             address: self.proxies[choice],
+            pooler: self.pooler,
             patience: self.patience,
         }
     }
@@ -168,10 +182,15 @@ impl Door {
         };
         let by_set = |before: &[&str], set: &Batch, after: &[&str]| {
             let mut client = self.login(database, &[])?;
+            // A pooler takes a connection only now, and its own number is none of a server process.
+            let pid = match self.pooler {
+                None => client.backend_pid(),
+                Some(_) => good(client.query("SELECT 1").answer).map(|()| None)?,
+            };
             for sql in before {
                 good(client.query(sql).answer)?;
             }
-            begin(client.backend_pid());
+            begin(pid);
             let answer = client.exchange(set, 1).answer;
             end(&answer);
             good(answer)?;
@@ -182,12 +201,17 @@ impl Door {
         };
         let set = format!("SET fencing.token = '{value}'");
         let query = Batch::new().query(&set);
-        match WAYS[random.random_range(0..WAYS.len())] {
+        let ways = ways(self.pooler);
+        match ways[random.random_range(0..ways.len())] {
             Way::Startup => at_login("fencing.token", value),
             Way::Options => at_login("options", &format!("-c fencing.token={value}")),
             Way::Set => by_set(&[], &query, &[]),
             Way::ExtendedSet => by_set(&[], &Batch::new().statement(&set).sync(), &[]),
             Way::SetInBlock => by_set(&["BEGIN"], &query, &["COMMIT"]),
+            Way::SetLocal => {
+                let local = format!("SET LOCAL fencing.token = '{value}'");
+                by_set(&["BEGIN"], &Batch::new().query(&local), &["COMMIT"])
+            }
         }
     }
 }

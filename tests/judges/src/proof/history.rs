@@ -22,6 +22,9 @@ pub enum Event {
         slack_ms: u64,
         /// Whether clients share server connections.
         shares: bool,
+        /// Whether a pooler lends connections: a takeover ends those that an earlier client has declared in.
+        #[serde(default)]
+        pooled: bool,
     },
     Leader {
         leader: u32,

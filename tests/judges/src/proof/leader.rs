@@ -16,6 +16,7 @@ use super::client::Client;
 use super::declaration::{Accepted, Declarer, Reach};
 use super::history::{Answer, Event, Recorder, Row, Tally, now};
 use super::listeners::Listener;
+use super::plan::Pooler;
 use super::program;
 use super::shapes::Shape;
 use super::take::take;
@@ -27,6 +28,7 @@ pub struct Task {
     /// Source of its fencing token.
     pub number: Number,
     pub proxies: Vec<SocketAddr>,
+    pub pooler: Option<Pooler>,
     /// PostgreSQL's own socket, to read its log position past all links. `None` if a failover may lead to another
     /// server.
     pub direct: Option<PathBuf>,
@@ -118,6 +120,7 @@ impl<'a> Leader<'a> {
             reach: Reach {
                 proxies: &self.task.proxies,
                 first: 0,
+                pooler: self.task.pooler,
                 patience: self.task.patience,
                 recorder: &self.recorder,
                 ids: &self.ids,
@@ -283,7 +286,11 @@ impl<'a> Leader<'a> {
             rows: rows.iter().map(|row| row.id).collect(),
         });
         let mut answer = Answer::Ok;
-        for batch in shape.steps(&rows) {
+        let steps = match self.task.pooler {
+            Some(Pooler::Transaction) => shape.steps_in_a_block(&rows),
+            _ => shape.steps(&rows),
+        };
+        for batch in steps {
             answer = client.exchange(&batch, 1).answer;
             if answer != Answer::Ok {
                 break;

@@ -204,6 +204,7 @@ mod tests {
             scope: "alpha".to_owned(),
             number: Number::Given(1),
             proxies: Vec::new(),
+            pooler: None,
             direct: None,
             history: dir.path().join(format!("leader-{leader}.jsonl")),
             seed: 1,

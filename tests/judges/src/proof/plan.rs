@@ -3,6 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use pgpalisade_test_servers::pooler;
+use pgpalisade_test_servers::wire::Endpoint;
+use serde::{Deserialize, Serialize};
+
 use super::history::Target;
 use super::listeners::Source;
 use super::store::{Proxies, StoreKind};
@@ -41,6 +45,48 @@ pub struct Plan {
     pub wait: Duration,
     /// What gives listeners their token, in runs with proxies. Programs then work behind them.
     pub listener: Option<Source>,
+    /// In front of each proxy.
+    pub pooler: Option<Pooler>,
+}
+
+/// A PgBouncer, or another pooler, between the clients and each proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pooler {
+    /// Lends connections for a session. `SET` declares.
+    Session,
+    /// Lends connections for a transaction. `SET LOCAL` declares, and a rule allows nothing else.
+    Transaction,
+    /// pgpool-II instead, which lends a connection for a session, and knows startup packets.
+    Pgpool,
+    /// Like [`Self::Transaction`], but `SET` declares: the next client of a connection has the token of the one before.
+    Careless,
+}
+
+impl Pooler {
+    pub fn parse(name: &str) -> Result<Self, String> {
+        match name {
+            "session" => Ok(Self::Session),
+            "transaction" => Ok(Self::Transaction),
+            "pgpool" => Ok(Self::Pgpool),
+            "careless" => Ok(Self::Careless),
+            _ => Err(format!(
+                "there is no pooler {name}; there are: session, transaction, pgpool, careless"
+            )),
+        }
+    }
+
+    pub(super) fn before(self, proxy: &Endpoint) -> pooler::Pooler {
+        match self {
+            // One connection for each session: a client that waits for one cannot declare.
+            Self::Session => {
+                pooler::Pooler::before(proxy, "pool_mode = session\ndefault_pool_size = 30")
+            }
+            Self::Transaction | Self::Careless => {
+                pooler::Pooler::before(proxy, "pool_mode = transaction\ndefault_pool_size = 6")
+            }
+            Self::Pgpool => pooler::Pooler::pgpool(proxy, 60, ""),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +171,11 @@ impl Plan {
             let rule = "[[session]]\nmatch = { application_name = \"led\" }\nscope = \"led\"\n";
             policy.push_str(rule);
         }
+        if self.pooler == Some(Pooler::Transaction) {
+            policy.push_str(
+                "[[session]]\nmatch = { user = \"postgres\" }\ndeclare = \"transaction\"\n",
+            );
+        }
         policy
     }
 
@@ -145,6 +196,7 @@ impl Plan {
             shared: None,
             wait: Duration::from_secs(1),
             listener: None,
+            pooler: None,
         }
     }
 

@@ -14,6 +14,7 @@ use rand::{Rng, SeedableRng};
 use super::client::Client;
 use super::declaration::{Declarer, Reach};
 use super::history::{Answer, Event, Recorder};
+use super::plan::Pooler;
 use super::stop::Stop;
 
 /// Separate, so that little is decoded of the other database.
@@ -32,6 +33,7 @@ const FIRST_LEADER: u32 = 1 << 30;
 pub struct Election<'a> {
     last_token: Mutex<u64>,
     proxies: &'a [SocketAddr],
+    pooler: Option<Pooler>,
     patience: Duration,
     recorder: &'a Recorder,
     quiet: &'a RwLock<()>,
@@ -41,6 +43,7 @@ impl<'a> Election<'a> {
     /// Elections pause while another thread write-locks `quiet`.
     pub fn new(
         proxies: &'a [SocketAddr],
+        pooler: Option<Pooler>,
         patience: Duration,
         recorder: &'a Recorder,
         quiet: &'a RwLock<()>,
@@ -48,6 +51,7 @@ impl<'a> Election<'a> {
         Self {
             last_token: Mutex::new(0),
             proxies,
+            pooler,
             patience,
             recorder,
             quiet,
@@ -107,6 +111,7 @@ impl Writer<'_> {
         let reach = Reach {
             proxies: self.election.proxies,
             first: 0,
+            pooler: self.election.pooler,
             patience: self.election.patience,
             recorder: self.election.recorder,
             ids: &AtomicU64::new(1),
@@ -117,7 +122,7 @@ impl Writer<'_> {
         };
         drop(not_quiet);
         accepted.client.set_patience(Duration::from_secs(2));
-        while self.append(&mut accepted.client, stop) == Answer::Ok {
+        while self.append(&mut accepted.client, token, stop) == Answer::Ok {
             if stop.sleep(Duration::from_millis(self.random.random_range(5..50))) {
                 return;
             }
@@ -125,7 +130,7 @@ impl Writer<'_> {
     }
 
     /// Reads the row, waits, and writes it back with one more number.
-    fn append(&mut self, client: &mut Client, stop: &Stop) -> Answer {
+    fn append(&mut self, client: &mut Client, token: u64, stop: &Stop) -> Answer {
         let read = client.query("SELECT entries FROM shared");
         let Some(entries) = read.value() else {
             return Answer::Lost;
@@ -149,9 +154,15 @@ impl Writer<'_> {
         self.election
             .recorder
             .record(&Event::Append { writer, number });
-        let answer = client
-            .query(&format!("UPDATE shared SET entries = '{entries}{own}'"))
-            .answer;
+        let update = format!("UPDATE shared SET entries = '{entries}{own}'");
+        let answer = match self.election.pooler {
+            Some(Pooler::Transaction) => {
+                let set = format!("SET LOCAL fencing.token = 'default=1,{SCOPE}={token}'");
+                client.query(&format!("BEGIN; {set}; {update}; COMMIT"))
+            }
+            _ => client.query(&update),
+        };
+        let answer = answer.answer;
         match &answer {
             Answer::Ok => self.next += 1,
             Answer::Error(code) if code == "PF001" => {}

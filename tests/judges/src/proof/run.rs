@@ -20,7 +20,7 @@ use super::history::{self, Event, Recorder};
 use super::leader::{self, Number, Task};
 use super::leaders::Leaders;
 use super::nemesis::Nemesis;
-use super::plan::{ELECTED, LED, Plan, Route, TAKEN};
+use super::plan::{ELECTED, LED, Plan, Pooler, Route, TAKEN};
 use super::row_writers::{self, Election};
 use super::stop::Stop;
 use super::truth::Decoder;
@@ -72,7 +72,8 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
         route: plan.route.to_string(),
         takeover_timeout_ms: milliseconds(plan.takeover_timeout),
         slack_ms: milliseconds(plan.slack),
-        shares: plan.shared.is_some(),
+        shares: plan.shared.is_some() || plan.pooler == Some(Pooler::Transaction),
+        pooled: plan.pooler.is_some(),
     });
     let cluster = Cluster::start(plan);
     let leaders = Leaders::new();
@@ -121,6 +122,7 @@ impl Run<'_> {
     fn break_and_write(&self, decoder: Option<&mut Decoder<'_>>) {
         let election = Election::new(
             self.cluster.addresses(),
+            self.plan.pooler,
             self.plan.patience(),
             self.recorder,
             &self.quiet,
@@ -143,7 +145,8 @@ impl Run<'_> {
             for (number, name) in (0..).zip(self.plan.scope_names()) {
                 scope.spawn(move || self.elect(name, self.plan.seed ^ (number << 48)));
             }
-            if self.plan.scopes > 0 && self.plan.route != Route::Direct {
+            let is_direct = self.plan.route == Route::Direct || self.plan.pooler.is_some();
+            if self.plan.scopes > 0 && !is_direct {
                 scope.spawn(|| self.elect(TAKEN, self.plan.seed ^ (7 << 48)));
                 scope.spawn(|| self.elect(ELECTED, self.plan.seed ^ (8 << 48)));
             }
@@ -214,6 +217,7 @@ impl Run<'_> {
                 scope: scope.to_owned(),
                 number,
                 proxies: proxies.to_vec(),
+                pooler: self.plan.pooler,
                 direct: self.socket(),
                 history: self.dir.join(format!("leader-{leader}.jsonl")),
                 seed,
@@ -245,6 +249,7 @@ impl Run<'_> {
             let reach = Reach {
                 proxies: &[*address],
                 first: number,
+                pooler: self.plan.pooler,
                 patience: self.plan.patience(),
                 recorder: self.recorder,
                 ids: &AtomicU64::new(1),

@@ -65,6 +65,31 @@ impl Shape {
         &Self::ALL[..10]
     }
 
+    /// Those that can stand in a transaction block.
+    fn is_in_a_block(self) -> bool {
+        !matches!(
+            self,
+            Self::Transaction
+                | Self::OneString
+                | Self::Procedure
+                | Self::DeclaredAgain
+                | Self::LocalToken
+        )
+    }
+
+    /// The steps, in a transaction that declares the token for itself.
+    pub fn steps_in_a_block(self, rows: &[Row]) -> Vec<Batch> {
+        let one = if self.is_in_a_block() {
+            self
+        } else {
+            Self::Autocommit
+        };
+        let mut steps = texts(&["BEGIN", &declare("SET LOCAL", rows)]);
+        steps.extend(one.steps(rows));
+        steps.extend(texts(&["COMMIT"]));
+        steps
+    }
+
     pub fn rows_max(self) -> usize {
         match self {
             Self::Autocommit | Self::Extended | Self::Function => 1,

@@ -50,8 +50,12 @@ impl Message {
                     rest = after;
                 }
                 Ok(length) => {
-                    values.push(lossy(&after[..length]));
-                    rest = &after[length..];
+                    // A pooler whose server is gone may put its own error into the middle of a row.
+                    let Some((value, others)) = after.split_at_checked(length) else {
+                        break;
+                    };
+                    values.push(lossy(value));
+                    rest = others;
                 }
             }
         }

@@ -75,6 +75,7 @@ pub(super) struct History<'a> {
     pub(super) limit_ns: Option<u64>,
     /// Whether clients share server connections.
     pub(super) shares: bool,
+    pub(super) pooled: bool,
     pub(super) leaders: HashMap<u32, Leader<'a>>,
     pub(super) declarations: HashMap<u64, Declaration<'a>>,
     pub(super) takes: HashMap<u64, Take<'a>>,
@@ -130,10 +131,12 @@ impl<'a> History<'a> {
                 takeover_timeout_ms,
                 slack_ms,
                 shares,
+                pooled,
                 ..
             } => {
                 self.limit_ns = Some((takeover_timeout_ms + slack_ms) * 1_000_000);
                 self.shares = *shares;
+                self.pooled = *pooled;
             }
             Event::Survived { timelines } => self.timelines = timelines,
             Event::Leader {

@@ -13,6 +13,9 @@ const DECLARATION_FAILS_WITH: [&str; 3] = ["PF001", "PF004", "PF006"];
 const CONNECTION_FAILS_WITH: [&str; 7] =
     ["08", "57P01", "57P02", "57P03", "57P05", "57014", "53300"];
 
+/// SQLSTATE of pgpool-II if the proxy cannot be reached.
+const POOLER_FAILS_WITH: &str = "XX000";
+
 /// SQLSTATE of a server that was replaced.
 const DEPOSED: &str = "PF007";
 /// Time for a proxy to notice a restart of its server.
@@ -57,6 +60,10 @@ pub(super) fn no_self_fencing(history: &History<'_>, violations: &mut Vec<Violat
             }
             _ => {}
         }
+    }
+    // A takeover ends the connections of lower tokens, whoever has them by now.
+    if history.pooled {
+        return;
     }
     refusals.sort_unstable();
     let mut attempts = attempts.into_iter().peekable();
@@ -138,6 +145,7 @@ pub(super) fn bounded_takeover(history: &History<'_>, violations: &mut Vec<Viola
         let promised = code.is_empty()
             || code == DEPOSED && is_deposed(history, at)
             || DECLARATION_FAILS_WITH.contains(&code)
+            || history.pooled && code == POOLER_FAILS_WITH
             || CONNECTION_FAILS_WITH
                 .iter()
                 .any(|prefix| code.starts_with(prefix));

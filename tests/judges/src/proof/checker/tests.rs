@@ -101,6 +101,7 @@ fn good() -> Vec<Event> {
             takeover_timeout_ms: 2_000,
             slack_ms: 1_000,
             shares: false,
+            pooled: false,
         },
         leader(1, 1),
         leader(2, 2),

@@ -140,6 +140,7 @@ impl<'a> Lane<'a> {
         let reach = Reach {
             proxies,
             first,
+            pooler: self.all.plan.pooler,
             patience: self.all.plan.patience(),
             recorder: self.all.recorder,
             ids,
