@@ -41,6 +41,7 @@ mod policy_explain;
 mod policy_file;
 mod pooled_elections;
 mod pooler_between;
+mod poolers_in_front;
 mod pooling;
 mod probes;
 mod programs;
