@@ -257,7 +257,9 @@ fn sets_only_locally(node: &NodeEnum) -> bool {
         where_clause,
         ..
     } = &**select;
-    from_clause.is_empty() && where_clause.is_none() && target_list.iter().all(is_local_call)
+    // VALUES and UNION have no targets of their own.
+    let has_targets = !target_list.is_empty() && from_clause.is_empty() && where_clause.is_none();
+    has_targets && target_list.iter().all(is_local_call)
 }
 
 fn is_local_call(target: &Node) -> bool {
@@ -324,6 +326,18 @@ mod tests {
             ),
             ("SELECT set_config('a.b', 'x', $1)", Some(Leftover::Setting)),
             ("SELECT set_config($1, $2, true)", None),
+            (
+                "VALUES (set_config('role', 'r', false))",
+                Some(Leftover::Setting),
+            ),
+            (
+                "SELECT set_config('a.b', 'x', false) UNION SELECT 'y'",
+                Some(Leftover::Setting),
+            ),
+            (
+                "SELECT 'y' EXCEPT SELECT set_config('a.b', 'x', false)",
+                Some(Leftover::Setting),
+            ),
             (
                 "SELECT set_config('a.b', 'x', true) FROM t",
                 Some(Leftover::Setting),

@@ -426,7 +426,7 @@ impl Relay {
             Cause::LeadGained => (format!("{ENDED_BECAUSE} {LEAD_GAINED}"), ""),
         };
         let (sqlstate, hint) = match cause {
-            _ if !self.session.is_answered() => {
+            _ if self.session.may_have_committed() => {
                 message.push_str(", and it is not known whether the last statement was committed");
                 ("08007", "Connect again, and read the data to find out.")
             }

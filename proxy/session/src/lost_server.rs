@@ -132,7 +132,8 @@ impl Session {
     }
 
     /// Whether something in flight may have been committed, if the server has not said otherwise.
-    pub(super) fn may_have_committed(&self) -> bool {
+    #[must_use]
+    pub fn may_have_committed(&self) -> bool {
         let server = &self.server;
         server.is_committed_midway || server.ledger.wrote() == Wrote::Yes && self.fate().commits
     }

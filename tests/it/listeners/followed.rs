@@ -12,6 +12,7 @@ use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::kubernetes::Kubernetes;
 use pgpalisade_test_servers::machine::{assert_says, assert_within, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::programs::{feed, stdout};
 use pgpalisade_test_servers::proxy::Store;
 use pgpalisade_test_servers::wire::{TRUSTED, Wire};
 use serde_json::json;
@@ -270,6 +271,33 @@ fn a_lease_counts_while_its_holder_renews_it() {
     let late = scene.replica("a", "", &[]);
     thread::sleep(Duration::from_secs(LEASE));
     assert!(replica.leader().is_none() && late.leader().is_none());
+}
+
+/// The next leader would get the number of the last.
+#[test]
+fn a_key_whose_number_may_be_anothers_gives_no_lead() {
+    let scene = Scene::with(|etcd| Arc::clone(etcd) as Arc<dyn Election>);
+    let replicas = ["a", "b"].map(|name| scene.replica(name, "", &[]));
+    let nobody = |why: &str| {
+        let says = |replica: &Replica| replica.proxy.output().contains(why);
+        wait_until(why, || replicas.iter().any(says));
+        thread::sleep(Duration::from_secs(1));
+        let leaders = replicas.each_ref().map(Replica::leader);
+        assert_eq!(leaders, [None, None], "{why}");
+    };
+    let [one, two] = ["1", "2"].map(|key| format!("{KEY}/{key}"));
+    scene.etcd.ctl(&["put", &one, "a"]);
+    replicas[0].leads();
+    let wire = replicas[0].open();
+    scene.etcd.ctl(&["put", &one, "b"]);
+    assert_ended(wire, "PF001", ENDED);
+    nobody("written again");
+    scene.etcd.ctl(&["del", &one]);
+    let mut both = Command::new("etcdctl");
+    both.env("ETCDCTL_API", "3");
+    both.args(["--endpoints", scene.etcd.urls().first().unwrap(), "txn"]);
+    stdout(&feed(both, &format!("\nput {one} a\nput {two} b\n\n\n")));
+    nobody("the same transaction");
 }
 
 #[test]

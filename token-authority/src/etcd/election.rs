@@ -8,7 +8,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp};
+use etcd_client::{
+    Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
+};
 use tokio::time::Instant;
 
 use super::connect::client_options;
@@ -187,16 +189,30 @@ impl Election for FollowedElection {
 
     async fn read(&self) -> Result<Standing, String> {
         let sure_until = Instant::now() + SURE_FOR;
-        let first = TxnOp::get(format!("{}/", self.election), Some(first()));
-        let answer = self.members.txn(&Txn::new().and_then(vec![first])).await;
+        let oldest = TxnOp::get(format!("{}/", self.election), Some(oldest(2)));
+        let answer = self.members.txn(&Txn::new().and_then(vec![oldest])).await;
         let answer = answer.map_err(|fault| explain(fault, &self.election).to_string())?;
         let looked = answer.op_responses();
-        let Some(leader) = found(looked.first()) else {
-            return Ok(Standing::Waits("nobody leads".to_owned()));
+        let (leader, next) = match looked.first() {
+            Some(TxnOpResponse::Get(keys)) => (keys.kvs().first(), keys.kvs().get(1)),
+            _ => (None, None),
+        };
+        let waits = |why: &str| Ok(Standing::Waits(why.to_owned()));
+        let Some(leader) = leader else {
+            return waits("nobody leads");
         };
         let name = String::from_utf8_lossy(leader.value());
         if !is_named(&name, &self.identity) {
-            return Ok(Standing::Waits(format!("{name:?} leads")));
+            return waits(&format!("{name:?} leads"));
+        }
+        // A number is one leader's: the revision in which its key was made.
+        if leader.version() != 1 {
+            return waits(
+                "the leader's key was written again, so its number may have been another's",
+            );
+        }
+        if next.is_some_and(|next| next.create_revision() == leader.create_revision()) {
+            return waits("another key was made in the same transaction, and has the same number");
         }
         let number = u64::try_from(leader.create_revision()).map(Token::new);
         let mandate = Mandate {
@@ -215,16 +231,16 @@ impl Election for FollowedElection {
     }
 }
 
-/// Selects the leader's key.
-fn first() -> GetOptions {
+/// Selects the keys that were made first, of which the very first is the leader's.
+fn oldest(keys: i64) -> GetOptions {
     GetOptions::new()
         .with_prefix()
         .with_sort(SortTarget::Create, SortOrder::Ascend)
-        .with_limit(1)
+        .with_limit(keys)
 }
 
 pub(super) fn first_of(election: &str) -> TxnOp {
-    TxnOp::get(format!("{election}/"), Some(first().with_keys_only()))
+    TxnOp::get(format!("{election}/"), Some(oldest(1).with_keys_only()))
 }
 
 fn explain(fault: EtcdFault, election: &str) -> EtcdOpenError {

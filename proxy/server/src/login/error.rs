@@ -14,7 +14,7 @@ use super::encryption::Unmet;
 use crate::accounts::LookupError;
 use crate::backends::OpenError;
 use crate::client_table::Cause;
-use crate::leadership::Loss;
+use crate::leadership::{LEAD_GAINED, Loss};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginError {
@@ -27,8 +27,8 @@ pub(super) enum LoginError {
     NoStartup(Silence),
     #[error("canceling authentication due to timeout")]
     Unanswered,
-    #[error("terminating connection because an operator ended it with KILL")]
-    Killed,
+    #[error("terminating connection because {0}")]
+    Ended(&'static str),
     /// The term of its token ended.
     #[error("{}", Loss::MESSAGE)]
     TermEnded(Loss),
@@ -98,7 +98,9 @@ impl LoginError {
     pub(super) const fn of_cause(cause: Cause) -> Self {
         match cause {
             Cause::TermEnded(loss) => Self::TermEnded(loss),
-            Cause::Killed | Cause::LeaseLost | Cause::LeadGained => Self::Killed,
+            Cause::Killed => Self::Ended("an operator ended it with KILL"),
+            Cause::LeaseLost => Self::Ended("its lease could not be renewed in time"),
+            Cause::LeadGained => Self::Ended(LEAD_GAINED),
         }
     }
 
@@ -121,7 +123,7 @@ impl LoginError {
             | Self::Server(_)
             | Self::TermEnded(_)
             | Self::NotLeading(_)
-            | Self::Killed => false,
+            | Self::Ended(_) => false,
             Self::ClientLeft
             | Self::Answered
             | Self::NoStartup(_)

@@ -112,7 +112,7 @@ pub(super) fn words(
             (at_server.sqlstate, &*at_server.detail, at_server.hint)
         }
         LoginError::Unanswered => ("57014", "", ""),
-        LoginError::Killed => ("57P01", "", "Connect again."),
+        LoginError::Ended(_) => ("57P01", "", "Connect again."),
         LoginError::TermEnded(loss) => ("PF001", loss.why(), Loss::HINT),
         // libpq then tries its next host.
         LoginError::NotLeading(_) => ("57P03", ONLY_WHILE_LEADING, CONNECT_LATER),

@@ -402,6 +402,35 @@ fn an_idle_client_is_told_at_its_next_message() {
     assert_eq!(found, "|PF001 E|failed");
 }
 
+/// The proxy may end a session with this in flight, lent or not.
+#[test]
+fn only_what_ends_a_transaction_may_have_committed_it() {
+    for (before, in_flight, expect) in [
+        (&[][..], "", false),
+        (&[], INSERT, true),
+        (&["BEGIN"], INSERT, false),
+        (&["BEGIN"], "COPY t FROM STDIN", false),
+        (&["BEGIN"], "SELECT pg_sleep(1)", false),
+        (&["BEGIN", INSERT], "SELECT 1", false),
+        (&["BEGIN", INSERT], "ROLLBACK", false),
+        (&["BEGIN", INSERT], "COMMIT", true),
+        (&["BEGIN", INSERT], "SELECT 1; COMMIT", true),
+        (&["BEGIN", INSERT], "PREPARE TRANSACTION 'x'", true),
+    ] {
+        let mut subject = Subject::new(Holds::Current);
+        for text in before {
+            let tag = text.split(' ').next().unwrap();
+            let tag = if tag == "INSERT" { "INSERT 0 1" } else { tag };
+            subject.run(&query(text), tag, b'T');
+        }
+        if !in_flight.is_empty() {
+            subject.send(&query(in_flight));
+        }
+        let found = subject.session.may_have_committed();
+        assert_eq!(found, expect, "{before:?}, {in_flight}");
+    }
+}
+
 #[test]
 fn a_declaration_is_not_repeated() {
     let mut subject = Subject::new(Holds::Current);
