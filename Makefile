@@ -17,8 +17,8 @@ QUICK := --no-default-features $(addprefix --config profile.dev.,debug=0 debug-a
 	package.pg_query.opt-level=0 package.pgpalisade-takeover.opt-level=0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit it proof outage mediation drivers versions release release-profiled deb bench bench-micro check fuzz-build build
-.PHONY: packages-build packages-test
+.PHONY: help demo test unit it proof outage mediation drivers versions regression release release-profiled deb bench
+.PHONY: bench-micro check fuzz-build build packages-build packages-test
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -77,6 +77,10 @@ drivers: build ## The same scenarios with every driver, 10 minutes; writes the t
 versions: export PGPALISADE_BIN := $(BINARY)
 versions: build ## Tests with PostgreSQL 14 to 18, 3 hours; writes the table of README.md (ARGS='14 18', ARGS='--quick 14')
 	@CARGO_TARGET_DIR="$(abspath $(TARGET_DIR))" scripts/test-versions $(ARGS)
+
+regression: export PGPALISADE_BIN := $(BINARY)
+regression: build ## PostgreSQL's own regression and isolation tests through the proxy, half an hour (ARGS=session)
+	@CARGO_TARGET_DIR="$(abspath $(TARGET_DIR))" tests/regression/run $(ARGS)
 
 release: packages-build ## Build the proxy to run in production: target/release/pgpalisade
 	$(CARGO) build --release --locked --package pgpalisade
