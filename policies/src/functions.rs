@@ -120,8 +120,15 @@ const WRITERS: &[(Pattern, WritingFunction)] = &[
     (Prefix("crosstab"), TEXT),
     (Name("connectby"), TEXT),
     (Name("xpath_table"), TEXT),
-    // Includes lo_open, whose mode is a number that may be computed.
-    (Prefix("lo_"), LARGE_OBJECT),
+    // Its mode is a number that may be computed.
+    (Name("lo_open"), LARGE_OBJECT),
+    (Prefix("lo_creat"), LARGE_OBJECT),
+    (Prefix("lo_truncate"), LARGE_OBJECT),
+    (Name("lo_from_bytea"), LARGE_OBJECT),
+    (Name("lo_import"), LARGE_OBJECT),
+    (Name("lo_export"), FILES),
+    (Name("lo_put"), LARGE_OBJECT),
+    (Name("lo_unlink"), LARGE_OBJECT),
     (Name("lowrite"), LARGE_OBJECT),
     (Prefix("brin_summarize_"), INDEX),
     (Prefix("brin_desummarize_"), INDEX),
@@ -172,6 +179,20 @@ const WRITERS: &[(Pattern, WritingFunction)] = &[
     (Prefix("heap_force_"), STORAGE),
     (Name("pg_truncate_visibility_map"), STORAGE),
 ];
+
+/// Whether the protocol's FunctionCall only reads large objects, as drivers and pg_dump do: by its OID, which is the same
+/// in every version, a function of PostgreSQL that runs nothing else.
+#[must_use]
+pub fn reads_large_objects(function: u32, arguments: &[&[u8]]) -> bool {
+    const INV_READ: &[u8] = &0x0004_0000_u32.to_be_bytes();
+    match function {
+        // lo_open
+        952 => matches!(arguments, [_, mode] if *mode == INV_READ),
+        // lo_close, loread, lo_lseek, lo_tell, lo_lseek64, lo_tell64
+        953 | 954 | 956 | 958 | 3170 | 3171 => true,
+        _ => false,
+    }
+}
 
 pub(crate) const SET_CONFIG: &str = "set_config";
 

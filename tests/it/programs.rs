@@ -150,8 +150,7 @@ fn psql_copies_from_and_to_files() {
     assert_eq!(std::fs::read_to_string(&copy).unwrap(), lines);
 }
 
-/// pg_dump only reads, so it needs no token. Large objects are an exception: up to PostgreSQL 15 read-only mode does
-/// not protect them, so their functions are writes by name.
+/// pg_dump only reads, so it needs no token. It reads large objects by the protocol's FunctionCall.
 #[test]
 fn dump_without_a_token() {
     let stage = Stage::with(
@@ -160,11 +159,16 @@ fn dump_without_a_token() {
          CREATE VIEW busy AS SELECT who, count(*) FROM jobs GROUP BY who;
          CREATE FUNCTION twice(n int) RETURNS int LANGUAGE sql AS 'SELECT 2 * n';
          CREATE DOMAIN positive AS int CHECK (value > 0);
-         CREATE INDEX ON jobs (who); COMMENT ON TABLE jobs IS 'work'; GRANT SELECT ON jobs TO public",
+         CREATE INDEX ON jobs (who); COMMENT ON TABLE jobs IS 'work'; GRANT SELECT ON jobs TO public;
+         SELECT lo_from_bytea(4711, 'large')",
     );
     let dump = |arguments: &[&str]| {
         let text = stdout(&run(&stage, "pg_dump", arguments, ""));
-        assert!(text.contains("worker 500") && text.contains("PostgreSQL database dump complete"));
+        assert!(
+            text.contains("worker 500")
+                && text.contains("6c61726765")
+                && text.contains("PostgreSQL database dump complete")
+        );
     };
     dump(&["postgres"]);
     dump(&["--inserts", "--serializable-deferrable", "postgres"]);

@@ -82,6 +82,9 @@ fn function_calls_are_refused_by_oid() {
     let mut wire = stage.plain();
     for (function, arguments) in [
         ("writes()", vec![]),
+        // For reading, but the mode is a text.
+        ("lo_open(oid, integer)", vec!["4242", "262144"]),
+        ("lowrite(integer, bytea)", vec!["0", "x"]),
         ("lo_create(oid)", vec!["0"]),
         ("nextval(regclass)", vec!["counter"]),
         ("pg_notify(text, text)", vec!["news", "x"]),
@@ -103,6 +106,39 @@ fn function_calls_are_refused_by_oid() {
         );
     }
     assert_eq!(changed(&before, &watch.fingerprint()), Vec::<String>::new());
+}
+
+/// But those that only read large objects, whatever their argument is.
+#[test]
+fn function_calls_that_read_large_objects() {
+    use pgpalisade_policies::reads_large_objects;
+    const READ: [u8; 4] = 0x0004_0000_u32.to_be_bytes();
+    let stage = stage();
+    let mut found = Vec::new();
+    for row in stage
+        .postgres
+        .sql("SELECT oid::int8, proname FROM pg_proc WHERE oid < 16384 ORDER BY 2")
+    {
+        if reads_large_objects(row[0].parse().unwrap(), &[&[0; 4], &READ]) {
+            found.push(row[1].clone());
+        }
+    }
+    let readers = "lo_close lo_lseek lo_lseek64 lo_open lo_tell lo_tell64 loread";
+    assert_eq!(found.join(" "), readers);
+    for mode in [0x0002_0000_u32, 0x0006_0000, 0, u32::MAX] {
+        assert!(
+            !reads_large_objects(952, &[&[0; 4], &mode.to_be_bytes()]),
+            "{mode}"
+        );
+    }
+    for arguments in [
+        &[][..],
+        &[&READ[..]],
+        &[&READ, &READ, &READ],
+        &[&READ, b"262144"],
+    ] {
+        assert!(!reads_large_objects(952, arguments), "{arguments:?}");
+    }
 }
 
 /// Limit of the guarantee. Functions, views and foreign tables may act outside of the transaction, or on large

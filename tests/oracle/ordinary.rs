@@ -15,7 +15,6 @@ const REFUSED: &[(&str, &str)] = &[
         "lo_open(",
         "its mode is a number that may be computed, and one of them is for writing",
     ),
-    ("lo_get(", "all functions of large objects are named as one"),
     (
         "U&'d",
         "its meaning depends on standard_conforming_strings: U& is an error where that is off",

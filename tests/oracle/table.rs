@@ -116,12 +116,11 @@ cursors, `PREPARE`, `EXECUTE` of a prepared read
     BEGIN ;; LOCK TABLE jobs IN ROW SHARE MODE ;; COMMIT
     COMMIT PREPARED 'kept'
     ROLLBACK PREPARED 'kept too'
-`COPY .. TO` a file or program; `lo_..`, `dblink_exec(..)`, `pg_terminate_backend(..)`
+`COPY .. TO` a file or program; `lo_put(..)`, `dblink_exec(..)`, `pg_terminate_backend(..)`
     COPY jobs TO '/dev/null'
     COPY jobs TO PROGRAM 'cat > /dev/null'
     SELECT lo_create(4711)
     SELECT lo_put(4711, 0, 'x')
-    SELECT lo_get(4711)
     SELECT lo_unlink(4711)
     SELECT dblink_exec('host=/nowhere', 'DELETE FROM jobs')
     SELECT dblink_connect('host=/nowhere')
@@ -233,7 +232,7 @@ fn other_rows(stage: &Stage, tokens: &Tokens) -> Vec<(String, [String; 3])> {
     let replication = packets.map(|more| connect(&[more, &[("replication", "database")]].concat()));
     vec![
         (
-            "FunctionCall of the protocol (large objects of JDBC)".to_owned(),
+            "FunctionCall of the protocol, unless it reads a large object".to_owned(),
             calls,
         ),
         ("connecting".to_owned(), connections),

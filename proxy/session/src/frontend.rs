@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pgpalisade_policies::{Analysis, Category, Effects, Opaque, VerdictCache};
+use pgpalisade_policies::{
+    Analysis, Category, Class, Effects, Opaque, Tables, VerdictCache, reads_large_objects,
+};
 
 use super::action::{Action, Prerequisite, Refused};
 use super::endings::Ending;
@@ -18,6 +20,9 @@ use crate::wire::WireError;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
 use crate::wire::header::Header;
+
+/// Size up to which a FunctionCall is collected: those that read large objects have three numbers.
+const READS_MAX: usize = 64;
 
 impl Session {
     /// Decides one frontend message. The session's own messages are left in its output, to be sent ahead of it.
@@ -94,18 +99,7 @@ impl Session {
             FrontendTag::Sync => self.on_sync(frame.header),
             FrontendTag::Flush if frame.header.body_len > 0 => self.malformed(tag, frame),
             FrontendTag::Flush => self.harmless(frame.header, None),
-            // Calls any function by its OID. PostgreSQL's manual calls it obsolete.
-            FrontendTag::FunctionCall => {
-                let effects = Effects::unknown(Some(Category::FunctionCall));
-                self.server.is_discarded = false;
-                self.server.note_setting();
-                self.decide_effects(
-                    frame.header,
-                    &effects,
-                    Request::FunctionCall,
-                    Refused::Whole,
-                )
-            }
+            FrontendTag::FunctionCall => self.on_function_call(frame),
             FrontendTag::CopyData | FrontendTag::CopyDone | FrontendTag::CopyFail => {
                 self.on_copy_message(tag, frame.header)
             }
@@ -183,6 +177,28 @@ impl Session {
             self.end_cycle();
         }
         action
+    }
+
+    /// Calls any function by its OID. PostgreSQL's manual calls it obsolete, but libpq reads large objects so.
+    fn on_function_call(&mut self, frame: Frame<'_>) -> Action {
+        if frame.header.body_len <= READS_MAX && !frame.is_whole() && frame.has_room() {
+            return Action::AwaitWhole;
+        }
+        let mut effects = Effects::unknown(Some(Category::FunctionCall));
+        let call = frontend::function_call(frame.body);
+        if call.is_some_and(|(function, arguments)| reads_large_objects(function, &arguments)) {
+            effects.class = Class::Read;
+            effects.writes = Tables::none();
+        } else {
+            self.server.is_discarded = false;
+            self.server.note_setting();
+        }
+        self.decide_effects(
+            frame.header,
+            &effects,
+            Request::FunctionCall,
+            Refused::Whole,
+        )
     }
 
     fn on_judged_query(

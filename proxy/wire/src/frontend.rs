@@ -152,6 +152,27 @@ pub fn bind_parameters(prefix: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*count))
 }
 
+/// Function and arguments of a FunctionCall; `None` unless all of them are binary, and not NULL.
+#[must_use]
+pub fn function_call(body: &[u8]) -> Option<(u32, Vec<&[u8]>)> {
+    let (function, rest) = body.split_first_chunk()?;
+    let (formats, rest) = rest.split_first_chunk()?;
+    let (formats, rest) = rest.split_at_checked(2 * usize::from(u16::from_be_bytes(*formats)))?;
+    // One format stands for all arguments, none for text.
+    if formats.is_empty() || formats.chunks(2).any(|format| format != [0, 1]) {
+        return None;
+    }
+    let (count, mut rest) = rest.split_first_chunk()?;
+    let mut arguments = Vec::new();
+    for _ in 0..u16::from_be_bytes(*count) {
+        let (len, values) = rest.split_first_chunk()?;
+        let (value, after) = values.split_at_checked(u32::from_be_bytes(*len).try_into().ok()?)?;
+        arguments.push(value);
+        rest = after;
+    }
+    (rest.len() == 2).then_some((u32::from_be_bytes(*function), arguments))
+}
+
 /// A frontend message with this body, as pgwire's type.
 ///
 /// # Errors
@@ -261,6 +282,32 @@ mod tests {
                 "{bad:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_function_call_has_binary_arguments() {
+        let values = [b"\0\0\0\x02ab".as_slice(), b"\0\0\0\0"].concat();
+        let call = |formats: &[u8], result: &[u8]| {
+            [b"\0\0\x03\xb8", formats, b"\0\x02", &values, result].concat()
+        };
+        let read = Some((952, vec![&b"ab"[..], b""]));
+        for formats in [&b"\0\x01\0\x01"[..], b"\0\x02\0\x01\0\x01"] {
+            let body = call(formats, b"\0\x01");
+            assert_eq!(function_call(&body), read);
+            for cut in 0..body.len() {
+                assert_eq!(function_call(&body[..cut]), None, "{cut}");
+            }
+            assert_eq!(function_call(&call(formats, b"\0\x01\0")), None);
+        }
+        for formats in [&b"\0\0"[..], b"\0\x01\0\0", b"\0\x02\0\x01\0\0"] {
+            assert_eq!(
+                function_call(&call(formats, b"\0\x01")),
+                None,
+                "{formats:?}"
+            );
+        }
+        let null = b"\0\0\x03\xb8\0\x01\0\x01\0\x01\xff\xff\xff\xff\0\x01";
+        assert_eq!(function_call(null), None);
     }
 
     /// pgwire panics at most of these bodies.

@@ -146,6 +146,7 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         ("H", empty(b'H')),
         ("H:malformed", malformed(b'H')),
         ("F", function_call()),
+        ("F:read", message(b'F', LO_CLOSE)),
         ("d", message(b'd', b"1\n")),
         ("c", empty(b'c')),
         ("f", message(b'f', b"why\0")),
@@ -154,6 +155,9 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         ("unknown", empty(b'!')),
     ]
 }
+
+/// A FunctionCall of lo_close with a binary argument.
+const LO_CLOSE: &[u8] = b"\0\0\x03\xb9\0\x01\0\x01\0\x01\0\0\0\x04\0\0\0\0\0\x01";
 
 /// Outcome of one message in one state.
 fn cell(holds: Holds, reach: Reach, message: &[u8]) -> Option<String> {
@@ -533,6 +537,7 @@ S:malformed  free     free     free     free     free     free     free     free
 H            free     free     free     free     free     free     drop     free     free     wait
 H:malformed  free     free     free     free     free     free     drop     free     free     wait
 F            token    token    token    token    token    token    drop     end      token    wait
+F:read       free     free     free     free     free     free     drop     end      free     wait
 d            free     free     free     wait     free     free     drop     token    wait     wait
 c            free     free     free     wait     free     free     drop     token    wait     wait
 f            free     free     free     wait     free     free     drop     free     wait     wait
@@ -592,6 +597,7 @@ S:malformed  free     free     free     free     free     free     free     -   
 H            free     free     free     free     free     free     drop     -        free     wait
 H:malformed  free     free     free     free     free     free     drop     -        free     wait
 F            !no      +no      +no      wait     +no      +no      drop     -        wait     wait
+F:read       free     free     free     free     free     +no      drop     -        wait     wait
 d            free     free     free     wait     free     free     drop     -        wait     wait
 c            free     free     free     wait     free     free     drop     -        wait     wait
 f            free     free     free     wait     free     free     drop     -        wait     wait
@@ -651,6 +657,7 @@ S:malformed  free     free     free     free     free     free     free     free
 H            free     free     free     free     free     free     drop     free     free     wait
 H:malformed  free     free     free     free     free     free     drop     free     free     wait
 F            guard    +no      +no      wait     +no      +no      drop     end      wait     wait
+F:read       guard    +no      free     wait     +no      +no      drop     end      wait     wait
 d            free     free     free     wait     free     free     drop     +no      wait     wait
 c            free     free     free     wait     free     free     drop     +no      wait     wait
 f            free     free     free     wait     free     free     drop     free     wait     wait
