@@ -59,6 +59,7 @@ mod takes;
 mod tidy;
 mod tls;
 mod token_settings;
+mod tools;
 mod transparent;
 mod traps;
 mod unix_socket;
