@@ -180,8 +180,8 @@ const WRITERS: &[(Pattern, WritingFunction)] = &[
     (Name("pg_truncate_visibility_map"), STORAGE),
 ];
 
-/// Whether the protocol's FunctionCall only reads large objects, as drivers and pg_dump do: by its OID, which is the same
-/// in every version, a function of PostgreSQL that runs nothing else.
+/// Whether the protocol's FunctionCall only reads large objects, as drivers and pg_dump do: by its OID, the same in
+/// every version, a function of PostgreSQL that runs nothing else.
 #[must_use]
 pub fn reads_large_objects(function: u32, arguments: &[&[u8]]) -> bool {
     const INV_READ: &[u8] = &0x0004_0000_u32.to_be_bytes();
