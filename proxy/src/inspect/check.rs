@@ -212,8 +212,8 @@ async fn witness(config: &Config, control: &Chosen) -> (CheckResult, Witnessed) 
             let verdict = CheckResult::warn(
                 format!("the cluster keeps no copy of the marks that role {role} may use"),
                 format!(
-                    "let its owner or a superuser run in database {}: {} and GRANT the role USAGE on the schema and SELECT, INSERT, \
-                     UPDATE on the table",
+                    "let its owner or a superuser run in database {}: {} and GRANT the role USAGE on the schema and \
+                     SELECT, INSERT, UPDATE on the table",
                     control.server.database,
                     witness::SETUP
                 ),
