@@ -107,11 +107,11 @@ fn there_is_one_database() {
     // A client with a newer protocol is told the supported version.
     let mut newer = Wire::connect(&scene.console);
     newer.startup(
-        196_610,
+        196_611,
         &[("user", "me"), ("database", "pgpalisade"), ("_pq_.x", "1")],
     );
     let answer = newer.until_ready();
-    assert_eq!(&answer[0].body[..], b"\0\x03\0\0\0\0\0\x01_pq_.x\0");
+    assert_eq!(&answer[0].body[..], b"\0\x03\0\x02\0\0\0\x01_pq_.x\0");
 }
 
 #[test]
