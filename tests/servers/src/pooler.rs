@@ -1,5 +1,4 @@
-//! Real poolers: pgbouncer in front of PostgreSQL, also as a peer for comparisons; pgbouncer and pgpool-II in front of a
-//! proxy.
+//! Real poolers: pgbouncer in front of PostgreSQL, as a peer in comparisons too; it and pgpool-II in front of a proxy.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;

@@ -46,7 +46,7 @@ impl Backend {
 
 impl Backends {
     /// Lets the pool decide, and carries out its orders.
-    fn decide(&self, worker: &Rc<Worker>, event: impl FnOnce(&mut Machine, Duration)) {
+    pub(super) fn decide(&self, worker: &Rc<Worker>, event: impl FnOnce(&mut Machine, Duration)) {
         event(&mut self.machine.borrow_mut(), self.now());
         loop {
             let order = self.machine.borrow_mut().next_order();
@@ -93,7 +93,7 @@ impl Backends {
     }
 
     /// Notes that a connection is gone.
-    fn ended(&self, worker: &Rc<Worker>, id: BackendId) {
+    pub(super) fn ended(&self, worker: &Rc<Worker>, id: BackendId) {
         self.opened.borrow_mut().remove(&id);
         self.decide(worker, |pool, now| pool.ended(now, id));
     }
@@ -429,20 +429,6 @@ impl Worker {
                 backends.ended(&self, id);
                 *backends.failed.borrow_mut() = None;
             }
-        }
-    }
-
-    async fn resets(self: Rc<Self>, id: BackendId, used: Option<Box<Backend>>) {
-        let Some(backends) = &self.backends else {
-            return;
-        };
-        let reset = async { self.reset_in_time(used?).await };
-        match reset.await {
-            Some(backend) => {
-                backends.idle.borrow_mut().insert(id, backend);
-                backends.decide(&self, |pool, now| pool.reset_done(now, id));
-            }
-            None => backends.ended(&self, id),
         }
     }
 

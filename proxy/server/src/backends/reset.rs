@@ -2,11 +2,13 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use pgpalisade_pool::BackendId;
 use pgpalisade_session::action::Disposition;
 use pgpalisade_session::settings::Texts;
 use pgpalisade_session::{Reset, ServerHalf, Session};
@@ -42,6 +44,21 @@ impl Backend {
 }
 
 impl Worker {
+    /// Resets a connection whose client has left.
+    pub(super) async fn resets(self: Rc<Self>, id: BackendId, used: Option<Box<Backend>>) {
+        let Some(backends) = &self.backends else {
+            return;
+        };
+        let reset = async { self.reset_in_time(used?).await };
+        match reset.await {
+            Some(backend) => {
+                backends.idle.borrow_mut().insert(id, backend);
+                backends.decide(&self, |pool, now| pool.reset_done(now, id));
+            }
+            None => backends.ended(&self, id),
+        }
+    }
+
     /// Removes what the last client has left; `None` if the connection is no longer usable.
     pub(super) async fn reset_in_time(&self, used: Box<Backend>) -> Option<Box<Backend>> {
         let timers = self.shared.timers.clone();
