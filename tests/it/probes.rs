@@ -197,7 +197,12 @@ fn what_is_no_startup_packet_is_answered_as_by_postgresql() {
         words(&answer(endpoint, declined, bytes, *then))
     };
     // Over the socket it also declines GSSAPI encryption, which Debian's server supports.
-    let direct = |case: &_| ask(&stage.postgres.socket(), case);
+    let direct = |case: &_| {
+        let words = ask(&stage.postgres.socket(), case);
+        // The proxy knows 3.2 before PostgreSQL 18 does.
+        let newest = |word: String| word.replace("3.0 to 3.0", "3.0 to 3.2");
+        words.into_iter().map(newest).collect::<Vec<_>>()
+    };
     // An operator is told of a header in the wrong place: tests/it/proxy_protocol.rs.
     let (header, cases): (Vec<_>, Vec<_>) = cases
         .iter()

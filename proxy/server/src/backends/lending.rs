@@ -319,13 +319,10 @@ pub(crate) async fn try_login(
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
-    let Handed {
-        id,
-        backend,
-        residue,
-    } = borrow(worker, client, login, None).await?;
-    let greeting = Arc::clone(&backend.greeting);
-    backends.idle.borrow_mut().insert(id, backend);
+    let handed = borrow(worker, client, login, None).await?;
+    let (id, residue) = (handed.id, handed.residue);
+    let greeting = Arc::clone(&handed.backend.greeting);
+    backends.idle.borrow_mut().insert(id, handed.backend);
     backends.decide(worker, |pool, now| {
         pool.given_back(now, id, Access::ReadOnly, residue);
         pool.left(client);
