@@ -129,6 +129,7 @@ const WRITERS: &[(Pattern, WritingFunction)] = &[
     (Name("lo_export"), FILES),
     (Name("lo_put"), LARGE_OBJECT),
     (Name("lo_unlink"), LARGE_OBJECT),
+    (Name("lo_manage"), LARGE_OBJECT),
     (Name("lowrite"), LARGE_OBJECT),
     (Prefix("brin_summarize_"), INDEX),
     (Prefix("brin_desummarize_"), INDEX),
