@@ -10,9 +10,8 @@ pub use options::{DEFAULT_PREFIX, Options, OptionsError};
 pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};
 
 use async_trait::async_trait;
-use tokio::time::Instant;
 
-use crate::{Answer, Authority, Election, Leased, Mandate, Token};
+use crate::{Answer, Authority, Election, Leased, Standing, Token};
 
 /// This build cannot connect to etcd.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +104,7 @@ impl Election for FollowedElection {
         match *self {}
     }
 
-    async fn read(&self) -> Result<Option<(Mandate, Instant)>, String> {
+    async fn read(&self) -> Result<Standing, String> {
         match *self {}
     }
 }
