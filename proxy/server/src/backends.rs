@@ -2,6 +2,7 @@
 
 mod cancel;
 mod connect;
+mod keeping;
 pub(crate) mod lending;
 mod open;
 pub(crate) mod reset;

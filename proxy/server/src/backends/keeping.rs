@@ -1,0 +1,133 @@
+//! Keeps a worker's server connections while no client has them: opens, looks after and closes them.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+use pgpalisade_pool::{BackendId, Pool};
+use pgpalisade_session::{Identity, ServerHalf};
+use tokio::sync::mpsc;
+
+use super::open::{OpenedBackend, open};
+use crate::metrics::Outcome;
+use crate::pooling::SharedLogin;
+use crate::pooling::backends::Backend;
+use crate::pooling::census::Census;
+use crate::pooling::view::{Opened, Question};
+use crate::upstream::{ServerSide, Upstream};
+use crate::worker::Worker;
+
+/// Interval in which idle connections are looked at, and waits end.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Time for PostgreSQL to close a connection after a goodbye.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
+
+impl Backend {
+    fn new(opened: OpenedBackend, census: Option<Rc<Census>>) -> Self {
+        let initial = opened.greeting.initial;
+        let upstream = Upstream::new(opened.socket);
+        Self {
+            half: ServerHalf::new(opened.pid, initial.reported, initial.texts),
+            side: ServerSide::new(upstream, opened.server_bytes, opened.term),
+            cancellable: opened.cancellable,
+            greeting: opened.greeting,
+            census,
+        }
+    }
+}
+
+impl Worker {
+    /// Shows the pool to operators, up to the end of the worker.
+    pub(crate) async fn answers_operators(self: Rc<Self>, questions: mpsc::Receiver<Question>) {
+        if let Some(backends) = &self.backends {
+            backends.answer(questions).await;
+        }
+    }
+
+    /// Keeps the pool, up to the end of the worker.
+    pub(crate) async fn keeps_backends(self: Rc<Self>) {
+        let Some(backends) = &self.backends else {
+            return;
+        };
+        loop {
+            self.shared.timers.sleep(TICK).await;
+            let ended = poll_fn(|cx| {
+                let mut idle = backends.idle.borrow_mut();
+                let mut ended = Vec::new();
+                idle.retain(|id, backend| {
+                    let is_over = backend.side.is_deposed() || !backend.side.is_quiet(cx);
+                    ended.extend(is_over.then_some(*id));
+                    !is_over
+                });
+                Poll::Ready(ended)
+            });
+            for id in ended.await {
+                backends.ended(&self, id);
+            }
+            backends.decide(&self, Pool::tick);
+            self.tally.sizes(&backends.sizes());
+            let spare = backends.idle.borrow().keys().next().copied();
+            if let Some(id) = spare.filter(|_| backends.places.is_one_wanted()) {
+                let spare = backends.idle.borrow_mut().remove(&id);
+                backends.ended(&self, id);
+                tokio::task::spawn_local(Rc::clone(&self).says_goodbye(spare));
+            }
+        }
+    }
+
+    pub(super) async fn opens(self: Rc<Self>, id: BackendId, login: &SharedLogin) {
+        let Some(backends) = &self.backends else {
+            return;
+        };
+        let opened = open(&self, login).await;
+        if !backends.opening.borrow_mut().remove(&id) {
+            return;
+        }
+        match opened {
+            Ok(opened) => {
+                self.tally.opening(Outcome::Done);
+                let shown = Opened {
+                    pid: opened.pid,
+                    at: SystemTime::now(),
+                };
+                backends.opened.borrow_mut().insert(id, shown);
+                let census = backends.censuses.as_ref();
+                let census = census.map(|all| all.of(login));
+                let backend = Box::new(Backend::new(opened, census));
+                backends.idle.borrow_mut().insert(id, backend);
+                backends.decide(&self, |pool, now| pool.opened(now, id, rand::random()));
+            }
+            Err(error) => {
+                self.tally.opening(Outcome::Failed);
+                *backends.failed.borrow_mut() = Some(error);
+                // Those that waited for it are told now.
+                backends.ended(&self, id);
+                *backends.failed.borrow_mut() = None;
+            }
+        }
+    }
+
+    pub(super) async fn closes(self: Rc<Self>, id: BackendId, closed: Option<Box<Backend>>) {
+        Rc::clone(&self).says_goodbye(closed).await;
+        if let Some(backends) = &self.backends {
+            backends.ended(&self, id);
+        }
+    }
+
+    /// Says goodbye, and removes the registration if the server has closed.
+    async fn says_goodbye(self: Rc<Self>, closed: Option<Box<Backend>>) {
+        let Some(closed) = closed else {
+            return;
+        };
+        let Backend { half, side, .. } = *closed;
+        let mut upstream = side.upstream;
+        upstream.say_goodbye();
+        let timers = self.shared.timers.clone();
+        let closed = timers.timeout(GOODBYE_WITHIN, upstream.closed()).await;
+        if let (Ok(Ok(())), Identity::Known(session)) = (closed, half.identity()) {
+            self.shared.takeover.release(session.backend);
+        }
+    }
+}
