@@ -81,7 +81,8 @@ impl Barriers {
         {
             return (running.clone(), deadline);
         }
-        let within = deadline.saturating_duration_since(Instant::now());
+        let began = Instant::now();
+        let within = deadline.saturating_duration_since(began);
         let drain = Arc::new(Mutex::new(Drain::new(barrier, lower, within)));
         let (ended, end) = watch::channel(None);
         let running = Running { drain, end };
@@ -89,7 +90,7 @@ impl Barriers {
         let (barriers, drain, record) =
             (Arc::clone(self), Arc::clone(&running.drain), record.clone());
         tokio::spawn(async move {
-            let end = barriers.drain(&drain, record, deadline).await;
+            let end = barriers.drain(&drain, record, began, deadline).await;
             ended.send_replace(Some(end));
         });
         (running, deadline + LAST_WORD)
@@ -99,10 +100,11 @@ impl Barriers {
         &self,
         drain: &Mutex<Drain>,
         record: TakeoverRecord,
+        began: Instant,
         deadline: Instant,
     ) -> Result<(), DeclareError> {
-        let began = Instant::now();
-        let handle = |now, event| drain.lock().handle(now, event);
+        // Since the drain was made, which counts its time from there: a task may start late.
+        let handle = |event| drain.lock().handle(began.elapsed(), event);
         let result = self.driver.run(deadline, handle).await;
         let (took, drain) = (began.elapsed(), drain.lock());
         self.log(&drain, &result, took);

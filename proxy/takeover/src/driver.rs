@@ -1,7 +1,6 @@
 //! Driver of the machines: supplies the clock, and carries their requests out.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use pgpalisade_authority::Authority;
 use tokio::time::{Instant, sleep_until};
@@ -32,12 +31,11 @@ impl Driver {
     pub(super) async fn run(
         &self,
         deadline: Instant,
-        mut handle: impl FnMut(Duration, Event) -> Step,
+        mut handle: impl FnMut(Event) -> Step,
     ) -> Result<(), DeclareError> {
-        let began = Instant::now();
         let mut event = Event::Begin;
         loop {
-            match handle(began.elapsed(), event) {
+            match handle(event) {
                 Step::End(end) => return end,
                 Step::Ask(pause, request) => {
                     if !pause.is_zero() {

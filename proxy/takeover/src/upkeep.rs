@@ -41,7 +41,7 @@ impl Upkeep {
         }
         let mut raise = Raise::new(&self.declared_by);
         let deadline = Instant::now() + self.timeout;
-        let handle = |_, event| raise.handle(event);
+        let handle = |event| raise.handle(event);
         let raised = self.driver.run(deadline, handle).await;
         if raised.is_err() {
             self.note_joining();
@@ -52,7 +52,7 @@ impl Upkeep {
     pub(super) async fn reap(&self) -> Result<(), DeclareError> {
         let mut round = Round::default();
         let deadline = Instant::now() + self.timeout;
-        let handle = |_, event| round.handle(event);
+        let handle = |event| round.handle(event);
         self.driver.run(deadline, handle).await
     }
 
