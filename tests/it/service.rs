@@ -122,6 +122,26 @@ fn the_watchdog_is_fed_as_long_as_it_runs() {
     proxy.resume();
 }
 
+/// Also the workers, which have an open transaction.
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut stage = Stage::with_flags("", &[("--shutdown-grace", "1h")]);
+    let mut open = stage.plain();
+    open.ok("BEGIN");
+    signal(stage.proxy.pid(), Signal::TERM);
+    wait_until("the first signal", || {
+        stage.proxy.output().contains("shutting down")
+    });
+    let status = stage.proxy.terminate();
+    assert_eq!(status.code(), Some(1));
+    let output = stage.proxy.output();
+    assert!(
+        output.ends_with("stopped at once by a second signal\n"),
+        "{output}"
+    );
+    assert!(!output.contains("panicked"), "{output}");
+}
+
 /// After an upgrade systemd supervises the new process. It feeds the watchdog, though the environment names the
 /// process that started it, which no longer does.
 #[test]

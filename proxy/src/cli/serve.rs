@@ -54,8 +54,12 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     open_files::raise_limit(&config);
     let runtime = runtime()?;
     let result = runtime.block_on(serve(args, written, config));
-    // Tasks that still run must not delay the end.
-    runtime.shutdown_timeout(Duration::from_millis(100));
+    match result {
+        // Tasks that still run must not delay the end.
+        Ok(()) => runtime.shutdown_timeout(Duration::from_millis(100)),
+        // Workers may still need its timers. They end with the process.
+        Err(_) => std::mem::forget(runtime),
+    }
     result.inspect(|()| tracing::info!("stopped"))
 }
 
