@@ -10,6 +10,7 @@ use pg_query::protobuf::{
 };
 
 use crate::effects::{Effects, Tables};
+use crate::set_config;
 use crate::settings::{Literal, Setting, literal};
 
 /// Bit of `DECLARE .. WITH HOLD` (`CURSOR_OPT_HOLD` in PostgreSQL's `parsenodes.h`).
@@ -75,10 +76,13 @@ impl Leftover {
     }
 }
 
-/// A setting of the session that a text sets and does nothing else, so that the text can be run again.
+/// A setting of the session that a text sets and does nothing else, so that it can be set again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Assignment {
+    /// By the same text.
     Set(Box<str>),
+    /// By another text, which calls no function of a user.
+    SetByCall { name: Box<str>, again: Box<str> },
     /// Back to its value at the start.
     Reset(Box<str>),
 }
@@ -88,7 +92,7 @@ impl Assignment {
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
-            Self::Set(name) | Self::Reset(name) => name,
+            Self::Set(name) | Self::SetByCall { name, .. } | Self::Reset(name) => name,
         }
     }
 }
@@ -109,21 +113,27 @@ const NOT_RUN_AGAIN: [&str; 11] = [
     "vacuum_mem",
 ];
 
-/// The setting of a SET or RESET. A call of set_config is none: it may be another function's name, which would run
-/// unjudged.
+/// The setting of a SET, RESET or set_config.
 pub(crate) fn assignment(node: &NodeEnum) -> Option<Assignment> {
-    let NodeEnum::VariableSetStmt(set) = node else {
-        return None;
+    let assignment = match node {
+        NodeEnum::VariableSetStmt(set) => of_set(set)?,
+        NodeEnum::SelectStmt(select) => {
+            let (name, again) = set_config::assigned(select)?;
+            Assignment::SetByCall { name, again }
+        }
+        _ => return None,
     };
-    let name = set.name.to_ascii_lowercase();
-    if !is_for_session(set) || NOT_RUN_AGAIN.contains(&&*name) {
+    (!NOT_RUN_AGAIN.contains(&assignment.name())).then_some(assignment)
+}
+
+fn of_set(set: &VariableSetStmt) -> Option<Assignment> {
+    if !is_for_session(set) {
         return None;
     }
+    let name = set.name.to_ascii_lowercase().into();
     match VariableSetKind::try_from(set.kind).ok()? {
-        VariableSetKind::VarSetValue => Some(Assignment::Set(name.into())),
-        VariableSetKind::VarSetDefault | VariableSetKind::VarReset => {
-            Some(Assignment::Reset(name.into()))
-        }
+        VariableSetKind::VarSetValue => Some(Assignment::Set(name)),
+        VariableSetKind::VarSetDefault | VariableSetKind::VarReset => Some(Assignment::Reset(name)),
         _ => None,
     }
 }

@@ -3,6 +3,8 @@
 //!
 //! <https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADMIN-SET>
 
+use std::borrow::Cow;
+
 use pg_query::NodeEnum;
 use pg_query::protobuf::{AExprKind, FuncCall, Node, SelectStmt, SetOperation, TypeName};
 
@@ -19,11 +21,32 @@ pub(crate) fn of_select(select: &SelectStmt) -> Vec<Control> {
     for target in &select.target_list {
         match target_control(target) {
             SetConfigCall::Fencing(control) => controls.push(control),
-            SetConfigCall::Harmless => {}
+            SetConfigCall::Harmless(_) => {}
             SetConfigCall::Other => return Vec::new(),
         }
     }
     controls
+}
+
+/// Name of a setting of the session in `SELECT set_config(...)` with literals, if the statement is nothing else, and a
+/// text that sets it again. In that, no other function of the name can be meant. Reading the values depends on no
+/// setting.
+pub(crate) fn assigned(select: &SelectStmt) -> Option<(Box<str>, Box<str>)> {
+    let [target] = select.target_list.as_slice() else {
+        return None;
+    };
+    let SetConfigCall::Harmless(Some((name, value))) = target_control(target) else {
+        return None;
+    };
+    let is_plain_text = |text: &str| {
+        let mut bytes = text.bytes();
+        bytes.all(|byte| matches!(byte, b' '..=b'~') && byte != b'\'' && byte != b'\\')
+    };
+    if !is_plain(select) || !is_plain_text(name) || !is_plain_text(value) {
+        return None;
+    }
+    let again = format!("SELECT pg_catalog.set_config('{name}', '{value}', false)");
+    Some((name.to_ascii_lowercase().into(), again.into()))
 }
 
 /// Whether a SELECT has nothing but its targets.
@@ -107,16 +130,16 @@ fn is_name_column(node: &Node) -> bool {
     }
 }
 
-enum SetConfigCall {
+enum SetConfigCall<'a> {
     /// Sets a `fencing.` setting.
     Fencing(Control),
-    /// Sets another setting.
-    Harmless,
+    /// Sets another setting. If it does so for the session, and not to its default: the name and the value.
+    Harmless(Option<(&'a str, &'a str)>),
     /// Not a set_config with literals.
     Other,
 }
 
-fn target_control(target: &Node) -> SetConfigCall {
+fn target_control(target: &Node) -> SetConfigCall<'_> {
     let Some(NodeEnum::ResTarget(target)) = &target.node else {
         return SetConfigCall::Other;
     };
@@ -127,7 +150,7 @@ fn target_control(target: &Node) -> SetConfigCall {
     set_config_call(call).unwrap_or(SetConfigCall::Other)
 }
 
-fn set_config_call(call: &FuncCall) -> Option<SetConfigCall> {
+fn set_config_call(call: &FuncCall) -> Option<SetConfigCall<'_>> {
     let plain = call.agg_order.is_empty()
         && call.agg_filter.is_none()
         && call.over.is_none()
@@ -150,7 +173,7 @@ fn set_config_call(call: &FuncCall) -> Option<SetConfigCall> {
     let Literal::Text(name) = cast_literal(name, Type::Text)? else {
         return None;
     };
-    let value: Option<Box<str>> = match cast_literal(value, Type::Text)? {
+    let value: Option<Cow<'_, str>> = match cast_literal(value, Type::Text)? {
         Literal::Null => None,
         Literal::Text(text) => Some(text.into()),
         // A number without a cast to text is an error of the server. With a cast, only an integer is stored as it is
@@ -169,12 +192,18 @@ fn set_config_call(call: &FuncCall) -> Option<SetConfigCall> {
     let variable = match Setting::named(name) {
         Setting::Fencing(variable) => variable,
         Setting::Reserved => return Some(SetConfigCall::Fencing(Control::Mistake(reserved(name)))),
-        _ => return Some(SetConfigCall::Harmless),
+        _ => {
+            let for_session = match (value, lifetime) {
+                (Some(Cow::Borrowed(value)), Lifetime::Session) => Some((name, value)),
+                _ => None,
+            };
+            return Some(SetConfigCall::Harmless(for_session));
+        }
     };
     Some(SetConfigCall::Fencing(match value {
         Some(value) => Control::SetFencing {
             variable,
-            value,
+            value: value.into(),
             lifetime,
         },
         None => Control::ResetFencing { variable, lifetime },

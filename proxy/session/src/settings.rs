@@ -97,6 +97,7 @@ impl Session {
         }
         let text = match assignment {
             Assignment::Set(_) => Some(text.into()),
+            Assignment::SetByCall { again, .. } => Some(again.as_bytes().into()),
             Assignment::Reset(_) => None,
         };
         settings.pending.push((name.into(), text));

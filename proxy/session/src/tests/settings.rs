@@ -129,11 +129,27 @@ fn what_a_client_sets_goes_with_it() {
         (&[("SET client_encoding = 'LATIN1'", idle)], "keeps Setting"),
         (&[("SET work_mem = 5; SELECT 1", idle)], "keeps Setting"),
         (&[("SET work_mem FROM CURRENT", idle)], "keeps Setting"),
-        // Another function of that name would run unjudged.
+        // The text that runs again can mean no other function.
         (
-            &[("SELECT set_config('a.b', 'x', false)", idle)],
-            "keeps Setting",
+            &[("SELECT set_config('A.b', 'x y', false)", idle)],
+            "SELECT pg_catalog.set_config('A.b', 'x y', false)",
         ),
+        (
+            &[
+                ("SET a.b = 1", idle),
+                ("select Pg_Catalog.set_config('A.B'::text, '', 'off')", idle),
+            ],
+            "SELECT pg_catalog.set_config('A.B', '', false)",
+        ),
+        (
+            &[
+                ("SELECT set_config('a.b', 'x', false)", idle),
+                ("RESET a.b", idle),
+            ],
+            "",
+        ),
+        (&[("SELECT set_config('a.b', 'x', true)", idle)], ""),
+        (&[("!SELECT set_config('a.b', 'x', false)", idle)], ""),
         (
             &[("SET default_text_search_config = 'a'", idle)],
             "keeps Setting",
@@ -141,10 +157,6 @@ fn what_a_client_sets_goes_with_it() {
         (&[("SET sort_mem = 5", idle)], "keeps Setting"),
         (
             &[("SET timezone = 'UTC'", idle), ("RESET timezone", idle)],
-            "keeps Setting",
-        ),
-        (
-            &[("SELECT set_config('a.b', now()::text, false)", idle)],
             "keeps Setting",
         ),
         (
@@ -183,6 +195,32 @@ fn what_a_client_sets_goes_with_it() {
         let texts: Vec<_> = texts.iter().map(|text| (&**text, idle)).collect();
         run(&mut subject, &texts);
         assert_eq!(taken(&subject) == "keeps Setting", at > 64, "{at}");
+    }
+}
+
+#[test]
+fn other_calls_of_set_config_keep_the_connection() {
+    for text in [
+        "SELECT set_config('role', 'r', false)",
+        "SELECT set_config('Client_Encoding', 'LATIN1', false)",
+        "SELECT set_config('a.b', now()::text, false)",
+        "SELECT set_config('a.b', NULL, false)",
+        "SELECT set_config('a.b', '5'::int::text, false)",
+        "SELECT set_config('a.b', 'it''s', false)",
+        "SELECT set_config('a.b', E'x\\\\y', false)",
+        "SELECT set_config('a.b', 'é', false)",
+        "SELECT set_config('a.b', E'x\\ny', false)",
+        "SELECT set_config('a.b', 'x', false), 1",
+        "SELECT set_config('a.b', 'x', false), set_config('a.c', 'x', false)",
+        "SELECT set_config('a.b', 'x', false) WHERE false",
+        "SELECT set_config('a.b', 'x', false) LIMIT 0",
+        "SELECT public.set_config('a.b', 'x', false)",
+        "VALUES (set_config('a.b', 'x', false))",
+        "SELECT set_config('a.b', 'x', false); SELECT 1",
+    ] {
+        let mut subject = client();
+        run(&mut subject, &[(text, b'I')]);
+        assert_eq!(taken(&subject), "keeps Setting", "{text}");
     }
 }
 
