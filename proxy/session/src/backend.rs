@@ -137,9 +137,10 @@ impl Session {
     #[inline(always)]
     fn on_ready(&mut self, body: &[u8]) -> Disposition {
         let server = &mut self.server;
-        let is_query =
-            |front: &InFlight| front.request == Request::Query && front.origin == Origin::Client;
-        if server.ledger.front().is_some_and(is_query) {
+        let of_client = server.ledger.front();
+        let of_client = of_client.filter(|front| front.origin == Origin::Client);
+        let is_of_client = of_client.is_some();
+        if of_client.is_some_and(|front| front.request == Request::Query) {
             server.names.on_simple_query();
         }
         let reply = server.ledger.on_reply(tag::READY_FOR_QUERY);
@@ -150,7 +151,10 @@ impl Session {
         if status == TransactionStatus::Idle {
             server.ledger.end_transaction();
             server.names.end_transaction();
-            self.adopt_settings();
+            // The client's may be in flight after a statement of the proxy.
+            if is_of_client || server.ledger.is_empty() {
+                self.adopt_settings();
+            }
         }
         let server = &mut self.server;
         server.is_committed_midway = false;

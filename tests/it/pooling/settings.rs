@@ -64,12 +64,20 @@ fn a_setting_after_the_proxys_own_statements_is_taken_along_too() {
     let stage = stage("1", "always");
     for first in [
         Batch::new().query("SET a.b = 'x'"),
+        Batch::new().query("SELECT set_config('a.b', 'x', false)"),
         Batch::new().statement("SET a.b = 'x'").sync(),
     ] {
         let mut leader = stage.leader("1");
         assert_eq!(errors(&leader.run(&first)), [] as [&str; 0]);
         assert_eq!(leader.rows("SHOW a.b"), [["x"]]);
+        let mut leader = stage.leader("1");
+        leader.ok("SELECT set_config('TimeZone', 'Asia/Tokyo', false)");
+        assert_eq!(leader.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);
     }
+    let (mut leader, mut other) = (stage.leader("1"), stage.plain());
+    leader.fails("SET work_mem = 'much'", "22023");
+    other.ok("SELECT 1");
+    leader.ok("SELECT 1");
 }
 
 /// A setting changes while the client is elsewhere: its older connection has another.
