@@ -112,7 +112,7 @@ fn parse_here(text: &str, options: ParserOptions) -> Result<Analysis, WriteReaso
         .protobuf
         .stmts
         .iter()
-        .map(|raw| statement(raw.stmt.as_deref()).map_err(|UnknownShape| Opaque::Parser))
+        .map(|raw| statement(raw, text).map_err(|UnknownShape| Opaque::Parser))
         .collect::<Result<Box<[_]>, _>>()?;
     weight::check_statements(&statements)?;
     Ok(Analysis::new(statements))

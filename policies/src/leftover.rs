@@ -4,6 +4,8 @@
 //! What a function leaves is not seen here: a reset removes it before another client gets the connection.
 //! <https://www.postgresql.org/docs/current/sql-discard.html>
 
+use std::ops::Range;
+
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
     Node, OnCommitAction, RangeVar, SelectStmt, VariableSetKind, VariableSetStmt,
@@ -76,11 +78,11 @@ impl Leftover {
     }
 }
 
-/// A setting of the session that a text sets and does nothing else, so that it can be set again.
+/// A setting of the session that a statement sets and does nothing else, so that it can be set again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Assignment {
-    /// By the same text.
-    Set(Box<str>),
+    /// By the same statement, which is at these bytes of its text.
+    Set { name: Box<str>, at: Range<usize> },
     /// By another text, which calls no function of a user.
     SetByCall { name: Box<str>, again: Box<str> },
     /// Back to its value at the start.
@@ -92,7 +94,7 @@ impl Assignment {
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
-            Self::Set(name) | Self::SetByCall { name, .. } | Self::Reset(name) => name,
+            Self::Set { name, .. } | Self::SetByCall { name, .. } | Self::Reset(name) => name,
         }
     }
 }
@@ -114,9 +116,18 @@ const NOT_RUN_AGAIN: [&str; 11] = [
 ];
 
 /// The setting of a SET, RESET or set_config.
-pub(crate) fn assignment(node: &NodeEnum) -> Option<Assignment> {
+pub(crate) fn assignment(node: &NodeEnum, at: Range<usize>) -> Option<Assignment> {
     let assignment = match node {
-        NodeEnum::VariableSetStmt(set) => of_set(set)?,
+        NodeEnum::VariableSetStmt(set) if is_for_session(set) => {
+            let name = set.name.to_ascii_lowercase().into();
+            match VariableSetKind::try_from(set.kind).ok()? {
+                VariableSetKind::VarSetValue => Assignment::Set { name, at },
+                VariableSetKind::VarSetDefault | VariableSetKind::VarReset => {
+                    Assignment::Reset(name)
+                }
+                _ => return None,
+            }
+        }
         NodeEnum::SelectStmt(select) => {
             let (name, again) = set_config::assigned(select)?;
             Assignment::SetByCall { name, again }
@@ -124,18 +135,6 @@ pub(crate) fn assignment(node: &NodeEnum) -> Option<Assignment> {
         _ => return None,
     };
     (!NOT_RUN_AGAIN.contains(&assignment.name())).then_some(assignment)
-}
-
-fn of_set(set: &VariableSetStmt) -> Option<Assignment> {
-    if !is_for_session(set) {
-        return None;
-    }
-    let name = set.name.to_ascii_lowercase().into();
-    match VariableSetKind::try_from(set.kind).ok()? {
-        VariableSetKind::VarSetValue => Some(Assignment::Set(name)),
-        VariableSetKind::VarSetDefault | VariableSetKind::VarReset => Some(Assignment::Reset(name)),
-        _ => None,
-    }
 }
 
 pub(crate) fn of(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {

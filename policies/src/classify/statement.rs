@@ -1,6 +1,8 @@
 //! Effects of one statement, with an allow-list of reads by kind.
 
-use pg_query::protobuf::{DiscardMode, LockStmt, Node, SelectStmt, VariableSetStmt};
+use std::ops::Range;
+
+use pg_query::protobuf::{DiscardMode, LockStmt, Node, RawStmt, SelectStmt, VariableSetStmt};
 use pg_query::{LockMode, NodeEnum};
 
 use super::{block, copy, explain, names, transaction, utility};
@@ -15,10 +17,9 @@ use crate::settings;
 use crate::walk::{TableUse, UnknownShape, examine, examine_query};
 use crate::write_reason::WriteReason;
 
-pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> {
-    let node = node
-        .and_then(|node| node.node.as_ref())
-        .ok_or(UnknownShape)?;
+pub(super) fn statement(raw: &RawStmt, text: &str) -> Result<Statement, UnknownShape> {
+    let node = raw.stmt.as_ref().and_then(|node| node.node.as_ref());
+    let node = node.ok_or(UnknownShape)?;
     let mut found = look(node)?;
     let kind = found.kind.unwrap_or_else(|| kinds::name(node));
     let mut controls = std::mem::take(&mut found.controls);
@@ -30,7 +31,7 @@ pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> 
     };
     let effects = found.effects();
     let leaves = leftover::of(node, &effects);
-    let assigns = leftover::assignment(node).filter(|_| controls.is_empty());
+    let assigns = leftover::assignment(node, place(raw, text)).filter(|_| controls.is_empty());
     let commits_inside = match effects.class {
         Class::Read => CommitsInside::No,
         Class::Write => kinds::commits_inside(node),
@@ -45,6 +46,14 @@ pub(super) fn statement(node: Option<&Node>) -> Result<Statement, UnknownShape> 
         leaves,
         assigns,
     })
+}
+
+/// Where a statement is in its text.
+fn place(raw: &RawStmt, text: &str) -> Range<usize> {
+    let start = usize::try_from(raw.stmt_location).unwrap_or_default();
+    let len = usize::try_from(raw.stmt_len).unwrap_or_default();
+    // 0: the rest.
+    start..if len == 0 { text.len() } else { start + len }
 }
 
 /// Whether a statement only steers the session.

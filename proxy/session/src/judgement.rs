@@ -201,7 +201,7 @@ impl Session {
             self.record(&rejection, Enforcement::Observed, statement);
         }
         self.note_plan(&plan, verdict);
-        if !self.note_assignment(verdict, judged.text, request) {
+        if !self.note_assignments(verdict, judged.text, request) {
             self.server.note_leftover(verdict);
         }
         let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{Analysis, Assignment, Control};
+use pgpalisade_policies::{Analysis, Assignment, Control, Statement};
 
 use super::Session;
 use super::in_flight::Request;
@@ -60,31 +60,42 @@ impl Settings {
 }
 
 impl Session {
-    /// Notes a text that is sent and does nothing but set a setting of the session. `false`: what it leaves keeps the
+    /// Notes a text that is sent and does nothing but set settings of the session. `false`: what it leaves keeps the
     /// connection.
-    pub(super) fn note_assignment(
+    pub(super) fn note_assignments(
         &mut self,
         verdict: &Analysis,
         text: &[u8],
         request: Request,
     ) -> bool {
-        let [statement] = &*verdict.statements else {
-            return false;
+        // What the client runs beside it could end its transaction unseen.
+        let ledger = &self.server.ledger;
+        let is_alone = || match request {
+            Request::Query => ledger.is_of_proxy(),
+            _ => ledger.runs_nothing_of_client(),
         };
-        let Some(assignment) = &statement.assigns else {
-            return false;
-        };
-        if !self.is_lent() || self.leftover().is_some() {
+        let assigns = |statement: &Statement| statement.assigns.is_some();
+        if !verdict.statements.iter().any(assigns)
+            || !self.is_lent()
+            || self.leftover().is_some()
+            || !is_alone()
+        {
             return false;
         }
-        let (client, server) = (&mut self.client, &mut self.server);
-        // What the client runs beside it could end its transaction unseen.
-        let is_alone = match request {
-            Request::Query => server.ledger.is_of_proxy(),
-            _ => server.ledger.runs_nothing_of_client(),
-        };
-        let settings = &mut client.settings;
-        let is_small = text.len() <= TEXT_MAX && settings.len() < KEPT_MAX;
+        let before = self.client.settings.pending.len();
+        let mut all = verdict.statements.iter();
+        let are_noted = all.all(|statement| match &statement.assigns {
+            Some(assignment) => self.note_assignment(assignment, text),
+            None => statement.kind == "SHOW" && statement.controls.is_empty(),
+        });
+        if !are_noted {
+            self.client.settings.pending.truncate(before);
+        }
+        are_noted
+    }
+
+    fn note_assignment(&mut self, assignment: &Assignment, text: &[u8]) -> bool {
+        let (settings, server) = (&mut self.client.settings, &mut self.server);
         let name = assignment.name();
         // What was parsed before it means something else afterwards, and what it was before decides how texts after
         // that are read. DateStyle may keep a part of it.
@@ -92,15 +103,20 @@ impl Session {
             && (server.text_settings.differ()
                 || server.names.has_statements_of_client()
                 || settings.has(name));
-        if !is_alone || !is_small || text.is_empty() || is_late {
-            return false;
-        }
         let text = match assignment {
-            Assignment::Set(_) => Some(text.into()),
-            Assignment::SetByCall { again, .. } => Some(again.as_bytes().into()),
+            Assignment::Set { at, .. } => match text.get(at.clone()) {
+                Some(text) => Some(text),
+                // It was not kept with its prepared statement.
+                None => return false,
+            },
+            Assignment::SetByCall { again, .. } => Some(again.as_bytes()),
             Assignment::Reset(_) => None,
         };
-        settings.pending.push((name.into(), text));
+        let is_small = text.is_none_or(|text| text.len() <= TEXT_MAX) && settings.len() < KEPT_MAX;
+        if is_late || !is_small {
+            return false;
+        }
+        settings.pending.push((name.into(), text.map(Into::into)));
         server.on_assignment(name);
         true
     }

@@ -27,7 +27,7 @@ fn each_client_has_its_own_settings_in_a_shared_connection() {
             _ => "SET TimeZone = 'Asia/Tokyo'",
         });
         other.ok("BEGIN; SELECT 1");
-        other.ok("SET work_mem = '321kB'");
+        other.ok("SET lock_timeout = '5s'; SET work_mem = '321kB'; SHOW lock_timeout");
         other.ok("COMMIT");
         let parse = Batch::new().parse("s", "SELECT '2020-01-01 00:00+00'::timestamptz::text");
         let run = |batch: Batch| batch.bind("", "s", &[]).execute("", 0).sync();
@@ -36,6 +36,7 @@ fn each_client_has_its_own_settings_in_a_shared_connection() {
         for _ in 0..3 {
             assert_eq!(one.rows("SHOW work_mem"), [["123kB"]]);
             assert_eq!(other.rows("SHOW work_mem"), [["321kB"]]);
+            assert_eq!(other.rows("SHOW lock_timeout"), [["5s"]]);
             assert_eq!(third.rows("SHOW work_mem"), default);
             assert_eq!(one.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);
             assert_ne!(other.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);

@@ -68,6 +68,22 @@ fn what_a_client_sets_goes_with_it() {
             "SET standard_conforming_strings = off; SET a.b = 2",
         ),
         (&[("SET work_mem = 5", idle), ("RESET work_mem", idle)], ""),
+        // psqlODBC's first text.
+        (
+            &[(
+                "SET DateStyle = 'ISO';SET extra_float_digits = 2;show transaction_isolation",
+                idle,
+            )],
+            "SET DateStyle = 'ISO'; SET extra_float_digits = 2",
+        ),
+        (
+            &[
+                ("SET a.b = 1; /* two */ SET a.c = 2 ;RESET a.b;", idle),
+                ("SET a.c = 3", idle),
+            ],
+            "SET a.c = 3",
+        ),
+        (&[("!SET a.b = 1; SET work_mem = 'x'", idle)], ""),
         (
             &[
                 ("SET work_mem = 5", idle),
@@ -128,6 +144,16 @@ fn what_a_client_sets_goes_with_it() {
         (&[("SET SESSION AUTHORIZATION r", idle)], "keeps Setting"),
         (&[("SET client_encoding = 'LATIN1'", idle)], "keeps Setting"),
         (&[("SET work_mem = 5; SELECT 1", idle)], "keeps Setting"),
+        (&[("SET work_mem = 5; SET ROLE r", idle)], "keeps Setting"),
+        (
+            &[("SET timezone = 'UTC'; SET timezone = 'CET'", idle)],
+            "keeps Setting",
+        ),
+        (
+            &[("SET a.b = 1; SET fencing.scope = 'x'", idle)],
+            "keeps Setting",
+        ),
+        (&[("SET a.b = 1; RESET ALL", idle)], "keeps Setting"),
         (&[("SET work_mem FROM CURRENT", idle)], "keeps Setting"),
         // The text that runs again can mean no other function.
         (
