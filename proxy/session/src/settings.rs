@@ -14,6 +14,9 @@ use crate::wire::backend::TransactionStatus;
 const KEPT_MAX: usize = 64;
 const TEXT_MAX: usize = 1024;
 
+/// Name of a change that RESET ALL makes.
+const ALL: &str = "*";
+
 type Text = Box<[u8]>;
 
 /// The last text of each setting, with its name, in the order in which they ran: some decide how later ones are read.
@@ -46,15 +49,24 @@ impl Settings {
         self.kept.as_ref().map_or(0, |kept| kept.len()) + self.pending.len()
     }
 
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let kept = self.kept.iter().flat_map(|kept| kept.iter());
+        let kept = kept.map(|(name, _)| &**name);
+        kept.chain(self.pending.iter().map(|(name, _)| &**name))
+    }
+
     fn has(&self, name: &str) -> bool {
-        let kept = self.kept.as_ref();
-        let is_kept = |kept: &Arc<Texts>| kept.iter().any(|(known, _)| **known == *name);
-        kept.is_some_and(is_kept) || self.awaits(name.as_bytes())
+        self.names().any(|known| known == name)
+    }
+
+    /// Whether one of them decides what a text means.
+    fn decide_meaning(&self) -> bool {
+        self.names().any(decides_meaning)
     }
 
     /// Whether a change of it is on its way.
     fn awaits(&self, reported: &[u8]) -> bool {
-        let is_it = |name: &str| name.as_bytes().eq_ignore_ascii_case(reported);
+        let is_it = |name: &str| name == ALL || name.as_bytes().eq_ignore_ascii_case(reported);
         self.pending.iter().any(|(name, _)| is_it(name))
     }
 }
@@ -136,7 +148,7 @@ impl Session {
             .take()
             .map_or_else(Texts::new, Arc::unwrap_or_clone);
         for (name, text) in settings.pending.drain(..) {
-            texts.retain(|(known, _)| *known != name);
+            texts.retain(|(known, _)| *known != name && *name != *ALL);
             texts.extend(text.map(|text| (name, text)));
         }
         settings.kept = (!texts.is_empty()).then(|| Arc::new(texts));
@@ -156,18 +168,19 @@ impl Session {
         }
     }
 
-    /// Notes RESET ALL, which a rollback may undo, or DISCARD ALL.
+    /// Notes DISCARD ALL, or RESET ALL, which a rollback may undo.
     pub(super) fn on_reset_all(&mut self, control: &Control) {
+        let (settings, server) = (&mut self.client.settings, &mut self.server);
         if *control == Control::DiscardAll {
-            self.client.settings = Settings::NONE;
-            self.server.applied = None;
-        } else if let Some(kept) = &self.client.settings.kept {
-            self.server.keep_setting();
-            if kept.iter().any(|(name, _)| decides_meaning(name)) {
-                self.server.note_setting();
-            }
+            *settings = Settings::NONE;
+            server.applied = None;
+        } else if settings.decide_meaning() && server.names.has_statements_of_client() {
+            server.note_setting();
+            self.doubt_settings();
+        } else if settings.len() > 0 {
+            settings.pending.push((ALL.into(), None));
+            server.on_assignment(ALL);
         }
-        self.doubt_settings();
     }
 
     /// Whether a report is about a setting that the client is setting itself.

@@ -92,6 +92,44 @@ fn what_a_client_sets_goes_with_it() {
             "",
         ),
         (&[("SET work_mem = 5", idle), ("DISCARD ALL", idle)], ""),
+        (
+            &[
+                ("SET work_mem = 5", idle),
+                ("RESET ALL", idle),
+                ("SET a.b = 1", idle),
+            ],
+            "SET a.b = 1",
+        ),
+        (
+            &[
+                ("SET TimeZone = 'UTC'", idle),
+                ("BEGIN", inside),
+                ("RESET ALL", inside),
+                ("ROLLBACK", idle),
+            ],
+            "SET TimeZone = 'UTC'",
+        ),
+        (
+            &[
+                ("SET a.b = 1", idle),
+                ("BEGIN", inside),
+                ("SET a.c = 1", inside),
+                ("RESET ALL", inside),
+                ("SET a.d = 1", inside),
+                ("COMMIT", idle),
+            ],
+            "SET a.d = 1",
+        ),
+        (
+            &[
+                ("SET a.b = 1", idle),
+                ("BEGIN", inside),
+                ("RESET ALL", inside),
+                ("!SELECT 1/0", failed),
+                ("ROLLBACK", idle),
+            ],
+            "keeps Setting",
+        ),
         (&[("!SET work_mem = 'x'", idle)], ""),
         (
             &[("SET work_mem = 5", idle), ("!SET work_mem = 'x'", idle)],
@@ -189,24 +227,22 @@ fn what_a_client_sets_goes_with_it() {
             &[("SELECT set_config('a.b', 'x', false) FROM t", idle)],
             "keeps Setting",
         ),
-        (
-            &[("SET work_mem = 5", idle), ("RESET ALL", idle)],
-            "keeps Setting",
-        ),
     ];
     for (texts, expect) in table {
         let mut subject = client();
         run(&mut subject, texts);
         assert_eq!(taken(&subject), *expect, "{texts:?}");
     }
-    // One of its own, which PostgreSQL reports; another, which a function has set.
-    for (reported, expect) in [
-        ("TimeZone", "SET timezone = 'UTC'"),
-        ("DateStyle", "keeps Setting"),
+    // Of its own, which PostgreSQL reports; then another, which a function has set.
+    let mut subject = client();
+    for (text, reported, expect) in [
+        ("SET timezone = 'UTC'", "TimeZone", "SET timezone = 'UTC'"),
+        ("RESET ALL", "TimeZone", ""),
+        ("SET timezone = 'UTC'", "DateStyle", "keeps Setting"),
     ] {
-        let mut subject = client();
-        subject.send(&query("SET timezone = 'UTC'"));
-        let _ = subject.reply(b'C', &strings(&["SET"]));
+        subject.send(&query(text));
+        let tag = text.split(' ').next().unwrap();
+        let _ = subject.reply(b'C', &strings(&[tag]));
         let _ = subject.reply(b'S', &strings(&[reported, "x"]));
         let _ = subject.reply(b'Z', b"I");
         assert_eq!(taken(&subject), expect);
