@@ -10,7 +10,6 @@ use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::lending::Tenancy;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
-use super::text_settings;
 use super::unserved::Block;
 use super::{ReadWriteRequest, Session};
 use crate::fence::{Pipeline, end_of_failed, ends_transaction};
@@ -156,6 +155,7 @@ impl Session {
                 self.adopt_settings();
             }
         }
+        self.settle_reported(status);
         let server = &mut self.server;
         server.is_committed_midway = false;
         // By now the server has also reported the settings that it has reset.
@@ -340,13 +340,8 @@ impl Session {
         self.server.text_settings.on_report(name, reported);
         let is_told = matches!(name, b"default_transaction_read_only" | b"in_hot_standby");
         let is_resetting = self.is_resetting();
-        if !is_told && !is_resetting && !self.is_own_setting(name) {
-            // The client is told, and must not find another value in its next connection.
-            if text_settings::decides_meaning(&String::from_utf8_lossy(name).to_ascii_lowercase()) {
-                self.server.note_setting();
-            } else {
-                self.server.keep_setting();
-            }
+        if !is_told && !is_resetting && self.is_lent() {
+            self.on_setting_reported(name);
         }
         if name == IN_HOT_STANDBY.as_bytes() {
             self.server.read_only.on_standby_report(reported);

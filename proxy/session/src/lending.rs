@@ -225,6 +225,7 @@ impl Session {
     pub fn lend(mut client: ClientHalf, mut server: ServerHalf) -> Self {
         server.tenancy = Tenancy::Lent(None);
         server.text_settings.on_reset();
+        client.settings.forget_reported();
         server
             .names
             .enter(client.statements.take().unwrap_or_default());

@@ -28,17 +28,35 @@ pub(super) struct Settings {
     kept: Option<Arc<Texts>>,
     /// Changes of the open transaction.
     pending: Vec<(Box<str>, Option<Text>)>,
+    /// Others that the server has reported in the open transaction.
+    strayed: Vec<(Box<[u8]>, Reported)>,
+}
+
+/// When the server has reported a setting of the open transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reported {
+    Before,
+    /// Since the last ReadyForQuery.
+    Now,
+    /// Both.
+    Again,
 }
 
 impl Settings {
     pub(super) const NONE: Self = Self {
         kept: None,
         pending: Vec::new(),
+        strayed: Vec::new(),
     };
 
     /// Notes that a transaction was rolled back, or its server connection lost.
     pub(super) fn drop_pending(&mut self) {
         self.pending.clear();
+    }
+
+    /// Notes that another server connection reports from now on.
+    pub(super) fn forget_reported(&mut self) {
+        self.strayed.clear();
     }
 
     pub(super) const fn kept(&self) -> Option<&Arc<Texts>> {
@@ -183,8 +201,48 @@ impl Session {
         }
     }
 
-    /// Whether a report is about a setting that the client is setting itself.
-    pub(super) fn is_own_setting(&self, reported: &[u8]) -> bool {
-        self.client.settings.awaits(reported)
+    /// Notes a report of a setting. Its client must not find another value in its next connection.
+    pub(super) fn on_setting_reported(&mut self, name: &[u8]) {
+        let (settings, server) = (&mut self.client.settings, &mut self.server);
+        if settings.awaits(name) {
+            return;
+        }
+        server.has_run_more_than_reads = true;
+        if decides_meaning(&String::from_utf8_lossy(name).to_ascii_lowercase()) {
+            server.text_settings.on_change();
+        }
+        let mut known = settings.strayed.iter_mut();
+        match known.find(|(known, _)| **known == *name) {
+            Some((_, Reported::Now)) => {}
+            Some((_, reported)) => *reported = Reported::Again,
+            None => settings.strayed.push((name.into(), Reported::Now)),
+        }
+        if settings.strayed.len() > KEPT_MAX {
+            settings.strayed.clear();
+            server.keep_setting();
+        }
+    }
+
+    /// Notes a ReadyForQuery. What SET LOCAL has set is reported again when its transaction ends, also by an error.
+    /// Anything else that was reported keeps the connection.
+    #[inline]
+    pub(super) fn settle_reported(&mut self, status: TransactionStatus) {
+        if !self.client.settings.strayed.is_empty() {
+            self.settle_strayed(status);
+        }
+    }
+
+    fn settle_strayed(&mut self, status: TransactionStatus) {
+        let strayed = &mut self.client.settings.strayed;
+        if status == TransactionStatus::InTransaction {
+            let all = strayed.iter_mut();
+            return all.for_each(|(_, reported)| *reported = Reported::Before);
+        }
+        if strayed
+            .drain(..)
+            .any(|(_, reported)| reported != Reported::Again)
+        {
+            self.server.keep_setting();
+        }
     }
 }

@@ -109,6 +109,24 @@ fn an_older_connection_of_the_client_is_brought_up_to_date() {
     }
 }
 
+/// PostgreSQL reports it, and again when the transaction ends.
+#[test]
+fn a_local_setting_keeps_no_connection() {
+    let stage = stage("1", "always");
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    for end in ["COMMIT", "ROLLBACK", "SELECT 1/0; ROLLBACK"] {
+        one.ok("BEGIN");
+        one.ok("SET LOCAL TimeZone = 'Asia/Tokyo'");
+        one.ok("SET LOCAL search_path = pg_catalog");
+        assert_eq!(one.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);
+        for text in end.split("; ") {
+            one.run(&Batch::new().query(text));
+        }
+        assert_ne!(other.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);
+        assert_ne!(one.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);
+    }
+}
+
 /// The user may not set it any more.
 #[test]
 fn a_setting_that_fails_elsewhere_is_an_error() {

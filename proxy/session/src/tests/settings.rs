@@ -240,11 +240,7 @@ fn what_a_client_sets_goes_with_it() {
         ("RESET ALL", "TimeZone", ""),
         ("SET timezone = 'UTC'", "DateStyle", "keeps Setting"),
     ] {
-        subject.send(&query(text));
-        let tag = text.split(' ').next().unwrap();
-        let _ = subject.reply(b'C', &strings(&[tag]));
-        let _ = subject.reply(b'S', &strings(&[reported, "x"]));
-        let _ = subject.reply(b'Z', b"I");
+        reports(&mut subject, text, &[reported], b'I');
         assert_eq!(taken(&subject), expect);
     }
     let long = format!("SET a.b = '{}'", "x".repeat(2000));
@@ -258,6 +254,86 @@ fn what_a_client_sets_goes_with_it() {
         run(&mut subject, &texts);
         assert_eq!(taken(&subject) == "keeps Setting", at > 64, "{at}");
     }
+}
+
+/// Runs a text after which the server reports settings.
+fn reports(subject: &mut Subject, text: &str, reported: &[&str], status: u8) {
+    subject.send(&query(text));
+    let tag = text.split(' ').next().unwrap();
+    let _ = subject.reply(b'C', &strings(&[tag]));
+    for name in reported {
+        let _ = subject.reply(b'S', &strings(&[name, "x"]));
+    }
+    let _ = subject.reply(b'Z', &[status]);
+}
+
+/// One of SET LOCAL is reported twice. What a function has set beside it is not.
+#[test]
+fn a_setting_that_is_back_at_the_end_of_its_transaction_keeps_nothing() {
+    let tables: &[(&[(&str, &[&str], u8)], &str)] = &[
+        (
+            &[
+                ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
+                ("SELECT 1", &[], b'T'),
+                ("COMMIT", &["TimeZone"], b'I'),
+            ],
+            "",
+        ),
+        (
+            &[
+                ("SET LOCAL search_path = x", &["search_path"], b'T'),
+                ("SET LOCAL search_path = y", &["search_path"], b'T'),
+                ("ROLLBACK", &["search_path"], b'I'),
+            ],
+            "",
+        ),
+        (&[("SELECT f()", &["search_path"], b'I')], "keeps Setting"),
+        (
+            &[
+                ("SELECT f()", &["search_path"], b'T'),
+                ("COMMIT", &[], b'I'),
+            ],
+            "keeps Setting",
+        ),
+        (
+            &[
+                ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
+                ("SELECT f()", &["TimeZone"], b'T'),
+                ("COMMIT", &[], b'I'),
+            ],
+            "keeps Setting",
+        ),
+        (
+            &[
+                ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
+                ("COMMIT", &["DateStyle", "TimeZone"], b'I'),
+            ],
+            "keeps Setting",
+        ),
+    ];
+    for (texts, expect) in tables {
+        let mut subject = client();
+        subject.run(&query("BEGIN"), "BEGIN", b'T');
+        for (text, reported, status) in *texts {
+            reports(&mut subject, text, reported, *status);
+        }
+        assert_eq!(taken(&subject), *expect, "{texts:?}");
+    }
+    // By an error.
+    let mut subject = client();
+    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    reports(
+        &mut subject,
+        "SET LOCAL TimeZone = 'x'",
+        &["TimeZone"],
+        b'T',
+    );
+    subject.send(&query("SELECT 1/0"));
+    let _ = subject.fail();
+    let _ = subject.reply(b'S', &strings(&["TimeZone", "x"]));
+    let _ = subject.reply(b'Z', b"E");
+    subject.run(&query("ROLLBACK"), "ROLLBACK", b'I');
+    assert_eq!(taken(&subject), "");
 }
 
 #[test]
