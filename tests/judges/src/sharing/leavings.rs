@@ -20,7 +20,7 @@ pub const WORLD: &str = "
     CREATE VIEW leaves AS SELECT who, n, runs(sql) FROM texts;";
 
 /// `~` stands for the front of a name.
-const LEAVINGS: [&str; 36] = [
+const LEAVINGS: [&str; 39] = [
     "SET work_mem = '#kB'",
     "SET statement_timeout = '#min'",
     "SET search_path = %, public",
@@ -29,6 +29,8 @@ const LEAVINGS: [&str; 36] = [
     "SET SESSION CHARACTERISTICS AS TRANSACTION DEFERRABLE",
     "SELECT set_config('geqo_threshold', '#', false)",
     "SELECT set_config('geqo_' || 'effort', '7', false)",
+    "SELECT set_config('TimeZone', 'ZZZ#', false)",
+    "SET work_mem = '#kB'; SET app.name = '%'; SHOW work_mem",
     "UPDATE pg_settings SET setting = '#' WHERE name = 'vacuum_cost_limit'",
     "SET ROLE %",
     "SET SESSION AUTHORIZATION %",
@@ -39,6 +41,7 @@ const LEAVINGS: [&str; 36] = [
     "SET client_encoding = 'LATIN1'",
     "SET standard_conforming_strings = off",
     "SET LOCAL DateStyle = 'German'",
+    "SET LOCAL application_name = '%'",
     "SET LOCAL work_mem = '#kB'",
     "SELECT set_config('app.name', '%', true)",
     "PREPARE ~p AS SELECT '%'",
