@@ -7,12 +7,13 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
 use crate::analysis::Analysis;
 use crate::classify::TextEncoding;
-use crate::form::{Constant, has_form, parts};
+use crate::form::{Constant, are_alike, constants, has_form};
 
 /// Number of remembered hashes of texts that were found by their form.
 const SEEN: usize = 256;
@@ -56,6 +57,8 @@ pub struct VerdictCache {
     keys: RandomState,
     /// Hashes of texts that were found by their form, each at the index that the hash gives.
     seen: Box<[u64]>,
+    /// Constants of the last text that has a form.
+    constants: Vec<(Range<usize>, Constant)>,
     stats: CacheStats,
 }
 
@@ -103,6 +106,7 @@ impl VerdictCache {
             capacity,
             keys: RandomState::new(),
             seen: Box::new([0; SEEN]),
+            constants: Vec::new(),
             stats: CacheStats::default(),
         }
     }
@@ -150,7 +154,8 @@ impl VerdictCache {
         text: &[u8],
         encoding: TextEncoding,
     ) -> Option<Arc<Analysis>> {
-        let entry = self.entry(hash)?;
+        let slot = self.index.get(&hash).copied()?;
+        let entry = self.slots.get_mut(slot)?.as_mut()?;
         (entry.encoding == encoding && *entry.text == *text).then(|| entry.used())
     }
 
@@ -161,10 +166,11 @@ impl VerdictCache {
         encoding: TextEncoding,
     ) -> Option<Arc<Analysis>> {
         let form = self.form_hash(text, encoding)?;
-        let entry = self.entry(form)?;
+        let slot = self.index.get(&form).copied()?;
+        let entry = self.slots.get_mut(slot)?.as_mut()?;
         let alike = entry.form == Some(form)
             && entry.encoding == encoding
-            && parts(&entry.text).eq(parts(text));
+            && are_alike(text, &self.constants, &entry.text);
         let analysis = alike.then(|| entry.used())?;
         self.stats.hits_by_form += 1;
         let place = usize::try_from(hash).unwrap_or_default() % SEEN;
@@ -199,11 +205,6 @@ impl VerdictCache {
         }
     }
 
-    fn entry(&mut self, hash: u64) -> Option<&mut Entry> {
-        let slot = self.index.get(&hash).copied()?;
-        self.slots.get_mut(slot)?.as_mut()
-    }
-
     fn hash(&self, text: &[u8], encoding: TextEncoding) -> u64 {
         let mut hasher = self.keys.build_hasher();
         hasher.write(text);
@@ -212,24 +213,26 @@ impl VerdictCache {
     }
 
     /// `None` if no other text is known to have the same analysis.
-    fn form_hash(&self, text: &[u8], encoding: TextEncoding) -> Option<u64> {
+    fn form_hash(&mut self, text: &[u8], encoding: TextEncoding) -> Option<u64> {
         if !has_form(text) {
             return None;
         }
         let mut hasher = self.keys.build_hasher();
-        let mut constants = 0_usize;
-        for (before, constant) in parts(text) {
-            hasher.write(before);
-            let Some(constant) = constant else { break };
-            constants += 1;
+        self.constants.clear();
+        let mut at = 0;
+        for (place, constant) in constants(text) {
+            hasher.write(text.get(at..place.start)?);
             hasher.write_u8(match constant {
                 Constant::Integer => 0,
                 Constant::Text => 1,
             });
+            at = place.end;
+            self.constants.push((place, constant));
         }
+        hasher.write(text.get(at..)?);
         // Not the value for a text, so that no text has the hash of a form.
         hasher.write_u8(2 * encoding.number() + 1);
-        (constants > 0).then(|| hasher.finish())
+        (at > 0).then(|| hasher.finish())
     }
 
     fn insert(&mut self, entry: Entry) {

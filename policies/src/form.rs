@@ -46,10 +46,30 @@ pub(crate) fn has_form(text: &[u8]) -> bool {
         && needs_parse(text) == NeedsParse::No
 }
 
-/// The text before each constant, with the constant's kind; at the end, the text after the last one, with `None`.
-/// Only meaningful for texts that [have a form](has_form).
-pub(crate) const fn parts(text: &[u8]) -> Parts<'_> {
-    Parts { rest: Some(text) }
+/// Constants of a text whose values do not matter, with their places, in order. Only meaningful for texts that
+/// [have a form](has_form).
+pub(crate) const fn constants(text: &[u8]) -> Constants<'_> {
+    Constants { text, at: 0 }
+}
+
+/// Whether two texts that have a form have the same one. `constants` are those of the first.
+pub(crate) fn are_alike(text: &[u8], constants: &[(Range<usize>, Constant)], other: &[u8]) -> bool {
+    let (mut text_at, mut rest) = (0, other);
+    for (place, constant) in constants {
+        let before = text.get(text_at..place.start).unwrap_or_default();
+        // What is equal so far has no constant, so this one is the first.
+        let found = rest
+            .starts_with(before)
+            .then(|| token_at(rest, before.len()));
+        match found.flatten() {
+            Some((end, Some(found))) if found == *constant => {
+                rest = rest.get(end..).unwrap_or_default();
+            }
+            _ => return false,
+        }
+        text_at = place.end;
+    }
+    text.get(text_at..) == Some(rest)
 }
 
 fn begins_as_query(text: &[u8]) -> bool {
@@ -95,52 +115,53 @@ const fn is_doubtful(a: u8, b: u8, c: u8) -> bool {
     !plain | comment | dollar | sequence | (a == b'\\') | (a == b';')
 }
 
-/// See [`parts`].
+/// See [`constants`].
 #[derive(Clone, Debug)]
-pub(crate) struct Parts<'a> {
-    /// The rest of the text; `None` after the last part.
-    rest: Option<&'a [u8]>,
+pub(crate) struct Constants<'a> {
+    text: &'a [u8],
+    /// Start of the rest.
+    at: usize,
 }
 
-impl<'a> Iterator for Parts<'a> {
-    type Item = (&'a [u8], Option<Constant>);
+impl Iterator for Constants<'_> {
+    type Item = (Range<usize>, Constant);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let text = self.rest.take()?;
-        let Some((place, constant)) = first_constant(text) else {
-            return Some((text, None));
-        };
-        self.rest = text.get(place.end..);
-        Some((text.get(..place.start)?, Some(constant)))
+        let begin = self.at;
+        let rest = self.text.get(begin..)?;
+        let mut at = 0;
+        while at < rest.len() {
+            let (end, constant) = token_at(rest, at)?;
+            if let Some(constant) = constant {
+                self.at = begin + end;
+                return Some((begin + at..self.at, constant));
+            }
+            at = end;
+        }
+        None
     }
 }
 
-/// The first constant of a text that begins at the start of a token.
-fn first_constant(text: &[u8]) -> Option<(Range<usize>, Constant)> {
-    let mut at = 0;
-    while let Some(byte) = text.get(at) {
-        let class = class(*byte);
-        let (end, constant) = match class {
-            ByteClass::Word => (end_of_word(text, at), Constant::Integer),
-            ByteClass::Quote | ByteClass::DoubleQuote => {
-                (end_of_quoted(text, at, *byte)?, Constant::Text)
-            }
-            ByteClass::Beside | ByteClass::Other => {
-                at += 1;
-                continue;
-            }
-        };
-        let counts_not = match class {
-            ByteClass::Word => is_integer(text, at..end),
-            ByteClass::Quote => is_plain_string(text, at..end),
-            _ => false,
-        };
-        if counts_not && stands_alone(text, at..end) {
-            return Some((at..end, constant));
+/// End of a token, or of a part of one, and its kind if it is a constant. `text` begins at the start of a token.
+/// `None` if it has no end.
+fn token_at(text: &[u8], at: usize) -> Option<(usize, Option<Constant>)> {
+    let byte = *text.get(at)?;
+    let (end, constant) = match class(byte) {
+        ByteClass::Word => {
+            let end = end_of_word(text, at);
+            (end, is_integer(text, at..end).then_some(Constant::Integer))
         }
-        at = end;
-    }
-    None
+        ByteClass::Quote => {
+            let end = end_of_quoted(text, at, byte)?;
+            (
+                end,
+                is_plain_string(text, at..end).then_some(Constant::Text),
+            )
+        }
+        ByteClass::DoubleQuote => (end_of_quoted(text, at, byte)?, None),
+        ByteClass::Beside | ByteClass::Other => (at + 1, None),
+    };
+    Some((end, constant.filter(|_| stands_alone(text, at..end))))
 }
 
 /// End of the run of bytes that may be one identifier, number or parameter.

@@ -25,23 +25,29 @@ fn form(text: &str) -> Option<String> {
     if !has_form(text) {
         return None;
     }
-    let mut form = String::new();
-    let mut constants = 0;
-    for (before, constant) in parts(text) {
-        form.push_str(str::from_utf8(before).unwrap());
-        constants += usize::from(constant.is_some());
-        form.push_str(match constant {
-            Some(Constant::Integer) => "{n}",
-            Some(Constant::Text) => "{s}",
-            None => "",
+    let mut form = Vec::new();
+    let mut at = 0;
+    for (place, constant) in constants(text) {
+        form.extend_from_slice(&text[at..place.start]);
+        form.extend_from_slice(match constant {
+            Constant::Integer => b"{n}",
+            Constant::Text => b"{s}",
         });
+        at = place.end;
     }
-    (constants > 0).then_some(form)
+    form.extend_from_slice(&text[at..]);
+    (at > 0).then(|| String::from_utf8(form).unwrap())
 }
 
 fn share(some: &str, other: &str) -> bool {
-    let (some, other) = (form(some), form(other));
-    some.is_some() && some == other
+    let forms = (form(some), form(other));
+    let share = forms.0.is_some() && forms.0 == forms.1;
+    if forms.0.is_some() && forms.1.is_some() {
+        let (some, other) = (some.as_bytes(), other.as_bytes());
+        let constants: Vec<_> = constants(some).collect();
+        assert_eq!(are_alike(some, &constants, other), share, "{forms:?}");
+    }
+    share
 }
 
 #[test]
@@ -420,9 +426,7 @@ fn constants_are_what_the_lexer_says() {
         if !has_form(text.as_bytes()) {
             continue;
         }
-        let mut begin = 0;
-        while let Some((place, constant)) = first_constant(&text.as_bytes()[begin..]) {
-            let (start, end) = (begin + place.start, begin + place.end);
+        for (Range { start, end }, constant) in constants(text.as_bytes()) {
             let kind = match constant {
                 Constant::Integer => Token::Iconst,
                 Constant::Text => Token::Sconst,
@@ -433,7 +437,6 @@ fn constants_are_what_the_lexer_says() {
                 (token.start, token.end, token.token) == (start as i32, end as i32, kind as i32)
             });
             assert!(found, "seed {seed}: {text:?} {:?}", &text[start..end]);
-            begin = end;
         }
     }
     println!("{integers} integers, {strings} strings");
