@@ -209,6 +209,11 @@ fn is_for_session(set: &VariableSetStmt) -> bool {
         // RESET ALL removes more than it leaves.
         (VariableSetKind::VarResetAll, _) => false,
         (VariableSetKind::VarSetMulti, name) => name == "SESSION CHARACTERISTICS",
+        // No client takes them along, so nothing differs from what another connection has.
+        (
+            VariableSetKind::VarSetDefault | VariableSetKind::VarReset,
+            "role" | "session_authorization",
+        ) => false,
         (_, name) => !set.is_local && !is_ours(name),
     }
 }
@@ -316,6 +321,11 @@ mod tests {
             ("SET NAMES 'UTF8'", Some(Leftover::Setting)),
             ("SET ROLE r", Some(Leftover::Setting)),
             ("SET SESSION AUTHORIZATION r", Some(Leftover::Setting)),
+            ("SET SESSION AUTHORIZATION DEFAULT", None),
+            ("RESET SESSION AUTHORIZATION", None),
+            ("RESET ROLE", None),
+            ("SET ROLE NONE", Some(Leftover::Setting)),
+            ("RESET client_encoding", Some(Leftover::Setting)),
             (
                 "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
                 Some(Leftover::Setting),

@@ -48,8 +48,11 @@ fn each_client_has_its_own_settings_in_a_shared_connection() {
         }
         one.ok("RESET work_mem");
         other.ok(match reset {
-            // asyncpg says it when its pool gets a connection back.
-            "auto" => "SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL",
+            // Npgsql says it when its pool gets a connection back; asyncpg something alike.
+            "auto" => {
+                "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; UNLISTEN *; \
+                 SELECT pg_advisory_unlock_all(); DISCARD SEQUENCES; DISCARD TEMP"
+            }
             _ => "DISCARD ALL",
         });
         for client in [&mut one, &mut other, &mut third] {
