@@ -13,7 +13,7 @@ use pg_query::protobuf::{
 
 use crate::effects::{Effects, Tables};
 use crate::set_config;
-use crate::settings::{Literal, Setting, literal};
+use crate::settings::{self, Literal, Setting, literal};
 
 /// Bit of `DECLARE .. WITH HOLD` (`CURSOR_OPT_HOLD` in PostgreSQL's `parsenodes.h`).
 const WITH_HOLD: i32 = 0x20;
@@ -122,6 +122,12 @@ pub(crate) fn assignment(node: &NodeEnum, at: Range<usize>) -> Option<Assignment
             let name = set.name.to_ascii_lowercase().into();
             match VariableSetKind::try_from(set.kind).ok()? {
                 VariableSetKind::VarSetValue => Assignment::Set { name, at },
+                // JDBC sets the isolation level so.
+                VariableSetKind::VarSetMulti => {
+                    let mut names = settings::names(set);
+                    let name = names.pop().filter(|_| names.is_empty())?;
+                    Assignment::Set { name, at }
+                }
                 VariableSetKind::VarSetDefault | VariableSetKind::VarReset => {
                     Assignment::Reset(name)
                 }

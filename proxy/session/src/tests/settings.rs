@@ -68,6 +68,23 @@ fn what_a_client_sets_goes_with_it() {
             "SET standard_conforming_strings = off; SET a.b = 2",
         ),
         (&[("SET work_mem = 5", idle), ("RESET work_mem", idle)], ""),
+        (
+            &[
+                (
+                    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+                    idle,
+                ),
+                ("SET Default_Transaction_Isolation = 'read committed'", idle),
+            ],
+            "SET Default_Transaction_Isolation = 'read committed'",
+        ),
+        (
+            &[(
+                "SET SESSION CHARACTERISTICS AS TRANSACTION DEFERRABLE",
+                idle,
+            )],
+            "SET SESSION CHARACTERISTICS AS TRANSACTION DEFERRABLE",
+        ),
         // psqlODBC's first text.
         (
             &[(
@@ -183,6 +200,17 @@ fn what_a_client_sets_goes_with_it() {
         (&[("SET client_encoding = 'LATIN1'", idle)], "keeps Setting"),
         (&[("SET work_mem = 5; SELECT 1", idle)], "keeps Setting"),
         (&[("SET work_mem = 5; SET ROLE r", idle)], "keeps Setting"),
+        (
+            &[("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", idle)],
+            "keeps Setting",
+        ),
+        (
+            &[(
+                "SET SESSION CHARACTERISTICS AS TRANSACTION DEFERRABLE, ISOLATION LEVEL SERIALIZABLE",
+                idle,
+            )],
+            "keeps Setting",
+        ),
         (
             &[("SET timezone = 'UTC'; SET timezone = 'CET'", idle)],
             "keeps Setting",
