@@ -85,6 +85,8 @@ pub enum Assignment {
     Set { name: Box<str>, at: Range<usize> },
     /// By another text, which calls no function of a user.
     SetByCall { name: Box<str>, again: Box<str> },
+    /// `client_encoding` to UTF-8, which it is already nearly always.
+    Utf8,
     /// Back to its value at the start.
     Reset(Box<str>),
 }
@@ -95,6 +97,7 @@ impl Assignment {
     pub fn name(&self) -> &str {
         match self {
             Self::Set { name, .. } | Self::SetByCall { name, .. } | Self::Reset(name) => name,
+            Self::Utf8 => "client_encoding",
         }
     }
 }
@@ -119,6 +122,9 @@ const NOT_RUN_AGAIN: [&str; 11] = [
 pub(crate) fn assignment(node: &NodeEnum, at: Range<usize>) -> Option<Assignment> {
     let assignment = match node {
         NodeEnum::VariableSetStmt(set) if is_for_session(set) => {
+            if is_utf8(set) {
+                return Some(Assignment::Utf8);
+            }
             let name = set.name.to_ascii_lowercase().into();
             match VariableSetKind::try_from(set.kind).ok()? {
                 VariableSetKind::VarSetValue => Assignment::Set { name, at },
@@ -141,6 +147,20 @@ pub(crate) fn assignment(node: &NodeEnum, at: Range<usize>) -> Option<Assignment
         _ => return None,
     };
     (!NOT_RUN_AGAIN.contains(&assignment.name())).then_some(assignment)
+}
+
+/// Whether it is SET client_encoding or SET NAMES with a name of UTF-8. PostgreSQL ignores all but letters and digits.
+fn is_utf8(set: &VariableSetStmt) -> bool {
+    let value = match set.args.as_slice() {
+        [only] if set.name.eq_ignore_ascii_case("client_encoding") => literal(only),
+        _ => None,
+    };
+    let Some(Literal::Text(value)) = value else {
+        return false;
+    };
+    let letters = value.bytes().filter(u8::is_ascii_alphanumeric);
+    let name: Vec<u8> = letters.map(|byte| byte.to_ascii_lowercase()).collect();
+    matches!(&*name, b"utf8" | b"unicode")
 }
 
 pub(crate) fn of(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {

@@ -141,6 +141,7 @@ impl Session {
             },
             Assignment::SetByCall { again, .. } => Some(again.as_bytes()),
             Assignment::Reset(_) => None,
+            Assignment::Utf8 => return server.text_settings.is_utf8(),
         };
         let is_small = text.is_none_or(|text| text.len() <= TEXT_MAX) && settings.len() < KEPT_MAX;
         if is_late || !is_small {

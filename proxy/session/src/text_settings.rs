@@ -132,6 +132,11 @@ impl TextSettings {
         self.has_run = false;
     }
 
+    /// Whether the client's texts are UTF-8, as the server has reported it.
+    pub(crate) fn is_utf8(&self) -> bool {
+        self.reports.is_utf8()
+    }
+
     /// Encoding of texts, as the server has reported it.
     #[must_use]
     pub(crate) const fn reported(&self) -> TextEncoding {

@@ -48,11 +48,7 @@ fn each_client_has_its_own_settings_in_a_shared_connection() {
         }
         one.ok("RESET work_mem");
         other.ok(match reset {
-            // Npgsql says it when its pool gets a connection back; asyncpg something alike.
-            "auto" => {
-                "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; UNLISTEN *; \
-                 SELECT pg_advisory_unlock_all(); DISCARD SEQUENCES; DISCARD TEMP"
-            }
+            "auto" => "SELECT 1; RESET ALL",
             _ => "DISCARD ALL",
         });
         for client in [&mut one, &mut other, &mut third] {
@@ -128,6 +124,49 @@ fn a_local_setting_keeps_no_connection() {
         assert_ne!(other.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);
         assert_ne!(one.rows("SHOW TimeZone"), [["Asia/Tokyo"]]);
     }
+}
+
+/// What they say first, or when their pools get a connection back.
+#[test]
+fn the_settings_of_drivers_and_frameworks_keep_no_connection() {
+    let stage = stage("1", "always");
+    let mut other = stage.plain();
+    for texts in [
+        // Rails
+        &[
+            "SET client_encoding TO 'unicode'",
+            "SET client_min_messages TO 'warning'",
+            "SET standard_conforming_strings = on",
+            "SET SESSION timezone TO 'UTC'",
+        ][..],
+        // Django, psqlODBC, JDBC
+        &["SELECT set_config('TimeZone', 'UTC', false)"],
+        &["SET DateStyle = 'ISO';SET extra_float_digits = 2;show transaction_isolation"],
+        &["SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE"],
+        // asyncpg, Npgsql
+        &[
+            "SET work_mem = '123kB'",
+            "SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL",
+        ],
+        &[
+            "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; UNLISTEN *; \
+             SELECT pg_advisory_unlock_all(); DISCARD SEQUENCES; DISCARD TEMP",
+        ],
+    ] {
+        let mut client = stage.plain();
+        for text in texts {
+            client.ok(text);
+            other.ok("SELECT 1");
+        }
+    }
+    // Laravel prepares them.
+    let mut client = stage.plain();
+    let set = "set names 'utf8'";
+    let run = Batch::new().bind("", "pdo_1", &[]).execute("", 0).sync();
+    client.run(&Batch::new().parse("pdo_1", set).sync());
+    assert_eq!(errors(&client.run(&run)), [] as [&str; 0]);
+    client.ok("DEALLOCATE pdo_1");
+    other.ok("SELECT 1");
 }
 
 /// The user may not set it any more.

@@ -198,6 +198,10 @@ fn what_a_client_sets_goes_with_it() {
         (&[("SET ROLE r", idle)], "keeps Setting"),
         (&[("SET SESSION AUTHORIZATION r", idle)], "keeps Setting"),
         (&[("SET client_encoding = 'LATIN1'", idle)], "keeps Setting"),
+        (&[("SET client_encoding = 'utf88'", idle)], "keeps Setting"),
+        // It is that already.
+        (&[("SET NAMES 'Utf-8'", idle)], ""),
+        (&[("SET client_encoding TO 'unicode'", idle)], ""),
         (&[("SET work_mem = 5; SELECT 1", idle)], "keeps Setting"),
         (&[("SET work_mem = 5; SET ROLE r", idle)], "keeps Setting"),
         (
@@ -314,6 +318,14 @@ fn a_setting_that_is_back_at_the_end_of_its_transaction_keeps_nothing() {
                 ("ROLLBACK", &["search_path"], b'I'),
             ],
             "",
+        ),
+        (
+            &[
+                ("SET LOCAL NAMES 'LATIN1'", &["client_encoding"], b'T'),
+                ("SET NAMES 'UTF8'", &["client_encoding"], b'T'),
+                ("COMMIT", &["client_encoding"], b'I'),
+            ],
+            "keeps Setting",
         ),
         (&[("SELECT f()", &["search_path"], b'I')], "keeps Setting"),
         (
