@@ -105,7 +105,10 @@ impl Session {
             _ => ledger.runs_nothing_of_client(),
         };
         let assigns = |statement: &Statement| statement.assigns.is_some();
-        if !verdict.statements.iter().any(assigns)
+        // PostgreSQL reads a whole text before it sets how strings are read.
+        let is_read_at_once = verdict.statements.len() > 1 && text.contains(&b'\\');
+        if is_read_at_once
+            || !verdict.statements.iter().any(assigns)
             || !self.is_lent()
             || self.leftover().is_some()
             || !is_alone()
@@ -118,14 +121,18 @@ impl Session {
             Some(assignment) => self.note_assignment(assignment, text),
             None => statement.kind == "SHOW" && statement.controls.is_empty(),
         });
-        if !are_noted {
-            self.client.settings.pending.truncate(before);
+        let (settings, server) = (&mut self.client.settings, &mut self.server);
+        if are_noted {
+            let noted = settings.pending.iter().skip(before);
+            noted.for_each(|(name, _)| server.on_assignment(name));
+        } else {
+            settings.pending.truncate(before);
         }
         are_noted
     }
 
     fn note_assignment(&mut self, assignment: &Assignment, text: &[u8]) -> bool {
-        let (settings, server) = (&mut self.client.settings, &mut self.server);
+        let (settings, server) = (&mut self.client.settings, &self.server);
         let name = assignment.name();
         // What was parsed before it means something else afterwards, and what it was before decides how texts after
         // that are read. DateStyle may keep a part of it.
@@ -148,7 +155,6 @@ impl Session {
             return false;
         }
         settings.pending.push((name.into(), text.map(Into::into)));
-        server.on_assignment(name);
         true
     }
 

@@ -85,6 +85,10 @@ fn what_a_client_sets_goes_with_it() {
             )],
             "SET SESSION CHARACTERISTICS AS TRANSACTION DEFERRABLE",
         ),
+        (
+            &[("SET DateStyle = 'ISO'; SET TimeZone = 'UTC'", idle)],
+            "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'",
+        ),
         // psqlODBC's first text.
         (
             &[(
@@ -224,6 +228,13 @@ fn what_a_client_sets_goes_with_it() {
             "keeps Setting",
         ),
         (&[("SET a.b = 1; RESET ALL", idle)], "keeps Setting"),
+        (
+            &[(
+                r"SET standard_conforming_strings = off; SET a.b = 'x\y'",
+                idle,
+            )],
+            "keeps Setting",
+        ),
         (&[("SET work_mem FROM CURRENT", idle)], "keeps Setting"),
         // The text that runs again can mean no other function.
         (
