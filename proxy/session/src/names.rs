@@ -323,9 +323,10 @@ impl Names {
         }
     }
 
-    /// Whether the client has statements that have a name.
-    pub(super) fn has_statements_of_client(&self) -> bool {
-        self.of_client.as_ref().is_some_and(|all| !all.is_empty())
+    /// Whether the client has statements that have a name, and may mean something else after a SET.
+    pub(super) fn depend_on_settings(&self) -> bool {
+        let of_client = self.of_client.as_ref();
+        of_client.is_some_and(|all| all.depend_on_settings())
     }
 
     /// Whether its statements may stay for the next clients.

@@ -138,7 +138,7 @@ impl Session {
         // that are read. DateStyle may keep a part of it.
         let is_late = decides_meaning(name)
             && (server.text_settings.differ()
-                || server.names.has_statements_of_client()
+                || server.names.depend_on_settings()
                 || settings.has(name));
         let text = match assignment {
             Assignment::Set { at, .. } => match text.get(at.clone()) {
@@ -199,7 +199,7 @@ impl Session {
         if *control == Control::DiscardAll {
             *settings = Settings::NONE;
             server.applied = None;
-        } else if settings.decide_meaning() && server.names.has_statements_of_client() {
+        } else if settings.decide_meaning() && server.names.depend_on_settings() {
             server.note_setting();
             self.doubt_settings();
         } else if settings.len() > 0 {

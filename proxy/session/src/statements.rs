@@ -67,8 +67,15 @@ impl Statements {
         (self.bytes, self.unmovable) = (0, 0);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.named.is_empty()
+    /// Whether one that has a name may mean something else after a SET. Another SET does not.
+    pub(super) fn depend_on_settings(&self) -> bool {
+        self.named.values().any(|meaning| match meaning {
+            PreparedText::Classified(statement) => {
+                let mut statements = statement.verdict.statements.iter();
+                !statements.all(|statement| statement.assigns.is_some())
+            }
+            _ => true,
+        })
     }
 
     /// Whether one cannot be parsed again.

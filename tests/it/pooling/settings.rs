@@ -161,12 +161,17 @@ fn the_settings_of_drivers_and_frameworks_keep_no_connection() {
     }
     // Laravel prepares them.
     let mut client = stage.plain();
-    let set = "set names 'utf8'";
-    let run = Batch::new().bind("", "pdo_1", &[]).execute("", 0).sync();
-    client.run(&Batch::new().parse("pdo_1", set).sync());
-    assert_eq!(errors(&client.run(&run)), [] as [&str; 0]);
-    client.ok("DEALLOCATE pdo_1");
-    other.ok("SELECT 1");
+    for set in [
+        "set names 'utf8'",
+        "set time zone 'UTC'",
+        "set search_path to public",
+    ] {
+        let run = Batch::new().bind("", "pdo_1", &[]).execute("", 0).sync();
+        client.run(&Batch::new().parse("pdo_1", set).sync());
+        assert_eq!(errors(&client.run(&run)), [] as [&str; 0]);
+        client.ok("DEALLOCATE pdo_1");
+        other.ok("SELECT 1");
+    }
 }
 
 /// The user may not set it any more.
