@@ -202,7 +202,7 @@ impl Session {
         } else if settings.decide_meaning() && server.names.depend_on_settings() {
             server.note_setting();
             self.doubt_settings();
-        } else if settings.len() > 0 {
+        } else if settings.names().last().is_some_and(|last| last != ALL) {
             settings.pending.push((ALL.into(), None));
             server.on_assignment(ALL);
         }

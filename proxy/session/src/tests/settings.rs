@@ -387,6 +387,18 @@ fn a_setting_that_is_back_at_the_end_of_its_transaction_keeps_nothing() {
     assert_eq!(taken(&subject), "");
 }
 
+/// However long its transaction is.
+#[test]
+fn resets_take_no_memory() {
+    let mut subject = client();
+    run(&mut subject, &[("SET a.b = 1", b'I'), ("BEGIN", b'T')]);
+    for _ in 0..100 {
+        run(&mut subject, &[("RESET ALL", b'T')]);
+    }
+    let settings = format!("{:?}", subject.session.client.settings);
+    assert_eq!(settings.matches("\"*\"").count(), 1, "{settings}");
+}
+
 #[test]
 fn other_calls_of_set_config_keep_the_connection() {
     for text in [
