@@ -138,9 +138,7 @@ impl Analysis {
     }
 
     pub(crate) fn unread(why: WriteReason, controls: Box<[Control]>) -> Self {
-        // Of a text that was not read because of its length, most are data.
-        let is_long = matches!(why, WriteReason::Opaque(Opaque::TooLong | Opaque::NoRoom));
-        let is_unread = matches!(why, WriteReason::Opaque(_)) && !is_long;
+        let is_unread = matches!(why, WriteReason::Opaque(_));
         Self::new(Box::new([Statement {
             effects: Effects::unknown(Some(Category::Unparsed)),
             kind: "unparsed",

@@ -155,6 +155,27 @@ fn a_client_keeps_what_it_has_left() {
     assert_eq!(left, [["0"]]);
 }
 
+/// With a token, which makes long texts need no examination.
+#[test]
+fn what_a_long_text_leaves_is_kept_too() {
+    let stage = stage("2");
+    let mut other = stage.plain();
+    // Examined, and too long for that.
+    for len in [200 << 10, 2 << 20] {
+        let mut leader = stage.leader("1");
+        let lock = format!("/*{}*/ SELECT pg_advisory_lock(78)", "x".repeat(len));
+        leader.ok(&lock);
+        for _ in 0..4 {
+            other.ok("BEGIN; SELECT 1");
+            leader.ok("SELECT 1");
+            other.ok("ROLLBACK");
+            let locked = other.rows("SELECT pg_try_advisory_xact_lock(78)");
+            assert_eq!(locked, [["f"]], "{len}");
+        }
+        leader.ok("SELECT pg_advisory_unlock(78)");
+    }
+}
+
 #[test]
 fn who_finds_no_connection_in_time_is_told() {
     let stage = scarce("500ms");

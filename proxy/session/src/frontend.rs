@@ -148,12 +148,13 @@ impl Session {
     }
 
     /// Whether to wait for the rest of a message with a text. A session that may write everything does not wait for a
-    /// long one.
+    /// long one, unless it must be known what that leaves.
     pub(super) fn collects(&self, frame: Frame<'_>) -> bool {
         let len = frame.header.body_len;
         !frame.is_whole()
             && frame.has_room()
-            && (len <= LOOKED_AT_MAX || (len <= COLLECTED_MAX && !self.holds_all()))
+            && (len <= LOOKED_AT_MAX
+                || (len <= COLLECTED_MAX && (self.is_lent() || !self.holds_all())))
     }
 
     fn on_query(&mut self, frame: Frame<'_>, verdicts: &RefCell<VerdictCache>) -> Action {

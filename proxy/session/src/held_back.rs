@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgpalisade_policies::{
-    Analysis, Control, FencingVariable, Lifetime, Statement, TextEncoding, VerdictCache, Weight,
-    classify, is_ascii, weigh,
+    Analysis, Chain, Control, FencingVariable, Lifetime, Statement, TextEncoding, VerdictCache,
+    Weight, classify, is_ascii, weigh,
 };
 
 use super::action::Action;
@@ -32,7 +32,8 @@ const QUERY: Header = Header {
 const FRONT_MAX: usize = 256;
 
 impl ClientHalf {
-    /// Answers a whole Query at the front of `bytes` that only begins a transaction, and holds it back.
+    /// Answers a whole Query at the front of `bytes` that only begins a transaction, and holds it back, or that only
+    /// ends one that was lost.
     pub fn hold_back(
         &mut self,
         bytes: &[u8],
@@ -43,6 +44,9 @@ impl ClientHalf {
         let Some((message, text)) = front(bytes).zip(text) else {
             return Needs::Server;
         };
+        if self.block == Block::Failed {
+            return self.end_failed(text, verdicts, out);
+        }
         let Some(command_tag) = command_tag(text).filter(|_| self.block == Block::None) else {
             return Needs::Server;
         };
@@ -59,11 +63,23 @@ impl ClientHalf {
             return Needs::Server;
         }
         self.block = Block::Begun(message.into());
-        encode::put(out, &CommandComplete::new(command_tag.to_owned()));
-        encode::put(
-            out,
-            &ReadyForQuery::new(TransactionStatus::InTransaction.into()),
-        );
+        complete(command_tag, TransactionStatus::InTransaction, out);
+        Needs::Nothing
+    }
+
+    fn end_failed(
+        &mut self,
+        text: &[u8],
+        verdicts: &RefCell<VerdictCache>,
+        out: &mut BytesMut,
+    ) -> Needs {
+        let verdict = read(text, verdicts);
+        let statements = verdict.as_deref().map(|verdict| &*verdict.statements);
+        if !matches!(statements, Some([only]) if ends(only)) {
+            return Needs::Server;
+        }
+        self.block = Block::None;
+        complete("ROLLBACK", TransactionStatus::Idle, out);
         Needs::Nothing
     }
 
@@ -169,6 +185,17 @@ fn read(text: &[u8], verdicts: &RefCell<VerdictCache>) -> Option<Arc<Analysis>> 
         verdicts.keep(text, encoding, &verdict);
         verdict
     }))
+}
+
+fn complete(command_tag: &str, status: TransactionStatus, out: &mut BytesMut) {
+    encode::put(out, &CommandComplete::new(command_tag.to_owned()));
+    encode::put(out, &ReadyForQuery::new(status.into()));
+}
+
+fn ends(statement: &Statement) -> bool {
+    let chain = Chain::No;
+    let (commit, rollback) = (Control::Commit { chain }, Control::Rollback { chain });
+    matches!(&*statement.controls, [only] if *only == commit || *only == rollback)
 }
 
 fn begins(statement: &Statement) -> bool {

@@ -201,7 +201,11 @@ impl Session {
             self.record(&rejection, Enforcement::Observed, statement);
         }
         self.note_plan(&plan, verdict);
-        if !self.note_assignments(verdict, judged.text, request) {
+        // In a failed transaction nothing runs before its end.
+        let runs = !self.is_failed()
+            || !self.server.ledger.is_empty()
+            || verdict.any_control(Control::is_transaction);
+        if runs && !self.note_assignments(verdict, judged.text, request) {
             self.server.note_leftover(verdict);
         }
         let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));

@@ -105,10 +105,7 @@ impl Session {
             _ => ledger.runs_nothing_of_client(),
         };
         let assigns = |statement: &Statement| statement.assigns.is_some();
-        // PostgreSQL reads a whole text before it sets how strings are read.
-        let is_read_at_once = verdict.statements.len() > 1 && text.contains(&b'\\');
-        if is_read_at_once
-            || !verdict.statements.iter().any(assigns)
+        if !verdict.statements.iter().any(assigns)
             || !self.is_lent()
             || self.leftover().is_some()
             || !is_alone()
@@ -142,10 +139,13 @@ impl Session {
                 || settings.has(name));
         let text = match assignment {
             Assignment::Set { at, .. } => match text.get(at.clone()) {
-                Some(text) => Some(text),
-                // It was not kept with its prepared statement.
-                None => return false,
+                // Elsewhere a backslash may be read in another way.
+                Some(text) if !text.contains(&b'\\') => Some(text),
+                // A text that was not kept with its prepared statement.
+                _ => return false,
             },
+            // Another function of the name may be meant.
+            Assignment::SetByCall { .. } if settings.has("search_path") => return false,
             Assignment::SetByCall { again, .. } => Some(again.as_bytes()),
             Assignment::Reset(_) => None,
             Assignment::Utf8 => return server.text_settings.is_utf8(),

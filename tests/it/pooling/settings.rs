@@ -185,6 +185,9 @@ fn a_setting_that_fails_elsewhere_is_an_error() {
     other.ok("SELECT 1");
     stage.postgres.sql("ALTER ROLE admin NOSUPERUSER");
     one.fails("SELECT 1", "58000");
+    one.ok("BEGIN");
+    one.fails("SELECT 1", "58000");
+    one.ok("ROLLBACK");
     one.fails("SELECT 1", "58000");
     other.ok("SELECT 1");
 }
@@ -195,10 +198,10 @@ fn no_function_runs_with_the_settings() {
     let stage = stage("1", "auto");
     stage.postgres.sql(
         "CREATE FUNCTION set_config(text, text, boolean) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
-             RAISE LOG 'the other set_config'; RETURN ''; END $$",
+             RAISE LOG 'the other set_config'; RETURN ''; END $$;
+         ALTER ROLE postgres SET search_path = public, pg_catalog",
     );
     let (mut one, mut other) = (stage.plain(), stage.plain());
-    one.ok("SET search_path = public, pg_catalog");
     one.ok("SELECT set_config('a.b', 'x', false)");
     for _ in 0..4 {
         other.ok("SELECT 1");

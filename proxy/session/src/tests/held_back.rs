@@ -37,6 +37,33 @@ fn held(client: &mut ClientHalf, message: &[u8]) -> Option<String> {
     (needs == Needs::Nothing).then(|| words.collect::<Vec<_>>().join(" "))
 }
 
+/// Also if no server connection is to be had.
+#[test]
+fn a_lost_transaction_is_ended_without_a_server() {
+    for (text, expect) in [
+        ("ROLLBACK", Some("ROLLBACK I")),
+        ("abort work;", Some("ROLLBACK I")),
+        ("COMMIT", Some("ROLLBACK I")),
+        ("END", Some("ROLLBACK I")),
+        // PostgreSQL answers all others.
+        ("ROLLBACK AND CHAIN", None),
+        ("ROLLBACK TO a", None),
+        ("ROLLBACK; SELECT 1", None),
+        ("COMMIT PREPARED 'a'", None),
+        ("BEGIN", None),
+        ("SELECT 1", None),
+    ] {
+        let mut client = client(Holds::Current);
+        assert_eq!(held(&mut client, &query(text)).is_some(), text == "BEGIN");
+        let _ = held(&mut client, &query("BEGIN"));
+        client.owe(b"");
+        let _ = client.answer(FrontendTag::Query, &mut BytesMut::new());
+        assert_eq!(held(&mut client, &query(text)).as_deref(), expect, "{text}");
+        let is_over = client.activity() == Activity::Idle;
+        assert_eq!(is_over, expect.is_some(), "{text}");
+    }
+}
+
 #[test]
 fn only_a_plain_begin_is_held_back() {
     for (text, expect) in [

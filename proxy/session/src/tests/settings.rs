@@ -191,6 +191,17 @@ fn what_a_client_sets_goes_with_it() {
             ],
             "keeps Setting",
         ),
+        // Nothing runs there.
+        (
+            &[
+                ("BEGIN", inside),
+                ("!SELECT 1/0", failed),
+                ("!SET work_mem = 5", failed),
+                ("!LISTEN a", failed),
+                ("ROLLBACK", idle),
+            ],
+            "",
+        ),
         // Otherwise the client keeps its connection.
         (
             &[
@@ -228,11 +239,12 @@ fn what_a_client_sets_goes_with_it() {
             "keeps Setting",
         ),
         (&[("SET a.b = 1; RESET ALL", idle)], "keeps Setting"),
+        (&[(r"SET a.b = 'x\\y'", idle)], "keeps Setting"),
         (
-            &[(
-                r"SET standard_conforming_strings = off; SET a.b = 'x\y'",
-                idle,
-            )],
+            &[
+                ("SET Search_Path = a, pg_catalog", idle),
+                ("SELECT set_config('a.b', 'x', false)", idle),
+            ],
             "keeps Setting",
         ),
         (&[("SET work_mem FROM CURRENT", idle)], "keeps Setting"),
