@@ -325,7 +325,8 @@ fn reports(subject: &mut Subject, text: &str, reported: &[&str], status: u8) {
 /// One of SET LOCAL is reported twice. What a function has set beside it is not.
 #[test]
 fn a_setting_that_is_back_at_the_end_of_its_transaction_keeps_nothing() {
-    let tables: &[(&[(&str, &[&str], u8)], &str)] = &[
+    type Text = (&'static str, &'static [&'static str], u8);
+    let tables: &[(&[Text], &str)] = &[
         (
             &[
                 ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
