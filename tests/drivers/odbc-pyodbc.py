@@ -12,6 +12,7 @@ pyodbc.pooling = False
 
 class Odbc(suite.Driver):
     errors = pyodbc.Error
+    more = {"more": "pqopt={target_session_attrs=read-write};"}
 
     def connect(self, token=None, autocommit=True, more=""):
         options = f"pqopt={{options='-c fencing.token={token}'}};" if token else ""
@@ -38,14 +39,13 @@ class Odbc(suite.Driver):
 
 driver = Odbc()
 suite.common(driver)
-connect, execute, refused = driver.connect, driver.execute, driver.refused
+connect, execute, refused, leader = driver.connect, driver.execute, driver.refused, driver.leader
 
 
 @scenario
 def fields():
     """In the text."""
-    old, c = takeover(), connect(takeover())
-    execute(c, write("kept"))
+    old, c = takeover(), leader()
     try:
         execute(c, f"SET fencing.token = {old}")
     except pyodbc.Error as error:
@@ -58,23 +58,11 @@ def fields():
 
 @scenario
 def batch():
-    c = connect(takeover())
-    execute(c, write("kept"))
+    c = leader()
     driver.begin(c)
     takeover("asleep")
     insert = "INSERT INTO jobs SELECT 'batch', ? FROM pg_sleep(?)"
     return refused(c.cursor().executemany, insert, [("lost", 0), ("lost", 10), ("lost", 0)])
-
-
-@scenario
-def autocommit():
-    c = connect(autocommit=False)
-    execute(c, f"SET fencing.token = {takeover()}")
-    execute(c, write("kept"))
-    c.commit()
-    execute(c, write("lost"))
-    takeover()
-    return refused(c.commit)
 
 
 @scenario
@@ -125,13 +113,6 @@ def binary():
     """bytea as a binary value."""
     c = connect(takeover(), more="ByteaAsLongVarBinary=1;")
     equal(tuple(c.execute("SELECT ?::int, ?::bytea", 7, b"\0\xff").fetchone()), (7, b"\0\xff"))
-    execute(c, write("kept"))
-
-
-@scenario
-def attrs():
-    c = connect(more="pqopt={target_session_attrs=read-write};")
-    execute(c, f"SET fencing.token = {takeover()}")
     execute(c, write("kept"))
 
 

@@ -33,13 +33,12 @@ class Psycopg2(suite.Driver):
 
 driver = Psycopg2()
 suite.common(driver)
-connect, execute, refused = driver.connect, driver.execute, driver.refused
+connect, execute, refused, leader = driver.connect, driver.execute, driver.refused, driver.leader
 
 
 @scenario
 def batch():
-    c = connect(takeover())
-    execute(c, write("kept"))
+    c = leader()
     takeover("asleep")
     return refused(execute, c, "; ".join((write("lost"), slow(), write("lost"))))
 
@@ -62,19 +61,7 @@ def copy():
 
 
 @scenario
-def autocommit():
-    c = connect(autocommit=False)
-    execute(c, f"SET fencing.token = {takeover()}")
-    execute(c, write("kept"))
-    c.commit()
-    execute(c, write("lost"))
-    takeover()
-    return refused(c.commit)
-
-
-@scenario
 def pool():
-    """The pool stays, and the first transactions with the new token fail at most once for each of its connections."""
     connections = psycopg2.pool.ThreadedConnectionPool(2, 2, "")
 
     def transaction(token, what):
@@ -86,16 +73,7 @@ def pool():
         finally:
             connections.putconn(c)
 
-    old = takeover()
-    transaction(old, "kept")
-    new = takeover()
-    refused(transaction, old, "lost")
-    for tries in range(3):
-        try:
-            transaction(new, "kept")
-            return f"after {tries}" if tries else "ok"
-        except psycopg2.Error:
-            equal(tries < 2, True)
+    return driver.after_takeover(transaction)
 
 
 @scenario
@@ -143,13 +121,6 @@ def cursor():
     execute(c, write("kept"))
     equal(rows.fetchmany(990)[-1], (1000,))
     c.commit()
-
-
-@scenario
-def attrs():
-    c = connect(target_session_attrs="read-write")
-    execute(c, f"SET fencing.token = {takeover()}")
-    execute(c, write("kept"))
 
 
 without("psycopg2 prepares nothing, and has no binary results", "prepared", "binary")

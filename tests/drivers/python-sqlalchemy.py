@@ -15,8 +15,8 @@ def engine(token=None, **more):
 class SQLAlchemy(suite.Driver):
     errors = sqlalchemy.exc.DBAPIError
 
-    def connect(self, token=None):
-        return engine(token, isolation_level="AUTOCOMMIT").connect()
+    def connect(self, token=None, autocommit=True):
+        return engine(token, isolation_level="AUTOCOMMIT" if autocommit else None).connect()
 
     def execute(self, c, sql):
         c.execute(text(sql))
@@ -46,50 +46,26 @@ def batch():
         return refused(c.execute, insert, rows)
 
 
-@scenario
-def autocommit():
-    """SQLAlchemy's default."""
-    with engine().connect() as c:
-        driver.execute(c, f"SET fencing.token = {takeover()}")
-        driver.execute(c, write("kept"))
-        c.commit()
-        driver.execute(c, write("lost"))
-        takeover()
-        return refused(c.commit)
-
-
-def after_a_takeover(name, run, new_run, **more):
-    """The pool stays, and the first transactions with the new token fail at most once for each of its connections."""
-    connections = engine(pool_size=2, **more)
+def pooled(name, times):
+    connections = engine(pool_size=2)
 
     def transaction(token, what):
         with connections.begin() as c:
             driver.execute(c, f"SET LOCAL fencing.token = {token}")
             c.execute(text("INSERT INTO jobs VALUES (:name, :what)"), {"name": name, "what": what})
 
-    old = takeover()
-    for _ in range(run):
-        transaction(old, "kept")
-    new = takeover()
-    refused(transaction, old, "lost")
-    for tries in range(3):
-        try:
-            for _ in range(new_run):
-                transaction(new, "kept")
-            return f"after {tries}" if tries else "ok"
-        except sqlalchemy.exc.DBAPIError:
-            equal(tries < 2, True)
+    return driver.after_takeover(transaction, times)
 
 
 @scenario
 def pool():
-    return after_a_takeover("pool", 2, 1)
+    return pooled("pool", 1)
 
 
 @scenario
 def prepared():
     """psycopg prepares what it has sent five times."""
-    return after_a_takeover("prepared", 8, 8)
+    return pooled("prepared", 8)
 
 
 @scenario

@@ -40,13 +40,16 @@ SUITES = [
     ("Python", "asyncpg", [PYTHON, "python-asyncpg.py"]),
     ("Python", "SQLAlchemy", [PYTHON, "python-sqlalchemy.py"]),
     ("Python", "Django", [PYTHON, "python-django.py"]),
-    ("Python", "psqlODBC", [PYTHON, "odbc-pyodbc.py"]),
     ("others", "psql", ["sh", "psql.sh"]),
+    ("others", "psqlODBC", [PYTHON, "odbc-pyodbc.py"]),
     ("others", "node-postgres", ["node", "node-pg.js"]),
     ("others", "postgres.js", ["node", "node-postgres.js"]),
     ("others", "pgjdbc", ["java", "-cp", JARS, "java-pgjdbc.java"]),
-    ("others", "tokio-postgres", [os.path.join(WORK, "cargo/debug/rust-tokio-postgres")]),
-    ("others", "pgx", [os.path.join(WORK, "go-pgx")]),
+    ("Rust, Go", "tokio-postgres", [os.path.join(WORK, "cargo/debug/rust-tokio-postgres")]),
+    ("Rust, Go", "sqlx", [os.path.join(WORK, "cargo/debug/rust-sqlx")]),
+    ("Rust, Go", "diesel", [os.path.join(WORK, "cargo/debug/rust-diesel")]),
+    ("Rust, Go", "pgx", [os.path.join(WORK, "go-pgx")]),
+    ("Rust, Go", "lib/pq", [os.path.join(WORK, "go-pq")]),
     ("Ruby, Perl, PHP", "pg", ["ruby", "ruby-pg.rb"]),
     ("Ruby, Perl, PHP", "ActiveRecord", ["ruby", "ruby-activerecord.rb"]),
     ("Ruby, Perl, PHP", "DBD::Pg", ["perl", "perl-dbd-pg.pl"]),
@@ -99,7 +102,8 @@ def as_postgres():
 
 def sql(port, text, user="postgres", database="app"):
     command = ["psql", "-XqAt", "-h", "127.0.0.1", "-p", str(port), "-U", user, "-c", text, database]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    environment = dict(os.environ, PGPASSWORD="pencil")
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return run.stdout.split("\n")[:-1]
 
 
@@ -111,10 +115,8 @@ def server(port, log, command):
         child = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment)
     try:
         for _ in range(300):
-            with contextlib.suppress(subprocess.CalledProcessError):
-                sql(port, "SELECT 1", database="postgres")
-                break
-            if child.poll() is not None:
+            is_ready = [f"{BIN}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+            if subprocess.run(is_ready).returncode == 0 or child.poll() is not None:
                 break
             time.sleep(0.1)
         else:
@@ -135,6 +137,8 @@ def postgres(dir):
         shutil.chown(data, "postgres", "postgres")
     initdb = [*as_postgres(), f"{BIN}/initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"]
     subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL)
+    with open(os.path.join(data, "pg_hba.conf"), "w") as file:
+        file.write("host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
     settings = f"port={port} fsync=off listen_addresses=127.0.0.1 unix_socket_directories= max_connections=200"
     command = [*as_postgres(), f"{BIN}/postgres", "-D", data]
     command += [part for setting in settings.split() for part in ("-c", setting)]
@@ -154,6 +158,9 @@ def proxy(dir, postgres_port, mode):
     command = [PROXY, "serve", "--listen", f"127.0.0.1:{port}", "--upstream", f"postgres://127.0.0.1:{postgres_port}"]
     command += ["--control", "user=postgres dbname=postgres", "--authority", f"embedded:{dir}/authority"]
     command += ["--pool", mode, "--shutdown-grace", "1s", "--http", http]
+    if mode == "transaction":
+        query = "SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1"
+        command += ["--auth", "scram", "--auth-query", query]
     with server(port, os.path.join(dir, f"proxy-{mode}.log"), command):
         yield port, http
 
@@ -172,8 +179,9 @@ def packages():
     subprocess.run([*cargo, "--target-dir", os.path.join(WORK, "cargo")], check=True)
     # Debian's packages of Go are sources, without modules.
     go = dict(os.environ, GO111MODULE="off", GOPATH="/usr/share/gocode", GOCACHE=os.path.join(WORK, "go"))
-    for suite in glob.glob(os.path.join(HERE, "go-*.go")):
-        subprocess.run(["go", "build", "-o", WORK + "/", suite], check=True, env=go)
+    for suite in ("go-pgx", "go-pq"):
+        command = ["go", "build", "-o", os.path.join(WORK, suite), suite + ".go", "suite.go"]
+        subprocess.run(command, check=True, cwd=HERE, env=go)
 
 
 def run(suite, port, postgres_port, proxy_port, http, mode):
@@ -186,14 +194,14 @@ def run(suite, port, postgres_port, proxy_port, http, mode):
         PYTHONDONTWRITEBYTECODE="1",
     )
     only = os.environ.get("ONLY", "").split()
-    log = os.path.join(WORK, f"{suite[1]}.{mode}.log")
+    log = os.path.join(WORK, f"{suite[1].replace('/', '-')}.{mode}.log")
     with open(log, "wb") as errors:
         child = subprocess.Popen(
             [*suite[2], *only], cwd=HERE, env=environment, stdout=subprocess.PIPE, stderr=errors,
             stdin=subprocess.DEVNULL, start_new_session=True,
         )
         try:
-            output = child.communicate(timeout=150)[0]
+            output = child.communicate(timeout=300)[0]
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             output = child.communicate()[0]

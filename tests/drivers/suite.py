@@ -19,6 +19,7 @@ class Driver:
     """How to do with a driver what all can do. `c` is a connection in autocommit mode."""
 
     errors = Exception
+    more = {"target_session_attrs": "read-write"}
 
     def begin(self, c):
         self.execute(c, "BEGIN")
@@ -28,6 +29,32 @@ class Driver:
 
     def rollback(self, c):
         self.execute(c, "ROLLBACK")
+
+    def end(self, c):
+        """Commits without autocommit mode."""
+        c.commit()
+
+    def leader(self):
+        """A connection that holds the token and has written."""
+        c = self.connect(takeover())
+        self.execute(c, write("kept"))
+        return c
+
+    def after_takeover(self, transaction, times=1):
+        """In one pool, the first transactions with the new token fail at most once for each of its connections."""
+        old = takeover()
+        for _ in range(times):
+            transaction(old, "kept")
+        new = takeover()
+        self.refused(transaction, old, "lost")
+        for tries in range(3):
+            try:
+                for _ in range(times):
+                    transaction(new, "kept")
+                return f"after {tries}" if tries else "ok"
+            except self.errors:
+                if tries == 2:
+                    raise
 
     def refused(self, doing, *arguments):
         """How the driver tells of the fence: the SQLSTATE, (the SQLSTATE) if only the message has it, or lost."""
@@ -80,25 +107,30 @@ def without(reason, *names):
 
 def common(driver):
     """The scenarios that are SQL only."""
-    connect, execute, refused = driver.connect, driver.execute, driver.refused
+    connect, execute, refused, leader = driver.connect, driver.execute, driver.refused, driver.leader
     begin, commit, rollback = driver.begin, driver.commit, driver.rollback
 
     @scenario
     def shares():
         """In transaction mode nothing that the driver sets for itself keeps the server connection."""
-        c = connect(takeover())
-        execute(c, write("kept"))
+        c = leader()
         return "ok" if takeover("keeps") == "0" else "keeps"
 
     @scenario
     def string():
-        execute(connect(takeover()), write("kept"))
+        leader()
+
+    def follow(c):
+        execute(c, f"SET fencing.token = {takeover()}")
+        execute(c, write("kept"))
 
     @scenario
     def set():
-        c = connect()
-        execute(c, f"SET fencing.token = {takeover()}")
-        execute(c, write("kept"))
+        follow(connect())
+
+    @scenario
+    def attrs():
+        follow(connect(**driver.more))
 
     @scenario
     def local():
@@ -112,7 +144,7 @@ def common(driver):
     @scenario
     def old_string():
         old = takeover()
-        execute(connect(takeover()), write("kept"))
+        leader()
         return refused(connect, old)
 
     @scenario
@@ -138,31 +170,37 @@ def common(driver):
 
     @scenario
     def idle():
-        c = connect(takeover())
-        execute(c, write("kept"))
+        c = leader()
         takeover()
         return refused(execute, c, write("lost"))
 
     @scenario
     def transaction():
-        c = connect(takeover())
-        execute(c, write("kept"))
+        c = leader()
         begin(c)
         execute(c, write("lost"))
         takeover()
         return refused(commit, c)
 
     @scenario
-    def statement():
-        c = connect(takeover())
+    def autocommit():
+        c = connect(autocommit=False)
+        execute(c, f"SET fencing.token = {takeover()}")
         execute(c, write("kept"))
+        driver.end(c)
+        execute(c, write("lost"))
+        takeover()
+        return refused(driver.end, c)
+
+    @scenario
+    def statement():
+        c = leader()
         takeover("asleep")
         return refused(execute, c, slow())
 
     @scenario
     def fields():
-        old, c = takeover(), connect(takeover())
-        execute(c, write("kept"))
+        old, c = takeover(), leader()
         try:
             execute(c, f"SET fencing.token = {old}")
         except driver.errors as error:
