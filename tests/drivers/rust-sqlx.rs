@@ -15,12 +15,13 @@ fn options(token: Option<&str>) -> PgConnectOptions {
     options.options(token.map(|token| ("fencing.token", token)))
 }
 
-async fn pool(token: Option<&str>) -> Result<PgPool, Error> {
+/// As on the page: it connects to pgpalisade only.
+async fn pool(token: &str) -> Result<PgPool, Error> {
     PgPoolOptions::new()
         .after_connect(|conn, _| {
             Box::pin(async { conn.execute("SHOW fencing.status").await.map(drop) })
         })
-        .connect_with(options(token))
+        .connect_with(options(Some(token)))
         .await
 }
 
@@ -63,7 +64,7 @@ fn copy() -> Cell {
 }
 
 fn pooled() -> Cell {
-    let pool = block_on(pool(None))?;
+    let pool = block_on(PgPool::connect_with(options(None)))?;
     after_takeover::<Sqlx>(|token, what| {
         block_on(async {
             let mut transaction = pool.begin().await?;
@@ -85,7 +86,7 @@ fn prepared() -> Cell {
 
 fn notify() -> Cell {
     block_on(async {
-        let pool = pool(Some(&takeover(""))).await?;
+        let pool = pool(&takeover("")).await?;
         query(AssertSqlSafe(write("kept"))).execute(&pool).await?;
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.listen("jobs").await?;
