@@ -205,12 +205,8 @@ async fn postgres(
     protected: Option<u64>,
 ) -> StoreSnapshot {
     let began = Instant::now();
-    let info = match postgres::inspect(options).await {
-        Ok(info) => info,
-        Err(error) => return unknown(error.to_string(), NEEDED),
-    };
-    let contents = match postgres::read(options).await {
-        Ok(contents) => contents,
+    let (info, contents) = match postgres::read(options).await {
+        Ok(found) => found,
         Err(error) => return unknown(error.to_string(), NEEDED),
     };
     let took = began.elapsed();
@@ -270,9 +266,7 @@ mod tests {
             in_recovery: false,
             system_identifier: Some(7),
             synchronous_standby_names: String::new(),
-            synchronous_commit: "on".to_owned(),
             fsync: "on".to_owned(),
-            schema_exists: true,
         };
         change(&mut info);
         let finding = of_server(&info, Some(protected), "seen".to_owned());
@@ -285,7 +279,6 @@ mod tests {
             version: "3.4.23".to_owned(),
             cluster_id,
             role: etcd::MemberRole::Leader,
-            db_size: 1,
             errors: Vec::new(),
             stale_reads: true,
         })

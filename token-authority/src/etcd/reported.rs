@@ -20,8 +20,6 @@ pub struct Member {
     pub cluster_id: u64,
     /// Whether the member leads, follows a leader, or knows none.
     pub role: MemberRole,
-    /// Bytes of the data file.
-    pub db_size: i64,
     /// Alarms and other errors. Empty if the member is healthy.
     pub errors: Vec<String>,
     /// Whether this version may answer a linearizable read with an old value after a pause

@@ -58,7 +58,6 @@ impl EtcdStore {
             version: status.version().to_owned(),
             cluster_id: header.cluster_id(),
             role,
-            db_size: status.db_size(),
             errors: status.errors().to_vec(),
             stale_reads: has_stale_reads(status.version()),
         })

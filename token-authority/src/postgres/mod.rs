@@ -28,7 +28,6 @@
 //! checked first after a lost connection. If the step is missing, every call ends with [`AuthorityError::WentBack`].
 
 mod connection;
-mod info;
 mod lease;
 mod open;
 mod options;
@@ -49,10 +48,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-pub use info::{ServerInfo, inspect};
 pub use open::PostgresOpenError;
 pub use options::{Options, OptionsError};
-pub use read::read;
+pub use read::{ServerInfo, read};
 
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,

@@ -1,43 +1,98 @@
-//! Reads a PostgreSQL store without changing it.
+//! Reads a PostgreSQL store and its server, as `pgpalisade check` shows them, without changing either.
 
 use std::time::Duration;
 
-use super::connection::{ConnectionError, Purpose, StoreConnection};
+use super::connection::{ConnectionError, Purpose, StoreConnection, get};
 use super::open::{PostgresOpenError, find, open_error};
 use super::options::Options;
 use super::own::Locks;
 use super::steps::{self, All};
 use super::takeovers::histories;
-use crate::Contents;
 use crate::takeovers::History;
+use crate::{AuthorityId, Contents};
 
-/// Reads the store, if any. Creates nothing and leaves no trace. Takes at most a few times the options' timeout.
+/// Server with a store, or for one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// As `server_version`.
+    pub version: String,
+    /// The server is a standby, so no store can be opened here.
+    pub in_recovery: bool,
+    /// Cluster of the store, `None` if the role may not ask. If it is the protected cluster, the store is lost with a
+    /// lost primary, unless replication is synchronous.
+    pub system_identifier: Option<u64>,
+    /// As the setting. If empty, no commit waits for a standby.
+    pub synchronous_standby_names: String,
+    /// Whether commits reach the disk.
+    pub fsync: String,
+}
+
+impl ServerInfo {
+    /// Whether commits wait for a standby.
+    pub fn replicates_synchronously(&self) -> bool {
+        !self.synchronous_standby_names.trim().is_empty()
+    }
+}
+
+/// Reads the server, and the store, if any. Creates nothing and leaves no trace. Takes at most a few times the options'
+/// timeout.
 ///
 /// # Errors
 ///
-/// As [`super::Postgres::connect`].
-pub async fn read(options: &Options) -> Result<Option<Contents>, PostgresOpenError> {
+/// As [`super::Postgres::connect`], but a standby is allowed.
+pub async fn read(options: &Options) -> Result<(ServerInfo, Option<Contents>), PostgresOpenError> {
     let failed = |error| open_error(options, error);
     let link = StoreConnection::connect(options, Purpose::Inspect)
         .await
         .map_err(failed)?;
-    let Some(identity) = find(&link, options).await? else {
-        return Ok(None);
-    };
     let bound = options.timeout();
-    let contents = async {
-        // Sessions first: the mark read after them is never below one of their tokens.
-        let sessions = all(&link, bound, steps::all_sessions()).await?;
-        let clusters = all(&link, bound, steps::all_clusters()).await?;
-        Ok(Contents {
-            identity,
-            cluster: clusters.into_iter().next().flatten(),
-            marks: all(&link, bound, steps::all_marks()).await?,
-            sessions,
-            takeovers: History::list(all(&link, bound, histories(None)).await?),
-        })
+    let server = server(&link, bound).await.map_err(failed)?;
+    let Some(identity) = find(&link, options).await? else {
+        return Ok((server, None));
     };
-    contents.await.map(Some).map_err(failed)
+    let contents = contents(&link, bound, identity).await.map_err(failed)?;
+    Ok((server, Some(contents)))
+}
+
+async fn server(link: &StoreConnection, bound: Duration) -> Result<ServerInfo, ConnectionError> {
+    let asked = "SELECT current_setting('server_version'), pg_is_in_recovery(), \
+                 current_setting('synchronous_standby_names'), current_setting('fsync')";
+    let rows = link.ask(bound, asked, &[]).await?;
+    let row = rows.first().ok_or_else(ConnectionError::no_row)?;
+    let cluster = "SELECT system_identifier FROM pg_control_system()";
+    let system_identifier = match link.ask(bound, cluster, &[]).await {
+        Ok(rows) => {
+            let signed: i64 = get(rows.first().ok_or_else(ConnectionError::no_row)?, 0)?;
+            Some(signed.cast_unsigned())
+        }
+        // EXECUTE on the function can be revoked.
+        Err(ConnectionError::Refused(_)) => None,
+        Err(error) => return Err(error),
+    };
+    Ok(ServerInfo {
+        version: get(row, 0)?,
+        in_recovery: get(row, 1)?,
+        system_identifier,
+        synchronous_standby_names: get(row, 2)?,
+        fsync: get(row, 3)?,
+    })
+}
+
+async fn contents(
+    link: &StoreConnection,
+    bound: Duration,
+    identity: AuthorityId,
+) -> Result<Contents, ConnectionError> {
+    // Sessions first: the mark read after them is never below one of their tokens.
+    let sessions = all(link, bound, steps::all_sessions()).await?;
+    let clusters = all(link, bound, steps::all_clusters()).await?;
+    Ok(Contents {
+        identity,
+        cluster: clusters.into_iter().next().flatten(),
+        marks: all(link, bound, steps::all_marks()).await?,
+        sessions,
+        takeovers: History::list(all(link, bound, histories(None)).await?),
+    })
 }
 
 async fn all<T>(

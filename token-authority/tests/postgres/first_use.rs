@@ -1,6 +1,6 @@
 //! Finding and creating the store, and unsuitable servers.
 
-use pgpalisade_authority::postgres::{Options, PostgresOpenError, inspect};
+use pgpalisade_authority::postgres::{Options, PostgresOpenError, read};
 use pgpalisade_authority::{Authority, Postgres};
 use tokio::task::JoinSet;
 
@@ -115,8 +115,8 @@ async fn a_standby_is_refused() {
         "{error}"
     );
     assert!(error.to_string().contains("standby"), "{error}");
-    let info = inspect(&options(&server)).await.unwrap();
-    assert!(info.in_recovery && info.schema_exists);
+    let (info, contents) = read(&options(&server)).await.unwrap();
+    assert!(info.in_recovery && contents.is_some());
     let error = store.enrol(CLUSTER).await.unwrap_err();
     assert!(error.to_string().contains("standby"), "{error}");
 }
@@ -147,15 +147,12 @@ async fn settings_of_role_and_database_do_not_matter() {
 #[tokio::test]
 async fn the_server_is_described() {
     let server = Server::start();
-    let info = inspect(&options(&server)).await.unwrap();
+    let (info, contents) = read(&options(&server)).await.unwrap();
     let identifier = server.value("SELECT system_identifier FROM pg_control_system()");
     assert_eq!(info.system_identifier, identifier.parse().ok());
     assert_eq!(info.version, server.value("SHOW server_version"));
-    assert!(!info.in_recovery && !info.schema_exists && !info.replicates_synchronously());
-    assert_eq!(
-        (info.synchronous_commit.as_str(), info.fsync.as_str()),
-        ("on", "off")
-    );
+    assert!(!info.in_recovery && contents.is_none() && !info.replicates_synchronously());
+    assert_eq!(info.fsync, "off");
     let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'pgpalisade_authority'";
     assert_eq!(server.value(schemas), "0", "to look makes nothing");
 }
