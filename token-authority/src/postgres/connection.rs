@@ -151,30 +151,16 @@ impl StoreConnection {
     ) -> Result<Vec<Row>, ConnectionError> {
         let asked = async {
             let _turn = self.turn.lock().await;
-            self.client.query_typed(sql, arguments).await
+            Ok(self.client.query_typed(sql, arguments).await?)
         };
-        let rows = match timeout(bound, asked).await {
-            Ok(answer) => answer?,
-            Err(_) => {
-                return Err(ConnectionError::Broken(format!(
-                    "no answer within {bound:?}"
-                )));
-            }
-        };
+        let rows = within(bound, asked).await?;
         self.unwarned()?;
         Ok(rows)
     }
 
     /// Runs several statements as one transaction.
     pub(super) async fn script(&self, bound: Duration, sql: &str) -> Result<(), ConnectionError> {
-        match timeout(bound, self.client.batch_execute(sql)).await {
-            Ok(done) => done?,
-            Err(_) => {
-                return Err(ConnectionError::Broken(format!(
-                    "no answer within {bound:?}"
-                )));
-            }
-        }
+        within(bound, async { Ok(self.client.batch_execute(sql).await?) }).await?;
         self.unwarned()
     }
 
@@ -228,6 +214,15 @@ async fn drive(mut connection: Connection<Socket, Stream<Socket>>, heard: Arc<He
         }
     }
     heard.changed.notify_one();
+}
+
+/// Limits the wait for an answer. Exceeding it ends the connection.
+pub(super) async fn within<T>(
+    bound: Duration,
+    answer: impl Future<Output = Result<T, ConnectionError>>,
+) -> Result<T, ConnectionError> {
+    let silence = |_| ConnectionError::Broken(format!("no answer within {bound:?}"));
+    timeout(bound, answer).await.map_err(silence)?
 }
 
 fn is_warning(notice: &DbError) -> bool {

@@ -28,7 +28,6 @@
 //! checked first after a lost connection. If the step is missing, every call ends with [`AuthorityError::WentBack`].
 
 mod connection;
-mod lease;
 mod open;
 mod options;
 mod own;
@@ -47,6 +46,8 @@ use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
 
 pub use open::PostgresOpenError;
 pub use options::{Options, OptionsError};
@@ -60,12 +61,17 @@ use crate::{
 use connection::ConnectionError;
 use options::SCHEMA;
 use own::Locks;
-use steps::{All, AnswerSender, Declare, Forget, MARK};
+use steps::{
+    All, AnswerSender, Declare, Forget, MARK, Value, cluster_values, integer, rank_values, text,
+    value,
+};
 use watch::StoreReader;
-use worker::{Alone, Job, RECOVERY, Taking, Worker};
+use worker::{Alone, Job, Worker};
 
 /// Queued steps; further callers wait to enqueue.
 const QUEUE: usize = 1024;
+/// Factor of a call's limit for recovery.
+const RECOVERY: u32 = 12;
 
 /// The PostgreSQL store. Clones share two connections, closed with the last clone.
 #[derive(Clone)]
@@ -130,23 +136,29 @@ impl Postgres {
             .await
     }
 
-    /// As `step`, for a step with a separate commit.
-    async fn alone<T: Send + 'static>(
+    /// As `step`, for a step with a separate commit, whose rows `read` understands.
+    async fn alone<T>(
         &self,
+        function: &'static str,
+        arguments: impl Into<Vec<Value>>,
         patience: u32,
-        take: impl for<'w> FnOnce(&'w mut Worker) -> Taking<'w, Answer<T>> + Send + 'static,
+        read: fn(&[Row]) -> Result<T, ConnectionError>,
     ) -> Answer<T> {
-        let job = |reply: AnswerSender<T>| -> Alone {
-            Box::new(|worker| {
-                Box::pin(async move {
-                    // Without a caller the step can be skipped.
-                    if !reply.is_closed() {
-                        let _ = reply.send(take(worker).await);
-                    }
-                })
+        let arguments = arguments.into();
+        let alone = |reply| {
+            Job::Alone(Alone {
+                function,
+                arguments,
+                patience,
+                reply,
             })
         };
-        self.step(patience, |reply| Job::Alone(job(reply))).await
+        let rows = self.step(patience, alone).await?;
+        read(&rows).map_err(|error| self.explain(error))
+    }
+
+    fn explain(&self, error: ConnectionError) -> AuthorityError {
+        error.into_authority(&self.inner.options.to_string())
     }
 
     /// Reads all rows. Each must arrive within a call's timeout.
@@ -160,7 +172,7 @@ impl Postgres {
                 if matches!(error, ConnectionError::Broken(_)) {
                     self.inner.reader.discard(&link).await;
                 }
-                Err(error.into_authority(&self.inner.options.to_string()))
+                Err(self.explain(error))
             }
         }
     }
@@ -199,8 +211,8 @@ impl Authority for Postgres {
     }
 
     async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
-        self.alone(1, move |worker| Box::pin(worker.enrol(cluster)))
-            .await
+        let cluster = cluster_values(Some(cluster));
+        self.alone("enrol", cluster, 1, steps::enrolled).await
     }
 
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
@@ -211,11 +223,10 @@ impl Authority for Postgres {
     }
 
     async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
-        let (scope, gone) = (scope.clone(), gone.to_vec());
-        self.alone(1, move |worker| {
-            Box::pin(async move { worker.drained(&scope, rank, gone).await })
-        })
-        .await
+        let mut arguments = vec![text(scope.to_string())];
+        arguments.extend(rank_values(rank));
+        arguments.extend(steps::backends(gone.iter().copied()));
+        self.alone("drained", arguments, 1, steps::drained).await
     }
 
     async fn forget(&self, gone: &[Backend]) -> Answer<()> {
@@ -240,11 +251,15 @@ impl Authority for Postgres {
     }
 
     async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
-        let request = request.clone();
-        self.alone(1, move |worker| {
-            Box::pin(async move { worker.repair(&request).await })
-        })
-        .await
+        let mark = Mark::repaired(request)?;
+        let repair = steps::repair_text(&request.repair).map_err(|error| self.explain(error))?;
+        let mut arguments = vec![text(request.scope.to_string())];
+        arguments.extend(rank_values(request.expected));
+        arguments.extend(cluster_values(Some(request.cluster)));
+        let [incarnation, token] = rank_values(mark.rank());
+        arguments.extend([token, incarnation, integer(mark.raised_at)]);
+        arguments.extend([text(mark.raised_by), text(repair)]);
+        self.alone("repair", arguments, 1, steps::repaired).await
     }
 
     async fn cluster(&self) -> Answer<Option<Cluster>> {
@@ -258,19 +273,29 @@ impl Authority for Postgres {
         cluster: Cluster,
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
-        let marks = marks.to_vec();
-        self.alone(RECOVERY, move |worker| {
-            Box::pin(async move { worker.recover(seen, cluster, &marks).await })
-        })
-        .await
+        let marks = steps::mark_columns(marks).map_err(|error| self.explain(error))?;
+        let mut arguments = Vec::from(cluster_values(seen));
+        arguments.extend(cluster_values(Some(cluster)));
+        arguments.extend(marks);
+        self.alone("recover", arguments, RECOVERY, steps::enrolled)
+            .await
     }
 
+    /// A row for each scope, timed by the server's clock. If that clock is set forward, a lease lapses early.
     async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
-        let (scope, holder) = (scope.as_str().to_owned(), holder.to_string());
-        self.alone(1, move |worker| {
-            Box::pin(async move { worker.lease(scope, holder, step).await })
+        let time_us = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        let arguments = [
+            text(scope.to_string()),
+            text(holder.to_string()),
+            value(Type::BOOL, matches!(step, LeaseStep::Acquire(_))),
+            integer(step.time().map(time_us)),
+        ];
+        let is_held = self.alone("lease", arguments, 1, steps::is_true).await?;
+        Ok(if is_held {
+            Leased::Held
+        } else {
+            Leased::NotHeld
         })
-        .await
     }
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {

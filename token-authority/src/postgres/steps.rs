@@ -11,7 +11,7 @@ use super::options::SCHEMA;
 use crate::record::cut_by;
 use crate::{
     AuthorityError, Backend, Claim, Cluster, Declaration, DeclareOutcome, Declared, Drained,
-    Enrolled, Incarnation, Mark, Registered, Repair, Repaired, Scope, Token,
+    Enrolled, Incarnation, Mark, Rank, Registered, Repair, Repaired, Scope, Token,
 };
 
 pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, AuthorityError>>;
@@ -53,6 +53,11 @@ pub(super) fn cluster_values(cluster: Option<Cluster>) -> [Value; 3] {
         integer(cluster.map(|cluster| cluster.timeline.into())),
         integer(cluster.map(|cluster| cluster.postmaster_us)),
     ]
+}
+
+pub(super) fn rank_values(rank: Rank) -> [Value; 2] {
+    let incarnation = integer(i64::from(rank.incarnation.get()));
+    [incarnation, integer(number(rank.token))]
 }
 
 /// Sessions as columns.
@@ -140,7 +145,7 @@ fn most(bound: u64) -> i64 {
 }
 
 /// Token as a bigint, which holds every token.
-pub(super) fn number(token: Token) -> i64 {
+fn number(token: Token) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
@@ -228,6 +233,11 @@ pub(super) fn drained(rows: &[Row]) -> Result<Drained, ConnectionError> {
     } else {
         Drained::Left(left)
     })
+}
+
+/// The one value of an answer.
+pub(super) fn is_true(rows: &[Row]) -> Result<bool, ConnectionError> {
+    get(rows.first().ok_or_else(ConnectionError::no_row)?, 0)
 }
 
 pub(super) fn enrolled(rows: &[Row]) -> Result<Enrolled, ConnectionError> {

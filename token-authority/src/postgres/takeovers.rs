@@ -6,7 +6,6 @@ use super::Postgres;
 use super::connection::{ConnectionError, get};
 use super::options::SCHEMA;
 use super::steps::{self, All, text};
-use super::worker::Worker;
 use crate::takeovers::History;
 use crate::{AuthorityError, Scope, TakeoverRecord};
 
@@ -26,10 +25,8 @@ impl Postgres {
             let json = seen.as_deref().map(str::as_bytes);
             let mut history = json.map_or_else(History::default, |json| History::read(scope, json));
             history.note(records);
-            let (scope, text) = (scope.as_str().to_owned(), history.write());
-            let replaced = self.alone(1, move |worker| {
-                Box::pin(async move { worker.replace_history(scope, seen, text).await })
-            });
+            let arguments = [text(scope.to_string()), text(seen), text(history.write())];
+            let replaced = self.alone("note_takeover", arguments, 1, steps::is_true);
             if replaced.await? {
                 return Ok(());
             }
@@ -43,21 +40,6 @@ impl Postgres {
         of: Option<&Scope>,
     ) -> Result<Vec<(Scope, TakeoverRecord)>, AuthorityError> {
         Ok(History::list(self.rows(histories(of)).await?))
-    }
-}
-
-impl Worker {
-    async fn replace_history(
-        &mut self,
-        scope: String,
-        seen: Option<String>,
-        history: String,
-    ) -> Result<bool, AuthorityError> {
-        let own = [text(scope), text(seen), text(history)];
-        let rows = self.step("note_takeover", &own, 1).await?;
-        let replaced = rows.first().ok_or_else(ConnectionError::no_row);
-        let replaced = replaced.and_then(|row| get(row, 0));
-        replaced.map_err(|error| error.into_authority(self.place()))
     }
 }
 

@@ -2,23 +2,19 @@
 //! connection.
 
 use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, error::SqlState};
 
-use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, WENT_BACK};
+use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, WENT_BACK, within};
 use super::open::FORMAT;
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
-use super::steps::{self, Declare, Forget, Value, cluster_values, integer, text};
-use crate::{
-    AuthorityError, AuthorityId, Backend, Cluster, Drained, Enrolled, Mark, Rank, RepairRequest,
-    Repaired, Scope,
-};
+use super::steps::{self, AnswerSender, Declare, Forget, Value};
+use crate::{AuthorityError, AuthorityId, Backend};
 
 /// Maximum steps of a statement: each holds the locks of all until the commit.
 const BATCH: usize = 128;
@@ -27,8 +23,6 @@ const ATTEMPTS: u32 = 5;
 /// Pauses between attempts to connect, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Factor of a call's limit for recovery.
-pub(super) const RECOVERY: u32 = 12;
 
 pub(super) enum Job {
     Declare(Declare),
@@ -36,8 +30,15 @@ pub(super) enum Job {
     Alone(Alone),
 }
 
-pub(super) type Alone = Box<dyn for<'w> FnOnce(&'w mut Worker) -> Taking<'w, ()> + Send>;
-pub(super) type Taking<'w, T> = Pin<Box<dyn Future<Output = T> + Send + 'w>>;
+/// A step with a commit of its own.
+pub(super) struct Alone {
+    /// Of the server.
+    pub(super) function: &'static str,
+    pub(super) arguments: Vec<Value>,
+    /// Factor of a call's limit.
+    pub(super) patience: u32,
+    pub(super) reply: AnswerSender<Vec<Row>>,
+}
 
 #[derive(Default)]
 pub(super) struct Backoff {
@@ -93,10 +94,6 @@ impl Worker {
         }
     }
 
-    pub(super) fn place(&self) -> &str {
-        &self.place
-    }
-
     /// Serves until every handle is gone and the queue is empty.
     pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         let mut next = None;
@@ -114,7 +111,7 @@ impl Worker {
                     next = batch.fill(job, &mut queue);
                     self.together(batch).await;
                 }
-                Job::Alone(step) => step(&mut self).await,
+                Job::Alone(step) => self.alone(step).await,
             }
         }
     }
@@ -159,58 +156,16 @@ impl Worker {
         }
     }
 
-    pub(super) async fn drained(
-        &mut self,
-        scope: &Scope,
-        rank: Rank,
-        gone: Vec<Backend>,
-    ) -> Result<Drained, AuthorityError> {
-        let mut own = vec![text(scope.to_string())];
-        own.extend(rank_values(rank));
-        own.extend(steps::backends(gone));
-        let rows = self.step("drained", &own, 1).await?;
-        steps::drained(&rows).map_err(|error| error.into_authority(&self.place))
-    }
-
-    pub(super) async fn enrol(&mut self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
-        let cluster = cluster_values(Some(cluster));
-        let rows = self.step("enrol", &cluster, 1).await?;
-        steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
-    }
-
-    pub(super) async fn recover(
-        &mut self,
-        seen: Option<Cluster>,
-        cluster: Cluster,
-        marks: &[(Scope, Mark)],
-    ) -> Result<Enrolled, AuthorityError> {
-        let marks = steps::mark_columns(marks);
-        let mut own = Vec::from(cluster_values(seen));
-        own.extend(cluster_values(Some(cluster)));
-        own.extend(marks.map_err(|error| error.into_authority(&self.place))?);
-        let rows = self.step("recover", &own, RECOVERY).await?;
-        steps::enrolled(&rows).map_err(|error| error.into_authority(&self.place))
-    }
-
-    pub(super) async fn repair(
-        &mut self,
-        request: &RepairRequest,
-    ) -> Result<Repaired, AuthorityError> {
-        let mark = Mark::repaired(request)?;
-        let repair = steps::repair_text(&request.repair);
-        let repair = repair.map_err(|error| error.into_authority(&self.place))?;
-        let mut own = vec![text(request.scope.to_string())];
-        own.extend(rank_values(request.expected));
-        own.extend(cluster_values(Some(request.cluster)));
-        let [incarnation, token] = rank_values(mark.rank());
-        own.extend([token, incarnation, integer(mark.raised_at)]);
-        own.extend([text(mark.raised_by), text(repair)]);
-        let rows = self.step("repair", &own, 1).await?;
-        steps::repaired(&rows).map_err(|error| error.into_authority(&self.place))
+    async fn alone(&mut self, step: Alone) {
+        // Without a caller the step can be skipped.
+        if !step.reply.is_closed() {
+            let rows = self.step(step.function, &step.arguments, step.patience);
+            let _ = step.reply.send(rows.await);
+        }
     }
 
     /// Runs a step: one statement, one transaction. `patience` multiplies a call's limit.
-    pub(super) async fn step(
+    async fn step(
         &mut self,
         function: &str,
         own: &[Value],
@@ -317,20 +272,6 @@ impl Worker {
         }
         error
     }
-}
-
-/// Limits the wait for an answer. Exceeding it ends the connection.
-async fn within<T>(
-    bound: Duration,
-    answer: impl Future<Output = Result<T, ConnectionError>>,
-) -> Result<T, ConnectionError> {
-    let silence = |_| ConnectionError::Broken(format!("no answer within {bound:?}"));
-    timeout(bound, answer).await.map_err(silence)?
-}
-
-fn rank_values(rank: Rank) -> [Value; 2] {
-    let incarnation = integer(i64::from(rank.incarnation.get()));
-    [incarnation, integer(steps::number(rank.token))]
 }
 
 /// Steps of one statement: declarations first, then removals.
