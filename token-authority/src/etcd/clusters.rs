@@ -102,7 +102,7 @@ impl EtcdStore {
                 mod_revision: 0,
             });
         };
-        let cluster = keys::read_cluster(kv.value()).map_err(AuthorityError::Damaged)?;
+        let cluster = keys::read_cluster(kv.value())?;
         Ok(OnRecord {
             cluster: Some(cluster),
             mod_revision: kv.mod_revision(),
@@ -143,11 +143,8 @@ impl EtcdStore {
     }
 
     fn read_mark(&self, kv: &KeyValue) -> Result<(Scope, Known), AuthorityError> {
-        let scope = self.keys.read_mark(kv.key()).ok_or_else(|| {
-            let key = String::from_utf8_lossy(kv.key());
-            AuthorityError::Damaged(format!("{key:?} is not the key of a mark"))
-        })?;
-        let row = keys::read_mark(&scope, kv.value()).map_err(AuthorityError::Damaged)?;
+        let scope = self.keys.read_mark(kv.key())?;
+        let row = keys::read_mark(&scope, kv.value())?;
         let mod_revision = kv.mod_revision();
         Ok((scope, Known { mod_revision, row }))
     }

@@ -171,12 +171,8 @@ impl EtcdStore {
         &self,
         kv: &etcd_client::KeyValue,
     ) -> Result<(Scope, Registered), AuthorityError> {
-        let (scope, backend) = self.keys.read_session(kv.key()).ok_or_else(|| {
-            let key = String::from_utf8_lossy(kv.key());
-            AuthorityError::Damaged(format!("{key:?} is not the key of a session"))
-        })?;
-        let session = keys::read_session(backend, kv.value()).map_err(AuthorityError::Damaged)?;
-        Ok((scope, session))
+        let (scope, backend) = self.keys.read_session(kv.key())?;
+        Ok((scope, keys::read_session(backend, kv.value())?))
     }
 }
 

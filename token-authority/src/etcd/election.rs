@@ -17,7 +17,7 @@ use super::connect::client_options;
 use super::fault::EtcdFault;
 use super::lease;
 use super::members::Members;
-use super::open::{EtcdOpenError, IdentityError};
+use super::open::EtcdOpenError;
 use super::options::Options;
 use super::reported::CandidateStatus;
 use super::store::found;
@@ -53,7 +53,7 @@ impl ElectionCandidate {
         client_options(options)?;
         let members = Members::new(options);
         let granted = lease::grant(&members, ttl).await;
-        let lease = granted.map_err(|fault| explain(fault, election))?;
+        let lease = granted.map_err(|fault| fault.explain(election))?;
         Ok(Self {
             members,
             election: election.to_owned(),
@@ -153,7 +153,7 @@ impl ElectionCandidate {
     }
 
     fn explain(&self, fault: EtcdFault) -> EtcdOpenError {
-        explain(fault, &self.election)
+        fault.explain(&self.election)
     }
 }
 
@@ -191,7 +191,7 @@ impl Election for FollowedElection {
         let sure_until = Instant::now() + SURE_FOR;
         let oldest = TxnOp::get(format!("{}/", self.election), Some(oldest(2)));
         let answer = self.members.txn(&Txn::new().and_then(vec![oldest])).await;
-        let answer = answer.map_err(|fault| explain(fault, &self.election).to_string())?;
+        let answer = answer.map_err(|fault| fault.explain(&self.election).to_string())?;
         let looked = answer.op_responses();
         let (leader, next) = match looked.first() {
             Some(TxnOpResponse::Get(keys)) => (keys.kvs().first(), keys.kvs().get(1)),
@@ -241,8 +241,4 @@ fn oldest(keys: i64) -> GetOptions {
 
 pub(super) fn first_of(election: &str) -> TxnOp {
     TxnOp::get(format!("{election}/"), Some(oldest(1).with_keys_only()))
-}
-
-fn explain(fault: EtcdFault, election: &str) -> EtcdOpenError {
-    IdentityError::from(fault).explain(election.to_owned())
 }

@@ -21,7 +21,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::record::MarkRow;
-use crate::{AuthorityId, Backend, Cluster, Incarnation, Rank, Registered, Scope, Token};
+use crate::{
+    AuthorityError, AuthorityId, Backend, Cluster, Incarnation, Rank, Registered, Scope, Token,
+};
 
 /// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: u32 = 3;
@@ -148,23 +150,30 @@ impl Keys {
         }
     }
 
-    pub(super) fn read_mark(&self, key: &[u8]) -> Option<Scope> {
-        Scope::new(self.below(key)?.strip_prefix("mark/")?).ok()
+    pub(super) fn read_mark(&self, key: &[u8]) -> Result<Scope, AuthorityError> {
+        let read = || Scope::new(self.below(key)?.strip_prefix("mark/")?).ok();
+        read().ok_or_else(|| not_the_key(key, "a mark"))
     }
 
-    pub(super) fn read_session(&self, key: &[u8]) -> Option<(Scope, Backend)> {
-        let mut parts = self.below(key)?.strip_prefix("session/")?.split(SEPARATOR);
-        let scope = Scope::new(parts.next()?).ok()?;
-        let backend = Backend {
-            pid: parts.next()?.parse().ok()?,
-            started_us: parts.next()?.parse().ok()?,
+    pub(super) fn read_session(&self, key: &[u8]) -> Result<(Scope, Backend), AuthorityError> {
+        let read = || {
+            let mut parts = self.below(key)?.strip_prefix("session/")?.split(SEPARATOR);
+            let scope = Scope::new(parts.next()?).ok()?;
+            let backend = Backend {
+                pid: parts.next()?.parse().ok()?,
+                started_us: parts.next()?.parse().ok()?,
+            };
+            parts.next().is_none().then_some((scope, backend))
         };
-        parts.next().is_none().then_some((scope, backend))
+        read().ok_or_else(|| not_the_key(key, "a session"))
     }
 
-    pub(super) fn read_record(&self, key: &[u8]) -> Option<Scope> {
-        let below = self.below(key)?.strip_prefix("backend/")?;
-        Scope::new(below.split(SEPARATOR).nth(2)?).ok()
+    pub(super) fn read_record(&self, key: &[u8]) -> Result<Scope, AuthorityError> {
+        let read = || {
+            let below = self.below(key)?.strip_prefix("backend/")?;
+            Scope::new(below.split(SEPARATOR).nth(2)?).ok()
+        };
+        read().ok_or_else(|| not_the_key(key, "a record"))
     }
 
     fn key(&self, below: &str) -> Vec<u8> {
@@ -181,6 +190,11 @@ impl Keys {
     fn below<'k>(&self, key: &'k [u8]) -> Option<&'k str> {
         std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)
     }
+}
+
+fn not_the_key(key: &[u8], of: &str) -> AuthorityError {
+    let key = String::from_utf8_lossy(key);
+    AuthorityError::Damaged(format!("{key:?} is not the key of {of}"))
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -223,16 +237,18 @@ pub(super) fn write_mark(row: &MarkRow) -> Vec<u8> {
     json(row)
 }
 
-pub(super) fn read_mark(scope: &Scope, value: &[u8]) -> Result<MarkRow, String> {
-    serde_json::from_slice(value).map_err(|e| format!("mark of scope {scope}: {e}"))
+pub(super) fn read_mark(scope: &Scope, value: &[u8]) -> Result<MarkRow, AuthorityError> {
+    let damaged = |e| AuthorityError::Damaged(format!("mark of scope {scope}: {e}"));
+    serde_json::from_slice(value).map_err(damaged)
 }
 
 pub(super) fn write_cluster(cluster: Cluster) -> Vec<u8> {
     json(&cluster)
 }
 
-pub(super) fn read_cluster(value: &[u8]) -> Result<Cluster, String> {
-    serde_json::from_slice(value).map_err(|e| format!("the cluster: {e}"))
+pub(super) fn read_cluster(value: &[u8]) -> Result<Cluster, AuthorityError> {
+    let damaged = |e| AuthorityError::Damaged(format!("the cluster: {e}"));
+    serde_json::from_slice(value).map_err(damaged)
 }
 
 /// Rank at the start of a session's value. The texts sort like the ranks. The value of a session with this rank is
@@ -246,7 +262,7 @@ pub(super) fn write_session(rank: Rank, since: i64) -> Vec<u8> {
     format!("{} {since}", rank_text(rank)).into_bytes()
 }
 
-pub(super) fn read_session(backend: Backend, value: &[u8]) -> Result<Registered, String> {
+pub(super) fn read_session(backend: Backend, value: &[u8]) -> Result<Registered, AuthorityError> {
     let read = || {
         let (rank, since) = std::str::from_utf8(value).ok()?.split_once(' ')?;
         let (incarnation, token) = rank.split_once(':')?;
@@ -259,7 +275,9 @@ pub(super) fn read_session(backend: Backend, value: &[u8]) -> Result<Registered,
     };
     read().ok_or_else(|| {
         let value = String::from_utf8_lossy(value);
-        format!("session {backend}: {value:?} is not a rank and a time")
+        AuthorityError::Damaged(format!(
+            "session {backend}: {value:?} is not a rank and a time"
+        ))
     })
 }
 
@@ -318,13 +336,13 @@ mod tests {
             for started_us in [i64::MIN, 0, i64::MAX] {
                 let (s, backend) = (scope("a/b:c"), Backend { pid, started_us });
                 let key = keys.session(&s, backend);
-                assert_eq!(keys.read_session(&key), Some((s.clone(), backend)));
-                assert_eq!(keys.read_record(&keys.backend(backend, &s)), Some(s));
+                assert_eq!(keys.read_session(&key), Ok((s.clone(), backend)));
+                assert_eq!(keys.read_record(&keys.backend(backend, &s)), Ok(s));
             }
         }
-        assert_eq!(keys.read_mark(&keys.mark(&scope("x"))), Some(scope("x")));
-        assert_eq!(keys.read_session(b"/p/session/a|1|2|3"), None);
-        assert_eq!(keys.read_session(b"/q/session/a|1|2"), None);
+        assert_eq!(keys.read_mark(&keys.mark(&scope("x"))), Ok(scope("x")));
+        assert!(keys.read_session(b"/p/session/a|1|2|3").is_err());
+        assert!(keys.read_session(b"/q/session/a|1|2").is_err());
     }
 
     #[test]

@@ -6,8 +6,8 @@ use etcd_client::KeyValue;
 use parking_lot::Mutex;
 
 use super::keys;
-use crate::Scope;
 use crate::record::MarkRow;
+use crate::{AuthorityError, Scope};
 
 /// Limit of scopes, about 300 bytes each.
 const SCOPES_MAX: usize = 100_000;
@@ -21,13 +21,6 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     known: Mutex<HashMap<Scope, Known>>,
-}
-
-/// An answer that contradicts an earlier one, or is invalid.
-#[derive(Debug)]
-pub(super) enum Wrong {
-    WentBack(String),
-    Damaged(String),
 }
 
 impl Marks {
@@ -47,17 +40,18 @@ impl Marks {
         }
     }
 
-    /// Takes in the store's answer at `revision`. Returns the known mark, which may be newer.
+    /// Takes in the store's answer at `revision`. Returns the known mark, which may be newer. If the answer contradicts
+    /// an earlier one, the store went back.
     pub(super) fn learn(
         &self,
         scope: &Scope,
         revision: i64,
         found: Option<&KeyValue>,
-    ) -> Result<Option<Known>, Wrong> {
+    ) -> Result<Option<Known>, AuthorityError> {
         let found = match found {
             Some(kv) => Some(Known {
                 mod_revision: kv.mod_revision(),
-                row: keys::read_mark(scope, kv.value()).map_err(Wrong::Damaged)?,
+                row: keys::read_mark(scope, kv.value())?,
             }),
             None => None,
         };
@@ -74,7 +68,7 @@ impl Marks {
         }
         let Some(found) = found else {
             let rank = before.row.rank();
-            return Err(Wrong::WentBack(format!(
+            return Err(AuthorityError::WentBack(format!(
                 "the mark {rank} of scope {scope} has vanished"
             )));
         };
@@ -85,7 +79,7 @@ impl Marks {
         };
         if !follows {
             let (now, then) = (found.row.rank(), before.row.rank());
-            return Err(Wrong::WentBack(format!(
+            return Err(AuthorityError::WentBack(format!(
                 "the mark of scope {scope} is {now} of revision {}, and was {then} of revision {}",
                 found.mod_revision, before.mod_revision
             )));

@@ -13,8 +13,8 @@ use super::marks::Marks;
 use super::members::Members;
 use super::options::Options;
 use super::store::{EtcdStore, found};
+use crate::AuthorityId;
 use crate::watchers::Watchers;
-use crate::{AuthorityError, AuthorityId};
 
 /// Limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -82,74 +82,54 @@ pub(super) async fn open(
     let history = History::default();
     let opened = timeout(
         CONNECT_TIMEOUT,
-        identify(&members, &keys, &history, missing),
+        identify(&members, &keys, &history, missing, &options.prefix),
     )
     .await;
     let opened = opened.unwrap_or_else(|_| {
         let waited = CONNECT_TIMEOUT.as_secs();
-        Err(EtcdFault::unavailable(format!("no answer within {waited} s")).into())
+        let why = format!("no answer within {waited} s");
+        Err(EtcdOpenError::Unreachable(why))
     });
-    let prefix = options.prefix.clone();
-    let Some(found) = opened.map_err(|failure| failure.explain(prefix))? else {
+    let Some((identity, revision)) = opened? else {
         return Ok(None);
     };
     let store = EtcdStore {
         keys,
         members,
-        identity: found.identity,
+        identity,
         history,
         marks: Marks::default(),
         watchers: Watchers::default(),
     };
-    Ok(Some((store, found.revision)))
+    Ok(Some((store, revision)))
 }
 
-struct Identified {
-    identity: AuthorityId,
-    revision: i64,
-}
-
-pub(super) enum IdentityError {
-    Fault(EtcdFault),
-    History(AuthorityError),
-    NotOurs(NotOurs),
-}
-
-impl From<EtcdFault> for IdentityError {
-    fn from(fault: EtcdFault) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl IdentityError {
-    pub(super) fn explain(self, prefix: String) -> EtcdOpenError {
-        match self {
-            Self::Fault(EtcdFault { kind, text: why }) => match kind {
-                FaultKind::Unavailable | FaultKind::Compacted => EtcdOpenError::Unreachable(why),
-                FaultKind::Denied => EtcdOpenError::Denied { why, prefix },
-                FaultKind::Foreign => EtcdOpenError::Foreign(why),
-                FaultKind::Full | FaultKind::Damaged => EtcdOpenError::Damaged { prefix, why },
-            },
-            Self::History(error) => EtcdOpenError::Damaged {
-                prefix,
-                why: error.to_string(),
-            },
-            Self::NotOurs(NotOurs::OtherFormat(found)) => {
-                EtcdOpenError::OtherFormat { prefix, found }
-            }
-            Self::NotOurs(NotOurs::Damaged(why)) => EtcdOpenError::Damaged { prefix, why },
+impl EtcdFault {
+    /// For an operator. `prefix` is that of the keys in use.
+    pub(super) fn explain(self, prefix: &str) -> EtcdOpenError {
+        let (why, prefix) = (self.text, prefix.to_owned());
+        match self.kind {
+            FaultKind::Unavailable | FaultKind::Compacted => EtcdOpenError::Unreachable(why),
+            FaultKind::Denied => EtcdOpenError::Denied { why, prefix },
+            FaultKind::Foreign => EtcdOpenError::Foreign(why),
+            FaultKind::Full | FaultKind::Damaged => EtcdOpenError::Damaged { prefix, why },
         }
     }
 }
 
-/// Reads the identity, or creates it if missing and allowed. One step, so that two proxies that come first at the
-/// same time get the same identity.
+/// Reads the identity and the revision, or creates the identity if missing and allowed. One step, so that two proxies
+/// that come first at the same time get the same identity.
 async fn identify(
     members: &Members,
     keys: &Keys,
     history: &History,
     missing: Missing,
-) -> Result<Option<Identified>, IdentityError> {
+    prefix: &str,
+) -> Result<Option<(AuthorityId, i64)>, EtcdOpenError> {
+    let damaged = |why: String| EtcdOpenError::Damaged {
+        prefix: prefix.to_owned(),
+        why,
+    };
     let fresh = AuthorityId::random();
     let key = keys.identity();
     let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
@@ -161,19 +141,23 @@ async fn identify(
         .when(vec![absent])
         .and_then(make)
         .or_else(vec![TxnOp::get(key, None)]);
-    let answer = members.txn(&txn).await?;
+    let answer = members.txn(&txn).await;
+    let answer = answer.map_err(|fault| fault.explain(prefix))?;
     let revision = history.check(answer.header(), Floor::None);
-    let revision = revision.map_err(IdentityError::History)?;
+    let revision = revision.map_err(|error| damaged(error.to_string()))?;
     if answer.succeeded() {
-        return Ok((missing == Missing::Make).then_some(Identified {
-            identity: fresh,
-            revision,
-        }));
+        return Ok((missing == Missing::Make).then_some((fresh, revision)));
     }
     let answers = answer.op_responses();
     let Some(kv) = found(answers.first()) else {
-        return Err(EtcdFault::damaged("it has no identity").into());
+        return Err(damaged("it has no identity".to_owned()));
     };
-    let identity = keys::read_identity(kv.value()).map_err(IdentityError::NotOurs)?;
-    Ok(Some(Identified { identity, revision }))
+    match keys::read_identity(kv.value()) {
+        Ok(identity) => Ok(Some((identity, revision))),
+        Err(NotOurs::OtherFormat(found)) => Err(EtcdOpenError::OtherFormat {
+            prefix: prefix.to_owned(),
+            found,
+        }),
+        Err(NotOurs::Damaged(why)) => Err(damaged(why)),
+    }
 }

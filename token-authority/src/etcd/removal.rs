@@ -156,11 +156,7 @@ impl EtcdStore {
                 return Err(unexpected());
             };
             for kv in found.kvs() {
-                let scope = self.keys.read_record(kv.key()).ok_or_else(|| {
-                    let key = String::from_utf8_lossy(kv.key());
-                    AuthorityError::Damaged(format!("{key:?} is not the key of a record"))
-                })?;
-                records.push((*backend, scope));
+                records.push((*backend, self.keys.read_record(kv.key())?));
             }
         }
         Ok(records)

@@ -71,7 +71,7 @@ impl EtcdStore {
             return Err(unexpected());
         };
         let recorded = found(Some(recorded)).map(|kv| keys::read_cluster(kv.value()));
-        let recorded = recorded.transpose().map_err(AuthorityError::Damaged)?;
+        let recorded = recorded.transpose()?;
         if recorded != Some(cluster) {
             return Ok(Tried::OtherCluster(recorded));
         }

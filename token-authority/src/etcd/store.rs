@@ -5,7 +5,7 @@ use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpRes
 use super::fault::{EtcdFault, FaultKind};
 use super::history::{Floor, History};
 use super::keys::{self, Keys, NotOurs, Range};
-use super::marks::{Known, Marks, Wrong};
+use super::marks::{Known, Marks};
 use super::members::Members;
 use crate::watchers::Watchers;
 use crate::{AuthorityError, AuthorityId, Scope};
@@ -105,9 +105,9 @@ impl EtcdStore {
     ) -> Result<Option<Known>, AuthorityError> {
         self.marks
             .learn(scope, revision, found)
-            .map_err(|wrong| match wrong {
-                Wrong::WentBack(what) => self.history.went_back(what),
-                Wrong::Damaged(what) => AuthorityError::Damaged(what),
+            .map_err(|error| match error {
+                AuthorityError::WentBack(what) => self.history.went_back(what),
+                damaged => damaged,
             })
     }
 

@@ -164,12 +164,12 @@ impl EtcdStore {
         match (self.keys.read_watched(kv.key()), value) {
             (Some(Watched::Identity), _) => self.same_identity(value)?,
             (Some(Watched::Cluster), Some(kv)) => {
-                let cluster = keys::read_cluster(kv.value()).map_err(AuthorityError::Damaged)?;
+                let cluster = keys::read_cluster(kv.value())?;
                 self.watchers.tell(&[Change::Cluster(cluster)]).await;
             }
             (Some(Watched::Mark(scope)), _) => {
                 self.learn(&scope, kv.mod_revision(), value)?;
-                let row = keys::read_mark(&scope, kv.value()).map_err(AuthorityError::Damaged)?;
+                let row = keys::read_mark(&scope, kv.value())?;
                 // No watcher needs to know that a scope was drained.
                 if !row.drained {
                     self.watchers.tell(&[Change::Mark(scope, row.mark)]).await;
