@@ -87,28 +87,12 @@ impl FromStr for Token {
         if text.is_empty() {
             return Err(TokenError::Empty);
         }
-        let mut value: u64 = 0;
-        let mut overflow = false;
-        for (index, found) in text.chars().enumerate() {
-            let Some(digit) = found.to_digit(10) else {
-                return Err(TokenError::NotADigit {
-                    found,
-                    position: index + 1,
-                });
-            };
-            match value
-                .checked_mul(10)
-                .and_then(|v| v.checked_add(u64::from(digit)))
-            {
-                Some(next) => value = next,
-                None => overflow = true,
-            }
+        let mut characters = text.chars().zip(1..);
+        if let Some((found, position)) = characters.find(|(c, _)| !c.is_ascii_digit()) {
+            return Err(TokenError::NotADigit { found, position });
         }
-        if overflow {
-            Err(TokenError::TooLarge)
-        } else {
-            Self::new(value)
-        }
+        // A number of digits only can fail to be read by its size alone.
+        Self::new(text.parse().map_err(|_| TokenError::TooLarge)?)
     }
 }
 
