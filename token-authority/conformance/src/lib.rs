@@ -43,18 +43,7 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     stale::sessions_are_registered_where_that_is_wanted(store).await;
     history::is_kept_of_each_scope(store).await;
     history::has_one_record_for_all_attempts(store).await;
-    println!("conformance: concurrent parts run with seed {seed}");
-    let one = [Arc::clone(&authority)];
-    concurrent::raises_see_every_lower_session(&one, seed).await;
-    concurrent::schedule_loses_no_session(&one, seed).await;
-    takes::at_once_have_one_winner(&one, seed).await;
-    takes::at_once_have_a_token_each(&one, seed).await;
-    leases::at_once_have_one_winner(&one).await;
-    abandoned::calls_leave_nothing_broken(&one, seed).await;
-    racing::enrolment_ends_the_cluster_before(&one).await;
-    repairs::are_ordered_with_declarations(&one).await;
-    repairs::that_race_are_one(&one).await;
-    repairs::that_are_abandoned_are_taken_once(&one, seed).await;
+    concurrently(&[Arc::clone(&authority)], seed).await;
     watching::changes_are_told(store, store).await;
     watching::repairs_are_told(store, store).await;
 }
@@ -63,24 +52,29 @@ pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
 pub async fn run_two(a: Arc<dyn Authority>, b: Arc<dyn Authority>, seed: u64) {
     assert_eq!(a.identity(), b.identity(), "two handles on one store");
     recover(a.as_ref()).await;
-    println!("conformance: two handles run with seed {seed}");
     let two = [a, b];
-    concurrent::raises_see_every_lower_session(&two, seed).await;
-    concurrent::schedule_loses_no_session(&two, seed).await;
-    takes::at_once_have_one_winner(&two, seed).await;
-    takes::at_once_have_a_token_each(&two, seed).await;
-    leases::at_once_have_one_winner(&two).await;
-    abandoned::calls_leave_nothing_broken(&two, seed).await;
-    racing::enrolment_ends_the_cluster_before(&two).await;
+    concurrently(&two, seed).await;
     history::loses_none_of_two(&two).await;
-    repairs::are_ordered_with_declarations(&two).await;
-    repairs::that_race_are_one(&two).await;
-    repairs::that_are_abandoned_are_taken_once(&two, seed).await;
     let [a, b] = &two;
     watching::changes_are_told(a.as_ref(), b.as_ref()).await;
     watching::changes_are_told(b.as_ref(), a.as_ref()).await;
     watching::repairs_are_told(a.as_ref(), b.as_ref()).await;
     watching::repairs_are_told(b.as_ref(), a.as_ref()).await;
+}
+
+/// Tests of calls that run at once, on one handle or on several.
+async fn concurrently(handles: &[Arc<dyn Authority>], seed: u64) {
+    println!("conformance: concurrent parts run with seed {seed}");
+    concurrent::raises_see_every_lower_session(handles, seed).await;
+    concurrent::schedule_loses_no_session(handles, seed).await;
+    takes::at_once_have_one_winner(handles, seed).await;
+    takes::at_once_have_a_token_each(handles, seed).await;
+    leases::at_once_have_one_winner(handles).await;
+    abandoned::calls_leave_nothing_broken(handles, seed).await;
+    racing::enrolment_ends_the_cluster_before(handles).await;
+    repairs::are_ordered_with_declarations(handles).await;
+    repairs::that_race_are_one(handles).await;
+    repairs::that_are_abandoned_are_taken_once(handles, seed).await;
 }
 
 /// Cluster of all declarations.
