@@ -140,7 +140,8 @@ impl RunningStore {
         match self {
             Self::Embedded => {}
             Self::Postgres(server) => {
-                let sql = format!("DELETE FROM pgpalisade.leases WHERE scope = '{scope}'");
+                let sql =
+                    format!("DELETE FROM pgpalisade_authority.leases WHERE scope = '{scope}'");
                 let client = Client::login(&server.socket(), &[], Duration::from_secs(1));
                 let _deleted = client.map(|mut client| client.query(&sql));
             }
