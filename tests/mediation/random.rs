@@ -21,7 +21,7 @@ fn no_conversation_changes_what_its_session_may_not() {
         threads: 2,
         violations_max: 1,
         looked_at: LOOKED_AT,
-        sessions: Session::ALL.to_vec(),
+        sessions: Session::all(),
         flags: Vec::new(),
     });
     println!("{report}");

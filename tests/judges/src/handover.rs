@@ -104,8 +104,8 @@ pub fn measure(source: Source, store: StoreKind, rounds: u32, seed: u64) {
     let postgres = Postgres::start();
     postgres.sql("CREATE TABLE beats (id bigserial)");
     let policy = PolicyFile::new(POLICY);
-    let (election, store_name) = (Election::start(Some(source)), store.name());
-    let store = RunningStore::start(store);
+    let title = format!("{source:?}, {store:?}").to_lowercase();
+    let (election, store) = (Election::start(Some(source)), RunningStore::start(store));
     let start = |number| {
         let address = ([127, 0, 0, 1], machine::free_port()).into();
         let mut options = Options::new(&postgres)
@@ -121,10 +121,7 @@ pub fn measure(source: Source, store: StoreKind, rounds: u32, seed: u64) {
         terms: AtomicU64::default(),
     };
     let stop = Stop::default();
-    println!(
-        "| s, {}, {store_name} | median | longest |\n| --- | --- | --- |",
-        source.name()
-    );
+    println!("| s, {title} | median | longest |\n| --- | --- | --- |");
     std::thread::scope(|scope| {
         for replica in &scene.replicas {
             scope.spawn(|| replica.work(&stop));

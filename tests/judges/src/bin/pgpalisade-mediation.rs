@@ -33,7 +33,8 @@ struct Arguments {
     #[arg(long, default_value_t = LOOKED_AT)]
     look_at: u64,
     /// Only these kinds of sessions, such as `Bare,Faithful`. Changes the conversation of a seed
-    #[arg(long, value_delimiter = ',', value_parser = session)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Session::all())]
+    #[arg(hide_default_value = true, hide_possible_values = true)]
     sessions: Vec<Session>,
     /// Two clients that share a server connection; each looks for what the other has left
     #[arg(long)]
@@ -49,16 +50,11 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let seed = arguments.seed.unwrap_or_else(machine::seed);
-    let sessions = if arguments.sessions.is_empty() {
-        Session::ALL.to_vec()
-    } else {
-        arguments.sessions
-    };
     if arguments.print {
         if arguments.sharing {
             println!("{}", sharing::generator::conversation(seed));
         } else {
-            println!("{}", generator::conversation(seed, &sessions));
+            println!("{}", generator::conversation(seed, &arguments.sessions));
         }
         return ExitCode::SUCCESS;
     }
@@ -69,7 +65,7 @@ fn main() -> ExitCode {
         threads: arguments.threads,
         violations_max: arguments.violations,
         looked_at: arguments.look_at.max(1),
-        sessions,
+        sessions: arguments.sessions,
         flags: arguments.proxy_flags,
     };
     let report = if arguments.sharing {
@@ -83,11 +79,4 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
-}
-
-fn session(name: &str) -> Result<Session, String> {
-    let known = Session::ALL
-        .into_iter()
-        .find(|session| format!("{session:?}") == name);
-    known.ok_or_else(|| format!("one of {:?}", Session::ALL))
 }

@@ -31,12 +31,11 @@ struct Arguments {
     /// Number of events of each kind
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Instead, end the proxy of a leader behind a listener, which gets its token from hold (the proxies' own lease),
-    /// or follows etcd (with that store), kubernetes or file
-    #[arg(long, value_parser = Source::parse)]
+    /// Instead, end the proxy of a leader behind a listener, which gets its token from here
+    #[arg(long, value_enum)]
     listener: Option<Source>,
-    /// The store with a listener: etcd (three members) or postgres
-    #[arg(long, default_value = "etcd", value_parser = StoreKind::parse)]
+    /// The store with a listener; not embedded
+    #[arg(long, value_enum, default_value_t = StoreKind::Etcd)]
     store: StoreKind,
     /// Seed of the times between events [default: from the clock]; printed
     #[arg(long)]

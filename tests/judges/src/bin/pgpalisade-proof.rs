@@ -30,11 +30,11 @@ struct Arguments {
     /// Seed of all choices [default: from the clock]; printed
     #[arg(long)]
     seed: Option<u64>,
-    /// Store of the marks: etcd (three members), postgres (a separate server) or embedded
-    #[arg(long, default_value = "etcd", value_parser = StoreKind::parse)]
+    /// Store of the marks
+    #[arg(long, value_enum, default_value_t = StoreKind::Etcd)]
     store: StoreKind,
-    /// Faults: all, partitions, store, operators, failovers (of two servers managed by Patroni), or handovers
-    #[arg(long, default_value = "all", value_parser = faults)]
+    /// What fails
+    #[arg(long, value_enum, default_value_t = Faults::All)]
     faults: Faults,
     /// Number of proxies [default: 2, or 1 with an embedded store]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -45,13 +45,11 @@ struct Arguments {
     /// Let the clients of each proxy share this number of server connections
     #[arg(long, value_name = "CONNECTIONS", value_parser = clap::value_parser!(u8).range(3..))]
     pool: Option<u8>,
-    /// Leaders that declare nothing work behind listeners, which get their token from hold (the proxies' own lease),
-    /// or follow etcd (with that store), kubernetes or file
-    #[arg(long, value_parser = Source::parse)]
+    /// Leaders that declare nothing work behind listeners, which get their token from here
+    #[arg(long, value_enum)]
     listener: Option<Source>,
-    /// Put a pooler in front of each proxy: PgBouncer in mode session or transaction, pgpool (pgpool-II), or careless
-    /// (PgBouncer in transaction mode, where leaders declare by SET: the checker must then find violations)
-    #[arg(long, value_parser = Pooler::parse)]
+    /// Put a pooler in front of each proxy
+    #[arg(long, value_enum)]
     pooler: Option<Pooler>,
     /// Bypass the proxies: the checker must then find violations
     #[arg(long)]
@@ -59,17 +57,6 @@ struct Arguments {
     /// Directory of the history [default: a directory under target/proof]
     #[arg(long)]
     history: Option<PathBuf>,
-}
-
-fn faults(name: &str) -> Result<Faults, String> {
-    let known = Faults::ALL.into_iter().find(|faults| faults.name() == name);
-    known.ok_or_else(|| {
-        let names: Vec<&str> = Faults::ALL.map(Faults::name).to_vec();
-        format!(
-            "there are no faults {name}; there are: {}",
-            names.join(", ")
-        )
-    })
 }
 
 fn main() -> ExitCode {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use pgpalisade_test_servers::wire::Batch;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +15,8 @@ pub struct Conversation {
 
 /// Kind of session. Tokens in texts are relative: `@0` is the conversation's own number, `@1` the next. Tokens below
 /// 10 are stale in every scope.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "verbatim")]
 pub enum Session {
     /// Holds no token; every write needs the token of scope `default`.
     Bare,
@@ -41,19 +43,9 @@ pub enum Session {
 }
 
 impl Session {
-    pub const ALL: [Self; 11] = [
-        Self::Bare,
-        Self::Elsewhere,
-        Self::Taker,
-        Self::Ungoverned,
-        Self::Neighbour,
-        Self::Holder,
-        Self::Free,
-        Self::Reader,
-        Self::Faithful,
-        Self::Late,
-        Self::Ruler,
-    ];
+    pub fn all() -> Vec<Self> {
+        Self::value_variants().to_vec()
+    }
 
     /// Whether it runs in a world with a policy.
     pub const fn is_governed(self) -> bool {

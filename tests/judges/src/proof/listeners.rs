@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use pgpalisade_test_servers::kubernetes::Kubernetes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -18,40 +19,16 @@ const ELECTION: &str = "/elections/led";
 /// Seconds without a renewal after which a Lease is another's.
 const LEASE: u64 = 6;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Source {
-    /// The lease of the scope, for which each proxy campaigns.
+    /// The lease of the scope, for which each proxy campaigns
     Hold,
-    /// A key in the store.
+    /// A key in the store, which is then etcd
     Etcd,
-    /// A Lease.
+    /// A Lease
     Kubernetes,
-    /// A file of each program.
+    /// A file of each program
     File,
-}
-
-impl Source {
-    pub const ALL: [Self; 4] = [Self::Hold, Self::Etcd, Self::Kubernetes, Self::File];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Hold => "hold",
-            Self::Etcd => "etcd",
-            Self::Kubernetes => "kubernetes",
-            Self::File => "file",
-        }
-    }
-
-    /// # Errors
-    ///
-    /// The known names.
-    pub fn parse(name: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|source| source.name() == name);
-        known.ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.map(Self::name).to_vec();
-            format!("there is no source {name}; there is: {}", names.join(", "))
-        })
-    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use pgpalisade_test_servers::pooler;
 use pgpalisade_test_servers::wire::Endpoint;
 use serde::{Deserialize, Serialize};
@@ -50,31 +51,20 @@ pub struct Plan {
 }
 
 /// A PgBouncer, or another pooler, between the clients and each proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Pooler {
-    /// Lends connections for a session. `SET` declares.
+    /// PgBouncer that lends connections for a session. SET declares
     Session,
-    /// Lends connections for a transaction. `SET LOCAL` declares, and a rule allows nothing else.
+    /// PgBouncer that lends connections for a transaction. SET LOCAL declares, and a rule allows nothing else
     Transaction,
-    /// pgpool-II instead, which lends a connection for a session, and knows startup packets.
+    /// pgpool-II, which lends a connection for a session, and knows startup packets
     Pgpool,
-    /// Like [`Self::Transaction`], but `SET` declares: the next client of a connection has the token of the one before.
+    /// As transaction, but SET declares: the next client of a connection has the token of the one before, and the
+    /// checker must find violations
     Careless,
 }
 
 impl Pooler {
-    pub fn parse(name: &str) -> Result<Self, String> {
-        match name {
-            "session" => Ok(Self::Session),
-            "transaction" => Ok(Self::Transaction),
-            "pgpool" => Ok(Self::Pgpool),
-            "careless" => Ok(Self::Careless),
-            _ => Err(format!(
-                "there is no pooler {name}; there are: session, transaction, pgpool, careless"
-            )),
-        }
-    }
-
     pub(super) fn before(self, proxy: &Endpoint) -> pooler::Pooler {
         match self {
             // One connection for each session: a client that waits for one cannot declare.
@@ -89,42 +79,23 @@ impl Pooler {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Faults {
+    /// All but failovers and handovers
     All,
-    /// Links and proxies.
+    /// Links and proxies
     Partitions,
-    /// Links to the store: bytes are late and replies lost while writes are in flight.
+    /// Links to the store: bytes are late and replies lost while writes are in flight
     Store,
-    /// Clients, and operators' actions right after each other.
+    /// Clients, and operators' actions right after each other
     Operators,
-    /// Clients, proxies, and the primary of two servers managed by Patroni.
+    /// Clients, proxies, and the primary of two servers managed by Patroni
     Failovers,
-    /// Clients, and proxies that stop in order.
+    /// Clients, and proxies that stop in order
     Handovers,
 }
 
 impl Faults {
-    pub const ALL: [Self; 6] = [
-        Self::All,
-        Self::Partitions,
-        Self::Store,
-        Self::Operators,
-        Self::Failovers,
-        Self::Handovers,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Partitions => "partitions",
-            Self::Store => "store",
-            Self::Operators => "operators",
-            Self::Failovers => "failovers",
-            Self::Handovers => "handovers",
-        }
-    }
-
     /// Share of writes that first clear the token and declare it again, besides that shape's own share. The order of
     /// messages to the store matters if it hears of one session several times.
     pub(super) fn again(self) -> f64 {

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::machine::{self, Signal};
 use pgpalisade_test_servers::postgres::{Auth, Postgres};
@@ -15,42 +16,22 @@ use super::cutter::{Link, Network};
 /// Enough members to answer while one is down, and not while two are.
 const ETCD_MEMBERS: usize = 3;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StoreKind {
-    /// Inside the only proxy.
+    /// Inside the only proxy
     Embedded,
-    /// Separate from the protected one.
+    /// A server of its own
     Postgres,
+    /// Three members
     Etcd,
 }
 
 impl StoreKind {
-    pub const ALL: [Self; 3] = [Self::Embedded, Self::Postgres, Self::Etcd];
-
     pub fn proxies(self) -> Proxies {
         match self {
             Self::Embedded => Proxies::One,
             Self::Postgres | Self::Etcd => Proxies::Many,
         }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Embedded => "embedded",
-            Self::Postgres => "postgres",
-            Self::Etcd => "etcd",
-        }
-    }
-
-    /// # Errors
-    ///
-    /// The known names.
-    pub fn parse(name: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        known.ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.map(Self::name).to_vec();
-            format!("there is no store {name}; there is: {}", names.join(", "))
-        })
     }
 }
 
