@@ -50,6 +50,17 @@ const SEE_LOG: &str = "See the log of pgpalisade.";
 
 const RELOAD_WITHIN: Duration = Duration::from_secs(30);
 
+/// Tables that HTTP shows.
+pub(crate) const OVER_HTTP: [&str; 7] = [
+    "scopes",
+    "takeovers",
+    "overlaps",
+    "rejections",
+    "sessions",
+    "pools",
+    "proxies",
+];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// Once open transactions are over, or their time is up.
@@ -89,11 +100,7 @@ impl Facts {
         &self,
         name: &str,
     ) -> Option<Result<impl ExactSizeIterator<Item = Value> + use<>, String>> {
-        let is_shown = matches!(
-            name,
-            "scopes" | "sessions" | "rejections" | "overlaps" | "proxies" | "takeovers" | "pools"
-        );
-        let mut tables = tables::all_tables().filter(|_| is_shown);
+        let mut tables = tables::all_tables().filter(|_| OVER_HTTP.contains(&name));
         let table = tables.find(|table| table.name.eq_ignore_ascii_case(name))?;
         let rows: Result<RowIter, String> = match table.rows {
             Rows::Known(read) => Ok(Box::new(read(self).into_iter())),

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use super::access::{Access, HttpAccess, Peer};
 use super::events::{self, Shown};
 use super::exposition;
+use crate::console::OVER_HTTP;
 
 /// The main thread counts as dead after this time without an answer.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
@@ -192,8 +193,10 @@ fn not_meant() -> Response<Body> {
 }
 
 fn nothing_there() -> Response<Body> {
-    let paths = "the paths are / (the dashboard), /metrics, /healthz, /readyz, /leader and /api/v1/ with scopes, \
-                 sessions, takeovers, pools, proxies, rejections, overlaps and events\n";
+    let paths = format!(
+        "the paths are / (the dashboard), /metrics, /healthz, /readyz, /leader and /api/v1/ with {} and events\n",
+        OVER_HTTP.join(", ")
+    );
     plain(StatusCode::NOT_FOUND, paths)
 }
 

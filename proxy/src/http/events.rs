@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::access::{Access, HttpAccess, Peer};
 use super::readiness::Readiness;
-use crate::console::Facts;
+use crate::console::{Facts, OVER_HTTP};
 
 /// Pause between two tables of a picture, so that a core is taken only in short pieces.
 const GAP: Duration = Duration::from_millis(10);
@@ -31,16 +31,6 @@ const OLDEST: Duration = Duration::from_secs(3);
 const SIGN_EVERY: Duration = Duration::from_secs(5);
 /// Rows of one table in a picture. The total is reported too.
 const ROWS_MAX: usize = 200;
-
-const TABLES: [&str; 7] = [
-    "scopes",
-    "takeovers",
-    "overlaps",
-    "rejections",
-    "sessions",
-    "pools",
-    "proxies",
-];
 
 /// What is shown, and to whom.
 pub(super) struct Shown {
@@ -89,7 +79,7 @@ async fn picture(shown: &Shown) -> Value {
     picture.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
     let why_not = shown.readiness.why_not().await;
     picture.insert("not_ready".to_owned(), why_not.into());
-    for name in TABLES {
+    for name in OVER_HTTP {
         let table = match shown.facts.rows(name).await {
             Some(Ok(rows)) => shortened(name, rows),
             Some(Err(why)) => json!({ "why_not": why }),
