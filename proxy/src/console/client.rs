@@ -21,7 +21,7 @@ use pgpalisade_wire::frontend::{
 use super::command::Command;
 use super::login::Operator;
 use super::table::{Row, Rows, Table, data_row, unreadable};
-use super::{Console, ConsoleError};
+use super::{Console, ConsoleError, pools};
 
 /// Limit of a client's prepared statements, and of its portals.
 const NAMES_MAX: usize = 64;
@@ -192,6 +192,7 @@ impl ConsoleClient {
         let console = Arc::clone(&self.console);
         let reading = match table.rows {
             Rows::Asked(ask) => return ask(&console.facts).await,
+            Rows::Scene(of) => return pools::rows(&console.facts, of).await,
             Rows::Known(read) => tokio::task::spawn_blocking(move || read(&console.facts)),
             Rows::Many(read) => tokio::task::spawn_blocking(move || read(&console.facts).collect()),
         };

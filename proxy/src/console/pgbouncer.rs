@@ -6,7 +6,7 @@
 use pgpalisade_policies::PoolMode;
 
 use super::Facts;
-use super::pools::{clients, databases, lists, pools, servers};
+use super::pools::Scene;
 use super::table::{Cell, Row, Rows, Table};
 use crate::config::ShownKey;
 use crate::process::memory;
@@ -19,7 +19,7 @@ pub(super) const TABLES: [Table; 9] = [
             type text, user text, database text, state text, addr text, port int8, \
             connect_time text, wait int8, wait_us int8, ptr text, link text, remote_pid int8, \
             tls text, application_name text, id int8, leftover text",
-        rows: Rows::Asked(clients),
+        rows: Rows::Scene(Scene::clients),
     },
     Table {
         name: "CONFIG",
@@ -34,13 +34,13 @@ pub(super) const TABLES: [Table; 9] = [
             name text, host text, port int8, database text, force_user text, pool_mode text, \
             current_connections int8, current_client_connections int8, paused int8, \
             disabled int8",
-        rows: Rows::Asked(databases),
+        rows: Rows::Scene(Scene::databases),
     },
     Table {
         name: "LISTS",
         help: "counts of what the proxy holds",
         columns: "list text, items int8",
-        rows: Rows::Asked(lists),
+        rows: Rows::Scene(Scene::lists),
     },
     Table {
         name: "MEM",
@@ -56,7 +56,7 @@ pub(super) const TABLES: [Table; 9] = [
             cl_waiting_cancel_req int8, sv_active int8, sv_active_cancel int8, \
             sv_being_canceled int8, sv_idle int8, sv_used int8, sv_tested int8, sv_login int8, \
             maxwait int8, maxwait_us int8, pool_mode text",
-        rows: Rows::Asked(pools),
+        rows: Rows::Scene(Scene::pools),
     },
     Table {
         name: "SERVERS",
@@ -65,7 +65,7 @@ pub(super) const TABLES: [Table; 9] = [
             type text, user text, database text, state text, addr text, port int8, \
             connect_time text, close_needed int8, ptr text, link text, remote_pid int8, \
             application_name text, id int8, tokens text",
-        rows: Rows::Asked(servers),
+        rows: Rows::Scene(Scene::servers),
     },
     Table {
         name: "STATS",

@@ -13,12 +13,12 @@ use pgpalisade_server::metrics::ServerState;
 use pgpalisade_server::pause::Traffic;
 use pgpalisade_server::pooling::view::{LoginNames, PoolView, SharedServer};
 
-use super::Facts;
 use super::pausing::stuck;
-use super::table::{ANSWER_WITHIN, Cell, QueryResult, Row, unreadable};
+use super::table::{ANSWER_WITHIN, Cell, Row, unreadable};
+use super::{ConsoleError, Facts};
 
 /// Clients and server connections at one moment.
-struct Scene {
+pub(super) struct Scene {
     /// Host and port of the primary.
     primary: (Cell, Cell),
     traffic: Traffic,
@@ -57,48 +57,29 @@ impl Sums {
 }
 
 /// Makes the rows of a table from what the workers say, on another thread, since tables may be long.
-fn asked(facts: &Facts, rows: fn(&Scene) -> Vec<Row>) -> QueryResult<'_> {
-    Box::pin(async move {
-        let shared = &facts.shared;
-        let pools = tokio::time::timeout(ANSWER_WITHIN, shared.pooling.pools.view()).await;
-        let mut scene = Scene {
-            primary: primary(facts),
-            traffic: shared.pause.traffic(),
-            mode: shared.pooling.mode(),
-            clients: Vec::new(),
-            pools: pools.map_err(|_| stuck())?,
-        };
-        let connected = shared.connected.clone();
-        let making = tokio::task::spawn_blocking(move || {
-            scene.clients = connected.all();
-            rows(&scene)
-        });
-        making.await.map_err(unreadable)
-    })
-}
-
-pub(super) fn clients(facts: &Facts) -> QueryResult<'_> {
-    asked(facts, Scene::client_rows)
-}
-
-pub(super) fn servers(facts: &Facts) -> QueryResult<'_> {
-    asked(facts, Scene::server_rows)
-}
-
-pub(super) fn pools(facts: &Facts) -> QueryResult<'_> {
-    asked(facts, Scene::pool_rows)
-}
-
-pub(super) fn databases(facts: &Facts) -> QueryResult<'_> {
-    asked(facts, Scene::database_rows)
-}
-
-pub(super) fn lists(facts: &Facts) -> QueryResult<'_> {
-    asked(facts, Scene::list_rows)
+pub(super) async fn rows(
+    facts: &Facts,
+    of: fn(&Scene) -> Vec<Row>,
+) -> Result<Vec<Row>, ConsoleError> {
+    let shared = &facts.shared;
+    let pools = tokio::time::timeout(ANSWER_WITHIN, shared.pooling.pools.view()).await;
+    let mut scene = Scene {
+        primary: primary(facts),
+        traffic: shared.pause.traffic(),
+        mode: shared.pooling.mode(),
+        clients: Vec::new(),
+        pools: pools.map_err(|_| stuck())?,
+    };
+    let connected = shared.connected.clone();
+    let making = tokio::task::spawn_blocking(move || {
+        scene.clients = connected.all();
+        of(&scene)
+    });
+    making.await.map_err(unreadable)
 }
 
 impl Scene {
-    fn client_rows(&self) -> Vec<Row> {
+    pub(super) fn clients(&self) -> Vec<Row> {
         let waits = self.pools.waits.iter();
         let waits: HashMap<u64, Duration> = waits.map(|wait| (wait.client, wait.waited)).collect();
         let row = |entry: &Arc<ClientEntry>| client_row(entry, waits.get(&entry.id).copied());
@@ -106,7 +87,7 @@ impl Scene {
     }
 
     /// Those of one client each, and the shared ones.
-    fn server_rows(&self) -> Vec<Row> {
+    pub(super) fn servers(&self) -> Vec<Row> {
         let own = self.clients.iter().filter_map(|entry| own_server(entry));
         let shared = self.pools.servers.iter().map(shared_server);
         // A session ends when its server is deposed.
@@ -115,7 +96,7 @@ impl Scene {
         own.chain(shared).map(row).collect()
     }
 
-    fn pool_rows(&self) -> Vec<Row> {
+    pub(super) fn pools(&self) -> Vec<Row> {
         let row = |(key, sums): (PoolKey, Sums)| {
             let (seconds, rest) = seconds(sums.longest_wait);
             // None of a client's cancel requests waits, and no server connection is idle for a check.
@@ -142,7 +123,7 @@ impl Scene {
         self.sums().into_iter().map(row).collect()
     }
 
-    fn database_rows(&self) -> Vec<Row> {
+    pub(super) fn databases(&self) -> Vec<Row> {
         let (host, port) = self.primary.clone();
         let paused = match self.traffic {
             Traffic::Flows => 0,
@@ -171,7 +152,7 @@ impl Scene {
         databases.into_iter().map(row).collect()
     }
 
-    fn list_rows(&self) -> Vec<Row> {
+    pub(super) fn lists(&self) -> Vec<Row> {
         let pools = self.sums();
         let databases: BTreeSet<&String> = pools.keys().map(|key| &key.database).collect();
         let users: BTreeSet<&String> = pools.keys().map(|key| &key.user).collect();

@@ -10,6 +10,7 @@ use pgpalisade_wire::encode::{self, DataRow, FieldDescription, RowDescription};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::pools::Scene;
 use super::{ConsoleError, Facts, SEE_LOG};
 
 /// Time that SHOW AUTHORITY and others wait for an answer.
@@ -96,6 +97,8 @@ pub(super) enum Rows {
     Known(fn(&Facts) -> Vec<Row>),
     /// The same for a long table.
     Many(fn(&Facts) -> RowIter),
+    /// Of clients and server connections.
+    Scene(fn(&Scene) -> Vec<Row>),
     /// Asks another service, in a bounded time.
     Asked(for<'a> fn(&'a Facts) -> QueryResult<'a>),
 }
