@@ -1,7 +1,7 @@
 //! Configuration errors with their sources.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The source of a value, in rising rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,17 +47,6 @@ impl ConfigError {
     pub(crate) fn new(source: &ValueOrigin, message: impl Into<String>) -> Self {
         Self {
             source_of_value: source.clone(),
-            message: message.into(),
-        }
-    }
-
-    /// An error about a file as a whole, or one of its lines.
-    pub(crate) fn in_file(path: &Path, line: usize, message: impl Into<String>) -> Self {
-        Self {
-            source_of_value: ValueOrigin::File {
-                path: path.to_path_buf(),
-                line,
-            },
             message: message.into(),
         }
     }

@@ -117,7 +117,9 @@ impl RawConfig {
             }
             Err(message) => {
                 self.file_unread = true;
-                self.errors.push(ConfigError::in_file(path, 1, message));
+                let path = path.to_path_buf();
+                let source = ValueOrigin::File { path, line: 1 };
+                self.errors.push(ConfigError::new(&source, message));
             }
         }
     }
