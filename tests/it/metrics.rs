@@ -5,14 +5,14 @@ mod leases;
 mod pool;
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pgpalisade_test_servers::http::{Http, Metrics};
 use pgpalisade_test_servers::machine::{Signal, repository, signal, wait_for};
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::programs::feed;
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Wire, assert_error, trusted};
@@ -49,19 +49,9 @@ fn refused_login(stage: &Stage) {
 /// Runs promtool with a text as its input, and fails with its output.
 #[track_caller]
 fn promtool(arguments: &[&str], input: &str) {
-    let mut tool = Command::new("promtool")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    tool.stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
-    let output = tool.wait_with_output().unwrap();
+    let mut tool = Command::new("promtool");
+    tool.args(arguments);
+    let output = feed(tool, input);
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success(), "promtool {arguments:?}: {said}");

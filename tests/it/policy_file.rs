@@ -2,9 +2,9 @@
 //!
 //! Nothing here depends on the tables that classification finds; `policy_explain.rs` does.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
+use pgpalisade_test_servers::programs::feed;
 use pgpalisade_test_servers::proxy::subcommand;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -228,19 +228,7 @@ fn explain_knows_observe_mode() {
 fn explain_reads_standard_input_and_needs_no_file() {
     let mut command = subcommand("explain");
     command.args(["--user", "app", "-"]);
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(b"NOTIFY x;\n-- done\n")
-        .unwrap();
-    let told = printed(child.wait_with_output().unwrap());
+    let told = printed(feed(command, "NOTIFY x;\n-- done\n"));
     assert_eq!(told.code, 0, "{}", told.err);
     let expect = "\
 session    no rule matches: [defaults]
