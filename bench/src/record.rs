@@ -1,5 +1,6 @@
 //! Measured values: one value of one round.
 
+use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -115,21 +116,10 @@ pub(crate) enum Figure {
     Multixacts,
 }
 
-impl Figure {
-    /// In the CSV file.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "CPU us",
-            Self::Rate => "per second",
-            Self::Megabytes => "MB/s",
-            Self::Median => "p50 us",
-            Self::Tail => "p99 us",
-            Self::Memory => "KiB",
-            Self::Takeover => "ms",
-            Self::ServersCpu => "servers' CPU us",
-            Self::Wal => "WAL bytes",
-            Self::Multixacts => "multixacts",
-        }
+/// As in the CSV file.
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 

@@ -82,7 +82,7 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
         Measurement::Fences => format!("write, {variant}, {}", of("client")),
         Measurement::LostMachine => format!("wait for a machine that is gone, {variant}"),
     };
-    format!("{what}: {}", figure.name())
+    format!("{what}: {figure}")
 }
 
 /// Median of the rounds, followed in brackets by the median of its ratios, round by round. CPU time is compared with
