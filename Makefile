@@ -36,7 +36,7 @@ demo: ## Install what it needs, build, and play the story: a stale leader is ref
 # Each test makes servers of its own: in memory, if there is room, they take half the time.
 IN_MEMORY = $(shell findmnt -nb -o OPTIONS,AVAIL /dev/shm | awk '!/noexec/ && $$2 > 4e9 { print "/dev/shm"; exit }')
 
-test versions: export TMPDIR := $(or $(TMPDIR),$(IN_MEMORY),/tmp)
+test versions regression: export TMPDIR := $(or $(TMPDIR),$(IN_MEMORY),/tmp)
 # Names the binary that was just built, so that no test builds it again.
 test: export PGPALISADE_BIN := $(BINARY)
 # nextest runs no doc tests, so they follow. `cargo test` includes them.
