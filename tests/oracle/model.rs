@@ -150,8 +150,8 @@ fn really(
 
 /// Its kind, and the replies before it.
 ///
-/// The model is that of PostgreSQL up to 17. A newer one runs the second statement of a pipeline in a block of its own,
-/// so it does not say that there is none (25P01); it is compared up to there.
+/// The model is that of PostgreSQL up to 17. A newer one runs what follows in a pipeline in a block of its own. So it
+/// does not say that there is none (25P01), and a function call leaves the block open. It is compared up to there.
 fn difference(expect: &[Message], found: &[Message], is_newer: bool) -> Option<(String, String)> {
     let compared = |said: &[Message]| -> Vec<(String, Message)> {
         let told = said
@@ -161,12 +161,16 @@ fn difference(expect: &[Message], found: &[Message], is_newer: bool) -> Option<(
             .collect()
     };
     let (mut expect, mut found) = (compared(expect), compared(found));
-    let no_block = found.iter().position(|(line, _)| line.ends_with(" 25P01"));
+    let line = |of: &[(String, Message)], at: usize| of.get(at).map(|(line, _)| line.clone());
+    let no_block = (0..found.len()).find(|&at| {
+        let is_left_open =
+            || at > 0 && found[at - 1].0 == "V" && line(&expect, at).as_deref() == Some("Z T");
+        found[at].0.ends_with(" 25P01") || (found[at].0 == "Z I" && is_left_open())
+    });
     if let Some(at) = no_block.filter(|_| is_newer) {
         expect.truncate(at);
         found.truncate(at);
     }
-    let line = |of: &[(String, Message)], at: usize| of.get(at).map(|(line, _)| line.clone());
     let at =
         (0..expect.len().max(found.len())).find(|&at| line(&expect, at) != line(&found, at))?;
     let around = |of: &[(String, Message)]| {
