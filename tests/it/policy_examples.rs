@@ -80,7 +80,9 @@ fn cron_leader() {
     refuse(&mut monitor, "SET fencing.token = 36", "PF005");
     assert_eq!(monitor.rows("SELECT count(*) FROM jobs"), [["2"]]);
     refuse(&mut monitor, "INSERT INTO jobs VALUES (3)", "PF005");
-    refuse(&mut monitor, "BEGIN READ WRITE", "PF005");
+    monitor.ok("BEGIN READ WRITE");
+    refuse(&mut monitor, "INSERT INTO jobs VALUES (3)", "PF005");
+    monitor.ok("ROLLBACK");
 }
 
 #[test]

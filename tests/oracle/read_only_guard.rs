@@ -2,7 +2,7 @@
 //! write that no parser sees.
 
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty, tags};
 
 use super::world::stage;
 
@@ -106,11 +106,8 @@ fn statements_that_would_lift_it() {
     let stage = stage();
     let set = "set_config('default_transaction_read_only', 'off', false)";
     for script in [
-        "BEGIN READ WRITE",
-        "BEGIN ISOLATION LEVEL SERIALIZABLE, READ WRITE",
-        "BEGIN READ ONLY, READ WRITE",
-        "BEGIN READ WRITE, READ ONLY",
-        "START TRANSACTION READ WRITE",
+        "BEGIN; SET TRANSACTION READ WRITE",
+        "/* */ BEGIN READ WRITE",
         "BEGIN ;; SET TRANSACTION READ WRITE",
         "BEGIN ;; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ WRITE",
         "BEGIN ;; SAVEPOINT s ;; SET TRANSACTION READ WRITE ;; RELEASE s",
@@ -162,6 +159,44 @@ fn statements_that_would_lift_it() {
     ] {
         assert_refused(&stage, &place.replace("{}", set));
     }
+}
+
+/// It begins without, and is read-only.
+#[test]
+fn a_begin_with_read_write() {
+    let stage = stage();
+    let mut wire = stage.plain();
+    for (begin, isolation) in [
+        ("BEGIN READ WRITE", "read committed"),
+        (" begin\twork read  write ;", "read committed"),
+        (
+            "BEGIN ISOLATION LEVEL SERIALIZABLE, READ WRITE",
+            "serializable",
+        ),
+        (
+            "BEGIN READ WRITE, ISOLATION LEVEL READ UNCOMMITTED",
+            "read uncommitted",
+        ),
+        (
+            "START TRANSACTION READ WRITE ISOLATION LEVEL REPEATABLE READ",
+            "repeatable read",
+        ),
+        ("BEGIN READ ONLY, READ WRITE", "read committed"),
+        ("BEGIN READ WRITE, READ ONLY", "read committed"),
+    ] {
+        for end in ["COMMIT", "ROLLBACK"] {
+            assert_eq!(tags(&wire.query(begin)), "C ZT", "{begin}");
+            assert_eq!(wire.rows("SHOW transaction_isolation"), [[isolation]]);
+            wire.fails("SELECT writes()", "25006");
+            wire.ok(end);
+        }
+    }
+    // Inside a transaction it changes nothing.
+    wire.ok("BEGIN");
+    wire.query("BEGIN READ WRITE");
+    wire.fails("SELECT writes()", "25006");
+    wire.ok("ROLLBACK");
+    assert_closed(&stage, &mut wire, "BEGIN READ WRITE");
 }
 
 /// With the setting's name as a parameter or in a prepared statement.

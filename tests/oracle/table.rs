@@ -126,8 +126,9 @@ cursors, `PREPARE`, `EXECUTE` of a prepared read
     SELECT dblink_connect('host=/nowhere')
     SELECT pg_cancel_backend(0)
     SELECT pg_terminate_backend(0)
-`BEGIN READ WRITE`, `SET default_transaction_read_only = off`
+`BEGIN READ WRITE`, which begins a read-only one without a token
     BEGIN READ WRITE ;; COMMIT
+`SET TRANSACTION READ WRITE`, `SET default_transaction_read_only = off`
     BEGIN ;; SET TRANSACTION READ WRITE ;; COMMIT
     SET default_transaction_read_only = off
     SELECT set_config('default_transaction_read_only', 'off', false)

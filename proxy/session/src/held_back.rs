@@ -57,7 +57,8 @@ impl ClientHalf {
             let is_stale = self.tokens().is_some_and(|held| held.stale().is_some());
             let held = self.tokens().or_else(|| self.state.token());
             let admitted = self.fence.admit_effects(QUERY, &begin.effects, held);
-            !is_stale && admitted.is_ok()
+            // In place of one with READ WRITE, another text may be sent.
+            !is_stale && admitted.is_ok() && begin.why.is_none()
         };
         if !matches!(statements, Some([only]) if begins(only) && is_admitted(only)) {
             return Needs::Server;

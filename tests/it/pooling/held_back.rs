@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
+use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Wire, tags};
 
 use super::{backend, scarce, stage, with};
@@ -30,6 +31,27 @@ fn a_begin_takes_no_connection() {
     one.ok("COMMIT");
     other.fails("SELECT 1", "25P02");
     assert_eq!(tags(&other.query("ROLLBACK")), "C ZI");
+}
+
+/// lib/pq begins all of its transactions so.
+#[test]
+fn a_begin_with_read_write_may_declare_or_read() {
+    for stage in [Stage::with("CREATE TABLE jobs (id int)"), stage("2")] {
+        let mut client = stage.plain();
+        client.ok("BEGIN READ WRITE");
+        client.ok("SELECT 1");
+        client.fails("INSERT INTO jobs VALUES (1)", "PF002");
+        client.ok("ROLLBACK");
+        client.ok("BEGIN READ WRITE");
+        client.ok("SET LOCAL fencing.token = 34");
+        client.ok("INSERT INTO jobs VALUES (1)");
+        client.ok("COMMIT");
+        let mut leader = stage.leader("34");
+        leader.ok("BEGIN ISOLATION LEVEL SERIALIZABLE, READ WRITE");
+        leader.ok("INSERT INTO jobs VALUES (2)");
+        leader.ok("COMMIT");
+        assert_eq!(client.rows("SELECT count(*) FROM jobs"), [["2"]]);
+    }
 }
 
 /// The client gets PostgreSQL's answers.
