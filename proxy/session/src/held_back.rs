@@ -64,6 +64,7 @@ impl ClientHalf {
             return Needs::Server;
         }
         self.block = Block::Begun(message.into());
+        self.drop_unnamed();
         complete(command_tag, TransactionStatus::InTransaction, out);
         Needs::Nothing
     }
@@ -80,8 +81,16 @@ impl ClientHalf {
             return Needs::Server;
         }
         self.block = Block::None;
+        self.drop_unnamed();
         complete("ROLLBACK", TransactionStatus::Idle, out);
         Needs::Nothing
+    }
+
+    /// As any Query does.
+    fn drop_unnamed(&mut self) {
+        if let Some(all) = &mut self.statements {
+            all.unnamed = None;
+        }
     }
 
     /// Tokens that a server connection for this message should be registered with, in canonical form: those in force,
