@@ -10,7 +10,7 @@ use super::super::lost_server::Step;
 use super::super::unserved::Needs;
 use super::super::{Activity, ClientHalf, Met, Session};
 use super::frames::{error_body, parse, query, split};
-use super::subject::{Holds, MARK, Subject, identified, raise, session, wanted, word};
+use super::subject::{Holds, MARK, Subject, identified, raise, session, sync, wanted, word};
 use crate::rejection::Rejection;
 use crate::wire::backend;
 use crate::wire::frontend::FrontendTag;
@@ -35,6 +35,23 @@ fn held(client: &mut ClientHalf, message: &[u8]) -> Option<String> {
         String::from_utf8_lossy(body).into_owned()
     });
     (needs == Needs::Nothing).then(|| words.collect::<Vec<_>>().join(" "))
+}
+
+/// As any Query does.
+#[test]
+fn a_begin_drops_the_unnamed_statement() {
+    let mut subject = Subject::new(Holds::None);
+    subject.lend(session(subject.fence.clone()).part().unwrap().1);
+    subject.send(&parse("", "SELECT 1"));
+    subject.run(&sync(), "", b'I');
+    let mut client = subject.session.part().unwrap().0;
+    let has_unnamed = |client: &ClientHalf| {
+        let statements = client.statements.as_ref();
+        statements.is_some_and(|all| all.unnamed.is_some())
+    };
+    assert!(has_unnamed(&client));
+    let _ = held(&mut client, &query("BEGIN"));
+    assert!(!has_unnamed(&client));
 }
 
 /// Also if no server connection is to be had.
