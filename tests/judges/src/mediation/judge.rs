@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use super::conversation::{Database, Session};
+use super::conversation::{Conversation, Database, Session};
 use super::world::{Copy, World, name_of};
 use pgpalisade_test_servers::machine::wait_at_most;
 use pgpalisade_test_servers::wire::Wire;
@@ -117,6 +117,12 @@ impl Judge {
             found.insert(0, "a transaction id".to_owned());
         }
         found
+    }
+
+    /// Up to PostgreSQL 14 nothing reads the write-ahead log, so whatever may have logged a message counts as a write.
+    pub fn unseen(&self, conversation: &Conversation) -> Option<String> {
+        let logs = || conversation.to_string().contains("pg_logical_emit_message");
+        (!self.reads_wal && logs()).then(|| "a message that cannot be seen".to_owned())
     }
 
     pub fn belonging_to_others(&mut self, session: Session) -> Vec<String> {

@@ -135,7 +135,8 @@ impl Court {
         let heard = runner::run(world, &twin, conversation, number, &mut |_| {});
         judge.sessions_end(ENDS_WITHIN);
         let after = judge.counters();
-        let written = judge.written(&before, &after);
+        let mut written = judge.written(&before, &after);
+        written.extend(judge.unseen(conversation));
         match session {
             Session::Free | Session::Reader => {
                 owned != others(judge) || (session == Session::Reader && heard.shows(SECRET))
