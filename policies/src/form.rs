@@ -18,7 +18,7 @@
 
 use std::ops::Range;
 
-use crate::classify::{MAX_PARSED_INLINE, OPERATOR_RUN_MAX};
+use crate::classify::{MAX_PARSED_INLINE, OPERATOR_RUN_MAX, is_ascii};
 use crate::scan::{NeedsParse, needs_parse};
 
 /// First words of texts that may have a form.
@@ -50,6 +50,32 @@ pub(crate) fn has_form(text: &[u8]) -> bool {
 /// [have a form](has_form).
 pub(crate) const fn constants(text: &[u8]) -> Constants<'_> {
     Constants { text, at: 0 }
+}
+
+/// The text with `x` for each byte beyond ASCII, if `classify` says the same of both, whatever the encodings of client
+/// and server: all these bytes are in constants whose values do not matter.
+///
+/// No character of any encoding contains a quote, and no conversion makes ASCII of what is not: with one exception, a
+/// backslash in `SHIFT_JIS_2004` (tests/oracle/encodings.rs asks PostgreSQL).
+#[must_use]
+pub fn with_ascii_constants(text: &[u8]) -> Option<Vec<u8>> {
+    const BECOMES_BACKSLASH: &[u8] = b"\x81_";
+    let ascii = |byte: &u8| if byte.is_ascii() { *byte } else { b'x' };
+    let ascii: Vec<u8> = text.iter().map(ascii).collect();
+    if !has_form(&ascii)
+        || !is_ascii(&ascii)
+        || text.windows(2).any(|pair| pair == BECOMES_BACKSLASH)
+    {
+        return None;
+    }
+    let mut outside = 0;
+    for (place, _) in constants(&ascii) {
+        if !text.get(outside..place.start)?.is_ascii() {
+            return None;
+        }
+        outside = place.end;
+    }
+    text.get(outside..)?.is_ascii().then_some(ascii)
 }
 
 /// Whether two texts that have a form have the same one. `constants` are those of the first.

@@ -37,6 +37,7 @@ pub use control::{
     Access, AccessShow, Chain, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
 pub use effects::{Category, Class, Effects, Tables, UnknownCategory};
+pub use form::with_ascii_constants;
 pub use functions::reads_large_objects;
 pub use leftover::{Assignment, Leftover};
 pub use object_name::ObjectName;

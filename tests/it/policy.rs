@@ -5,12 +5,12 @@ use pgpalisade_test_servers::wire::{Message, Wire, errors, pretty};
 mod altered;
 mod bounds;
 mod declare;
+mod encodings;
 mod long_texts;
 mod observe;
 mod prepared;
 mod reload;
 mod replication;
-
 mod sessions;
 mod unqualified;
 

@@ -15,6 +15,7 @@
 mod combined;
 mod corpus;
 mod defaults;
+mod encodings;
 mod functions;
 mod hidden;
 mod kinds;

@@ -112,6 +112,52 @@ fn texts_that_differ_in_plain_constants_share() {
 }
 
 #[test]
+fn constants_beyond_ascii_become_ascii() {
+    for (text, expect) in [
+        (
+            &b"select 'caf\xe9', 'it''s \xe9\xff', 1 from t;"[..],
+            &b"select 'cafx', 'it''s xx', 1 from t;"[..],
+        ),
+        (
+            b"insert into t values ('\xe9')",
+            b"insert into t values ('x')",
+        ),
+        (
+            "select a from t where b = 'é'".as_bytes(),
+            b"select a from t where b = 'xx'",
+        ),
+    ] {
+        assert_eq!(with_ascii_constants(text).unwrap(), expect);
+    }
+    for text in [
+        &b"select \xe9"[..],
+        b"select 'x' as \xe9",
+        b"select '\xe9' from \"\xe9\"",
+        b"select '\xe9' -- \xe9",
+        b"select '\xe9' /* x */",
+        b"select e'\xe9'",
+        b"select n'\xe9'",
+        b"select \xe9'\xe9'",
+        b"select '\xe9'\xe9",
+        b"select $$\xe9$$",
+        b"select '\xe9",
+        b"select '\xe9'; select 1",
+        b"select '\xe9', u&\"!00e9\" from t",
+        b"select '\xe9\\'",
+        b"select nextval('\xe9')",
+        b"select set_config('a.b', '\xe9', false)",
+        b"select '\xe9', 'fencing.token'",
+        b"set application_name = '\xe9'",
+        b"do '\xe9'",
+        b"select '\xe9\0'",
+        // A backslash in UTF-8, which stands before the quote while standard_conforming_strings is off.
+        b"select '\x81_', ' ; delete from t --'",
+    ] {
+        assert_eq!(with_ascii_constants(text), None, "{}", text.escape_ascii());
+    }
+}
+
+#[test]
 fn texts_that_differ_in_anything_else_do_not() {
     let long = |byte: &str| format!("select '{}'", byte.repeat(OPERATOR_RUN_MAX + 1));
     let huge = |number: &str| format!("select {number}{}", " ".repeat(MAX_PARSED_INLINE));

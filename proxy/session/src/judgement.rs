@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{
     Analysis, Control, Effects, FencingShow, FencingVariable, Lifetime, Opaque, TextEncoding,
-    VerdictCache, Weight, classify, weigh,
+    VerdictCache, Weight, classify, weigh, with_ascii_constants,
 };
 
 use super::Session;
@@ -72,6 +72,11 @@ impl Session {
         };
         let settings = &self.server.text_settings;
         let encoding = settings.for_text(text, self.server.ledger.settled());
+        if encoding != Some(TextEncoding::Utf8)
+            && let Some(ascii) = with_ascii_constants(text)
+        {
+            return self.verdict_as(&ascii, TextEncoding::Utf8, verdicts);
+        }
         if encoding != Some(TextEncoding::Utf8) && self.holds_all() {
             // This session may do anything, so the text is read as its client means it.
             let verdict = self.verdict_as(text, settings.reported(), verdicts)?;
