@@ -13,7 +13,7 @@ use super::{assert_refused, value};
 
 const POLICY: &str = "[tokens]\nlock_delay = \"5s\"\n";
 /// Without a delay even an unreleased lease would be free by then.
-const LEAST: Duration = Duration::from_secs(17);
+const LEAST: Duration = Duration::from_secs(16);
 /// Its lifetime without renewal, its delay, and a busy machine's overhead.
 const MOST: Duration = Duration::from_secs(15 + 5 + 8);
 
