@@ -58,8 +58,12 @@ pub fn classify(text: &[u8], encoding: TextEncoding) -> Analysis {
 /// Whether a text is ASCII and has no names with escapes, such as `U&"\00e9"`.
 #[must_use]
 pub fn is_ascii(text: &[u8]) -> bool {
-    let escapes = |pair: &[u8]| matches!(pair, [b'u' | b'U', b'&']);
-    text.is_ascii() && !text.windows(2).any(escapes)
+    // No early exit, so that the compiler can vectorize the loop.
+    let pairs = text.iter().zip(text.get(1..).unwrap_or_default());
+    let escapes = pairs.fold(false, |found, (a, b)| {
+        found | ((a | 0x20 == b'u') & (*b == b'&'))
+    });
+    text.is_ascii() && !escapes
 }
 
 fn understand(text: &[u8], encoding: TextEncoding) -> Result<Analysis, WriteReason> {

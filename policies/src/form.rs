@@ -175,7 +175,8 @@ fn token_at(text: &[u8], at: usize) -> Option<(usize, Option<Constant>)> {
     let (end, constant) = match class(byte) {
         ByteClass::Word => {
             let end = end_of_word(text, at);
-            (end, is_integer(text, at..end).then_some(Constant::Integer))
+            let is_number = byte.is_ascii_digit() && is_integer(text, at..end);
+            (end, is_number.then_some(Constant::Integer))
         }
         ByteClass::Quote => {
             let end = end_of_quoted(text, at, byte)?;

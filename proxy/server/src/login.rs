@@ -236,7 +236,7 @@ struct LoggedIn {
 /// A client that is lent a server connection for each transaction.
 struct SharedSession {
     label: Arc<SessionLabel>,
-    half: ClientHalf,
+    half: Box<ClientHalf>,
     wanted: Option<TokenRequest>,
     seat: Seat,
     client_bytes: BytesMut,
@@ -405,7 +405,7 @@ impl LoginContext<'_> {
         (seat, client_bytes): (Seat, BytesMut),
     ) -> LoginOutcome {
         LoginOutcome::Shared(Box::new(SharedSession {
-            half: ClientHalf::begin(self.fence, scope, told),
+            half: Box::new(ClientHalf::begin(self.fence, scope, told)),
             label: Arc::new(self.label),
             wanted,
             seat,

@@ -70,8 +70,8 @@ pub(crate) struct Relay {
     /// Publishes the session's state.
     shown: Publisher,
     session: Session,
-    client: ClientSide,
-    server: ServerSide,
+    client: Box<ClientSide>,
+    server: Box<ServerSide>,
     /// Leases of the tokens that the session holds or is about to hold.
     leases: Vec<Lease>,
     /// The client's place in the pool and its server connection, if that is lent.
@@ -121,14 +121,15 @@ impl Relay {
         established: Established,
     ) -> Self {
         let upstream = Upstream::new(established.server);
+        let server = ServerSide::new(upstream, established.server_bytes, established.tenure);
         Self {
             ends: client_ends(&worker, &shown),
             worker,
             label,
             shown,
             session,
-            client: ClientSide::new(client, established.client_bytes),
-            server: ServerSide::new(upstream, established.server_bytes, established.tenure),
+            client: Box::new(ClientSide::new(client, established.client_bytes)),
+            server: Box::new(server),
             leases: Vec::new(),
             lent: None,
             _own_place: established.own_place,

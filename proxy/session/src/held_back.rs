@@ -102,8 +102,7 @@ impl ClientHalf {
         }
         let text = text(message)?;
         let front = text.get(..FRONT_MAX).unwrap_or(text);
-        let names = |word: &[u8]| word.eq_ignore_ascii_case(b"fencing");
-        if !front.windows(b"fencing".len()).any(names) {
+        if !may_name_ours(front) {
             return None;
         }
         let value = self.declared_first(&*read(text, verdicts)?)?;
@@ -181,6 +180,15 @@ fn text(bytes: &[u8]) -> Option<&[u8]> {
     let body = front(bytes)?.get(HEADER_LEN..)?;
     let is_query = FrontendTag::from_byte(header.tag) == Ok(FrontendTag::Query);
     frontend::query(body).ok().filter(|_| is_query)
+}
+
+/// Whether a text may name a setting of ours.
+fn may_name_ours(text: &[u8]) -> bool {
+    // No early exit, so that the compiler can vectorize the loop.
+    let pairs = text.iter().zip(text.get(1..).unwrap_or_default());
+    pairs.fold(false, |found, (a, b)| {
+        found | ((a | 0x20 == b'f') & (b | 0x20 == b'e'))
+    })
 }
 
 /// Verdict on a text that every server reads the same.

@@ -211,7 +211,7 @@ impl Session {
     /// Joins a client with a server connection in which another has left something, and begins with a reset. Nothing of
     /// the client is sent before that is [done](Self::is_resetting).
     #[must_use]
-    pub fn lend_used(client: ClientHalf, mut server: ServerHalf, reset: Reset) -> Self {
+    pub fn lend_used(client: Box<ClientHalf>, mut server: Box<ServerHalf>, reset: Reset) -> Self {
         let mut output = Output::default();
         server.reset(&mut output.to_server, reset, None);
         Self {
@@ -222,7 +222,7 @@ impl Session {
 
     /// Joins a client with a server connection in which nothing of another is left.
     #[must_use]
-    pub fn lend(mut client: ClientHalf, mut server: ServerHalf) -> Self {
+    pub fn lend(mut client: Box<ClientHalf>, mut server: Box<ServerHalf>) -> Self {
         server.tenancy = Tenancy::Lent(None);
         server.text_settings.on_reset();
         client.settings.forget_reported();
@@ -251,11 +251,12 @@ impl Session {
 
     /// A session without a client, in which a server connection is [reset](Self::begin_reset).
     #[must_use]
-    pub fn without_client(fence: SessionFence, server: ServerHalf) -> Self {
-        Self::join(ClientHalf::new(fence, SessionState::new(None)), server)
+    pub fn without_client(fence: SessionFence, server: Box<ServerHalf>) -> Self {
+        let client = ClientHalf::new(fence, SessionState::new(None));
+        Self::join(Box::new(client), server)
     }
 
-    pub(super) fn join(client: ClientHalf, server: ServerHalf) -> Self {
+    pub(super) fn join(client: Box<ClientHalf>, server: Box<ServerHalf>) -> Self {
         Self {
             client,
             server,
@@ -287,7 +288,7 @@ impl Session {
     ///
     /// The session, if a transaction is open, anything is in flight, its output was not taken, or the server has
     /// announced its end.
-    pub fn part(mut self) -> Result<(ClientHalf, ServerHalf), Box<Self>> {
+    pub fn part(mut self) -> Result<(Box<ClientHalf>, Box<ServerHalf>), Box<Self>> {
         if !self.may_part() {
             return Err(Box::new(self));
         }
@@ -367,14 +368,14 @@ impl Session {
 
     /// Gives the server connection back after the replies to [`Self::begin_settings`].
     #[must_use]
-    pub fn end_settings(self) -> Option<ServerHalf> {
+    pub fn end_settings(self) -> Option<Box<ServerHalf>> {
         self.part().ok().map(|(_, server)| server)
     }
 
     /// Gives the server connection back after the replies to [`Self::begin_reset`]. `None`: it is not as it was asked
     /// to be, and is to be closed.
     #[must_use]
-    pub fn end_reset(self) -> Option<ServerHalf> {
+    pub fn end_reset(self) -> Option<Box<ServerHalf>> {
         let is_reset = self.server.read_only.is_reset();
         let (_, server) = self.part().ok().filter(|_| is_reset)?;
         Some(server)

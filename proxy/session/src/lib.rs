@@ -231,8 +231,9 @@ enum ReadWriteRequest {
 /// One client's session.
 #[derive(Debug)]
 pub struct Session {
-    client: ClientHalf,
-    server: ServerHalf,
+    /// Both boxed, because they go from hand to hand.
+    client: Box<ClientHalf>,
+    server: Box<ServerHalf>,
     prepared: Option<Box<Prepared>>,
     output: Output,
 }
@@ -259,7 +260,7 @@ impl Session {
         let told = beginning.reported.default_access();
         let client = ClientHalf::begin(beginning.fence, beginning.scope, told);
         let server = ServerHalf::new(beginning.backend_pid, beginning.reported, beginning.texts);
-        Self::join(client, server)
+        Self::join(Box::new(client), Box::new(server))
     }
 
     /// The session's own messages and records. The reader drains them.

@@ -140,7 +140,7 @@ impl Session {
 
     /// Parts the client from its server connection, which has ended. Returns what the client gets at once.
     #[must_use]
-    pub fn lose_server(mut self) -> (ClientHalf, BytesMut) {
+    pub fn lose_server(mut self) -> (Box<ClientHalf>, BytesMut) {
         let (mut error, mut out) = (BytesMut::new(), BytesMut::new());
         self.put_loss(&mut error);
         let fate = self.fate();

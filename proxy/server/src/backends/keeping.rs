@@ -28,9 +28,11 @@ impl Backend {
     fn new(opened: OpenedBackend, census: Option<Rc<Census>>) -> Self {
         let initial = opened.greeting.initial;
         let upstream = Upstream::new(opened.socket);
+        let half = ServerHalf::new(opened.pid, initial.reported, initial.texts);
+        let side = ServerSide::new(upstream, opened.server_bytes, opened.term);
         Self {
-            half: ServerHalf::new(opened.pid, initial.reported, initial.texts),
-            side: ServerSide::new(upstream, opened.server_bytes, opened.term),
+            half: Box::new(half),
+            side: Box::new(side),
             cancellable: opened.cancellable,
             greeting: opened.greeting,
             census,

@@ -116,7 +116,7 @@ async fn exchange(
     worker: &Worker,
     used: Backend,
     begin: impl FnOnce(&mut Session),
-    end: impl FnOnce(Session) -> Option<ServerHalf>,
+    end: impl FnOnce(Session) -> Option<Box<ServerHalf>>,
 ) -> Option<(Backend, Found)> {
     let Backend { half, mut side, .. } = used;
     let mut found = Found::Nothing;

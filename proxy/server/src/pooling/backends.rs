@@ -22,8 +22,8 @@ pub(crate) type Tokens = Arc<str>;
 
 /// A server connection that serves no client at the moment.
 pub(crate) struct Backend {
-    pub(crate) half: ServerHalf,
-    pub(crate) side: ServerSide,
+    pub(crate) half: Box<ServerHalf>,
+    pub(crate) side: Box<ServerSide>,
     pub(crate) cancellable: Arc<Cancellable>,
     pub(crate) greeting: Arc<Greeting>,
     /// That of its database, if resets depend on it.

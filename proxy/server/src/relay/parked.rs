@@ -60,8 +60,8 @@ pub(crate) struct Parked {
     worker: Rc<Worker>,
     label: Arc<SessionLabel>,
     shown: Publisher,
-    half: ClientHalf,
-    client: ClientSide,
+    half: Box<ClientHalf>,
+    client: Box<ClientSide>,
     leases: Vec<Lease>,
     seat: Seat,
     ends: EndWatch,
@@ -174,7 +174,7 @@ impl Parked {
         worker: &Rc<Worker>,
         label: Arc<SessionLabel>,
         shown: Publisher,
-        half: ClientHalf,
+        half: Box<ClientHalf>,
         client: (Socket, BytesMut),
         seat: Seat,
     ) -> Self {
@@ -184,7 +184,7 @@ impl Parked {
             label,
             shown,
             half,
-            client: ClientSide::new(client.0, client.1),
+            client: Box::new(ClientSide::new(client.0, client.1)),
             leases: Vec::new(),
             seat,
         }

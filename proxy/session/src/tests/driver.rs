@@ -29,7 +29,7 @@ use crate::wire::{frontend, header};
 
 /// A client without a server, and what it has declared.
 pub(super) struct ParkedClient {
-    half: ClientHalf,
+    half: Box<ClientHalf>,
     started: Option<String>,
     declared: Vec<String>,
     lost: Lost,
@@ -54,7 +54,7 @@ impl ParkedClient {
 
 /// A server without a client.
 pub(super) struct ParkedServer {
-    half: ServerHalf,
+    half: Box<ServerHalf>,
     server: Postgres,
     granted: Vec<String>,
 }
@@ -244,7 +244,7 @@ impl<'a> Driver<'a> {
         Some(self.parked(parted.unwrap().0))
     }
 
-    fn parked(&mut self, half: ClientHalf) -> ParkedClient {
+    fn parked(&mut self, half: Box<ClientHalf>) -> ParkedClient {
         ParkedClient {
             half,
             started: self.started.take(),

@@ -19,7 +19,7 @@ fn verdicts() -> RefCell<VerdictCache> {
     RefCell::new(VerdictCache::new(1 << 20))
 }
 
-fn client(holds: Holds) -> ClientHalf {
+fn client(holds: Holds) -> Box<ClientHalf> {
     let mut subject = Subject::new(holds);
     let unused = session(subject.fence.clone()).part().unwrap().1;
     subject.lend(unused);

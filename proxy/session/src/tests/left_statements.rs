@@ -4,12 +4,12 @@ use super::super::ServerHalf;
 use super::frames::{bind, execute, message, parse, query, target};
 use super::subject::{Holds, Subject, ahead, fence, session, sync};
 
-fn fresh() -> ServerHalf {
+fn fresh() -> Box<ServerHalf> {
     session(fence()).part().unwrap().1
 }
 
 /// A server connection in which a client has prepared `s`, and left an unnamed statement.
-fn left() -> ServerHalf {
+fn left() -> Box<ServerHalf> {
     let mut subject = Subject::new(Holds::None);
     subject.lend(fresh());
     for message in [&parse("s", "SELECT 1"), &parse("", "SELECT 2")] {

@@ -14,7 +14,7 @@ use crate::fence::TokenValue;
 use crate::rejection::Rejection;
 
 /// A server connection after its login, in which nothing was declared.
-fn fresh() -> ServerHalf {
+fn fresh() -> Box<ServerHalf> {
     session(fence()).part().unwrap().1
 }
 

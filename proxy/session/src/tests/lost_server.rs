@@ -42,7 +42,7 @@ enum Cause {
     Deposed,
 }
 
-fn lose(mut subject: Subject, cause: Cause) -> (ClientHalf, BytesMut) {
+fn lose(mut subject: Subject, cause: Cause) -> (Box<ClientHalf>, BytesMut) {
     subject.to_client.clear();
     let fatal = |subject: &mut Subject, sqlstate| {
         let error = error_body("FATAL", sqlstate, "terminating connection");
@@ -97,7 +97,7 @@ fn told(bytes: &[u8]) -> String {
 }
 
 /// Answers at once, and to messages of these types: `.` if they need a server.
-fn found((mut client, out): (ClientHalf, BytesMut), next: &str) -> String {
+fn found((mut client, out): (Box<ClientHalf>, BytesMut), next: &str) -> String {
     let mut found = vec![told(&out)];
     for tag in next.bytes() {
         let mut out = BytesMut::new();
@@ -491,7 +491,7 @@ fn a_client_that_breaks_the_protocol_ends() {
 
 /// Gives a client another connection, and takes that to where the client believes to be. `replies` are those to BEGIN
 /// and what fails it.
-fn resumed(client: ClientHalf, replies: &[u8], status: u8) -> Result<Subject, Ending> {
+fn resumed(client: Box<ClientHalf>, replies: &[u8], status: u8) -> Result<Subject, Ending> {
     let mut subject = Subject::new(Holds::None);
     let server = session(subject.fence.clone()).part().unwrap().1;
     subject.session = Session::lend(client, server);

@@ -12,7 +12,7 @@ use super::frames::{bind, execute, message, parse, query, strings, target};
 use super::subject::{Holds, Subject, ahead, fence, session, sync, wanted};
 use crate::wire::{frontend, header};
 
-fn fresh() -> ServerHalf {
+fn fresh() -> Box<ServerHalf> {
     session(fence()).part().unwrap().1
 }
 

@@ -4,7 +4,7 @@ use super::super::ServerHalf;
 use super::frames::{bind, execute, message, parse, query, strings};
 use super::subject::{Holds, Subject, fence, session, sync};
 
-fn fresh() -> ServerHalf {
+fn fresh() -> Box<ServerHalf> {
     session(fence()).part().unwrap().1
 }
 

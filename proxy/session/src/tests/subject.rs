@@ -151,7 +151,7 @@ impl Subject {
     }
 
     /// Gives the client another server connection, and returns the one that it had.
-    pub(super) fn lend(&mut self, server: ServerHalf) -> ServerHalf {
+    pub(super) fn lend(&mut self, server: Box<ServerHalf>) -> Box<ServerHalf> {
         let (_, unused) = session(self.fence.clone()).part().unwrap();
         let (client, _) = session(self.fence.clone()).part().unwrap();
         let session = std::mem::replace(&mut self.session, Session::lend(client, unused));
