@@ -141,6 +141,34 @@ fn c2_an_encoding_by_parameter() {
     check(Worth::Writes, scripts);
 }
 
+/// C2, variant: the last byte of a constant, and what follows it, may be one character for the server.
+#[test]
+fn c2_constants_that_end_elsewhere() {
+    let mut scripts = Vec::new();
+    let begun = |encoding: &str| {
+        Script::of(Session::Bare)
+            .query("SET standard_conforming_strings = off")
+            .query("SET backslash_quote = on")
+            .query(format!("SET client_encoding = '{encoding}'"))
+    };
+    let text = |constant: &[u8]| [b"SELECT '", constant, b"', '; NOTIFY news --'"].concat();
+    // A backslash in UTF-8.
+    let script = begun("SHIFT_JIS_2004").query(text(b"\x81_"));
+    check(
+        Worth::Writes,
+        grouped("a character becomes a backslash", script),
+    );
+    for (encoding, lead) in SWALLOWING {
+        for constant in [lead, b"\x81", b"\xfe", b"\x81\x30\x81", b"\x8f\xa1"] {
+            let script = begun(encoding).query(text(constant));
+            scripts.extend(grouped(encoding, script));
+            let script = begun(encoding).extended(text(constant)).sync();
+            scripts.extend(grouped(encoding, script));
+        }
+    }
+    check(Worth::NotAsked, scripts);
+}
+
 /// C2, variant: a backslash in a plain string.
 #[test]
 fn c2_strings_that_end_elsewhere() {

@@ -316,15 +316,17 @@ impl Words {
             (2..=5, Some((_, lead))) => lead,
             _ => one(random, &SWALLOWING).1,
         };
-        let open: &[u8] = match random.random_range(0..4) {
-            0 => b"SELECT '",
-            _ => b"SELECT E'",
+        let (open, end): (&[u8], &[u8]) = match random.random_range(0..6) {
+            0 => (b"SELECT '", b"\\'; "),
+            1 => (b"SELECT '", b"', '; "),
+            2 => (b"SELECT '\x81_", b"', '; "),
+            _ => (b"SELECT E'", b"\\'; "),
         };
         let payload: Vec<Sql> = payload
             .split(|&byte| byte == b'\'')
             .map(<[u8]>::to_vec)
             .collect();
-        [open, lead, b"\\'; ", &payload.join(&b"$$"[..]), b" --'"].concat()
+        [open, lead, end, &payload.join(&b"$$"[..]), b" --'"].concat()
     }
 
     fn smuggled(&self, random: &mut StdRng) -> Sql {
