@@ -71,6 +71,7 @@ fn a_leader_of_kubernetes_that_was_killed_is_followed() {
     let arguments = arguments(&url, &["--ttl", "3s"]);
     let mut first = Candidate::start(&arguments, &writer(), &proxy);
     assert_eq!(token_of(&first), "1");
+    first.wait_for("runs as");
     first.process.signal(Signal::KILL);
     // A candidate that does not wait for others finds that nobody leads.
     let no_wait = [&arguments[..], &["--no-wait"]].concat();
