@@ -60,6 +60,9 @@ pub(crate) const fn constants(text: &[u8]) -> Constants<'_> {
 #[must_use]
 pub fn with_ascii_constants(text: &[u8]) -> Option<Vec<u8>> {
     const BECOMES_BACKSLASH: &[u8] = b"\x81_";
+    if text.len() > MAX_PARSED_INLINE {
+        return None;
+    }
     let ascii = |byte: &u8| if byte.is_ascii() { *byte } else { b'x' };
     let ascii: Vec<u8> = text.iter().map(ascii).collect();
     if !has_form(&ascii)
