@@ -50,7 +50,11 @@ pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
     let of = Reads {
         measurement: Measurement::Transactions,
         clients: plan.clients,
-        protocols: &["simple", "extended", "prepared"],
+        protocols: &[
+            ("simple", "simple"),
+            ("extended", "extended"),
+            ("prepared", "prepared"),
+        ],
     };
     of.records(plan, &ways)
 }
@@ -60,21 +64,28 @@ pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
 pub(crate) fn pooling(plan: &BenchPlan) -> Vec<Record> {
     let postgres = server(2 * SHARED, &["shared_buffers=256MB"]);
     let clients_max = plan.sharers.iter().copied().max().unwrap_or_default();
-    let ways = Way::sharing(&postgres, clients_max, SHARED);
     pgbench::initialise(&postgres, SCALE);
-    let of = Reads {
-        measurement: Measurement::Pooling,
-        clients: plan.sharers,
-        protocols: &["simple", "extended"],
+    let measure = |reset, protocols| {
+        let ways = Way::sharing(&postgres, clients_max, SHARED, reset);
+        let of = Reads {
+            measurement: Measurement::Pooling,
+            clients: plan.sharers,
+            protocols,
+        };
+        of.records(plan, &ways)
     };
-    of.records(plan, &ways)
+    // pgbouncer resets nothing.
+    let mut records = measure("auto", &[("simple", "simple"), ("extended", "extended")]);
+    records.extend(measure("always", &[("simple, reset always", "simple")]));
+    records
 }
 
 /// `pgbench -S` by so many clients, in each protocol.
 struct Reads<'a> {
     measurement: Measurement,
     clients: &'a [u32],
-    protocols: &'a [&'static str],
+    /// What the table calls it | `pgbench -M`.
+    protocols: &'a [(&'static str, &'static str)],
 }
 
 impl Reads<'_> {
@@ -84,10 +95,10 @@ impl Reads<'_> {
             for &clients in self.clients {
                 let (rounds, of) = (plan.rounds, counted(clients, "client"));
                 eprintln!("{:?}: round {round} of {rounds}, {of}", self.measurement);
-                for protocol in self.protocols.iter().copied() {
+                for (variant, protocol) in self.protocols.iter().copied() {
                     let cell = Cell {
                         measurement: self.measurement,
-                        variant: protocol,
+                        variant,
                         number: clients,
                         round,
                     };

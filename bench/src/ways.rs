@@ -108,12 +108,18 @@ impl Way {
     }
 
     /// pgpalisade and pgbouncer, whose clients share these server connections.
-    pub(crate) fn sharing(postgres: &Postgres, clients_max: u32, backends: u32) -> [Self; 2] {
+    pub(crate) fn sharing(
+        postgres: &Postgres,
+        clients_max: u32,
+        backends: u32,
+        reset: &str,
+    ) -> [Self; 2] {
         let clients_max = clients_max + CONNECTIONS_MORE;
         let options = Options::new(postgres)
             .flag("--pool", "transaction")
             .flag("--backends-max", &backends.to_string())
             .flag("--backends-leaders", "0")
+            .flag("--backends-reset", reset)
             .flag("--connections-max", &clients_max.to_string());
         let pooler = Pooler::of_transactions(postgres, clients_max, backends);
         let pgbouncer = Self {
