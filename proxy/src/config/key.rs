@@ -234,7 +234,7 @@ keys! {
             "Users of the console and their SCRAM-SHA-256 verifiers, in the form of auth_file",
             "Others may not read the file. SIGHUP reads it again; if it has an error, the old one stays in force.");
         ConsoleAdmins("console_admins", "USER", List, Example("alice"),
-            "Users of console_auth_file who may RELOAD, KILL and SHUTDOWN; may be given several times",
+            "Users of console_auth_file who may do more than read, such as PAUSE and KILL; may be given several times",
             "The others may only read.");
     }
     "Limits" {

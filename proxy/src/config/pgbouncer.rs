@@ -332,7 +332,7 @@ impl Translation<'_> {
     }
 
     fn written(&self) -> String {
-        let mut text = String::from("# What PgBouncer has not: docs/start.md\n");
+        let mut text = String::from("# Not in PgBouncer: docs/start.md\n");
         for key in [Key::Control, Key::Authority] {
             if let Sample::Set(value) = key.spec().sample {
                 text.push_str(&line(key, &[value.to_owned()]));
@@ -342,7 +342,7 @@ impl Translation<'_> {
         for (key, values) in &self.keys {
             text.push_str(&line(*key, values));
         }
-        text.push_str("\n# Without an equal, or not quite the same\n");
+        text.push_str("\n# No equivalent, or only a similar one\n");
         for note in &self.notes {
             text.push_str(&format!("# - {note}\n"));
         }
