@@ -97,7 +97,7 @@ pub enum PreparedText {
 }
 
 /// A classified text.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Classified {
     /// Verdict on the text.
     pub verdict: Arc<Analysis>,

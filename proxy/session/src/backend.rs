@@ -9,6 +9,7 @@ use super::endings::{Ending, TERMINATED};
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::lending::Tenancy;
+use super::names::NameChange;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
 use super::unserved::Block;
 use super::{ReadWriteRequest, Session};
@@ -279,6 +280,11 @@ impl Session {
         }
         let front = self.server.ledger.front();
         let origin = front.map_or(Origin::Client, |front| front.origin);
+        if origin == Origin::Client
+            && let Some(NameChange::UnnamedStatement(_)) = front.map(|front| &front.name)
+        {
+            self.server.names.on_unnamed_failed();
+        }
         let is_resetting = self.is_resetting();
         match self.server.ledger.on_reply(tag::ERROR) {
             // A fatal error ends the session, whatever it answers.

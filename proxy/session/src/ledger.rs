@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use super::in_flight::{Counts, InFlight, Origin, Request, access_show};
+use super::names::NameChange;
 use crate::fence::{Name, NameSpace, PreparedText, Wrote};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
@@ -249,6 +250,11 @@ impl Ledger {
     /// data.
     pub(crate) fn has_unclear_sync(&self) -> bool {
         self.mode == ServerMode::CopyIn(Data::SentAndSynced)
+    }
+
+    /// Changes of names that are in flight.
+    pub(crate) fn names_mut(&mut self) -> impl Iterator<Item = &mut NameChange> {
+        self.in_flight.iter_mut().map(|entry| &mut entry.name)
     }
 
     /// Request that the next reply answers.

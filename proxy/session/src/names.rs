@@ -83,6 +83,15 @@ impl NameChange {
         }
     }
 
+    /// The statement that it makes.
+    pub(crate) fn statement_mut(&mut self) -> Option<&mut PreparedText> {
+        match self {
+            Self::UnnamedStatement(meaning) => Some(meaning),
+            Self::Named(change) if change.kind == NameSpace::Statement => change.meaning.as_mut(),
+            _ => None,
+        }
+    }
+
     /// What `name` stands for after the change, if it is about that name; `Some(None)` after a Close.
     #[inline]
     #[must_use]
@@ -400,6 +409,16 @@ impl Names {
         self.statement_bytes = statements
             .map(|(name, meaning)| name.len() + kept_bytes(meaning))
             .sum();
+    }
+
+    /// Notes that a Parse of the unnamed statement has failed. PostgreSQL has removed the one before it.
+    /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
+    pub(super) fn on_unnamed_failed(&mut self) {
+        if self.of_client.is_some() {
+            self.unnamed_statement = PreparedText::Unknown;
+            // A malformed Parse has removed none.
+            self.unnamed = Unnamed::OfAnother;
+        }
     }
 
     /// Notes a completed PREPARE.

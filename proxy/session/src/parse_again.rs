@@ -92,12 +92,18 @@ impl Session {
             return Err(self.refuse_outdated(name));
         }
         let settings = &self.server.text_settings;
-        if settings.differ() && text_settings::decide(source.text()) {
+        let settled = self.server.ledger.settled();
+        let depends = text_settings::decide(source.text());
+        if depends && settled.is_none() {
+            // What is in flight may change a setting by a function.
+            return Err(Action::Need(Prerequisite::Replies));
+        }
+        if settings.differ() && depends {
             // Its literals would be read in another way. PostgreSQL says that it does not know the statement.
             self.server.names.remove_elsewhere(name);
             return Ok(self.vacate(name));
         }
-        let statement = match settings.for_text(source.text(), self.server.ledger.settled()) {
+        let statement = match settings.for_text(source.text(), settled) {
             Some(TextEncoding::Utf8) => Arc::clone(statement),
             Some(TextEncoding::Other) => Arc::new(in_doubt(statement)),
             None => return Err(Action::Need(Prerequisite::Replies)),
@@ -124,6 +130,19 @@ impl Session {
         describe.name = NameChange::Describe(Arc::clone(source));
         injected::describe(out, ledger, name.bytes(), describe);
         Err(Action::Need(Prerequisite::Replies))
+    }
+
+    /// Keeps statements in this server connection whose Parse is in flight: PostgreSQL reads them under a setting that it
+    /// has just reported, and that a function has changed.
+    pub(super) fn keep_parses_in_flight(&mut self) {
+        for change in self.server.ledger.names_mut() {
+            if let Some(PreparedText::Classified(statement)) = change.statement_mut()
+                && let Some(source) = &statement.source
+                && text_settings::decide(source.text())
+            {
+                Arc::make_mut(statement).source = None;
+            }
+        }
     }
 
     /// Refuses a message about a statement whose types are not those that the client was told.
@@ -272,9 +291,7 @@ fn is_deallocate(verdict: &Analysis) -> bool {
 fn in_doubt(statement: &Classified) -> Classified {
     Classified {
         verdict: Arc::new(statement.verdict.in_doubt(Opaque::Encoding)),
-        excerpt: statement.excerpt.clone(),
-        scan: statement.scan,
-        source: statement.source.clone(),
+        ..statement.clone()
     }
 }
 

@@ -210,14 +210,15 @@ impl Session {
 
     /// Notes a report of a setting. Its client must not find another value in its next connection.
     pub(super) fn on_setting_reported(&mut self, name: &[u8]) {
-        let (settings, server) = (&mut self.client.settings, &mut self.server);
-        if settings.awaits(name) {
+        if self.client.settings.awaits(name) {
             return;
         }
-        server.has_run_more_than_reads = true;
+        self.server.has_run_more_than_reads = true;
         if decides_meaning(&String::from_utf8_lossy(name).to_ascii_lowercase()) {
-            server.text_settings.on_change();
+            self.server.text_settings.on_change();
+            self.keep_parses_in_flight();
         }
+        let settings = &mut self.client.settings;
         let mut known = settings.strayed.iter_mut();
         match known.find(|(known, _)| **known == *name) {
             Some((_, Reported::Now)) => {}
@@ -226,7 +227,7 @@ impl Session {
         }
         if settings.strayed.len() > KEPT_MAX {
             settings.strayed.clear();
-            server.keep_setting();
+            self.server.keep_setting();
         }
     }
 

@@ -126,6 +126,33 @@ fn what_has_removed_a_statement_removes_it_everywhere() {
     assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
 }
 
+#[test]
+fn an_unnamed_statement_is_gone_once_another_one_fails() {
+    let failing = parse("", "wrong");
+    for before in [&[][..], &[parse("", "SELECT 1")]] {
+        let mut subject = moved(Holds::None, &[&parse("", "SELECT 1")]);
+        for message in before.iter().chain([&failing]) {
+            subject.send(message);
+        }
+        for _ in before {
+            let _ = subject.reply(b'1', &[]);
+        }
+        assert!(matches!(subject.fail(), Disposition::Relay));
+        subject.run(&sync(), "", b'I');
+        subject.lend(fresh());
+        subject.send(&target(b'C', b'S', "none"));
+        subject.run(&sync(), "", b'I');
+        assert_eq!(ahead(&mut subject, &bind("", "")), r"C(S\x00) free");
+    }
+    // Not if PostgreSQL has skipped it.
+    let mut subject = moved(Holds::None, &[&parse("", "SELECT 1")]);
+    subject.send(&bind("", "other"));
+    subject.send(&failing);
+    assert!(matches!(subject.fail(), Disposition::Relay));
+    subject.run(&sync(), "", b'I');
+    assert!(ahead(&mut subject, &bind("", "")).starts_with("P("));
+}
+
 /// Its replies are not the client's.
 #[test]
 fn the_client_sees_only_its_own_replies() {
@@ -265,6 +292,33 @@ fn a_setting_of_another_connection_counts_no_more() {
     let mut subject = moved(Holds::None, &[&parse("s", "SELECT '1'")]);
     let _ = subject.reply(b'S', &strings(&["DateStyle", "German"]));
     assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
+}
+
+/// A function has set it, so only the report tells.
+#[test]
+fn a_statement_that_is_parsed_while_a_setting_changes() {
+    for (text, report, expect) in [
+        ("SELECT '1'", "DateStyle", Some(Leftover::Statement)),
+        ("SELECT '1'", "application_name", None),
+        ("SELECT 1", "DateStyle", None),
+    ] {
+        let mut subject = moved(Holds::None, &[&parse("s", "SELECT '1'")]);
+        subject.run(&query("BEGIN"), "BEGIN", b'T');
+        subject.send(&query("SELECT f()"));
+        // Its text depends on the setting.
+        assert_eq!(ahead(&mut subject, &bind("", "s")), "wait");
+        subject.send(&parse("t", text));
+        subject.send(&sync());
+        let _ = subject.reply(b'S', &strings(&[report, "a"]));
+        subject.answer("SELECT 1", b'T');
+        let _ = subject.reply(b'1', &[]);
+        let _ = subject.reply(b'Z', b"T");
+        // It was a SET LOCAL.
+        subject.send(&query("COMMIT"));
+        let _ = subject.reply(b'S', &strings(&[report, "b"]));
+        subject.answer("COMMIT", b'I');
+        assert_eq!(subject.session.leftover(), expect, "{text} {report}");
+    }
 }
 
 /// There was no room to wait for its parameter types.
