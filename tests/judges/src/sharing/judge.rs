@@ -403,7 +403,13 @@ impl<'a> Judge<'a> {
                 twin.is_reseeded = true;
             }
             Kind::Unsettling => twin.is_unsettled = true,
-            Kind::Resets => (twin.is_unsettled, twin.token) = (true, of_startup),
+            Kind::Resets => {
+                twin.is_unsettled = true;
+                // Refused if the token of the startup packet is stale.
+                if !failed {
+                    twin.token = of_startup;
+                }
+            }
             Kind::Loads => twin.has_loaded = true,
             Kind::Discards if !failed => {
                 twin.has_hidden = false;
