@@ -104,21 +104,13 @@ bench: packages-test release ## Measure the proxy beside its peers, 40 minutes (
 bench-micro: packages-build ## Time the parts of the data path one by one (ARGS=classified: only those with this in their name)
 	$(CARGO) bench --locked --package pgpalisade-bench --bench micro -- $(ARGS)
 
-check: packages-build ## rustfmt and clippy, warnings denied, for the demo's build too
+check: packages-build ## rustfmt and clippy, warnings denied; the fuzz targets, and the authority without etcd, too
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --package pgpalisade --no-default-features --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features pgpalisade-fuzz/targets --locked -- -D warnings
+	$(CARGO) clippy --package pgpalisade-authority --no-default-features --locked -- -D warnings
 
-# The fuzz crate is outside the workspace, and uses the versions of its lock file.
-# Without cargo-fuzz its targets are compiled as plain code, into the same target directory.
-fuzz-build: packages-build ## Build the fuzz targets (nightly and cargo-fuzz where they are, else stable)
-	@cp Cargo.lock fuzz/Cargo.lock
-	@if $(CARGO) +nightly fuzz --version >/dev/null 2>&1; then \
-		echo "+ $(CARGO) +nightly fuzz build --dev" && $(CARGO) +nightly fuzz build --dev; \
-	else \
-		echo "+ $(CARGO) check --manifest-path fuzz/Cargo.toml   (no nightly with cargo-fuzz here)" && \
-		$(CARGO) check --no-default-features --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET_DIR)"; \
-	fi
+fuzz-build: packages-build ## Build the fuzz targets (needs nightly and cargo-fuzz; `make check` compiles them without)
+	$(CARGO) +nightly fuzz build --dev --features libfuzzer
 
 # The end-to-end tests run the binary, and `cargo test` alone would not build it.
 build: packages-test

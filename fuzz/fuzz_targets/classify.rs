@@ -11,8 +11,8 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use pgpalisade_policies::scan::{NeedsParse, needs_parse};
 use pgpalisade_policies::{
-    Class, CommitsInside, Control, Effects, MAX_PARSED_INLINE, Statement, Tables,
-    TextEncoding, VerdictCache, classify,
+    Class, CommitsInside, Control, Effects, MAX_PARSED_INLINE, Statement, Tables, TextEncoding,
+    VerdictCache, classify,
 };
 
 const SAFE: TextEncoding = TextEncoding::Utf8;

@@ -25,7 +25,10 @@ fuzz_target!(|data: &[u8]| {
         let _ = UsersFile::parse(text);
     }
     // Two messages, of lengths that the fuzzer chooses.
-    let (first, rest) = data.split_at(data.len().min(data.first().map_or(0, |&len| usize::from(len))));
+    let (first, rest) = data.split_at(
+        data.len()
+            .min(data.first().map_or(0, |&len| usize::from(len))),
+    );
     let tls = Leg::Encrypted(Some(vec![1; 32]));
     for leg in [Leg::Clear, tls] {
         client(leg.clone(), first, rest);
@@ -57,12 +60,19 @@ fn server(leg: Leg, first: &[u8], second: &[u8]) {
         leg,
         readers: Readers::Anybody,
     };
-    let mut login = ServerLogin::new(b"app".to_vec(), Arc::new(Credentials::Password(password)), channel);
+    let mut login = ServerLogin::new(
+        b"app".to_vec(),
+        Arc::new(Credentials::Password(password)),
+        channel,
+    );
     let asks_nothing = [0, 0, 0, 0];
     for (number, body) in [first, second].into_iter().enumerate() {
         match login.on_authentication(body, nonce(&[7; 18])) {
             Ok(Step::Send(answer)) => {
-                assert!(!answer.windows(6).any(|part| part == b"pencil"), "it is readable");
+                assert!(
+                    !answer.windows(6).any(|part| part == b"pencil"),
+                    "it is readable"
+                );
             }
             Ok(Step::Done) => assert!(body.starts_with(&asks_nothing), "message {number}"),
             Ok(Step::Wait) => panic!("a server has proved that it knows the password"),
