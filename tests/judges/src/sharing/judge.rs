@@ -379,7 +379,15 @@ impl<'a> Judge<'a> {
     /// Brings the direct transaction into the state of the one through the proxy, after a difference that is right.
     fn align(&mut self, who: Who, heard: &[Message]) {
         let status = heard.last().and_then(|ready| ready.body.first()).copied();
-        let direct = self.twins[who as usize].as_ref().map(|twin| twin.status);
+        let twin = self.twins[who as usize].as_ref();
+        let direct = twin.map(|twin| twin.status);
+        // A BEGIN that was in flight when a takeover ended its connection: the transaction has failed.
+        if twin.is_some_and(|twin| twin.may_be_lost) && (status, direct) == (Some(b'E'), Some(b'I'))
+        {
+            self.ask(who, &Cycle::query(Kind::Plain, "BEGIN"));
+            self.ask(who, &Cycle::query(Kind::Plain, "refused"));
+            return;
+        }
         let sql = match (status, direct) {
             (Some(b'E'), Some(b'T')) => "refused",
             (Some(b'I'), Some(b'T' | b'E')) => "ROLLBACK",
