@@ -132,8 +132,8 @@ impl Session {
         Err(Action::Need(Prerequisite::Replies))
     }
 
-    /// Keeps statements in this server connection whose Parse is in flight: PostgreSQL reads them under a setting that it
-    /// has just reported, and that a function has changed.
+    /// Keeps statements in this server connection whose Parse is in flight: PostgreSQL reads them under a setting that
+    /// it has just reported, and that a function has changed.
     pub(super) fn keep_parses_in_flight(&mut self) {
         for change in self.server.ledger.names_mut() {
             if let Some(PreparedText::Classified(statement)) = change.statement_mut()
