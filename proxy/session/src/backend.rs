@@ -9,7 +9,7 @@ use super::endings::{Ending, TERMINATED};
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::lending::Tenancy;
-use super::names::NameChange;
+use super::name_change::NameChange;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
 use super::unserved::Block;
 use super::{ReadWriteRequest, Session};
@@ -280,9 +280,8 @@ impl Session {
         }
         let front = self.server.ledger.front();
         let origin = front.map_or(Origin::Client, |front| front.origin);
-        if origin == Origin::Client
-            && let Some(NameChange::UnnamedStatement(_)) = front.map(|front| &front.name)
-        {
+        let changes = front.map(|front| &front.name);
+        if origin == Origin::Client && matches!(changes, Some(NameChange::UnnamedStatement(_))) {
             self.server.names.on_unnamed_failed();
         }
         let is_resetting = self.is_resetting();

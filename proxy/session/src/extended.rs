@@ -15,7 +15,7 @@ use super::in_flight::{InFlight, Request};
 use super::judgement::{Judged, excerpt};
 use super::lending::Tenancy;
 use super::lookup::{self, Unclear};
-use super::names::NameChange;
+use super::name_change::NameChange;
 use crate::fence::{Classified, Leave, Name, Pipeline, PreparedText};
 use crate::wire::WireError;
 use crate::wire::frontend::{self, FrontendTag, Target};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgpalisade_policies::{AccessShow, Analysis, Control, Statement};
 
-use super::names::NameChange;
+use super::name_change::NameChange;
 use crate::fence::{Leave, NameSpace};
 use crate::rejection::Rejection;
 

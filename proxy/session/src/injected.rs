@@ -11,7 +11,7 @@ use postgres_protocol::message::frontend;
 use super::Pipeline;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::Ledger;
-use super::names::NameChange;
+use super::name_change::NameChange;
 use super::read_only::AccessChange;
 use crate::rejection::Rejection;
 

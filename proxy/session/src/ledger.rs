@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use super::in_flight::{Counts, InFlight, Origin, Request, access_show};
-use super::names::NameChange;
+use super::name_change::NameChange;
 use crate::fence::{Name, NameSpace, PreparedText, Wrote};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;

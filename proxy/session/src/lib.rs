@@ -27,6 +27,7 @@ pub mod ledger;
 mod lending;
 mod lookup;
 pub mod lost_server;
+mod name_change;
 pub mod names;
 mod parse_again;
 pub mod read_only;

@@ -15,7 +15,7 @@ use super::judgement::Judged;
 use super::ledger::Sent;
 use super::lending::Tenancy;
 use super::lookup::{self, Unclear};
-use super::names::NameChange;
+use super::name_change::NameChange;
 use super::text_settings;
 use super::{Session, injected};
 use crate::fence::{Classified, Described, Name, Pipeline, PreparedText, Source};

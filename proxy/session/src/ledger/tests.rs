@@ -2,7 +2,7 @@
 
 use pgpalisade_policies::{TextEncoding, classify};
 
-use super::super::names::NameChange;
+use super::super::name_change::NameChange;
 use super::*;
 use crate::fence::Leave;
 use crate::rejection::Rejection;

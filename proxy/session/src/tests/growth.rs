@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::super::in_flight::{InFlight, Request};
 use super::super::judgement::Judged;
-use super::super::names::NameChange;
+use super::super::name_change::NameChange;
 use super::frames::{query, strings};
 use super::subject::{Holds, Subject};
 use crate::fence::Leave;
