@@ -1,5 +1,5 @@
 //! Walks over a client's text take time in proportion to its length. Each thing that a worker does with a text, or with
-//! its replies, is timed for every list of the grammar: on a text and on one eight times as long.
+//! its replies, is timed for every list of the grammar: on a text and on one 16 times as long.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -28,13 +28,14 @@ const MESSAGE: Header = Header {
 };
 
 /// Factor between the lengths of the two texts.
-const LONGER: usize = 8;
+const LONGER: usize = 16;
 
-/// Factor that is allowed for the time: 2.5 for each doubling, because allocators are not linear.
-const GROWTH_MAX: f64 = 2.5 * 2.5 * 2.5;
+/// Factor that is allowed for the time. It is midway between linear (16) and quadratic (256): a tree that no longer fits
+/// into the caches costs twice as much for each part, and more where other tests use them, too.
+const GROWTH_MAX: f64 = 64.0;
 
 /// Parts of the shorter text.
-const PARTS: usize = 500;
+const PARTS: usize = 250;
 
 /// Shorter times are not significant.
 const NOISE: Duration = Duration::from_micros(100);
