@@ -79,24 +79,30 @@ impl Crowd {
         let pid = way.pid().unwrap_or_default();
         // Fills caches and the allocator's reserve.
         cost(&way, None, &way.options(), SETTLE);
-        sleep(SETTLE);
-        let before = process::resident_kib(pid);
-        let login = || {
-            let mut session = way.login();
-            session.ok("SELECT 1");
-            session
-        };
-        let idle: Vec<Wire> = (0..number).map(|_| login()).collect();
-        sleep(SETTLE);
-        let more = process::resident_kib(pid).saturating_sub(before);
+        let (idle, memory) = open_idle(pid, number, || way.login());
         Self {
             _idle: idle,
             way,
             _postgres: postgres,
             number,
-            memory: more as f64 / f64::from(number.max(1)),
+            memory,
         }
     }
+}
+
+/// Opens sessions that have run a query, and says how many KiB of a process each has taken.
+pub(crate) fn open_idle(pid: u32, number: u32, login: impl Fn() -> Wire) -> (Vec<Wire>, f64) {
+    sleep(SETTLE);
+    let before = process::resident_kib(pid);
+    let login = |_| {
+        let mut session = login();
+        session.ok("SELECT 1");
+        session
+    };
+    let idle = (0..number).map(login).collect();
+    sleep(SETTLE);
+    let more = process::resident_kib(pid).saturating_sub(before);
+    (idle, more as f64 / f64::from(number.max(1)))
 }
 
 /// CPU time of a transaction, of `pgbench -S` or of a script.

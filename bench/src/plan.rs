@@ -27,6 +27,8 @@ pub(crate) struct BenchPlan {
     pub(crate) clients: &'static [u32],
     /// Clients that share the server connections.
     pub(crate) sharers: &'static [u32],
+    /// Clients that share them and are idle.
+    pub(crate) idle_sharers: u32,
     pub(crate) megabytes: u32,
     pub(crate) refusals: u32,
     /// Fewest first. Other targets have only the fewest.
@@ -55,6 +57,7 @@ impl Size {
             window: Duration::from_secs(1),
             clients: &[1, 16, 64],
             sharers: &[16, 64, 1_000],
+            idle_sharers: 10_000,
             megabytes: 256,
             refusals: 20_000,
             sessions: &[1_000, 5_000],
@@ -89,6 +92,7 @@ impl Size {
                 window: Duration::from_millis(200),
                 clients: &[1, 2],
                 sharers: &[12],
+                idle_sharers: 30,
                 megabytes: 1,
                 refusals: 64,
                 sessions: &[5, 10],

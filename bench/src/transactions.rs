@@ -9,6 +9,7 @@ use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::programs::{program, stdout};
 use pgpalisade_test_servers::wire::{Batch, Wire, pretty};
 
+use crate::flatness::open_idle;
 use crate::pgbench::{self, Load};
 use crate::plan::{BenchPlan, Cell, in_turn};
 use crate::process;
@@ -62,7 +63,7 @@ pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
 /// Clients without a token that share server connections. pgbouncer knows prepared statements from 1.21 on, which
 /// Debian does not have.
 pub(crate) fn pooling(plan: &BenchPlan) -> Vec<Record> {
-    let postgres = server(2 * SHARED, &["shared_buffers=256MB"]);
+    let postgres = server(4 * SHARED, &["shared_buffers=256MB"]);
     let clients_max = plan.sharers.iter().copied().max().unwrap_or_default();
     pgbench::initialise(&postgres, SCALE);
     let measure = |reset, protocols| {
@@ -77,7 +78,32 @@ pub(crate) fn pooling(plan: &BenchPlan) -> Vec<Record> {
     // pgbouncer resets nothing.
     let mut records = measure("auto", &[("simple", "simple"), ("extended", "extended")]);
     records.extend(measure("always", &[("simple, reset always", "simple")]));
+    records.extend(idle_sharers(plan, &postgres));
     records
+}
+
+/// Memory for each client, once all have run a query.
+fn idle_sharers(plan: &BenchPlan, postgres: &Postgres) -> Vec<Record> {
+    let number = plan.idle_sharers;
+    let cell = Cell {
+        measurement: Measurement::Pooling,
+        variant: "idle",
+        number,
+        round: 1,
+    };
+    let ways = Way::sharing(postgres, number, 2 * SHARED, "always");
+    let records = ways.iter().flat_map(|way| {
+        eprintln!(
+            "Pooling: {} idle, {}",
+            counted(number, "client"),
+            way.target.name()
+        );
+        let session = [("user", "postgres"), ("database", "postgres")];
+        let login = || Wire::login(way.endpoint(), &session);
+        let (_idle, memory) = open_idle(way.pid().unwrap_or_default(), number, login);
+        cell.records(way.target, [(Figure::Memory, memory)])
+    });
+    records.collect()
 }
 
 /// `pgbench -S` by so many clients, in each protocol.
