@@ -8,6 +8,7 @@
 mod calls;
 mod guards;
 mod leases;
+mod pooled;
 mod promises;
 mod random;
 mod requests;
@@ -25,6 +26,7 @@ use super::{
     barrier, barriers, control_error, epoch, error, lease, machine, plan, reaper, witness,
 };
 use guards::{Guard, Without};
+use pooled::Flaw;
 use promises::{Broken, NOT_IN_TIME, STAYS_REGISTERED};
 use world::{Delivery, World};
 
@@ -44,12 +46,27 @@ struct Played {
     broken: Option<Broken>,
 }
 
-fn play(seed: u64, out: Option<&Without>, mut tell: impl FnMut(Duration, &Delivery)) -> Played {
-    let mut world = World::new(seed, out);
-    world.run(STORM, &mut tell);
-    if out.is_some_and(|out| out.breaks != NOT_IN_TIME) {
-        return world.played();
+fn play(seed: u64, out: Option<&Without>, tell: impl FnMut(Duration, &Delivery)) -> Played {
+    let is_storm_only = out.is_some_and(|out| out.breaks != NOT_IN_TIME);
+    let world = World::new(seed, out);
+    if is_storm_only {
+        storm(world, tell).played()
+    } else {
+        storm_and_calm(world, tell)
     }
+}
+
+fn play_pooled(seed: u64, out: Option<Flaw>, tell: impl FnMut(Duration, &Delivery)) -> Played {
+    storm_and_calm(World::new(seed, None).with_pools(out), tell)
+}
+
+fn storm(mut world: World, tell: impl FnMut(Duration, &Delivery)) -> World {
+    world.run(STORM, tell);
+    world
+}
+
+fn storm_and_calm(world: World, mut tell: impl FnMut(Duration, &Delivery)) -> Played {
+    let mut world = storm(world, &mut tell);
     world.is_calm = true;
     world.limits.calm();
     if !world.policy.is_enforced() {
@@ -107,16 +124,17 @@ fn rest(world: &mut World, tell: &mut impl FnMut(Duration, &Delivery)) {
     if registered.any(|(_, backend)| !processes.contains_key(backend)) {
         world.breaks(STAYS_REGISTERED);
     }
+    world.pools_rest();
 }
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-#[test]
-fn takeovers_keep_their_promises() {
+/// Plays one seed of the environment, or many.
+fn promises_are_kept(play: impl Fn(u64, &mut dyn FnMut(Duration, &Delivery)) -> Played) {
     if let Some(seed) = number("PGPALISADE_TAKEOVER_SEED") {
-        let played = play(seed, None, |at, delivery| println!("{at:?} {delivery:?}"));
+        let played = play(seed, &mut |at, delivery| println!("{at:?} {delivery:?}"));
         assert_eq!(played.broken, None, "seed {seed}");
         return;
     }
@@ -124,7 +142,7 @@ fn takeovers_keep_their_promises() {
     let (mut steps, mut granted) = (0, 0);
     let seeds = number("PGPALISADE_TAKEOVER_SEEDS").unwrap_or(SEEDS);
     for seed in 0..seeds {
-        let played = play(seed, None, |_, _| ());
+        let played = play(seed, &mut |_, _| ());
         (steps, granted) = (steps + played.steps, granted + played.granted);
         broken.extend(played.broken.map(|promise| (seed, promise)));
         if broken.len() > 20 {
@@ -138,6 +156,26 @@ fn takeovers_keep_their_promises() {
         granted > seeds * 5,
         "{granted} tokens are too few to show anything"
     );
+}
+
+#[test]
+fn takeovers_keep_their_promises() {
+    promises_are_kept(|seed, tell| play(seed, None, tell));
+}
+
+#[test]
+fn takeovers_keep_their_promises_to_clients_that_share_sessions() {
+    promises_are_kept(|seed, tell| play_pooled(seed, None, tell));
+}
+
+#[test]
+fn without_a_rule_of_the_pool_s_driver_a_promise_is_broken() {
+    for (flaw, promise) in Flaw::ALL {
+        let seed = (0..SEEDS)
+            .find(|seed| play_pooled(*seed, Some(flaw), |_, _| ()).broken == Some(promise));
+        println!("{flaw:?}: {promise}, seed {seed:?}");
+        assert!(seed.is_some(), "{flaw:?}");
+    }
 }
 
 /// A row of the table in `docs/verification.md`: what a run without the guard breaks, the seed, and its steps.

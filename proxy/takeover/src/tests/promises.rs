@@ -21,6 +21,10 @@ pub(super) const REFUSED_BY_ITSELF: Broken = "a take is refused by its own token
 pub(super) const OBSERVED_ENDED: Broken = "observing ends a session";
 pub(super) const REPAIRED_ADMITTED: Broken = "a token from before a repair is admitted";
 pub(super) const NOT_REGISTERED: Broken = "a living session is not on the register";
+pub(super) const WRONG_KEY: Broken = "a client gets a connection of another token";
+pub(super) const READER_ENDED: Broken =
+    "a takeover ends the connection of a client without a token";
+pub(super) const STUCK: Broken = "a client waits, or a connection stays";
 pub(super) const STAYS_REGISTERED: Broken = "an ended session stays on the register";
 
 /// What the promises have come to owe.

@@ -203,6 +203,7 @@ impl World {
         let all = self.servers.on(server).map(|(backend, _)| *backend);
         let told: Vec<Backend> = all.filter(is_old).collect();
         for backend in told {
+            self.tells_to_end(backend);
             if !old.contains(&backend) {
                 self.breaks(STRANGER_ENDED);
             }

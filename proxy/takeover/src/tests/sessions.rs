@@ -76,6 +76,24 @@ impl Session {
         holds.filter_map(|(scope, hold)| Some((scope, hold.bound.as_ref()?.rank)))
     }
 
+    /// Index of each scope in which it has a token, and that.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (usize, u64)> {
+        let holds = self.holds.iter().enumerate();
+        holds.filter_map(|(at, (_, hold))| Some((at, hold.bound.as_ref()?.rank.token.get())))
+    }
+
+    /// Whether it may be registered at a token that it does not have.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        let mut holds = self.holds.iter();
+        holds.any(|(_, hold)| {
+            let bound = hold
+                .bound
+                .as_ref()
+                .map_or(0, |bound| bound.rank.token.get());
+            hold.declared != bound
+        })
+    }
+
     /// Scopes in which it must be on the register.
     pub(super) fn registered(&self) -> impl Iterator<Item = &Scope> {
         let holds = self.holds.iter();
@@ -158,7 +176,7 @@ impl World {
         self.later(after, Delivery::Act(id));
     }
 
-    fn write(&mut self, id: u64, at: usize) {
+    pub(super) fn write(&mut self, id: u64, at: usize) {
         let session = &self.sessions[&id];
         let (scope, hold) = &session.holds[at];
         let Some(bound) = hold.bound.clone() else {
@@ -444,7 +462,7 @@ impl World {
     }
 
     /// The client leaves.
-    fn leave(&mut self, id: u64) {
+    pub(super) fn leave(&mut self, id: u64) {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
@@ -464,6 +482,7 @@ impl World {
     pub(super) fn close(&mut self, id: u64) {
         if let Some(session) = self.sessions.remove(&id) {
             self.abandon(session.backend);
+            self.lost(id, session.proxy);
         }
     }
 }

@@ -171,6 +171,7 @@ impl World {
             .filter(|(_, session)| session.proxy == proxy);
         let its: Vec<u64> = its.map(|(id, _)| *id).collect();
         its.into_iter().for_each(|id| self.close(id));
+        self.lose_pool(proxy);
         self.start_again(proxy);
     }
 

@@ -9,6 +9,7 @@ use super::calls::Call;
 use super::guards::{Guard, Without};
 use super::machine::tests::OURS;
 use super::machine::{Event, Request};
+use super::pooled::{PoolEvent, Pools};
 use super::promises::{Broken, Truth};
 use super::random::{Limits, Random};
 use super::requests::Target;
@@ -46,6 +47,8 @@ pub(super) enum Delivery {
     Upkeep(usize, u64),
     Weather,
     Recover(Cluster),
+    /// To the pool of a proxy in one of its lives.
+    Pool(usize, u64, PoolEvent),
 }
 
 pub(super) struct World {
@@ -68,6 +71,8 @@ pub(super) struct World {
     pub(super) sessions: BTreeMap<u64, Session>,
     pub(super) calls: HashMap<u64, Call>,
     pub(super) truth: Truth,
+    /// Whether clients share the sessions of each proxy.
+    pub(super) pools: Option<Pools>,
     /// Begin of the last raise of the epoch that has succeeded.
     pub(super) raised_at: Duration,
     pub(super) is_recovering: bool,
@@ -99,6 +104,7 @@ impl World {
             sessions: BTreeMap::new(),
             calls: HashMap::new(),
             truth: Truth::default(),
+            pools: None,
             raised_at: Duration::ZERO,
             is_recovering: false,
             is_calm: false,
@@ -161,7 +167,7 @@ impl World {
 
     fn deliver(&mut self, delivery: Delivery) {
         match delivery {
-            Delivery::Connect if self.is_calm => {}
+            Delivery::Connect if self.is_calm || self.pools.is_some() => {}
             Delivery::Connect => {
                 if self.sessions.len() < SESSIONS {
                     self.connect();
@@ -169,7 +175,7 @@ impl World {
                 let after = self.random.delay(100);
                 self.later(after, Delivery::Connect);
             }
-            Delivery::Act(id) if !self.is_calm => self.act(id),
+            Delivery::Act(id) if !self.is_calm && self.pools.is_none() => self.act(id),
             Delivery::Act(_) => {}
             Delivery::Identify(id, at, claim) => self.identify(id, at, claim),
             Delivery::Notice(id) => self.close(id),
@@ -192,6 +198,7 @@ impl World {
             Delivery::Weather if self.is_calm => {}
             Delivery::Weather => self.weather(),
             Delivery::Recover(server) => self.recover(server),
+            Delivery::Pool(proxy, life, event) => self.pool(proxy, life, event),
         }
     }
 
