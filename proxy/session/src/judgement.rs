@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Analysis, Control, Effects, FencingShow, FencingVariable, Lifetime, Opaque, TextEncoding,
-    VerdictCache, Weight, classify, weigh, with_ascii_constants,
+    Analysis, Control, Effects, FencingVariable, Lifetime, Opaque, TextEncoding, VerdictCache,
+    Weight, classify, weigh, with_ascii_constants,
 };
 
 use super::Session;
@@ -326,36 +326,6 @@ impl Session {
         self.prepared().is_binding = true;
         Some(change)
     }
-
-    /// Asks the authority for the last takeovers before a SHOW of them.
-    fn ask_history_first(&mut self, judged: &Judged<'_>, request: Request) -> Option<Prerequisite> {
-        let prepared = self.prepared.as_ref();
-        let is_known = prepared.is_some_and(|done| done.history.is_some());
-        if !judged.verdict.any_control(shows_history) || is_known || self.is_failed() {
-            return None;
-        }
-        if !self.server.ledger.is_empty() {
-            return Some(Prerequisite::Replies);
-        }
-        self.prepared().waiting = Some(Waiting {
-            refused: Refused::of(request),
-            statement: Some(judged.for_the_record()),
-        });
-        Some(Prerequisite::History)
-    }
-
-    /// Publishes a setting that only the proxy knows before a SHOW of it.
-    pub(super) fn publish_first(&mut self, verdict: &Analysis) -> Option<Prerequisite> {
-        let shows = |control: &Control| matches!(control, Control::ShowFencing(_));
-        if !verdict.any_control(shows) || self.is_failed() {
-            return None;
-        }
-        if !self.server.ledger.is_empty() {
-            return Some(Prerequisite::Replies);
-        }
-        self.publish_settings(verdict);
-        None
-    }
 }
 
 /// The text without READ WRITE if that is why it is refused, and it is one BEGIN of nothing but words.
@@ -413,8 +383,4 @@ pub(super) fn lifetime(verdict: &Analysis) -> Lifetime {
     } else {
         Lifetime::Local
     }
-}
-
-pub(super) const fn shows_history(control: &Control) -> bool {
-    matches!(control, Control::ShowFencing(FencingShow::History))
 }

@@ -28,6 +28,7 @@ mod lending;
 mod lookup;
 pub mod lost_server;
 mod name_change;
+mod name_table;
 pub mod names;
 mod parse_again;
 pub mod read_only;

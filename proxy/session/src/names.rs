@@ -7,61 +7,20 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pgpalisade_policies::Effects;
 
 use super::name_change::{NameChange, NamedChange};
-use super::statements::{ENTRY_BYTES, NAMES_BYTES_MAX, NoRoom, Statements};
+use super::name_table::{Lost, NameTable, entry_bytes};
+use super::statements::{NAMES_BYTES_MAX, NoRoom, Statements};
 use crate::fence::{Classified, Name, NameSpace, PreparedText};
 
 /// Bytes of a statement's text that are kept for the rejection log.
 pub(crate) const EXCERPT_MAX: usize = 1024;
 
-/// What remains known of a text that cannot be kept.
-fn lost(meaning: &PreparedText) -> Lost {
-    let steers = match meaning {
-        PreparedText::Classified(classified) => {
-            let mut statements = classified.verdict.statements.iter();
-            statements.any(|statement| !statement.controls.is_empty())
-        }
-        PreparedText::MaySteer => true,
-        PreparedText::Plain | PreparedText::Sql(_) | PreparedText::Unknown => false,
-    };
-    if steers { Lost::MaySteer } else { Lost::Some }
-}
-
 /// Limit for the statements that clients leave in a server connection that is not reset between them.
 const LEFT_MAX: usize = 200;
-
-/// Approximate bytes of an entry, without its name.
-fn kept_bytes(meaning: &PreparedText) -> usize {
-    let source = meaning.source().map_or(0, |source| source.parse().len());
-    ENTRY_BYTES + meaning.excerpt().len() + source
-}
-
-/// Worst text that an unknown name may stand for: some names could not be kept or compared.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Lost {
-    /// No text of the protocol.
-    #[default]
-    Nothing,
-    /// A text that changes only data.
-    Some,
-    /// A text that changes the session.
-    MaySteer,
-}
-
-impl Lost {
-    const fn meaning(self) -> Option<&'static PreparedText> {
-        match self {
-            Self::Nothing => None,
-            Self::Some => Some(&PreparedText::Unknown),
-            Self::MaySteer => Some(&PreparedText::MaySteer),
-        }
-    }
-}
 
 /// State of the unnamed statement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,15 +52,10 @@ pub struct Names {
     unnamed_statement: PreparedText,
     unnamed: Unnamed,
     unnamed_portal: PreparedText,
-    // Ordered maps: they are small, so comparing costs a third of hashing, and no choice of names makes it slow.
-    statements: BTreeMap<Box<[u8]>, PreparedText>,
-    portals: BTreeMap<Box<[u8]>, PreparedText>,
-    lost_statements: Lost,
-    lost_portals: Lost,
+    statements: NameTable,
+    portals: NameTable,
     /// Whether portals that were bound after a savepoint of the open transaction have ended.
     is_rolled_back: bool,
-    statement_bytes: usize,
-    portal_bytes: usize,
     /// All statements of a client whose server connection is lent, also those that this one does not have.
     of_client: Option<Box<Statements>>,
 }
@@ -135,7 +89,9 @@ impl Names {
         } = change;
         match meaning {
             None => self.remove(Name::new(kind, &name)),
-            Some(meaning) if !Name::new(kind, &name).is_comparable() => self.lose(kind, &meaning),
+            Some(meaning) if !Name::new(kind, &name).is_comparable() => {
+                self.table(kind).lose(&meaning)
+            }
             Some(meaning) => self.insert(kind, name, meaning),
         }
     }
@@ -144,43 +100,34 @@ impl Names {
         // PostgreSQL replaces only unnamed ones. If this name seems to exist, the proxy has misunderstood it.
         let meaning = match self.remove_here(Name::new(kind, &name)) {
             Some(_) if kind == NameSpace::Portal && self.is_rolled_back => Some(meaning),
-            Some(before) => lost(&before).max(lost(&meaning)).meaning().cloned(),
+            Some(before) => {
+                let worst = Lost::of(&before).max(Lost::of(&meaning));
+                worst.meaning().cloned()
+            }
             None => Some(meaning),
         }
         .unwrap_or_default();
-        let bytes = name.len() + kept_bytes(&meaning);
-        if self.statement_bytes + self.portal_bytes + bytes > NAMES_BYTES_MAX {
-            return self.lose(kind, &meaning);
+        let bytes = self.bytes() + entry_bytes(&name, &meaning);
+        if bytes > NAMES_BYTES_MAX {
+            return self.table(kind).lose(&meaning);
         }
         if kind == NameSpace::Statement
             && let Some(all) = &mut self.of_client
             && let Err(NoRoom) = all.insert(&name, &meaning)
         {
-            return self.lose(kind, &meaning);
+            return self.statements.lose(&meaning);
         }
-        *self.bytes_of(kind) += bytes;
-        self.of_kind(kind).insert(name, meaning);
+        self.table(kind).insert(name, meaning);
     }
 
-    fn lose(&mut self, kind: NameSpace, meaning: &PreparedText) {
-        let lost = match kind {
-            NameSpace::Statement => &mut self.lost_statements,
-            NameSpace::Portal => &mut self.lost_portals,
-        };
-        *lost = self::lost(meaning).max(*lost);
+    const fn bytes(&self) -> usize {
+        self.statements.bytes() + self.portals.bytes()
     }
 
-    const fn of_kind(&mut self, kind: NameSpace) -> &mut BTreeMap<Box<[u8]>, PreparedText> {
+    const fn table(&mut self, kind: NameSpace) -> &mut NameTable {
         match kind {
             NameSpace::Statement => &mut self.statements,
             NameSpace::Portal => &mut self.portals,
-        }
-    }
-
-    const fn bytes_of(&mut self, kind: NameSpace) -> &mut usize {
-        match kind {
-            NameSpace::Statement => &mut self.statement_bytes,
-            NameSpace::Portal => &mut self.portal_bytes,
         }
     }
 
@@ -194,23 +141,23 @@ impl Names {
             },
             (NameSpace::Portal, true) => Some(&self.unnamed_portal),
             (NameSpace::Statement, false) if self.of_client.is_none() => {
-                let known = self.statements.get(name.bytes());
-                known.or(self.lost_statements.meaning())
+                let known = self.statements.kept(name.bytes());
+                known.or(self.statements.unknown())
             }
             (NameSpace::Statement, false) => match self.find_statement(name.bytes()) {
                 Found::Here(known) => Some(known),
                 Found::Elsewhere(_) | Found::OfAnother => None,
-                Found::Nowhere => self.lost_statements.meaning(),
+                Found::Nowhere => self.statements.unknown(),
             },
             (NameSpace::Portal, false) => {
-                let known = self.portals.get(name.bytes());
-                known.or(self.lost_portals.meaning())
+                let known = self.portals.kept(name.bytes());
+                known.or(self.portals.unknown())
             }
         }
     }
 
     fn find_statement(&self, name: &[u8]) -> Found<'_> {
-        let here = self.statements.get(name);
+        let here = self.statements.kept(name);
         let Some(all) = &self.of_client else {
             return here.map_or(Found::Nowhere, Found::Here);
         };
@@ -237,7 +184,7 @@ impl Names {
             return self.unnamed == Unnamed::OfAnother;
         }
         match self.find_statement(name.bytes()) {
-            Found::Elsewhere(_) => self.statements.contains_key(name.bytes()),
+            Found::Elsewhere(_) => self.statements.kept(name.bytes()).is_some(),
             Found::OfAnother => true,
             Found::Here(_) | Found::Nowhere => false,
         }
@@ -251,13 +198,13 @@ impl Names {
 
     /// Whether its statements may stay for the next clients.
     pub(super) fn are_few(&self) -> bool {
-        self.statements.len() <= LEFT_MAX && self.statement_bytes <= NAMES_BYTES_MAX / 4
+        self.statements.len() <= LEFT_MAX && self.statements.bytes() <= NAMES_BYTES_MAX / 4
     }
 
     /// Whether it has a statement that the client would not find in another one.
     pub(super) fn keep_client(&self) -> bool {
         let only_here = |all: &Statements| all.has_unmovable();
-        self.lost_statements != Lost::Nothing
+        self.statements.has_lost()
             || self.of_client.as_deref().is_some_and(only_here)
             || (self.unnamed == Unnamed::Unbound && self.unnamed_statement.source().is_none())
     }
@@ -307,19 +254,11 @@ impl Names {
             let source = meaning.source();
             source.is_some_and(|source| source.is_outdated())
         };
-        self.statements.retain(|_, meaning| !is_outdated(meaning));
-        self.count_statements();
+        self.statements.retain(|meaning| !is_outdated(meaning));
         if is_outdated(&self.unnamed_statement) {
             self.unnamed_statement = PreparedText::Unknown;
             self.unnamed = Unnamed::Elsewhere;
         }
-    }
-
-    fn count_statements(&mut self) {
-        let statements = self.statements.iter();
-        self.statement_bytes = statements
-            .map(|(name, meaning)| name.len() + kept_bytes(meaning))
-            .sum();
     }
 
     /// Notes that a Parse of the unnamed statement has failed. PostgreSQL has removed the one before it.
@@ -362,36 +301,24 @@ impl Names {
         match (name.kind(), name.is_unnamed()) {
             (NameSpace::Statement, true) => {
                 self.unnamed = Unnamed::Bound;
-                return Some(std::mem::take(&mut self.unnamed_statement));
+                Some(std::mem::take(&mut self.unnamed_statement))
             }
-            (NameSpace::Portal, true) => return Some(std::mem::take(&mut self.unnamed_portal)),
-            _ => {}
+            (NameSpace::Portal, true) => Some(std::mem::take(&mut self.unnamed_portal)),
+            (kind, false) => self.table(kind).remove(name.bytes()),
         }
-        let meaning = self.of_kind(name.kind()).remove(name.bytes())?;
-        let freed = name.bytes().len() + kept_bytes(&meaning);
-        let bytes = self.bytes_of(name.kind());
-        *bytes = bytes.saturating_sub(freed);
-        Some(meaning)
     }
 
     /// Notes a completed DEALLOCATE ALL or DISCARD ALL.
     pub(crate) fn deallocated_all(&mut self) {
-        self.statements.clear();
-        self.lost_statements = Lost::Nothing;
-        self.statement_bytes = 0;
+        self.statements = NameTable::default();
         if let Some(all) = &mut self.of_client {
             all.clear();
         }
     }
 
-    /// Marks each statement name as unclear: it stands for its text, or for one that PREPARE takes, which changes
-    /// only data.
+    /// Marks each name of a statement as unclear, because a function may have run PREPARE or DEALLOCATE.
     pub(crate) fn forget_statements(&mut self) {
-        for meaning in self.statements.values_mut() {
-            *meaning = lost(meaning).meaning().cloned().unwrap_or_default();
-        }
-        self.count_statements();
-        self.lost_statements = self.lost_statements.max(Lost::Some);
+        self.statements.doubt();
     }
 
     /// Destroys the unnamed statement and portal, as a simple Query does.
@@ -411,9 +338,7 @@ impl Names {
     /// Ends the portals with their transaction.
     #[inline]
     pub(crate) fn end_transaction(&mut self) {
-        self.portals.clear();
-        self.portal_bytes = 0;
-        self.lost_portals = Lost::Nothing;
+        self.portals = NameTable::default();
         self.is_rolled_back = false;
     }
 }
@@ -463,11 +388,11 @@ mod tests {
         assert_eq!(class(&names, p), Class::Write);
         assert_eq!(class(&names, s), Class::Read);
         names.deallocated("s");
-        assert_eq!(names.statement_bytes + names.portal_bytes, 0);
+        assert_eq!(names.bytes(), 0);
         parsed(&mut names, b"s", write());
         assert_eq!(class(&names, s), Class::Write);
         names.deallocated_all();
-        assert_eq!(names.statement_bytes + names.portal_bytes, 0);
+        assert_eq!(names.bytes(), 0);
     }
 
     #[test]
@@ -535,7 +460,7 @@ mod tests {
     fn is_lost(names: &Names, name: Name<'_>, expect: Lost) {
         let ledger = Ledger::default();
         let found = find(names, &ledger, name).unwrap();
-        assert_eq!(found.map_or(Lost::Nothing, lost), expect);
+        assert_eq!(found.map_or(Lost::Nothing, Lost::of), expect);
     }
 
     #[test]
@@ -619,7 +544,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut names = Names::default();
         let name = |at: usize| format!("{at:063}");
-        let room = NAMES_BYTES_MAX / (ENTRY_BYTES + name(0).len());
+        let room = NAMES_BYTES_MAX / entry_bytes(name(0).as_bytes(), &read());
         for at in 0..room + 10 {
             bound(&mut names, name(at).as_bytes(), read());
         }
@@ -632,6 +557,6 @@ mod tests {
         bound(&mut names, name(room + 11).as_bytes(), steering());
         is_lost(&names, Name::portal(b"other"), Lost::MaySteer);
         names.end_transaction();
-        assert_eq!(names.statement_bytes + names.portal_bytes, 0);
+        assert_eq!(names.bytes(), 0);
     }
 }

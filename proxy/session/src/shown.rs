@@ -3,15 +3,51 @@
 use std::fmt::Write as _;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Analysis, Lifetime};
+use pgpalisade_policies::{Analysis, Control, FencingShow, Lifetime};
 
-use super::judgement::shows_history;
+use super::action::{Prerequisite, Refused, Waiting};
+use super::in_flight::Request;
+use super::judgement::Judged;
 use super::{Session, injected};
 use crate::fence::{HeldToken, TokenStatus};
 
 impl Session {
+    /// Asks the authority for the last takeovers before a SHOW of them.
+    pub(super) fn ask_history_first(
+        &mut self,
+        judged: &Judged<'_>,
+        request: Request,
+    ) -> Option<Prerequisite> {
+        let prepared = self.prepared.as_ref();
+        let is_known = prepared.is_some_and(|done| done.history.is_some());
+        if !judged.verdict.any_control(shows_history) || is_known || self.is_failed() {
+            return None;
+        }
+        if !self.server.ledger.is_empty() {
+            return Some(Prerequisite::Replies);
+        }
+        self.prepared().waiting = Some(Waiting {
+            refused: Refused::of(request),
+            statement: Some(judged.for_the_record()),
+        });
+        Some(Prerequisite::History)
+    }
+
+    /// Publishes a setting that only the proxy knows before a SHOW of it.
+    pub(super) fn publish_first(&mut self, verdict: &Analysis) -> Option<Prerequisite> {
+        let shows = |control: &Control| matches!(control, Control::ShowFencing(_));
+        if !verdict.any_control(shows) || self.is_failed() {
+            return None;
+        }
+        if !self.server.ledger.is_empty() {
+            return Some(Prerequisite::Replies);
+        }
+        self.publish_settings(verdict);
+        None
+    }
+
     /// Sets in the server what the SHOW after it asks for. Everything sent before is answered.
-    pub(super) fn publish_settings(&mut self, verdict: &Analysis) {
+    fn publish_settings(&mut self, verdict: &Analysis) {
         for (name, value) in self.settings_to_show(verdict) {
             let sql = injected::setting(name, &value, Lifetime::Session);
             self.execute_own(&sql, None);
@@ -76,6 +112,10 @@ impl Session {
         }
         values
     }
+}
+
+const fn shows_history(control: &Control) -> bool {
+    matches!(control, Control::ShowFencing(FencingShow::History))
 }
 
 fn describe(held: &HeldToken, marks: &mut String, status: &mut String) {

@@ -5,14 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::name_table::entry_bytes;
 use crate::fence::{Classified, PreparedText};
 
 /// Limit in bytes for the names and excerpts of a session, and for the statements that a client keeps. What does not
 /// fit is unknown.
 pub(super) const NAMES_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// Bytes counted for each entry besides. They bound the number of entries, because freeing many at once takes time.
-pub(super) const ENTRY_BYTES: usize = 64;
 
 /// Error for a statement past the limit.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ impl Statements {
         let PreparedText::Classified(statement) = meaning else {
             return Ok(());
         };
-        let bytes = bytes(name, statement);
+        let bytes = entry_bytes(name, meaning);
         if self.named.contains_key(name) {
             return Ok(());
         }
@@ -55,9 +53,9 @@ impl Statements {
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) {
-        if let Some(PreparedText::Classified(statement)) = self.named.remove(name) {
-            self.bytes -= bytes(name, &statement);
-            self.unmovable -= usize::from(statement.source.is_none());
+        if let Some(meaning) = self.named.remove(name) {
+            self.bytes -= entry_bytes(name, &meaning);
+            self.unmovable -= usize::from(meaning.source().is_none());
         }
     }
 
@@ -82,10 +80,4 @@ impl Statements {
     pub(super) const fn has_unmovable(&self) -> bool {
         self.unmovable > 0
     }
-}
-
-fn bytes(name: &[u8], statement: &Classified) -> usize {
-    let excerpt = statement.excerpt.as_ref().map_or(0, |text| text.len());
-    let source = statement.source.as_ref();
-    ENTRY_BYTES + name.len() + excerpt + source.map_or(0, |source| source.parse().len())
 }
